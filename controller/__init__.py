@@ -1,0 +1,1 @@
+"""The cluster side: UltraServers and the workloads that reserve them."""

@@ -1,0 +1,1 @@
+"""Wire formats: what users and Kubernetes write, decoded into core values."""

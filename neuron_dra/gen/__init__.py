@@ -1,0 +1,1 @@
+"""Generated from proto/ by hack/gen_proto.py; never edited."""

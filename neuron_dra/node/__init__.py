@@ -1,0 +1,1 @@
+"""The kubelet plugin: reads the hardware, serves the kubelet, publishes slices."""

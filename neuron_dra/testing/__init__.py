@@ -1,0 +1,1 @@
+"""Test doubles that are a product: a simulated node, a scripted kubelet, an embedded API server."""
