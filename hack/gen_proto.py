@@ -35,9 +35,9 @@ def generate(out: Path) -> list[Path]:
         raise SystemExit("protoc failed")
     gen = out / PACKAGE
     (gen / "__init__.py").write_text('"""Generated from proto/ by hack/gen_proto.py; never edited."""\n')
-    for folder in {path.parent for path in gen.rglob("*.py")} | {path.parent.parent for path in gen.rglob("*.py")}:
-        if gen in folder.parents:
-            (folder / "__init__.py").touch()
+    for module in list(gen.rglob("*.py")):
+        for folder in module.relative_to(gen).parents:
+            (gen / folder / "__init__.py").touch()
     for stale in gen.rglob("*_pb2_grpc.py"):
         if "class " not in stale.read_text():
             stale.unlink()
