@@ -102,7 +102,7 @@ def _hardware(node: Path, hardware: Path) -> None:
                 shutil.copytree(entry, layer / entry.name, symlinks=True)
         _mount("-t", "overlay", "-o", f"lowerdir={layer}:{target}", "overlay", target)
         if (layer / "neuron_device").is_dir():
-            _mount("--bind", source / "neuron_device", Path(target) / "neuron_device")
+            _mount("--bind", "-o", "ro", source / "neuron_device", Path(target) / "neuron_device")
     _mount("--bind", hardware / BOOT_ID, f"/{BOOT_ID}")
     sync_neuron_devices(hardware, Path("/dev"))
 

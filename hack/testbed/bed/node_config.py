@@ -11,6 +11,8 @@ from bed import images, mounts
 
 # Ends at a second, or a container that is killed on purpose waits for minutes.
 CRASH_LOOP_MAXIMUM = "1s"
+# There is no DNS in the test bed; without an address every pod gets an Event that says so.
+UNUSED_DNS = "10.96.0.10"
 
 CONTAINERD = """\
 version = 3
@@ -117,6 +119,7 @@ def write_kubelet(path: Path, settings: KubeletSettings) -> None:
         "failSwapOn": False,
         "makeIPTablesUtilChains": False,
         "resolvConf": str(settings.resolv_conf),
+        "clusterDNS": [UNUSED_DNS],
         "volumePluginDir": "/var/lib/kubelet/volume-plugins",
         "evictionHard": {"memory.available": "50Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
         "imageGCHighThresholdPercent": 100,
