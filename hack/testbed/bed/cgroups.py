@@ -27,7 +27,7 @@ def hierarchies() -> list[Path]:
     found = []
     for line in Path("/proc/self/mounts").read_text().splitlines():
         _, mount_point, kind, *_ = line.split()
-        if kind == "cgroup" and Path(mount_point).parent == ROOT:
+        if kind in ("cgroup", "cgroup2") and Path(mount_point).parent == ROOT:  # cgroup2: the hybrid's
             found.append(Path(mount_point))
     return found
 

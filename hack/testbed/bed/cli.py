@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 
-from bed import build, layout, lifecycle, network, state
+from bed import build, driver, faults, images, layout, lifecycle, network, plugin_image, state
 from bed.errors import BedError
 from bed.lifecycle import Bed, Wanted
 
@@ -39,7 +38,19 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--node", help="in this node's mount namespace too")
     sub.add_argument("words", metavar="COMMAND", nargs="+")
 
-    sub = commands.add_parser("down", help="end everything and remove it")
+    faults_text = "; ".join(f"{what} [{fault.argument}]: {fault.text}" if fault.argument else f"{what}: {fault.text}"
+                            for what, fault in faults.FAULTS.items())  # fmt: skip
+    for command, text in (("break", "make something fail on a node"), ("repair", "undo it")):
+        sub = commands.add_parser(command, help=text, epilog=faults_text)
+        sub.add_argument("node", metavar="NODE")
+        sub.add_argument("what", metavar="WHAT", choices=faults.FAULTS, help=", ".join(faults.FAULTS))
+        sub.add_argument("argument", metavar="WHICH", nargs="?", default="")
+
+    commands.add_parser("status", help="what runs")
+    sub = commands.add_parser("logs", help="the log of one component")
+    sub.add_argument("what", metavar="WHAT", help="as `status` names it: kube-apiserver, a/kubelet, a/plugin ...")
+
+    commands.add_parser("down", help="end everything and remove it")
     return parser
 
 
@@ -65,18 +76,72 @@ def _exec(args: argparse.Namespace) -> int:
     os.execvp(words[0], words)
 
 
+def _fault(args: argparse.Namespace) -> int:
+    here = layout.from_environment()
+    with state.exclusive(here.lock_file, "another testbed command"):
+        act = faults.break_ if args.command == "break" else faults.repair
+        print(f"testbed: {act(Bed(here), args.node, args.what, args.argument)}")
+    return 0
+
+
+def _status(args: argparse.Namespace) -> int:
+    """Print what runs; the exit status is 1 when something that should run does not."""
+    bed = Bed(layout.from_environment())
+    if not bed.state.processes:
+        print("testbed: nothing runs")
+        return 1
+    print(f"Kubernetes {bed.state.kubernetes}  driver: {bed.state.driver}  API server: {bed.plane.url}")
+    dead = 0
+    for name, process in bed.state.processes.items():
+        running = bed.processes.is_running(name)
+        dead += not running
+        print(f"  {name:<26} {'running' if running else 'DEAD':<8} pid {process.pid}")
+    for node in bed.nodes.values():
+        ready = node.is_ready()
+        dead += not ready
+        print(f"  node {node.name:<21} {'Ready' if ready else 'NOT READY':<9} {node.spec.instance_type}  {node.address}")
+    return 1 if dead else 0
+
+
+def _logs(args: argparse.Namespace) -> int:
+    bed = Bed(layout.from_environment())
+    log_file = bed.processes.log_file(args.what)
+    if log_file.exists():
+        sys.stdout.write(log_file.read_text(errors="replace"))
+        return 0
+    node, _, part = args.what.partition("/")
+    if part == "plugin" and bed.state.driver == "daemonset":
+        sys.stdout.write(driver.pod_logs(bed, bed.node(node)))
+        return 0
+    known = ", ".join(sorted(bed.state.processes)) or "none, nothing runs"
+    raise BedError(f"no log of {args.what!r}; known: {known}")
+
+
+def _build(args: argparse.Namespace) -> int:
+    here = layout.from_environment()
+    build.build(here, args.kubernetes)
+    if here.is_root:
+        images.small_images(here)
+        plugin_image.base_archive(here)
+    return 0
+
+
+def _down(args: argparse.Namespace) -> int:
+    lifecycle.down(layout.from_environment())
+    return 0
+
+
+COMMANDS = {
+    "build": _build, "up": _up, "exec": _exec, "break": _fault, "repair": _fault, "status": _status, "logs": _logs,
+    "down": _down,
+}  # fmt: skip
+
+
 def main(argv: Sequence[str]) -> int:
+    """Run one command; the exit status is 1, with a text on stderr, when it cannot be done."""
     args = _parser().parse_args(argv)
     try:
-        if args.command == "build":
-            build.build(layout.from_environment(), args.kubernetes)
-            return 0
-        if args.command == "up":
-            return _up(args)
-        if args.command == "exec":
-            return _exec(args)
-        lifecycle.down(layout.from_environment())
-        return 0
+        return COMMANDS[args.command](args)
     except BedError as err:
         print(f"testbed: {err}", file=sys.stderr)
         return 1

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from bed import mounts
+from bed.errors import BedError
 from bed.layout import REPOSITORY, Layout, short_hash
 from bed.state import NodeSpec
 
@@ -14,9 +16,11 @@ sys.path.insert(0, str(REPOSITORY))
 try:
     from neuron_dra.testing import fake_node
 except ImportError:
-    fake_node = None
+    from bed import fake_node_shim as fake_node
 
 NODES_PER_ULTRASERVER = 4
+# Character device majors for local use (Linux' devices.txt); the kernel never hands them to a driver by itself.
+LOCAL_MAJORS = (*range(120, 128), *range(60, 64))
 
 
 def _identity(*parts: str) -> str:
@@ -49,17 +53,43 @@ def labels(layout: Layout, spec: NodeSpec) -> dict[str, str]:
     return result if block is None else {**result, "topology.k8s.aws/capacity-block-id": block}
 
 
+def free_major() -> int:
+    """Return a device major that no driver of this machine uses: nobody can open the simulated devices."""
+    characters = Path("/proc/devices").read_text().partition("Block devices:")[0]
+    used = {int(line.split()[0]) for line in characters.splitlines() if line[:4].strip().isdigit()}
+    for major in LOCAL_MAJORS:
+        if major not in used:
+            return major
+    raise BedError(f"all device majors for local use are taken on this machine: {LOCAL_MAJORS}")
+
+
+def check_type(instance_type: str, ultraserver: str) -> None:
+    """Raise BedError for a type that cannot be simulated, or cannot be part of an UltraServer."""
+    if instance_type not in fake_node.COUNTS:
+        raise BedError(f"{instance_type}: no such Neuron instance type; known: {', '.join(fake_node.COUNTS)}")
+
+
 def write(root: Path, spec: NodeSpec) -> None:
     """Write the node's hardware below `root` unless it is there: what is broken stays broken over a reboot."""
-    if (root / "proc").exists():
-        return
-    if fake_node is None:
-        (root / "proc/sys/kernel/random").mkdir(parents=True)
-        (root / "proc/sys/kernel/random/boot_id").write_text("11111111-2222-3333-4444-555555555555\n")
-        (root / "sys/class/neuron_device").mkdir(parents=True)
-        (root / "sys/devices/virtual/neuron_device").mkdir(parents=True)
-        return
+    complete = root / "complete"
+    if not complete.exists():
+        fake_node.write(
+            root,
+            spec.instance_type,
+            node_id=spec.position if spec.ultraserver else None,
+            server_id=server_id(spec),
+            capacity_block_id=capacity_block_id(spec),
+            boot_id=str(uuid.uuid4()),
+            major=free_major(),
+        )
+        complete.touch()
 
 
-def check_type(spec):
-    pass
+def load(root: Path) -> fake_node.FakeNode:
+    """Return the hardware below `root`, to break it."""
+    return fake_node.FakeNode(root)
+
+
+def show(root: Path, namespace_pid: int) -> None:
+    """Make the node's /dev follow the hardware."""
+    mounts.sync_neuron_devices(root, Path(f"/proc/{namespace_pid}/root/dev"))

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from bed import build, cgroups, hardware, images, mounts, network, packages, state
+from bed import build, cgroups, driver, hardware, images, mounts, network, packages, state
 from bed.controlplane import ControlPlane
 from bed.errors import BedError, NotPossibleHere
 from bed.layout import Layout
@@ -72,12 +72,15 @@ def up(layout: Layout, wanted: Wanted) -> Bed:
         if layout.is_root:
             packages.require(packages.FOR_NODES, "the nodes")
             network.up(layout)
-        bed.plane.up()
+        kind = wanted.driver or bed.state.driver
         if bed.state.nodes:
             _make_mount_points(bed)
-            images.small_images(layout)
+            archives = [images.small_images(layout), *driver.image_archives(bed, kind)]
+        bed.plane.up()
+        if bed.state.nodes:
             with ThreadPoolExecutor(PARALLEL_STARTS) as pool:
-                list(pool.map(Node.up, bed.nodes.values()))
+                list(pool.map(lambda node: node.up(archives), bed.nodes.values()))
+        driver.apply(bed, kind)
         return bed
 
 
@@ -96,7 +99,7 @@ def _check(bed: Bed, wanted: Wanted) -> None:
                 f"node {spec.name} exists as {old.instance_type}{where}, not as {spec.instance_type}; choose another name"
                 " or `testbed down` first"
             )
-        hardware.check_type(spec)
+        hardware.check_type(spec.instance_type, spec.ultraserver)
     if not _requested(wanted) and not bed.state.nodes:
         return
     if not bed.layout.is_root:

@@ -11,12 +11,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bed import build, cgroups, hardware, images, mounts, network, node_config, pki
+from bed import cgroups, hardware, mounts, network, node_config, pki
 from bed.controlplane import ControlPlane
 from bed.errors import BedError
 from bed.layout import Layout
 from bed.processes import Processes, end, marked
-from bed.state import NodeSpec, State
+from bed.state import NodeSpec, ProcessId, State
 
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"  # in the node's mount namespace
 READY_TIMEOUT_S = 60
@@ -49,13 +49,14 @@ class Node:
     def kubelet(self) -> str:
         return f"{self.name}/kubelet"
 
-    def up(self) -> None:
-        """Start what does not run, and wait until the API server calls the node Ready."""
+    def up(self, archives: Sequence[Path] = ()) -> None:
+        """Start what does not run, import images, and wait until the API server calls the node Ready."""
         if not self.processes.is_running(self.namespace):
             self.stop()  # what may be left of a namespace that died
             self._make_namespace()
         self._start_containerd()
-        self._import_images()
+        for archive in archives:
+            self._import_image(archive)
         self._start_kubelet()
         self.wait_ready()
 
@@ -111,17 +112,12 @@ class Node:
         self.processes.start(self.containerd, [*self.enter(), "containerd", "--config", config], self.environment())
         self.processes.wait_ready(self.containerd, lambda: self._succeeds("ctr", "version"), 30)
 
-    def _import_images(self) -> None:
-        """Import the small images unless this containerd has them."""
-        archive = images.small_images(self.layout)
-        done = self.directory / "images-imported"
-        if done.exists() and done.read_text() == archive.name:
-            return
-        self.import_image(archive)
-        done.write_text(archive.name)
-
-    def import_image(self, archive: Path) -> None:
-        self.run("ctr", "images", "import", "--local", archive, timeout_s=300)
+    def _import_image(self, archive: Path) -> None:
+        """Import all images of `archive` unless this containerd has them."""
+        done = self.directory / f"{archive.stem}.imported"
+        if not done.exists():
+            self.run("ctr", "images", "import", "--local", archive, timeout_s=300)
+            done.touch()
 
     def _start_kubelet(self) -> None:
         if self.processes.is_running(self.kubelet):
@@ -174,7 +170,7 @@ class Node:
         end(self._strays(), signal.SIGKILL, 5)
         cgroups.remove(self.layout, self.name)
 
-    def _strays(self) -> list:
+    def _strays(self) -> list[ProcessId]:
         """Return the processes that are ours and have this node's directory as their /var/log: shims above all."""
         own = str(self.directory.relative_to("/"))
         return [process for process in marked(self.layout.name) if own in _mountinfo(process.pid)]
@@ -190,15 +186,3 @@ def _mountinfo(pid: int) -> str:
         return Path(f"/proc/{pid}/mountinfo").read_text()
     except OSError:
         return ""
-
-
-def all_nodes(layout: Layout, state: State, processes: Processes, plane: ControlPlane) -> dict[str, Node]:
-    return {name: Node(layout, state, processes, plane, spec) for name, spec in state.nodes.items()}
-
-
-def programs_needed(layout: Layout, kubernetes: str) -> None:
-    """Raise BedError when a program of the nodes is not built."""
-    for module in build.modules(layout, kubernetes):
-        for program in module.programs:
-            if not (module.bin_dir / program.file).exists():
-                raise BedError(f"{program.file} is not built; run `testbed build --kubernetes {kubernetes}`")

@@ -21,7 +21,8 @@ FOR_NODES = {
 }
 FOR_BUILDING_RUNC = {"gcc": "gcc", "libc6-dev": "/usr/include/stdio.h", "pkg-config": "pkg-config",
                      "libseccomp-dev": "/usr/include/seccomp.h"}  # fmt: skip
-FOR_PLUGIN_IMAGE = {"buildah": "buildah", "debootstrap": "debootstrap"}
+FOR_PLUGIN_IMAGE = {"buildah": "buildah", "debootstrap": "debootstrap",
+                    "debian-archive-keyring": "/usr/share/keyrings/debian-archive-keyring.gpg"}  # fmt: skip
 
 
 def missing(packages: dict[str, str]) -> list[str]:
