@@ -60,8 +60,8 @@ def test_versions_are_ordered_by_precedence() -> None:
         "1.0.1",
     ]
     parsed = [semver.parse(text) for text in ascending]
-    assert parsed == sorted(parsed, reverse=True)[::-1]
-    assert [str(version) for version in sorted(parsed[::-1])] == ascending
+    parsed.reverse()
+    assert [str(version) for version in sorted(parsed)] == ascending
 
 
 def test_build_metadata_does_not_count() -> None:
