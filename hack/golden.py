@@ -33,7 +33,9 @@ def slices(instance_type: str, *, mode: str = "node", node_id: int | None = None
     if problems or node.findings:
         raise SystemExit(f"{instance_type}: {problems} {node.findings}")
     items = [show_slices.as_published(item) for item in show_slices.slice_objects("node", kept)]
-    return yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": items}, sort_keys=False, default_flow_style=None, width=110)
+    return yaml.safe_dump(
+        {"apiVersion": "v1", "kind": "List", "items": items}, sort_keys=False, default_flow_style=None, width=110
+    )
 
 
 def wanted() -> Iterator[tuple[str, str]]:

@@ -41,9 +41,7 @@ def by_name(name: str) -> catalogue.InstanceType:
         ("trn3pd98.3xlarge", 1, 8, 144, 2, (1, 2), "none", "standard"),
     ],
 )
-def test_a_type_promises_what_its_data_sheet_says(
-    name, devices, cores, memory_gib, lnc_default, lnc, shape, platform
-):
+def test_a_type_promises_what_its_data_sheet_says(name, devices, cores, memory_gib, lnc_default, lnc, shape, platform):
     known = by_name(name)
     assert (known.device_count, known.cores_per_device, known.memory_bytes_per_device) == (
         devices,
@@ -72,7 +70,9 @@ def test_names_are_there_once():
     assert len({known.name for known in ALL}) == len(ALL)
 
 
-@pytest.mark.parametrize("name", ["trn1.32xlarge", "trn1n.32xlarge", "trn2.48xlarge", "trn2u.48xlarge", "trn3p.48xlarge"])
+@pytest.mark.parametrize(
+    "name", ["trn1.32xlarge", "trn1n.32xlarge", "trn2.48xlarge", "trn2u.48xlarge", "trn3p.48xlarge"]
+)
 def test_a_torus_joins_each_device_to_its_row_and_column(name):
     for device, neighbours in enumerate(by_name(name).links):
         row, column = divmod(device, 4)

@@ -81,7 +81,9 @@ def test_a_small_node_has_neither_coordinates_nor_groups():
     ]
 
 
-@pytest.mark.parametrize("name", ["inf1.24xlarge", "inf2.48xlarge", "trn2u.48xlarge", "trn3.48xlarge", "trn3e.24xlarge"])
+@pytest.mark.parametrize(
+    "name", ["inf1.24xlarge", "inf2.48xlarge", "trn2u.48xlarge", "trn3.48xlarge", "trn3e.24xlarge"]
+)
 def test_only_a_trainium_torus_that_is_no_ultraserver_has_coordinates(name):
     for device in published(node_of(name), "devices"):
         assert not [attribute for attribute in device.attributes if attribute.startswith("topology")]

@@ -149,7 +149,8 @@ def test_trn3_nodes_keep_their_number_and_share_a_reservation(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("instance_type", "names"), [("trn2u.48xlarge", ("node_id_4", "server_id_4")), ("trn3.48xlarge", ("node_id", "reservation_id"))]
+    ("instance_type", "names"),
+    [("trn2u.48xlarge", ("node_id_4", "server_id_4")), ("trn3.48xlarge", ("node_id", "reservation_id"))],
 )
 def test_a_lone_node_works_alone(tmp_path, instance_type, names):
     write(tmp_path, instance_type)
@@ -365,5 +366,7 @@ def test_a_reboot_is_a_new_boot_id(tmp_path):
 
 
 def test_the_simulated_node_needs_nothing_but_the_standard_library():
-    program = "import sys; sys.path = [p for p in sys.path if 'site-packages' not in p]; import neuron_dra.testing.fake_node"
+    program = (
+        "import sys; sys.path = [p for p in sys.path if 'site-packages' not in p]; import neuron_dra.testing.fake_node"
+    )
     subprocess.run([sys.executable, "-S", "-c", program], check=True, cwd=Path(__file__).parents[2], timeout=60)

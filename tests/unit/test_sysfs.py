@@ -115,7 +115,15 @@ def test_no_neighbours_is_not_the_same_as_nothing_said(root, content, connected)
 
 @pytest.mark.parametrize(
     ("content", "modes"),
-    [("1,3,4\n", (1, 3, 4)), ("4\n", (4,)), ("\n", UNKNOWN), ("", UNKNOWN), ("0\n", UNKNOWN), ("1,9\n", (1,)), ("x", UNKNOWN)],
+    [
+        ("1,3,4\n", (1, 3, 4)),
+        ("4\n", (4,)),
+        ("\n", UNKNOWN),
+        ("", UNKNOWN),
+        ("0\n", UNKNOWN),
+        ("1,9\n", (1,)),
+        ("x", UNKNOWN),
+    ],
 )
 def test_modes_are_those_that_the_runtime_knows(root, content, modes):
     put(class_file(root, "ultraserver_mode"), content)
@@ -206,7 +214,20 @@ def number_said(content: bytes) -> int | Unread:
 
 
 SOME = st.binary(max_size=40) | st.sampled_from(
-    [b"busy", b"busy\n", b"-1\n", b"8", b"1, 2", b"\x00", b"8\x00", b"\xff8", b"1,3,4\n", b"0" * 16, b"9" * 30, b"8" * 5000]
+    [
+        b"busy",
+        b"busy\n",
+        b"-1\n",
+        b"8",
+        b"1, 2",
+        b"\x00",
+        b"8\x00",
+        b"\xff8",
+        b"1,3,4\n",
+        b"0" * 16,
+        b"9" * 30,
+        b"8" * 5000,
+    ]
 )
 
 

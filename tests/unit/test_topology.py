@@ -27,9 +27,7 @@ def node_of(name: str = "trn2.48xlarge") -> NodeFacts:
 
 
 def changed(read: NodeFacts, device_id: int, **values: object) -> NodeFacts:
-    return replace(
-        read, devices=tuple(replace(d, **values) if d.device_id == device_id else d for d in read.devices)
-    )
+    return replace(read, devices=tuple(replace(d, **values) if d.device_id == device_id else d for d in read.devices))
 
 
 def without(read: NodeFacts, *device_ids: int) -> NodeFacts:
