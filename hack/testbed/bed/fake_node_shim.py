@@ -63,12 +63,27 @@ class FakeNode:
         (self.root / "proc/sys/kernel/random/boot_id").write_text(boot_id + "\n")
 
 
-def write(root, instance_type, *, node_id=None, server_id=None, capacity_block_id=None, driver_version="2.30.2.0",
-          boot_id=None, major=243):
+def write(
+    root,
+    instance_type,
+    *,
+    node_id=None,
+    server_id=None,
+    capacity_block_id=None,
+    driver_version="2.30.2.0",
+    boot_id=None,
+    major=243,
+):
     node = FakeNode(Path(root))
     count = COUNTS[instance_type]
-    for name in ("sys/class/neuron_device", "sys/class/dmi", "sys/devices/virtual/dmi/id", "sys/module/neuron", "dev",
-                 "proc/sys/kernel/random"):
+    for name in (
+        "sys/class/neuron_device",
+        "sys/class/dmi",
+        "sys/devices/virtual/dmi/id",
+        "sys/module/neuron",
+        "dev",
+        "proc/sys/kernel/random",
+    ):
         (node.root / name).mkdir(parents=True, exist_ok=True)
     (node.root / "sys/devices/virtual/dmi/id/product_name").write_text(instance_type + "\n")
     os.symlink("../../devices/virtual/dmi/id", node.root / "sys/class/dmi/id")
@@ -86,8 +101,13 @@ def write(root, instance_type, *, node_id=None, server_id=None, capacity_block_i
         node._node(i)
     if instance_type in ULTRA:
         own = node.root / "sys/class/neuron_device"
-        values = {"node_id_4": node_id, "node_id_2": node_id % 2, "server_id_4": server_id, "server_id_2": server_id,
-                  "ultraserver_mode": "1,3,4"}
+        values = {
+            "node_id_4": node_id,
+            "node_id_2": node_id % 2,
+            "server_id_4": server_id,
+            "server_id_2": server_id,
+            "ultraserver_mode": "1,3,4",
+        }
         for name, value in values.items():
             (own / name).write_text(f"{value}\n")
     return node

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import uuid
 from collections.abc import Callable
@@ -12,7 +11,8 @@ from bed import cgroups, driver, hardware
 from bed.errors import BedError
 from bed.lifecycle import Bed
 from bed.node import Node
-from bed.processes import ProcessId, end, start_ticks
+from bed.processes import end, start_ticks
+from bed.state import ProcessId
 
 ECC_COUNTER = "mem_ecc_uncorrected"
 
