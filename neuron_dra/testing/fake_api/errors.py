@@ -1,0 +1,154 @@
+"""What the API server answers when it refuses: an `ApiError`, sent as Kubernetes' `Status` object."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Obj = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One reason of a refusal: `field` is a path such as `spec.devices[0].name`."""
+
+    reason: str
+    message: str
+    field: str = ""
+
+    def to_wire(self) -> Obj:
+        wire: Obj = {"reason": self.reason, "message": self.message}
+        if self.field:
+            wire["field"] = self.field
+        return wire
+
+
+def invalid(field: str, value: object, why: str) -> Cause:
+    shown = f'"{value}"' if isinstance(value, str) else "null" if value is None else str(value)
+    return Cause("FieldValueInvalid", f"Invalid value: {shown}: {why}", field)
+
+
+def required(field: str, why: str = "") -> Cause:
+    return Cause("FieldValueRequired", "Required value" + (f": {why}" if why else ""), field)
+
+
+def forbidden(field: str, why: str) -> Cause:
+    return Cause("FieldValueForbidden", f"Forbidden: {why}", field)
+
+
+def too_many(field: str, count: int, most: int) -> Cause:
+    return Cause("FieldValueTooMany", f"Too many: {count}: must have at most {most} items", field)
+
+
+def too_long(field: str, most: int) -> Cause:
+    return Cause("FieldValueTooLong", f"Too long: may not be more than {most} bytes", field)
+
+
+def duplicate(field: str, value: str) -> Cause:
+    return Cause("FieldValueDuplicate", f'Duplicate value: "{value}"', field)
+
+
+class ApiError(Exception):
+    """A refusal, with everything that its `Status` needs.
+
+    `retry_after` is in seconds and becomes the Retry-After header.
+    """
+
+    def __init__(
+        self,
+        code: int,
+        reason: str,
+        message: str,
+        *,
+        details: Obj | None = None,
+        causes: Sequence[Cause] = (),
+        retry_after: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.reason = reason
+        self.message = message
+        self.causes = tuple(causes)
+        self.retry_after = retry_after
+        self._details = dict(details or {})
+
+    def to_status(self) -> Obj:
+        details = dict(self._details)
+        if self.causes:
+            details["causes"] = [cause.to_wire() for cause in self.causes]
+        if self.retry_after is not None:
+            details["retryAfterSeconds"] = self.retry_after
+        status: Obj = {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": self.message,
+            "reason": self.reason,
+            "code": self.code,
+        }
+        if details:
+            status["details"] = details
+        return status
+
+
+def _named(group: str, plural: str, name: str) -> tuple[str, Obj]:
+    details: Obj = {"name": name, "kind": plural}
+    if group:
+        details["group"] = group
+    return (f"{plural}.{group}" if group else plural), details
+
+
+def not_found(group: str, plural: str, name: str) -> ApiError:
+    qualified, details = _named(group, plural, name)
+    return ApiError(404, "NotFound", f'{qualified} "{name}" not found', details=details)
+
+
+def no_such_path() -> ApiError:
+    """The whole resource or version is unknown, as opposed to one object of it."""
+    cause = Cause("UnexpectedServerResponse", "404 page not found")
+    return ApiError(404, "NotFound", "the server could not find the requested resource", details={}, causes=[cause])
+
+
+def already_exists(group: str, plural: str, name: str) -> ApiError:
+    qualified, details = _named(group, plural, name)
+    return ApiError(409, "AlreadyExists", f'{qualified} "{name}" already exists', details=details)
+
+
+MODIFIED = "the object has been modified; please apply your changes to the latest version and try again"
+
+
+def conflict(group: str, plural: str, name: str, why: str = MODIFIED) -> ApiError:
+    qualified, details = _named(group, plural, name)
+    return ApiError(409, "Conflict", f'Operation cannot be fulfilled on {qualified} "{name}": {why}', details=details)
+
+
+def bad_request(message: str) -> ApiError:
+    return ApiError(400, "BadRequest", message)
+
+
+def refused(message: str, *, details: Obj | None = None, causes: Sequence[Cause] = ()) -> ApiError:
+    return ApiError(403, "Forbidden", message, details=details, causes=causes)
+
+
+def unprocessable(group: str, kind: str, name: str, causes: Sequence[Cause]) -> ApiError:
+    texts = [f"{cause.field}: {cause.message}" for cause in causes]
+    text = texts[0] if len(texts) == 1 else "[" + ", ".join(texts) + "]"
+    details: Obj = {"name": name, "kind": kind}
+    if group:
+        details["group"] = group
+    qualified = f"{kind}.{group}" if group else kind
+    return ApiError(422, "Invalid", f'{qualified} "{name}" is invalid: {text}', details=details, causes=causes)
+
+
+def expired(message: str) -> ApiError:
+    return ApiError(410, "Expired", message)
+
+
+def unsupported_media_type(message: str) -> ApiError:
+    return ApiError(415, "UnsupportedMediaType", message)
+
+
+def method_not_allowed(message: str = "the server does not allow this method on the requested resource") -> ApiError:
+    return ApiError(405, "MethodNotAllowed", message)
