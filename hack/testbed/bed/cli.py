@@ -21,7 +21,9 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="testbed", description="A real Kubernetes on this machine with simulated Neuron nodes.")
+    parser = argparse.ArgumentParser(
+        prog="testbed", description="A real Kubernetes on this machine with simulated Neuron nodes."
+    )
     commands = parser.add_subparsers(dest="command", required=True)
 
     sub = commands.add_parser("build", help="build what is not cached")
@@ -99,7 +101,9 @@ def _status(args: argparse.Namespace) -> int:
     for node in bed.nodes.values():
         ready = node.is_ready()
         dead += not ready
-        print(f"  node {node.name:<21} {'Ready' if ready else 'NOT READY':<9} {node.spec.instance_type}  {node.address}")
+        print(
+            f"  node {node.name:<21} {'Ready' if ready else 'NOT READY':<9} {node.spec.instance_type}  {node.address}"
+        )
     return 1 if dead else 0
 
 

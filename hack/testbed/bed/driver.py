@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -92,19 +91,15 @@ def start_process(bed: Bed, node: Node) -> None:
 def wait_process_ready(bed: Bed, node: Node) -> None:
     """Wait until the plugin on `node` says that it is registered and its slices are published."""
     url = f"http://{node.address}:{METRICS_PORT}/readyz"
-    ask = "import sys, urllib.request; urllib.request.urlopen(sys.argv[1], timeout=2)"
-
-    def ready() -> bool:
-        command = [*network.enter(bed.layout), sys.executable, "-I", "-c", ask, url]
-        return subprocess.run(command, capture_output=True, timeout=20, check=False).returncode == 0
-
-    bed.processes.wait_ready(process_name(node.name), ready, READY_TIMEOUT_S)
+    bed.processes.wait_ready(process_name(node.name), lambda: network.answers(bed.layout, url), READY_TIMEOUT_S)
 
 
 def _install_without_daemonset(bed: Bed) -> None:
     """Apply the chart but for its DaemonSet: namespace, service account, roles, policy and device classes."""
     rendered = _helm(bed, "template", RELEASE, str(CHART), *_image_values("unused"))
-    as_json = bed.plane.kubectl("create", "--dry-run=client", "--validate=false", "-o", "json", "-f", "-", stdin=rendered)
+    as_json = bed.plane.kubectl(
+        "create", "--dry-run=client", "--validate=false", "-o", "json", "-f", "-", stdin=rendered
+    )
     items = [item for item in _objects(as_json) if item["kind"] != "DaemonSet"]
     # Namespaces first; the rest may come in any order.
     for group in ([i for i in items if i["kind"] == "Namespace"], [i for i in items if i["kind"] != "Namespace"]):
@@ -161,7 +156,12 @@ def pod_logs(bed: Bed, node: Node) -> str:
 
 
 def _image_values(tag: str) -> list[str]:
-    return ["--set", f"draDriver.image.repository={plugin_image.REPOSITORY_NAME}", "--set", f"draDriver.image.tag={tag}"]
+    return [
+        "--set",
+        f"draDriver.image.repository={plugin_image.REPOSITORY_NAME}",
+        "--set",
+        f"draDriver.image.tag={tag}",
+    ]
 
 
 def _helm(bed: Bed, *arguments: str) -> str:
@@ -210,7 +210,9 @@ def wait_ready(bed: Bed, node: Node) -> None:
 
 
 def _pod_is_ready(bed: Bed, node: str) -> bool:
-    text = bed.plane.kubectl("get", "pods", "--namespace", NAMESPACE, f"--field-selector=spec.nodeName={node}", "-o", "json")
+    text = bed.plane.kubectl(
+        "get", "pods", "--namespace", NAMESPACE, f"--field-selector=spec.nodeName={node}", "-o", "json"
+    )
     for pod in json.loads(text)["items"]:
         conditions = {entry["type"]: entry["status"] for entry in pod["status"].get("conditions", [])}
         if conditions.get("Ready") == "True" and "deletionTimestamp" not in pod["metadata"]:
