@@ -1,6 +1,7 @@
 """Measure the plugin and print a table: figure, floor of the same run, ratio, target.
 
 The floor of a prepare is the same I/O with no logic: one GET, a CDI file and a checkpoint, each flushed to the disk.
+Where a Go toolchain is at hand, the peer is a Go driver on Kubernetes' own helper (hack/bench-peer) with the same I/O.
 Everything runs on loopback and in a temporary folder: the plugin, an embedded API server and the caller are three
 processes. Machines are noisy; read the ratios, and run it twice.
 """
@@ -100,7 +101,7 @@ async def serve_floor(socket: str, url: str, folder: str) -> int:
 async def helper(*arguments: str) -> AsyncIterator[str]:
     """Run this file as a server and give the line it prints when it is ready."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, __file__, *arguments, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        *arguments, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
     try:
         assert process.stdout is not None
@@ -176,7 +177,7 @@ async def measure(args: argparse.Namespace) -> int:
         fake_node.write(root / "host", "trn2.48xlarge")
         for folder in ("registry", "plugins", "device-plugins", "floor"):
             (root / folder).mkdir()
-        async with helper("--serve-api") as url, aiohttp.ClientSession(url) as api:
+        async with helper(sys.executable, __file__, "--serve-api") as url, aiohttp.ClientSession(url) as api:
             node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}
             (await api.post("/api/v1/nodes", json=node)).raise_for_status()
             rows = await measure_plugin(args, root, url, api)
@@ -245,11 +246,16 @@ async def measure_plugin(
             row("idle: resident memory", f"{rss:.0f} MiB", "<= 64 MiB, goal 48 MiB"),
             row("idle: CPU", f"{millicores:.1f} millicores", "<= 5, goal 1"),
         ]
-        floor_socket = root / "floor.sock"
-        async with helper("--serve-floor", str(floor_socket), url, str(root / "floor")):
+        sockets = {"ours": plugin.dra_socket, "floor": root / "floor.sock"}
+        async with (
+            helper(sys.executable, __file__, "--serve-floor", str(sockets["floor"]), url, str(root / "floor")),
+            go_peer(root / "peer", url) as peer_socket,
+        ):
+            if peer_socket is not None:
+                sockets["Go peer"] = peer_socket
             for size in (1, 16):
                 batch = [await allocate(api, size, number) for number in range(args.claims)]
-                rows += await prepares(size, batch, plugin.dra_socket, floor_socket)
+                rows += await prepares(size, batch, sockets)
         rows.append(row("after the prepares: resident memory", f"{plugin.rss_mib():.0f} MiB", "<= 64 MiB"))
     finally:
         plugin.stop()
@@ -282,32 +288,54 @@ async def one_start(plugin: PluginProcess, api: aiohttp.ClientSession) -> float:
 
 
 async def prepares(
-    size: int, batch: list[dra_pb2.Claim], socket: Path, floor_socket: Path
+    size: int, batch: list[dra_pb2.Claim], sockets: dict[str, Path]
 ) -> list[tuple[str, str, str, str, str]]:
-    """Prepare and unprepare each claim on both servers, by turns."""
-    ours: list[float] = []
-    floor: list[float] = []
-    async with (
-        grpc.aio.insecure_channel(f"unix:{socket}", options=OPTIONS) as channel,
-        grpc.aio.insecure_channel(f"unix:{floor_socket}", options=OPTIONS) as floor_channel,
-    ):
-        stub, floor_stub = dra_pb2_grpc.DRAPluginStub(channel), dra_pb2_grpc.DRAPluginStub(floor_channel)
+    """Prepare and unprepare each claim on every server, by turns."""
+    times: dict[str, list[float]] = {name: [] for name in sockets}
+    async with contextlib.AsyncExitStack() as stack:
+        stubs = {}
+        for name, socket in sockets.items():
+            channel = await stack.enter_async_context(grpc.aio.insecure_channel(f"unix:{socket}", options=OPTIONS))
+            stubs[name] = dra_pb2_grpc.DRAPluginStub(channel)
         for index, claim in enumerate(batch):
             request = dra_pb2.NodePrepareResourcesRequest(claims=[claim])
-            for times, target in ((ours, stub), (floor, floor_stub)):
+            for name, stub in stubs.items():
                 started = time.perf_counter()
-                answer = await target.NodePrepareResources(request)
-                if index >= 5:  # the first ones warm both up
-                    times.append(time.perf_counter() - started)
+                answer = await stub.NodePrepareResources(request)
+                if index >= 5:  # the first ones warm everybody up
+                    times[name].append(time.perf_counter() - started)
                 if answer.claims[claim.uid].error:
-                    raise RuntimeError(answer.claims[claim.uid].error)
-            await stub.NodeUnprepareResources(dra_pb2.NodeUnprepareResourcesRequest(claims=[claim]))
+                    raise RuntimeError(f"{name}: {answer.claims[claim.uid].error}")
+            for name in stubs.keys() - {"floor"}:
+                await stubs[name].NodeUnprepareResources(dra_pb2.NodeUnprepareResourcesRequest(claims=[claim]))
     rows = []
     for name, pick in (("p50", 0.50), ("p99", 0.99)):
-        one, two = quantile(ours, pick), quantile(floor, pick)
-        what = f"prepare, {size} device{'s' if size > 1 else ''}: {name}"
-        rows.append(row(what, f"{one * 1000:.2f} ms", "", f"{two * 1000:.2f} ms", f"{one / two:.2f}"))
+        for other in [name for name in sockets if name != "ours"]:
+            one, two = quantile(times["ours"], pick), quantile(times[other], pick)
+            what = f"prepare, {size} device{'s' if size > 1 else ''}: {name} against the {other}"
+            target = "<= 1.5, goal 0.8" if other == "Go peer" and name == "p50" else ""
+            rows.append(row(what, f"{one * 1000:.2f} ms", target, f"{two * 1000:.2f} ms", f"{one / two:.2f}"))
     return rows
+
+
+@contextlib.asynccontextmanager
+async def go_peer(root: Path, url: str) -> AsyncIterator[Path | None]:
+    """Build and run the Go driver, and give its socket; None where there is no Go."""
+    folder = Path(__file__).resolve().parent / "bench-peer"
+    binary = Path("build/bench-peer").resolve()
+    if shutil.which("go") is None:
+        print("no Go toolchain on the PATH: the Go peer is left out", file=sys.stderr)
+        yield None
+        return
+    print("building the Go peer (a minute or two the first time)", file=sys.stderr)
+    built = subprocess.run(["go", "build", "-o", str(binary), "."], cwd=folder, check=False)
+    if built.returncode != 0:
+        print("the Go peer cannot be built: left out", file=sys.stderr)
+        yield None
+        return
+    root.mkdir()
+    async with helper(str(binary), "-url", url, "-root", str(root)):
+        yield root / "dra.sock"
 
 
 def quantile(values: list[float], share: float) -> float:
@@ -316,7 +344,7 @@ def quantile(values: list[float], share: float) -> float:
 
 def print_table(rows: list[tuple[str, str, str, str, str]]) -> None:
     """Print aligned columns, and keep them as JSON in build/bench.json."""
-    table = [("figure", "measured", "floor", "ratio", "target"), *rows]
+    table = [("figure", "measured", "against", "ratio", "target"), *rows]
     widths = [max(len(line[column]) for line in table) for column in range(5)]
     for line in table:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
