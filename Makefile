@@ -1,0 +1,76 @@
+# Every target makes its own set-up first: a fresh machine needs Python 3.11 or later, make and git.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+TESTBED := hack/testbed/testbed
+T ?= tests
+
+.PHONY: help setup check test test-long bench demo testbed-up testbed-down gen golden wheels manifests clean
+
+help: ## Show what can be made
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
+
+$(VENV)/.installed: requirements/dev.txt pyproject.toml
+	@echo "== making $(VENV): locked dependencies, about half a minute"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed, this is " + sys.version)'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -m compileall -q neuron_dra controller || true
+	@touch $@
+
+setup: $(VENV)/.installed ## Make .venv with everything in it
+
+check: setup ## Format, lint, types, import contracts; prints sizes
+	@$(BIN)/ruff format --check --quiet . || { echo "run: $(BIN)/ruff format ."; exit 1; }
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/dmypy run --timeout 3600 -- neuron_dra controller > build/mypy.log 2>&1 || { cat build/mypy.log; exit 1; }
+	@$(BIN)/lint-imports --no-timing > build/imports.log 2>&1 || { cat build/imports.log; exit 1; }
+	@$(BIN)/python hack/sizes.py
+	@echo "check: format, lint, types and import contracts hold"
+
+check: | build
+build:
+	@mkdir -p build
+
+test: setup | build ## Every test, those on the real Kubernetes of the test bed included
+	@hack/test.sh
+
+test-long: setup | build ## Also the tests that take minutes: Kubernetes 1.34, differential and long runs
+	@NEURON_DRA_LONG=1 hack/test.sh
+
+bench: setup | build ## Measure, and print the figures beside their targets
+	@$(BIN)/python hack/bench.py
+
+demo: setup ## Pods get their devices, on simulated nodes, with no cluster
+	@$(BIN)/neuron-dra demo
+
+testbed-up: setup ## A real Kubernetes with one trn2.48xlarge node and the driver as a DaemonSet
+	@$(TESTBED) up --node trn2-0=trn2.48xlarge --driver daemonset
+
+testbed-down: ## Stop the test bed and leave nothing behind
+	@$(TESTBED) down
+
+build/gen-venv/.installed: requirements/gen.txt | build
+	@$(PYTHON) -m venv build/gen-venv
+	@build/gen-venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/gen.txt
+	@touch $@
+
+gen: build/gen-venv/.installed ## Generate neuron_dra/gen from proto/
+	@build/gen-venv/bin/python hack/gen_proto.py
+
+golden: setup ## Rewrite the golden files; read the difference
+	@$(BIN)/python hack/golden.py
+
+wheels: setup ## Build the locked wheels that Dockerfile.plugin installs; IMAGE_PYTHON=3.11 for another base
+	@$(BIN)/python hack/wheels.py $(if $(IMAGE_PYTHON),--python $(IMAGE_PYTHON)) $(if $(IMAGE_MACHINE),--machine $(IMAGE_MACHINE))
+
+manifests: setup ## Render deploy/manifests from the chart (needs helm, or HELM=path)
+	@$(BIN)/python hack/render.py
+
+clean: ## Remove what was built in this folder (the test bed's cache is outside)
+	@rm -rf build $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .dmypy.json

@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# Run every test. The test bed is built beside the tests that need no cluster; then the tests on it run.
+# NEURON_DRA_LONG=1 adds the long ones; NEURON_DRA_REQUIRE_TESTBED=1 makes a skipped test bed a failure.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+BIN=.venv/bin
+mkdir -p build
+marks="not testbed"
+[ -n "${NEURON_DRA_LONG:-}" ] || marks="$marks and not long"
+
+can_bed=""
+if [ "$(uname -s)" = Linux ] && [ "$(id -u)" = 0 ]; then
+    can_bed=1
+    echo "== test bed: building beside the other tests (minutes the first time; log: build/testbed-build.log)"
+    hack/testbed/testbed build >build/testbed-build.log 2>&1 &
+    builder=$!
+fi
+
+status=0
+echo "== generated code is what proto/ says"
+make --no-print-directory build/gen-venv/.installed
+build/gen-venv/bin/python hack/gen_proto.py --check || status=1
+echo "== format, lint, types, import contracts"
+make --no-print-directory check || status=1
+echo "== tests without a cluster"
+$BIN/python -m pytest tests -m "$marks" -n 2 --dist loadfile -q || status=1
+
+if [ -z "$can_bed" ]; then
+    reason="the test bed needs Linux and root (network and mount namespaces); this is $(uname -s), uid $(id -u)"
+    echo "== SKIPPED: tests on the test bed: $reason"
+    if [ -n "${NEURON_DRA_REQUIRE_TESTBED:-}" ]; then
+        echo "NEURON_DRA_REQUIRE_TESTBED is set: that is a failure"
+        exit 1
+    fi
+    exit $status
+fi
+
+echo "== waiting for the test bed's build"
+tail -n +1 -f build/testbed-build.log --pid=$builder | sed 's/^/   /' || true
+if ! wait $builder; then
+    echo "the test bed could not be built; the end of its log:"
+    tail -40 build/testbed-build.log
+    exit 1
+fi
+marks="testbed"
+[ -n "${NEURON_DRA_LONG:-}" ] || marks="testbed and not long"
+echo "== tests on the test bed: real kube-apiserver, scheduler, kubelet, containerd"
+trap 'hack/testbed/testbed down >build/testbed-down.log 2>&1 || true' EXIT
+$BIN/python -m pytest tests -m "$marks" -q || status=1
+if [ $status = 0 ]; then echo "make test: everything passed"; else echo "make test: FAILED"; fi
+exit $status

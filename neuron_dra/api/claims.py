@@ -1,0 +1,134 @@
+"""ResourceClaims of resource.k8s.io/v1, decoded into what the node decides on; everything else is left undecoded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from neuron_dra.core import names
+from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef
+from neuron_dra.core.config import Entry, Source
+from neuron_dra.errors import ClaimError
+
+
+class Metadata(msgspec.Struct):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+
+
+class Result(msgspec.Struct, rename="camel"):
+    request: str = ""
+    driver: str = ""
+    pool: str = ""
+    device: str = ""
+    admin_access: bool | None = None
+    share_id: str | None = msgspec.field(default=None, name="shareID")
+
+
+class Opaque(msgspec.Struct):
+    driver: str = ""
+    parameters: Any = None
+
+
+class ConfigEntry(msgspec.Struct):
+    source: str = "FromClaim"
+    requests: list[str] | None = None
+    opaque: Opaque | None = None
+
+
+class Devices(msgspec.Struct):
+    results: list[Result] | None = None
+    config: list[ConfigEntry] | None = None
+
+
+class Allocation(msgspec.Struct):
+    devices: Devices = msgspec.field(default_factory=Devices)
+
+
+class Consumer(msgspec.Struct):
+    resource: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+class Status(msgspec.Struct, rename="camel"):
+    allocation: Allocation | None = None
+    reserved_for: list[Consumer] | None = None
+
+
+class ResourceClaim(msgspec.Struct):
+    metadata: Metadata = msgspec.field(default_factory=Metadata)
+    status: Status = msgspec.field(default_factory=Status)
+
+
+class ListMetadata(msgspec.Struct, rename="camel"):
+    resource_version: str = ""
+    continue_: str = msgspec.field(default="", name="continue")
+
+
+class ResourceClaimList(msgspec.Struct):
+    metadata: ListMetadata = msgspec.field(default_factory=ListMetadata)
+    items: list[ResourceClaim] = msgspec.field(default_factory=list)
+
+
+_claim_decoder = msgspec.json.Decoder(ResourceClaim)
+_list_decoder = msgspec.json.Decoder(ResourceClaimList)
+
+
+def decode_claim(raw: bytes) -> ResourceClaim:
+    """Return the claim in `raw`, an API server's answer. Raises ClaimError if it is no such thing."""
+    try:
+        return _claim_decoder.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError) as err:
+        raise ClaimError(f"the API server's answer is not a ResourceClaim: {err}", retryable=True) from err
+
+
+def decode_claim_list(raw: bytes) -> ResourceClaimList:
+    """Return a page of claims. Raises ClaimError if `raw` is no such thing."""
+    try:
+        return _list_decoder.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError) as err:
+        raise ClaimError(f"the API server's answer is not a list of ResourceClaims: {err}", retryable=True) from err
+
+
+def allocated_devices(claim: ResourceClaim) -> tuple[AllocatedDevice, ...]:
+    """Return the results of `claim` that belong to this driver, in the allocation's order."""
+    allocation = claim.status.allocation
+    return tuple(
+        AllocatedDevice(result.request, result.pool, result.device, bool(result.admin_access), result.share_id)
+        for result in (allocation.devices.results or [] if allocation else [])
+        if result.driver == names.DRIVER
+    )
+
+
+def to_core(wire: ResourceClaim, ref: ClaimRef) -> Claim:
+    """Return what to decide on for `ref`, the claim that the kubelet asked for.
+
+    Raises ClaimError when the object is another one, is not allocated, or holds configuration we cannot read.
+    """
+    from neuron_dra.api import config  # pydantic: 50 ms that the start of the sockets need not wait for
+
+    if wire.metadata.uid != ref.uid:
+        raise ClaimError(
+            f"claim {ref} was replaced: the kubelet asks for UID {ref.uid}, the API server has {wire.metadata.uid}",
+            retryable=True,
+        )
+    if wire.status.allocation is None:
+        raise ClaimError(f"claim {ref} is not allocated", retryable=True)
+    entries = []
+    for index, entry in enumerate(wire.status.allocation.devices.config or []):
+        if entry.opaque is None:
+            raise ClaimError(f"claim {ref}: config[{index}] is of a kind this driver does not know; use opaque")
+        if entry.opaque.driver != names.DRIVER:
+            continue
+        settings = config.decode(entry.opaque.parameters, f"config[{index}].opaque.parameters")
+        source = Source.CLASS if entry.source == "FromClass" else Source.CLAIM
+        entries.append(Entry(source, tuple(entry.requests or ()), settings))
+    return Claim(ref, allocated_devices(wire), tuple(entries), first_pod(wire))
+
+
+def first_pod(claim: ResourceClaim) -> str:
+    """Return the name of the first pod that the claim is reserved for, or nothing."""
+    return next((user.name for user in claim.status.reserved_for or [] if user.resource == "pods"), "")

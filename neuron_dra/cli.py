@@ -1,0 +1,137 @@
+"""The command line, and the only place where the parts are put together."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+# Read before grpc is imported: no fork handlers, and the C core's own lines stay out of our log.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+from neuron_dra import __version__, settings
+from neuron_dra.errors import NeuronDraError, SettingsError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run `neuron-dra` and return its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="neuron-dra", description="Device management for AWS Trainium and Inferentia on Kubernetes."
+    )
+    parser.add_argument("--version", action="version", version=f"neuron-dra {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    plugin = commands.add_parser("plugin", help="serve the kubelet of one node (runs as a DaemonSet)")
+    settings.add_arguments(plugin)
+    plugin.set_defaults(run=_run_plugin)
+
+    from neuron_dra.testing import fake_node
+
+    fake = commands.add_parser("fake-node", help="write the sysfs, dev and DMI files of a simulated Neuron node")
+    fake_node.add_arguments(fake)
+    fake.set_defaults(run=fake_node.run)
+
+    from neuron_dra.node import show_slices
+
+    slices = commands.add_parser("slices", help="print the ResourceSlices that a node would publish, with no cluster")
+    show_slices.add_arguments(slices)
+    slices.set_defaults(run=show_slices.run)
+
+    demo = commands.add_parser("demo", help="show pods getting their devices, on simulated nodes, with no cluster")
+    demo.set_defaults(run=_run_demo)
+
+    parsed = parser.parse_args(settings.go_style(sys.argv[1:] if arguments is None else arguments))
+    return _guarded(parsed)
+
+
+def plugin_main() -> int:
+    """Run the plugin under AWS's name for it, `k8s-neuron-dra-driver`, with its environment and spellings."""
+    parser = argparse.ArgumentParser(prog="k8s-neuron-dra-driver", description="The kubelet plugin of neuron-dra.")
+    parser.add_argument("--version", action="version", version=f"neuron-dra {__version__}")
+    settings.add_arguments(parser)
+    parser.set_defaults(run=_run_plugin)
+    return _guarded(parser.parse_args(settings.go_style(sys.argv[1:])))
+
+
+def _guarded(parsed: argparse.Namespace) -> int:
+    try:
+        return int(parsed.run(parsed) or 0)
+    except NeuronDraError as err:
+        print(f"neuron-dra: {err}", file=sys.stderr)
+        return 2 if isinstance(err, SettingsError) else 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _run_demo(parsed: argparse.Namespace) -> int:
+    from neuron_dra import demo
+
+    return int(demo.run(parsed))
+
+
+def _run_plugin(parsed: argparse.Namespace) -> int:
+    from neuron_dra import log as logs
+
+    flags = {name: value for name, value in vars(parsed).items() if isinstance(value, str)}
+    loaded = settings.load(flags, os.environ)
+    logs.configure("json" if loaded.log_format == "json" else "text", loaded.v)
+    log = logging.getLogger("neuron_dra")
+    log.info("neuron-dra plugin starts", extra={"version": __version__, "pid": os.getpid()})
+    for name, value, source in loaded.rows():
+        log.info("setting", extra={"setting": name, "value": value, "source": source})
+    if loaded.emulation_mode:
+        loaded = _emulated(loaded)
+
+    from neuron_dra.kube import config
+    from neuron_dra.node.plugin import Plugin
+
+    kube = config.from_settings(loaded.kube_api_server, loaded.kubeconfig, os.environ)
+
+    async def serve() -> None:
+        plugin = Plugin(loaded, kube)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, plugin.stop)
+        await plugin.run()
+
+    try:
+        asyncio.run(serve())
+    except* NeuronDraError as group:
+        err = _first(group)
+        log.error("neuron-dra plugin ends", extra={"error": str(err)})
+        raise err from None
+    log.info("neuron-dra plugin ended")
+    return 0
+
+
+def _first(group: BaseExceptionGroup[NeuronDraError]) -> NeuronDraError:
+    found = group.exceptions[0]
+    return _first(found) if isinstance(found, BaseExceptionGroup) else found
+
+
+def _emulated(loaded: settings.PluginSettings) -> settings.PluginSettings:
+    """Write the simulated hardware of --emulation-mode into our folder, and return the settings that read it."""
+    import dataclasses
+
+    from neuron_dra.core import catalogue
+    from neuron_dra.testing import fake_node
+
+    # The published manifests say "trn2u": a family stands for its largest type.
+    wanted = loaded.emulation_mode
+    name = next((name for name in (wanted, f"{wanted}.48xlarge") if catalogue.lookup(name)), None)
+    if name is None:
+        raise SettingsError(
+            f"--emulation-mode {wanted} is no instance type that this driver knows, such as trn2.48xlarge"
+        )
+    root = loaded.data_folder / "emulation"
+    fake_node.write(root, name)
+    return dataclasses.replace(loaded, host_root=str(root))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

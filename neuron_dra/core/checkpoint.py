@@ -1,0 +1,155 @@
+"""The checkpoint: all prepared claims of this boot, as bytes that survive a crash and an upgrade.
+
+Format, version v1: one JSON object. A release may add fields, never change or remove one; fields it does not know it
+keeps, so that a downgrade and a second upgrade lose nothing. `checksum` is SHA-256 over the rest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from neuron_dra.core.claims import ClaimRef, PreparedClaim, PreparedDevice
+from neuron_dra.errors import CheckpointDamaged
+
+VERSION = "v1"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Prepared claims by UID, and the boot they were prepared in."""
+
+    boot_id: str
+    claims: Mapping[str, PreparedClaim] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def with_claim(self, claim: PreparedClaim) -> Checkpoint:
+        """Return a checkpoint that holds `claim` too."""
+        return replace(self, claims={**self.claims, claim.ref.uid: claim})
+
+    def without(self, uids: Iterable[str]) -> Checkpoint:
+        """Return a checkpoint without these claims."""
+        gone = set(uids)
+        return replace(self, claims={uid: claim for uid, claim in self.claims.items() if uid not in gone})
+
+    @property
+    def held_device_ids(self) -> Mapping[int, PreparedClaim]:
+        """Neuron device id -> the claim that holds it; administrators' access holds nothing."""
+        return {
+            device_id: claim
+            for claim in self.claims.values()
+            for device in claim.devices
+            if not device.admin_access
+            for device_id in device.device_ids
+        }
+
+    @property
+    def held_devices(self) -> frozenset[str]:
+        """Names of published devices that some claim holds, administrators' access included."""
+        return frozenset(device.device for claim in self.claims.values() for device in claim.devices)
+
+
+def encode(checkpoint: Checkpoint) -> bytes:
+    """Return the bytes of `checkpoint`; equal checkpoints give equal bytes."""
+    body = {
+        **checkpoint.extra,
+        "version": VERSION,
+        "bootId": checkpoint.boot_id,
+        "claims": {uid: _claim_to_wire(checkpoint.claims[uid]) for uid in sorted(checkpoint.claims)},
+    }
+    return json.dumps({"checksum": _checksum(body), **body}, sort_keys=True, separators=(",", ":")).encode() + b"\n"
+
+
+def decode(raw: bytes) -> Checkpoint:
+    """Return the checkpoint in `raw`. Raises CheckpointDamaged with the reason."""
+    try:
+        body = json.loads(raw)
+    except (ValueError, RecursionError) as err:
+        raise CheckpointDamaged(f"not JSON: {err}") from err
+    if not isinstance(body, dict):
+        raise CheckpointDamaged("not a JSON object")
+    if body.get("version") != VERSION:
+        raise CheckpointDamaged(f"version {body.get('version')!r} is not known to this release (it knows {VERSION})")
+    checksum = body.pop("checksum", None)
+    if checksum != _checksum(body):
+        raise CheckpointDamaged("the checksum does not match the contents")
+    try:
+        boot_id = _text(body, "bootId")
+        claims = {uid: _claim_from_wire(uid, wire) for uid, wire in _mapping(body, "claims").items()}
+    except (KeyError, TypeError, ValueError) as err:
+        raise CheckpointDamaged(f"a field is missing or of the wrong type: {err}") from err
+    extra = {name: value for name, value in body.items() if name not in ("version", "bootId", "claims")}
+    return Checkpoint(boot_id, claims, extra)
+
+
+def _checksum(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+_CLAIM_FIELDS = ("namespace", "name", "preparedAt", "pod", "adopted", "devices")
+
+
+def _claim_to_wire(claim: PreparedClaim) -> dict[str, Any]:
+    return {
+        **(claim.extra or {}),
+        "namespace": claim.ref.namespace,
+        "name": claim.ref.name,
+        "preparedAt": claim.prepared_at,
+        **({"pod": claim.pod} if claim.pod else {}),
+        **({"adopted": True} if claim.adopted else {}),
+        "devices": [_device_to_wire(device) for device in claim.devices],
+    }
+
+
+def _device_to_wire(device: PreparedDevice) -> dict[str, Any]:
+    return {
+        "request": device.request,
+        "pool": device.pool,
+        "device": device.device,
+        "deviceIds": list(device.device_ids),
+        "cdiIds": list(device.cdi_ids),
+        "edits": device.edits,
+        **({"adminAccess": True} if device.admin_access else {}),
+        **({"shareId": device.share_id} if device.share_id else {}),
+    }
+
+
+def _claim_from_wire(uid: str, wire: Any) -> PreparedClaim:
+    return PreparedClaim(
+        ref=ClaimRef(_text(wire, "namespace"), _text(wire, "name"), uid),
+        devices=tuple(_device_from_wire(device) for device in wire["devices"]),
+        prepared_at=_text(wire, "preparedAt"),
+        pod=str(wire.get("pod", "")),
+        adopted=wire.get("adopted") is True,
+        extra={name: value for name, value in wire.items() if name not in _CLAIM_FIELDS} or None,
+    )
+
+
+def _device_from_wire(wire: Any) -> PreparedDevice:
+    return PreparedDevice(
+        request=_text(wire, "request"),
+        pool=_text(wire, "pool"),
+        device=_text(wire, "device"),
+        device_ids=tuple(int(device_id) for device_id in wire["deviceIds"]),
+        cdi_ids=tuple(str(cdi_id) for cdi_id in wire["cdiIds"]),
+        edits=dict(_mapping(wire, "edits")),
+        admin_access=wire.get("adminAccess") is True,
+        share_id=wire.get("shareId"),
+    )
+
+
+def _text(wire: Mapping[str, Any], name: str) -> str:
+    value = wire[name]
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is not a string")
+    return value
+
+
+def _mapping(wire: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = wire[name]
+    if not isinstance(value, dict):
+        raise TypeError(f"{name} is not an object")
+    return value

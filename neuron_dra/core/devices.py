@@ -1,0 +1,186 @@
+"""From a node to the devices it publishes, with their attributes and capacity.
+
+Names, types and conditions of the attributes are those of AWS's driver (neuron.md 4.1); their type is part of the
+contract, because selectors break when it changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from neuron_dra.core import groups, names
+from neuron_dra.core.catalogue import GIB
+from neuron_dra.core.facts import Unread
+from neuron_dra.core.topology import NeuronDevice, Node
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """A typed value of one attribute."""
+
+    kind: Literal["string", "int", "bool", "version"]
+    value: str | int | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device as published. `device_ids` are the Neuron devices behind it."""
+
+    name: str
+    device_ids: tuple[int, ...]
+    attributes: Mapping[str, Attribute] = field(default_factory=dict)
+    capacity: Mapping[str, str] = field(default_factory=dict)
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return the device as resource.k8s.io/v1 has it."""
+        wire: dict[str, Any] = {"name": self.name}
+        if self.attributes:
+            wire["attributes"] = {name: {a.kind: a.value} for name, a in sorted(self.attributes.items())}
+        if self.capacity:
+            wire["capacity"] = {name: {"value": value} for name, value in sorted(self.capacity.items())}
+        return wire
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """An attribute for the documentation: its type, when it is published, and what it says."""
+
+    name: str
+    kind: str
+    when: str
+    text: str
+
+
+ATTRIBUTES: tuple[Described, ...] = (
+    Described("deviceId", "int", "devices", "number N of /dev/neuronN"),
+    Described("instanceType", "string", "always", "EC2 instance type"),
+    Described("neuronDriverVersion", "string", "always", "version of the kernel driver, as it says it"),
+    Described("draDriverVersion", "version", "always", "version of this driver"),
+    Described("resourceType", "string", "always", "`neuron_device`, or `neuron_node` for a whole UltraServer node"),
+    Described("networkNodeLayer1", "string", "when the Node is labelled so", "EC2 instance topology, farthest layer"),
+    Described("networkNodeLayer2", "string", "when the Node is labelled so", "EC2 instance topology, middle layer"),
+    Described("networkNodeLayer3", "string", "when the Node is labelled so", "EC2 instance topology, nearest layer"),
+    Described("topology_x", "int", "Trainium torus, not UltraServer", "row of the device, 0 to 3"),
+    Described("topology_y", "int", "Trainium torus, not UltraServer", "column of the device, 0 to 3"),
+    Described("topology4_id", "int", "Trainium torus, not UltraServer", "row: four connected devices"),
+    Described("topology8_id", "int", "Trainium torus, not UltraServer", "pair of rows: eight connected devices"),
+    Described("capacityBlockId", "string", "UltraServers", "EC2 capacity block of the UltraServer"),
+    Described("resource.aws.com/devicegroup1_id", "string", "types with EFA", "PCI function of the device's EFA"),
+    Described("resource.aws.com/devicegroup4_id", "string", "types with EFA", "group of four, as the EFA driver says"),
+    Described("resource.aws.com/devicegroup8_id", "string", "types with EFA", "group of eight"),
+    Described("resource.aws.com/devicegroup16_id", "string", "types with EFA", "group of sixteen"),
+    Described("ultraserverId", "string", "UltraServers", "capacity block id, or the hardware's id where there is none"),
+    Described("ultraserverNodeId", "int", "UltraServers", "number of this node in its UltraServer"),
+    Described("ultraserverModes", "string", "UltraServers", "sizes this node can work in, such as `1_2_4`"),
+    Described("serverId2", "string", "Trn2 UltraServers", "id shared by the pair of nodes"),
+    Described("serverId4", "string", "Trn2 UltraServers", "id shared by the four nodes"),
+    Described("reservationId", "string", "Trn3 UltraServers", "id shared by the nodes of the partition"),
+    Described("nodeId2", "int", "Trn2 UltraServers", "number of this node in its pair"),
+    Described("nodeId4", "int", "Trn2 UltraServers", "number of this node among four"),
+    Described("linkVertical", "bool", "UltraServers", "links inside the rack are up"),
+    Described("linkHorizontal", "bool", "UltraServers", "links between the racks are up"),
+)
+
+
+def published(node: Node, *, driver_version: str, ultraserver_devices: str = "node") -> tuple[Device, ...]:
+    """Return what `node` publishes, in id order: its devices, or one device for a whole UltraServer node.
+
+    Never both, since the two overlap. A device without its file in /dev cannot be handed out, and is left out.
+    """
+    present = [device for device in node.devices if device.node_present]
+    if node.spec is not None and node.spec.whole_node and ultraserver_devices == "node":
+        return (_whole_node(node, present, driver_version),) if present else ()
+    ids = groups.group_ids(node.spec) if node.spec else {}
+    return tuple(_device(node, device, ids.get(device.device_id, {}), driver_version) for device in present)
+
+
+def _device(node: Node, device: NeuronDevice, group: Mapping[int, str], driver_version: str) -> Device:
+    values: dict[str, Attribute | None] = {
+        "deviceId": Attribute("int", device.device_id),
+        **_common(node, "neuron_device", driver_version),
+        **_coordinates(node, device),
+        **{f"{names.GROUP_DOMAIN}/devicegroup{size}_id": _string(value) for size, value in group.items()},
+        **_ultraserver(node),
+    }
+    return Device(device.name, (device.device_id,), _present(values), _capacity([device]))
+
+
+def _whole_node(node: Node, present: list[NeuronDevice], driver_version: str) -> Device:
+    values = {**_common(node, "neuron_node", driver_version), **_ultraserver(node)}
+    ids = tuple(device.device_id for device in present)
+    return Device(names.NODE_DEVICE, ids, _present(values), _capacity(present))
+
+
+def _common(node: Node, resource_type: str, driver_version: str) -> dict[str, Attribute | None]:
+    return {
+        "instanceType": _string(node.instance_type_name),
+        "neuronDriverVersion": _string(node.driver_version),
+        "draDriverVersion": Attribute("version", driver_version),
+        "resourceType": _string(resource_type),
+        **{f"networkNodeLayer{n}": _string(layer) for n, layer in enumerate(node.labels.network_layers, start=1)},
+    }
+
+
+def _coordinates(node: Node, device: NeuronDevice) -> dict[str, Attribute | None]:
+    """x is the row and y the column, as on AWS's driver, whatever x and y usually are."""
+    spec = node.spec
+    if spec is None or not spec.is_trainium or spec.whole_node or spec.shape != "torus":
+        return {}
+    row, column = divmod(device.device_id, 4)
+    return {
+        "topology_x": Attribute("int", row),
+        "topology_y": Attribute("int", column),
+        "topology4_id": Attribute("int", row),
+        "topology8_id": Attribute("int", row // 2),
+    }
+
+
+NODES_OF_MODE = {1: 4, 2: 2, 3: 2, 4: 1}
+
+
+def _ultraserver(node: Node) -> dict[str, Attribute | None]:
+    """Facts about the UltraServer. What the kernel driver does not know yet is absent, so nothing matches it."""
+    spec, facts = node.spec, node.ultraserver
+    if spec is None or not spec.whole_node:
+        return {}
+    block = node.labels.capacity_block_id
+    hardware_id = facts.server_id_4 if isinstance(facts.reservation_id, Unread) else facts.reservation_id
+    modes = () if isinstance(facts.modes, Unread) else facts.modes
+    sizes = sorted({NODES_OF_MODE[mode] for mode in modes})
+    return {
+        "capacityBlockId": _string(block),
+        "ultraserverId": _string(block or hardware_id),
+        "ultraserverNodeId": _int(facts.node_id_4 if isinstance(facts.node_id, Unread) else facts.node_id),
+        "ultraserverModes": _string("_".join(map(str, sizes))),
+        "serverId2": _string(facts.server_id_2),
+        "serverId4": _string(facts.server_id_4),
+        "reservationId": _string(facts.reservation_id),
+        "nodeId2": _int(facts.node_id_2),
+        "nodeId4": _int(facts.node_id_4),
+        "linkVertical": Attribute("bool", 1 in modes or 3 in modes) if modes else None,
+        "linkHorizontal": Attribute("bool", 1 in modes or 2 in modes) if modes else None,
+    }
+
+
+def _capacity(devices: Iterable[NeuronDevice]) -> dict[str, str]:
+    devices = list(devices)
+    capacity = {}
+    if all(device.core_count for device in devices):
+        capacity["neuronCores"] = str(sum(device.core_count for device in devices))
+    if all(device.memory_bytes for device in devices):
+        capacity["memory"] = f"{sum(device.memory_bytes or 0 for device in devices) // GIB}Gi"
+    return capacity
+
+
+def _string(value: str | Unread | None) -> Attribute | None:
+    return Attribute("string", value) if isinstance(value, str) and value else None
+
+
+def _int(value: int | Unread) -> Attribute | None:
+    return None if isinstance(value, Unread) else Attribute("int", value)
+
+
+def _present(values: Mapping[str, Attribute | None]) -> dict[str, Attribute]:
+    return {name: value for name, value in values.items() if value is not None}

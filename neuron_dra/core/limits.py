@@ -1,0 +1,106 @@
+"""The API server's rules for published devices, checked before it does: one bad value would cost the whole slice.
+
+Source: kubernetes/api@v0.37 resource/v1/types.go and Kubernetes' validation.go (dra-contract.md C.2).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+
+from neuron_dra.core.devices import Attribute, Device
+
+ATTRIBUTES_AND_CAPACITIES = 32
+WORKLOAD_TAGS = 5  # workloadId, workloadNamespace, workloadUid, allocationId, workloadPhase: room is kept for them
+TEXT_BYTES = 64
+NAME_LENGTH = 63
+
+_ID = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}")
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_SEMVER = re.compile(
+    r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)"
+    r"(-(0|[1-9]\d*|\d*[A-Za-z-][0-9A-Za-z-]*)(\.(0|[1-9]\d*|\d*[A-Za-z-][0-9A-Za-z-]*))*)?"
+    r"(\+[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?",
+    re.ASCII,
+)
+_QUANTITY = re.compile(r"\d+(\.\d+)?(Ki|Mi|Gi|Ti|Pi|Ei|n|u|m|k|M|G|T|P|E)?")
+
+
+def check_devices(devices: Iterable[Device]) -> tuple[tuple[Device, ...], list[str]]:
+    """Return the devices that may be published, and a sentence for each thing left out.
+
+    A bad attribute costs itself, not its device; a bad device costs itself, not the slice.
+    """
+    kept: dict[str, Device] = {}
+    problems: list[str] = []
+    for device in devices:
+        if len(device.name) > NAME_LENGTH or not _LABEL.fullmatch(device.name):
+            problems.append(f"device name {device.name!r} is not a DNS label; the device is left out")
+        elif device.name in kept:
+            problems.append(f"device name {device.name!r} is there twice; the second device is left out")
+        else:
+            kept[device.name] = _checked(device, problems)
+    return tuple(kept.values()), problems
+
+
+def _checked(device: Device, problems: list[str]) -> Device:
+    attributes = {}
+    for name, attribute in device.attributes.items():
+        why = _name_problem(name) or _value_problem(attribute)
+        if why:
+            problems.append(f"{device.name}: attribute {name} is left out: {why}")
+        else:
+            attributes[name] = attribute
+    capacity = {}
+    for name, value in device.capacity.items():
+        why = _name_problem(name) or ("" if _QUANTITY.fullmatch(value) else f"{value!r} is no quantity")
+        if why:
+            problems.append(f"{device.name}: capacity {name} is left out: {why}")
+        else:
+            capacity[name] = value
+    room = ATTRIBUTES_AND_CAPACITIES - WORKLOAD_TAGS - len(capacity)
+    for name in list(attributes)[room:]:
+        problems.append(f"{device.name}: attribute {name} is left out: a device may have {room} with these capacities")
+        del attributes[name]
+    return replace(device, attributes=attributes, capacity=capacity)
+
+
+def _name_problem(name: str) -> str:
+    domain, slash, identifier = name.rpartition("/")
+    if not _ID.fullmatch(identifier):
+        return f"{identifier!r} is no C identifier of at most 32 characters"
+    if slash and not (len(domain) <= NAME_LENGTH and all(_LABEL.fullmatch(part) for part in domain.split("."))):
+        return f"{domain!r} is no DNS subdomain of at most {NAME_LENGTH} characters"
+    return ""
+
+
+def _value_problem(attribute: Attribute) -> str:
+    value = attribute.value
+    if attribute.kind in ("string", "version"):
+        if not isinstance(value, str) or not value:
+            return "its text is empty"
+        if len(value.encode()) > TEXT_BYTES:
+            return f"its text has more than {TEXT_BYTES} bytes"
+        if attribute.kind == "version" and not _SEMVER.fullmatch(value):
+            return f"{value!r} is no semantic version"
+    elif attribute.kind == "int" and not (-(2**63) <= int(value) < 2**63):
+        return "its number needs more than 64 bits"
+    return ""
+
+
+def semver(text: str) -> str | None:
+    """Return `text` as a semantic version: three numbers without leading zeros, the rest as build metadata; or None.
+
+    Vendors' versions often have four parts ("2.26.10.0"), which the API server refuses.
+    """
+    if _SEMVER.fullmatch(text) and len(text) <= TEXT_BYTES:
+        return text
+    parts = re.findall(r"[0-9A-Za-z]+", text.removeprefix("v"))
+    numbers = [str(int(part)) for part in parts[:3] if part.isascii() and part.isdigit()]
+    if len(numbers) < 1 or len(numbers) < min(3, len(parts)):
+        return None
+    result = ".".join([*numbers, "0", "0"][:3])
+    rest = [part for part in parts[3:] if part.isascii()]
+    result += "+" + ".".join(rest) if rest else ""
+    return result if len(result) <= TEXT_BYTES and _SEMVER.fullmatch(result) else None

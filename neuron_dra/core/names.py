@@ -1,0 +1,25 @@
+"""The names this driver is known by, and a few constants of the Neuron runtime. One spelling each, here."""
+
+from __future__ import annotations
+
+from typing import Final
+
+DRIVER: Final = "neuron.aws.com"
+"""Driver, DeviceClass, config group and domain of our unqualified attributes."""
+
+GROUP_DOMAIN: Final = "resource.aws.com"
+"""Domain of the device group ids, which the EFA driver publishes too."""
+
+DEVICE_PREFIX: Final = "neuron-device-"
+NODE_DEVICE: Final = "neuron-node-0"
+"""The device that stands for a whole UltraServer node."""
+
+RUNTIME_MODE_SINGLE: Final = 4
+"""The runtime's UltraServer mode X1, one node (aws-neuron-driver@fca19f7, share/neuron_driver_shared.h)."""
+
+NO_SERVER_ID: Final = "0000000000000000"
+"""What the kernel driver, and AWS's init script, write for "no UltraServer"."""
+
+INSTANCE_TYPE_LABEL: Final = "node.kubernetes.io/instance-type"
+NETWORK_LAYER_LABELS: Final = tuple(f"topology.k8s.aws/network-node-layer-{n}" for n in (1, 2, 3))
+CAPACITY_BLOCK_LABEL: Final = "topology.k8s.aws/capacity-block-id"

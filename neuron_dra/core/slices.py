@@ -1,0 +1,228 @@
+"""ResourceSlices: which objects we want, and the writes that turn the current ones into them.
+
+The rules of generations and of the order of writes are those of Kubernetes' own helper
+(kubernetes/dynamic-resource-allocation@3d03671, resourceslice/resourceslicecontroller.go, syncPool), save that names
+are fixed here, so that a create that lost a race answers AlreadyExists instead of making a second slice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from neuron_dra.core import names
+
+Wire = Mapping[str, Any]
+
+DEVICES_PER_SLICE = 64
+"""The API allows 128, but 64 as soon as one device has a taint: with 64 from the start, a first taint moves nothing."""
+
+API_VERSION = "resource.k8s.io/v1"
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """The pool of one node: what all its slices have in common."""
+
+    node_name: str
+    node_uid: str
+
+    @property
+    def owner(self) -> dict[str, Any]:
+        """The Node owns its slices: they go with it."""
+        return {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "name": self.node_name,
+            "uid": self.node_uid,
+            "controller": True,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class SlicePlan:
+    """Writes, in the order to make them: delete, update, create."""
+
+    delete: tuple[Wire, ...] = ()
+    update: tuple[Wire, ...] = ()
+    create: tuple[Wire, ...] = ()
+    generation: int = 0
+
+    @property
+    def empty(self) -> bool:
+        """Nothing to write."""
+        return not (self.delete or self.update or self.create)
+
+
+def slice_name(node_name: str, index: int) -> str:
+    """Return the fixed name of a slice: at most 253 characters, unique for node and index."""
+    suffix = f"-{names.DRIVER}-{index:02d}"
+    if len(node_name) + len(suffix) > 253:
+        digest = hashlib.sha256(node_name.encode()).hexdigest()[:10]
+        node_name = node_name[: 253 - len(suffix) - 11].rstrip(".-") + "-" + digest
+    return node_name + suffix
+
+
+def layout(devices: Sequence[Wire]) -> list[list[Wire]]:
+    """Split devices over slices; no device at all still makes one, empty slice."""
+    return [
+        list(devices[start : start + DEVICES_PER_SLICE]) for start in range(0, len(devices), DEVICES_PER_SLICE)
+    ] or [[]]
+
+
+def desired(pool: Pool, devices: Sequence[Wire], generation: int) -> list[dict[str, Any]]:
+    """Return the slices of `pool` as they are to be sent."""
+    chunks = layout(devices)
+    return [
+        {
+            "apiVersion": API_VERSION,
+            "kind": "ResourceSlice",
+            "metadata": {"name": slice_name(pool.node_name, index), "ownerReferences": [pool.owner]},
+            "spec": {
+                "driver": names.DRIVER,
+                "nodeName": pool.node_name,
+                "pool": {
+                    "name": pool.node_name,
+                    "generation": generation,
+                    "resourceSliceCount": len(chunks),
+                },
+                **({"devices": chunk} if chunk else {}),
+            },
+        }
+        for index, chunk in enumerate(chunks)
+    ]
+
+
+def diff(
+    pool: Pool,
+    current: Sequence[Wire],
+    devices: Sequence[Wire],
+    *,
+    known_generation: int = 0,
+    accepted: Mapping[str, tuple[Sequence[Wire], Sequence[Wire]]] | None = None,
+) -> SlicePlan:
+    """Return the writes after which the slices of `pool` say `devices`.
+
+    `current` are all slices of this driver and node. `known_generation` is the last one written, so that it never
+    falls, even after somebody deleted every slice. `accepted` maps a slice's name to what was sent last and what the
+    server made of it: a server that drops a field is not asked again for the same.
+    """
+    wanted = desired(pool, devices, generation=0)
+    by_name = {item["metadata"]["name"]: item for item in current}
+    generation = max([_generation(item) for item in current], default=0)
+    obsolete = [
+        item
+        for item in current
+        if item["metadata"]["name"] not in {want["metadata"]["name"] for want in wanted}
+        or item["spec"]["pool"]["name"] != pool.node_name
+        or _generation(item) < generation
+    ]
+    kept = {name: item for name, item in by_name.items() if item not in obsolete}
+    matched = [(want, kept[want["metadata"]["name"]]) for want in wanted if want["metadata"]["name"] in kept]
+    missing = [want for want in wanted if want["metadata"]["name"] not in kept]
+    changed = [want for want, have in matched if not _same(want, have, accepted or {})]
+    if not obsolete and not missing and len(changed) <= 1:
+        target, rewritten = generation, changed
+    else:
+        target = max(generation, known_generation)
+        if current or target == 0:
+            target += 1
+        rewritten = [want for want, _ in matched]
+    return SlicePlan(
+        delete=tuple(obsolete),
+        update=tuple(_merged(want, kept[want["metadata"]["name"]], target) for want in rewritten),
+        create=tuple(_at(want, target) for want in missing),
+        generation=target,
+    )
+
+
+def _generation(item: Wire) -> int:
+    return int(item["spec"]["pool"].get("generation", 0))
+
+
+def _at(want: Wire, generation: int) -> dict[str, Any]:
+    spec = dict(want["spec"])
+    spec["pool"] = {**spec["pool"], "generation": generation}
+    return {**want, "spec": spec}
+
+
+def _merged(want: Wire, have: Wire, generation: int) -> dict[str, Any]:
+    """The wanted slice as an update of the one we have: its resourceVersion guards, a taint's time stays."""
+    result = _at(want, generation)
+    result["metadata"] = {
+        **want["metadata"],
+        "uid": have["metadata"].get("uid"),
+        "resourceVersion": have["metadata"].get("resourceVersion"),
+    }
+    times = _taint_times(have)
+    if times and "devices" in result["spec"]:
+        result["spec"]["devices"] = [_with_times(device, times) for device in result["spec"]["devices"]]
+    return result
+
+
+def _taint_times(have: Wire) -> dict[tuple[str, str, str, str], str]:
+    return {
+        _taint_key(device["name"], taint): taint["timeAdded"]
+        for device in have["spec"].get("devices") or []
+        for taint in device.get("taints") or []
+        if taint.get("timeAdded")
+    }
+
+
+def _taint_key(device_name: str, taint: Wire) -> tuple[str, str, str, str]:
+    return device_name, str(taint.get("key")), str(taint.get("value", "")), str(taint.get("effect"))
+
+
+def _with_times(device: Wire, times: Mapping[tuple[str, str, str, str], str]) -> Wire:
+    if not device.get("taints"):
+        return device
+    taints = []
+    for taint in device["taints"]:
+        added = times.get(_taint_key(device["name"], taint))
+        taints.append({**taint, "timeAdded": added} if added and "timeAdded" not in taint else taint)
+    return {**device, "taints": taints}
+
+
+def _same(want: Wire, have: Wire, accepted: Mapping[str, tuple[Sequence[Wire], Sequence[Wire]]]) -> bool:
+    spec, present = want["spec"], have["spec"]
+    owners = have["metadata"].get("ownerReferences") or []
+    devices = spec.get("devices") or []
+    sent_and_stored = accepted.get(want["metadata"]["name"])
+    if sent_and_stored and _comparable(sent_and_stored[0]) == _comparable(devices):
+        devices = sent_and_stored[1]
+    return (
+        present["pool"].get("resourceSliceCount") == spec["pool"]["resourceSliceCount"]
+        and [owner.get("uid") for owner in owners] == [owner["uid"] for owner in want["metadata"]["ownerReferences"]]
+        and _comparable(present.get("devices") or []) == _comparable(devices)
+    )
+
+
+def _comparable(devices: Sequence[Wire]) -> list[Any]:
+    """Devices without what a server may fill in: order counts, a taint's time does not."""
+    return [
+        {
+            **device,
+            "taints": [{k: v for k, v in taint.items() if k != "timeAdded"} for taint in device.get("taints") or []],
+            "attributes": device.get("attributes") or {},
+            "capacity": device.get("capacity") or {},
+        }
+        for device in devices
+    ]
+
+
+def dropped_fields(sent: Sequence[Wire], stored: Sequence[Wire]) -> tuple[str, ...]:
+    """Return the paths of device fields that a server took off, such as `devices[0].taints`.
+
+    A server does so, without a word, for features that are switched off.
+    """
+    before, after = _comparable(sent), _comparable(stored)
+    if len(before) != len(after):
+        return ("devices",)
+    return tuple(
+        f"devices[{index}].{field}"
+        for index, (one, two) in enumerate(zip(before, after, strict=True))
+        for field in one
+        if one[field] != two.get(field)
+    )

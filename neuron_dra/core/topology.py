@@ -1,0 +1,189 @@
+"""From facts to a node: devices and links that are true, and findings where they differ from what was promised."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from neuron_dra.core import catalogue, names
+from neuron_dra.core.catalogue import InstanceType
+from neuron_dra.core.facts import DeviceFacts, NodeFacts, NodeLabels, UltraServerFacts, Unread
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Finding:
+    """Something that is not as promised. `kind` is a stable slug; `message` says what, and what to do."""
+
+    kind: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class NeuronDevice:
+    """One device. `connected` holds only links that both ends report."""
+
+    device_id: int
+    core_count: int
+    memory_bytes: int | None
+    connected: frozenset[int]
+    dev: tuple[int, int] | None
+    node_present: bool
+
+    @property
+    def name(self) -> str:
+        """The name in the ResourceSlice."""
+        return f"{names.DEVICE_PREFIX}{self.device_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node as it is: what is published and handed out comes from here. `spec` is None for an unknown type."""
+
+    instance_type_name: str | None
+    spec: InstanceType | None
+    driver_version: str | None
+    devices: tuple[NeuronDevice, ...]
+    ultraserver: UltraServerFacts
+    labels: NodeLabels
+    findings: tuple[Finding, ...]
+
+
+def build(facts: NodeFacts, labels: NodeLabels) -> Node:
+    """Judge `facts`. What is missing is a finding, what is there is published as it is."""
+    findings: list[Finding] = []
+    name = _instance_type(facts, labels, findings)
+    spec = catalogue.lookup(name) if name else None
+    if name and spec is None:
+        findings.append(
+            Finding(
+                "unknown-instance-type",
+                f"instance type {name} is not in this driver's catalogue: its devices are published without groups, "
+                "coordinates and memory; update the driver",
+            )
+        )
+    linked = _links(facts, spec, findings)
+    devices = tuple(_device(device, spec, linked[device.device_id], findings) for device in facts.devices)
+    _count(facts, spec, findings)
+    return Node(name, spec, facts.driver_version, devices, facts.ultraserver, labels, tuple(sorted(findings)))
+
+
+def _instance_type(facts: NodeFacts, labels: NodeLabels, findings: list[Finding]) -> str | None:
+    """DMI first: it is read on the machine itself; the label says the same or is a finding."""
+    dmi, label = facts.product_name, labels.instance_type
+    if dmi and catalogue.lookup(dmi) is None and label and catalogue.lookup(label):
+        return label  # a virtual machine monitor's own product name, such as "Standard PC"
+    if dmi and label and dmi != label and label.removeprefix("ml.") != dmi:
+        findings.append(
+            Finding(
+                "instance-type-disagreement",
+                f"DMI says {dmi}, the label {names.INSTANCE_TYPE_LABEL} says {label}; {dmi} is used. Correct the label",
+            )
+        )
+    return dmi or label
+
+
+def _links(facts: NodeFacts, spec: InstanceType | None, findings: list[Finding]) -> dict[int, frozenset[int]]:
+    """Return the neighbours of each device. A link is there if both ends say so.
+
+    On switched types the driver prints a torus that does not exist (neuron.md 2.2): every pair is connected there.
+    """
+    present = {device.device_id: device for device in facts.devices}
+    if spec is not None and spec.shape == "switch":
+        return {one: frozenset(present) - {one} for one in present}
+    said = {
+        device_id: frozenset(device.connected) if not isinstance(device.connected, Unread) else None
+        for device_id, device in present.items()
+    }
+    result: dict[int, frozenset[int]] = {}
+    for one, neighbours in said.items():
+        both = set()
+        for other in sorted(neighbours or ()):
+            back = said.get(other)
+            if back is not None and one in back:
+                both.add(other)
+            elif back is not None:
+                findings.append(
+                    Finding(
+                        "one-sided-link",
+                        f"neuron{one} reports a link to neuron{other}, which does not report one back; the link counts "
+                        "as down. Reload the kernel driver; if it stays, replace the instance",
+                    )
+                )
+        result[one] = frozenset(both)
+    if spec is not None and spec.links:
+        _missing_links(spec, result, said, findings)
+    return result
+
+
+def _missing_links(
+    spec: InstanceType,
+    linked: dict[int, frozenset[int]],
+    said: dict[int, frozenset[int] | None],
+    findings: list[Finding],
+) -> None:
+    for one, neighbours in enumerate(spec.links):
+        for other in neighbours:
+            known = said.get(one) is not None and said.get(other) is not None
+            silent = known and other not in (said[one] or ()) and one not in (said[other] or ())
+            if one < other and silent and other not in linked.get(one, ()):
+                findings.append(
+                    Finding(
+                        "missing-link",
+                        f"the link between neuron{one} and neuron{other} is down, which {spec.name} has; collectives "
+                        "over it will be slow or fail. Replace the instance",
+                    )
+                )
+
+
+def _device(
+    facts: DeviceFacts, spec: InstanceType | None, connected: frozenset[int], findings: list[Finding]
+) -> NeuronDevice:
+    if isinstance(facts.core_count, Unread):
+        cores = spec.cores_per_device if spec else 0
+    else:
+        cores = facts.core_count
+        if spec is not None and cores != spec.cores_per_device:
+            findings.append(
+                Finding(
+                    "wrong-core-count",
+                    f"neuron{facts.device_id} has {cores} NeuronCores, {spec.name} has {spec.cores_per_device} a "
+                    f"device; published with {cores}. Replace the instance",
+                )
+            )
+    if not facts.node_present:
+        findings.append(
+            Finding(
+                "missing-device-file",
+                f"neuron{facts.device_id} is in sysfs, but /dev/neuron{facts.device_id} is missing; it is not "
+                "published. Check udev and the kernel driver",
+            )
+        )
+    return NeuronDevice(
+        device_id=facts.device_id,
+        core_count=cores,
+        memory_bytes=spec.memory_bytes_per_device if spec else None,
+        connected=connected,
+        dev=facts.dev,
+        node_present=facts.node_present,
+    )
+
+
+def _count(facts: NodeFacts, spec: InstanceType | None, findings: list[Finding]) -> None:
+    if not facts.devices and spec is not None:
+        findings.append(
+            Finding(
+                "no-devices",
+                f"{spec.name} has {spec.device_count} Neuron devices, sysfs shows none; is the kernel driver "
+                "(aws-neuronx-dkms) loaded?",
+            )
+        )
+    elif spec is not None:
+        present = {device.device_id for device in facts.devices}
+        missing = sorted(set(range(spec.device_count)) - present)
+        if missing:
+            findings.append(
+                Finding(
+                    "missing-device",
+                    f"{', '.join(f'neuron{i}' for i in missing)} of {spec.name}'s {spec.device_count} devices "
+                    f"{'is' if len(missing) == 1 else 'are'} missing; the others are published. Replace the instance",
+                )
+            )

@@ -1,0 +1,107 @@
+"""The errors of this package.
+
+    NeuronDraError
+    ├── SettingsError         a flag or an environment variable that cannot be obeyed
+    ├── ClaimError            a claim that cannot be prepared; its text ends in the pod's events
+    ├── CheckpointDamaged     the checkpoint on disk cannot be believed
+    ├── SocketError           a socket that cannot be bound
+    └── ApiError              the API server said no, or nothing
+        ├── NotFound          404
+        ├── AlreadyExists     409, reason AlreadyExists
+        ├── Conflict          409: the object changed since it was read
+        ├── Gone              410: the resourceVersion is too old, list again
+        ├── Invalid           422: a field is wrong; a retry does not help
+        ├── Forbidden         401 or 403
+        ├── TooManyRequests   429: `retry_after_s` says when
+        └── Unavailable       5xx, or no answer at all
+
+Messages are written for the reader of `kubectl describe`: what is wrong, and what to change.
+"""
+
+from __future__ import annotations
+
+
+class NeuronDraError(Exception):
+    """Any error of this package."""
+
+
+class SettingsError(NeuronDraError):
+    """A setting is unknown, malformed or contradicts another; the program does not start."""
+
+
+class ClaimError(NeuronDraError):
+    """A claim cannot be prepared now.
+
+    `retryable` tells whether the same claim may succeed later without anybody changing it.
+    """
+
+    def __init__(self, message: str, *, retryable: bool = False) -> None:
+        super().__init__(message)
+        self.retryable = retryable
+
+
+class CheckpointDamaged(NeuronDraError):
+    """The checkpoint's bytes are truncated, altered or of an unknown version."""
+
+
+class SocketError(NeuronDraError):
+    """A Unix socket or a port cannot be bound."""
+
+
+class ApiError(NeuronDraError):
+    """The API server refused a request, or could not be asked."""
+
+    def __init__(self, message: str, *, status: int = 0, reason: str = "", retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+        self.retry_after_s = retry_after_s
+
+
+class NotFound(ApiError):
+    """404: there is no such object."""
+
+
+class AlreadyExists(ApiError):
+    """409: an object of that name exists."""
+
+
+class Conflict(ApiError):
+    """409: the object is not the one that was read."""
+
+
+class Gone(ApiError):
+    """410: the history before this resourceVersion is compacted."""
+
+
+class Invalid(ApiError):
+    """422: the object breaks a rule; only another object will do."""
+
+
+class Forbidden(ApiError):
+    """401 or 403: the credentials do not allow it."""
+
+
+class TooManyRequests(ApiError):
+    """429: asked to wait."""
+
+
+class Unavailable(ApiError):
+    """The server failed (5xx), or did not answer in time."""
+
+
+def api_error(status: int, reason: str, message: str, retry_after_s: float | None = None) -> ApiError:
+    """Return the error for an HTTP `status` and the `reason` of its Status object."""
+    if status == 409 and reason == "AlreadyExists":
+        kind: type[ApiError] = AlreadyExists
+    else:
+        kind = {
+            401: Forbidden,
+            403: Forbidden,
+            404: NotFound,
+            409: Conflict,
+            410: Gone,
+            422: Invalid,
+            429: TooManyRequests,
+        }.get(status, Unavailable if status >= 500 else ApiError)
+    return kind(message, status=status, reason=reason, retry_after_s=retry_after_s)

@@ -1,0 +1,199 @@
+"""A thin transport to the API server: bytes in, bytes out, errors as our own.
+
+No typed models: they cost 80 times the CPU and 40 times the memory of what we need (docs/adr).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Mapping
+from types import TracebackType
+from typing import Any, Final
+
+import aiohttp
+
+from neuron_dra import __version__
+from neuron_dra.errors import ApiError, Forbidden, Unavailable, api_error
+from neuron_dra.kube.config import KubeConfig
+from neuron_dra.kube.requests import Resource
+
+REQUEST_TIMEOUT_S: Final = 10.0
+PAGE_SIZE: Final = 500
+MAX_WATCH_LINE_BYTES: Final = 8 * 1024 * 1024  # a ResourceSlice of 128 devices was seen with 1 MiB
+
+JSON: Final = "application/json"
+MERGE_PATCH: Final = "application/merge-patch+json"
+
+
+class KubeClient:
+    """Requests to one API server over kept connections. Use as an async context manager."""
+
+    def __init__(self, config: KubeConfig, *, user_agent: str = f"neuron-dra/{__version__}") -> None:
+        self._config = config
+        self._user_agent = user_agent
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> KubeClient:
+        connector = aiohttp.TCPConnector(ssl=self._config.tls if self._config.tls is not None else False, limit=0)
+        self._session = aiohttp.ClientSession(
+            connector=connector, headers={"User-Agent": self._user_agent}, read_bufsize=2**20, trust_env=False
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def get(
+        self, resource: Resource, namespace: str, name: str, *, timeout_s: float = REQUEST_TIMEOUT_S
+    ) -> bytes:
+        """Return one object as the server stores it. Raises ApiError."""
+        return await self.request("GET", resource.path(namespace, name), timeout_s=timeout_s)
+
+    async def list(self, resource: Resource, namespace: str = "", **selectors: str) -> AsyncIterator[bytes]:
+        """Yield the pages of a list; `selectors` are `labelSelector` and `fieldSelector`. Raises ApiError."""
+        token = ""
+        while True:
+            params = {**selectors, "limit": str(PAGE_SIZE), **({"continue": token} if token else {})}
+            page = await self.request("GET", resource.path(namespace), params=params)
+            yield page
+            token = json.loads(page).get("metadata", {}).get("continue") or ""
+            if not token:
+                return
+
+    async def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Create an object and return what the server made of it. Raises AlreadyExists, Invalid, ApiError."""
+        return _object(await self.request("POST", resource.path(namespace), body=body))
+
+    async def replace(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Replace an object, guarded by its resourceVersion. Raises Conflict, Invalid, ApiError."""
+        return _object(await self.request("PUT", resource.path(namespace, body["metadata"]["name"]), body=body))
+
+    async def delete(
+        self, resource: Resource, namespace: str, name: str, *, uid: str | None = None, version: str | None = None
+    ) -> None:
+        """Delete an object if it is still the one with this UID and resourceVersion. Raises Conflict, ApiError."""
+        conditions = {k: v for k, v in (("uid", uid), ("resourceVersion", version)) if v}
+        body = {"apiVersion": "v1", "kind": "DeleteOptions", **({"preconditions": conditions} if conditions else {})}
+        await self.request("DELETE", resource.path(namespace, name), body=body)
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        content_type: str = JSON,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+    ) -> bytes:
+        """Send one request and return the answer's body. Raises ApiError; no answer at all is Unavailable.
+
+        A 401 is tried once more: the token on disk may have been rotated a moment ago.
+        """
+        for attempt in (1, 2):
+            try:
+                return await self._send(method, path, params, body, content_type, timeout_s)
+            except Forbidden as err:
+                if err.status != 401 or attempt == 2 or self._config.token is None:
+                    raise
+        raise AssertionError("unreachable")
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str] | None,
+        body: Mapping[str, Any] | None,
+        content_type: str,
+        timeout_s: float,
+    ) -> bytes:
+        data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
+        headers = self._headers()
+        if data is not None:
+            headers["Content-Type"] = content_type
+        try:
+            async with self._http.request(
+                method,
+                self._config.url + path,
+                params=params,
+                data=data,
+                headers=headers,
+                timeout=aiohttp.ClientTimeout(total=timeout_s),
+            ) as response:
+                raw = await response.read()
+                if response.status >= 400:
+                    raise _error(method, path, response.status, raw, response.headers.get("Retry-After"))
+                return raw
+        except (aiohttp.ClientError, TimeoutError, OSError) as err:
+            raise Unavailable(f"{method} {path}: the API server does not answer ({_reason(err, timeout_s)})") from err
+
+    @contextlib.asynccontextmanager
+    async def watch(
+        self, resource: Resource, namespace: str, params: Mapping[str, str], *, idle_timeout_s: float
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Open a watch and give its events, one JSON line each. Raises ApiError; silence ends in Unavailable."""
+        path = resource.path(namespace)
+        try:
+            async with self._http.get(
+                self._config.url + path,
+                params={**params, "watch": "true", "allowWatchBookmarks": "true"},
+                headers=self._headers(),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_TIMEOUT_S, sock_read=idle_timeout_s),
+            ) as response:
+                if response.status >= 400:
+                    raise _error("WATCH", path, response.status, await response.read(), None)
+                yield _lines(response.content)
+        except (aiohttp.ClientError, TimeoutError, OSError) as err:
+            raise Unavailable(f"WATCH {path}: the connection broke ({_reason(err, idle_timeout_s)})") from err
+
+    @property
+    def _http(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            raise RuntimeError("KubeClient is used outside of its context")
+        return self._session
+
+    def _headers(self) -> dict[str, str]:
+        headers = {"Accept": JSON}
+        if self._config.token is not None:
+            headers["Authorization"] = f"Bearer {self._config.token()}"
+        return headers
+
+
+async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    buffer = bytearray()
+    async for chunk in stream.iter_any():
+        buffer += chunk
+        while (end := buffer.find(b"\n")) >= 0:
+            line = bytes(buffer[:end])
+            del buffer[: end + 1]
+            if line:
+                yield line
+        if len(buffer) > MAX_WATCH_LINE_BYTES:
+            raise Unavailable("a watch event is larger than 8 MiB")
+
+
+def _object(raw: bytes) -> dict[str, Any]:
+    value = json.loads(raw)
+    if not isinstance(value, dict):
+        raise ApiError("the API server's answer is not an object")
+    return value
+
+
+def _error(method: str, path: str, status: int, raw: bytes, retry_after: str | None) -> ApiError:
+    reason, message = "", raw[:256].decode(errors="replace")
+    with contextlib.suppress(ValueError, AttributeError):
+        body = json.loads(raw)
+        reason, message = str(body.get("reason", "")), str(body.get("message", message))[:1024]
+    seconds = float(retry_after) if retry_after and retry_after.isdigit() else None
+    return api_error(status, reason, f"{method} {path}: {status} {reason}: {message}", seconds)
+
+
+def _reason(err: BaseException, timeout_s: float) -> str:
+    if isinstance(err, asyncio.TimeoutError):
+        return f"nothing within {timeout_s:g} s"
+    return str(err) or type(err).__name__

@@ -1,0 +1,96 @@
+"""Where the API server is, and as whom to talk to it."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from neuron_dra.errors import SettingsError
+
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+
+@dataclass(frozen=True, slots=True)
+class KubeConfig:
+    """An API server's URL and how to prove who we are.
+
+    `token` is asked before each request, because service account tokens are rotated on disk.
+    """
+
+    url: str
+    token: Callable[[], str] | None = None
+    tls: ssl.SSLContext | None = None
+
+
+def from_settings(kube_api_server: str, kubeconfig: str, environ: Mapping[str, str]) -> KubeConfig:
+    """Return the configuration for these settings; both empty means: inside a cluster.
+
+    Raises SettingsError if there is no way to an API server.
+    """
+    if kube_api_server:
+        return KubeConfig(kube_api_server.rstrip("/"))
+    if kubeconfig:
+        return from_kubeconfig(Path(kubeconfig))
+    return in_cluster(environ)
+
+
+def in_cluster(environ: Mapping[str, str], folder: Path = SERVICE_ACCOUNT) -> KubeConfig:
+    """Return the configuration that Kubernetes gives every pod."""
+    host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT", "443")
+    if not host or not (folder / "token").exists():
+        raise SettingsError(
+            "no API server: not in a cluster (KUBERNETES_SERVICE_HOST or the service account token is missing); "
+            "set --kubeconfig"
+        )
+    tls = ssl.create_default_context(cafile=str(folder / "ca.crt"))
+    return KubeConfig(f"https://{f'[{host}]' if ':' in host else host}:{port}", _TokenFile(folder / "token"), tls)
+
+
+class _TokenFile:
+    """A token on disk, read again when the file changed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen: tuple[int, int] | None = None
+        self._token = ""
+
+    def __call__(self) -> str:
+        stat = os.stat(self._path)
+        if (stat.st_mtime_ns, stat.st_ino) != self._seen:
+            self._token = self._path.read_text().strip()
+            self._seen = (stat.st_mtime_ns, stat.st_ino)
+        return self._token
+
+
+def from_kubeconfig(path: Path) -> KubeConfig:
+    """Return the configuration of a kubeconfig's current context: exec and OIDC logins included.
+
+    kubernetes-asyncio reads it, and is imported here alone: it costs 60 MiB that a DaemonSet need not pay.
+    """
+    import asyncio
+
+    from kubernetes_asyncio import client, config
+
+    if not path.exists():
+        raise SettingsError(f"--kubeconfig {path}: no such file")
+    loaded = client.Configuration()
+
+    async def load() -> None:
+        await config.load_kube_config(config_file=str(path), client_configuration=loaded)
+
+    try:
+        asyncio.run(load())
+    except config.ConfigException as err:
+        raise SettingsError(f"--kubeconfig {path}: {err}") from err
+    tls = None
+    if str(loaded.host).startswith("https"):
+        tls = ssl.create_default_context(cafile=loaded.ssl_ca_cert or None)
+        if not loaded.verify_ssl:
+            tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+        if loaded.cert_file:
+            tls.load_cert_chain(loaded.cert_file, loaded.key_file)
+    bearer = str(loaded.api_key.get("BearerToken", "")).removeprefix("Bearer ")
+    return KubeConfig(str(loaded.host).rstrip("/"), (lambda: bearer) if bearer else None, tls)

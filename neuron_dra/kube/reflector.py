@@ -1,0 +1,125 @@
+"""A watched copy of a few objects: list, then watch, resume, and list again when told to."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from neuron_dra.core import backoff
+from neuron_dra.errors import ApiError, Gone
+from neuron_dra.kube.client import KubeClient
+from neuron_dra.kube.requests import Resource
+
+log = logging.getLogger(__name__)
+
+WATCH_S: Final = (240, 360)  # the server ends the watch; spread, so that a fleet does not come back as one
+SILENCE_S: Final = 420.0  # bookmarks arrive every minute or so; no byte for this long is a dead connection
+SHORT_WATCH_S: Final = 1.0  # a watch that ends sooner counts as a failure, or a broken server is hammered
+
+
+class Reflector:
+    """Keeps `items` (by namespace/name) equal to what the server has. Run `run()` as a task; it never ends by itself.
+
+    `on_change` is called, without arguments, after every change and after every complete list.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        resource: Resource,
+        *,
+        namespace: str = "",
+        field_selector: str = "",
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._client = client
+        self._resource = resource
+        self._namespace = namespace
+        self._selector = {"fieldSelector": field_selector} if field_selector else {}
+        self._on_change = on_change
+        self._version = ""
+        self.items: dict[str, dict[str, Any]] = {}
+        self.synced = asyncio.Event()
+
+    def remember(self, item: Mapping[str, Any]) -> None:
+        """Put in what a write of our own returned, unless the watch brought something newer already."""
+        key = _key(item)
+        have = self.items.get(key)
+        if have is None or _is_older(have, item):
+            self.items[key] = dict(item)
+
+    def forget(self, item: Mapping[str, Any]) -> None:
+        """Take out what we deleted ourselves, unless another object has its name by now."""
+        have = self.items.get(_key(item))
+        if have is not None and have["metadata"].get("uid") == item["metadata"].get("uid"):
+            del self.items[_key(item)]
+
+    async def relist(self) -> None:
+        """Read everything again, whatever the watch believes. Raises ApiError."""
+        items: dict[str, dict[str, Any]] = {}
+        version = ""
+        async for page in self._client.list(self._resource, self._namespace, **self._selector):
+            body = json.loads(page)
+            version = body["metadata"].get("resourceVersion", "")
+            items.update({_key(item): item for item in body.get("items") or []})
+        self.items, self._version = items, version
+        self.synced.set()
+        self._on_change()
+
+    async def run(self) -> None:
+        """List and watch until cancelled."""
+        waits = backoff.delays(0.5, 30.0, random.random)
+        while True:
+            started = asyncio.get_running_loop().time()
+            try:
+                if not self._version:
+                    await self.relist()
+                await self._watch()
+                failed = asyncio.get_running_loop().time() - started < SHORT_WATCH_S
+            except Gone:
+                self._version = ""
+                failed = asyncio.get_running_loop().time() - started < SHORT_WATCH_S
+            except ApiError as err:
+                log.warning("watch failed", extra={"resource": self._resource.plural, "error": str(err)})
+                failed = True
+            except (ValueError, KeyError, TypeError) as err:
+                log.warning("watch sent nonsense", extra={"resource": self._resource.plural, "error": repr(err)})
+                self._version, failed = "", True
+            if failed:
+                await asyncio.sleep(next(waits))
+            else:
+                waits = backoff.delays(0.5, 30.0, random.random)
+
+    async def _watch(self) -> None:
+        params = {**self._selector, "resourceVersion": self._version, "timeoutSeconds": str(random.randint(*WATCH_S))}
+        async with self._client.watch(self._resource, self._namespace, params, idle_timeout_s=SILENCE_S) as lines:
+            async for line in lines:
+                self._apply(json.loads(line))
+
+    def _apply(self, event: Mapping[str, Any]) -> None:
+        item = event["object"]
+        if event["type"] == "ERROR":
+            message = f"{item.get('reason')}: {item.get('message')}"
+            raise Gone(message) if item.get("code") == 410 else ApiError(message, status=int(item.get("code") or 0))
+        self._version = item["metadata"]["resourceVersion"]
+        if event["type"] == "BOOKMARK":
+            return
+        if event["type"] == "DELETED":
+            self.items.pop(_key(item), None)
+        else:
+            self.items[_key(item)] = item
+        self._on_change()
+
+
+def _key(item: Mapping[str, Any]) -> str:
+    return f"{item['metadata'].get('namespace', '')}/{item['metadata']['name']}"
+
+
+def _is_older(have: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Compare resourceVersions as numbers, as Kubernetes 1.35 and later guarantee and etcd always gave."""
+    one, two = have["metadata"].get("resourceVersion", ""), other["metadata"].get("resourceVersion", "")
+    return not (one.isdigit() and two.isdigit()) or int(one) < int(two)

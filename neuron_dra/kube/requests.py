@@ -1,0 +1,30 @@
+"""Where objects live in the API: paths only, nothing is sent here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A kind of object: its group, version, plural and whether it lives in namespaces."""
+
+    group: str
+    version: str
+    plural: str
+    namespaced: bool
+
+    def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
+        """Return the URL path of the collection, of one object, or of a part of it."""
+        base = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        parts = [base]
+        if self.namespaced and namespace:
+            parts += ["namespaces", namespace]
+        parts += [part for part in (self.plural, name, subresource) if part]
+        return "/".join(parts)
+
+
+NODES = Resource("", "v1", "nodes", namespaced=False)
+EVENTS = Resource("", "v1", "events", namespaced=True)
+RESOURCE_SLICES = Resource("resource.k8s.io", "v1", "resourceslices", namespaced=False)
+RESOURCE_CLAIMS = Resource("resource.k8s.io", "v1", "resourceclaims", namespaced=True)

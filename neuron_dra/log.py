@@ -1,0 +1,75 @@
+"""Log lines: a constant message, then key=value, or the same as JSON. One operation's lines share an `op`."""
+
+from __future__ import annotations
+
+import contextvars
+import datetime
+import json
+import logging
+import secrets
+import sys
+from typing import Any, Literal
+
+_operation: contextvars.ContextVar[str] = contextvars.ContextVar("operation", default="")
+
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def begin_operation() -> str:
+    """Start an operation in this task and return its id: 8 hex digits on every line until the task ends."""
+    operation = secrets.token_hex(4)
+    _operation.set(operation)
+    return operation
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    extra = {name: value for name, value in vars(record).items() if name not in _STANDARD}
+    operation = _operation.get()
+    return {**({"op": operation} if operation else {}), **extra}
+
+
+def _time(record: logging.LogRecord) -> str:
+    return datetime.datetime.fromtimestamp(record.created, datetime.UTC).isoformat(timespec="milliseconds")[:23] + "Z"
+
+
+class TextFormatter(logging.Formatter):
+    """`2026-03-21T11:43:02.123Z INFO  claim prepared claim=ml/job-0 devices=4`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return one line; a traceback follows on lines of its own."""
+        pairs = "".join(f" {name}={_quoted(value)}" for name, value in _fields(record).items())
+        text = f"{_time(record)} {record.levelname:<7} {record.getMessage()}{pairs}"
+        return text + ("\n" + self.formatException(record.exc_info) if record.exc_info else "")
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: ts, level, msg, logger, then the fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return one line."""
+        body = {
+            "ts": _time(record),
+            "level": record.levelname.lower(),
+            "msg": record.getMessage(),
+            "logger": record.name,
+            **_fields(record),
+        }
+        if record.exc_info:
+            body["error"] = self.formatException(record.exc_info)
+        return json.dumps(body, default=str)
+
+
+def _quoted(value: object) -> str:
+    text = str(value)
+    return json.dumps(text) if not text or any(c in text for c in ' "=\n\t') else text
+
+
+def configure(style: Literal["text", "json"], verbosity: int) -> None:
+    """Send every log line to standard error; `verbosity` 4 and above shows debugging lines, as klog does."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.DEBUG if verbosity >= 4 else logging.INFO)
+    for noisy in ("asyncio", "aiohttp", "grpc"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)

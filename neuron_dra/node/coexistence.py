@@ -1,0 +1,64 @@
+"""Is a Neuron device plugin alive on this node? Then one device may be handed out twice, by two systems."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+RESOURCE_PREFIX: Final = "aws.amazon.com/neuron"  # neuron, neuroncore, and the old neurondevice
+CONNECT_TIMEOUT_S: Final = 1.0
+
+
+def live_socket(folder: Path) -> str | None:
+    """Return the name of a Neuron device plugin's socket that accepts a connection, or None. Blocks up to a second.
+
+    The names are those of AWS's plugin, neuron-devplugin.sock and neuroncore-devplugin.sock, and their kind.
+    """
+    with contextlib.suppress(OSError):
+        for path in sorted(folder.iterdir()):
+            if path.name.startswith("neuron") and path.suffix == ".sock" and path.is_socket() and _accepts(path):
+                return path.name
+    return None
+
+
+def _accepts(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(CONNECT_TIMEOUT_S)
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+    return True
+
+
+def advertised(node: Mapping[str, Any] | None) -> str | None:
+    """Return what the Node offers of a device plugin's resources, such as `aws.amazon.com/neuron: 16`, or None.
+
+    The kubelet leaves 0 behind when a plugin goes; that is no plugin.
+    """
+    allocatable = ((node or {}).get("status") or {}).get("allocatable") or {}
+    for name, amount in sorted(allocatable.items()):
+        if name.startswith(RESOURCE_PREFIX) and str(amount) not in ("0", ""):
+            return f"{name}: {amount}"
+    return None
+
+
+def explanation(socket_name: str | None, resource: str | None, node_name: str) -> str:
+    """Return what is wrong, in a sentence, and empty if nothing is."""
+    if not socket_name and not resource:
+        return ""
+    evidence = " and ".join(
+        part
+        for part in (
+            f"its socket {socket_name} answers" if socket_name else "",
+            f"the Node offers {resource}" if resource else "",
+        )
+        if part
+    )
+    return (
+        f"a Neuron device plugin is alive on node {node_name} ({evidence}), and would hand out the same devices; "
+        "keep it off this node, or remove it (eksctl installs it unless told --install-neuron-plugin=false)"
+    )

@@ -1,0 +1,133 @@
+"""The one place where this program writes files: every durable write is a sequence of the operations below.
+
+Crashes, power cuts and full disks are injected here, by a subclass of `Files`; an import contract cannot forbid
+`open`, so a test looks for writes elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+
+class Files:
+    """Operations on files, each of which either happened or raised OSError."""
+
+    def read(self, path: Path) -> bytes | None:
+        """Return a file's bytes, or None if there is no such file."""
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def names(self, folder: Path) -> list[str]:
+        """Return the names in a folder, sorted; a missing folder is empty."""
+        try:
+            return sorted(os.listdir(folder))
+        except FileNotFoundError:
+            return []
+
+    def make_folder(self, folder: Path, mode: int) -> None:
+        """Create a folder and its parents; one that exists is left as it is."""
+        folder.mkdir(mode=mode, parents=True, exist_ok=True)
+
+    def write(self, path: Path, data: bytes, mode: int) -> None:
+        """Write a new or existing file and flush it to the disk. Not atomic: use `replace_with` afterwards."""
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+        try:
+            os.fchmod(handle, mode)
+            view = memoryview(data)
+            while view:
+                view = view[os.write(handle, view) :]
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def link(self, existing: Path, new: Path) -> None:
+        """Give a file a second name, replacing none."""
+        os.link(existing, new)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Give a file another name, replacing what had it."""
+        os.rename(source, target)
+
+    def sync_folder(self, folder: Path) -> None:
+        """Flush a folder's entries to the disk."""
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def remove(self, path: Path) -> bool:
+        """Remove a file; return False if there was none."""
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+
+TEMPORARY_SUFFIX = ".tmp"
+
+
+def write_atomically(files: Files, path: Path, data: bytes, mode: int, *, keep: Path | None = None) -> None:
+    """Replace `path` by `data` so that a reader, or a crash, sees the old bytes or the new ones and nothing between.
+
+    `keep` gets the bytes that `path` had before, under the same guarantee. Raises OSError; then `path` is unchanged.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
+    try:
+        files.write(temporary, data, mode)
+        if keep is not None:
+            _keep(files, path, keep)
+        files.rename(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            files.remove(temporary)
+        raise
+    files.sync_folder(path.parent)
+
+
+def _keep(files: Files, path: Path, keep: Path) -> None:
+    spare = keep.with_name(f".{keep.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
+    files.remove(spare)
+    try:
+        files.link(path, spare)
+    except FileNotFoundError:
+        return
+    files.rename(spare, keep)
+
+
+LOCK_POLL_S = 0.02
+
+
+@contextlib.contextmanager
+def locked(path: Path, *, timeout_s: float) -> Iterator[None]:
+    """Hold an exclusive lock on `path`, also against other processes. Blocks the calling thread.
+
+    Raises TimeoutError. The lock ends with the process that holds it, however that ends.
+    """
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        deadline = time.monotonic() + timeout_s
+        while not try_lock(handle):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{path} is locked by another process for more than {timeout_s:g} s")
+            time.sleep(LOCK_POLL_S)
+        yield
+    finally:
+        os.close(handle)
+
+
+def try_lock(handle: int) -> bool:
+    """Take an exclusive lock on an open file, or return False if somebody has it."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,0 +1,123 @@
+"""NodeInspector: what this plugin knows, for people with grpcurl."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from neuron_dra import __version__
+from neuron_dra.core import cdi
+from neuron_dra.core.claims import PreparedClaim
+from neuron_dra.gen.neuron.dra.v1 import inspector_pb2 as pb
+from neuron_dra.gen.neuron.dra.v1 import inspector_pb2_grpc
+from neuron_dra.node import health
+from neuron_dra.node.hardware import Hardware
+from neuron_dra.node.kubelet import Registration
+from neuron_dra.node.publishing import PublishState
+from neuron_dra.node.transaction import Store, Transactions
+from neuron_dra.settings import PluginSettings
+
+
+class Sources(Protocol):
+    """Where the answers come from."""
+
+    settings: PluginSettings
+    hardware: Hardware
+    transactions: Transactions
+    store: Store
+    registration: Registration
+
+    @property
+    def publish_state(self) -> PublishState: ...
+
+
+class Inspector(inspector_pb2_grpc.NodeInspectorServicer):
+    """Reads, never changes."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._from = sources
+
+    async def ListDevices(self, request: pb.ListDevicesRequest, context: Any) -> pb.ListDevicesResponse:
+        """Every Neuron device with its links, health and holder."""
+        hardware = self._from.hardware
+        judged = {state.name: state for state in map(health.device_health, hardware.facts.devices)}
+        state = self._from.publish_state
+        as_node = self._from.settings.ultraserver_devices == "node"
+        holders = {
+            device_id: claim.ref.uid
+            for claim in self._from.transactions.claims.values()
+            for device in claim.devices
+            if not device.admin_access
+            for device_id in device.device_ids
+        }
+        return pb.ListDevicesResponse(
+            node_name=self._from.settings.node_name,
+            instance_type=hardware.node.instance_type_name or "",
+            neuron_driver_version=hardware.node.driver_version or "",
+            findings=[finding.message for finding in hardware.node.findings],
+            devices=[
+                pb.NeuronDevice(
+                    device_id=device.device_id,
+                    name=device.name,
+                    core_count=device.core_count,
+                    memory_bytes=device.memory_bytes or 0,
+                    connected_devices=sorted(device.connected),
+                    health=pb.Health.Value(f"HEALTH_{judged[device.name].status.value}"),
+                    health_message=judged[device.name].message,
+                    claim_uid=holders.get(device.device_id, ""),
+                    published=state.result is not None
+                    and not (as_node and hardware.node.spec is not None and hardware.node.spec.whole_node),
+                )
+                for device in hardware.node.devices
+            ],
+        )
+
+    async def ListPreparedClaims(
+        self, request: pb.ListPreparedClaimsRequest, context: Any
+    ) -> pb.ListPreparedClaimsResponse:
+        """Every prepared claim, oldest first."""
+        claims = sorted(self._from.transactions.claims.values(), key=lambda claim: (claim.prepared_at, claim.ref.uid))
+        return pb.ListPreparedClaimsResponse(claims=[self._claim(claim) for claim in claims])
+
+    def _claim(self, claim: PreparedClaim) -> pb.PreparedClaim:
+        return pb.PreparedClaim(
+            namespace=claim.ref.namespace,
+            name=claim.ref.name,
+            uid=claim.ref.uid,
+            cdi_file="" if claim.adopted else str(self._from.store.cdi_root / cdi.file_name(claim.ref.uid)),
+            prepared_at=claim.prepared_at,
+            devices=[
+                pb.PreparedDevice(
+                    request=device.request,
+                    pool=device.pool,
+                    device=device.device,
+                    cdi_device_ids=device.cdi_ids,
+                    env=device.env,
+                    admin_access=device.admin_access,
+                )
+                for device in claim.devices
+            ],
+        )
+
+    async def GetStatus(self, request: pb.GetStatusRequest, context: Any) -> pb.GetStatusResponse:
+        """Registration and the last publish."""
+        state, registration = self._from.publish_state, self._from.registration
+        result = state.result
+        return pb.GetStatusResponse(
+            registered=registration.registered,
+            registration_error=registration.error,
+            published=result is not None and not state.error,
+            publish_error=state.error,
+            published_at=state.at.isoformat(timespec="seconds") if state.at else "",
+            pool_generation=result.generation if result else 0,
+            slices=result.slices if result else 0,
+            devices=result.devices if result else 0,
+            boot_id=self._from.store.boot_id,
+            version=__version__,
+        )
+
+    async def GetConfiguration(self, request: pb.GetConfigurationRequest, context: Any) -> pb.GetConfigurationResponse:
+        """The settings in force."""
+        rows = self._from.settings.rows()
+        return pb.GetConfigurationResponse(
+            settings=[pb.Setting(name=name, value=value, source=source) for name, value, source in rows]
+        )

@@ -1,0 +1,229 @@
+"""The kubelet's services: DRA and device health in both dialects, and registration. No decisions are made here.
+
+The two dialects of a service have one wire format, so one handler serves both under both names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import Any, Final, Protocol
+
+import grpc
+
+from neuron_dra import log as logs
+from neuron_dra.core import names
+from neuron_dra.core.claims import ClaimRef, PreparedClaim
+from neuron_dra.errors import NeuronDraError
+from neuron_dra.gen.kubelet.dra.v1 import dra_pb2
+from neuron_dra.gen.kubelet.dra.v1beta1 import dra_pb2 as dra_v1beta1_pb2
+from neuron_dra.gen.kubelet.health.v1 import health_pb2
+from neuron_dra.gen.kubelet.health.v1alpha1 import health_pb2 as health_v1alpha1_pb2
+from neuron_dra.gen.kubelet.pluginregistration.v1 import registration_pb2, registration_pb2_grpc
+from neuron_dra.node.health import DeviceHealth, HealthSource
+from neuron_dra.node.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+DRA_SERVICES: Final = tuple(
+    module.DESCRIPTOR.services_by_name["DRAPlugin"].full_name for module in (dra_pb2, dra_v1beta1_pb2)
+)
+HEALTH_SERVICES: Final = tuple(
+    module.DESCRIPTOR.services_by_name["DRAResourceHealth"].full_name for module in (health_pb2, health_v1alpha1_pb2)
+)
+SUPPORTED_VERSIONS: Final = (
+    "v1.DRAPlugin",  # first: the kubelet takes the first it knows
+    "v1beta1.DRAPlugin",
+    "v1.DRAResourceHealth",
+    "v1alpha1.DRAResourceHealth",
+)
+HEALTH_TIMEOUT_S: Final = 60  # told to the kubelet; it reads a device as unknown after that long without news
+HEALTH_PERIOD_S: Final = 20.0  # below half of it
+
+
+class Claims(Protocol):
+    """What the DRA service needs: prepare and unprepare one claim."""
+
+    async def prepare(self, ref: ClaimRef) -> PreparedClaim: ...
+
+    async def unprepare(self, ref: ClaimRef) -> None: ...
+
+
+class DraService:
+    """NodePrepareResources and NodeUnprepareResources: one entry per claim, and no claim fails its neighbours."""
+
+    def __init__(self, claims: Claims, metrics: Metrics) -> None:
+        self._claims = claims
+        self._metrics = metrics
+
+    async def prepare(
+        self, request: dra_pb2.NodePrepareResourcesRequest, context: Any
+    ) -> dra_pb2.NodePrepareResourcesResponse:
+        """Answer for every claim of the request with its devices or a sentence."""
+        answer = dra_pb2.NodePrepareResourcesResponse()
+        for claim, result in await self._each("prepare", request.claims, self._claims.prepare):
+            entry = answer.claims[claim.uid]
+            if isinstance(result, PreparedClaim):
+                entry.devices.extend(_devices(result))
+            else:
+                entry.error = str(result)
+        return answer
+
+    async def unprepare(
+        self, request: dra_pb2.NodeUnprepareResourcesRequest, context: Any
+    ) -> dra_pb2.NodeUnprepareResourcesResponse:
+        """Answer for every claim of the request with nothing, or with a sentence."""
+        answer = dra_pb2.NodeUnprepareResourcesResponse()
+        for claim, result in await self._each("unprepare", request.claims, self._claims.unprepare):
+            answer.claims[claim.uid].error = "" if result is None else str(result)
+        return answer
+
+    async def _each(
+        self, verb: str, claims: Iterable[dra_pb2.Claim], work: Callable[[ClaimRef], Awaitable[PreparedClaim | None]]
+    ) -> list[tuple[dra_pb2.Claim, PreparedClaim | str | None]]:
+        asked = list({claim.uid: claim for claim in claims}.values())
+        results = await asyncio.gather(*(self._one(verb, claim, work) for claim in asked))
+        return list(zip(asked, results, strict=True))
+
+    async def _one(
+        self, verb: str, claim: dra_pb2.Claim, work: Callable[[ClaimRef], Awaitable[PreparedClaim | None]]
+    ) -> PreparedClaim | str | None:
+        logs.begin_operation()
+        ref = ClaimRef(claim.namespace, claim.name, claim.uid)
+        facts = {"claim": str(ref), "uid": ref.uid}
+        started = time.perf_counter()
+        try:
+            result = await work(ref)
+        except (NeuronDraError, OSError, TimeoutError) as err:
+            text = str(err) or type(err).__name__
+            if isinstance(err, OSError):
+                text = f"claim {ref}: the node's state cannot be written: {text}"
+            log.warning(f"{verb} failed", extra={**facts, "error": text})
+            self._metrics.claim_operation(verb, "error", time.perf_counter() - started)
+            return text
+        except Exception:
+            # The traceback is for the log; the kubelet copies what it gets into the pod's events.
+            log.exception(f"{verb} failed", extra=facts)
+            self._metrics.claim_operation(verb, "error", time.perf_counter() - started)
+            return f"claim {ref}: internal error in {names.DRIVER}; its log on this node has the details"
+        took = time.perf_counter() - started
+        self._metrics.claim_operation(verb, "ok", took)
+        devices = [device.device for device in result.devices] if isinstance(result, PreparedClaim) else []
+        log.info(
+            f"claim {verb}d",
+            extra={**facts, **({"devices": ",".join(devices)} if devices else {}), "took_ms": round(took * 1000, 1)},
+        )
+        return result
+
+
+def _devices(claim: PreparedClaim) -> list[dra_pb2.Device]:
+    return [
+        dra_pb2.Device(
+            request_names=[device.request],
+            pool_name=device.pool,
+            device_name=device.device,
+            cdi_device_ids=device.cdi_ids,
+            share_id=device.share_id,
+        )
+        for device in claim.devices
+    ]
+
+
+class HealthService:
+    """NodeWatchResources: the complete list at once, on every change, and often enough to stay believed."""
+
+    def __init__(self, source: HealthSource, pool: str) -> None:
+        self._source = source
+        self._pool = pool
+
+    async def watch(
+        self, request: health_pb2.NodeWatchResourcesRequest, context: Any
+    ) -> AsyncIterator[health_pb2.NodeWatchResourcesResponse]:
+        """Yield lists until the kubelet or the plugin goes. A slow reader gets the latest list, not all of them."""
+        async for devices in self._source.follow(HEALTH_PERIOD_S):
+            yield self._message(devices)
+
+    def _message(self, devices: Iterable[DeviceHealth]) -> health_pb2.NodeWatchResourcesResponse:
+        now = int(time.time())
+        return health_pb2.NodeWatchResourcesResponse(
+            devices=[
+                health_pb2.DeviceHealth(
+                    device=health_pb2.DeviceIdentifier(pool_name=self._pool, device_name=device.name),
+                    health=health_pb2.HealthStatus.Value(device.status.value),
+                    last_updated_time=now,
+                    health_check_timeout_seconds=HEALTH_TIMEOUT_S,
+                    message=device.message[:1024],
+                )
+                for device in devices
+            ]
+        )
+
+
+def handlers(dra: DraService, health: HealthService) -> list[grpc.GenericRpcHandler]:
+    """Return what to add to the server of the DRA socket."""
+    unary = grpc.unary_unary_rpc_method_handler
+    dra_methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        "NodePrepareResources": unary(
+            dra.prepare,
+            request_deserializer=dra_pb2.NodePrepareResourcesRequest.FromString,
+            response_serializer=dra_pb2.NodePrepareResourcesResponse.SerializeToString,
+        ),
+        "NodeUnprepareResources": unary(
+            dra.unprepare,
+            request_deserializer=dra_pb2.NodeUnprepareResourcesRequest.FromString,
+            response_serializer=dra_pb2.NodeUnprepareResourcesResponse.SerializeToString,
+        ),
+    }
+    health_methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        "NodeWatchResources": grpc.unary_stream_rpc_method_handler(
+            health.watch,
+            request_deserializer=health_pb2.NodeWatchResourcesRequest.FromString,
+            response_serializer=health_pb2.NodeWatchResourcesResponse.SerializeToString,
+        )
+    }
+    return [
+        *(grpc.method_handlers_generic_handler(service, dra_methods) for service in DRA_SERVICES),
+        *(grpc.method_handlers_generic_handler(service, health_methods) for service in HEALTH_SERVICES),
+    ]
+
+
+class Registration(registration_pb2_grpc.RegistrationServicer):
+    """Tells the kubelet who we are, and remembers what it made of that."""
+
+    def __init__(self, endpoint: str, on_change: Callable[[], None]) -> None:
+        self._endpoint = endpoint
+        self._on_change = on_change
+        self.registered = False
+        self.error = ""
+        self.asked_at: float | None = None  # monotonic time of a GetInfo that no verdict has followed yet
+
+    async def GetInfo(self, request: registration_pb2.InfoRequest, context: Any) -> registration_pb2.PluginInfo:
+        """Answer at once: the kubelet waits one second."""
+        if not self.registered:
+            self.asked_at = self.asked_at or time.monotonic()
+        return registration_pb2.PluginInfo(
+            type="DRAPlugin",
+            name=names.DRIVER,
+            endpoint=self._endpoint,
+            supported_versions=SUPPORTED_VERSIONS,
+        )
+
+    async def NotifyRegistrationStatus(
+        self, request: registration_pb2.RegistrationStatus, context: Any
+    ) -> registration_pb2.RegistrationStatusResponse:
+        """Take the kubelet's verdict."""
+        self.asked_at = None
+        self.registered, self.error = request.plugin_registered, request.error
+        if self.registered:
+            log.info("registered with the kubelet", extra={"endpoint": self._endpoint})
+        else:
+            log.error("the kubelet refused to register the plugin", extra={"error": request.error})
+        self._on_change()
+        return registration_pb2.RegistrationStatusResponse()
+
+    def start_over(self) -> None:
+        """Forget the verdict: the socket is about to be a new one."""
+        self.registered, self.asked_at = False, None
+        self._on_change()

@@ -1,0 +1,135 @@
+"""Every metric of the plugin, in one list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+
+from neuron_dra.core.claims import PreparedClaim
+
+PREFIX = "neuron_dra"
+
+
+class Metrics:
+    """The metrics, each set through a method named after what happened."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        r = self.registry
+        self._build = Info(f"{PREFIX}_build", "Version of the plugin", registry=r)
+        self._operations = Histogram(
+            f"{PREFIX}_claim_operation_seconds",
+            "Time to prepare or unprepare one claim, by result",
+            ["operation", "result"],
+            buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 45),
+            registry=r,
+        )
+        self._prepared = Gauge(f"{PREFIX}_prepared_claims", "Claims prepared on this node", registry=r)
+        self._orphans = Gauge(
+            f"{PREFIX}_prepared_claims_without_object",
+            "Prepared claims whose ResourceClaim is gone, and which the kubelet has not unprepared",
+            registry=r,
+        )
+        self._device = Gauge(
+            f"{PREFIX}_device_info",
+            "1 for each Neuron device and the claim that holds it: join this with metrics by device",
+            ["device", "namespace", "pod", "claim", "workload"],
+            registry=r,
+        )
+        self._health = Gauge(f"{PREFIX}_device_healthy", "1 healthy, 0 unhealthy, -1 unknown", ["device"], registry=r)
+        self._findings = Gauge(
+            f"{PREFIX}_findings", "Differences between the hardware and its instance type", ["kind"], registry=r
+        )
+        self._registered = Gauge(f"{PREFIX}_registered", "1 while the kubelet has the plugin registered", registry=r)
+        self._published = Gauge(f"{PREFIX}_published", "1 while the last publish succeeded", registry=r)
+        self._devices = Gauge(f"{PREFIX}_published_devices", "Devices in the published ResourceSlices", registry=r)
+        self._generation = Gauge(f"{PREFIX}_pool_generation", "Generation of the published pool", registry=r)
+        self._publish_errors = Counter(
+            f"{PREFIX}_publish_errors", "Failed publishes, by the API server's reason", ["reason"], registry=r
+        )
+        self._slice_writes = Counter(f"{PREFIX}_slice_writes", "Writes of ResourceSlices", registry=r)
+        self._repairs = Counter(f"{PREFIX}_cdi_repairs", "CDI files that were missing and written again", registry=r)
+        self._damaged = Gauge(f"{PREFIX}_checkpoint_damaged", "1 while the checkpoint is being rebuilt", registry=r)
+        self._device_plugin = Gauge(
+            f"{PREFIX}_device_plugin_alive", "1 while a Neuron device plugin serves this node too", registry=r
+        )
+        self._lag = Gauge(f"{PREFIX}_event_loop_lag_seconds", "Worst delay of the event loop, last minute", registry=r)
+
+    def build(self, version: str) -> None:
+        """Tell the version."""
+        self._build.info({"version": version})
+
+    def claim_operation(self, operation: str, result: str, seconds: float) -> None:
+        """Count one prepare or unprepare of one claim."""
+        self._operations.labels(operation, result).observe(seconds)
+
+    def claims(self, claims: Iterable[PreparedClaim], devices: Iterable[str]) -> None:
+        """Tell who holds what; of `devices`, those that nobody holds are told with empty labels."""
+        claims = list(claims)
+        self._prepared.set(len(claims))
+        self._device.clear()
+        held = set()
+        for claim in claims:
+            for device in claim.devices:
+                for device_id in device.device_ids:
+                    name = f"neuron{device_id}"
+                    if not device.admin_access:
+                        held.add(name)
+                    labels = (name, claim.ref.namespace, claim.pod, claim.ref.name, _workload(claim))
+                    self._device.labels(*labels).set(1)
+        for name in devices:
+            if name not in held:
+                self._device.labels(name, "", "", "", "").set(1)
+
+    def orphans(self, count: int) -> None:
+        """Tell how many prepared claims have lost their object."""
+        self._orphans.set(count)
+
+    def health(self, states: Iterable[tuple[str, str]]) -> None:
+        """Tell each device's health, by the words of the kubelet's service."""
+        self._health.clear()
+        for device, state in states:
+            self._health.labels(device).set({"HEALTHY": 1, "UNHEALTHY": 0}.get(state, -1))
+
+    def findings(self, kinds: Iterable[str]) -> None:
+        """Tell how often each kind of finding holds now."""
+        self._findings.clear()
+        for kind in kinds:
+            self._findings.labels(kind).inc()
+
+    def registered(self, registered: bool) -> None:
+        """Tell whether the kubelet has us."""
+        self._registered.set(registered)
+
+    def published(self, devices: int, generation: int, writes: int) -> None:
+        """Tell a successful publish."""
+        self._published.set(1)
+        self._devices.set(devices)
+        self._generation.set(generation)
+        self._slice_writes.inc(writes)
+
+    def publish_failed(self, reason: str) -> None:
+        """Count a failed publish."""
+        self._published.set(0)
+        self._publish_errors.labels(reason).inc()
+
+    def repaired(self, count: int) -> None:
+        """Count CDI files written again."""
+        self._repairs.inc(count)
+
+    def checkpoint_damaged(self, damaged: bool) -> None:
+        """Tell whether the checkpoint is being rebuilt."""
+        self._damaged.set(damaged)
+
+    def device_plugin(self, alive: bool) -> None:
+        """Tell whether a device plugin serves this node too."""
+        self._device_plugin.set(alive)
+
+    def lag(self, seconds: float) -> None:
+        """Tell the event loop's worst delay."""
+        self._lag.set(seconds)
+
+
+def _workload(claim: PreparedClaim) -> str:
+    return str((claim.extra or {}).get("workload", ""))

@@ -1,0 +1,431 @@
+"""The plugin as a whole: what is started in which order, which tasks run, and how it all ends.
+
+Start: settings, sysfs, checkpoint, DRA socket, registration socket, publishing. Stop: sockets first, then transactions
+are waited for, then the loops end, metrics last. Slices stay: a restart of less than 30 s is invisible.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import logging
+import os
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+from grpc_health.v1 import health_pb2 as grpc_health_pb2
+from grpc_health.v1 import health_pb2_grpc as grpc_health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from neuron_dra import __version__
+from neuron_dra.api import claims as wire
+from neuron_dra.core import claims as decisions
+from neuron_dra.core import names
+from neuron_dra.core.claims import Claim, ClaimRef, PreparedClaim
+from neuron_dra.errors import ApiError, NotFound, SettingsError
+from neuron_dra.gen.kubelet.dra.v1 import dra_pb2, dra_pb2_grpc
+from neuron_dra.gen.kubelet.pluginregistration.v1 import registration_pb2, registration_pb2_grpc
+from neuron_dra.gen.neuron.dra.v1 import inspector_pb2, inspector_pb2_grpc
+from neuron_dra.kube.client import KubeClient
+from neuron_dra.kube.config import KubeConfig
+from neuron_dra.kube.events import EventRecorder
+from neuron_dra.kube.publish import SlicePublisher
+from neuron_dra.kube.reflector import Reflector
+from neuron_dra.kube.requests import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from neuron_dra.node import coexistence, recovery, version
+from neuron_dra.node.files import Files
+from neuron_dra.node.hardware import Hardware
+from neuron_dra.node.health import HealthSource
+from neuron_dra.node.http import HttpServer
+from neuron_dra.node.inspector import Inspector
+from neuron_dra.node.kubelet import DRA_SERVICES, HEALTH_SERVICES, DraService, HealthService, Registration, handlers
+from neuron_dra.node.metrics import Metrics
+from neuron_dra.node.publishing import Publishing, PublishState
+from neuron_dra.node.sockets import TcpHealthServer, UnixServer
+from neuron_dra.node.transaction import Store, Transactions
+from neuron_dra.node.turns import PublishingTurn
+from neuron_dra.settings import PluginSettings
+
+log = logging.getLogger(__name__)
+
+HARDWARE_PERIOD_S: Final = 10.0
+REPAIR_PERIOD_S: Final = 5.0
+SUPERVISE_PERIOD_S: Final = 1.0
+COEXISTENCE_PERIOD_S: Final = 10.0
+ORPHANS_PERIOD_S: Final = 300.0
+REGISTRATION_PATIENCE_S: Final = 30.0  # without a verdict for this long, the kubelet gets a fresh socket
+CLAIM_GET_TIMEOUT_S: Final = 8.0  # twice, well below the kubelet's 45 s
+TRANSACTION_GRACE_S: Final = 20.0
+LAG_ALARM_S: Final = 0.5
+
+
+class Plugin:
+    """One run of the plugin. `run()` serves until `stop()` is called."""
+
+    def __init__(self, settings: PluginSettings, kube: KubeConfig, files: Files | None = None) -> None:
+        files = files or Files()
+        self.settings = settings
+        self.metrics = Metrics()
+        self.metrics.build(__version__)
+        self.health = HealthSource()
+        self.hardware = Hardware(settings.host_root, self._wake)
+        self.store = Store(settings.data_folder, Path(settings.cdi_root), boot_id(settings), files)
+        self.transactions = Transactions(self.store, self.fetch, self.decide)
+        self.transactions.on_change = self._wake
+        self.transactions.on_damage = self._damaged
+        self.turn = PublishingTurn(settings.data_folder, settings.pod_uid or f"pid-{os.getpid()}", files)
+        self.client = KubeClient(kube)
+        mine = f"spec.driver={names.DRIVER},spec.nodeName={settings.node_name}"
+        self.slices = Reflector(self.client, RESOURCE_SLICES, field_selector=mine, on_change=self._wake)
+        self.nodes = Reflector(
+            self.client, NODES, field_selector=f"metadata.name={settings.node_name}", on_change=self._wake
+        )
+        self.registration = Registration(str(settings.dra_socket), self._registration_changed)
+        self.events = EventRecorder(self.client, settings.node_name)
+        self.publishing = Publishing(
+            settings,
+            self.hardware,
+            self.transactions,
+            self.turn,
+            SlicePublisher(self.client, self.slices),
+            self.slices,
+            self.nodes,
+            self.health,
+            self.events,
+            self.metrics,
+            self.allocated,
+            self._take_inventory,
+        )
+        self.recovery = recovery.Recovery(
+            self.store, self.transactions, self.fetch, self.decide, self.allocated, self._adopted
+        )
+        self._dra = UnixServer(settings.dra_socket, self._configure_dra)
+        self._reg = UnixServer(settings.registration_socket, self._configure_registration)
+        self._tcp_health = TcpHealthServer(
+            settings.healthcheck_address, settings.healthcheck_port, self._configure_health
+        )
+        self.http = HttpServer(self.metrics.registry, self.why_not_ready)
+        self._stop = asyncio.Event()
+        self._recovering: asyncio.Task[None] | None = None
+        self._tasks: asyncio.TaskGroup | None = None
+
+    @property
+    def publish_state(self) -> PublishState:
+        """The last publish."""
+        return self.publishing.state
+
+    def stop(self) -> None:
+        """Ask `run()` to end."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Serve until `stop()`. Raises SettingsError, SocketError, OSError if it cannot start or go on."""
+        async with self.client:
+            await self.transactions.open()
+            await self._dra.start()
+            self.settings.registration_socket.parent.mkdir(parents=True, exist_ok=True)
+            await self._reg.start()
+            self.turn.claim()
+            try:
+                await self._serve()
+            finally:
+                await self._end()
+
+    async def _serve(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            loops = {
+                "watch slices": self.slices.run(),
+                "watch node": self.nodes.run(),
+                "publish": self.publishing.run(),
+                "read hardware": self.hardware.poll(HARDWARE_PERIOD_S),
+                "repair CDI files": self._repair(),
+                "supervise sockets": self._supervise(),
+                "look for a device plugin": self._look_for_device_plugin(),
+                "look for orphans": self._look_for_orphans(),
+                "check versions": self._check_versions(),
+                "measure lag": self._measure_lag(),
+            }
+            if self.settings.healthcheck_port:
+                loops["serve health"] = self._tcp_health.run()
+            if self.settings.metrics_bind_address:
+                loops["serve metrics"] = self.http.run(self.settings.metrics_bind_address)
+            running = [tasks.create_task(loop, name=name) for name, loop in loops.items()]
+            if self.transactions.damaged is not None:
+                self._damaged()
+            await self._stop.wait()
+            log.info("stopping: no new claims from here on")
+            self.health.close()
+            await asyncio.gather(self._reg.stop(1.0), self._dra.stop(5.0))
+            await self.transactions.finish(TRANSACTION_GRACE_S)
+            for task in [*running, *([self._recovering] if self._recovering else [])]:
+                task.cancel()
+
+    async def _end(self) -> None:
+        self.health.close()
+        await asyncio.gather(self._reg.stop(0), self._dra.stop(0))
+        self.turn.release()
+        await self._tcp_health.stop(0)
+        await self.http.stop()
+
+    # What the transactions ask for.
+
+    async def fetch(self, ref: ClaimRef) -> Claim:
+        """Read a claim afresh and decode it. Raises ClaimError, ApiError."""
+        for attempt in (1, 2):
+            try:
+                raw = await self.client.get(RESOURCE_CLAIMS, ref.namespace, ref.name, timeout_s=CLAIM_GET_TIMEOUT_S)
+                return wire.to_core(wire.decode_claim(raw), ref)
+            except NotFound as err:
+                raise NotFound(f"claim {ref} (UID {ref.uid}) does not exist any more", status=404) from err
+            except ApiError as err:
+                if attempt == 2 or 400 <= err.status < 500:
+                    raise
+        raise AssertionError("unreachable")
+
+    def decide(self, claim: Claim, held: list[PreparedClaim]) -> PreparedClaim:
+        """Decide with the hardware as it is now. Called in a thread."""
+        return decisions.decide(
+            claim,
+            node_name=self.settings.node_name,
+            node=self.hardware.node,
+            held=held,
+            device_files=self.hardware.device_files,
+            prepared_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        )
+
+    async def allocated(self) -> AsyncIterator[Claim]:
+        """Yield every claim in the cluster that holds a device of this node; configuration is left out."""
+        async for page in self.client.list(RESOURCE_CLAIMS):
+            for item in wire.decode_claim_list(page).items:
+                held = tuple(d for d in wire.allocated_devices(item) if d.pool == self.settings.node_name)
+                if held and item.status.reserved_for:
+                    meta = item.metadata
+                    yield Claim(ClaimRef(meta.namespace, meta.name, meta.uid), held, pod=wire.first_pod(item))
+
+    def _adopted(self, claim: Claim) -> PreparedClaim:
+        return recovery.adopted(claim, self.hardware.device_ids)
+
+    async def _take_inventory(self) -> None:
+        """Before the first publish on a node that never had a checkpoint: what was handed out by a driver before us."""
+        if self.transactions.damaged is None and await asyncio.to_thread(self.store.needs_inventory):
+            found = {claim.ref.uid: self._adopted(claim) async for claim in self.allocated()}
+            adopted = await self.transactions.adopt(found)
+            for claim in adopted:
+                log.warning(
+                    "a claim was allocated before this plugin's first start; its devices stay held until unprepared",
+                    extra={"claim": str(claim.ref), "uid": claim.ref.uid},
+                )
+
+    # Callbacks.
+
+    def _wake(self) -> None:
+        if hasattr(self, "publishing"):
+            self.publishing.wake()
+
+    def _registration_changed(self) -> None:
+        self.metrics.registered(self.registration.registered)
+
+    def _damaged(self) -> None:
+        self.metrics.checkpoint_damaged(True)
+        if self._tasks is not None and (self._recovering is None or self._recovering.done()):
+            self._recovering = self._tasks.create_task(self._recover(), name="rebuild the checkpoint")
+
+    async def _recover(self) -> None:
+        await self.nodes.synced.wait()
+        await self.recovery.run()
+        self.metrics.checkpoint_damaged(False)
+        self._wake()
+
+    def why_not_ready(self) -> str:
+        """Return why the plugin is not ready, empty if it is: registered, published, checkpoint whole."""
+        reasons = []
+        if not self.registration.registered:
+            reasons.append(f"not registered with the kubelet {self.registration.error}".strip())
+        if self.publishing.state.error:
+            reasons.append(self.publishing.state.error)
+        elif self.turn.holding and self.publishing.state.result is None:
+            reasons.append("slices are not published yet")
+        if self.transactions.damaged is not None:
+            reasons.append("the checkpoint is being rebuilt")
+        return "; ".join(reasons)
+
+    # Loops.
+
+    async def _repair(self) -> None:
+        while True:
+            await asyncio.sleep(REPAIR_PERIOD_S)
+            try:
+                self.metrics.repaired(len(await self.transactions.repair()))
+            except (OSError, TimeoutError) as err:
+                log.warning("CDI files could not be checked", extra={"error": str(err)})
+
+    async def _supervise(self) -> None:
+        while True:
+            await asyncio.sleep(SUPERVISE_PERIOD_S)
+            self.turn.poll()
+            if self.turn.changed.is_set():
+                self.turn.changed.clear()
+                self._wake()
+            if not self._dra.intact:
+                log.warning("the DRA socket was removed or replaced; serving it again", extra={"path": self._dra.path})
+                await self._dra.restart()
+            waited = time.monotonic() - self.registration.asked_at if self.registration.asked_at else 0.0
+            if self._reg.intact and not self.registration.error and waited < REGISTRATION_PATIENCE_S:
+                continue
+            if self.registration.error and self._reg.intact:
+                await asyncio.sleep(REGISTRATION_PATIENCE_S / 3)
+                if not self.registration.error:
+                    continue  # the kubelet tried again by itself
+            log.warning("offering the kubelet a fresh registration socket", extra={"path": self._reg.path})
+            self.registration.start_over()
+            self.registration.error = ""
+            await self._reg.restart()
+
+    async def _look_for_device_plugin(self) -> None:
+        folder = Path(self.settings.kubelet_device_plugins_directory_path)
+        while True:
+            found = await asyncio.to_thread(coexistence.live_socket, folder)
+            if found != self.publishing.device_plugin_socket:
+                self.publishing.device_plugin_socket = found
+                self._wake()
+            await asyncio.sleep(COEXISTENCE_PERIOD_S)
+
+    async def _look_for_orphans(self) -> None:
+        """Report prepared claims whose object is gone. They stay: a container may still run."""
+        while True:
+            await asyncio.sleep(ORPHANS_PERIOD_S)
+            gone = 0
+            for claim in list(self.transactions.claims.values()):
+                try:
+                    raw = await self.client.get(RESOURCE_CLAIMS, claim.ref.namespace, claim.ref.name)
+                    missing = wire.decode_claim(raw).metadata.uid != claim.ref.uid
+                except NotFound:
+                    missing = True
+                except ApiError:
+                    continue
+                if missing:
+                    gone += 1
+                    log.warning(
+                        "a prepared claim has no object any more; waiting for the kubelet to unprepare it",
+                        extra={"claim": str(claim.ref), "uid": claim.ref.uid},
+                    )
+            self.metrics.orphans(gone)
+
+    async def _check_versions(self) -> None:
+        await self.nodes.synced.wait()
+        node = self.publishing.node_object
+        raw = await version.server(self.client)
+        problems = version.problems(raw, ((node or {}).get("status") or {}).get("nodeInfo") or {})
+        for problem in problems:
+            if problem.fatal:
+                raise SettingsError(problem.text)
+            log.error("version trouble", extra={"problem": problem.text})
+            if node is not None:
+                about = {"apiVersion": "v1", "kind": "Node", "name": self.settings.node_name}
+                now = datetime.datetime.now(datetime.UTC)
+                await self.events.post(
+                    {**about, "uid": self.settings.node_name}, "Warning", problem.reason, problem.text, now
+                )
+
+    async def _measure_lag(self) -> None:
+        worst, since = 0.0, time.monotonic()
+        while True:
+            started = time.monotonic()
+            await asyncio.sleep(1.0)
+            lag = time.monotonic() - started - 1.0
+            worst = max(worst, lag)
+            if lag > LAG_ALARM_S:
+                log.warning("the event loop was blocked", extra={"seconds": round(lag, 2)})
+            if time.monotonic() - since > 60.0:
+                worst, since = lag, time.monotonic()
+            self.metrics.lag(worst)
+
+    # What the servers serve.
+
+    def _configure_dra(self, server: grpc.aio.Server) -> None:
+        dra = DraService(self.transactions, self.metrics)
+        health = HealthService(self.health, self.settings.node_name)
+        server.add_generic_rpc_handlers(handlers(dra, health))
+        inspector_pb2_grpc.add_NodeInspectorServicer_to_server(Inspector(self), server)
+        self._configure_health(server)
+        inspector = inspector_pb2.DESCRIPTOR.services_by_name["NodeInspector"].full_name
+        reflection.enable_server_reflection(
+            [*DRA_SERVICES, *HEALTH_SERVICES, inspector, _GRPC_HEALTH, reflection.SERVICE_NAME], server
+        )
+
+    def _configure_registration(self, server: grpc.aio.Server) -> None:
+        registration_pb2_grpc.add_RegistrationServicer_to_server(self.registration, server)
+        self._configure_health(server)
+        service = registration_pb2.DESCRIPTOR.services_by_name["Registration"].full_name
+        reflection.enable_server_reflection([service, _GRPC_HEALTH, reflection.SERVICE_NAME], server)
+
+    def _configure_health(self, server: grpc.aio.Server) -> None:
+        servicer = Liveness(self.settings.dra_socket, self.settings.registration_socket)
+        grpc_health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+
+
+_GRPC_HEALTH = grpc_health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+
+LIVENESS_TIMEOUT_S: Final = 3.0
+WATCH_PERIOD_S: Final = 10.0
+
+
+class Liveness(grpc_health_pb2_grpc.HealthServicer):  # type: ignore[misc]
+    """gRPC health by asking ourselves, through the real sockets, what the kubelet asks."""
+
+    def __init__(self, dra_socket: Path, registration_socket: Path) -> None:
+        self._dra = dra_socket
+        self._registration = registration_socket
+
+    async def Check(self, request: Any, context: Any) -> grpc_health_pb2.HealthCheckResponse:
+        """Answer for service "liveness", and for the server as a whole."""
+        if request.service not in ("", "liveness"):
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"no service {request.service!r}; ask for liveness")
+        alive = await self._alive()
+        return grpc_health_pb2.HealthCheckResponse(status="SERVING" if alive else "NOT_SERVING")
+
+    async def Watch(self, request: Any, context: Any) -> AsyncIterator[grpc_health_pb2.HealthCheckResponse]:
+        """Send the state now, and whenever it differs."""
+        sent = None
+        while True:
+            response = await self.Check(request, context)
+            if response.status != sent:
+                sent = response.status
+                yield response
+            await asyncio.sleep(WATCH_PERIOD_S)
+
+    async def _alive(self) -> bool:
+        options = (("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1))
+        try:
+            async with (
+                grpc.aio.insecure_channel(f"unix:{self._registration}", options=options) as registration,
+                grpc.aio.insecure_channel(f"unix:{self._dra}", options=options) as dra,
+            ):
+                await registration_pb2_grpc.RegistrationStub(registration).GetInfo(
+                    registration_pb2.InfoRequest(), timeout=LIVENESS_TIMEOUT_S
+                )
+                await dra_pb2_grpc.DRAPluginStub(dra).NodePrepareResources(
+                    dra_pb2.NodePrepareResourcesRequest(), timeout=LIVENESS_TIMEOUT_S
+                )
+        except grpc.aio.AioRpcError as err:
+            log.error("liveness probe failed", extra={"code": err.code().name, "detail": err.details()})
+            return False
+        return True
+
+
+def boot_id(settings: PluginSettings) -> str:
+    """Return the id of this boot of the host. Raises SettingsError if no file tells it."""
+    root = Path(settings.host_root or "/")
+    for path in (Path(settings.boot_id_file), root / "proc/sys/kernel/random/boot_id"):
+        with contextlib.suppress(OSError):
+            text = path.read_text().strip()
+            if text:
+                return text
+    raise SettingsError(
+        f"no boot id: neither {settings.boot_id_file} nor {root / 'proc/sys/kernel/random/boot_id'} can be read"
+    )

@@ -1,0 +1,232 @@
+"""The publishing loop: hardware, labels and held devices in, one node's ResourceSlices out.
+
+Anything that may change the outcome only sets `dirty`. The loop lets changes gather, recomputes everything and writes
+the difference; an empty difference writes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import logging
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from neuron_dra import __version__
+from neuron_dra.core import backoff, devices, limits, names, slices
+from neuron_dra.core.claims import Claim
+from neuron_dra.errors import AlreadyExists, ApiError, Conflict
+from neuron_dra.kube.events import EventRecorder
+from neuron_dra.kube.publish import Published, SlicePublisher
+from neuron_dra.kube.reflector import Reflector
+from neuron_dra.node import coexistence, health
+from neuron_dra.node.hardware import Hardware
+from neuron_dra.node.metrics import Metrics
+from neuron_dra.node.transaction import Transactions
+from neuron_dra.node.turns import PublishingTurn
+from neuron_dra.settings import PluginSettings
+
+log = logging.getLogger(__name__)
+
+GATHER_S: Final = 0.2  # what happens together is written together
+COMPARE_S: Final = 300.0  # a full list and compare, whatever the watch said (dra-contract.md C.5)
+QUICK_RETRIES: Final = 5  # a lost race is run again at once, but not for ever
+
+
+@dataclass(frozen=True, slots=True)
+class PublishState:
+    """The last publish: `result` of the last success, `error` if the last attempt failed or was refused."""
+
+    result: Published | None = None
+    error: str = ""
+    at: datetime.datetime | None = None
+
+
+class Publishing:
+    """Publishes while it is this process's turn."""
+
+    def __init__(
+        self,
+        settings: PluginSettings,
+        hardware: Hardware,
+        transactions: Transactions,
+        turn: PublishingTurn,
+        publisher: SlicePublisher,
+        slice_cache: Reflector,
+        node_cache: Reflector,
+        health_source: health.HealthSource,
+        events: EventRecorder,
+        metrics: Metrics,
+        allocated: Callable[[], AsyncIterator[Claim]],
+        before_first: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._settings = settings
+        self._hardware = hardware
+        self._transactions = transactions
+        self._turn = turn
+        self._publisher = publisher
+        self._slices = slice_cache
+        self._nodes = node_cache
+        self._health = health_source
+        self._events = events
+        self._metrics = metrics
+        self._allocated = allocated
+        self._before_first: Callable[[], Awaitable[None]] | None = before_first
+        self._dirty = asyncio.Event()
+        self.device_plugin_socket: str | None = None
+        self.state = PublishState()
+
+    def wake(self) -> None:
+        """Something changed that slices may depend on."""
+        self._dirty.set()
+
+    @property
+    def node_object(self) -> dict[str, Any] | None:
+        """Our Node as last seen."""
+        return self._nodes.items.get(f"/{self._settings.node_name}")
+
+    async def run(self) -> None:
+        """Publish on every change until cancelled; failures are told, and tried again."""
+        waits = backoff.delays(0.5, 60.0, random.random)
+        quick = QUICK_RETRIES
+        while True:
+            timeout = COMPARE_S * random.uniform(0.9, 1.1)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._dirty.wait(), timeout)
+            full = not self._dirty.is_set()
+            await asyncio.sleep(GATHER_S)
+            self._dirty.clear()
+            try:
+                if full:
+                    await self._slices.relist()
+                    await self._nodes.relist()
+                await self.publish()
+                waits, quick = backoff.delays(0.5, 60.0, random.random), QUICK_RETRIES
+            except (Conflict, AlreadyExists) as err:
+                log.info("slices changed under us; comparing again", extra={"error": str(err)})
+                self._dirty.set()
+                quick -= 1
+                if quick <= 0:
+                    await self._failed(err, next(waits))
+            except ApiError as err:
+                await self._failed(err, err.retry_after_s or next(waits))
+
+    async def _failed(self, err: ApiError, wait_s: float) -> None:
+        log.error("publishing failed", extra={"error": str(err), "retry_in_s": round(wait_s, 1)})
+        self.state = PublishState(self.state.result, str(err), self.state.at)
+        self._metrics.publish_failed(err.reason or type(err).__name__)
+        await asyncio.sleep(wait_s)
+        self._dirty.set()
+
+    async def publish(self) -> None:
+        """Publish once, if it is our turn and the Node is known. Raises ApiError."""
+        node = self.node_object
+        if node is not None:
+            self._hardware.label(node["metadata"].get("labels") or {})
+        self._tell_health()
+        if node is None or not self._slices.synced.is_set():
+            return
+        await self._tell_findings(node)
+        refusal = await self._refusal(node)
+        if not self._turn.holding:
+            return
+        if self._before_first is not None:
+            await self._before_first()
+            self._before_first = None
+        wanted = await self._wanted(refusal)
+        if wanted is None:
+            self.state = PublishState(self.state.result, refusal, self.state.at)
+            return
+        pool = slices.Pool(self._settings.node_name, node["metadata"]["uid"])
+        result = await self._publisher.publish(pool, wanted)
+        if result.writes:
+            log.info(
+                "slices published",
+                extra={"devices": result.devices, "generation": result.generation, "writes": result.writes},
+            )
+        self._metrics.published(result.devices, result.generation, result.writes)
+        self.state = PublishState(result, refusal, datetime.datetime.now(datetime.UTC))
+
+    async def _wanted(self, refusal: str) -> list[slices.Wire] | None:
+        """Return the devices to publish, or None for: leave the absence of slices as it is."""
+        current = {
+            device["name"]: device for item in self._publisher.current for device in item["spec"].get("devices") or []
+        }
+        held = {name for claim in self._transactions.claims.values() for name in (d.device for d in claim.devices)}
+        if refusal:
+            if not current:
+                return None
+            fresh: tuple[devices.Device, ...] = ()
+        else:
+            fresh = self._checked(await self._shape(set(current)))
+        wire: dict[str, slices.Wire] = {device.name: device.to_wire() for device in fresh}
+        for name in held - set(wire):
+            if name in current:
+                wire[name] = current[name]  # allocated: stays published, sick or gone
+        return [wire[name] for name in sorted(wire, key=_device_order)]
+
+    def _checked(self, shape: str) -> tuple[devices.Device, ...]:
+        proposed = devices.published(self._hardware.node, driver_version=__version__, ultraserver_devices=shape)
+        kept, problems = limits.check_devices(proposed)
+        for problem in problems:
+            log.error("not published: it breaks a rule of the API", extra={"problem": problem})
+        return kept
+
+    async def _shape(self, published: set[str]) -> str:
+        """Return what UltraServer nodes publish now: a new shape waits until no claim is allocated on the node."""
+        wanted = self._settings.ultraserver_devices
+        other = "devices" if wanted == "node" else "node"
+        names_wanted = {d.name for d in self._checked(wanted)}
+        if not published or published & names_wanted or not (published & {d.name for d in self._checked(other)}):
+            return wanted
+        if self._transactions.claims or [claim async for claim in self._allocated()]:
+            log.warning(
+                "--ultraserver-devices changed while claims are allocated on the node; published as before until "
+                "they are gone",
+                extra={"wanted": wanted},
+            )
+            asyncio.get_running_loop().call_later(60.0, self.wake)
+            return other
+        return wanted
+
+    def _tell_health(self) -> None:
+        published = [device["name"] for item in self._publisher.current for device in item["spec"].get("devices") or []]
+        held = frozenset(d.device for claim in self._transactions.claims.values() for d in claim.devices)
+        states = health.published_health(self._hardware.facts, self._hardware.node, published, held)
+        self._health.set(states)
+        self._metrics.health((state.name, state.status.value) for state in states)
+        self._metrics.claims(
+            self._transactions.claims.values(), [f"neuron{d.device_id}" for d in self._hardware.node.devices]
+        )
+
+    async def _tell_findings(self, node: dict[str, Any]) -> None:
+        findings = self._hardware.node.findings
+        self._metrics.findings(finding.kind for finding in findings)
+        for finding in findings:
+            await self._warn(node, "Neuron" + "".join(map(str.title, finding.kind.split("-"))), finding.message)
+
+    async def _refusal(self, node: dict[str, Any]) -> str:
+        """Return why nothing new may be published now; empty if it may."""
+        why = coexistence.explanation(self.device_plugin_socket, coexistence.advertised(node), self._settings.node_name)
+        self._metrics.device_plugin(bool(why))
+        if not why:
+            return ""
+        refuse = self._settings.device_plugin_coexistence == "refuse"
+        text = why + ("" if refuse else "; published all the same, as --device-plugin-coexistence=warn says")
+        await self._warn(node, "NeuronDevicePluginAlive", text)
+        if refuse and self.state.error != why:
+            log.error("refusing to publish", extra={"reason": why})
+        return why if refuse else ""
+
+    async def _warn(self, node: dict[str, Any], reason: str, message: str) -> None:
+        # A node's events carry its name as UID, or `kubectl describe node` does not find them.
+        about = {"apiVersion": "v1", "kind": "Node", "name": node["metadata"]["name"], "uid": node["metadata"]["name"]}
+        await self._events.post(about, "Warning", reason, message, datetime.datetime.now(datetime.UTC))
+
+
+def _device_order(name: str) -> tuple[int, str]:
+    suffix = name.removeprefix(names.DEVICE_PREFIX)
+    return (int(suffix), name) if suffix.isdigit() else (-1, name)

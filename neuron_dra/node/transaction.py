@@ -1,0 +1,370 @@
+"""Preparing and unpreparing claims: one transaction each, with the checkpoint as its only commit point.
+
+    prepare    GET and decode, then under the lock: decide, write the CDI file, write the checkpoint; only then reply
+    unprepare  under the lock: write the checkpoint, then remove the CDI file
+
+A crash before the commit leaves a CDI file that nobody was told of, and the sweep removes it; a crash after it leaves
+the answer on disk, and the kubelet's retry gets it. A transaction runs in a task of its own: a kubelet that gives up
+after its deadline cancels the wait, never the work, and its retry joins it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
+
+from neuron_dra.core import cdi
+from neuron_dra.core import checkpoint as checkpoints
+from neuron_dra.core.checkpoint import Checkpoint
+from neuron_dra.core.claims import Claim, ClaimRef, PreparedClaim
+from neuron_dra.errors import CheckpointDamaged, ClaimError
+from neuron_dra.node.files import TEMPORARY_SUFFIX, Files, locked, write_atomically
+
+log = logging.getLogger(__name__)
+
+LOCK_TIMEOUT_S: Final = 15.0  # well below the kubelet's 45 s, so that it gets a reason instead of silence
+CHECKPOINT: Final = "checkpoint.json"
+LAST_GOOD: Final = "checkpoint.json.bak"
+INVENTORY: Final = "inventoryTaken"
+DAMAGED: Final = "checkpoint.json.damaged"
+
+Decide = Callable[[Claim, list[PreparedClaim]], PreparedClaim]
+Fetch = Callable[[ClaimRef], Awaitable[Claim]]
+
+
+class Store:
+    """The checkpoint and the CDI files of this node. Its methods block; each holds the lock for itself.
+
+    Two processes may use the same folders (a rolling update), so nothing is believed that was read before the lock.
+    """
+
+    def __init__(self, folder: Path, cdi_root: Path, boot_id: str, files: Files) -> None:
+        self._folder = folder
+        self._cdi_root = cdi_root
+        self._boot_id = boot_id
+        self._files = files
+        self._lock_path = folder / "serialize.lock"
+
+    @property
+    def cdi_root(self) -> Path:
+        """The folder that the container runtime reads."""
+        return self._cdi_root
+
+    @property
+    def boot_id(self) -> str:
+        """The boot that prepared claims belong to."""
+        return self._boot_id
+
+    def open(self) -> Checkpoint:
+        """Make the folders, drop what a former boot left, and return what is prepared.
+
+        Raises CheckpointDamaged; the damaged file is kept beside the checkpoint then, and `rebuild` is the way out.
+        """
+        self._files.make_folder(self._folder, 0o750)
+        self._files.make_folder(self._cdi_root, 0o755)
+        with self._locked():
+            current = self._read(former_boot_too=True)
+            if current.boot_id != self._boot_id:
+                if current.claims:
+                    log.info("the node was rebooted: nothing is prepared", extra={"claims": len(current.claims)})
+                current = Checkpoint(self._boot_id, extra={**current.extra, INVENTORY: True})
+                self._write(current)
+            self._sweep(current)
+            return current
+
+    def read(self) -> Checkpoint:
+        """Return what is prepared now. Raises CheckpointDamaged."""
+        with self._locked():
+            return self._read()
+
+    def known(self, uid: str) -> PreparedClaim | None:
+        """Return a claim that is prepared, its CDI file in place, or None. Raises CheckpointDamaged, OSError."""
+        with self._locked():
+            claim = self._read().claims.get(uid)
+            if claim is None or claim.adopted:
+                return None
+            self._write_missing_spec(claim)
+            return claim
+
+    def prepare(self, claim: Claim, decide: Decide) -> PreparedClaim:
+        """Prepare `claim` as `decide` says, or repeat the answer if it is prepared. Raises ClaimError, OSError."""
+        with self._locked():
+            current = self._read()
+            present = current.claims.get(claim.ref.uid)
+            if present is not None and not present.adopted:
+                self._write_missing_spec(present)
+                return present
+            prepared = decide(claim, list(current.claims.values()))
+            self._write_spec(prepared)
+            try:
+                self._write(current.with_claim(prepared))
+            except OSError:
+                self._files.remove(self._spec_path(claim.ref.uid))
+                raise
+            return prepared
+
+    def unprepare(self, uid: str) -> PreparedClaim | None:
+        """Forget a claim and remove its CDI file; return what it held, or None if it was unknown. Raises OSError."""
+        with self._locked():
+            current = self._read()
+            known = current.claims.get(uid)
+            if known is not None:
+                self._write(current.without([uid]))
+            self._files.remove(self._spec_path(uid))
+            return known
+
+    def repair(self) -> list[ClaimRef]:
+        """Write the CDI files that are missing, and return the claims they belong to.
+
+        A kubelet that remembers "prepared" never calls again, so nobody else would.
+        """
+        with self._locked():
+            current = self._read()
+            return [claim.ref for claim in current.claims.values() if self._write_missing_spec(claim)]
+
+    def needs_inventory(self) -> bool:
+        """Nobody has looked yet which claims a driver before us handed out. Raises CheckpointDamaged."""
+        with self._locked():
+            return self._read().extra.get(INVENTORY) is not True
+
+    def adopt(self, claims: dict[str, PreparedClaim]) -> Checkpoint:
+        """Hold the devices of `claims`, save those that are prepared. Raises CheckpointDamaged, OSError."""
+        with self._locked():
+            current = self._read()
+            merged = Checkpoint(self._boot_id, {**claims, **current.claims}, extra={**current.extra, INVENTORY: True})
+            self._write(merged)
+            return merged
+
+    # Recovery of a damaged checkpoint, driven by node/recovery.py.
+
+    def last_good(self) -> Checkpoint | None:
+        """Return the checkpoint before the last one, of whatever boot; None if there is none that can be read."""
+        raw = self._files.read(self._folder / LAST_GOOD)
+        try:
+            return checkpoints.decode(raw) if raw is not None else None
+        except CheckpointDamaged:
+            return None
+
+    def specs(self) -> dict[str, ClaimRef | None]:
+        """Return the claims that have a CDI file of ours: UID -> reference, None where the file does not say."""
+        found: dict[str, ClaimRef | None] = {}
+        for name in self._files.names(self._cdi_root):
+            uid = cdi.claim_uid_of(name)
+            if uid is not None:
+                found[uid] = self._annotated(uid)
+        return found
+
+    def _annotated(self, uid: str) -> ClaimRef | None:
+        raw = self._files.read(self._spec_path(uid))
+        try:
+            parts = cdi.annotated_ref(json.loads(raw or b""))
+        except ValueError:
+            return None
+        return ClaimRef(*parts) if parts is not None and parts[2] == uid else None
+
+    def rebuild(self, claims: dict[str, PreparedClaim]) -> Checkpoint:
+        """Replace a damaged or missing checkpoint by `claims`, their CDI files in place. Raises OSError."""
+        with self._locked():
+            rebuilt = Checkpoint(self._boot_id, claims, extra={INVENTORY: True})
+            for claim in claims.values():
+                if not claim.adopted:
+                    self._write_spec(claim)
+            self._write(rebuilt)
+            self._sweep(rebuilt)
+            return rebuilt
+
+    # Inside the lock.
+
+    def _locked(self) -> contextlib.AbstractContextManager[None]:
+        return locked(self._lock_path, timeout_s=LOCK_TIMEOUT_S)
+
+    def _read(self, *, former_boot_too: bool = False) -> Checkpoint:
+        raw = self._files.read(self._folder / CHECKPOINT)
+        if raw is None:
+            for witness in (LAST_GOOD, DAMAGED):
+                if self._files.read(self._folder / witness) is not None:
+                    raise CheckpointDamaged(f"{CHECKPOINT} is gone, but {witness} tells that there was one")
+            return Checkpoint(self._boot_id)
+        try:
+            current = checkpoints.decode(raw)
+        except CheckpointDamaged:
+            self._files.rename(self._folder / CHECKPOINT, self._folder / DAMAGED)
+            self._files.sync_folder(self._folder)
+            raise
+        if current.boot_id != self._boot_id and not former_boot_too:
+            return Checkpoint(self._boot_id, extra=current.extra)
+        return current
+
+    def _write(self, checkpoint: Checkpoint) -> None:
+        write_atomically(
+            self._files,
+            self._folder / CHECKPOINT,
+            checkpoints.encode(checkpoint),
+            0o600,
+            keep=self._folder / LAST_GOOD,
+        )
+
+    def _spec_path(self, uid: str) -> Path:
+        return self._cdi_root / cdi.file_name(uid)
+
+    def _write_spec(self, claim: PreparedClaim) -> None:
+        self._files.make_folder(self._cdi_root, 0o755)
+        write_atomically(self._files, self._spec_path(claim.ref.uid), cdi.encode(cdi.spec(claim)), 0o644)
+
+    def _write_missing_spec(self, claim: PreparedClaim) -> bool:
+        if claim.adopted or self._files.read(self._spec_path(claim.ref.uid)) == cdi.encode(cdi.spec(claim)):
+            return False
+        self._write_spec(claim)
+        return True
+
+    def _sweep(self, current: Checkpoint) -> None:
+        """Remove CDI files of ours that no prepared claim has, and temporary files of processes that died."""
+        for name in self._files.names(self._cdi_root):
+            uid = cdi.claim_uid_of(name)
+            orphan = uid is not None and (uid not in current.claims or current.claims[uid].adopted)
+            leftover = name.startswith(f".{cdi.FILE_PREFIX}") and name.endswith(TEMPORARY_SUFFIX)
+            if orphan or leftover:
+                self._files.remove(self._cdi_root / name)
+                log.info("removed a left over CDI file", extra={"file": name})
+        for name in self._files.names(self._folder):
+            if name.startswith(f".{CHECKPOINT}") and name.endswith(TEMPORARY_SUFFIX):
+                self._files.remove(self._folder / name)
+
+
+class Transactions:
+    """Runs the store's blocking work in threads, once per claim at a time, whatever becomes of the callers."""
+
+    def __init__(self, store: Store, fetch: Fetch, decide: Decide) -> None:
+        self._store = store
+        self._fetch = fetch
+        self._decide = decide
+        self._running: dict[tuple[str, str], asyncio.Task[PreparedClaim | None]] = {}
+        self._order = asyncio.Lock()
+        self.claims: dict[str, PreparedClaim] = {}
+        self.damaged: str | None = None
+        self.on_change: Callable[[], None] = lambda: None
+        self.on_damage: Callable[[], None] = lambda: None
+
+    async def open(self) -> None:
+        """Read the checkpoint; a damaged one is told by `damaged` and not by an error."""
+        try:
+            self._took(await asyncio.to_thread(self._store.open))
+        except CheckpointDamaged as err:
+            self._damage(err)
+
+    async def prepare(self, ref: ClaimRef) -> PreparedClaim:
+        """Prepare one claim, or join the task that does. Raises ClaimError, OSError, ApiError."""
+        done = await self._join("prepare", ref, lambda: self._prepare(ref))
+        assert done is not None  # noqa: S101 - _prepare returns a claim or raises
+        return done
+
+    async def unprepare(self, ref: ClaimRef) -> None:
+        """Unprepare one claim; unknown is success. Needs no API server. Raises ClaimError, OSError."""
+        await self._join("unprepare", ref, lambda: self._unprepare(ref))
+
+    async def repair(self) -> list[ClaimRef]:
+        """Write missing CDI files again, and take in what another process prepared."""
+        if self.damaged is not None:
+            return []
+        async with self._order:
+            try:
+                repaired = await asyncio.to_thread(self._store.repair)
+                self._took(await asyncio.to_thread(self._store.read))
+            except CheckpointDamaged as err:
+                self._damage(err)
+                return []
+        for ref in repaired:
+            log.warning("CDI file was missing or altered; written again", extra={"claim": str(ref), "uid": ref.uid})
+        return repaired
+
+    async def rebuilt(self, claims: dict[str, PreparedClaim]) -> None:
+        """Take `claims` as what is prepared, after a damaged checkpoint. Raises OSError."""
+        async with self._order:
+            self._took(await asyncio.to_thread(self._store.rebuild, claims))
+            self.damaged = None
+
+    async def adopt(self, claims: dict[str, PreparedClaim]) -> list[PreparedClaim]:
+        """Hold the devices of claims that somebody else prepared; return those that are new. Raises OSError."""
+        async with self._order:
+            before = self.claims
+            try:
+                self._took(await asyncio.to_thread(self._store.adopt, claims))
+            except CheckpointDamaged as err:
+                self._damage(err)
+        return [claim for uid, claim in self.claims.items() if claim.adopted and uid not in before]
+
+    async def finish(self, timeout_s: float) -> None:
+        """Wait for running transactions, at most `timeout_s` seconds."""
+        if self._running:
+            await asyncio.wait(list(self._running.values()), timeout=timeout_s)
+
+    async def _join(
+        self, verb: str, ref: ClaimRef, work: Callable[[], Awaitable[PreparedClaim | None]]
+    ) -> PreparedClaim | None:
+        key = (verb, ref.uid)
+        task = self._running.get(key)
+        if task is None:
+            task = asyncio.ensure_future(work())
+            task.set_name(f"{verb} {ref}")
+            self._running[key] = task
+            task.add_done_callback(lambda done: self._forget(key, done))
+        return await asyncio.shield(task)
+
+    def _forget(self, key: tuple[str, str], done: asyncio.Task[PreparedClaim | None]) -> None:
+        self._running.pop(key, None)
+        if not done.cancelled():
+            done.exception()  # looked at, so that a caller that left does not make asyncio complain
+
+    async def _prepare(self, ref: ClaimRef) -> PreparedClaim:
+        self._refuse_while_damaged(ref)
+        try:
+            async with self._order:
+                known = await asyncio.to_thread(self._store.known, ref.uid)
+            if known is not None:
+                return known
+            claim = await self._fetch(ref)
+            async with self._order:
+                self._refuse_while_damaged(ref)
+                prepared = await asyncio.to_thread(self._store.prepare, claim, self._decide)
+        except CheckpointDamaged as err:
+            self._damage(err)
+            self._refuse_while_damaged(ref)
+            raise
+        self.claims = {**self.claims, ref.uid: prepared}
+        self.on_change()
+        return prepared
+
+    async def _unprepare(self, ref: ClaimRef) -> None:
+        async with self._order:
+            try:
+                await asyncio.to_thread(self._store.unprepare, ref.uid)
+            except CheckpointDamaged as err:
+                self._damage(err)
+            if self.damaged is not None:
+                # Answering success now could lose it: the rebuild would find the claim again.
+                raise ClaimError(f"claim {ref}: {_REBUILDING}", retryable=True)
+        self.claims = {uid: claim for uid, claim in self.claims.items() if uid != ref.uid}
+        self.on_change()
+
+    def _refuse_while_damaged(self, ref: ClaimRef) -> None:
+        if self.damaged is not None:
+            raise ClaimError(f"claim {ref}: {_REBUILDING} ({self.damaged})", retryable=True)
+
+    def _took(self, checkpoint: Checkpoint) -> None:
+        if self.claims != checkpoint.claims:
+            self.claims = dict(checkpoint.claims)
+            self.on_change()
+
+    def _damage(self, err: CheckpointDamaged) -> None:
+        if self.damaged is None:
+            log.error("the checkpoint is damaged; rebuilding it", extra={"reason": str(err)})
+            self.damaged = str(err)
+            self.on_damage()
+
+
+_REBUILDING = "the node's checkpoint was damaged and is being rebuilt; the kubelet tries again"

@@ -1,0 +1,226 @@
+"""Settings of the plugin: one table of fields, each a flag, an environment variable, a default and a unit."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from neuron_dra.errors import SettingsError
+
+SOCKET_PATH_BYTES = 107
+"""The longest path that a Unix socket can have on Linux."""
+
+
+def _setting(flag: str, env: str, default: Any, text: str, choices: tuple[str, ...] = ()) -> Any:
+    return field(default=default, metadata={"flag": flag, "env": env, "text": text, "choices": choices})
+
+
+@dataclass(frozen=True, slots=True)
+class PluginSettings:
+    """What `neuron-dra plugin` can be told. `sources` says of each field where its value came from."""
+
+    node_name: str = _setting("--node-name", "NODE_NAME", "", "name of this Node object; required")
+    pod_uid: str = _setting("--pod-uid", "POD_UID", "", "UID of this pod; makes the sockets' names its own")
+    cdi_root: str = _setting("--cdi-root", "CDI_ROOT", "/var/run/cdi", "folder of CDI specs that the runtime reads")
+    kubelet_registrar_directory_path: str = _setting(
+        "--kubelet-registrar-directory-path",
+        "KUBELET_REGISTRAR_DIRECTORY_PATH",
+        "/var/lib/kubelet/plugins_registry",
+        "folder in which the kubelet looks for plugins' sockets",
+    )
+    kubelet_plugins_directory_path: str = _setting(
+        "--kubelet-plugins-directory-path",
+        "KUBELET_PLUGINS_DIRECTORY_PATH",
+        "/var/lib/kubelet/plugins",
+        "folder of plugins' data; ours is neuron.aws.com in it",
+    )
+    kubelet_device_plugins_directory_path: str = _setting(
+        "--kubelet-device-plugins-directory-path",
+        "KUBELET_DEVICE_PLUGINS_DIRECTORY_PATH",
+        "/var/lib/kubelet/device-plugins",
+        "folder in which a Neuron device plugin would have its sockets",
+    )
+    healthcheck_address: str = _setting(
+        "--healthcheck-address", "HEALTHCHECK_ADDRESS", "0.0.0.0", "address of the gRPC health service"
+    )
+    healthcheck_port: int = _setting(
+        "--healthcheck-port", "HEALTHCHECK_PORT", 51515, "TCP port of the gRPC health service; 0 switches it off"
+    )
+    metrics_bind_address: str = _setting(
+        "--metrics-bind-address",
+        "METRICS_BIND_ADDRESS",
+        "0.0.0.0:8080",
+        "address and port of /metrics, /healthz and /readyz; empty switches them off",
+    )
+    emulation_mode: str = _setting(
+        "--emulation-mode",
+        "NEURON_DRA_DRIVER_EMULATION_MODE",
+        "",
+        "pretend to be this instance type (or trn2u), without hardware",
+    )
+    host_root: str = _setting("--host-root", "HOST_ROOT", "", "folder that holds the host's sys, dev and proc")
+    boot_id_file: str = _setting(
+        "--boot-id-file", "BOOT_ID_FILE", "/host/boot_id", "file with the host's boot id; /proc's is the second choice"
+    )
+    ultraserver_devices: str = _setting(
+        "--ultraserver-devices",
+        "ULTRASERVER_DEVICES",
+        "node",
+        "what UltraServer nodes publish: one whole-node device, or each device",
+        ("node", "devices"),
+    )
+    enable_ultraserver_operator: bool = _setting(
+        "--enable-ultraserver-operator",
+        "ENABLE_ULTRASERVER_OPERATOR",
+        False,
+        "an UltraServer operator runs in this cluster",
+    )
+    device_plugin_coexistence: str = _setting(
+        "--device-plugin-coexistence",
+        "DEVICE_PLUGIN_COEXISTENCE",
+        "refuse",
+        "with a live Neuron device plugin on the node: refuse to publish, or only warn",
+        ("refuse", "warn"),
+    )
+    kubeconfig: str = _setting("--kubeconfig", "KUBECONFIG", "", "kubeconfig file; empty means: inside a cluster")
+    kube_api_server: str = _setting(
+        "--kube-api-server", "KUBE_API_SERVER", "", "URL of an API server that wants no credentials"
+    )
+    log_format: str = _setting("--log-format", "LOG_FORMAT", "text", "form of log lines", ("text", "json"))
+    v: int = _setting("--v", "VERBOSITY", 2, "log verbosity as in klog; 4 and above is for debugging")
+    sources: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    @property
+    def data_folder(self) -> Path:
+        """Our folder below the kubelet's plugins: sockets, checkpoint and locks."""
+        return Path(self.kubelet_plugins_directory_path) / "neuron.aws.com"
+
+    @property
+    def dra_socket(self) -> Path:
+        """The socket of the DRA services; of this pod alone when its UID is known."""
+        return self.data_folder / (f"dra-{self.pod_uid}.sock" if self.pod_uid else "dra.sock")
+
+    @property
+    def registration_socket(self) -> Path:
+        """The socket that the kubelet finds in its registry."""
+        name = f"neuron.aws.com-{self.pod_uid}-reg.sock" if self.pod_uid else "neuron.aws.com-reg.sock"
+        return Path(self.kubelet_registrar_directory_path) / name
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        """Return name, value and source of every setting, for people."""
+        return [(f.name, str(getattr(self, f.name)), self.sources.get(f.name, "default")) for f in _fields()]
+
+
+def _fields() -> list[dataclasses.Field[Any]]:
+    return [f for f in dataclasses.fields(PluginSettings) if f.metadata]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add every setting's flag to `parser`."""
+    for f in _fields():
+        meta = f.metadata
+        shown = f" (default {f.default!r})" if f.default not in ("", False) else ""
+        names = [meta["flag"], "-v"] if f.name == "v" else [meta["flag"]]
+        parser.add_argument(
+            *names,
+            dest=f.name,
+            default=None,
+            nargs="?" if f.type == "bool" else None,
+            const="true" if f.type == "bool" else None,
+            metavar="|".join(meta["choices"]) or f.name.upper(),
+            help=f"{meta['text']} [{meta['env']}]{shown}",
+        )
+
+
+def go_style(arguments: Sequence[str]) -> list[str]:
+    """Return `arguments` with Go's spellings made ours: `-kubeconfig=x` is `--kubeconfig=x`, `-v=2` is `--v=2`."""
+    result = []
+    for argument in arguments:
+        if argument.startswith("-") and not argument.startswith("--") and len(argument) > 1:
+            name = argument[1:].split("=", 1)[0]
+            if len(name) > 1 or (name == "v" and "=" in argument):
+                argument = "-" + argument
+        result.append(argument)
+    return result
+
+
+def load(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> PluginSettings:
+    """Return the settings: a flag beats the environment, which beats the default.
+
+    Raises SettingsError naming each value that is malformed, missing or in contradiction with another.
+    """
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    problems = []
+    for f in _fields():
+        flag, env = f.metadata["flag"], f.metadata["env"]
+        if flags.get(f.name) is not None:
+            raw, sources[f.name], origin = flags[f.name], "flag", flag
+        elif env in environ:
+            raw, sources[f.name], origin = environ[env], "environment", env
+        else:
+            continue
+        try:
+            values[f.name] = _parse(f, raw or "")
+        except ValueError as err:
+            problems.append(f"{origin}={raw}: {err}")
+    settings = PluginSettings(**values, sources=sources)
+    problems += _contradictions(settings)
+    if problems:
+        raise SettingsError("; ".join(problems))
+    return settings
+
+
+def _parse(f: dataclasses.Field[Any], raw: str) -> Any:
+    if f.type == "bool":
+        truth = {"true": True, "1": True, "t": True, "false": False, "0": False, "f": False, "": False}
+        if raw.lower() not in truth:
+            raise ValueError("write true or false")
+        return truth[raw.lower()]
+    if f.type == "int":
+        if not raw.lstrip("-").isdigit():
+            raise ValueError("write a whole number")
+        return int(raw)
+    choices = f.metadata["choices"]
+    if choices and raw not in choices:
+        near = difflib.get_close_matches(raw, choices, n=1)
+        raise ValueError(f"write {' or '.join(choices)}" + (f"; did you mean {near[0]}?" if near else ""))
+    # The OpenShift manifests write the kubelet's folders with a slash at the end.
+    return raw.rstrip("/") if f.name.endswith(("_path", "_root")) and raw != "/" else raw
+
+
+def _contradictions(settings: PluginSettings) -> list[str]:
+    problems = []
+    if not settings.node_name:
+        problems.append("--node-name (NODE_NAME) is required: set it from spec.nodeName")
+    if (
+        settings.kubeconfig
+        and settings.kube_api_server
+        and "flag"
+        in (
+            settings.sources.get("kubeconfig"),
+            settings.sources.get("kube_api_server"),
+        )
+        and settings.sources.get("kubeconfig") == settings.sources.get("kube_api_server")
+    ):
+        problems.append("--kubeconfig and --kube-api-server name two API servers; set one")
+    if settings.emulation_mode and settings.host_root:
+        problems.append("--emulation-mode makes hardware up, --host-root says where to read it; set one")
+    if not 0 <= settings.healthcheck_port <= 65535:
+        problems.append(f"--healthcheck-port {settings.healthcheck_port} is not a port")
+    if settings.metrics_bind_address:
+        _, _, port = settings.metrics_bind_address.rpartition(":")
+        if not port.isdigit() or int(port) > 65535:
+            problems.append(f"--metrics-bind-address {settings.metrics_bind_address}: write address:port")
+    for path in (settings.dra_socket, settings.registration_socket):
+        length = len(str(path).encode())
+        if length > SOCKET_PATH_BYTES:
+            problems.append(
+                f"the socket path {path} has {length} bytes, and Linux allows {SOCKET_PATH_BYTES}; shorten the folder"
+            )
+    return problems

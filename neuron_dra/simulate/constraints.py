@@ -1,0 +1,67 @@
+"""matchAttribute and distinctAttribute, as the devices of a claim are chosen and given back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from neuron_dra.simulate.failures import AllocationError, FailureKind
+from neuron_dra.simulate.model import Claim, Constraint, Device
+
+Value = tuple[str, Any]  # the attribute's type field and value: 1 and "1" never match
+
+_COMPARABLE = frozenset({"string", "int", "bool", "version"})  # list attributes need an alpha feature
+
+
+def attribute(device: Device, name: str) -> Value | None:
+    """The device's attribute of a fully qualified name; names without domain are in the driver's."""
+    found = device.attributes.get(name)
+    if found is None:
+        domain, slash, local = name.partition("/")
+        found = device.attributes.get(local) if slash and domain == device.id.driver else None
+    return next(((kind, value) for kind, value in (found or {}).items() if value is not None), None)
+
+
+@dataclass(slots=True)
+class State:
+    """One constraint and the values of the devices chosen so far."""
+
+    constraint: Constraint
+    values: list[Value] = field(default_factory=list)
+
+    def applies(self, request: str, result_name: str) -> bool:
+        """Is a device of this request subject to it? `result_name` is "request/subrequest" where there are any."""
+        names = self.constraint.requests
+        return not names or request in names or result_name in names
+
+    def allows(self, device: Device) -> bool:
+        """May the device join? Monotone: once it may not, it may not after more devices joined."""
+        value = attribute(device, self.constraint.attribute)
+        if value is None:
+            return False
+        if not self.values:
+            return True
+        if value[0] not in _COMPARABLE:
+            return False
+        if self.constraint.kind == "matchAttribute":
+            return value == self.values[0]
+        return value not in self.values
+
+    def push(self, device: Device) -> None:
+        """Let the device join. It must be allowed."""
+        value = attribute(device, self.constraint.attribute)
+        if value is not None:
+            self.values.append(value)
+
+    def pop(self) -> None:
+        """Take back the last push."""
+        self.values.pop()
+
+
+def states(claim: Claim) -> tuple[State, ...]:
+    """Fresh states of a claim. Raises AllocationError for a kind of constraint that is unknown here."""
+    for index, constraint in enumerate(claim.constraints):
+        if not constraint.kind:
+            message = f"claim {claim}, constraint #{index}: empty constraint (unsupported constraint type?)"
+            raise AllocationError(FailureKind.POD_ERROR, message)
+    return tuple(State(constraint) for constraint in claim.constraints)

@@ -1,0 +1,301 @@
+"""The parts of Kubernetes objects that placement depends on, decoded from resource.k8s.io/v1 dictionaries.
+
+Decoding is lenient: what the API server has admitted is not validated again, unknown fields are ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+Wire = Mapping[str, Any]
+
+
+class DeviceId(NamedTuple):
+    """What identifies a device in the cluster."""
+
+    driver: str
+    pool: str
+    device: str
+
+    def __str__(self) -> str:
+        return "/".join(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Taint:
+    """A taint of a device or a node."""
+
+    key: str
+    value: str
+    effect: str
+
+
+@dataclass(frozen=True, slots=True)
+class Toleration:
+    """A toleration of a request or a pod; an empty key with Exists tolerates everything."""
+
+    key: str
+    operator: str
+    value: str
+    effect: str
+
+    def tolerates(self, taint: Taint) -> bool:
+        """True when this one covers the taint."""
+        if self.effect not in ("", taint.effect) or self.key not in ("", taint.key):
+            return False
+        return self.operator == "Exists" or (self.operator in ("", "Equal") and self.value == taint.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Which nodes reach a slice or a device; `selector` is a core/v1 NodeSelector."""
+
+    node_name: str = ""
+    all_nodes: bool = False
+    selector: Wire | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Device:
+    """A published device. `key` is equal for devices that no selector can tell apart."""
+
+    id: DeviceId
+    attributes: Mapping[str, Wire]
+    capacity: Mapping[str, str]
+    key: object
+    taints: tuple[Taint, ...]
+    where: Where  # of the device, where its slice selects nodes per device; else of the slice
+    per_device_nodes: bool
+    binds_to_node: bool
+    binding: Wire  # bindingConditions and bindingFailureConditions, as published
+    unsupported: str  # why this device cannot be judged here; empty when it can
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Slice:
+    """A ResourceSlice."""
+
+    name: str
+    driver: str
+    pool: str
+    generation: int
+    slice_count: int
+    where: Where
+    per_device_nodes: bool
+    has_counters: bool
+    compatibility_groups: bool
+    devices: tuple[Device, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node as the scheduler sees it."""
+
+    name: str
+    labels: Mapping[str, str]
+    taints: tuple[Taint, ...] = ()
+    unschedulable: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Alternative:
+    """What one request (`name` empty) or one subrequest of it asks for."""
+
+    name: str
+    class_name: str
+    selectors: tuple[str | None, ...]  # None: a kind of selector that is not CEL
+    mode: str
+    count: int
+    admin_access: bool
+    tolerations: tuple[Toleration, ...]
+    wire_tolerations: tuple[Wire, ...]
+    unsupported: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Request:
+    """A request: one alternative, or with `prioritized` the subrequests in their order."""
+
+    name: str
+    alternatives: tuple[Alternative, ...]
+    prioritized: bool
+
+    def result_name(self, alternative: Alternative) -> str:
+        """How allocation results name it."""
+        return f"{self.name}/{alternative.name}" if self.prioritized else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """`kind` is matchAttribute, distinctAttribute, or empty for one that is newer than this code."""
+
+    kind: str
+    attribute: str
+    requests: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Claim:
+    """A ResourceClaim; `allocation` is status.allocation as it is."""
+
+    namespace: str
+    name: str
+    requests: tuple[Request, ...]
+    constraints: tuple[Constraint, ...]
+    config: tuple[Wire, ...]
+    allocation: Wire | None
+    reserved_for: int
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceClass:
+    """A DeviceClass."""
+
+    name: str
+    selectors: tuple[str | None, ...]
+    config: tuple[Wire, ...]
+
+
+def taints(items: Iterable[Wire] | None) -> tuple[Taint, ...]:
+    """Decode taints of a node or a device."""
+    return tuple(Taint(t.get("key", ""), t.get("value") or "", t.get("effect", "")) for t in items or ())
+
+
+def tolerations(items: Iterable[Wire] | None) -> tuple[Toleration, ...]:
+    """Decode tolerations of a pod or a request."""
+    return tuple(
+        Toleration(t.get("key") or "", t.get("operator") or "", t.get("value") or "", t.get("effect") or "")
+        for t in items or ()
+    )
+
+
+def node(wire: Wire) -> Node:
+    """Decode a core/v1 Node."""
+    spec = wire.get("spec") or {}
+    meta = wire["metadata"]
+    return Node(meta["name"], meta.get("labels") or {}, taints(spec.get("taints")), bool(spec.get("unschedulable")))
+
+
+def device_class(wire: Wire) -> DeviceClass:
+    """Decode a DeviceClass."""
+    spec = wire.get("spec") or {}
+    return DeviceClass(wire["metadata"]["name"], _selectors(spec), tuple(spec.get("config") or ()))
+
+
+def claim(wire: Wire) -> Claim:
+    """Decode a ResourceClaim."""
+    devices = (wire.get("spec") or {}).get("devices") or {}
+    status = wire.get("status") or {}
+    return Claim(
+        namespace=wire["metadata"].get("namespace") or "default",
+        name=wire["metadata"]["name"],
+        requests=tuple(_request(request) for request in devices.get("requests") or ()),
+        constraints=tuple(_constraint(constraint) for constraint in devices.get("constraints") or ()),
+        config=tuple(devices.get("config") or ()),
+        allocation=status.get("allocation"),
+        reserved_for=len(status.get("reservedFor") or ()),
+    )
+
+
+def resource_slice(wire: Wire) -> Slice:
+    """Decode a ResourceSlice."""
+    spec = wire["spec"]
+    pool = spec["pool"]
+    per_device = bool(spec.get("perDeviceNodeSelection"))
+    where = _where(spec)
+    devices = tuple(
+        _device(device, spec["driver"], pool["name"], _where(device) if per_device else where, per_device)
+        for device in spec.get("devices") or ()
+    )
+    return Slice(
+        name=wire["metadata"]["name"],
+        driver=spec["driver"],
+        pool=pool["name"],
+        generation=int(pool.get("generation") or 0),
+        slice_count=int(pool["resourceSliceCount"]),
+        where=where,
+        per_device_nodes=per_device,
+        has_counters=bool(spec.get("sharedCounters")),
+        compatibility_groups=any(device.get("compatibilityGroups") for device in spec.get("devices") or ()),
+        devices=devices,
+    )
+
+
+def _where(wire: Wire) -> Where:
+    return Where(wire.get("nodeName") or "", bool(wire.get("allNodes")), wire.get("nodeSelector"))
+
+
+def _device(wire: Wire, driver: str, pool: str, where: Where, per_device: bool) -> Device:
+    attributes = wire.get("attributes") or {}
+    capacity = {name: str(entry.get("value", "0")) for name, entry in (wire.get("capacity") or {}).items()}
+    name = wire["name"]
+    return Device(
+        id=DeviceId(driver, pool, name),
+        attributes=attributes,
+        capacity=capacity,
+        key=(driver, _frozen(attributes), _frozen(capacity)),
+        taints=taints(wire.get("taints")),
+        where=where,
+        per_device_nodes=per_device,
+        binds_to_node=bool(wire.get("bindsToNode")),
+        binding={k: wire[k] for k in ("bindingConditions", "bindingFailureConditions") if wire.get(k)},
+        unsupported=_unsupported_device(wire, name),
+    )
+
+
+def _unsupported_device(wire: Wire, name: str) -> str:
+    if wire.get("consumesCounters"):
+        return f"device {name} consumes shared counters, which is not supported here"
+    if wire.get("allowMultipleAllocations"):
+        return f"device {name} allows multiple allocations (consumable capacity), which is not supported here"
+    return ""
+
+
+def _frozen(value: Any) -> object:
+    if isinstance(value, Mapping):
+        return tuple((key, _frozen(value[key])) for key in sorted(value))
+    if isinstance(value, list | tuple):
+        return tuple(_frozen(item) for item in value)
+    return (type(value).__name__, value)  # 1 and true are equal in Python, and not in CEL
+
+
+def _selectors(wire: Wire) -> tuple[str | None, ...]:
+    return tuple((selector.get("cel") or {}).get("expression") for selector in wire.get("selectors") or ())
+
+
+def _request(wire: Wire) -> Request:
+    if wire.get("firstAvailable"):
+        return Request(wire["name"], tuple(_alternative(sub, sub["name"]) for sub in wire["firstAvailable"]), True)
+    return Request(wire["name"], (_alternative(wire.get("exactly") or {}, ""),), False)
+
+
+def _alternative(wire: Wire, name: str) -> Alternative:
+    unsupported = ""
+    if wire.get("capacity"):
+        unsupported = "capacity requests (consumable capacity) are not supported here"
+    if wire.get("derivedAttributes"):
+        unsupported = "derived attributes are not supported here"
+    return Alternative(
+        name=name,
+        class_name=wire.get("deviceClassName") or "",
+        selectors=_selectors(wire),
+        mode=wire.get("allocationMode") or "ExactCount",
+        count=int(wire.get("count") or 1),
+        admin_access=bool(wire.get("adminAccess")),
+        tolerations=tolerations(wire.get("tolerations")),
+        wire_tolerations=tuple(wire.get("tolerations") or ()),
+        unsupported=unsupported,
+    )
+
+
+def _constraint(wire: Wire) -> Constraint:
+    requests = frozenset(wire.get("requests") or ())
+    for kind in ("matchAttribute", "distinctAttribute"):
+        if wire.get(kind):
+            return Constraint(kind, wire[kind], requests)
+    return Constraint("", "", requests)

@@ -1,0 +1,80 @@
+"""Does a node fit: core/v1 NodeSelectors, and what a pod demands of its node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from neuron_dra.simulate import model
+from neuron_dra.simulate.model import Node, Where, Wire
+
+
+def reaches(where: Where, node: Node) -> bool:
+    """True when a slice or device with this node selection is for the node."""
+    if where.node_name:
+        return where.node_name == node.name
+    return where.all_nodes or (where.selector is not None and matches(where.selector, node))
+
+
+def matches(selector: Wire, node: Node) -> bool:
+    """A NodeSelector: any of its terms, each of them wholly; an empty term matches nothing."""
+    return any(_term(term, node) for term in selector.get("nodeSelectorTerms") or ())
+
+
+def _term(term: Wire, node: Node) -> bool:
+    expressions, fields = term.get("matchExpressions") or (), term.get("matchFields") or ()
+    if not expressions and not fields:
+        return False
+    own_fields = {"metadata.name": node.name}
+    return all(_requirement(item, node.labels) for item in expressions) and all(
+        _requirement(item, own_fields) for item in fields
+    )
+
+
+def _requirement(requirement: Wire, labels: Mapping[str, str]) -> bool:
+    value, values = labels.get(requirement["key"]), requirement.get("values") or ()
+    match requirement.get("operator"):
+        case "In":
+            return value in values
+        case "NotIn":
+            return value not in values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case "Gt":
+            return _number(value) is not None and any(_number(value) > _number(limit) for limit in values)
+        case "Lt":
+            return _number(value) is not None and any(_number(value) < _number(limit) for limit in values)
+    return False
+
+
+def _number(text: str | None) -> Any:
+    try:
+        return int(text or "")
+    except ValueError:
+        return None
+
+
+def objection(pod: Wire, node: Node) -> str:
+    """Why the pod may not run on the node, in the scheduler's words; empty when it may. Claims are not looked at."""
+    spec = pod.get("spec") or {}
+    if spec.get("nodeName") and spec["nodeName"] != node.name:
+        return "node(s) didn't match the requested node name"
+    tolerations = model.tolerations(spec.get("tolerations"))
+    marks = node.taints
+    if node.unschedulable:
+        marks = (*marks, model.Taint("node.kubernetes.io/unschedulable", "", "NoSchedule"))
+    for taint in marks:
+        if taint.effect in ("NoSchedule", "NoExecute") and not any(t.tolerates(taint) for t in tolerations):
+            return (
+                "node(s) were unschedulable" if node.unschedulable else f"node(s) had untolerated taint {{{taint.key}}}"
+            )
+    if any(node.labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()):
+        return "node(s) didn't match Pod's node affinity/selector"
+    affinity = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    )
+    if affinity is not None and not matches(affinity, node):
+        return "node(s) didn't match Pod's node affinity/selector"
+    return ""

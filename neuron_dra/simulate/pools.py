@@ -1,0 +1,86 @@
+"""Resource pools as one node sees them.
+
+Source: dynamic-resource-allocation/structured, GatherPools. A pool counts only in its newest generation; it is
+incomplete while slices of that generation are missing, and invalid when a device name occurs twice.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from neuron_dra.simulate import model, nodes
+from neuron_dra.simulate.model import Device, Node, Slice, Wire
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """The devices of a pool that the node reaches, in the order in which they are tried."""
+
+    driver: str
+    name: str
+    devices: tuple[Device, ...] = ()
+    incomplete: bool = False
+    invalid: str = ""
+
+    @property
+    def usable(self) -> bool:
+        """May devices be taken from it?"""
+        return not (self.incomplete or self.invalid)
+
+
+class Inventory:
+    """All slices of a cluster, decoded once and indexed by node."""
+
+    def __init__(self, slices: Iterable[Wire]) -> None:
+        self._of_node: dict[str, list[Slice]] = defaultdict(list)
+        self._shared: list[Slice] = []
+        self._of_pool: dict[tuple[str, str], list[Slice]] = defaultdict(list)
+        for wire in slices:
+            decoded = model.resource_slice(wire)
+            home = self._of_node[decoded.where.node_name] if decoded.where.node_name else self._shared
+            home.append(decoded)
+            self._of_pool[decoded.driver, decoded.pool].append(decoded)
+
+    def pools(self, node: Node) -> tuple[Pool, ...]:
+        """The pools that the node reaches, sorted by driver and name; those with binding conditions come last."""
+        newest: dict[tuple[str, str], list[Slice]] = {}
+        for candidate in (*self._of_node.get(node.name, ()), *self._shared):
+            if candidate.compatibility_groups or not _relevant(candidate, node):
+                continue
+            key = (candidate.driver, candidate.pool)
+            known = newest.get(key)
+            if known is None or candidate.generation > known[0].generation:
+                newest[key] = [candidate]
+            elif candidate.generation == known[0].generation:
+                known.append(candidate)
+        found = [self._pool(key, slices) for key, slices in newest.items()]
+        return tuple(sorted((pool for pool in found if pool is not None), key=_order))
+
+    def _pool(self, key: tuple[str, str], slices: list[Slice]) -> Pool | None:
+        generation, wanted = slices[0].generation, slices[0].slice_count
+        if len(slices) != wanted:
+            everywhere = self._of_pool[key]
+            if any(other.generation > generation for other in everywhere):
+                return None  # the driver is replacing this generation
+            same = [s for s in everywhere if s.generation == generation and not s.compatibility_groups]
+            if len(same) != wanted:
+                return Pool(*key, incomplete=True)
+        slices.sort(key=lambda s: s.name)
+        devices = tuple(device for s in slices if not s.has_counters for device in s.devices)
+        names = [device.id.device for device in devices]
+        twice = next((name for name in names if names.count(name) > 1), "") if len(set(names)) < len(names) else ""
+        if twice:
+            return Pool(*key, invalid=f"the device name {twice} occurs more than once")
+        return Pool(*key, devices=devices)
+
+
+def _relevant(candidate: Slice, node: Node) -> bool:
+    if candidate.per_device_nodes:
+        return any(nodes.reaches(device.where, node) for device in candidate.devices)
+    return nodes.reaches(candidate.where, node)
+
+
+def _order(pool: Pool) -> tuple[bool, str, str]:
+    return (any(device.binding for device in pool.devices), pool.driver, pool.name)

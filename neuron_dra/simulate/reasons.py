@@ -1,0 +1,81 @@
+"""Why a node has no solution, in sentences: per request, what matches, what is free, and what the constraints leave."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence, Set
+
+from neuron_dra.simulate import constraints
+from neuron_dra.simulate.failures import AllocationError
+from neuron_dra.simulate.model import Device, DeviceId
+from neuron_dra.simulate.pools import Pool
+from neuron_dra.simulate.requests import Matcher, Need
+
+
+def explain(
+    needs: Sequence[Sequence[Sequence[Need]]], pools: Sequence[Pool], in_use: Set[DeviceId], matcher: Matcher
+) -> tuple[str, ...]:
+    """One sentence per alternative that is short of devices by itself; one in general where only the sum is."""
+    found = [
+        sentence
+        for claim in needs
+        for alternatives in claim
+        for need in alternatives
+        if (sentence := _shortage(need, pools, in_use, matcher))
+    ]
+    if found:
+        return tuple(found)
+    return ("each request could be satisfied alone, but not all of them together",)
+
+
+def _shortage(need: Need, pools: Sequence[Pool], in_use: Set[DeviceId], matcher: Matcher) -> str:
+    devices = [device for pool in pools if pool.usable for device in pool.devices]
+    try:
+        matching = [d for d in devices if matcher.matches(need.claim, need.alternative, need.device_class, d)]
+    except AllocationError as err:
+        return str(err)
+    admin = need.alternative.admin_access
+    used = [] if admin else [device for device in matching if device.id in in_use]
+    tainted = [device for device in matching if device not in used and need.blocking_taint(device) is not None]
+    free = [device for device in matching if device not in used and device not in tainted]
+    wanted = "all devices" if need.all_devices is not None else _count(need.count, "device")
+    head = f"request {need.result_name} wants {wanted}"
+    if not matching:
+        return f"{head}: {_none_match(devices, pools)}"
+    amount = f"{len(matching)} of {len(devices)} match" if len(matching) < len(devices) else f"{len(matching)} match"
+    if used:
+        amount += f", {len(used)} in use"
+    if tainted:
+        taint = need.blocking_taint(tainted[0])
+        amount += f", {len(tainted)} tainted{f' ({taint.key})' if taint else ''}"
+    if len(free) < need.count:
+        return f"{head}: {amount}"
+    for state in constraints.states(need.claim):
+        if state.applies(need.request.name, need.result_name):
+            together = _together(state, free)
+            if together < need.count:
+                what = "the same" if state.constraint.kind == "matchAttribute" else "different"
+                return (
+                    f"{head} with {what} {state.constraint.attribute}: {amount}, at most {together} together are free"
+                )
+    return ""
+
+
+def _none_match(devices: Sequence[Device], pools: Sequence[Pool]) -> str:
+    unusable = [f"{pool.driver}/{pool.name}" for pool in pools if not pool.usable]
+    if unusable:
+        return f"no device matches, and the pool {unusable[0]} is being updated or invalid"
+    return (
+        f"none of the node's {_count(len(devices), 'device')} matches" if devices else "the node publishes no devices"
+    )
+
+
+def _together(state: constraints.State, free: Sequence[Device]) -> int:
+    values = Counter(value for d in free if (value := constraints.attribute(d, state.constraint.attribute)) is not None)
+    if state.constraint.kind == "matchAttribute":
+        return max(values.values(), default=0)
+    return len(values)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

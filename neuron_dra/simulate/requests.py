@@ -1,0 +1,132 @@
+"""What the claims of one pod need on one node: classes looked up, selectors ready, "all devices" counted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from neuron_dra.simulate import nodes, selectors
+from neuron_dra.simulate.failures import AllocationError, FailureKind
+from neuron_dra.simulate.model import Alternative, Claim, Device, DeviceClass, Node, Request, Taint
+from neuron_dra.simulate.pools import Pool
+
+MAX_RESULTS: Final = 32  # devices of one claim; resource.k8s.io/v1 AllocationResultsMaxSize
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Need:
+    """One alternative of one request, ready to be searched for."""
+
+    claim: Claim
+    request: Request
+    alternative: Alternative
+    device_class: DeviceClass
+    count: int
+    all_devices: tuple[Device, ...] | None  # of allocationMode All
+
+    @property
+    def result_name(self) -> str:
+        """How allocation results name it."""
+        return self.request.result_name(self.alternative)
+
+    def blocking_taint(self, device: Device) -> Taint | None:
+        """The taint that keeps the device from this request; None when all are tolerated or without effect."""
+        for taint in device.taints:
+            if taint.effect in ("NoSchedule", "NoExecute") and not any(
+                toleration.tolerates(taint) for toleration in self.alternative.tolerations
+            ):
+                return taint
+        return None
+
+
+class Matcher:
+    """Answers "does this device fit this request" on one node, once each."""
+
+    def __init__(self, node: Node, memo: selectors.Selectors) -> None:
+        self._node = node
+        self._memo = memo
+        self._known: dict[tuple[int, int], bool] = {}
+
+    def matches(self, claim: Claim, alternative: Alternative, device_class: DeviceClass, device: Device) -> bool:
+        """Class, then request, then the device's own node selection. Raises AllocationError."""
+        key = (id(alternative), id(device))  # both live as long as the search
+        known = self._known.get(key)
+        if known is None:
+            known = (
+                self._all(f"class {device_class.name}", device_class.selectors, device)
+                and self._all(f"claim {claim}", alternative.selectors, device)
+                and (not device.per_device_nodes or nodes.reaches(device.where, self._node))
+            )
+            if known and device.unsupported:
+                raise AllocationError(FailureKind.UNSUPPORTED, device.unsupported)
+            self._known[key] = known
+        return known
+
+    def _all(self, owner: str, expressions: Sequence[str | None], device: Device) -> bool:
+        for index, expression in enumerate(expressions):
+            if expression is None:
+                message = f"{owner}: selector #{index}: CEL expression empty (unsupported selector type?)"
+                raise AllocationError(FailureKind.POD_ERROR, message)
+            value = partial(selectors.device_value, device.id.driver, device.attributes, device.capacity)
+            try:
+                if not self._memo.matches(expression, device.key, value):
+                    return False
+            except selectors.CompileError as err:
+                message = f"{owner}: selector #{index}: CEL compile error: {err}"
+                raise AllocationError(FailureKind.POD_ERROR, message) from err
+            except selectors.EvaluationError as err:
+                message = f"{owner}: selector #{index} on device {device.id}: CEL runtime error: {err}"
+                raise AllocationError(FailureKind.POD_ERROR, message) from err
+            except selectors.UnsupportedError as err:
+                raise AllocationError(FailureKind.UNSUPPORTED, f"{owner}: selector #{index}: {err}") from err
+        return True
+
+
+def needs(
+    claim: Claim, classes: Mapping[str, DeviceClass], pools: Sequence[Pool], matcher: Matcher
+) -> tuple[tuple[Need, ...], ...]:
+    """Per request its alternatives. Raises AllocationError when the claim can not be allocated at all."""
+    found = tuple(
+        tuple(_need(claim, request, alternative, classes, pools, matcher) for alternative in request.alternatives)
+        for request in claim.requests
+    )
+    least = sum(min(need.count for need in alternatives) for alternatives in found)
+    if least > MAX_RESULTS:
+        message = f"claim {claim}: number of requested devices {least} exceeds the claim limit of {MAX_RESULTS}"
+        raise AllocationError(FailureKind.POD_ERROR, message)
+    return found
+
+
+def _need(
+    claim: Claim,
+    request: Request,
+    alternative: Alternative,
+    classes: Mapping[str, DeviceClass],
+    pools: Sequence[Pool],
+    matcher: Matcher,
+) -> Need:
+    where = f"claim {claim}, request {request.result_name(alternative)}"
+    if alternative.unsupported:
+        raise AllocationError(FailureKind.UNSUPPORTED, f"{where}: {alternative.unsupported}")
+    if None in alternative.selectors:
+        raise AllocationError(FailureKind.POD_ERROR, f"{where}: CEL expression empty (unsupported selector type?)")
+    device_class = classes.get(alternative.class_name)
+    if device_class is None:
+        message = (
+            f"{where}: could not retrieve device class {alternative.class_name!r}: create it, or name one that exists"
+        )
+        raise AllocationError(FailureKind.POD_ERROR, message)
+    if alternative.mode == "ExactCount":
+        return Need(claim, request, alternative, device_class, alternative.count, None)
+    if alternative.mode != "All":
+        raise AllocationError(FailureKind.POD_ERROR, f"{where}: unsupported count mode {alternative.mode}")
+    devices: list[Device] = []
+    for pool in pools:
+        if not pool.usable:
+            state = "currently being updated" if pool.incomplete else f"currently invalid ({pool.invalid})"
+            message = f"{where}: asks for all devices, but resource pool {pool.driver}/{pool.name} is {state}"
+            raise AllocationError(FailureKind.NODE_ERROR, message)
+        devices += [device for device in pool.devices if matcher.matches(claim, alternative, device_class, device)]
+    return Need(claim, request, alternative, device_class, len(devices), tuple(devices))

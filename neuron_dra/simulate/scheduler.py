@@ -1,0 +1,106 @@
+"""Where would a pod run? The part of kube-scheduler that concerns claims, and the plain node checks.
+
+Pure. Nodes are tried in the order given; the first one that fits and needs the fewest steps down the firstAvailable
+lists wins. CPU, memory, ports, spreading and preemption are not modelled.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from neuron_dra.simulate import allocator, model, nodes
+from neuron_dra.simulate.failures import Failure, FailureKind
+from neuron_dra.simulate.model import Claim, DeviceId, Node, Wire
+from neuron_dra.simulate.pools import Inventory
+from neuron_dra.simulate.selectors import Selectors
+
+MAX_CONSUMERS: Final = 256  # pods that may share one claim; resource.k8s.io/v1 ResourceClaimReservedForMaxSize
+CANNOT_ALLOCATE: Final = "cannot allocate all claims"
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The pod's node, and the new status.allocation of each claim that had none, by claim name."""
+
+    node: str
+    allocations: Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Unschedulable:
+    """Why the pod waits. `message` is what kube-scheduler's event says; `reasons` say more, per node.
+
+    `error` is set when no node could help: a selector that fails, a class that is missing.
+    """
+
+    message: str
+    reasons: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    error: bool = False
+
+
+def schedule(
+    pod: Wire,
+    claims: Sequence[Wire],
+    cluster_nodes: Iterable[Wire],
+    slices: Iterable[Wire] | Inventory,
+    classes: Iterable[Wire],
+    in_use: Set[DeviceId],
+    memo: Selectors | None = None,
+) -> Placement | Unschedulable:
+    """Place one pod. `claims` are those of the pod, in its order; `in_use` as `allocator.devices_in_use` says."""
+    inventory = slices if isinstance(slices, Inventory) else Inventory(slices)
+    known_classes = {wire["metadata"]["name"]: model.device_class(wire) for wire in classes}
+    wanted = [model.claim(wire) for wire in claims]
+    memo = memo or Selectors()
+    best: tuple[int, Placement] | None = None
+    short: Counter[str] = Counter()
+    reasons: dict[str, tuple[str, ...]] = {}
+    candidates = [model.node(wire) for wire in cluster_nodes]
+    for node in candidates:
+        objection = nodes.objection(pod, node) or _unreachable(wanted, node)
+        if objection:
+            short[objection] += 1
+            reasons[node.name] = (objection,)
+            continue
+        missing = [claim for claim in wanted if claim.allocation is None]
+        outcome = allocator.allocate(node, missing, inventory, known_classes, in_use, memo)
+        if isinstance(outcome, Failure):
+            if outcome.kind in (FailureKind.POD_ERROR, FailureKind.UNSUPPORTED):
+                return Unschedulable(outcome.reasons[0], {node.name: outcome.reasons}, error=True)
+            short[_short(outcome)] += 1
+            reasons[node.name] = outcome.reasons
+            continue
+        if best is None or outcome.alternatives < best[0]:
+            names = (claim.name for claim in missing)
+            best = (outcome.alternatives, Placement(node.name, dict(zip(names, outcome.allocations, strict=True))))
+    if best is not None:
+        return best[1]
+    return Unschedulable(message(len(candidates), short), reasons)
+
+
+def message(total: int, short: Mapping[str, int]) -> str:
+    """kube-scheduler's sentence: "0/2 nodes are available: 2 cannot allocate all claims." """
+    if not total:
+        return "no nodes available to schedule pods"
+    parts = sorted(f"{number} {reason}" for reason, number in short.items())
+    return f"0/{total} nodes are available: {', '.join(parts)}."
+
+
+def _short(failure: Failure) -> str:
+    return CANNOT_ALLOCATE if failure.kind is FailureKind.NO_SOLUTION else failure.reasons[0]
+
+
+def _unreachable(claims: Sequence[Claim], node: Node) -> str:
+    """Why claims that are allocated already keep the pod from the node; empty when they do not."""
+    for claim in claims:
+        if claim.allocation is None:
+            continue
+        selector = claim.allocation.get("nodeSelector")
+        if selector is not None and not nodes.matches(selector, node):
+            return "resourceclaim not available on the node"
+        if claim.reserved_for >= MAX_CONSUMERS:
+            return f"resourceclaim {claim} is in use by {MAX_CONSUMERS} pods, the most that may share one"
+    return ""

@@ -1,0 +1,195 @@
+"""The search for devices: depth first, first fit, in published order, with full backtracking.
+
+It finds what the scheduler's allocator finds (dynamic-resource-allocation/structured, "incubating"), and not merely as
+good a solution. Branches are cut only where that allocator finds nothing either; what it would evaluate there is
+evaluated before, so that a selector which fails on a device fails here too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+from typing import Final
+
+from neuron_dra.simulate import constraints
+from neuron_dra.simulate.failures import AllocationError, FailureKind
+from neuron_dra.simulate.model import Device, DeviceId
+from neuron_dra.simulate.pools import Pool
+from neuron_dra.simulate.requests import MAX_RESULTS, Matcher, Need
+
+MAX_STEPS: Final = 100_000  # devices tried on one node; the real scheduler stops after 10 s instead
+
+
+class _Hopeless(Exception):
+    """A request that no choice of the others can satisfy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """One allocated device, and for which request."""
+
+    need: Need
+    device: Device
+
+
+class Search:
+    """One attempt on one node."""
+
+    def __init__(
+        self,
+        needs: Sequence[Sequence[Sequence[Need]]],  # per claim, per request, its alternatives
+        pools: Sequence[Pool],
+        in_use: Set[DeviceId],
+        matcher: Matcher,
+    ) -> None:
+        self._needs = needs
+        self._devices = [device for pool in pools if pool.usable for device in pool.devices]
+        self._in_use = in_use
+        self._matcher = matcher
+        claims = [requests[0][0].claim if requests else None for requests in needs]
+        self._constraints = [constraints.states(claim) if claim else () for claim in claims]
+        self._picks: list[list[Pick]] = [[] for _ in needs]
+        self._taken: dict[DeviceId, set[int]] = {}  # by which claims of this attempt
+        self._steps = 0
+
+    def run(self) -> list[list[Pick]] | None:
+        """The picks per claim, or None when there is no solution. Raises AllocationError."""
+        try:
+            return self._picks if self._claim(0) else None
+        except _Hopeless:
+            return None
+
+    def _claim(self, index: int) -> bool:
+        return index == len(self._needs) or self._request(index, 0)
+
+    def _request(self, claim: int, index: int) -> bool:
+        requests = self._needs[claim]
+        if index == len(requests):
+            return self._claim(claim + 1)
+        hopeless = 0
+        for need in requests[index]:
+            try:
+                found = (
+                    self._all(claim, index, need, 0)
+                    if need.all_devices is not None
+                    else self._start(claim, index, need)
+                )
+            except _Hopeless:
+                self._evaluate(need)
+                hopeless += 1
+                continue
+            if found:
+                return True
+        if hopeless == len(requests[index]):
+            raise _Hopeless
+        return False
+
+    def _start(self, claim: int, request: int, need: Need) -> bool:
+        if not self._hope(need):
+            raise _Hopeless
+        return self._fill(claim, request, need, 0, 0)
+
+    def _hope(self, need: Need) -> bool:
+        """Are there enough devices if all other requests took none?"""
+        left = need.count
+        for device in self._devices:
+            if left == 0:
+                break
+            free = need.alternative.admin_access or device.id not in self._in_use
+            if free and self._matches(need, device) and need.blocking_taint(device) is None:
+                left -= 1
+        return left == 0
+
+    def _evaluate(self, need: Need) -> None:
+        """Evaluate what the full search would: a selector that fails on any free device fails the pod."""
+        for device in self._devices:
+            if need.alternative.admin_access or device.id not in self._in_use:
+                self._matches(need, device)
+
+    def _matches(self, need: Need, device: Device) -> bool:
+        return self._matcher.matches(need.claim, need.alternative, need.device_class, device)
+
+    def _fill(self, claim: int, request: int, need: Need, have: int, start: int) -> bool:
+        """Choose the devices of an ExactCount request from position `start` on; `have` of them are chosen."""
+        if have == need.count:
+            return self._request(claim, request + 1)
+        if len(self._picks[claim]) + need.count - have > MAX_RESULTS or not self._enough(claim, need, have, start):
+            return False
+        for position in range(start, len(self._devices)):
+            device = self._devices[position]
+            if not self._fits(claim, need, device):
+                continue
+            self._take(claim, need, device)
+            if self._fill(claim, request, need, have + 1, position + 1):
+                return True
+            self._give_back(claim, need, device)
+        return False
+
+    def _enough(self, claim: int, need: Need, have: int, start: int) -> bool:
+        left = need.count - have
+        for position in range(start, len(self._devices)):
+            if left == 0:
+                break
+            left -= self._fits(claim, need, self._devices[position])
+        return left == 0
+
+    def _fits(self, claim: int, need: Need, device: Device) -> bool:
+        self._steps += 1
+        if self._steps > MAX_STEPS:
+            message = f"gave up after trying {MAX_STEPS} devices; constraints that leave less choice make it possible"
+            raise AllocationError(FailureKind.GAVE_UP, message)
+        return (
+            self._free(claim, need, device)
+            and self._matches(need, device)
+            and need.blocking_taint(device) is None
+            and self._allowed(claim, need, device)
+        )
+
+    def _free(self, claim: int, need: Need, device: Device) -> bool:
+        holders = self._taken.get(device.id)
+        if need.alternative.admin_access:
+            return not holders or claim not in holders
+        return not holders and device.id not in self._in_use
+
+    def _allowed(self, claim: int, need: Need, device: Device) -> bool:
+        return all(state.allows(device) for state in self._states(claim, need))
+
+    def _states(self, claim: int, need: Need) -> list[constraints.State]:
+        name, result_name = need.request.name, need.result_name
+        return [state for state in self._constraints[claim] if state.applies(name, result_name)]
+
+    def _take(self, claim: int, need: Need, device: Device) -> None:
+        for state in self._states(claim, need):
+            state.push(device)
+        self._taken.setdefault(device.id, set()).add(claim)
+        self._picks[claim].append(Pick(need, device))
+
+    def _give_back(self, claim: int, need: Need, device: Device) -> None:
+        for state in self._states(claim, need):
+            state.pop()
+        self._taken[device.id].discard(claim)
+        self._picks[claim].pop()
+
+    def _all(self, claim: int, request: int, need: Need, index: int) -> bool:
+        """Take every device of an All request, in order; there is only this one way."""
+        devices = need.all_devices or ()
+        if not devices:
+            return False
+        if index == len(devices):
+            return self._request(claim, request + 1)
+        if len(self._picks[claim]) + len(devices) - index > MAX_RESULTS:
+            return False
+        device = devices[index]
+        if not self._free(claim, need, device) or need.blocking_taint(device) is not None:
+            return False
+        if not self._allowed(claim, need, device):
+            message = (
+                f"claim {need.claim}, request {need.result_name}: cannot add device {device.id} "
+                "because a claim constraint would not be satisfied"
+            )
+            raise AllocationError(FailureKind.POD_ERROR, message)
+        self._take(claim, need, device)
+        if self._all(claim, request, need, index + 1):
+            return True
+        self._give_back(claim, need, device)
+        return False

@@ -1,0 +1,448 @@
+"""Structured allocation on one node: the families of Kubernetes' allocator table that the product can meet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from neuron_dra.simulate import allocator, model
+from neuron_dra.simulate.failures import Failure, FailureKind
+from neuron_dra.simulate.pools import Inventory
+
+Wire = dict[str, Any]
+DRIVER = "neuron.aws.com"
+A = f"device.attributes['{DRIVER}']"
+GROUP4 = "resource.aws.com/devicegroup4_id"
+
+
+def device(index: int, **more: Any) -> Wire:
+    attributes = {
+        "deviceId": {"int": index},
+        "instanceType": {"string": "trn2.48xlarge"},
+        "topology_x": {"int": index // 4},
+        "draDriverVersion": {"version": "1.0.0"},
+        GROUP4: {"string": f"group-{index // 4}"},
+        "resource.aws.com/devicegroup8_id": {"string": f"group-{index // 8}"},
+    }
+    return {"name": f"neuron-device-{index}", "attributes": attributes, **more}
+
+
+def slice_of(devices: list[Wire], node: str = "a", driver: str = DRIVER, **spec: Any) -> Wire:
+    pool = {"name": spec.pop("pool", node), "generation": 1, "resourceSliceCount": 1, **spec.pop("pool_fields", {})}
+    where = spec.pop("where", {"nodeName": node})
+    name = spec.pop("name", f"{node}-{driver}-00")
+    return {"metadata": {"name": name}, "spec": {"driver": driver, "pool": pool, **where, "devices": devices, **spec}}
+
+
+def exactly(name: str = "neurons", count: int = 1, class_name: str = DRIVER, **more: Any) -> Wire:
+    expressions = more.pop("cel", [])
+    body = {"deviceClassName": class_name, "count": count, "allocationMode": "ExactCount", **more}
+    if expressions:
+        body["selectors"] = [{"cel": {"expression": e}} for e in expressions]
+    return {"name": name, "exactly": body}
+
+
+def everything(name: str = "neurons", **more: Any) -> Wire:
+    return exactly(name, allocationMode="All", **more)
+
+
+def claim(*requests: Wire, name: str = "claim", **devices: Any) -> Wire:
+    spec = {"devices": {"requests": list(requests), **devices}}
+    return {"metadata": {"name": name, "namespace": "default"}, "spec": spec}
+
+
+def match(attribute: str = GROUP4, *requests: str) -> Wire:
+    return {"matchAttribute": attribute, "requests": list(requests)}
+
+
+CLASSES = [
+    {
+        "metadata": {"name": DRIVER},
+        "spec": {"selectors": [{"cel": {"expression": f"device.driver == '{DRIVER}'"}}]},
+    },
+    {"metadata": {"name": "efa"}, "spec": {"selectors": [{"cel": {"expression": "device.driver == 'dra.net'"}}]}},
+    {
+        "metadata": {"name": "configured"},
+        "spec": {"config": [{"opaque": {"driver": DRIVER, "parameters": {"kind": "FromTheClass"}}}]},
+    },
+]
+NODE = {"metadata": {"name": "a", "labels": {"zone": "one"}}}
+ALL16 = [slice_of([device(i) for i in range(16)])]
+
+
+def allocate(
+    *claims: Wire, slices: list[Wire] = ALL16, used: tuple[int, ...] = (), node: Wire = NODE
+) -> allocator.Allocated | Failure:
+    classes = {c["metadata"]["name"]: model.device_class(c) for c in CLASSES}
+    in_use = frozenset(model.DeviceId(DRIVER, "a", f"neuron-device-{i}") for i in used)
+    return allocator.allocate(model.node(node), [model.claim(c) for c in claims], Inventory(slices), classes, in_use)
+
+
+def ids(outcome: allocator.Allocated | Failure) -> list[list[tuple[str, str]]]:
+    assert isinstance(outcome, allocator.Allocated), outcome
+    return [
+        [(entry["request"], entry["device"].removeprefix("neuron-device-")) for entry in one["devices"]["results"]]
+        for one in outcome.allocations
+    ]
+
+
+def devices(outcome: allocator.Allocated | Failure) -> list[str]:
+    return [device for one in ids(outcome) for _, device in one]
+
+
+def failed(outcome: allocator.Allocated | Failure) -> tuple[FailureKind, str]:
+    assert isinstance(outcome, Failure), outcome
+    return outcome.kind, " | ".join(outcome.reasons)
+
+
+def test_the_result_names_request_pool_and_device_and_pins_the_node() -> None:
+    outcome = allocate(claim(exactly(count=2)))
+    assert isinstance(outcome, allocator.Allocated)
+    entry = {"request": "neurons", "driver": DRIVER, "pool": "a"}
+    assert outcome.allocations == (
+        {
+            "devices": {"results": [{**entry, "device": "neuron-device-0"}, {**entry, "device": "neuron-device-1"}]},
+            "nodeSelector": {
+                "nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["a"]}]}]
+            },
+        },
+    )
+
+
+def test_devices_in_use_are_passed_over() -> None:
+    assert devices(allocate(claim(exactly(count=2)), used=(0, 2))) == ["1", "3"]
+
+
+def test_slices_of_a_pool_are_tried_in_the_order_of_their_names_and_pools_by_driver() -> None:
+    fields = {"resourceSliceCount": 2}
+    slices = [
+        slice_of([device(0)], name="z", pool_fields=fields),
+        slice_of([device(1)], name="b", pool_fields=fields),
+        slice_of([device(2)], driver="a.example.com", name="y"),
+    ]
+    assert devices(allocate(claim(exactly(count=3, class_name="configured")), slices=slices)) == ["2", "1", "0"]
+
+
+@pytest.mark.parametrize(
+    ("count", "attribute", "used", "expected"),
+    [
+        (4, GROUP4, (), "0 1 2 3"),
+        (4, GROUP4, (1,), "4 5 6 7"),
+        (4, GROUP4, (0, 4, 8), "12 13 14 15"),
+        (8, "resource.aws.com/devicegroup8_id", (3,), "8 9 10 11 12 13 14 15"),
+        (2, "neuron.aws.com/topology_x", (0, 1, 2), "4 5"),
+    ],
+)
+def test_matched_devices_share_the_attribute(count: int, attribute: str, used: tuple[int, ...], expected: str) -> None:
+    wanted = claim(exactly(count=count), constraints=[match(attribute)])
+    assert devices(allocate(wanted, used=used)) == expected.split()
+
+
+def test_a_device_without_the_matched_attribute_is_never_taken() -> None:
+    outcome = allocate(claim(exactly(), constraints=[match("neuron.aws.com/nope")]))
+    assert failed(outcome) == (
+        FailureKind.NO_SOLUTION,
+        "request neurons wants 1 device with the same neuron.aws.com/nope: 16 match, at most 0 together are free",
+    )
+
+
+def test_values_of_different_types_do_not_match() -> None:
+    one, other = device(0), device(1)
+    one["attributes"]["x"], other["attributes"]["x"] = {"int": 1}, {"bool": True}
+    outcome = allocate(
+        claim(exactly(count=2), constraints=[match("neuron.aws.com/x")]), slices=[slice_of([one, other])]
+    )
+    assert failed(outcome)[0] is FailureKind.NO_SOLUTION
+
+
+def test_distinct_devices_differ_in_the_attribute() -> None:
+    wanted = claim(exactly(count=4), constraints=[{"distinctAttribute": GROUP4}])
+    assert devices(allocate(wanted)) == ["0", "4", "8", "12"]
+    assert failed(allocate(claim(exactly(count=5), constraints=[{"distinctAttribute": GROUP4}]))) == (
+        FailureKind.NO_SOLUTION,
+        f"request neurons wants 5 devices with different {GROUP4}: 16 match, at most 4 together are free",
+    )
+
+
+def efa(index: int, group: int) -> Wire:
+    return {"name": f"efa{index}", "attributes": {GROUP4: {"string": f"group-{group}"}}}
+
+
+def test_neuron_and_efa_devices_are_aligned_and_the_search_backtracks() -> None:
+    nics = slice_of([efa(i, 2) for i in range(4)], driver="dra.net")
+    wanted = claim(
+        exactly("4-neurons", 4), exactly("4-efas", 4, "efa"), constraints=[match(GROUP4, "4-neurons", "4-efas")]
+    )
+    outcome = allocate(wanted, slices=[*ALL16, nics])
+    assert devices(outcome) == ["8", "9", "10", "11", "efa0", "efa1", "efa2", "efa3"]
+
+
+def test_a_constraint_concerns_only_the_requests_it_names() -> None:
+    wanted = claim(exactly("a", 3), exactly("b", 2), constraints=[match(GROUP4, "b")])
+    assert ids(allocate(wanted, used=(1,)))[0] == [("a", "0"), ("a", "2"), ("a", "3"), ("b", "4"), ("b", "5")]
+
+
+def test_a_later_claim_makes_an_earlier_one_choose_again() -> None:
+    picky = claim(exactly(cel=[f"{A}.deviceId == 0"]), name="picky")
+    assert devices(allocate(claim(exactly()), picky)) == ["1", "0"]
+
+
+def test_all_takes_every_matching_device_and_waits_while_one_is_in_use() -> None:
+    row = claim(everything(cel=[f"{A}.topology_x == 1"]))
+    assert devices(allocate(row)) == ["4", "5", "6", "7"]
+    assert failed(allocate(row, used=(5,))) == (
+        FailureKind.NO_SOLUTION,
+        "request neurons wants all devices: 4 of 16 match, 1 in use",
+    )
+
+
+def test_all_of_nothing_is_no_solution() -> None:
+    outcome = allocate(claim(everything(cel=[f"{A}.instanceType == 'trn1.2xlarge'"])))
+    assert failed(outcome) == (
+        FailureKind.NO_SOLUTION,
+        "request neurons wants all devices: none of the node's 16 devices matches",
+    )
+
+
+def test_all_under_a_constraint_that_excludes_one_is_a_pod_error() -> None:
+    kind, reason = failed(allocate(claim(everything(), constraints=[match()])))
+    assert kind is FailureKind.POD_ERROR
+    assert "cannot add device neuron.aws.com/a/neuron-device-4" in reason
+
+
+def test_the_first_alternative_that_fits_is_taken() -> None:
+    subs = [
+        {"name": name, "deviceClassName": DRIVER, "count": count, "selectors": [{"cel": {"expression": "true"}}]}
+        for name, count in (("large", 8), ("small", 2))
+    ]
+    wanted = claim({"name": "neurons", "firstAvailable": subs}, constraints=[match("resource.aws.com/devicegroup8_id")])
+    assert ids(allocate(wanted))[0][0] == ("neurons/large", "0")
+    outcome = allocate(wanted, used=(0, 8))
+    assert ids(outcome)[0] == [("neurons/small", "1"), ("neurons/small", "2")]
+    assert isinstance(outcome, allocator.Allocated)
+    assert outcome.alternatives == 1
+
+
+def test_an_alternative_is_given_up_when_the_rest_cannot_be_solved_with_it() -> None:
+    subs = [
+        {"name": "all", "deviceClassName": DRIVER, "allocationMode": "All"},
+        {"name": "one", "deviceClassName": DRIVER},
+    ]
+    wanted = claim({"name": "first", "firstAvailable": subs}, exactly("second"))
+    assert ids(allocate(wanted))[0] == [("first/one", "0"), ("second", "1")]
+
+
+def test_admin_access_takes_devices_in_use_and_holds_none() -> None:
+    monitor = claim(everything(adminAccess=True), name="monitor")
+    outcome = allocate(claim(exactly(count=2)), monitor, used=(0,))
+    assert devices(outcome) == ["1", "2", *(str(i) for i in range(16))]
+    assert isinstance(outcome, allocator.Allocated)
+    assert outcome.allocations[1]["devices"]["results"][0]["adminAccess"] is True
+    held = allocator.devices_in_use({"status": {"allocation": one}} for one in outcome.allocations)
+    assert {one.device for one in held} == {"neuron-device-1", "neuron-device-2"}
+
+
+def test_admin_access_gives_a_device_once_per_claim() -> None:
+    outcome = allocate(claim(exactly("x", 16, adminAccess=True), exactly("y", adminAccess=True)))
+    assert failed(outcome) == (
+        FailureKind.NO_SOLUTION,
+        "each request could be satisfied alone, but not all of them together",
+    )
+
+
+@pytest.mark.parametrize(
+    ("effect", "tolerations", "taken"),
+    [
+        ("NoSchedule", [], "1"),
+        ("NoExecute", [], "1"),
+        ("None", [], "0"),
+        ("Novel", [], "0"),
+        ("NoSchedule", [{"key": "neuron.aws.com/unhealthy", "operator": "Exists"}], "0"),
+        ("NoSchedule", [{"operator": "Exists", "effect": "NoSchedule"}], "0"),
+        ("NoExecute", [{"operator": "Exists", "effect": "NoSchedule"}], "1"),
+        ("NoSchedule", [{"key": "neuron.aws.com/unhealthy", "operator": "Equal", "value": "ecc"}], "0"),
+        ("NoSchedule", [{"key": "neuron.aws.com/unhealthy", "value": "other"}], "1"),
+    ],
+)
+def test_a_tainted_device_goes_to_those_who_tolerate_it(effect: str, tolerations: list[Wire], taken: str) -> None:
+    taint = {"key": "neuron.aws.com/unhealthy", "value": "ecc", "effect": effect}
+    slices = [slice_of([device(0, taints=[taint]), device(1)])]
+    outcome = allocate(claim(exactly(tolerations=tolerations)), slices=slices)
+    assert devices(outcome) == [taken]
+    assert isinstance(outcome, allocator.Allocated)
+    assert outcome.allocations[0]["devices"]["results"][0].get("tolerations", []) == tolerations
+
+
+def test_a_taint_is_named_when_it_is_the_reason() -> None:
+    slices = [slice_of([device(0, taints=[{"key": "neuron.aws.com/unhealthy", "effect": "NoSchedule"}])])]
+    assert failed(allocate(claim(exactly()), slices=slices)) == (
+        FailureKind.NO_SOLUTION,
+        "request neurons wants 1 device: 1 match, 1 tainted (neuron.aws.com/unhealthy)",
+    )
+
+
+def test_only_the_newest_generation_of_a_pool_counts() -> None:
+    old = slice_of([device(0)], name="old")
+    new = slice_of([device(1)], name="new", pool_fields={"generation": 2})
+    assert devices(allocate(claim(exactly()), slices=[old, new])) == ["1"]
+
+
+def test_an_incomplete_pool_gives_nothing_and_fails_those_who_want_all() -> None:
+    half = slice_of([device(0)], pool_fields={"resourceSliceCount": 2})
+    assert failed(allocate(claim(exactly()), slices=[half]))[0] is FailureKind.NO_SOLUTION
+    assert failed(allocate(claim(everything()), slices=[half])) == (
+        FailureKind.NODE_ERROR,
+        "claim default/claim, request neurons: asks for all devices, but resource pool neuron.aws.com/a is "
+        "currently being updated",
+    )
+
+
+def test_a_pool_whose_newer_slices_are_elsewhere_is_ignored() -> None:
+    fields = {"resourceSliceCount": 2}
+    old = slice_of([device(0)], name="old", pool="p", pool_fields=fields)
+    new = slice_of([device(1)], node="b", name="new", pool="p", pool_fields={**fields, "generation": 2})
+    kind, reason = failed(allocate(claim(everything()), slices=[old, new]))
+    assert (kind, reason) == (
+        FailureKind.NO_SOLUTION,
+        "request neurons wants all devices: the node publishes no devices",
+    )
+
+
+def test_a_pool_with_a_device_name_twice_is_invalid_and_says_so() -> None:
+    fields = {"resourceSliceCount": 2}
+    slices = [slice_of([device(0)], name=name, pool_fields=fields) for name in ("x", "y")]
+    assert failed(allocate(claim(exactly()), slices=slices)) == (
+        FailureKind.NODE_ERROR,
+        "resource pool neuron.aws.com/a is invalid: the device name neuron-device-0 occurs more than once",
+    )
+
+
+def test_a_shared_pool_is_reached_through_its_node_selector_which_the_result_carries() -> None:
+    requirement = {"key": "zone", "operator": "In", "values": ["one", "two"]}
+    shared = slice_of(
+        [device(0)], pool="fabric", where={"nodeSelector": {"nodeSelectorTerms": [{"matchExpressions": [requirement]}]}}
+    )
+    outcome = allocate(claim(exactly()), slices=[shared])
+    assert isinstance(outcome, allocator.Allocated)
+    assert outcome.allocations[0]["nodeSelector"] == {"nodeSelectorTerms": [{"matchExpressions": [requirement]}]}
+    elsewhere = {"metadata": {"name": "a", "labels": {"zone": "three"}}}
+    assert failed(allocate(claim(exactly()), slices=[shared], node=elsewhere))[0] is FailureKind.NO_SOLUTION
+
+
+def test_a_pool_for_all_nodes_leaves_the_claim_free_to_move() -> None:
+    outcome = allocate(claim(exactly()), slices=[slice_of([device(0)], pool="net", where={"allNodes": True})])
+    assert isinstance(outcome, allocator.Allocated)
+    assert "nodeSelector" not in outcome.allocations[0]
+
+
+def test_devices_may_choose_their_nodes_one_by_one() -> None:
+    slices = [
+        slice_of([device(0, nodeName="b"), device(1, nodeName="a")], pool="p", where={}, perDeviceNodeSelection=True)
+    ]
+    assert devices(allocate(claim(everything()), slices=slices)) == ["1"]
+
+
+def test_configuration_of_class_and_claim_is_copied_in_that_order() -> None:
+    parameters = {"opaque": {"driver": DRIVER, "parameters": {"kind": "NeuronConfig", "logicalNeuronCore": 1}}}
+    other = {"opaque": {"driver": DRIVER, "parameters": {"kind": "Other"}}}
+    wanted = claim(
+        exactly("x", class_name="configured"),
+        exactly("y"),
+        config=[
+            {"requests": ["y"], **parameters},
+            {"requests": ["x", "y"], **other},
+            {"requests": ["gone"], **other},
+            other,
+        ],
+    )
+    outcome = allocate(wanted)
+    assert isinstance(outcome, allocator.Allocated)
+    assert outcome.allocations[0]["devices"]["config"] == [
+        {
+            "source": "FromClass",
+            "requests": ["x"],
+            "opaque": {"driver": DRIVER, "parameters": {"kind": "FromTheClass"}},
+        },
+        {"source": "FromClaim", "requests": ["y"], **parameters},
+        {"source": "FromClaim", **other},
+        {"source": "FromClaim", **other},
+    ]
+
+
+def test_configuration_for_an_alternative_applies_when_it_was_taken() -> None:
+    subs = [{"name": n, "deviceClassName": "configured", "count": c} for n, c in (("large", 17), ("small", 1))]
+    config = [
+        {"requests": [f"r/{n}"], "opaque": {"driver": DRIVER, "parameters": {"n": n}}} for n in ("large", "small")
+    ]
+    outcome = allocate(claim({"name": "r", "firstAvailable": subs}, config=config))
+    assert isinstance(outcome, allocator.Allocated)
+    sources = [(c["source"], c["opaque"]["parameters"]) for c in outcome.allocations[0]["devices"]["config"]]
+    assert sources == [("FromClass", {"kind": "FromTheClass"}), ("FromClaim", {"n": "small"})]
+
+
+def test_more_than_32_devices_in_a_claim_is_a_pod_error() -> None:
+    kind, reason = failed(allocate(claim(exactly(count=33))))
+    assert (kind, reason) == (
+        FailureKind.POD_ERROR,
+        "claim default/claim: number of requested devices 33 exceeds the claim limit of 32",
+    )
+
+
+def test_seventeen_devices_of_sixteen_is_told_in_numbers() -> None:
+    assert failed(allocate(claim(exactly(count=17)))) == (
+        FailureKind.NO_SOLUTION,
+        "request neurons wants 17 devices: 16 match",
+    )
+
+
+def test_a_selector_that_fails_on_a_free_device_fails_the_pod_but_not_when_it_is_never_reached() -> None:
+    late = f"{A}.deviceId == 0 || {A}.nope == 1"
+    assert devices(allocate(claim(exactly(cel=[late])))) == ["0"]
+    kind, reason = failed(allocate(claim(exactly(count=2, cel=[late]))))
+    assert kind is FailureKind.POD_ERROR
+    assert "selector #0 on device neuron.aws.com/a/neuron-device-1: CEL runtime error: no such key: nope" in reason
+
+
+def test_a_hopeless_second_request_does_not_hide_a_selector_that_fails() -> None:
+    late = f"{A}.deviceId == 0 || {A}.nope == 1"
+    kind, _ = failed(allocate(claim(exactly("x", cel=[late]), exactly("y", 17))))
+    assert kind is FailureKind.POD_ERROR
+
+
+@pytest.mark.parametrize(
+    ("wanted", "kind", "message"),
+    [
+        (exactly(class_name="gone"), FailureKind.POD_ERROR, "could not retrieve device class 'gone'"),
+        (exactly(cel=["1"]), FailureKind.POD_ERROR, "CEL compile error: must evaluate to bool"),
+        (exactly(cel=["isIP('x')"]), FailureKind.UNSUPPORTED, "the function isIP() is not supported here"),
+        (exactly(allocationMode="all"), FailureKind.POD_ERROR, "unsupported count mode all"),
+        (exactly(capacity={"requests": {"memory": "1Gi"}}), FailureKind.UNSUPPORTED, "consumable capacity"),
+    ],
+)
+def test_what_no_node_can_cure_is_a_pod_error(wanted: Wire, kind: FailureKind, message: str) -> None:
+    found, reason = failed(allocate(claim(wanted)))
+    assert found is kind
+    assert message in reason
+
+
+@pytest.mark.parametrize(
+    "more", [{"consumesCounters": [{"counterSet": "s", "counters": {}}]}, {"allowMultipleAllocations": True}]
+)
+def test_a_device_that_cannot_be_judged_here_is_never_called_a_mismatch(more: Wire) -> None:
+    outcome = allocate(claim(exactly()), slices=[slice_of([device(0, **more)])])
+    assert failed(outcome)[0] is FailureKind.UNSUPPORTED
+
+
+def test_an_impossible_alignment_ends_soon() -> None:
+    nics = slice_of([efa(i, 9) for i in range(8)], driver="dra.net")
+    wanted = claim(exactly("n", 8), exactly("e", 8, "efa"), constraints=[match(GROUP4)])
+    assert failed(allocate(wanted, slices=[*ALL16, nics]))[0] is FailureKind.NO_SOLUTION
+
+
+def test_a_search_without_end_is_given_up_and_says_so() -> None:
+    many = [{**device(i), "attributes": {"n": {"int": i % 2}}} for i in range(30)]
+    wanted = claim(exactly("x", 15), exactly("y", 14), constraints=[match("neuron.aws.com/n", "y")])
+    kind, reason = failed(allocate(wanted, slices=[slice_of(many)], used=(0,)))
+    assert kind is FailureKind.GAVE_UP
+    assert "gave up after trying 100000 devices" in reason

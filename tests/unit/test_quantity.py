@@ -1,0 +1,82 @@
+"""Kubernetes quantities and semantic versions, exactly."""
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from neuron_dra.simulate import quantity, semver
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("0", Fraction(0)),
+        ("96Gi", Fraction(96 * 2**30)),
+        ("1.5Gi", Fraction(3 * 2**29)),
+        ("100m", Fraction(1, 10)),
+        ("-3k", Fraction(-3000)),
+        ("+2M", Fraction(2_000_000)),
+        ("1e3", Fraction(1000)),
+        ("12E", Fraction(12 * 10**18)),
+        ("12e-1", Fraction(6, 5)),
+        (".5", Fraction(1, 2)),
+        ("5.", Fraction(5)),
+        ("1n", Fraction(1, 10**9)),
+        ("0.1n", Fraction(1, 10**9)),
+        ("2Ei", Fraction(2 * 2**60)),
+    ],
+)
+def test_a_quantity_is_read_exactly(text: str, value: Fraction) -> None:
+    assert quantity.parse(text).value == value
+
+
+@pytest.mark.parametrize("text", ["", "Gi", "1 Gi", "1GiB", "1K", "0x10", "1,5", "NaN", "1e1000", "--1", "1ki"])
+def test_what_is_no_quantity_is_refused_naming_it(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a quantity"):
+        quantity.parse(text)
+
+
+@given(
+    st.fractions(min_value=-(10**12), max_value=10**12, max_denominator=10**9).filter(
+        lambda f: 10**9 % f.denominator == 0
+    )
+)
+def test_a_printed_quantity_reads_back_as_itself(value: Fraction) -> None:
+    original = quantity.Quantity(value)
+    assert quantity.parse(str(original)) == original
+
+
+def test_versions_are_ordered_by_precedence() -> None:
+    ascending = [
+        "0.9.9",
+        "1.0.0-alpha",
+        "1.0.0-alpha.1",
+        "1.0.0-alpha.beta",
+        "1.0.0-beta.2",
+        "1.0.0-beta.11",
+        "1.0.0",
+        "1.0.1",
+    ]
+    parsed = [semver.parse(text) for text in ascending]
+    parsed.reverse()
+    assert [str(version) for version in sorted(parsed)] == ascending
+
+
+def test_build_metadata_does_not_count() -> None:
+    assert semver.parse("1.0.0+a") == semver.parse("1.0.0+b")
+    assert hash(semver.parse("1.0.0+a")) == hash(semver.parse("1.0.0"))
+
+
+@pytest.mark.parametrize(
+    ("text", "read"), [("v1.0", "1.0.0"), ("1", "1.0.0"), ("01.01.01", "1.1.1"), ("v1.2.3-rc.1", "1.2.3-rc.1")]
+)
+def test_a_sloppy_version_is_completed_when_asked(text: str, read: str) -> None:
+    assert str(semver.parse(text, normalize=True)) == read
+
+
+@pytest.mark.parametrize("text", ["1.0", "v1.0.0", "01.0.0", "2.26.5.0", "1.0.0-", "hello", ""])
+def test_a_sloppy_version_is_refused_otherwise(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a semantic version"):
+        semver.parse(text)
