@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the slices; findings about the hardware go to standard error."""
-    import sys
-
     node = topology.build(sysfs.read_node(args.host_root), NodeLabels.from_labels(_labels(args.labels)))
     kept, problems = limits.check_devices(
         devices.published(node, driver_version=__version__, ultraserver_devices=args.ultraserver_devices)
@@ -65,28 +64,41 @@ def _labels(text: str) -> dict[str, str]:
     return {key: value for key, _, value in pairs}
 
 
+_COLUMNS = {
+    "CORES": "neuronCores",
+    "MEMORY": "memory",
+    "ROW": "topology_x",
+    "COLUMN": "topology_y",
+    "EFA": "resource.aws.com/devicegroup1_id",
+    "GROUP OF 4": "resource.aws.com/devicegroup4_id",
+    "GROUP OF 8": "resource.aws.com/devicegroup8_id",
+    "ULTRASERVER": "ultraserverId",
+    "NODE": "ultraserverNodeId",
+    "MODES": "ultraserverModes",
+}
+
+
 def _table(items: Sequence[Mapping[str, Any]]) -> None:
+    """Print one line per device, with the columns that any of them fills."""
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("DEVICE", "TYPE", "CORES", "MEMORY", "GROUP 4", "GROUP 8", "PLACE", "EFA", box=None, pad_edge=False)
-    for item in items:
-        for device in item["spec"].get("devices") or []:
-            value = _values(device)
-            x, y = value.get("topology_x"), value.get("topology_y")
-            place = f"row {x} column {y}" if x is not None else value.get("ultraserverModes", "")
-            table.add_row(
-                device["name"],
-                str(value.get("instanceType", "")),
-                device.get("capacity", {}).get("neuronCores", {}).get("value", ""),
-                device.get("capacity", {}).get("memory", {}).get("value", ""),
-                str(value.get("resource.aws.com/devicegroup4_id", "")),
-                str(value.get("resource.aws.com/devicegroup8_id", "")),
-                str(place),
-                str(value.get("resource.aws.com/devicegroup1_id", "")),
-            )
-    Console().print(table)
+    devices_ = [device for item in items for device in item["spec"].get("devices") or []]
+    values = [_values(device) for device in devices_]
+    table = Table("DEVICE", box=None, pad_edge=False)
+    shown = [name for name in _COLUMNS.values() if any(name in value for value in values)]
+    for title, name in _COLUMNS.items():
+        if name in shown:
+            table.add_column(title, no_wrap=True)
+    for device, value in zip(devices_, values, strict=True):
+        table.add_row(device["name"], *(str(value.get(name, "")) for name in shown))
+    console = Console()
+    for line in sorted({f"{value.get('instanceType', 'unknown type')}" for value in values}):
+        console.print(f"{items[0]['spec']['nodeName']}: {line}", highlight=False)
+    # A pipe or a file has no width; a table that fits is worth more than one that is cut.
+    console.print(table) if console.is_terminal else Console(width=200).print(table)
 
 
 def _values(device: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: next(iter(typed.values())) for name, typed in device.get("attributes", {}).items()}
+    attributes = {name: next(iter(typed.values())) for name, typed in device.get("attributes", {}).items()}
+    return attributes | {name: amount["value"] for name, amount in device.get("capacity", {}).items()}
