@@ -56,8 +56,8 @@ def build(facts: NodeFacts, labels: NodeLabels) -> Node:
         findings.append(
             Finding(
                 "unknown-instance-type",
-                f"neither DMI's product name nor the label {names.INSTANCE_TYPE_LABEL} tells the instance type; devices "
-                "are published without groups, coordinates and memory. Check that the host's /sys is mounted",
+                f"neither DMI's product name nor the label {names.INSTANCE_TYPE_LABEL} tells the instance type; the "
+                "devices are published without groups, coordinates and memory. Check that the host's /sys is mounted",
             )
         )
     elif spec is None:
