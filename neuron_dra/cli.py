@@ -80,7 +80,7 @@ def _run_plugin(parsed: argparse.Namespace) -> int:
     log = logging.getLogger("neuron_dra")
     log.info("neuron-dra plugin starts", extra={"version": __version__, "pid": os.getpid()})
     for name, value, source in loaded.rows():
-        log.info("setting", extra={"name_": name, "value": value, "source": source})
+        log.info("setting", extra={"setting": name, "value": value, "source": source})
     if loaded.emulation_mode:
         loaded = _emulated(loaded)
 

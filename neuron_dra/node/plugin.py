@@ -129,8 +129,6 @@ class Plugin:
             await self._dra.start()
             self.settings.registration_socket.parent.mkdir(parents=True, exist_ok=True)
             await self._reg.start()
-            if self.settings.metrics_bind_address:
-                await self.http.start(self.settings.metrics_bind_address)
             self.turn.claim()
             try:
                 await self._serve()
@@ -154,6 +152,8 @@ class Plugin:
             }
             if self.settings.healthcheck_port:
                 loops["serve health"] = self._tcp_health.run()
+            if self.settings.metrics_bind_address:
+                loops["serve metrics"] = self.http.run(self.settings.metrics_bind_address)
             running = [tasks.create_task(loop, name=name) for name, loop in loops.items()]
             if self.transactions.damaged is not None:
                 self._damaged()

@@ -20,7 +20,7 @@ from neuron_dra.simulate.requests import MAX_RESULTS, Matcher, Need
 MAX_STEPS: Final = 100_000  # devices tried on one node; the real scheduler stops after 10 s instead
 
 
-class _Hopeless(Exception):  # noqa: N818 - it ends the search, it is no error
+class _Hopeless(Exception):
     """A request that no choice of the others can satisfy."""
 
 

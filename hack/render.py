@@ -1,0 +1,85 @@
+"""Render the chart into deploy/manifests, for those who install without Helm. `--check` compares instead.
+
+The files are numbered so that `kubectl apply -f deploy/manifests` creates them in an order that works. Needs helm,
+3 or 4: from `HELM`, or from the PATH.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CHART = ROOT / "deploy" / "helm" / "neuron-dra"
+OUT = ROOT / "deploy" / "manifests"
+IMAGE = "neuron-dra-driver"  # what who installs by hand replaces
+FILES = {
+    "namespace.yaml": "00-namespace.yaml",
+    "rbac.yaml": "10-rbac.yaml",
+    "deviceclasses.yaml": "20-deviceclasses.yaml",
+    "admission-policy.yaml": "30-admission-policy.yaml",
+    "daemonset.yaml": "40-daemonset.yaml",
+}
+HEADER = "# Rendered from deploy/helm/neuron-dra by `make manifests`. Change the chart, not this file.\n"
+SOURCE = re.compile(r"^# Source: neuron-dra/templates/(\S+)\n", re.MULTILINE)
+
+
+def helm() -> str | None:
+    """Return the helm binary to use, or None where there is none."""
+    return os.environ.get("HELM") or shutil.which("helm")
+
+
+def template(binary: str, *arguments: str) -> str:
+    """Return what `helm template` prints for the chart; raise CalledProcessError with its stderr if it refuses."""
+    command = [binary, "template", "neuron-dra", str(CHART), "--kube-version", "1.34.0", *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def split(rendered: str) -> dict[str, str]:
+    """Return the text of each manifest file, from the output of `helm template`. Raise KeyError for a new template."""
+    manifests: dict[str, str] = {}
+    for document in re.split(r"^---\n", rendered, flags=re.MULTILINE):
+        source = SOURCE.search(document)
+        if source is None:
+            continue
+        name = FILES[source[1]]
+        manifests[name] = manifests.get(name, HEADER) + "---\n" + SOURCE.sub("", document).strip("\n") + "\n"
+    return manifests
+
+
+def render(binary: str) -> dict[str, str]:
+    """Return the manifests that belong to the chart as it is. The release's namespace is another one, so that the
+    driver's is among them."""
+    return split(template(binary, "--namespace", "default", "--set", f"draDriver.image.repository={IMAGE}"))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="compare with the files in the tree instead of writing")
+    check = parser.parse_args().check
+    binary = helm()
+    if binary is None:
+        raise SystemExit("helm is not on the PATH; `hack/testbed/testbed build` builds one, name it with HELM=")
+    wanted = render(binary)
+    present = {path.name: path.read_text() for path in OUT.glob("*.yaml")}
+    if check:
+        differing = sorted(name for name in wanted.keys() | present.keys() if wanted.get(name) != present.get(name))
+        if differing:
+            print("deploy/manifests differs from the chart; run `make manifests`:", *differing, sep="\n  ")
+        return 1 if differing else 0
+    OUT.mkdir(exist_ok=True)
+    for name in present.keys() - wanted.keys():
+        (OUT / name).unlink()
+    for name, text in wanted.items():
+        (OUT / name).write_text(text)
+    print(f"{len(wanted)} files in {OUT.relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

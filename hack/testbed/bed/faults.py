@@ -1,0 +1,172 @@
+"""Break and repair: what goes wrong with a node, made to happen."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bed import cgroups, driver, hardware
+from bed.errors import BedError
+from bed.lifecycle import Bed
+from bed.node import Node
+from bed.processes import end, start_ticks
+from bed.state import ProcessId
+from neuron_dra.errors import NeuronDraError
+
+ECC_COUNTER = "mem_ecc_uncorrected"
+ECC_ALL = 10**9  # more than a counter ever holds
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that can break. `argument` describes what may follow its name."""
+
+    argument: str
+    text: str
+    break_: Callable[[Bed, Node, str], str]
+    repair: Callable[[Bed, Node, str], str]
+
+
+def _pair(text: str) -> tuple[int, int]:
+    first, separator, second = (text or "0-1").partition("-")
+    if not (separator and first.isdigit() and second.isdigit()):
+        raise BedError(f"{text!r}: a link is two device numbers, such as 0-1")
+    return int(first), int(second)
+
+
+def _number(text: str) -> int:
+    if not (text or "0").isdigit():
+        raise BedError(f"{text!r}: a device is a number, such as 3")
+    return int(text or "0")
+
+
+def _between_nodes(bed: Bed, node: Node, side: str, *, broken: bool) -> str:
+    """Write on all four nodes what they report with the link on `side` of `node` broken, or whole again."""
+    peers = {"left": hardware.LEFT, "right": hardware.RIGHT}[side]
+    members = [each for each in bed.nodes.values() if each.spec.ultraserver == node.spec.ultraserver]
+    ends = (node.spec.position, peers.get(node.spec.position, -1))
+    for each in members:
+        hardware.write_election(each.hardware_dir, each.spec, ends if broken else None)
+    state = (
+        "broken; the nodes report what a new election finds" if broken else "whole again, and with it the UltraServer"
+    )
+    return f"the {side} link of {node.name} is {state}"
+
+
+def _break_link(bed: Bed, node: Node, argument: str) -> str:
+    if argument in ("left", "right"):
+        return _between_nodes(bed, node, argument, broken=True)
+    first, second = _pair(argument)
+    hardware.load(node.hardware_dir).break_link(first, second)
+    return f"devices {first} and {second} of {node.name} no longer name each other"
+
+
+def _repair_link(bed: Bed, node: Node, argument: str) -> str:
+    if argument in ("left", "right"):
+        return _between_nodes(bed, node, argument, broken=False)
+    first, second = _pair(argument)
+    hardware.load(node.hardware_dir).repair_link(first, second)
+    return f"devices {first} and {second} of {node.name} are connected again"
+
+
+def _break_device(bed: Bed, node: Node, argument: str) -> str:
+    hardware.load(node.hardware_dir).remove_device(_number(argument))
+    hardware.show(node.hardware_dir, bed.processes.pid(node.namespace))
+    return f"neuron{_number(argument)} of {node.name} is gone from sysfs and /dev"
+
+
+def _repair_device(bed: Bed, node: Node, argument: str) -> str:
+    hardware.load(node.hardware_dir).restore_device(_number(argument))
+    hardware.show(node.hardware_dir, bed.processes.pid(node.namespace))
+    return f"neuron{_number(argument)} of {node.name} is back"
+
+
+def _break_ecc(bed: Bed, node: Node, argument: str) -> str:
+    hardware.load(node.hardware_dir).add_ecc(_number(argument), ECC_COUNTER, 1)
+    return f"one more uncorrected memory error on neuron{_number(argument)} of {node.name}"
+
+
+def _repair_ecc(bed: Bed, node: Node, argument: str) -> str:
+    hardware.load(node.hardware_dir).add_ecc(_number(argument), ECC_COUNTER, -ECC_ALL)
+    return f"the uncorrected memory errors of neuron{_number(argument)} of {node.name} are cleared"
+
+
+def _break_plugin(bed: Bed, node: Node, argument: str) -> str:
+    pids = driver.plugin_pids(bed, node, cgroups.members(bed.layout, node.name))
+    if not pids:
+        raise BedError(f"no plugin runs on {node.name}; start the test bed with --driver process or daemonset")
+    for pid in pids:
+        end([ProcessId(pid, start_ticks(pid) or -1)], signal.SIGKILL, 5)
+    again = "the kubelet starts it again" if bed.state.driver == "daemonset" else "`repair` or `up` starts it again"
+    return f"the plugin on {node.name} is killed; {again}"
+
+
+def _repair_plugin(bed: Bed, node: Node, argument: str) -> str:
+    driver.wait_ready(bed, node)
+    return f"the plugin on {node.name} is ready"
+
+
+def _break_kubelet(bed: Bed, node: Node, argument: str) -> str:
+    node.restart_kubelet()
+    return f"the kubelet of {node.name} is killed and started again"
+
+
+def _break_containerd(bed: Bed, node: Node, argument: str) -> str:
+    node.restart_containerd()
+    return f"containerd of {node.name} is killed and started again"
+
+
+def _break_reboot(bed: Bed, node: Node, argument: str) -> str:
+    """Cut the power: every process and mount of the node ends, /run is empty afterwards, and the boot id is new."""
+    node.stop()
+    boot_id = hardware.load(node.hardware_dir).set_boot_id()
+    node.up()
+    if bed.state.driver == "process":
+        driver.wait_ready(bed, node)
+    return f"{node.name} has rebooted; boot id {boot_id}"
+
+
+def _repair_node(bed: Bed, node: Node, argument: str) -> str:
+    node.up()
+    return f"{node.name} is Ready"
+
+
+FAULTS = {
+    "link": Fault(
+        "A-B|left|right",
+        "the connection of two devices, or of two nodes of an UltraServer; both ends lose it",
+        _break_link,
+        _repair_link,
+    ),
+    "device": Fault("N", "a device: gone from sysfs and /dev", _break_device, _repair_device),
+    "ecc": Fault("N", "an uncorrected memory error on a device", _break_ecc, _repair_ecc),
+    "plugin": Fault("", "kill -9 of the plugin", _break_plugin, _repair_plugin),
+    "kubelet": Fault("", "kill -9 of the kubelet, which is started again", _break_kubelet, _repair_node),
+    "containerd": Fault("", "kill -9 of containerd, which is started again", _break_containerd, _repair_node),
+    "reboot": Fault("", "power cut and start with a new boot id", _break_reboot, _repair_node),
+}
+
+
+def _fault(what: str, argument: str) -> Fault:
+    fault = FAULTS[what]
+    if argument and not fault.argument:
+        raise BedError(f"{what} takes no argument, got {argument!r}")
+    return fault
+
+
+def _do(action: Callable[[Bed, Node, str], str], bed: Bed, node: str, argument: str) -> str:
+    try:
+        return action(bed, bed.node(node), argument)
+    except (NeuronDraError, OSError) as err:
+        raise BedError(f"{node} has no such thing to break or repair: {argument or 'see --help'} ({err})") from err
+
+
+def break_(bed: Bed, node: str, what: str, argument: str) -> str:
+    """Break something on a node and return what was done."""
+    return _do(_fault(what, argument).break_, bed, node, argument)
+
+
+def repair(bed: Bed, node: str, what: str, argument: str) -> str:
+    """Undo `break_`, and return what was done."""
+    return _do(_fault(what, argument).repair, bed, node, argument)

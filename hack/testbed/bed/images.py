@@ -1,0 +1,161 @@
+"""Small container images, written by hand as OCI archives: there is no registry to pull from."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import platform
+import shutil
+import subprocess
+import tarfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bed import packages
+from bed.errors import BedError
+from bed.layout import Layout, short_hash
+
+PAUSE = "testbed.local/pause:1"
+TEST = "testbed.local/test:1"
+# The documents' pods name these; the test image answers to them, so their manifests run as they are.
+# (With the tag `latest` the default pull policy is Always: such a pod needs another image name.)
+DOCUMENTED = ("public.ecr.aws/ubuntu/ubuntu:22.04", "public.ecr.aws/docker/library/alpine:latest")
+
+ETC = {
+    "etc/passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n",
+    "etc/group": "root:x:0:\nnogroup:x:65534:\n",
+}
+
+
+@dataclass(slots=True)
+class Layer:
+    """A file system layer being written; all times are zero, so the same content has the same digest."""
+
+    buffer: io.BytesIO = field(default_factory=io.BytesIO)
+    archive: tarfile.TarFile = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.archive = tarfile.TarFile(fileobj=self.buffer, mode="w")
+
+    def directory(self, name: str, mode: int = 0o755) -> None:
+        info = tarfile.TarInfo(name)
+        info.type, info.mode = tarfile.DIRTYPE, mode
+        self.archive.addfile(info)
+
+    def file(self, name: str, content: bytes, mode: int = 0o644) -> None:
+        info = tarfile.TarInfo(name)
+        info.size, info.mode = len(content), mode
+        self.archive.addfile(info, io.BytesIO(content))
+
+    def link(self, name: str, target: str) -> None:
+        info = tarfile.TarInfo(name)
+        info.type, info.linkname = tarfile.SYMTYPE, target
+        self.archive.addfile(info)
+
+    def close(self) -> bytes:
+        self.archive.close()
+        return self.buffer.getvalue()
+
+
+def _busybox() -> bytes:
+    path = shutil.which("busybox", path=os.environ.get("PATH", "") + ":/bin:/usr/bin")
+    if path is None:
+        raise BedError("busybox is missing (Debian package busybox-static)")
+    return Path(path).read_bytes()
+
+
+def _bash() -> bytes:
+    path = shutil.which("bash-static", path=os.environ.get("PATH", "") + ":/bin:/usr/bin")
+    if path is None:
+        raise BedError("bash-static is missing (Debian package bash-static)")
+    return Path(path).read_bytes()
+
+
+def _base_layer() -> Layer:
+    layer = Layer()
+    for name in ("bin", "dev", "etc", "proc", "root", "sys", "usr", "usr/bin", "var", "var/run"):
+        layer.directory(name)
+    layer.directory("tmp", 0o1777)
+    layer.file("bin/busybox", _busybox(), 0o755)
+    for name, content in ETC.items():
+        layer.file(name, content.encode())
+    return layer
+
+
+def _pause_layer() -> bytes:
+    layer = _base_layer()
+    layer.link("bin/sleep", "/bin/busybox")
+    return layer.close()
+
+
+def _test_layer() -> bytes:
+    layer = _base_layer()
+    applets = subprocess.run(["busybox", "--list"], capture_output=True, text=True, timeout=30, check=True).stdout
+    for applet in sorted(set(applets.split()) - {"busybox", "bash"}):
+        layer.link(f"bin/{applet}", "/bin/busybox")
+    layer.file("bin/bash", _bash(), 0o755)
+    layer.link("usr/bin/bash", "/bin/bash")
+    layer.link("usr/bin/env", "/bin/busybox")
+    return layer.close()
+
+
+def _digest(data: bytes) -> str:
+    return "sha256:" + hashlib.sha256(data).hexdigest()
+
+
+def _architecture() -> str:
+    return {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+
+
+def _write_archive(path: Path, contents: list[tuple[tuple[str, ...], bytes, list[str]]]) -> None:
+    """Write an OCI archive of (names, layer, entrypoint or command) to `path`."""
+    blobs: dict[str, bytes] = {}
+
+    def blob(data: bytes, media_type: str) -> dict[str, object]:
+        blobs[_digest(data)] = data
+        return {"mediaType": media_type, "digest": _digest(data), "size": len(data)}
+
+    manifests = []
+    for names, layer, command in contents:
+        compressed = gzip.compress(layer, compresslevel=3, mtime=0)
+        config = {
+            "architecture": _architecture(),
+            "os": "linux",
+            "config": {"Cmd": command, "Env": ["PATH=/usr/bin:/bin"], "WorkingDir": "/"},
+            "rootfs": {"type": "layers", "diff_ids": [_digest(layer)]},
+        }
+        manifest = {
+            "schemaVersion": 2,
+            "mediaType": "application/vnd.oci.image.manifest.v1+json",
+            "config": blob(json.dumps(config).encode(), "application/vnd.oci.image.config.v1+json"),
+            "layers": [blob(compressed, "application/vnd.oci.image.layer.v1.tar+gzip")],
+        }
+        entry = blob(json.dumps(manifest).encode(), "application/vnd.oci.image.manifest.v1+json")
+        manifests += [{**entry, "annotations": {"io.containerd.image.name": name}} for name in names]
+
+    archive = Layer()
+    archive.file("oci-layout", b'{"imageLayoutVersion":"1.0.0"}')
+    archive.file("index.json", json.dumps({"schemaVersion": 2, "manifests": manifests}).encode())
+    for name in ("blobs", "blobs/sha256"):
+        archive.directory(name)
+    for digest, data in blobs.items():
+        archive.file("blobs/" + digest.replace(":", "/"), data)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary.write_bytes(archive.close())
+    temporary.replace(path)
+
+
+def small_images(layout: Layout) -> Path:
+    """Return the archive with the pause and the test image, written on first use."""
+    packages.require(packages.FOR_NODES, "the nodes")
+    key = short_hash(_busybox(), _bash(), Path(__file__).read_bytes())
+    path = layout.cache_dir / "images" / f"small-{key}.tar"
+    if not path.exists():
+        pause = ((PAUSE,), _pause_layer(), ["/bin/sleep", "infinity"])
+        test = ((TEST, *DOCUMENTED), _test_layer(), ["/bin/bash"])
+        _write_archive(path, [pause, test])
+    return path

@@ -1,0 +1,84 @@
+"""Where everything is: names and paths, computed once from the environment."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+GO_MODULES = Path(__file__).resolve().parents[1] / "go"
+
+DEFAULT_NAME = "neuron-dra-testbed"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """One test bed. Two with different names can run side by side.
+
+    `name` is also the name of the network namespace and of the cgroup.
+    """
+
+    name: str
+    is_root: bool
+    state_dir: Path
+    cache_dir: Path
+
+    @property
+    def state_file(self) -> Path:
+        return self.state_dir / "state.json"
+
+    @property
+    def lock_file(self) -> Path:
+        """Outside the state directory, which `down` removes while it holds the lock."""
+        return self.cache_dir / f"{self.name}.lock"
+
+    @property
+    def log_dir(self) -> Path:
+        return self.state_dir / "logs"
+
+    @property
+    def pki_dir(self) -> Path:
+        return self.state_dir / "pki"
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The administrator's."""
+        return self.state_dir / "kubeconfig"
+
+    @property
+    def netns_file(self) -> Path:
+        return Path("/run/netns") / self.name
+
+    def node_dir(self, node: str) -> Path:
+        return self.state_dir / "nodes" / node
+
+
+def from_environment() -> Layout:
+    """Read NEURON_DRA_TESTBED_NAME, _STATE and _CACHE; the defaults depend on whether we are root.
+
+    The state is on disk and not in /run: containerd keeps its images there. No socket lies below it: a node's
+    sockets are at the standard paths inside the node's mount namespace, so their length never matters.
+    """
+    name = os.environ.get("NEURON_DRA_TESTBED_NAME", DEFAULT_NAME)
+    is_root = os.geteuid() == 0
+    home = Path(os.environ.get("HOME") or "/root")
+    user_state = Path(os.environ.get("XDG_STATE_HOME") or home / ".local/state")
+    default_state = Path("/var/lib") / name if is_root else user_state / name
+    user_cache = Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache")
+    return Layout(
+        name=name,
+        is_root=is_root,
+        state_dir=Path(os.environ.get("NEURON_DRA_TESTBED_STATE") or default_state),
+        cache_dir=Path(os.environ.get("NEURON_DRA_TESTBED_CACHE") or user_cache / DEFAULT_NAME),
+    )
+
+
+def short_hash(*parts: str | bytes) -> str:
+    """Return 12 hex digits that stand for all the parts."""
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        digest.update(len(data).to_bytes(8, "big") + data)
+    return digest.hexdigest()[:12]

@@ -1,0 +1,204 @@
+"""Up and down: the order in which everything starts, and ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from bed import build, cgroups, driver, hardware, images, mounts, network, packages, state
+from bed.controlplane import ControlPlane
+from bed.errors import BedError, NotPossibleHereError
+from bed.layout import Layout
+from bed.node import Node
+from bed.processes import Processes, any_bed_but, end, inside, marked
+from bed.state import NodeSpec, State
+
+MAX_NODES = 100  # the third byte of the pods' addresses, and far more than a machine holds
+PARALLEL_STARTS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the command line asked for; None and empty mean: as it is."""
+
+    kubernetes: str | None = None
+    nodes: Sequence[tuple[str, str]] = ()
+    ultraservers: Sequence[tuple[str, str]] = ()
+    driver: str | None = None
+
+
+class Bed:
+    """One test bed: the layout, the state on disk, and the parts."""
+
+    def __init__(self, layout: Layout, kubernetes: str | None = None) -> None:
+        self.layout = layout
+        self.state = state.load(layout)
+        if not self.state.kubernetes:
+            self.state.kubernetes = kubernetes or build.DEFAULT_KUBERNETES
+        self.processes = Processes(layout, self.state)
+        self.plane = ControlPlane(layout, self.state, self.processes)
+
+    @property
+    def nodes(self) -> dict[str, Node]:
+        return {
+            name: Node(self.layout, self.state, self.processes, self.plane, spec)
+            for name, spec in self.state.nodes.items()
+        }
+
+    def node(self, name: str) -> Node:
+        try:
+            return self.nodes[name]
+        except KeyError:
+            known = ", ".join(self.state.nodes) or "none"
+            raise BedError(f"there is no node {name!r}; nodes: {known}") from None
+
+
+def up(layout: Layout, wanted: Wanted) -> Bed:
+    """Bring up what is wanted, add what is new, start again what died."""
+    build.build(layout, wanted.kubernetes or state.load(layout).kubernetes or build.DEFAULT_KUBERNETES)
+    with state.exclusive(layout.lock_file, "another testbed command"):
+        bed = Bed(layout, wanted.kubernetes)
+        _check(bed, wanted)
+        with bed.state.change():
+            for spec in _new_nodes(bed.state, wanted):
+                bed.state.nodes[spec.name] = spec
+        if layout.is_root:
+            packages.require(packages.FOR_NODES, "the nodes")
+            network.up(layout)
+        kind = wanted.driver or bed.state.driver
+        if bed.state.nodes:
+            _make_mount_points(bed)
+            archives = [images.small_images(layout), *driver.image_archives(bed, kind)]
+        bed.plane.up()
+        if bed.state.nodes:
+            with ThreadPoolExecutor(PARALLEL_STARTS) as pool:
+                list(pool.map(lambda node: node.up(archives), bed.nodes.values()))
+        bed.plane.wait_complete()
+        driver.apply(bed, kind)
+        return bed
+
+
+def _check(bed: Bed, wanted: Wanted) -> None:
+    """Refuse what contradicts the running test bed or cannot work on this machine."""
+    running = bed.state.kubernetes
+    if wanted.kubernetes not in (None, running):
+        raise BedError(
+            f"this test bed runs Kubernetes {running}; `testbed down` before `up --kubernetes {wanted.kubernetes}`"
+        )
+    for spec in _requested(wanted):
+        if (
+            spec.name == ""
+            or not spec.name.replace("-", "a").isalnum()
+            or not spec.name.islower()
+            or len(spec.name) > 40
+        ):
+            raise BedError(f"node name {spec.name!r}: use lower-case letters, digits and '-', at most 40")
+        old = bed.state.nodes.get(spec.name)
+        if old is not None and (old.instance_type, old.ultraserver) != (spec.instance_type, spec.ultraserver):
+            where = f" of UltraServer {old.ultraserver}" if old.ultraserver else ""
+            raise BedError(
+                f"node {spec.name} exists as {old.instance_type}{where}, not as {spec.instance_type}; choose another"
+                " name or `testbed down` first"
+            )
+        hardware.check_type(spec.instance_type, spec.ultraserver)
+    if not _requested(wanted) and not bed.state.nodes:
+        return
+    if not bed.layout.is_root:
+        raise NotPossibleHereError(
+            "nodes need root (namespaces, mounts, cgroups); without it `up` brings the control plane alone"
+        )
+    cgroups.check()
+
+
+def _requested(wanted: Wanted) -> list[NodeSpec]:
+    """Return the nodes that are asked for, not numbered yet."""
+    plain = [NodeSpec(name, instance_type, 0) for name, instance_type in wanted.nodes]
+    grouped = [
+        NodeSpec(f"{name}-{position}", instance_type, 0, ultraserver=name, position=position)
+        for name, instance_type in wanted.ultraservers
+        for position in range(hardware.NODES_PER_ULTRASERVER)
+    ]
+    names = [spec.name for spec in plain + grouped]
+    if len(set(names)) != len(names):
+        raise BedError(f"the same node name twice: {', '.join(sorted(names))}")
+    return plain + grouped
+
+
+def _new_nodes(current: State, wanted: Wanted) -> list[NodeSpec]:
+    """Return the nodes to add, each with a number of its own."""
+    added = []
+    numbers = iter(sorted(set(range(1, MAX_NODES + 1)) - {spec.index for spec in current.nodes.values()}))
+    for spec in _requested(wanted):
+        if spec.name in current.nodes:
+            continue
+        index = next(numbers, None)
+        if index is None:
+            raise BedError(f"at most {MAX_NODES} nodes")
+        added.append(NodeSpec(spec.name, spec.instance_type, index, spec.ultraserver, spec.position))
+    return added
+
+
+def _make_mount_points(bed: Bed) -> None:
+    """Make the standard directories that nodes have a private one of; `down` removes those that were not there."""
+    for name in mounts.OWN_DIRECTORIES:
+        path = Path(name)
+        if not path.exists():
+            with bed.state.change():
+                bed.state.made_directories.append(name)
+            path.mkdir(parents=True)
+
+
+def down(layout: Layout) -> None:
+    """End exactly what `up` started, after a crash too: by the record, the mark, the cgroup and the namespace."""
+    with state.exclusive(layout.lock_file, "another testbed command"):
+        try:
+            recorded = state.load(layout)
+        except BedError as err:
+            print(f"testbed: {err}", flush=True)
+            recorded = State(layout.state_file)
+        own = [*recorded.processes.values(), *marked(layout.name)]
+        kubelets = [process for name, process in recorded.processes.items() if not _is_control_plane(name)]
+        end(kubelets, signal.SIGKILL, 5)
+        if layout.is_root:
+            cgroups.remove(layout)
+        processes = Processes(layout, recorded)
+        ControlPlane(layout, recorded, processes).stop_servers()
+        end([*own, *marked(layout.name), *inside(f"/{layout.state_dir.name}/nodes/")], signal.SIGKILL, 5)
+        if layout.is_root:
+            network.down(layout)
+            _remove_mount_points(layout, recorded)
+        _remove_state(layout)
+
+
+def _is_control_plane(name: str) -> bool:
+    return "/" not in name
+
+
+def _remove_mount_points(layout: Layout, recorded: State) -> None:
+    """Remove the directories we made, if they are empty and no other test bed mounts something there."""
+    if any_bed_but(layout.name):
+        return
+    for name in reversed(recorded.made_directories):
+        with contextlib.suppress(OSError):
+            os.rmdir(name)
+
+
+def _remove_state(layout: Layout) -> None:
+    """Remove the state directory; never through a mount."""
+    inside = [
+        line.split()[4]
+        for line in Path("/proc/self/mountinfo").read_text().splitlines()
+        if Path(line.split()[4]).is_relative_to(layout.state_dir)
+    ]
+    for mount_point in sorted(inside, reverse=True):
+        subprocess.run(["umount", mount_point], check=True, timeout=30)
+    shutil.rmtree(layout.state_dir, ignore_errors=True)
+    if layout.state_dir.exists():
+        shutil.rmtree(layout.state_dir)

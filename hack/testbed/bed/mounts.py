@@ -1,0 +1,125 @@
+"""The mount namespace in which a node's containerd and kubelet live, so that this machine looks like a Neuron host.
+
+Runs as a program of its own, already inside the new namespaces: it mounts what it is told, reports, and becomes
+`sleep`. The namespace lives as long as that process; with its last process every mount in it is gone.
+What may break later is bound from a plain directory or is a tmpfs; the overlays' layers never change under the mount.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+# Host paths that every node has for itself -> the directory below the node's own that is bound there.
+OWN_DIRECTORIES = {
+    "/var/lib/kubelet": "kubelet",
+    "/var/lib/containerd": "containerd",
+    "/var/lib/cni": "cni-state",
+    "/var/log": "log",
+}
+# sysfs directories that show the simulated hardware besides the real one -> the overlay's upper layer.
+OVERLAYS = {"/sys/class": "class", "/sys/devices/virtual": "devices-virtual", "/sys/module": "module"}
+BOOT_ID = "proc/sys/kernel/random/boot_id"
+READY = "namespace-ready"
+
+
+def _mount(*arguments: str | Path) -> None:
+    subprocess.run(["mount", *map(str, arguments)], check=True, timeout=30)
+
+
+def _own_dev(node: Path) -> None:
+    """Give the node a /dev of its own: a tmpfs with the same devices, so that Neuron devices can come and go."""
+    staging = node / "dev"
+    staging.mkdir(exist_ok=True)
+    _mount("-t", "tmpfs", "-o", "mode=0755,nosuid", "dev", staging)
+    _copy_devices(Path("/dev"), staging, os.stat("/dev").st_dev)
+    for name in ("pts", "shm", "mqueue"):
+        if (Path("/dev") / name).is_dir():
+            (staging / name).mkdir(exist_ok=True)
+            _mount("--rbind", Path("/dev") / name, staging / name)
+    _mount("--rbind", staging, "/dev")
+
+
+def _copy_devices(source: Path, target: Path, filesystem: int) -> None:
+    """Make the device nodes, links and directories of `source` again in `target`, other file systems left out."""
+    for entry in os.scandir(source):
+        made = target / entry.name
+        info = entry.stat(follow_symlinks=False)
+        if entry.name.startswith("neuron") or info.st_dev != filesystem:
+            continue
+        if entry.is_symlink():
+            made.symlink_to(os.readlink(entry.path))
+        elif entry.is_dir():
+            made.mkdir()
+            _copy_devices(Path(entry.path), made, filesystem)
+        elif stat.S_ISCHR(info.st_mode) or stat.S_ISBLK(info.st_mode):
+            os.mknod(made, info.st_mode, info.st_rdev)
+        else:
+            continue
+        if not entry.is_symlink():
+            os.chown(made, info.st_uid, info.st_gid)
+            os.chmod(made, stat.S_IMODE(info.st_mode))
+
+
+def sync_neuron_devices(hardware: Path, dev: Path) -> None:
+    """Make `dev` hold exactly the neuronN nodes of the simulated hardware."""
+    wanted = {path.name: path.stat() for path in (hardware / "dev").glob("neuron*")}
+    for path in dev.glob("neuron*"):
+        if path.name not in wanted:
+            path.unlink()
+    for name, info in wanted.items():
+        if not (dev / name).exists():
+            os.mknod(dev / name, stat.S_IFCHR | 0o666, info.st_rdev)
+            os.chmod(dev / name, 0o666)
+
+
+def _own_run(node: Path) -> None:
+    """Give the node an empty /run, as after a boot: sockets and CDI files at the standard paths, gone with the node."""
+    staging = node / "run"
+    staging.mkdir(exist_ok=True)
+    _mount("-t", "tmpfs", "-o", "mode=0755", "run", staging)
+    for name in ("lock", "netns", "cdi"):
+        (staging / name).mkdir()
+    _mount("--rbind", staging, "/run")
+
+
+def _hardware(node: Path, hardware: Path) -> None:
+    """Show the simulated devices in sysfs, the product name in DMI and the boot id in /proc."""
+    layers = node / "layers"
+    for target, name in OVERLAYS.items():
+        source = hardware / ("sys/" + target.removeprefix("/sys/"))
+        layer = layers / name
+        shutil.rmtree(layer, ignore_errors=True)
+        layer.mkdir(parents=True)
+        for entry in source.iterdir() if source.is_dir() else ():
+            if entry.name == "neuron_device":
+                (layer / entry.name).mkdir()
+            elif entry.is_dir():
+                shutil.copytree(entry, layer / entry.name, symlinks=True)
+        _mount("-t", "overlay", "-o", f"lowerdir={layer}:{target}", "overlay", target)
+        if (layer / "neuron_device").is_dir():
+            _mount("--bind", "-o", "ro", source / "neuron_device", Path(target) / "neuron_device")
+    _mount("--bind", hardware / BOOT_ID, f"/{BOOT_ID}")
+    sync_neuron_devices(hardware, Path("/dev"))
+
+
+def main(node: Path, hardware: Path) -> None:
+    """Make all mounts of `node`, leave the file `READY`, and stay."""
+    (node / READY).unlink(missing_ok=True)
+    for target, name in OWN_DIRECTORIES.items():
+        (node / name).mkdir(exist_ok=True)
+        _mount("--bind", node / name, target)
+    _mount("--make-rshared", "/var/lib/kubelet")
+    _own_dev(node)
+    _own_run(node)
+    _hardware(node, hardware)
+    (node / READY).write_text(f"{os.getpid()}\n")
+    os.execvp("sleep", ["sleep", "infinity"])
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,93 @@
+"""Fetch and build the wheels that the plugin image is made of, so that its build needs no network.
+
+They are wheels for the Python of the image's *base*, which need not be the one that runs this: say which with
+`--python` and `--machine`. What is fetched is locked in requirements/plugin.txt, with hashes; our own wheel is
+built from the tree. A folder that holds anything else is emptied first: the image takes all of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LOCK = ROOT / "requirements" / "plugin.txt"
+OUT = ROOT / "build" / "wheels"
+STAMP = "locked-by.txt"  # says for what the folder was filled; a match saves the download
+DEFAULT_PYTHON = "3.13"  # the Python of Dockerfile.plugin's default base
+OLDEST_PYTHON = (3, 11)
+# A wheel that names glibc 2.N runs on every glibc from 2.N on. 2.28 is the oldest base worth having (RHEL 8).
+GLIBC_MINORS = range(28, 4, -1)
+
+
+def platform_tags(machine: str) -> list[str]:
+    """Return the wheel platforms that a glibc base of this machine type can load, newest first."""
+    modern = [f"manylinux_2_{minor}_{machine}" for minor in GLIBC_MINORS]
+    return [*modern, f"manylinux2014_{machine}", f"manylinux2010_{machine}", f"manylinux1_{machine}"]
+
+
+def python_tag(version: str) -> str:
+    """Return the tag of a CPython release: `3.11` is cp311. Exit if this project does not run on it."""
+    major, _, minor = version.partition(".")
+    if not (major.isdigit() and minor.isdigit()):
+        raise SystemExit(f"--python {version}: give major and minor, such as 3.11")
+    if (int(major), int(minor)) < OLDEST_PYTHON:
+        raise SystemExit(f"--python {version}: neuron-dra needs Python 3.11 or newer")
+    return f"cp{major}{minor}"
+
+
+def stamp(python: str, machine: str) -> str:
+    """Return what the downloaded wheels depend on: the lock file, the Python and the machine type."""
+    return f"python {python}\nmachine {machine}\nlock sha256:{hashlib.sha256(LOCK.read_bytes()).hexdigest()}\n"
+
+
+def download(out: Path, python: str, machine: str) -> None:
+    """Fill `out` with the locked wheels, unless they are there already."""
+    wanted = stamp(python, machine)
+    if (out / STAMP).is_file() and (out / STAMP).read_text() == wanted:
+        return
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    tag = python_tag(python)
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+    command += ["--require-hashes", "--requirement", str(LOCK), "--dest", str(out)]
+    command += ["--implementation", "cp", "--python-version", python, "--abi", tag, "--abi", "abi3", "--abi", "none"]
+    for name in platform_tags(machine):
+        command += ["--platform", name]
+    subprocess.run(command, check=True)
+    (out / STAMP).write_text(wanted)
+
+
+def build_ours(out: Path) -> Path:
+    """Build the wheel of this tree into `out`, in place of an older one, and return its path."""
+    for old in out.glob("neuron_dra-*.whl"):
+        old.unlink()
+    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(out)], check=True, cwd=ROOT)
+    [wheel] = out.glob("neuron_dra-*.whl")
+    return wheel
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--python", default=DEFAULT_PYTHON, help=f"the base image's Python (default {DEFAULT_PYTHON})")
+    parser.add_argument(
+        "--machine", default=platform.machine(), choices=["x86_64", "aarch64"], help="the nodes' machine type"
+    )
+    parser.add_argument("--out", type=Path, default=OUT, help="the folder to fill (default build/wheels)")
+    arguments = parser.parse_args()
+    download(arguments.out, arguments.python, arguments.machine)
+    wheel = build_ours(arguments.out)
+    count = len(list(arguments.out.glob("*.whl")))
+    print(
+        f"{count} wheels for Python {arguments.python} on {arguments.machine} in {arguments.out}, ours is {wheel.name}"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
