@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 
+from neuron_dra.errors import NeuronDraError
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `neuron-dra demo`."""
@@ -16,6 +18,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Show the demo; 0 when everything happened as told. Raises NeuronDraError otherwise."""
-    from neuron_dra.demo import main  # loads grpc, aiohttp and rich
+    try:
+        import celpy  # noqa: F401 - the scheduler needs it later, and says less about it
 
+        from neuron_dra.demo import main  # loads grpc, aiohttp and rich
+    except ModuleNotFoundError as err:
+        raise NeuronDraError(f"the demo needs {err.name}; install neuron-dra[cli]") from err
     return main.run(keep=args.keep)
