@@ -1,4 +1,4 @@
-"""The documents' examples: deploy/examples in a checkout, a copy of it in an installed package.
+"""The documents' examples: deploy/examples.
 
 A LeaderWorkerSet needs a controller that the demo has not: its first group of pods is made from its templates here,
 with the names that the controller gives.
@@ -12,18 +12,12 @@ from typing import Any
 
 import yaml
 
-from neuron_dra.errors import NeuronDraError
-
 Wire = dict[str, Any]
 
 
 def folder() -> Path:
-    """Where the examples are. Raises NeuronDraError when the installation has none."""
-    package = Path(__file__).parent
-    for candidate in (package / "examples", package.parents[1] / "deploy" / "examples"):
-        if candidate.is_dir():
-            return candidate
-    raise NeuronDraError("deploy/examples is missing from this installation; run the demo from a checkout")
+    """Where the examples are."""
+    return Path(__file__).parent / "examples"  # a link to deploy/examples in a checkout, a copy in a wheel
 
 
 def load(name: str) -> list[Wire]:
