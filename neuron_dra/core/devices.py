@@ -128,6 +128,8 @@ def _coordinates(node: Node, device: NeuronDevice) -> dict[str, Attribute | None
     spec = node.spec
     if spec is None or not spec.is_trainium or spec.whole_node or spec.shape != "torus":
         return {}
+    if device.device_id >= spec.device_count:
+        return {}
     row, column = divmod(device.device_id, 4)
     return {
         "topology_x": Attribute("int", row),
