@@ -62,7 +62,9 @@ def test_the_tools_are_on_the_path_inside(bed):
 
 
 def test_old_versions_of_the_api_are_served_for_the_documents_manifests(bed):
-    versions = {entry["version"] for entry in json.loads(bed.kubectl("get", "--raw", "/apis/resource.k8s.io"))["versions"]}
+    versions = {
+        entry["version"] for entry in json.loads(bed.kubectl("get", "--raw", "/apis/resource.k8s.io"))["versions"]
+    }
     assert versions >= {"v1", "v1beta1", "v1beta2"}
 
 
