@@ -28,8 +28,8 @@ setup: $(VENV)/.installed ## Make .venv with everything in it
 check: setup ## Format, lint, types, import contracts; prints sizes
 	@$(BIN)/ruff format --check --quiet . || { echo "run: $(BIN)/ruff format ."; exit 1; }
 	@$(BIN)/ruff check --quiet .
-	@$(BIN)/dmypy run --timeout 3600 -- neuron_dra controller > build/mypy.log 2>&1 || { cat build/mypy.log; exit 1; }
-	@$(BIN)/lint-imports --no-timing > build/imports.log 2>&1 || { cat build/imports.log; exit 1; }
+	@$(BIN)/$(if $(CI),mypy,dmypy run --timeout 600 --) neuron_dra controller > build/mypy.log 2>&1 || { cat build/mypy.log; exit 1; }
+	@$(BIN)/lint-imports --no-logo > build/imports.log 2>&1 || { cat build/imports.log; exit 1; }
 	@$(BIN)/python hack/sizes.py
 	@echo "check: format, lint, types and import contracts hold"
 
@@ -66,11 +66,11 @@ gen: build/gen-venv/.installed ## Generate neuron_dra/gen from proto/
 golden: setup ## Rewrite the golden files; read the difference
 	@$(BIN)/python hack/golden.py
 
-wheels: setup ## Build the locked wheels that Dockerfile.plugin installs, into build/wheels
-	@hack/wheels.sh
+wheels: setup ## Build the locked wheels that Dockerfile.plugin installs; IMAGE_PYTHON=3.11 for another base
+	@$(BIN)/python hack/wheels.py $(if $(IMAGE_PYTHON),--python $(IMAGE_PYTHON)) $(if $(IMAGE_MACHINE),--machine $(IMAGE_MACHINE))
 
-manifests: ## Render deploy/manifests from the chart
-	@hack/render.sh
+manifests: setup ## Render deploy/manifests from the chart (needs helm, or HELM=path)
+	@$(BIN)/python hack/render.py
 
 clean: ## Remove what was built in this folder (the test bed's cache is outside)
 	@rm -rf build $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .dmypy.json

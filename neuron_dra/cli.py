@@ -41,8 +41,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     show_slices.add_arguments(slices)
     slices.set_defaults(run=show_slices.run)
 
-    demo = commands.add_parser("demo", help="show pods getting their devices, on simulated nodes, with no cluster")
-    demo.set_defaults(run=_run_demo)
+    from neuron_dra import demo
+
+    shown = commands.add_parser("demo", help="show pods getting their devices, on simulated nodes, with no cluster")
+    demo.add_arguments(shown)
+    shown.set_defaults(run=demo.run)
 
     words = list(sys.argv[1:] if arguments is None else arguments)
     return _guarded(parser.parse_args(settings.go_style(words) if words[:1] == ["plugin"] else words))
@@ -67,12 +70,6 @@ def _guarded(parsed: argparse.Namespace) -> int:
         return 130
 
 
-def _run_demo(parsed: argparse.Namespace) -> int:
-    from neuron_dra import demo
-
-    return int(demo.run(parsed))
-
-
 def _run_plugin(parsed: argparse.Namespace) -> int:
     from neuron_dra import log as logs
 
@@ -82,7 +79,7 @@ def _run_plugin(parsed: argparse.Namespace) -> int:
     log = logging.getLogger("neuron_dra")
     log.info("neuron-dra plugin starts", extra={"version": __version__, "pid": os.getpid()})
     for name, value, source in loaded.rows():
-        log.info("setting", extra={"name_": name, "value": value, "source": source})
+        log.info("setting", extra={"setting": name, "value": value, "source": source})
     if loaded.emulation_mode:
         loaded = _emulated(loaded)
 

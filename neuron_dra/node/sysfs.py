@@ -59,10 +59,12 @@ _BUSY = "busy"
 def read_node(root: Path) -> NodeFacts:
     """Return what the host below `root` says of itself. Never raises."""
     folder = root / CLASS
+    ids = device_ids(folder)
+    files = {i for i in ids if _exists(root / "dev" / f"neuron{i}")}
     return NodeFacts(
         product_name=_known(_formed(_text(root, PRODUCT_NAME), _PRODUCT_NAME)),
         driver_version=_known(_formed(_text(root, DRIVER_VERSION), _DRIVER_VERSION)),
-        devices=tuple(_device(folder / f"neuron{i}", root / "dev" / f"neuron{i}", i) for i in device_ids(folder)),
+        devices=tuple(_device(folder / f"neuron{i}", i in files if files else None, i) for i in ids),
         ultraserver=_ultraserver(folder),
     )
 
@@ -76,14 +78,17 @@ def device_ids(folder: Path) -> list[int]:
     return sorted(int(match[1]) for entry in entries if (match := _DEVICE_LINK.fullmatch(entry.name)))
 
 
-def _device(folder: Path, node: Path, device_id: int) -> DeviceFacts:
+def _device(folder: Path, has_file: bool | None, device_id: int) -> DeviceFacts:
+    """Read one device. `has_file` is None where /dev shows no Neuron device at all: an unprivileged pod sees the
+    host's sysfs but has a /dev of its own. There the number in sysfs, from which the kernel makes the file, decides.
+    """
     text = {meaning: _text(folder, candidates) for meaning, candidates in DEVICE_FILES.items()}
     return DeviceFacts(
         device_id=device_id,
         core_count=_number(text["core_count"], least=1, digits=4),
         connected=_ids(text["connected"]),
         dev=_major_minor(text["dev"]),
-        node_present=_exists(node),
+        node_present=has_file if has_file is not None else _major_minor(text["dev"]) is not None,
         reset_state=_number(text["reset_state"]),
         serial=_formed(text["serial"], _SERIAL),
         arch_type=_formed(text["arch_type"], _ARCH_TYPE),

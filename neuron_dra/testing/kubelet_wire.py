@@ -1,0 +1,168 @@
+"""What a kubelet says to plugins and hears from them: dialects, messages as values, and how it dials."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import grpc.aio
+
+from neuron_dra.gen.kubelet.dra.v1 import dra_pb2 as dra_v1
+from neuron_dra.gen.kubelet.dra.v1 import dra_pb2_grpc as dra_v1_grpc
+from neuron_dra.gen.kubelet.dra.v1beta1 import dra_pb2 as dra_v1beta1
+from neuron_dra.gen.kubelet.dra.v1beta1 import dra_pb2_grpc as dra_v1beta1_grpc
+from neuron_dra.gen.kubelet.health.v1 import health_pb2 as health_v1
+from neuron_dra.gen.kubelet.health.v1 import health_pb2_grpc as health_v1_grpc
+from neuron_dra.gen.kubelet.health.v1alpha1 import health_pb2 as health_v1alpha1
+from neuron_dra.gen.kubelet.health.v1alpha1 import health_pb2_grpc as health_v1alpha1_grpc
+
+DRA_V1: Final = "v1.DRAPlugin"
+DRA_V1BETA1: Final = "v1beta1.DRAPlugin"
+HEALTH_V1: Final = "v1.DRAResourceHealth"
+HEALTH_V1ALPHA1: Final = "v1alpha1.DRAResourceHealth"
+
+DRA_SERVICES: Final[Mapping[str, tuple[Any, Any]]] = {
+    DRA_V1: (dra_v1, dra_v1_grpc.DRAPluginStub),
+    DRA_V1BETA1: (dra_v1beta1, dra_v1beta1_grpc.DRAPluginStub),
+}
+HEALTH_SERVICES: Final[Mapping[str, tuple[Any, Any]]] = {
+    HEALTH_V1: (health_v1, health_v1_grpc.DRAResourceHealthStub),
+    HEALTH_V1ALPHA1: (health_v1alpha1, health_v1alpha1_grpc.DRAResourceHealthStub),
+}
+# As a kubelet dials: its authority is "localhost", and connections are not shared between channels. Reconnecting is
+# quicker than a kubelet's, so that tests need not wait.
+_CHANNEL_OPTIONS: Final = (
+    ("grpc.default_authority", "localhost"),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+)
+
+
+class KubeletError(Exception):
+    """What the kubelet would report on the pod, in its words."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRef:
+    """What travels to the plugin of a claim."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    @classmethod
+    def of(cls, claim: ClaimRef | Mapping[str, Any]) -> ClaimRef:
+        """Take a reference, or a ResourceClaim as the API server returns it."""
+        if isinstance(claim, ClaimRef):
+            return claim
+        meta = claim["metadata"]
+        return cls(meta["namespace"], meta["name"], meta["uid"])
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedDevice:
+    request_names: tuple[str, ...]
+    pool_name: str
+    device_name: str
+    cdi_device_ids: tuple[str, ...]
+    share_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedResult:
+    """The answer for one claim: devices, or an error text."""
+
+    devices: tuple[PreparedDevice, ...] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceHealth:
+    pool_name: str
+    device_name: str
+    health: str  # HEALTHY, UNHEALTHY or UNKNOWN
+    last_updated_s: int  # Unix time
+    timeout_s: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """A plugin instance that was accepted. `service` is the DRA service chosen from `offered`."""
+
+    driver: str
+    endpoint: str
+    service: str
+    offered: tuple[str, ...]
+    socket: str
+
+
+def find_sockets(registry: Path) -> dict[str, tuple[int, int]]:
+    """Return the sockets below the registry, hidden ones left out, with what tells one file from the next."""
+    found = {}
+    for folder, folders, files in os.walk(registry):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in files:
+            path = os.path.join(folder, name)
+            try:
+                status = os.lstat(path)
+            except FileNotFoundError:
+                continue
+            if stat.S_ISSOCK(status.st_mode) and not name.startswith("."):
+                found[path] = status.st_ino, status.st_mtime_ns  # not ctime: a chmod is no new socket
+    return found
+
+
+def dial(path: str) -> grpc.aio.Channel:
+    return grpc.aio.insecure_channel(f"unix:{path}", options=_CHANNEL_OPTIONS)
+
+
+def error_words(error: grpc.aio.AioRpcError) -> str:
+    code = "".join(part.capitalize() for part in error.code().name.split("_"))
+    return f"rpc error: code = {code} desc = {error.details()}"
+
+
+def result_of(answer: Any) -> PreparedResult:
+    if answer.error:
+        return PreparedResult(error=answer.error)
+    return PreparedResult(
+        tuple(
+            PreparedDevice(
+                request_names=tuple(device.request_names),
+                pool_name=device.pool_name,
+                device_name=device.device_name,
+                cdi_device_ids=tuple(device.cdi_device_ids),
+                share_id=device.share_id if "share_id" in _presence(device) and device.HasField("share_id") else None,
+            )
+            for device in answer.devices
+        )
+    )
+
+
+def _presence(message: Any) -> set[str]:
+    return {entry.name for entry in message.DESCRIPTOR.fields}
+
+
+def health_of(messages: Any, entry: Any) -> DeviceHealth:
+    return DeviceHealth(
+        pool_name=entry.device.pool_name,
+        device_name=entry.device.device_name,
+        health=messages.HealthStatus.Name(entry.health),
+        last_updated_s=entry.last_updated_time,
+        timeout_s=entry.health_check_timeout_seconds,
+        message=entry.message,
+    )
+
+
+def first_error(method: str, claims: Iterable[ClaimRef], errors: Mapping[str, str]) -> KubeletError | None:
+    """Return what a kubelet says of the first claim that failed, None if none did."""
+    for ref in claims:
+        if errors[ref.uid]:
+            return KubeletError(f"{method} failed for ResourceClaim {ref.name}: {errors[ref.uid]}")
+    return None
