@@ -23,7 +23,6 @@ from neuron_dra.testing.fake_api.watch import Watches, WatchRequest
 _MOST_PAGES = 1024  # snapshots that are kept for lists with `continue`
 _LONGEST_WATCH_S = 1800.0
 _LARGEST_BODY = 3 * 1024 * 1024  # bytes, as the real server's limit
-_WARNINGS = "warnings"  # key of what a request's answer warns of
 _VERSION = {"major": "1", "minor": "37", "gitVersion": "v1.37.0+embedded", "platform": "python"}
 
 
@@ -178,16 +177,19 @@ class Handler:
         dry_run = request.query.getall("dryRun", [])
         if dry_run not in ([], ["All"]):
             raise errors.bad_request('dryRun: Unsupported value: supported values: "All"')
-        status, answer = self._do(request, verb, target, body, dry_run=bool(dry_run))
+        warnings: list[str] = []
+        status, answer = self._do(request, verb, target, body, warnings, dry_run=bool(dry_run))
         if fault is not None and fault.do is Do.DROP_AFTER:
             self._log(request, verb, target, status)
             messages.cut(request)
         response = messages.json_response(status, answer)
-        for text in request.get(_WARNINGS, ()):
+        for text in warnings:
             response.headers.add("Warning", f"299 - {messages.quoted(text)}")
         return response
 
-    def _do(self, request: web.Request, verb: str, target: _Target, body: Any, *, dry_run: bool) -> tuple[int, Obj]:
+    def _do(
+        self, request: web.Request, verb: str, target: _Target, body: Any, warnings: list[str], *, dry_run: bool
+    ) -> tuple[int, Obj]:
         """Carry out one request that is not a watch; everything here happens at once."""
         resource, namespace, name = target.resource, target.namespace, target.name
         store = self._store
@@ -201,15 +203,15 @@ class Handler:
             return 201, evict(store, namespace, name, body, dry_run=dry_run)
         if verb == "create":
             return 201, self._out(
-                target, store.create(resource, namespace, self._in(request, target, body), dry_run=dry_run)
+                target, store.create(resource, namespace, self._in(request, target, body, warnings), dry_run=dry_run)
             )
         if verb == "update":
-            return 200, self._update(target, self._in(request, target, body), dry_run=dry_run)
+            return 200, self._update(target, self._in(request, target, body, warnings), dry_run=dry_run)
         if verb == "patch":
             content_type = request.content_type
             old = self._out(target, store.get(resource, namespace, name))
             changed = patches.apply(content_type, old, body, custom=resource.custom)
-            return 200, self._update(target, self._in(request, target, changed), dry_run=dry_run)
+            return 200, self._update(target, self._in(request, target, changed, warnings), dry_run=dry_run)
         options = messages.delete_options(request, body)
         if verb == "deletecollection":
             chosen = [obj for obj in store.list(resource, namespace) if self._predicate(request, resource)(obj)]
@@ -228,7 +230,7 @@ class Handler:
         )
         return self._out(target, updated)
 
-    def _in(self, request: web.Request, target: _Target, body: Obj) -> Obj:
+    def _in(self, request: web.Request, target: _Target, body: Obj, warnings: list[str]) -> Obj:
         """Check apiVersion and kind of what a client sent, and convert it to the stored version."""
         resource, expected = target.resource, target.resource.api_version(target.version)
         sent = body.get("apiVersion", expected), body.get("kind", resource.kind)
@@ -246,7 +248,7 @@ class Handler:
             text = f"{resource.kind} in version {expected} cannot be handled: strict decoding error: {listed}"
             raise errors.bad_request(text)
         if request.query.get("fieldValidation") != "Ignore":
-            request[_WARNINGS] = texts
+            warnings += texts
         return obj
 
     def _out(self, target: _Target, obj: Obj) -> Obj:
