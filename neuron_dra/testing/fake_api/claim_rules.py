@@ -22,7 +22,8 @@ _ADMIN_LABEL = "resource.kubernetes.io/admin-access"
 def prepare_claim(obj: Obj, old: Obj | None, now: str) -> None:
     if old is None:
         obj["spec"] = _complete(obj.get("spec") or {})
-    obj.setdefault("status", {})
+    for entry in obj.setdefault("status", {}).get("devices") or []:
+        entry.setdefault("conditions", None)  # as Go encodes a missing list
 
 
 def prepare_template(obj: Obj, old: Obj | None, now: str) -> None:
