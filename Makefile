@@ -66,11 +66,11 @@ gen: build/gen-venv/.installed ## Generate neuron_dra/gen from proto/
 golden: setup ## Rewrite the golden files; read the difference
 	@$(BIN)/python hack/golden.py
 
-wheels: setup ## Build the locked wheels that Dockerfile.plugin installs, into build/wheels
-	@hack/wheels.sh
+wheels: setup ## Build the locked wheels that Dockerfile.plugin installs; IMAGE_PYTHON=3.11 for another base
+	@$(BIN)/python hack/wheels.py $(if $(IMAGE_PYTHON),--python $(IMAGE_PYTHON)) $(if $(IMAGE_MACHINE),--machine $(IMAGE_MACHINE))
 
-manifests: ## Render deploy/manifests from the chart
-	@hack/render.sh
+manifests: setup ## Render deploy/manifests from the chart (needs helm, or HELM=path)
+	@$(BIN)/python hack/render.py
 
 clean: ## Remove what was built in this folder (the test bed's cache is outside)
 	@rm -rf build $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .dmypy.json

@@ -83,7 +83,9 @@ def main() -> int:
     download(arguments.out, arguments.python, arguments.machine)
     wheel = build_ours(arguments.out)
     count = len(list(arguments.out.glob("*.whl")))
-    print(f"{count} wheels for Python {arguments.python} on {arguments.machine} in {arguments.out}, ours is {wheel.name}")
+    print(
+        f"{count} wheels for Python {arguments.python} on {arguments.machine} in {arguments.out}, ours is {wheel.name}"
+    )
     return 0
 
 

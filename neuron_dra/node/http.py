@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable
 from typing import Final
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+log = logging.getLogger(__name__)
 
 READ_TIMEOUT_S: Final = 5.0
 
@@ -20,10 +23,18 @@ class HttpServer:
         self._ready = ready
         self._server: asyncio.Server | None = None
 
-    async def start(self, bind_address: str) -> None:
-        """Listen on `host:port`. Raises OSError."""
+    async def run(self, bind_address: str, retry_s: float = 2.0) -> None:
+        """Listen on `host:port`, as soon as nobody else does: on the host's network an older pod may still hold it."""
         host, _, port = bind_address.rpartition(":")
-        self._server = await asyncio.start_server(self._serve, host.strip("[]") or None, int(port))
+        waiting = False
+        while self._server is None:
+            try:
+                self._server = await asyncio.start_server(self._serve, host.strip("[]") or None, int(port))
+            except OSError as err:
+                if not waiting:
+                    log.warning("metrics are not served yet", extra={"address": bind_address, "error": str(err)})
+                    waiting = True
+                await asyncio.sleep(retry_s)
 
     @property
     def port(self) -> int:

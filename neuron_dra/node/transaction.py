@@ -85,6 +85,8 @@ class Store:
                 current = Checkpoint(self._boot_id, extra={**current.extra, INVENTORY: True})
                 self._write(current)
             self._sweep(current)
+            for claim in current.claims.values():
+                self._write_missing_spec(claim)
             return current
 
     def read(self) -> Checkpoint:

@@ -7,17 +7,10 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-import grpc.aio
 import pytest
 
-from neuron_dra.gen.kubelet.dra.v1 import dra_pb2 as v1
-from neuron_dra.gen.kubelet.dra.v1 import dra_pb2_grpc as v1_grpc
-from neuron_dra.gen.kubelet.dra.v1beta1 import dra_pb2 as v1beta1
-from neuron_dra.gen.kubelet.dra.v1beta1 import dra_pb2_grpc as v1beta1_grpc
 from neuron_dra.gen.kubelet.health.v1 import health_pb2
-from neuron_dra.gen.kubelet.health.v1 import health_pb2_grpc as health_grpc
 from neuron_dra.gen.kubelet.pluginregistration.v1 import registration_pb2 as reg
-from neuron_dra.gen.kubelet.pluginregistration.v1 import registration_pb2_grpc as reg_grpc
 from neuron_dra.testing.fake_api import Do, FakeApi, Fault
 from neuron_dra.testing.fake_kubelet import (
     DRA_V1,
@@ -30,6 +23,7 @@ from neuron_dra.testing.fake_kubelet import (
     PreparedDevice,
     PreparedResult,
 )
+from neuron_dra.testing.small_plugin import SmallPlugin
 
 DRIVER = "neuron.aws.com"
 CLAIM = ClaimRef("ml", "job-0", "uid-0")
@@ -44,103 +38,9 @@ async def eventually(condition: Callable[[], Any]) -> None:
     raise AssertionError("the condition did not come true within 5 s")
 
 
-class Plugin(reg_grpc.RegistrationServicer, health_grpc.DRAResourceHealthServicer):
-    """Answers as told; notes what it was asked."""
-
-    def __init__(self, folder: Path, name: str = "a") -> None:
-        self.folder, self.name = folder, name
-        self.endpoint = str(folder / f"{name}-dra.sock")
-        self.socket = str(folder / "registry" / f"{name}-reg.sock")
-        self.info = reg.PluginInfo(
-            type="DRAPlugin", name=DRIVER, endpoint=self.endpoint, supported_versions=[DRA_V1, DRA_V1BETA1, HEALTH_V1]
-        )
-        self.verdicts: list[tuple[bool, str]] = []
-        self.calls: list[tuple[str, list[str]]] = []
-        self.authorities: set[str] = set()
-        self.skipped: set[str] = set()
-        self.surplus: list[str] = []
-        self.errors: dict[str, str] = {}
-        self.info_delay_s = 0.0
-        self.prepare_delay_s = 0.0
-        self._servers: list[grpc.aio.Server] = []
-
-    async def start(self) -> Plugin:
-        (self.folder / "registry").mkdir(exist_ok=True)
-        await self.serve_dra()
-        await self.serve_registration()
-        return self
-
-    async def serve_dra(self) -> None:
-        server = grpc.aio.server()
-        v1_grpc.add_DRAPluginServicer_to_server(Dialect(self, v1), server)
-        v1beta1_grpc.add_DRAPluginServicer_to_server(Dialect(self, v1beta1), server)
-        health_grpc.add_DRAResourceHealthServicer_to_server(self, server)
-        server.add_insecure_port(f"unix:{self.endpoint}")
-        await server.start()
-        self._servers.append(server)
-
-    async def serve_registration(self) -> None:
-        server = grpc.aio.server()
-        reg_grpc.add_RegistrationServicer_to_server(self, server)
-        server.add_insecure_port(f"unix:{self.socket}")
-        await server.start()
-        self._servers.append(server)
-
-    async def stop(self) -> None:
-        for server in self._servers:
-            await server.stop(None)
-        self._servers.clear()
-
-    async def GetInfo(self, request: Any, context: Any) -> reg.PluginInfo:
-        self.calls.append(("GetInfo", []))
-        await asyncio.sleep(self.info_delay_s)
-        return self.info
-
-    async def NotifyRegistrationStatus(self, request: Any, context: Any) -> reg.RegistrationStatusResponse:
-        self.verdicts.append((request.plugin_registered, request.error))
-        return reg.RegistrationStatusResponse()
-
-    async def NodeWatchResources(self, request: Any, context: Any) -> AsyncIterator[Any]:
-        device = health_pb2.DeviceIdentifier(pool_name="a", device_name="neuron-device-0")
-        for health in (health_pb2.HEALTHY, health_pb2.UNHEALTHY):
-            entry = health_pb2.DeviceHealth(device=device, health=health, last_updated_time=7, message="ecc")
-            yield health_pb2.NodeWatchResourcesResponse(devices=[entry])
-
-
-class Dialect(v1_grpc.DRAPluginServicer):
-    def __init__(self, plugin: Plugin, messages: Any) -> None:
-        self._plugin, self._messages = plugin, messages
-
-    def _note(self, method: str, request: Any) -> list[str]:
-        uids = [claim.uid for claim in request.claims]
-        self._plugin.calls.append((f"{self._messages.__name__.split('.')[-2]} {method}", uids))
-        return [uid for uid in uids if uid not in self._plugin.skipped] + self._plugin.surplus
-
-    async def NodePrepareResources(self, request: Any, context: Any) -> Any:
-        uids = self._note("prepare", request)
-        await asyncio.sleep(self._plugin.prepare_delay_s)
-        response = self._messages.NodePrepareResourcesResponse()
-        for uid in uids:
-            answer = response.claims[uid]
-            answer.error = self._plugin.errors.get(uid, "")
-            answer.devices.add(
-                request_names=["neurons"],
-                pool_name="a",
-                device_name="neuron-device-0",
-                cdi_device_ids=[f"k8s.neuron.aws.com/claim={uid}-neuron-device-0"],
-            )
-        return response
-
-    async def NodeUnprepareResources(self, request: Any, context: Any) -> Any:
-        response = self._messages.NodeUnprepareResourcesResponse()
-        for uid in self._note("unprepare", request):
-            response.claims[uid].error = self._plugin.errors.get(uid, "")
-        return response
-
-
 @pytest.fixture
-async def plugin(tmp_path: Path) -> AsyncIterator[Plugin]:
-    plugin = await Plugin(tmp_path).start()
+async def plugin(tmp_path: Path) -> AsyncIterator[SmallPlugin]:
+    plugin = await SmallPlugin(tmp_path).start()
     yield plugin
     await plugin.stop()
 
@@ -151,7 +51,7 @@ async def kubelet(tmp_path: Path) -> AsyncIterator[FakeKubelet]:
         yield kubelet
 
 
-async def test_a_plugin_is_asked_registered_and_told_so(plugin: Plugin, kubelet: FakeKubelet) -> None:
+async def test_a_plugin_is_asked_registered_and_told_so(plugin: SmallPlugin, kubelet: FakeKubelet) -> None:
     registration = await kubelet.registered(DRIVER)
 
     assert (registration.driver, registration.endpoint, registration.service) == (DRIVER, plugin.endpoint, DRA_V1)
@@ -161,20 +61,22 @@ async def test_a_plugin_is_asked_registered_and_told_so(plugin: Plugin, kubelet:
 
 
 async def test_a_plugin_that_appears_later_is_found(tmp_path: Path, kubelet: FakeKubelet) -> None:
-    plugin = await Plugin(tmp_path).start()
+    plugin = await SmallPlugin(tmp_path).start()
     assert (await kubelet.registered(DRIVER)).socket == plugin.socket
     await plugin.stop()
 
 
 async def test_an_empty_endpoint_means_the_registration_socket(tmp_path: Path, kubelet: FakeKubelet) -> None:
-    plugin = Plugin(tmp_path)
+    plugin = SmallPlugin(tmp_path)
     plugin.info.endpoint = ""
     await plugin.start()
     assert (await kubelet.registered(DRIVER)).endpoint == plugin.socket
     await plugin.stop()
 
 
-async def test_prepare_returns_what_the_plugin_answered_for_each_claim(plugin: Plugin, kubelet: FakeKubelet) -> None:
+async def test_prepare_returns_what_the_plugin_answered_for_each_claim(
+    plugin: SmallPlugin, kubelet: FakeKubelet
+) -> None:
     await kubelet.registered(DRIVER)
     other = {"metadata": {"namespace": "ml", "name": "job-1", "uid": "uid-1"}}
     plugin.errors["uid-1"] = "no such device"
@@ -189,14 +91,14 @@ async def test_prepare_returns_what_the_plugin_answered_for_each_claim(plugin: P
     assert plugin.calls[-1] == ("v1 prepare", ["uid-0", "uid-1"])
 
 
-async def test_unprepare_returns_an_empty_text_for_success(plugin: Plugin, kubelet: FakeKubelet) -> None:
+async def test_unprepare_returns_an_empty_text_for_success(plugin: SmallPlugin, kubelet: FakeKubelet) -> None:
     await kubelet.registered(DRIVER)
     plugin.errors["uid-1"] = "still in use"
     answer = await kubelet.unprepare([CLAIM, ClaimRef("ml", "job-1", "uid-1")])
     assert answer == {"uid-0": "", "uid-1": "still in use"}
 
 
-async def test_a_claim_without_an_answer_is_an_error(plugin: Plugin, kubelet: FakeKubelet) -> None:
+async def test_a_claim_without_an_answer_is_an_error(plugin: SmallPlugin, kubelet: FakeKubelet) -> None:
     await kubelet.registered(DRIVER)
     plugin.skipped = {"uid-0"}
     with pytest.raises(KubeletError, match=r"^NodePrepareResources skipped 1 ResourceClaims$"):
@@ -205,14 +107,14 @@ async def test_a_claim_without_an_answer_is_an_error(plugin: Plugin, kubelet: Fa
         await kubelet.unprepare([CLAIM])
 
 
-async def test_an_answer_for_a_claim_nobody_asked_for_is_an_error(plugin: Plugin, kubelet: FakeKubelet) -> None:
+async def test_an_answer_for_a_claim_nobody_asked_for_is_an_error(plugin: SmallPlugin, kubelet: FakeKubelet) -> None:
     await kubelet.registered(DRIVER)
     plugin.surplus = ["uid-9"]
     with pytest.raises(KubeletError, match="returned result for unknown claim UID uid-9"):
         await kubelet.prepare([CLAIM])
 
 
-async def test_an_old_kubelet_speaks_v1beta1(plugin: Plugin, tmp_path: Path) -> None:
+async def test_an_old_kubelet_speaks_v1beta1(plugin: SmallPlugin, tmp_path: Path) -> None:
     async with FakeKubelet(tmp_path / "registry", services=(DRA_V1BETA1,)) as kubelet:
         assert (await kubelet.registered(DRIVER)).service == DRA_V1BETA1
         await kubelet.prepare([CLAIM])
@@ -220,7 +122,7 @@ async def test_an_old_kubelet_speaks_v1beta1(plugin: Plugin, tmp_path: Path) -> 
 
 
 async def test_the_plugins_order_decides_which_service_is_used(tmp_path: Path, kubelet: FakeKubelet) -> None:
-    plugin = Plugin(tmp_path)
+    plugin = SmallPlugin(tmp_path)
     plugin.info.supported_versions[:] = ["v9.DRAPlugin", DRA_V1BETA1, DRA_V1]
     await plugin.start()
     assert (await kubelet.registered(DRIVER)).service == DRA_V1BETA1
@@ -238,7 +140,7 @@ async def test_the_plugins_order_decides_which_service_is_used(tmp_path: Path, k
 async def test_a_plugin_that_is_not_understood_is_refused_with_the_reason(
     tmp_path: Path, kubelet: FakeKubelet, change: dict[str, Any], text: str
 ) -> None:
-    plugin = Plugin(tmp_path)
+    plugin = SmallPlugin(tmp_path)
     fields = {"type": "DRAPlugin", "name": DRIVER, "endpoint": plugin.endpoint, "supported_versions": [DRA_V1]}
     plugin.info = reg.PluginInfo(**{**fields, **change})
     await plugin.start()
@@ -250,7 +152,7 @@ async def test_a_plugin_that_is_not_understood_is_refused_with_the_reason(
     await plugin.stop()
 
 
-async def test_a_slow_answer_to_get_info_is_given_up_and_asked_for_again(plugin: Plugin, tmp_path: Path) -> None:
+async def test_a_slow_answer_to_get_info_is_given_up_and_asked_for_again(plugin: SmallPlugin, tmp_path: Path) -> None:
     plugin.info_delay_s = 0.5
     async with FakeKubelet(tmp_path / "registry", info_timeout_s=0.1) as kubelet:
         await eventually(lambda: kubelet.attempts)
@@ -261,7 +163,7 @@ async def test_a_slow_answer_to_get_info_is_given_up_and_asked_for_again(plugin:
 
 async def test_a_scripted_refusal_is_told_and_then_forgotten(tmp_path: Path, kubelet: FakeKubelet) -> None:
     kubelet.script.refusals = ["not today"]
-    plugin = await Plugin(tmp_path).start()
+    plugin = await SmallPlugin(tmp_path).start()
     await kubelet.registered(DRIVER)
     assert plugin.verdicts[0] == (False, "not today")
     await plugin.stop()
@@ -269,7 +171,7 @@ async def test_a_scripted_refusal_is_told_and_then_forgotten(tmp_path: Path, kub
 
 async def test_a_kubelet_before_1_36_does_not_ask_a_refused_socket_again(tmp_path: Path, kubelet: FakeKubelet) -> None:
     kubelet.script.refusals, kubelet.script.retries_registration = ["not today"], False
-    plugin = await Plugin(tmp_path).start()
+    plugin = await SmallPlugin(tmp_path).start()
     with pytest.raises(TimeoutError):
         await kubelet.registered(DRIVER, timeout_s=1.0)
 
@@ -280,7 +182,7 @@ async def test_a_kubelet_before_1_36_does_not_ask_a_refused_socket_again(tmp_pat
     await plugin.stop()
 
 
-async def test_a_removed_registration_socket_ends_the_registration(plugin: Plugin, kubelet: FakeKubelet) -> None:
+async def test_a_removed_registration_socket_ends_the_registration(plugin: SmallPlugin, kubelet: FakeKubelet) -> None:
     await kubelet.registered(DRIVER)
     Path(plugin.socket).unlink()
     await kubelet.gone(DRIVER)
@@ -289,10 +191,10 @@ async def test_a_removed_registration_socket_ends_the_registration(plugin: Plugi
 
 
 async def test_the_latest_of_two_instances_is_called_and_the_other_when_it_leaves(
-    plugin: Plugin, tmp_path: Path, kubelet: FakeKubelet
+    plugin: SmallPlugin, tmp_path: Path, kubelet: FakeKubelet
 ) -> None:
     await kubelet.registered(DRIVER)
-    newer = await Plugin(tmp_path, "b").start()
+    newer = await SmallPlugin(tmp_path, "b").start()
     await kubelet.registered(DRIVER, endpoint=newer.endpoint)
 
     await kubelet.prepare([CLAIM])
@@ -305,10 +207,10 @@ async def test_the_latest_of_two_instances_is_called_and_the_other_when_it_leave
 
 
 async def test_an_instance_cannot_take_the_endpoint_of_another(
-    plugin: Plugin, tmp_path: Path, kubelet: FakeKubelet
+    plugin: SmallPlugin, tmp_path: Path, kubelet: FakeKubelet
 ) -> None:
     await kubelet.registered(DRIVER)
-    thief = Plugin(tmp_path, "b")
+    thief = SmallPlugin(tmp_path, "b")
     thief.info.endpoint = plugin.endpoint
     await thief.serve_registration()
     await eventually(lambda: thief.verdicts)
@@ -316,14 +218,14 @@ async def test_an_instance_cannot_take_the_endpoint_of_another(
     await thief.stop()
 
 
-async def test_a_call_that_takes_too_long_fails_with_the_deadline(plugin: Plugin, kubelet: FakeKubelet) -> None:
+async def test_a_call_that_takes_too_long_fails_with_the_deadline(plugin: SmallPlugin, kubelet: FakeKubelet) -> None:
     await kubelet.registered(DRIVER)
     plugin.prepare_delay_s = 5.0
     with pytest.raises(KubeletError, match="NodePrepareResources: rpc error: code = DeadlineExceeded"):
         await kubelet.prepare([CLAIM], deadline_s=0.1)
 
 
-async def test_dropped_connections_come_back(plugin: Plugin, kubelet: FakeKubelet) -> None:
+async def test_dropped_connections_come_back(plugin: SmallPlugin, kubelet: FakeKubelet) -> None:
     await kubelet.registered(DRIVER)
     plugin.prepare_delay_s = 5.0
     running = asyncio.create_task(kubelet.prepare([CLAIM]))
@@ -338,14 +240,14 @@ async def test_dropped_connections_come_back(plugin: Plugin, kubelet: FakeKubele
     assert await kubelet.prepare([CLAIM])
 
 
-async def test_a_restarted_kubelet_registers_the_plugin_again(plugin: Plugin, kubelet: FakeKubelet) -> None:
+async def test_a_restarted_kubelet_registers_the_plugin_again(plugin: SmallPlugin, kubelet: FakeKubelet) -> None:
     await kubelet.registered(DRIVER)
     await kubelet.restart()
     await kubelet.registered(DRIVER)
     assert [call for call in plugin.calls if call[0] == "GetInfo"] == [("GetInfo", [])] * 2
 
 
-async def test_a_plugin_that_starts_again_is_registered_again(plugin: Plugin, kubelet: FakeKubelet) -> None:
+async def test_a_plugin_that_starts_again_is_registered_again(plugin: SmallPlugin, kubelet: FakeKubelet) -> None:
     await kubelet.registered(DRIVER)
     await plugin.stop()
     await kubelet.gone(DRIVER)
@@ -353,7 +255,8 @@ async def test_a_plugin_that_starts_again_is_registered_again(plugin: Plugin, ku
     await kubelet.registered(DRIVER)
 
 
-async def test_health_is_read_as_complete_lists(plugin: Plugin, kubelet: FakeKubelet) -> None:
+async def test_health_is_read_as_complete_lists(plugin: SmallPlugin, kubelet: FakeKubelet) -> None:
+    plugin.health = [health_pb2.HEALTHY, health_pb2.UNHEALTHY]
     await kubelet.registered(DRIVER)
     lists = [devices async for devices in kubelet.health()]
     assert lists == [
@@ -377,7 +280,7 @@ async def test_a_starting_kubelet_deletes_the_slices_of_its_node(tmp_path: Path)
     assert [entry["metadata"]["name"] for entry in left] == ["b-0"]
 
 
-async def test_the_slices_of_a_plugin_that_stays_away_are_deleted(plugin: Plugin, tmp_path: Path) -> None:
+async def test_the_slices_of_a_plugin_that_stays_away_are_deleted(plugin: SmallPlugin, tmp_path: Path) -> None:
     async with (
         FakeApi() as api,
         FakeKubelet(tmp_path / "registry", node_name="a", api_url=api.url, wipe_delay_s=0.3) as kubelet,
@@ -391,7 +294,7 @@ async def test_the_slices_of_a_plugin_that_stays_away_are_deleted(plugin: Plugin
     assert [entry["spec"]["driver"] for entry in left] == ["dra.net"]
 
 
-async def test_a_plugin_that_is_back_in_time_keeps_its_slices(plugin: Plugin, tmp_path: Path) -> None:
+async def test_a_plugin_that_is_back_in_time_keeps_its_slices(plugin: SmallPlugin, tmp_path: Path) -> None:
     async with (
         FakeApi() as api,
         FakeKubelet(tmp_path / "registry", node_name="a", api_url=api.url, wipe_delay_s=1.0) as kubelet,

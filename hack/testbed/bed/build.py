@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bed import packages
-from bed.errors import BedError, NotPossibleHere
+from bed.errors import BedError, NotPossibleHereError
 from bed.layout import GO_MODULES, Layout, short_hash
 from bed.state import exclusive
 
@@ -187,7 +187,7 @@ def _go(layout: Layout, todo: list[tuple[Module, Program]]) -> Path:
         ):
             done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
             if done.returncode != 0:
-                raise NotPossibleHere(f"no Go toolchain: `{' '.join(command)}` failed:\n{done.stderr[-2000:]}")
+                raise NotPossibleHereError(f"no Go toolchain: `{' '.join(command)}` failed:\n{done.stderr[-2000:]}")
     return go
 
 

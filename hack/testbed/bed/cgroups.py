@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from bed.errors import BedError, NotPossibleHere
+from bed.errors import BedError, NotPossibleHereError
 from bed.layout import Layout
 
 ROOT = Path("/sys/fs/cgroup")
@@ -33,7 +33,7 @@ def hierarchies() -> list[Path]:
 
 
 def check() -> None:
-    """Raise NotPossibleHere when this machine's cgroups cannot hold a kubelet."""
+    """Raise NotPossibleHereError when this machine's cgroups cannot hold a kubelet."""
     if is_v2():
         available = (ROOT / "cgroup.controllers").read_text().split()
     else:
@@ -42,7 +42,7 @@ def check() -> None:
     missing = [name for name in NEEDED if name not in available]
     if missing:
         kind = "v2" if is_v2() else "v1"
-        raise NotPossibleHere(
+        raise NotPossibleHereError(
             f"the kubelet needs the cgroup {kind} controllers {', '.join(missing)}, and {ROOT} does not offer them"
             " (writable); in a container, give it the host's cgroup namespace or delegate them"
         )
@@ -72,7 +72,7 @@ def _enable_controllers(directory: Path) -> None:
     try:
         (directory / "cgroup.subtree_control").write_text(wanted)
     except OSError as err:
-        raise NotPossibleHere(
+        raise NotPossibleHereError(
             f"cannot hand cgroup v2 controllers on in {directory} ({err}); processes inside it prevent that when it is"
             " not the root of the hierarchy: run the test bed on the machine itself or in a container with"
             " --cgroupns=host"

@@ -21,7 +21,9 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="testbed", description="A real Kubernetes on this machine with simulated Neuron nodes.")
+    parser = argparse.ArgumentParser(
+        prog="testbed", description="A real Kubernetes on this machine with simulated Neuron nodes."
+    )
     commands = parser.add_subparsers(dest="command", required=True)
 
     sub = commands.add_parser("build", help="build what is not cached")
@@ -99,22 +101,24 @@ def _status(args: argparse.Namespace) -> int:
     for node in bed.nodes.values():
         ready = node.is_ready()
         dead += not ready
-        print(f"  node {node.name:<21} {'Ready' if ready else 'NOT READY':<9} {node.spec.instance_type}  {node.address}")
+        print(
+            f"  node {node.name:<21} {'Ready' if ready else 'NOT READY':<9} {node.spec.instance_type}  {node.address}"
+        )
     return 1 if dead else 0
 
 
 def _logs(args: argparse.Namespace) -> int:
     bed = Bed(layout.from_environment())
-    log_file = bed.processes.log_file(args.what)
-    if log_file.exists():
-        sys.stdout.write(log_file.read_text(errors="replace"))
-        return 0
     node, _, part = args.what.partition("/")
     if part == "plugin" and bed.state.driver == "daemonset":
         sys.stdout.write(driver.pod_logs(bed, bed.node(node)))
         return 0
-    known = ", ".join(sorted(bed.state.processes)) or "none, nothing runs"
-    raise BedError(f"no log of {args.what!r}; known: {known}")
+    log_file = bed.processes.log_file(args.what)
+    if not log_file.exists():
+        known = ", ".join(sorted(bed.state.processes)) or "none, nothing runs"
+        raise BedError(f"no log of {args.what!r}; known: {known}")
+    sys.stdout.write(log_file.read_text(errors="replace"))
+    return 0
 
 
 def _build(args: argparse.Namespace) -> int:

@@ -44,7 +44,7 @@ class ControlPlane:
         return {"PATH": build.bin_path(self.layout, self.state.kubernetes), "KUBECONFIG": str(self.layout.kubeconfig)}
 
     def up(self) -> None:
-        """Start what does not run, and wait until the API server answers."""
+        """Start what does not run, and wait until the API server answers (see also `wait_complete`)."""
         if not self.state.ports:
             with self.state.change():
                 self.state.ports = dict(STANDARD_PORTS) if self.layout.is_root else _free_ports()
@@ -63,6 +63,9 @@ class ControlPlane:
             "kube-controller-manager",
             [*self._component_arguments("kube-controller-manager", "controller-manager"), *controllers],
         )
+
+    def wait_complete(self) -> None:
+        """Wait until pods can be made: the controllers are the slowest to start, nodes need not wait for them."""
         wait_until("service account of namespace default", self._has_default_service_account, READY_TIMEOUT_S)
 
     def stop_servers(self) -> None:
@@ -148,6 +151,8 @@ class ControlPlane:
             f"--kubeconfig={kubeconfig}", f"--authentication-kubeconfig={kubeconfig}",
             f"--authorization-kubeconfig={kubeconfig}", "--bind-address=127.0.0.1",
             f"--secure-port={self.state.ports[port]}", "--leader-elect=false",
+            # The default, 20 a second, is what the start and a controller's answer would wait for.
+            "--kube-api-qps=500", "--kube-api-burst=1000",
         ]  # fmt: skip
 
 

@@ -5,5 +5,5 @@ class BedError(Exception):
     """The test bed cannot do what it was asked; the message says why and what to do."""
 
 
-class NotPossibleHere(BedError):
+class NotPossibleHereError(BedError):
     """This machine or this user lacks something that cannot be installed: root, Linux, a controller."""

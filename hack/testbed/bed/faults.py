@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,9 +10,13 @@ from bed import cgroups, driver, hardware
 from bed.errors import BedError
 from bed.lifecycle import Bed
 from bed.node import Node
-from bed.processes import ProcessId, end, start_ticks
+from bed.processes import end, start_ticks
+from bed.state import ProcessId
+from neuron_dra.core import catalogue
+from neuron_dra.errors import NeuronDraError
 
 ECC_COUNTER = "mem_ecc_uncorrected"
+ECC_ALL = 10**9  # more than a counter ever holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,51 +29,85 @@ class Fault:
     repair: Callable[[Bed, Node, str], str]
 
 
-def _pair(text: str) -> tuple[int, int]:
+def _pair(node: Node, text: str) -> tuple[int, int]:
+    """Return the two ends of a link that this type of node has.
+
+    Raises:
+        BedError: it has no such link.
+    """
     first, separator, second = (text or "0-1").partition("-")
     if not (separator and first.isdigit() and second.isdigit()):
-        raise BedError(f"{text!r}: a link is two device numbers, such as 0-1")
+        raise BedError(f"{text!r}: a link is two device numbers, such as 0-1, or left or right")
+    spec = catalogue.lookup(node.spec.instance_type)
+    neighbours = spec.links[int(first)] if spec and int(first) < len(spec.links) else ()
+    if int(second) not in neighbours:
+        listed = ", ".join(map(str, neighbours)) or "none"
+        raise BedError(f"a {node.spec.instance_type} has no link {first}-{second}; neighbours of {first}: {listed}")
     return int(first), int(second)
 
 
-def _number(text: str) -> int:
-    if not (text or "0").isdigit():
-        raise BedError(f"{text!r}: a device is a number, such as 3")
+def _number(node: Node, text: str) -> int:
+    """Return the number of a device that this type of node has.
+
+    Raises:
+        BedError: it has no such device.
+    """
+    spec = catalogue.lookup(node.spec.instance_type)
+    count = spec.device_count if spec else 0
+    if not (text or "0").isdigit() or int(text or "0") >= count:
+        raise BedError(f"{text!r}: a {node.spec.instance_type} has devices 0 to {count - 1}")
     return int(text or "0")
 
 
+def _between_nodes(bed: Bed, node: Node, side: str, *, broken: bool) -> str:
+    """Write on all four nodes what they report with the link on `side` of `node` broken, or whole again."""
+    peers = {"left": hardware.LEFT, "right": hardware.RIGHT}[side]
+    members = [each for each in bed.nodes.values() if each.spec.ultraserver == node.spec.ultraserver]
+    ends = (node.spec.position, peers.get(node.spec.position, -1))
+    for each in members:
+        hardware.write_election(each.hardware_dir, each.spec, ends if broken else None)
+    state = (
+        "broken; the nodes report what a new election finds" if broken else "whole again, and with it the UltraServer"
+    )
+    return f"the {side} link of {node.name} is {state}"
+
+
 def _break_link(bed: Bed, node: Node, argument: str) -> str:
-    first, second = _pair(argument)
+    if argument in ("left", "right"):
+        return _between_nodes(bed, node, argument, broken=True)
+    first, second = _pair(node, argument)
     hardware.load(node.hardware_dir).break_link(first, second)
     return f"devices {first} and {second} of {node.name} no longer name each other"
 
 
 def _repair_link(bed: Bed, node: Node, argument: str) -> str:
-    first, second = _pair(argument)
+    if argument in ("left", "right"):
+        return _between_nodes(bed, node, argument, broken=False)
+    first, second = _pair(node, argument)
     hardware.load(node.hardware_dir).repair_link(first, second)
     return f"devices {first} and {second} of {node.name} are connected again"
 
 
 def _break_device(bed: Bed, node: Node, argument: str) -> str:
-    hardware.load(node.hardware_dir).remove_device(_number(argument))
+    hardware.load(node.hardware_dir).remove_device(_number(node, argument))
     hardware.show(node.hardware_dir, bed.processes.pid(node.namespace))
-    return f"neuron{_number(argument)} of {node.name} is gone from sysfs and /dev"
+    return f"neuron{_number(node, argument)} of {node.name} is gone from sysfs and /dev"
 
 
 def _repair_device(bed: Bed, node: Node, argument: str) -> str:
-    hardware.load(node.hardware_dir).restore_device(_number(argument))
+    hardware.load(node.hardware_dir).restore_device(_number(node, argument))
     hardware.show(node.hardware_dir, bed.processes.pid(node.namespace))
-    return f"neuron{_number(argument)} of {node.name} is back"
+    return f"neuron{_number(node, argument)} of {node.name} is back"
 
 
 def _break_ecc(bed: Bed, node: Node, argument: str) -> str:
-    hardware.load(node.hardware_dir).add_ecc(_number(argument), ECC_COUNTER, 1)
-    return f"one more uncorrected memory error on neuron{_number(argument)} of {node.name}"
+    hardware.load(node.hardware_dir).add_ecc(_number(node, argument), ECC_COUNTER, 1)
+    return f"one more uncorrected memory error on neuron{_number(node, argument)} of {node.name}"
 
 
 def _repair_ecc(bed: Bed, node: Node, argument: str) -> str:
-    hardware.load(node.hardware_dir).clear_ecc(_number(argument), ECC_COUNTER)
-    return f"the uncorrected memory errors of neuron{_number(argument)} of {node.name} are cleared"
+    hardware.load(node.hardware_dir).add_ecc(_number(node, argument), ECC_COUNTER, -ECC_ALL)
+    return f"the uncorrected memory errors of neuron{_number(node, argument)} of {node.name} are cleared"
 
 
 def _break_plugin(bed: Bed, node: Node, argument: str) -> str:
@@ -102,8 +138,7 @@ def _break_containerd(bed: Bed, node: Node, argument: str) -> str:
 def _break_reboot(bed: Bed, node: Node, argument: str) -> str:
     """Cut the power: every process and mount of the node ends, /run is empty afterwards, and the boot id is new."""
     node.stop()
-    boot_id = str(uuid.uuid4())
-    hardware.load(node.hardware_dir).set_boot_id(boot_id)
+    boot_id = hardware.load(node.hardware_dir).set_boot_id()
     node.up()
     if bed.state.driver == "process":
         driver.wait_ready(bed, node)
@@ -116,7 +151,12 @@ def _repair_node(bed: Bed, node: Node, argument: str) -> str:
 
 
 FAULTS = {
-    "link": Fault("A-B", "the connection between two devices; both ends lose it", _break_link, _repair_link),
+    "link": Fault(
+        "A-B|left|right",
+        "the connection of two devices, or of two nodes of an UltraServer; both ends lose it",
+        _break_link,
+        _repair_link,
+    ),
     "device": Fault("N", "a device: gone from sysfs and /dev", _break_device, _repair_device),
     "ecc": Fault("N", "an uncorrected memory error on a device", _break_ecc, _repair_ecc),
     "plugin": Fault("", "kill -9 of the plugin", _break_plugin, _repair_plugin),
@@ -133,11 +173,18 @@ def _fault(what: str, argument: str) -> Fault:
     return fault
 
 
+def _do(action: Callable[[Bed, Node, str], str], bed: Bed, node: str, argument: str) -> str:
+    try:
+        return action(bed, bed.node(node), argument)
+    except (NeuronDraError, OSError) as err:
+        raise BedError(f"{node} has no such thing to break or repair: {argument or 'see --help'} ({err})") from err
+
+
 def break_(bed: Bed, node: str, what: str, argument: str) -> str:
     """Break something on a node and return what was done."""
-    return _fault(what, argument).break_(bed, bed.node(node), argument)
+    return _do(_fault(what, argument).break_, bed, node, argument)
 
 
 def repair(bed: Bed, node: str, what: str, argument: str) -> str:
     """Undo `break_`, and return what was done."""
-    return _fault(what, argument).repair(bed, bed.node(node), argument)
+    return _do(_fault(what, argument).repair, bed, node, argument)

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import sys
-import uuid
 from pathlib import Path
 
 from bed import mounts
 from bed.errors import BedError
-from bed.layout import REPOSITORY, Layout, short_hash
+from bed.layout import Layout, short_hash
 from bed.state import NodeSpec
-
-sys.path.insert(0, str(REPOSITORY))
-
-try:
-    from neuron_dra.testing import fake_node
-except ImportError:
-    from bed import fake_node_shim as fake_node
+from neuron_dra.core import catalogue
+from neuron_dra.core.catalogue import Platform
+from neuron_dra.errors import NeuronDraError
+from neuron_dra.testing import fake_node
 
 NODES_PER_ULTRASERVER = 4
 # Character device majors for local use (Linux' devices.txt); the kernel never hands them to a driver by itself.
-LOCAL_MAJORS = (*range(120, 128), *range(60, 64))
+LOCAL_MAJORS: tuple[int, ...] = (*range(120, 128), *range(60, 64))
 
 
 def _identity(*parts: str) -> str:
@@ -64,25 +59,40 @@ def free_major() -> int:
 
 
 def check_type(instance_type: str, ultraserver: str) -> None:
-    """Raise BedError for a type that cannot be simulated, or cannot be part of an UltraServer."""
-    if instance_type not in fake_node.COUNTS:
-        raise BedError(f"{instance_type}: no such Neuron instance type; known: {', '.join(fake_node.COUNTS)}")
+    """Raise BedError for a type that cannot be simulated, or cannot be one of the four nodes of an UltraServer."""
+    spec = catalogue.lookup(instance_type)
+    if spec is None:
+        known = ", ".join(known.name for known in catalogue.all_types())
+        raise BedError(f"{instance_type}: no such Neuron instance type; known: {known}")
+    if ultraserver and spec.platform not in (Platform.ULTRASERVER, Platform.PDS):
+        fitting = [each.name for each in catalogue.all_types() if each.platform in (Platform.ULTRASERVER, Platform.PDS)]
+        raise BedError(
+            f"--ultraserver {ultraserver}={instance_type}: that type does not form UltraServers of"
+            f" {NODES_PER_ULTRASERVER} nodes; these do: {', '.join(fitting)}"
+        )
 
 
 def write(root: Path, spec: NodeSpec) -> None:
-    """Write the node's hardware below `root` unless it is there: what is broken stays broken over a reboot."""
+    """Write the node's hardware below `root` unless it is there: what is broken stays broken over a reboot.
+
+    Raises:
+        BedError: it cannot be written.
+    """
     complete = root / "complete"
-    if not complete.exists():
+    if complete.exists():
+        return
+    try:
         fake_node.write(
             root,
             spec.instance_type,
             node_id=spec.position if spec.ultraserver else None,
             server_id=server_id(spec),
             capacity_block_id=capacity_block_id(spec),
-            boot_id=str(uuid.uuid4()),
             major=free_major(),
         )
-        complete.touch()
+    except NeuronDraError as err:
+        raise BedError(str(err)) from err
+    complete.touch()
 
 
 def load(root: Path) -> fake_node.FakeNode:
@@ -93,3 +103,52 @@ def load(root: Path) -> fake_node.FakeNode:
 def show(root: Path, namespace_pid: int) -> None:
     """Make the node's /dev follow the hardware."""
     mounts.sync_neuron_devices(root, Path(f"/proc/{namespace_pid}/root/dev"))
+
+
+# -- between the nodes of a Trn2 UltraServer ---------------------------------------------------------------------------
+
+# The other end of each node's links, by position: left is in the same rack, right is rack to rack.
+LEFT = {0: 1, 1: 0, 2: 3, 3: 2}
+RIGHT = {0: 3, 3: 0, 1: 2, 2: 1}
+ALONE = {
+    "node_id_2": "-1",
+    "node_id_4": "-1",
+    "server_id_2": "0" * 16,
+    "server_id_4": "0" * 16,
+    "ultraserver_mode": "4",
+}
+
+
+def election(position: int, server: str, broken: tuple[int, int]) -> dict[str, str]:
+    """Return the class attributes of the node at `position` after an election with the link `broken`.
+
+    Four nodes are no longer one server. The driver tries again with right links alone: a pair whose right link holds
+    becomes a server of two (mode 2, horizontal), the others stay alone.
+    Source: aws-neuron-driver, v3/neuron_pelect.c.
+    """
+    other = RIGHT[position]
+    if {position, other} == set(broken):
+        return dict(ALONE)
+    pair_id = f"{int(server, 16) - (1 if position in (1, 2) else 0):016x}"
+    return {**ALONE, "node_id_2": str(int(position > other)), "server_id_2": pair_id, "ultraserver_mode": "2,4"}
+
+
+def write_election(root: Path, spec: NodeSpec, broken: tuple[int, int] | None) -> None:
+    """Write what the node reports with the link between two positions broken, or with all links up (None).
+
+    Raises:
+        BedError: the node is not in a Trn2 UltraServer; only those elect.
+    """
+    known = catalogue.lookup(spec.instance_type)
+    server = server_id(spec)
+    if known is None or server is None or known.platform is not Platform.ULTRASERVER:
+        raise BedError(f"{spec.name} is not a node of a Trn2 UltraServer: it has no links to other nodes")
+    node = load(root)
+    if broken is None:
+        node.write_class_files(known, fake_node.Place(spec.position, server), node.driver_version)
+        return
+    for name, text in election(spec.position, server, broken).items():
+        path = root / fake_node.CLASS / name
+        path.chmod(0o644)
+        path.write_text(text + "\n")
+        path.chmod(0o444)

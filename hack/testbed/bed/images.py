@@ -38,7 +38,7 @@ class Layer:
     archive: tarfile.TarFile = field(init=False)
 
     def __post_init__(self) -> None:
-        self.archive = tarfile.open(fileobj=self.buffer, mode="w")
+        self.archive = tarfile.TarFile(fileobj=self.buffer, mode="w")
 
     def directory(self, name: str, mode: int = 0o755) -> None:
         info = tarfile.TarInfo(name)

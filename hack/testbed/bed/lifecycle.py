@@ -14,10 +14,10 @@ from pathlib import Path
 
 from bed import build, cgroups, driver, hardware, images, mounts, network, packages, state
 from bed.controlplane import ControlPlane
-from bed.errors import BedError, NotPossibleHere
+from bed.errors import BedError, NotPossibleHereError
 from bed.layout import Layout
 from bed.node import Node
-from bed.processes import Processes, any_bed_but, end, marked
+from bed.processes import Processes, any_bed_but, end, inside, marked
 from bed.state import NodeSpec, State
 
 MAX_NODES = 100  # the third byte of the pods' addresses, and far more than a machine holds
@@ -80,6 +80,7 @@ def up(layout: Layout, wanted: Wanted) -> Bed:
         if bed.state.nodes:
             with ThreadPoolExecutor(PARALLEL_STARTS) as pool:
                 list(pool.map(lambda node: node.up(archives), bed.nodes.values()))
+        bed.plane.wait_complete()
         driver.apply(bed, kind)
         return bed
 
@@ -88,22 +89,31 @@ def _check(bed: Bed, wanted: Wanted) -> None:
     """Refuse what contradicts the running test bed or cannot work on this machine."""
     running = bed.state.kubernetes
     if wanted.kubernetes not in (None, running):
-        raise BedError(f"this test bed runs Kubernetes {running}; `testbed down` before `up --kubernetes {wanted.kubernetes}`")
+        raise BedError(
+            f"this test bed runs Kubernetes {running}; `testbed down` before `up --kubernetes {wanted.kubernetes}`"
+        )
     for spec in _requested(wanted):
-        if spec.name == "" or not spec.name.replace("-", "a").isalnum() or not spec.name.islower() or len(spec.name) > 40:
+        if (
+            spec.name == ""
+            or not spec.name.replace("-", "a").isalnum()
+            or not spec.name.islower()
+            or len(spec.name) > 40
+        ):
             raise BedError(f"node name {spec.name!r}: use lower-case letters, digits and '-', at most 40")
         old = bed.state.nodes.get(spec.name)
         if old is not None and (old.instance_type, old.ultraserver) != (spec.instance_type, spec.ultraserver):
             where = f" of UltraServer {old.ultraserver}" if old.ultraserver else ""
             raise BedError(
-                f"node {spec.name} exists as {old.instance_type}{where}, not as {spec.instance_type}; choose another name"
-                " or `testbed down` first"
+                f"node {spec.name} exists as {old.instance_type}{where}, not as {spec.instance_type}; choose another"
+                " name or `testbed down` first"
             )
         hardware.check_type(spec.instance_type, spec.ultraserver)
     if not _requested(wanted) and not bed.state.nodes:
         return
     if not bed.layout.is_root:
-        raise NotPossibleHere("nodes need root (namespaces, mounts, cgroups); without it `up` brings the control plane alone")
+        raise NotPossibleHereError(
+            "nodes need root (namespaces, mounts, cgroups); without it `up` brings the control plane alone"
+        )
     cgroups.check()
 
 
@@ -160,7 +170,7 @@ def down(layout: Layout) -> None:
             cgroups.remove(layout)
         processes = Processes(layout, recorded)
         ControlPlane(layout, recorded, processes).stop_servers()
-        end([*own, *marked(layout.name)], signal.SIGKILL, 5)
+        end([*own, *marked(layout.name), *inside(f"/{layout.state_dir.name}/nodes/")], signal.SIGKILL, 5)
         if layout.is_root:
             network.down(layout)
             _remove_mount_points(layout, recorded)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from collections.abc import Sequence
 
 from bed.errors import BedError
@@ -38,6 +39,13 @@ def enter(layout: Layout) -> Sequence[str]:
     `ip netns exec` would not do: it mounts /sys afresh, and the kubelet then finds no cgroups.
     """
     return ("nsenter", f"--net={layout.netns_file}", "--") if layout.is_root else ()
+
+
+def answers(layout: Layout, url: str) -> bool:
+    """Say whether `url`, inside the namespace, answers with success."""
+    ask = "import sys, urllib.request; urllib.request.urlopen(sys.argv[1], timeout=2)"
+    command = [*enter(layout), sys.executable, "-I", "-c", ask, url]
+    return subprocess.run(command, capture_output=True, timeout=20, check=False).returncode == 0
 
 
 def up(layout: Layout) -> None:

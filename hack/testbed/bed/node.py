@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,10 +14,11 @@ from bed import cgroups, hardware, mounts, network, node_config, pki
 from bed.controlplane import ControlPlane
 from bed.errors import BedError
 from bed.layout import Layout
-from bed.processes import Processes, end, marked
-from bed.state import NodeSpec, ProcessId, State
+from bed.processes import Processes, end, inside
+from bed.state import NodeSpec, State
 
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"  # in the node's mount namespace
+KUBELET_HEALTH_PORT = 10248
 READY_TIMEOUT_S = 60
 
 
@@ -140,22 +140,30 @@ class Node:
         ], self.environment())  # fmt: skip
 
     def wait_ready(self) -> None:
-        """Wait until the kubelet answers and the API server shows the node as Ready, with nothing left of its taint."""
+        """Wait until the kubelet answers and the API server shows the node as Ready, by this kubelet, in this boot."""
+        health = f"http://{self.address}:{KUBELET_HEALTH_PORT}/healthz"
+        self.processes.wait_ready(self.kubelet, lambda: network.answers(self.layout, health), READY_TIMEOUT_S)
         self.processes.wait_ready(self.kubelet, self.is_ready, READY_TIMEOUT_S)
 
     def is_ready(self) -> bool:
+        """Say whether the API server has the node as Ready; what it remembers from before a reboot does not count."""
         try:
             node = json.loads(self.plane.kubectl("get", "node", self.name, "-o", "json", timeout_s=20))
         except (BedError, subprocess.TimeoutExpired):
             return False
         conditions = {entry["type"]: entry["status"] for entry in node["status"].get("conditions", [])}
         taints = [taint["key"] for taint in node["spec"].get("taints", [])]
-        return conditions.get("Ready") == "True" and not any(key.startswith("node.kubernetes.io/") for key in taints)
+        return (
+            conditions.get("Ready") == "True"
+            and not any(key.startswith("node.kubernetes.io/") for key in taints)
+            and node["status"]["nodeInfo"]["bootID"] == (self.hardware_dir / mounts.BOOT_ID).read_text().strip()
+        )
 
     def restart_kubelet(self) -> None:
         """Kill the kubelet and start it again."""
         self.processes.stop([self.kubelet], signal.SIGKILL)
         self._start_kubelet()
+        self.wait_ready()
 
     def restart_containerd(self) -> None:
         """Kill containerd and start it again; containers and their shims stay."""
@@ -167,22 +175,5 @@ class Node:
         others = [name for name in self.state.processes if name.startswith(f"{self.name}/") and name != self.kubelet]
         self.processes.stop([self.kubelet], signal.SIGKILL)
         self.processes.stop(others, signal.SIGKILL)
-        end(self._strays(), signal.SIGKILL, 5)
+        end(inside(f"/{self.layout.state_dir.name}/nodes/{self.name}/"), signal.SIGKILL, 5)
         cgroups.remove(self.layout, self.name)
-
-    def _strays(self) -> list[ProcessId]:
-        """Return the processes that are ours and have this node's directory as their /var/log: shims above all."""
-        own = str(self.directory.relative_to("/"))
-        return [process for process in marked(self.layout.name) if own in _mountinfo(process.pid)]
-
-    def forget(self) -> None:
-        """Stop the node and remove its directory."""
-        self.stop()
-        shutil.rmtree(self.directory, ignore_errors=True)
-
-
-def _mountinfo(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/mountinfo").read_text()
-    except OSError:
-        return ""

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from bed.errors import NotPossibleHere
+from bed.errors import NotPossibleHereError
 
 # Debian package -> a file or command that shows it is there.
 FOR_CONTROL_PLANE = {"openssl": "openssl"}
@@ -39,17 +39,17 @@ def require(packages: dict[str, str], purpose: str) -> None:
     """Install what is missing.
 
     Raises:
-        NotPossibleHere: packages are missing and we may not, or cannot, install them.
+        NotPossibleHereError: packages are missing and we may not, or cannot, install them.
     """
     names = missing(packages)
     if not names:
         return
     text = " ".join(names)
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        raise NotPossibleHere(f"needed for {purpose} and missing (Debian's names): {text}; install them first")
+        raise NotPossibleHereError(f"needed for {purpose} and missing (Debian's names): {text}; install them first")
     print(f"testbed: installing Debian packages for {purpose}: {text}", flush=True)
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for command in (["apt-get", "update"], ["apt-get", "install", "-y", "--no-install-recommends", *names]):
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
         if done.returncode != 0:
-            raise NotPossibleHere(f"`{' '.join(command)}` failed:\n{(done.stderr or done.stdout)[-2000:]}")
+            raise NotPossibleHereError(f"`{' '.join(command)}` failed:\n{(done.stderr or done.stdout)[-2000:]}")

@@ -49,14 +49,16 @@ def prepare(layout: Layout) -> None:
     directory.chmod(0o700)
     _key(directory / "ca.key")
     _openssl("req", "-x509", "-new", "-key", "ca.key", "-sha256", "-days", DAYS, "-subj", "/CN=testbed-ca",
-             "-addext", "basicConstraints=critical,CA:TRUE", "-addext", "keyUsage=critical,keyCertSign,digitalSignature",
+             "-addext", "basicConstraints=critical,CA:TRUE",
+             "-addext", "keyUsage=critical,keyCertSign,digitalSignature",
              "-out", "ca.crt", directory=directory)  # fmt: skip
     issue(layout, "apiserver", "/CN=kube-apiserver", f"subjectAltName={SERVER_NAMES}")
     issue(layout, "kubelet-client", "/O=system:masters/CN=kube-apiserver-kubelet-client")
     _key(directory / "service-account.key")
     _openssl("ec", "-in", "service-account.key", "-pubout", "-out", "service-account.pub", directory=directory)
     lines = [
-        f'{secrets.token_hex(16)},{user},{number},"{groups}"' for number, (user, groups) in enumerate(TOKEN_USERS.items())
+        f'{secrets.token_hex(16)},{user},{number},"{groups}"'
+        for number, (user, groups) in enumerate(TOKEN_USERS.items())
     ]
     temporary = directory / ".tokens.csv"
     temporary.write_text("\n".join(lines) + "\n")

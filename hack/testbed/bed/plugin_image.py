@@ -1,4 +1,4 @@
-"""The driver's own image, from `Dockerfile.plugin`, without a registry: debootstrap makes the base, buildah the rest."""
+"""The driver's own image, from `Dockerfile.plugin`, without a registry: debootstrap, then buildah."""
 
 from __future__ import annotations
 
@@ -75,12 +75,20 @@ def _build(layout: Layout, base: Path, this_tag: str, path: Path) -> None:
     base_name = f"localhost/neuron-dra-base:{base.stem.rpartition('-')[2]}"
     image = f"docker.io/library/{REPOSITORY_NAME}:{this_tag}"
     with tempfile.TemporaryDirectory(prefix="neuron-dra-buildah-") as scratch:
-        buildah = ["buildah", "--root", root, "--runroot", f"{scratch}/run", "--storage-driver", "vfs"]
+        buildah: list[str | Path] = [
+            "buildah",
+            "--root",
+            root,
+            "--runroot",
+            f"{scratch}/run",
+            "--storage-driver",
+            "vfs",
+        ]
         if base_name not in _run([*buildah, "images", "--format", "{{.Name}}:{{.Tag}}"]).split():
             container = _run([*buildah, "from", "scratch"]).strip()
             _run([*buildah, "add", "--quiet", container, base, "/"])
             _run([*buildah, "commit", "--quiet", "--rm", container, base_name])
-        _run([*buildah, "build", "--isolation", "chroot", "--layers=false", "--network", "none", "--quiet",
+        _run([*buildah, "build", "--isolation", "chroot", "--layers=false", "--quiet",
               "--build-arg", f"BASE_IMAGE={base_name}", "-f", REPOSITORY / "Dockerfile.plugin", "-t", image,
               REPOSITORY])  # fmt: skip
         exported = Path(scratch) / "image.tar"

@@ -168,6 +168,25 @@ def marked(name: str) -> list[ProcessId]:
     return found
 
 
+def inside(mounted: str) -> list[ProcessId]:
+    """Return every process whose mount namespace has a mount of a directory whose path contains `mounted`.
+
+    That is everything on a node: shims do not inherit the mark.
+    """
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            mounts = (entry / "mountinfo").read_text()
+        except OSError:
+            continue
+        ticks = start_ticks(int(entry.name))
+        if ticks is not None and any(mounted in line.split(" ", 4)[3] for line in mounts.splitlines()):
+            found.append(ProcessId(int(entry.name), ticks))
+    return found
+
+
 def any_bed_but(name: str) -> bool:
     """Say whether another test bed runs on this machine."""
     prefix = f"{MARK}=".encode()

@@ -1,0 +1,333 @@
+"""The scripted node: pods that are bound to it run, with the devices of their claims, or say why they do not."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neuron_dra.testing.cdi_runtime import CdiError, CdiRuntime, DeviceNode
+from neuron_dra.testing.fake_api import Do, FakeApi, Fault
+from neuron_dra.testing.fake_kubelet import FakeKubelet, PreparedDevice
+from neuron_dra.testing.fake_node_agent import FakeNodeAgent
+from neuron_dra.testing.small_plugin import SmallPlugin
+
+DRIVER = "neuron.aws.com"
+KIND = "k8s.neuron.aws.com/claim"
+
+
+@dataclass
+class Node:
+    api: FakeApi
+    kubelet: FakeKubelet
+    agent: FakeNodeAgent
+    plugin: SmallPlugin
+    cdi: Path
+
+    def calls(self, method: str) -> int:
+        return sum(1 for name, _ in self.plugin.calls if name == f"v1 {method}")
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    cdi = tmp_path / "cdi"
+    cdi.mkdir()
+    async with (
+        FakeApi() as api,
+        SmallPlugin(tmp_path) as plugin,
+        FakeKubelet(tmp_path / "registry") as kubelet,
+        FakeNodeAgent(kubelet, api_url=api.url, node_name="a", cdi_directories=[cdi], retry_s=0.1) as agent,
+    ):
+        await kubelet.registered(DRIVER)
+        yield Node(api, kubelet, agent, plugin, cdi)
+
+
+def allocated_claim(api: FakeApi, name: str = "job-0", *, requests: tuple[str, ...] = ("neurons",)) -> dict[str, Any]:
+    spec = {"devices": {"requests": [{"name": r, "exactly": {"deviceClassName": DRIVER}} for r in requests]}}
+    results = [
+        {"request": request, "driver": DRIVER, "pool": "a", "device": f"neuron-device-{index}"}
+        for index, request in enumerate(requests)
+    ]
+    return api.create(
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": {"name": name, "finalizers": ["resource.kubernetes.io/delete-protection"]},
+            "spec": spec,
+            "status": {"allocation": {"devices": {"results": results}}},
+        }
+    )
+
+
+def pod(api: FakeApi, name: str = "p", *, claim: str = "job-0", requests: tuple[str, ...] = ("",)) -> dict[str, Any]:
+    """A pod bound to node a, with one container for each of `requests`."""
+    containers = [
+        {
+            "name": f"c{index}",
+            "image": "app",
+            "env": [{"name": "HOME", "value": "/root"}],
+            "resources": {"claims": [{"name": "devices"} | ({"request": request} if request else {})]},
+        }
+        for index, request in enumerate(requests)
+    ]
+    spec = {
+        "nodeName": "a",
+        "containers": containers,
+        "resourceClaims": [{"name": "devices", "resourceClaimName": claim}],
+    }
+    return api.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
+
+
+def write_spec(folder: Path, uid: str, indices: tuple[int, ...] = (0,), **spec: Any) -> Path:
+    path = folder / f"k8s.neuron.aws.com-claim_{uid}.json"
+    entries = [
+        {
+            "name": f"{uid}-neuron-device-{index}",
+            "containerEdits": {"env": [f"LAST={index}"], "deviceNodes": [{"path": f"/dev/neuron{index}"}]},
+        }
+        for index in indices
+    ]
+    body = {"cdiVersion": "0.5.0", "kind": KIND, "devices": entries, "containerEdits": {"env": ["NEURON=1"]}}
+    path.write_text(json.dumps({**body, **spec}))
+    return path
+
+
+async def phase_of(node: Node, name: str, phase: str) -> None:
+    def reached(pods: list[Any]) -> bool:
+        return any(p["metadata"]["name"] == name and p["status"]["phase"] == phase for p in pods)
+
+    await node.api.until("pods", reached)
+
+
+async def failure_of(node: Node, text: str) -> dict[str, Any]:
+    events = await node.api.until("events", lambda found: any(text in event["message"] for event in found))
+    return next(event for event in events if text in event["message"])
+
+
+async def test_a_bound_pod_runs_with_the_devices_of_its_claim(node: Node) -> None:
+    claim = allocated_claim(node.api)
+    write_spec(node.cdi, claim["metadata"]["uid"])
+    pod(node.api)
+    await phase_of(node, "p", "Running")
+
+    container = node.agent.container("p")
+    assert container.env == {"HOME": "/root", "NEURON": "1", "LAST": "0"}
+    assert container.device_nodes == {"/dev/neuron0": DeviceNode("/dev/neuron0", "/dev/neuron0")}
+    conditions = node.api.get("pods", "p")["status"]["conditions"]
+    assert {"type": "Ready", "status": "True"}.items() <= conditions[2].items()
+
+
+async def test_each_container_gets_the_devices_of_its_request(node: Node) -> None:
+    claim = allocated_claim(node.api, requests=("small", "large"))
+    uid = claim["metadata"]["uid"]
+    write_spec(node.cdi, uid, (0, 1))
+    node.plugin.devices = lambda uid: [
+        PreparedDevice((request,), "a", f"neuron-device-{index}", (f"{KIND}={uid}-neuron-device-{index}",))
+        for index, request in enumerate(("small", "large"))
+    ]
+    pod(node.api, requests=("small", "large", ""))
+    await phase_of(node, "p", "Running")
+
+    found = {name: sorted(c.device_nodes) for name, c in node.agent.containers["default/p"].items()}
+    assert found == {"c0": ["/dev/neuron0"], "c1": ["/dev/neuron1"], "c2": ["/dev/neuron0", "/dev/neuron1"]}
+
+
+async def test_a_failed_prepare_is_an_event_and_is_tried_again(node: Node) -> None:
+    claim = allocated_claim(node.api)
+    uid = claim["metadata"]["uid"]
+    write_spec(node.cdi, uid)
+    node.plugin.errors[uid] = "logicalNeuronCore is fixed"
+    pod(node.api)
+
+    event = await failure_of(node, "logicalNeuronCore is fixed")
+    assert event["reason"] == "FailedPrepareDynamicResources"
+    assert event["message"] == (
+        "Failed to prepare dynamic resources: prepare dynamic resources: "
+        "NodePrepareResources failed for ResourceClaim job-0: logicalNeuronCore is fixed"
+    )
+    assert node.api.get("pods", "p")["status"]["phase"] == "Pending"
+    node.plugin.errors.clear()
+    await phase_of(node, "p", "Running")
+
+
+async def test_a_claim_that_is_not_reserved_for_the_pod_is_not_prepared(node: Node) -> None:
+    claim = allocated_claim(node.api)
+    node.api.patch("resourceclaims", "job-0", {"status": {"allocation": None}}, "default")
+    bound = pod(node.api)
+    pod_uid, claim_uid = bound["metadata"]["uid"], claim["metadata"]["uid"]
+    await failure_of(node, f"pod p ({pod_uid}) is not allowed to use ResourceClaim job-0 ({claim_uid})")
+    assert node.calls("prepare") == 0
+
+
+async def test_a_claim_that_cannot_be_read_is_an_event(node: Node) -> None:
+    allocated_claim(node.api)
+    node.api.faults.add(Fault(Do.RESPOND, resource="resourceclaims", verb="get", status=500))
+    pod(node.api)
+    await failure_of(node, "fetch ResourceClaim job-0: fault on request")
+
+
+async def test_a_driver_that_is_not_registered_is_named(node: Node) -> None:
+    allocated_claim(node.api)
+    await node.plugin.stop()
+    await node.kubelet.gone(DRIVER)
+    pod(node.api)
+    await failure_of(node, f"DRA driver {DRIVER} is not registered")
+
+
+async def test_a_deleted_pod_is_unprepared_before_it_goes(node: Node) -> None:
+    claim = allocated_claim(node.api)
+    uid = claim["metadata"]["uid"]
+    write_spec(node.cdi, uid)
+    pod(node.api)
+    await phase_of(node, "p", "Running")
+    node.plugin.errors[uid] = "still in use"
+
+    node.api.delete("pods", "p")
+    await failure_of(
+        node, "unprepare dynamic resources: NodeUnprepareResources failed for ResourceClaim job-0: still in"
+    )
+    assert node.api.find("pods", "p") is not None
+    node.plugin.errors.clear()
+
+    await node.api.until("pods", lambda pods: not pods)
+    await node.api.until("resourceclaims", lambda claims: "allocation" not in claims[0].get("status", {}))
+    assert node.agent.containers == {}
+
+
+async def test_a_finished_pod_is_unprepared_and_its_claim_freed(node: Node) -> None:
+    claim = allocated_claim(node.api)
+    write_spec(node.cdi, claim["metadata"]["uid"])
+    pod(node.api)
+    await phase_of(node, "p", "Running")
+
+    await node.agent.finish("p")
+
+    await node.api.until("resourceclaims", lambda claims: "allocation" not in claims[0].get("status", {}))
+    assert node.api.get("pods", "p")["status"]["phase"] == "Succeeded"
+    for _ in range(200):
+        if node.calls("unprepare"):
+            break
+        await asyncio.sleep(0.01)
+    assert node.calls("unprepare") == 1
+
+
+async def test_a_claim_shared_by_two_pods_is_prepared_once_and_unprepared_after_the_last(node: Node) -> None:
+    claim = allocated_claim(node.api)
+    write_spec(node.cdi, claim["metadata"]["uid"])
+    pod(node.api, "p")
+    await phase_of(node, "p", "Running")
+    pod(node.api, "q")
+    await phase_of(node, "q", "Running")
+    assert node.calls("prepare") == 1
+
+    node.api.delete("pods", "p")
+    await node.api.until("pods", lambda pods: len(pods) == 1)
+    assert node.calls("unprepare") == 0
+
+    node.api.delete("pods", "q")
+    await node.api.until("pods", lambda pods: not pods)
+    assert node.calls("unprepare") == 1
+
+
+async def test_a_forced_deletion_is_unprepared_too(node: Node) -> None:
+    claim = allocated_claim(node.api)
+    write_spec(node.cdi, claim["metadata"]["uid"])
+    pod(node.api)
+    await phase_of(node, "p", "Running")
+    node.api.delete("pods", "p", grace_s=0)
+    for _ in range(200):
+        if node.calls("unprepare"):
+            break
+        await asyncio.sleep(0.01)
+    assert node.calls("unprepare") == 1
+
+
+async def test_a_restarted_kubelet_leaves_running_pods_alone(node: Node) -> None:
+    claim = allocated_claim(node.api)
+    write_spec(node.cdi, claim["metadata"]["uid"])
+    pod(node.api)
+    await phase_of(node, "p", "Running")
+
+    await node.agent.restart_kubelet()
+    await node.kubelet.registered(DRIVER)
+    pod(node.api, "q")
+    await phase_of(node, "q", "Running")
+
+    assert node.calls("prepare") == 2  # for q, since the kubelet does not remember that it did
+    assert "default/p" in node.agent.containers
+
+
+async def test_after_a_reboot_claims_are_prepared_again_before_containers_start(node: Node) -> None:
+    claim = allocated_claim(node.api)
+    write_spec(node.cdi, claim["metadata"]["uid"])
+    pod(node.api)
+    await phase_of(node, "p", "Running")
+
+    await node.agent.reboot()
+    assert node.agent.containers == {}
+    for _ in range(500):
+        if node.agent.containers:
+            break
+        await asyncio.sleep(0.01)
+
+    assert node.calls("prepare") == 2
+    assert node.agent.container("p").device_nodes
+
+
+async def test_a_missing_cdi_file_keeps_the_pod_waiting(node: Node) -> None:
+    claim = allocated_claim(node.api)
+    uid = claim["metadata"]["uid"]
+    pod(node.api)
+    event = await failure_of(node, f"unresolvable CDI devices {KIND}={uid}-neuron-device-0")
+    assert event["reason"] == "Failed"
+    write_spec(node.cdi, uid)
+    await phase_of(node, "p", "Running")
+
+
+def test_two_files_with_the_same_device_name_make_it_unresolvable(tmp_path: Path) -> None:
+    write_spec(tmp_path, "u")
+    (tmp_path / "other.json").write_text((tmp_path / "k8s.neuron.aws.com-claim_u.json").read_text())
+    with pytest.raises(CdiError, match=r"unresolvable CDI devices .*conflicting device"):
+        CdiRuntime([tmp_path]).create([f"{KIND}=u-neuron-device-0"])
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"extra": 1}, 'unknown field "extra" in spec'),
+        ({"cdiVersion": "9.9.9"}, "invalid version"),
+        ({"cdiVersion": "0.3.0", "annotations": {"a": "b"}}, "must be at least v0.6.0"),
+        ({"kind": "neuron"}, "invalid kind"),
+        ({"devices": []}, "no devices"),
+        ({"devices": [{"name": "x", "containerEdits": {}}]}, "empty device edits"),
+        ({"devices": [{"name": "x_", "containerEdits": {"env": ["A=b"]}}]}, "invalid device name"),
+        ({"devices": [{"name": "x", "containerEdits": {"env": ["A"]}}]}, "invalid environment variable"),
+        ({"devices": [{"name": "x", "containerEdits": {"deviceNodes": [{"hostPath": "/x"}]}}]}, "empty.* device path"),
+        ({"devices": [{"name": "x", "containerEdits": {"deviceNodes": [{"path": "/x", "mode": 1}]}}]}, "unknown field"),
+    ],
+)
+def test_a_spec_that_a_runtime_would_not_load_is_refused(tmp_path: Path, change: dict[str, Any], text: str) -> None:
+    write_spec(tmp_path, "u", **change)
+    with pytest.raises(CdiError, match=text):
+        CdiRuntime([tmp_path]).specs()
+
+
+def test_a_device_node_must_exist_on_the_host(tmp_path: Path) -> None:
+    write_spec(tmp_path, "u")
+    (tmp_path / "host" / "dev").mkdir(parents=True)
+    runtime = CdiRuntime([tmp_path], host_root=tmp_path / "host")
+    with pytest.raises(CdiError, match='failed to stat CDI host device "/dev/neuron0"'):
+        runtime.create([f"{KIND}=u-neuron-device-0"])
+    (tmp_path / "host" / "dev" / "neuron0").touch()
+    assert runtime.create([f"{KIND}=u-neuron-device-0"]).device_nodes
+
+
+def test_the_last_device_wins_a_variable_and_edits_of_the_file_apply_first(tmp_path: Path) -> None:
+    write_spec(tmp_path, "u", (0, 1), containerEdits={"env": ["LAST=spec", "NEURON=1"]})
+    env = CdiRuntime([tmp_path]).create([f"{KIND}=u-neuron-device-1", f"{KIND}=u-neuron-device-0"]).env
+    assert env == {"LAST": "0", "NEURON": "1"}

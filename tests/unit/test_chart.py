@@ -1,0 +1,369 @@
+"""What the cluster is given: the manifests, whole, and the chart that they are the rendering of."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from neuron_dra import __version__, settings
+from neuron_dra.core import catalogue
+
+ROOT = Path(__file__).resolve().parents[2]
+MANIFESTS = ROOT / "deploy/manifests"
+CHART = ROOT / "deploy/helm/neuron-dra"
+
+
+def helm() -> str | None:
+    """Return a helm: named in HELM, on the PATH, or built by the test bed."""
+    cached = sorted((Path.home() / ".cache/neuron-dra-testbed").glob("**/bin/helm"))
+    return os.environ.get("HELM") or shutil.which("helm") or (str(cached[-1]) if cached else None)
+
+
+HELM = helm()
+needs_helm = pytest.mark.skipif(HELM is None, reason="no helm on the PATH, and the test bed is not built")
+
+
+def script(name: str) -> ModuleType:
+    """Import a program of hack/."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"hack/{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def objects() -> dict[tuple[str, str], dict[str, Any]]:
+    """Return every object of the manifests by kind and name."""
+    documents = [d for path in sorted(MANIFESTS.glob("*.yaml")) for d in yaml.safe_load_all(path.read_text())]
+    return {(d["kind"], d["metadata"]["name"]): d for d in documents}
+
+
+@pytest.fixture(scope="module")
+def daemonset() -> dict[str, Any]:
+    return objects()["DaemonSet", "neuron-dra-driver-kubelet-plugin"]
+
+
+@pytest.fixture
+def pod(daemonset: dict[str, Any]) -> dict[str, Any]:
+    return daemonset["spec"]["template"]["spec"]
+
+
+@pytest.fixture
+def container(pod: dict[str, Any]) -> dict[str, Any]:
+    [only] = pod["containers"]
+    return only
+
+
+def test_the_manifests_are_these_objects() -> None:
+    assert set(objects()) == {
+        ("Namespace", "neuron-dra-driver"),
+        ("ServiceAccount", "neuron-dra-driver-sa"),
+        ("ClusterRole", "neuron-dra-driver-kubelet-plugin"),
+        ("ClusterRoleBinding", "neuron-dra-driver-kubelet-plugin"),
+        ("DeviceClass", "neuron.aws.com"),
+        ("DeviceClass", "workload.neuron.aws.com"),
+        ("ValidatingAdmissionPolicy", "neuron-dra-driver-own-resourceslices"),
+        ("ValidatingAdmissionPolicyBinding", "neuron-dra-driver-own-resourceslices"),
+        ("DaemonSet", "neuron-dra-driver-kubelet-plugin"),
+    }
+
+
+def test_every_namespaced_object_is_in_the_drivers_namespace() -> None:
+    cluster_wide = {"Namespace", "ClusterRole", "ClusterRoleBinding", "DeviceClass"}
+    cluster_wide |= {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
+    places = {key: d["metadata"].get("namespace") for key, d in objects().items() if key[0] not in cluster_wide}
+    assert set(places.values()) == {"neuron-dra-driver"}
+
+
+def test_the_plugin_runs_as_root_without_any_privilege(pod: dict[str, Any], container: dict[str, Any]) -> None:
+    assert pod["securityContext"] == {
+        "runAsUser": 0,
+        "runAsGroup": 0,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    assert container["securityContext"] == {
+        "privileged": False,
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert not {"hostNetwork", "hostPID", "hostIPC", "initContainers"} & set(pod)
+
+
+def test_the_pod_talks_to_the_api_server_as_its_service_account(pod: dict[str, Any]) -> None:
+    assert pod["serviceAccountName"] == "neuron-dra-driver-sa"
+    assert pod["automountServiceAccountToken"] is True
+    assert objects()["ServiceAccount", "neuron-dra-driver-sa"]["automountServiceAccountToken"] is False
+
+
+def test_the_plugin_may_do_this_and_nothing_else() -> None:
+    rules = objects()["ClusterRole", "neuron-dra-driver-kubelet-plugin"]["rules"]
+    allowed = {
+        (group, resource): rule["verbs"]
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+    assert allowed == {
+        ("resource.k8s.io", "resourceclaims"): ["get", "list"],
+        ("resource.k8s.io", "resourceslices"): ["get", "list", "watch", "create", "update", "patch", "delete"],
+        ("", "nodes"): ["get", "list", "watch"],
+        ("", "events"): ["create", "patch"],
+        ("neuron.aws.com", "neuronultraservers"): ["get", "list", "watch"],
+    }
+
+
+def test_the_role_is_bound_to_the_service_account_that_the_pod_runs_as(pod: dict[str, Any]) -> None:
+    binding = objects()["ClusterRoleBinding", "neuron-dra-driver-kubelet-plugin"]
+    assert binding["roleRef"]["name"] == "neuron-dra-driver-kubelet-plugin"
+    assert binding["subjects"] == [
+        {"kind": "ServiceAccount", "name": pod["serviceAccountName"], "namespace": "neuron-dra-driver"}
+    ]
+
+
+def test_the_admission_policy_holds_for_the_identity_that_the_pod_has(pod: dict[str, Any]) -> None:
+    policy = objects()["ValidatingAdmissionPolicy", "neuron-dra-driver-own-resourceslices"]["spec"]
+    user = f"system:serviceaccount:neuron-dra-driver:{pod['serviceAccountName']}"
+    assert [c["expression"] for c in policy["matchConditions"]] == [f"request.userInfo.username == '{user}'"]
+    assert policy["failurePolicy"] == "Fail"
+    [rule] = policy["matchConstraints"]["resourceRules"]
+    assert rule == {
+        "apiGroups": ["resource.k8s.io"],
+        "apiVersions": ["*"],
+        "operations": ["CREATE", "UPDATE", "DELETE"],
+        "resources": ["resourceslices"],
+    }
+    assert [v["expression"] for v in policy["validations"]] == [
+        "variables.node != ''",
+        "variables.sliceNode == variables.node",
+        "variables.slice.spec.driver == 'neuron.aws.com'",
+        "variables.slice.spec.pool.name == variables.node",
+    ]
+    binding = objects()["ValidatingAdmissionPolicyBinding", "neuron-dra-driver-own-resourceslices"]["spec"]
+    assert binding == {"policyName": "neuron-dra-driver-own-resourceslices", "validationActions": ["Deny"]}
+
+
+def test_the_two_device_classes_share_out_every_device_of_the_driver() -> None:
+    reserved = "has(device.attributes['neuron.aws.com'].workloadUid)"
+    selectors = {
+        name: [s["cel"]["expression"] for s in d["spec"]["selectors"]]
+        for (kind, name), d in objects().items()
+        if kind == "DeviceClass"
+    }
+    assert selectors == {
+        "neuron.aws.com": [f"device.driver == 'neuron.aws.com' && !{reserved}"],
+        "workload.neuron.aws.com": [f"device.driver == 'neuron.aws.com' && {reserved}"],
+    }
+
+
+def test_the_folders_are_mounted_at_the_paths_that_the_host_has(pod: dict[str, Any], container: dict[str, Any]) -> None:
+    volumes = {v["name"]: (v["hostPath"]["path"], v["hostPath"]["type"]) for v in pod["volumes"]}
+    mounts = {
+        volumes[m["name"]]: (m["mountPath"], "ro" if m.get("readOnly") else "rw") for m in container["volumeMounts"]
+    }
+    assert mounts == {
+        ("/var/lib/kubelet/plugins", "Directory"): ("/var/lib/kubelet/plugins", "rw"),
+        ("/var/lib/kubelet/plugins_registry", "Directory"): ("/var/lib/kubelet/plugins_registry", "rw"),
+        ("/var/run/cdi", "DirectoryOrCreate"): ("/var/run/cdi", "rw"),
+        ("/var/lib/kubelet/device-plugins", "DirectoryOrCreate"): ("/var/lib/kubelet/device-plugins", "ro"),
+        ("/proc/sys/kernel/random/boot_id", "File"): ("/host/boot_id", "ro"),
+    }
+
+
+def test_the_environment_is_one_that_the_plugin_starts_with(container: dict[str, Any]) -> None:
+    fields = {e["name"]: e["valueFrom"]["fieldRef"]["fieldPath"] for e in container["env"] if "valueFrom" in e}
+    assert fields == {"NODE_NAME": "spec.nodeName", "POD_UID": "metadata.uid"}
+    values = {e["name"]: e["value"] for e in container["env"] if "value" in e}
+    known = {f.metadata["env"] for f in settings._fields()}
+    assert set(values) | set(fields) <= known
+    uid = "8f5d3a9c-1f0b-4c7d-9d4e-2b7c6a1e0f55"
+    loaded = settings.load({}, {**values, "NODE_NAME": "ip-10-0-0-1.ec2.internal", "POD_UID": uid})
+    mounted = {m["mountPath"] for m in container["volumeMounts"]}
+    assert {
+        loaded.cdi_root,
+        loaded.kubelet_plugins_directory_path,
+        loaded.kubelet_registrar_directory_path,
+        loaded.kubelet_device_plugins_directory_path,
+        loaded.boot_id_file,
+    } == mounted
+
+
+def test_the_manifests_set_nothing_but_the_plugins_defaults(container: dict[str, Any]) -> None:
+    values = {e["name"]: e["value"] for e in container["env"] if "value" in e}
+    given = settings.load({}, {**values, "NODE_NAME": "n"})
+    assert given == settings.load({}, {"NODE_NAME": "n"})
+
+
+def test_the_probes_ask_what_the_plugin_serves(container: dict[str, Any]) -> None:
+    ports = {p["name"]: p["containerPort"] for p in container["ports"]}
+    assert ports == {"healthcheck": 51515, "metrics": 8080}
+    alive = {"grpc": {"port": 51515, "service": "liveness"}, "timeoutSeconds": 5}
+    assert container["startupProbe"] == {**alive, "periodSeconds": 2, "failureThreshold": 60}
+    assert container["livenessProbe"] == {**alive, "periodSeconds": 10, "failureThreshold": 3}
+    ready = {"httpGet": {"path": "/readyz", "port": "metrics"}, "timeoutSeconds": 5}
+    assert container["readinessProbe"] == {**ready, "periodSeconds": 5, "failureThreshold": 3}
+
+
+def test_a_slow_start_is_waited_for_at_least_a_minute(container: dict[str, Any]) -> None:
+    probe = container["startupProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] >= 60
+
+
+def test_memory_is_limited_and_cpu_is_not(container: dict[str, Any]) -> None:
+    assert container["resources"] == {
+        "requests": {"cpu": "10m", "memory": "128Mi"},
+        "limits": {"memory": "256Mi"},
+    }
+
+
+def test_an_update_starts_the_new_pod_before_it_stops_the_old_one(
+    daemonset: dict[str, Any], pod: dict[str, Any]
+) -> None:
+    assert daemonset["spec"]["updateStrategy"] == {
+        "type": "RollingUpdate",
+        "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1},
+    }
+    assert pod["terminationGracePeriodSeconds"] > 20  # the plugin waits that long for running claims
+
+
+def test_the_pod_runs_on_neuron_nodes_whatever_they_are_tainted_with(pod: dict[str, Any]) -> None:
+    assert pod["priorityClassName"] == "system-node-critical"
+    assert pod["tolerations"] == [
+        {"key": "CriticalAddonsOnly", "operator": "Exists"},
+        {"key": "aws.amazon.com/neuron", "operator": "Exists", "effect": "NoSchedule"},
+        {
+            "key": "sagemaker.amazonaws.com/node-health-status",
+            "operator": "Equal",
+            "value": "Unschedulable",
+            "effect": "NoSchedule",
+        },
+    ]
+    [term] = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    by_type, by_compute = term["matchExpressions"]
+    assert (by_type["key"], by_type["operator"]) == ("node.kubernetes.io/instance-type", "In")
+    assert by_compute == {
+        "key": "eks.amazonaws.com/compute-type",
+        "operator": "NotIn",
+        "values": ["fargate", "hybrid", "auto"],
+    }
+
+
+def test_nodes_of_every_known_instance_type_run_the_driver(pod: dict[str, Any]) -> None:
+    [term] = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    served = term["matchExpressions"][0]["values"]
+    assert [known.name for known in catalogue.all_types() if known.name not in served] == []
+    assert len(served) == len(set(served))
+    assert [name for name in served if catalogue.lookup(name.removeprefix("ml.")) is None] == []
+
+
+def test_the_selector_finds_the_pods(daemonset: dict[str, Any]) -> None:
+    labels = daemonset["spec"]["template"]["metadata"]["labels"]
+    assert daemonset["spec"]["selector"]["matchLabels"].items() <= labels.items()
+
+
+def test_chart_image_and_program_have_one_version(container: dict[str, Any]) -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert chart["version"] == chart["appVersion"] == __version__
+    assert container["image"] == f"neuron-dra-driver:{__version__}"
+    assert container["command"] == ["k8s-neuron-dra-driver"]
+
+
+def test_every_value_has_a_place_in_the_schema() -> None:
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    jsonschema.Draft7Validator.check_schema(schema)
+    jsonschema.validate(values, schema)
+    misspelt = {**values, "draDriver": {**values["draDriver"], "healthCheckPort": 51515}}
+    with pytest.raises(jsonschema.ValidationError, match="healthCheckPort"):
+        jsonschema.validate(misspelt, schema)
+
+
+def test_the_image_sees_only_the_wheels_and_their_lock() -> None:
+    rules = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and line[0] != "#"]
+    assert rules == ["*", "!build/wheels", "!requirements/plugin.txt"]
+    dockerfile = (ROOT / "Dockerfile.plugin").read_text()
+    assert re.findall(r"^COPY (?!--from)(\S+)", dockerfile, re.MULTILINE) == ["build/wheels", "requirements/plugin.txt"]
+    assert "PYTHONDONTWRITEBYTECODE" not in dockerfile
+
+
+# With helm.
+
+
+def template(*arguments: str) -> list[dict[str, Any]]:
+    assert HELM is not None
+    rendered = script("render").template(HELM, "--set", "draDriver.image.repository=r", *arguments)
+    return [d for d in yaml.safe_load_all(rendered) if d]
+
+
+@needs_helm
+def test_the_manifests_are_the_charts_rendering() -> None:
+    assert HELM is not None
+    wanted = script("render").render(HELM)
+    assert {path.name: path.read_text() for path in MANIFESTS.glob("*.yaml")} == wanted
+
+
+@needs_helm
+def test_helm_finds_nothing_wrong_with_the_chart() -> None:
+    assert HELM is not None
+    subprocess.run([HELM, "lint", "--strict", str(CHART), "--set", "draDriver.image.repository=r"], check=True)
+
+
+@needs_helm
+def test_without_an_image_the_chart_says_what_to_set() -> None:
+    assert HELM is not None
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        script("render").template(HELM)
+    assert "set draDriver.image.repository to where you pushed the image" in caught.value.stderr
+
+
+@needs_helm
+def test_a_release_in_the_drivers_namespace_makes_no_second_one() -> None:
+    kinds = [d["kind"] for d in template("--namespace", "neuron-dra-driver")]
+    assert "Namespace" not in kinds
+    assert kinds.count("DaemonSet") == 1
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("devicePlugin.enabled=true", "/devicePlugin/enabled"),
+        ("draDriver.env=x", "'env' not allowed"),
+        ("draDriver.devicePluginCoexistence=ignore", "'refuse', 'warn'"),
+    ],
+)
+def test_a_value_that_cannot_be_obeyed_is_refused(value: str, text: str) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        template("--set", value)
+    assert text in caught.value.stderr
+
+
+@needs_helm
+def test_another_kubelet_folder_moves_mounts_and_settings_together() -> None:
+    [daemonset] = [d for d in template("--set", "draDriver.kubeletRootDir=/data/kubelet") if d["kind"] == "DaemonSet"]
+    [container] = daemonset["spec"]["template"]["spec"]["containers"]
+    values = {e["name"]: e.get("value") for e in container["env"]}
+    assert values["KUBELET_PLUGINS_DIRECTORY_PATH"] == "/data/kubelet/plugins"
+    assert values["KUBELET_REGISTRAR_DIRECTORY_PATH"] == "/data/kubelet/plugins_registry"
+    mounts = [m["mountPath"] for m in container["volumeMounts"]]
+    assert mounts[:2] == ["/data/kubelet/plugins", "/data/kubelet/plugins_registry"]
+    # The kubelet looks for device plugins in one place, whatever its root directory is.
+    assert "/var/lib/kubelet/device-plugins" in mounts
+
+
+@needs_helm
+def test_the_values_that_aws_documents_can_be_carried_over() -> None:
+    carried = ["--set", "devicePlugin.enabled=false", "--set", "npd.enabled=false", "--set", "draDriver.enabled=true"]
+    assert "DaemonSet" in [d["kind"] for d in template(*carried, "--namespace", "kube-system")]

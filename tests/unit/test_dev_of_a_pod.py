@@ -1,0 +1,30 @@
+"""An unprivileged pod has a /dev of its own: no file of the host's is in it, and that says nothing about devices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from neuron_dra.node import sysfs
+from neuron_dra.testing import fake_node
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Path:
+    fake_node.write(tmp_path, "trn2.48xlarge")
+    return tmp_path
+
+
+def test_with_no_neuron_file_in_dev_the_numbers_in_sysfs_decide(host: Path) -> None:
+    for file in (host / "dev").glob("neuron*"):
+        file.unlink()
+    (host / "sys/devices/virtual/neuron_device/neuron7/dev").unlink()
+    present = {device.device_id: device.node_present for device in sysfs.read_node(host).devices}
+    assert present == {device_id: device_id != 7 for device_id in range(16)}
+
+
+def test_with_the_other_files_in_dev_a_missing_one_is_missing(host: Path) -> None:
+    (host / "dev/neuron7").unlink()
+    present = {device.device_id: device.node_present for device in sysfs.read_node(host).devices}
+    assert present == {device_id: device_id != 7 for device_id in range(16)}
