@@ -1,110 +1,142 @@
-"""Write the documentation that comes from code: docs/attributes.md. `--check` compares, and fails on a difference."""
+#!/usr/bin/env python3
+"""Write the reference pages of docs/ from the code; with --check, only tell which are not what the code says."""
 
 from __future__ import annotations
 
-import argparse
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from neuron_dra.core import catalogue, devices, limits, names
-from neuron_dra.core.catalogue import GIB, InstanceType
+from neuron_dra import settings
+from neuron_dra.core import catalogue, devices, groups, limits, names
+from neuron_dra.core.catalogue import GIB
+from neuron_dra.node.metrics import Metrics
 
-ROOT = Path(__file__).resolve().parent.parent
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+MADE = "<!-- Written by hack/gen_docs.py from the code: change it there. -->\n\n"
 
-HEAD = f"""\
-<!-- Written by hack/gen_docs.py from neuron_dra/core/devices.py and neuron_dra/data/instances.toml. Do not edit. -->
-# What a node publishes
 
-Names without a domain belong to `{names.DRIVER}`. A selector reads them so:
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
 
-```yaml
-selectors:
-- cel:
-    expression: >-
-      has(device.attributes['{names.DRIVER}'].topology_x) &&
-      device.attributes['{names.DRIVER}'].topology_x == 1
-```
 
-Begin with `has(...)` whenever not every device of the cluster has the attribute: a selector that reads an absent one is
-an error, and the pod then stays pending on **all** nodes, not only on those without it.
+def attributes() -> str:
+    """Return docs/attributes.md."""
+    rows = [(f"`{each.name}`", each.kind, each.when, each.text) for each in devices.ATTRIBUTES]
+    capacities = [(f"`{name}`", text) for name, text in devices.CAPACITIES]
+    types = [
+        (
+            f"`{each.name}`",
+            str(each.device_count),
+            str(each.cores_per_device),
+            f"{each.memory_bytes_per_device // GIB} GiB",
+            " or ".join(map(str, each.lnc_allowed)) or "fixed",
+            {"switch": "all to all", "torus": "4 x 4 torus", "none": "-"}.get(each.shape, each.shape),
+            "yes" if each.efa else "-",
+            f"`{names.NODE_DEVICE}`" if each.whole_node else "devices",
+        )
+        for each in catalogue.all_types()
+    ]
+    sizes = ", ".join(map(str, groups.SIZES))
+    return f"""{MADE}# What is published of a device
 
-Types never change; a value that is not known is absent, never empty or zero. A device has at most
-{limits.ATTRIBUTES_AND_CAPACITIES} attributes and capacities together, {limits.WORKLOAD_TAGS} of which are kept free for the tags of an UltraServer workload.
+The driver publishes its devices in ResourceSlices of the pool that is called like the node. Selectors read an
+attribute as `device.attributes['{names.DRIVER}'].deviceId`, and a group id as
+`device.attributes['{names.GROUP_DOMAIN}'].devicegroup4_id`. **An attribute that a device does not have is an error in
+a selector, and blocks the pod on every node**: write `has(device.attributes['{names.DRIVER}'].topology_x) && ...`.
+
+## Names
+
+- `{names.DEVICE_PREFIX}N` is `/dev/neuronN`. Devices stand in the order of their ids, which is the order in which the
+  scheduler takes them.
+- `{names.NODE_DEVICE}` is a whole UltraServer node with all its devices.
 
 ## Attributes
-"""
 
-CAPACITY = f"""
-## Capacity
+Names without a domain are of the domain `{names.DRIVER}`. Types never change.
 
-| name | what it says |
-|---|---|
-| `neuronCores` | physical NeuronCores of the device; for `{names.NODE_DEVICE}` of all its devices |
-| `memory` | device memory, such as `96Gi`; for `{names.NODE_DEVICE}` of all its devices |
+{table(["attribute", "type", "published", "says"], rows)}
+A fact that the node cannot tell, or not yet, is not published. A device may have {limits.ATTRIBUTES_AND_CAPACITIES}
+attributes and capacities together; room for {limits.WORKLOAD_TAGS} tags of an UltraServer workload is kept free.
+
+Groups have {sizes} devices with consecutive ids. Their ids are equal on every node of a type, and equal to those that
+the EFA driver publishes, so that `matchAttribute` pairs Neuron devices with their EFA interfaces.
+
+## Capacities
+
+{table(["capacity", "says"], capacities)}
+## UltraServers
+
+Nodes of UltraServer types publish the one device `{names.NODE_DEVICE}` (`resourceType` is `neuron_node`), and with
+`--ultraserver-devices=devices` each device instead; never both, since they overlap. `ultraserverModes` are numbers of
+nodes, in ascending order with `_` between them: `1_2_4` is a complete UltraServer, `1` a node that works alone. While
+the kernel driver is still finding out who its neighbours are, these attributes are absent, and nothing matches them.
 
 ## Instance types
 
-UltraServer types publish one device `{names.NODE_DEVICE}` for the whole node, or with `--ultraserver-devices=devices` the
-single devices instead; never both. *Groups* are the `{names.GROUP_DOMAIN}` ids, which the EFA driver publishes too, with the
-same values. *LNC* is the number of physical NeuronCores that make a logical one: the default, and what a claim may ask
-for. A type that is not here is published with what is true of it: devices without groups, coordinates and memory.
+{table(["type", "devices", "cores", "memory", "logical core size", "links", "EFA groups", "publishes"], types)}
+Cores and memory are of one device; cores are physical ones. Of another type the devices are published without groups,
+coordinates and memory.
 """
 
 
-def attributes_page() -> str:
-    """Return docs/attributes.md."""
-    rows = [f"| `{row.name}` | {row.kind} | {row.when} | {row.text} |" for row in devices.ATTRIBUTES]
-    types = [_type_row(spec) for spec in catalogue.all_types()]
-    return "\n".join(
-        [
-            HEAD,
-            "| name | type | on | what it says |\n|---|---|---|---|",
-            *rows,
-            CAPACITY,
-            "| type | devices | cores | memory | connected as | groups | LNC | published as |\n"
-            "|---|---|---|---|---|---|---|---|",
-            *types,
-            "",
-        ]
-    )
+def settings_page() -> str:
+    """Return docs/settings.md."""
+    rows = [
+        (f"`{row.flag}`", f"`{row.env}`", f"`{row.default}`" if row.default else "empty", row.text)
+        for row in settings.reference()
+    ]
+    return f"""{MADE}# Settings of the plugin
+
+A flag beats its variable, which beats the default. Flags are accepted as Go programs write them, too: `-kubeconfig=x`,
+`-v=4`. An empty variable is one that is not set, but for `METRICS_BIND_ADDRESS`. A setting that is unknown, malformed
+or in contradiction with another ends the program with exit code 2 and a line that says which; those in force are
+logged at the start.
+
+{table(["flag", "variable", "default", "meaning"], rows)}"""
 
 
-def _type_row(spec: InstanceType) -> str:
-    lnc = str(spec.lnc_default)
-    if spec.lnc_allowed:
-        lnc += f", may be {' or '.join(map(str, spec.lnc_allowed))}"
-    shape = {"none": "–", "torus": "4 × 4 torus", "switch": "all to all"}.get(spec.shape, spec.shape)
-    published = f"`{names.NODE_DEVICE}`" if spec.whole_node else f"`{names.DEVICE_PREFIX}<id>`"
-    cells = (
-        f"`{spec.name}`",
-        str(spec.device_count),
-        str(spec.cores_per_device),
-        f"{spec.memory_bytes_per_device // GIB} GiB",
-        shape,
-        "yes" if spec.efa else "–",
-        lnc,
-        published,
-    )
-    return f"| {' | '.join(cells)} |"
+def metrics() -> str:
+    """Return docs/metrics.md."""
+    rows = [
+        (f"`{name}`", kind, ", ".join(f"`{label}`" for label in labels) or "-", text)
+        for name, kind, labels, text in Metrics().reference()
+    ]
+    return f"""{MADE}# Metrics of the plugin
+
+Served in Prometheus' format at `/metrics` of `--metrics-bind-address`.
+
+{table(["metric", "type", "labels", "says"], rows)}
+To see which pod a series of another exporter belongs to, join it with `neuron_dra_device_info` by device.
+"""
 
 
-def main() -> int:
-    """Write the pages, or compare them with those in the tree."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="compare with the files in the tree instead of writing")
-    check = parser.parse_args().check
-    path = ROOT / "docs" / "attributes.md"
-    page = attributes_page()
-    if not check:
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(page)
-        print(path.relative_to(ROOT))
-        return 0
-    if not path.exists() or path.read_text() != page:
-        print(f"{path.relative_to(ROOT)} is not what the code says; run hack/gen_docs.py and read the difference")
-        return 1
+PAGES = {"attributes.md": attributes, "settings.md": settings_page, "metrics.md": metrics}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write or check the pages; return 1 if --check finds one that is out of date."""
+    stale = [name for name, page in PAGES.items() if read(DOCS / name) != page()]
+    if arguments == ["--check"]:
+        for name in stale:
+            print(f"docs/{name} is not what the code says; run: hack/gen_docs.py")
+        return 1 if stale else 0
+    if arguments:
+        print(f"usage: gen_docs.py [--check], not {' '.join(arguments)}")
+        return 2
+    DOCS.mkdir(exist_ok=True)
+    for name in stale:
+        (DOCS / name).write_text(PAGES[name](), encoding="utf-8")
+        print(f"wrote docs/{name}")
     return 0
 
 
+def read(path: Path) -> str:
+    """Return a page, or nothing if there is none."""
+    return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

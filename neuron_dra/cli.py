@@ -41,8 +41,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     show_slices.add_arguments(slices)
     slices.set_defaults(run=show_slices.run)
 
-    demo = commands.add_parser("demo", help="show pods getting their devices, on simulated nodes, with no cluster")
-    demo.set_defaults(run=_run_demo)
+    from neuron_dra import demo
+
+    shown = commands.add_parser("demo", help="show pods getting their devices, on simulated nodes, with no cluster")
+    demo.add_arguments(shown)
+    shown.set_defaults(run=demo.run)
 
     words = list(sys.argv[1:] if arguments is None else arguments)
     return _guarded(parser.parse_args(settings.go_style(words) if words[:1] == ["plugin"] else words))
@@ -65,12 +68,6 @@ def _guarded(parsed: argparse.Namespace) -> int:
         return 2 if isinstance(err, SettingsError) else 1
     except KeyboardInterrupt:
         return 130
-
-
-def _run_demo(parsed: argparse.Namespace) -> int:
-    from neuron_dra import demo
-
-    return int(demo.run(parsed))
 
 
 def _run_plugin(parsed: argparse.Namespace) -> int:

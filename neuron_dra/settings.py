@@ -126,6 +126,29 @@ def _fields() -> list[dataclasses.Field[Any]]:
     return [f for f in dataclasses.fields(PluginSettings) if f.metadata]
 
 
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A setting for the documentation."""
+
+    flag: str
+    env: str
+    default: str
+    text: str
+
+
+def reference() -> list[Described]:
+    """Return every setting, for the documentation."""
+    return [
+        Described(
+            f.metadata["flag"],
+            f.metadata["env"],
+            str(f.default).lower() if f.type == "bool" else str(f.default),
+            f.metadata["text"] + (f" ({' or '.join(f.metadata['choices'])})" if f.metadata["choices"] else ""),
+        )
+        for f in _fields()
+    ]
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add every setting's flag to `parser`."""
     for f in _fields():

@@ -84,6 +84,12 @@ ATTRIBUTES: tuple[Described, ...] = (
 )
 
 
+CAPACITIES: tuple[tuple[str, str], ...] = (
+    ("neuronCores", "physical NeuronCores, of all devices behind this one"),
+    ("memory", "device memory, of all devices behind this one; absent for unknown instance types"),
+)
+
+
 def published(node: Node, *, driver_version: str, ultraserver_devices: str = "node") -> tuple[Device, ...]:
     """Return what `node` publishes, in id order: its devices, or one device for a whole UltraServer node.
 

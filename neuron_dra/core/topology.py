@@ -56,7 +56,7 @@ def build(facts: NodeFacts, labels: NodeLabels) -> Node:
         findings.append(
             Finding(
                 "unknown-instance-type",
-                f"neither DMI's product name nor the label {names.INSTANCE_TYPE_LABEL} tells the instance type; the "
+                f"neither DMI's product name nor the label {names.INSTANCE_TYPE_LABEL} tells the instance type; "
                 "devices are published without groups, coordinates and memory. Check that the host's /sys is mounted",
             )
         )

@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         problems += [finding.message for finding in node.findings]
     for text in problems:
         print(f"neuron-dra: {text}", file=sys.stderr)
-    items = [_as_published(item) for item in slice_objects(args.node_name, kept)]
+    items = [as_published(item) for item in slice_objects(args.node_name, kept)]
     if args.output == "table":
         _print_table(_rows(items))
     elif args.output == "json":
@@ -96,7 +96,8 @@ def slice_objects(node_name: str, kept: Sequence[devices.Device]) -> list[dict[s
     return slices.desired(pool, [device.to_wire() for device in kept], generation=1)
 
 
-def _as_published(item: Mapping[str, Any]) -> dict[str, Any]:
+def as_published(item: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a slice without its owner, which only the cluster knows."""
     return {**item, "metadata": {"name": item["metadata"]["name"]}}
 
 

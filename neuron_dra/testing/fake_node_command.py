@@ -17,9 +17,11 @@ breaking, on a node that is there (with the same words --repair makes it good ag
   link:A,B                the link between two devices goes down, on both ends
   device:N                a device disappears
   busy                    the UltraServer files read as while the election runs
-  ecc:N[,COUNTER]         one more uncorrectable error; COUNTER is {", ".join(ECC_COUNTERS)}
+  ecc:N[,COUNTER]         one more uncorrectable error; COUNTER is one of
+                          {", ".join(ECC_COUNTERS)}
   reset:N                 the kernel driver calls the device invalid
-  components:N,NAME,...   sick components: {", ".join(COMPONENTS)}
+  components:N,NAME,...   sick components, of: {", ".join(COMPONENTS[:4])},
+                          {", ".join(COMPONENTS[4:])}
   modes:LIST              the UltraServer modes that are left, such as 3,4
 
 examples:
@@ -33,8 +35,9 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `neuron-dra fake-node`."""
     parser.description = (
-        "Write what the Neuron kernel driver, udev and DMI show on a node: sys, dev and proc below a folder, for "
-        "--host-root of the other commands. Device files are character devices for root, plain files otherwise."
+        "Write what the Neuron kernel driver, udev and DMI show on a node: sys, dev and proc below a\n"
+        "folder, for --host-root of the other commands. Device files are character devices for root,\n"
+        "plain files otherwise."
     )
     parser.epilog = EPILOG
     parser.formatter_class = argparse.RawDescriptionHelpFormatter

@@ -163,7 +163,9 @@ class ClaimController:
             if not status.get("reservedFor"):
                 status.pop("reservedFor", None)
             claim = self._write_status(claim, status)
-        if not status.get("allocation") and not status.get("reservedFor"):
+        # A scheduler sets the finalizer just before it allocates: it goes only when consumers went, or on deletion.
+        released = len(valid) < len(reserved) or claim["metadata"].get("deletionTimestamp")
+        if released and not status.get("allocation") and not status.get("reservedFor"):
             self._unprotect(claim)
         if not valid:
             self._delete_generated(claim)
