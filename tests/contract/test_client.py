@@ -184,9 +184,7 @@ async def test_a_401_without_a_token_is_not_tried_twice(api: FakeApi, client: Ku
     assert len(api.log) == 1
 
 
-async def test_a_long_list_comes_in_pages(
-    api: FakeApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_long_list_comes_in_pages(api: FakeApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_module, "PAGE_SIZE", 4)
     for number in range(10):
         api.create(allocated_claim(f"job-{number}", "a", [number]))
@@ -201,9 +199,11 @@ async def test_a_list_that_became_too_old_between_its_pages_is_gone(
     monkeypatch.setattr(client_module, "PAGE_SIZE", 4)
     for number in range(10):
         api.create(allocated_claim(f"job-{number}", "a", [number]))
+    pages = client.list(RESOURCE_CLAIMS)
+    await anext(pages)
+    api.compact()
     with pytest.raises(Gone):
-        async for _ in client.list(RESOURCE_CLAIMS):
-            api.compact()
+        await anext(pages)
 
 
 async def test_a_watch_gives_events_line_by_line_and_ends_with_the_server(api: FakeApi, client: KubeClient) -> None:
