@@ -69,7 +69,8 @@ def build(facts: NodeFacts, labels: NodeLabels) -> Node:
             )
         )
     linked = _links(facts, spec, findings)
-    devices = tuple(_device(device, spec, linked[device.device_id], findings) for device in facts.devices)
+    in_order = sorted(facts.devices, key=lambda device: device.device_id)
+    devices = tuple(_device(device, spec, linked[device.device_id], findings) for device in in_order)
     _count(facts, spec, findings)
     return Node(name, spec, facts.driver_version, devices, facts.ultraserver, labels, tuple(sorted(findings)))
 
@@ -98,13 +99,13 @@ def _links(facts: NodeFacts, spec: InstanceType | None, findings: list[Finding])
     if spec is not None and spec.shape == "switch":
         return {one: frozenset(present) - {one} for one in present}
     said = {
-        device_id: frozenset(device.connected) if not isinstance(device.connected, Unread) else None
+        device_id: frozenset(device.connected) - {device_id} if not isinstance(device.connected, Unread) else None
         for device_id, device in present.items()
     }
     result: dict[int, frozenset[int]] = {}
     for one, neighbours in said.items():
         both = set()
-        for other in sorted(neighbours or ()):
+        for other in sorted((neighbours or frozenset()) - {one}):
             back = said.get(other)
             if back is not None and one in back:
                 both.add(other)
@@ -118,8 +119,21 @@ def _links(facts: NodeFacts, spec: InstanceType | None, findings: list[Finding])
                 )
         result[one] = frozenset(both)
     if spec is not None and spec.links_promised:
+        _unread_links(spec, said, findings)
         _missing_links(spec, said, findings)
     return result
+
+
+def _unread_links(spec: InstanceType, said: dict[int, frozenset[int] | None], findings: list[Finding]) -> None:
+    silent = [f"neuron{one}" for one, neighbours in said.items() if neighbours is None]
+    if spec.links and silent:
+        findings.append(
+            Finding(
+                "unread-links",
+                f"connected_devices of {', '.join(silent)} says nothing, so their links are neither up nor down. The "
+                "kernel driver fills it when all devices are initialised; drivers before 2.28 show it to root only",
+            )
+        )
 
 
 def _missing_links(spec: InstanceType, said: dict[int, frozenset[int] | None], findings: list[Finding]) -> None:
@@ -152,6 +166,14 @@ def _device(
 ) -> NeuronDevice:
     if isinstance(facts.core_count, Unread):
         cores = spec.cores_per_device if spec else 0
+        findings.append(
+            Finding(
+                "unread-core-count",
+                f"core_count of neuron{facts.device_id} cannot be read; published "
+                + (f"with {cores} NeuronCores, which {spec.name} has" if spec else "without NeuronCores")
+                + ". Drivers before 2.28 show it to root only: run the plugin as uid 0",
+            )
+        )
     else:
         cores = facts.core_count
         if spec is not None and cores != spec.cores_per_device:

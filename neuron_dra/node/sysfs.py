@@ -70,12 +70,16 @@ def read_node(root: Path) -> NodeFacts:
 
 
 def device_ids(folder: Path) -> list[int]:
-    """Return the ids of the devices in the class folder, ascending; the order of discovery is arbitrary."""
+    """Return the ids of the devices in the class folder, ascending; the order of discovery is arbitrary.
+
+    A link whose folder is gone is no device.
+    """
     try:
         entries = list(folder.iterdir())
     except OSError:
         return []
-    return sorted(int(match[1]) for entry in entries if (match := _DEVICE_LINK.fullmatch(entry.name)))
+    found = [(entry, match) for entry in entries if (match := _DEVICE_LINK.fullmatch(entry.name))]
+    return sorted(int(match[1]) for entry, match in found if _exists(entry))
 
 
 def _device(folder: Path, has_file: bool | None, device_id: int) -> DeviceFacts:

@@ -272,16 +272,19 @@ class FakeNode:
 
     def break_link(self, one: int, other: int) -> None:
         """Take a link down; the driver then lists it on neither end. Raises NeuronDraError if there is none."""
-        self.set_link(one, other, up=False)
-        self.set_link(other, one, up=False)
+        self._set_both_ends(one, other, up=False)
 
     def repair_link(self, one: int, other: int) -> None:
         """Bring a link up again, at the place where the driver lists it."""
-        self.set_link(one, other, up=True)
-        self.set_link(other, one, up=True)
+        self._set_both_ends(one, other, up=True)
+
+    def _set_both_ends(self, one: int, other: int, *, up: bool) -> None:
+        self._device_path(other, "connected_devices")  # both ends or none: nothing is written if one is gone
+        self.set_link(one, other, up=up)
+        self.set_link(other, one, up=up)
 
     def set_link(self, one: int, other: int, *, up: bool) -> None:
-        """Change what one end alone reports."""
+        """Change what one end alone reports. Raises NeuronDraError if there is no such link, or no such device now."""
         spec = catalogue.lookup(self.instance_type)
         order = spec.links[one] if spec and 0 <= one < len(spec.links) else ()
         if other not in order:
@@ -432,3 +435,9 @@ def _link(path: Path, target: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         path.unlink()
     path.symlink_to(target)
+
+
+if __name__ == "__main__":
+    from neuron_dra.testing import fake_node_command
+
+    raise SystemExit(fake_node_command.main())
