@@ -15,14 +15,13 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 from neuron_dra import __version__, settings
+from neuron_dra.arguments import Parser
 from neuron_dra.errors import NeuronDraError, SettingsError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `neuron-dra` and return its exit code."""
-    parser = argparse.ArgumentParser(
-        prog="neuron-dra", description="Device management for AWS Trainium and Inferentia on Kubernetes."
-    )
+    parser = Parser(prog="neuron-dra", description="Device management for AWS Trainium and Inferentia on Kubernetes.")
     parser.add_argument("--version", action="version", version=f"neuron-dra {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
@@ -30,11 +29,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings.add_arguments(plugin)
     plugin.set_defaults(run=_run_plugin)
 
-    from neuron_dra.testing import fake_node
+    from neuron_dra.testing import fake_node_command
 
     fake = commands.add_parser("fake-node", help="write the sysfs, dev and DMI files of a simulated Neuron node")
-    fake_node.add_arguments(fake)
-    fake.set_defaults(run=fake_node.run)
+    fake_node_command.add_arguments(fake)
+    fake.set_defaults(run=fake_node_command.run)
 
     from neuron_dra.node import show_slices
 
@@ -42,16 +41,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     show_slices.add_arguments(slices)
     slices.set_defaults(run=show_slices.run)
 
-    demo = commands.add_parser("demo", help="show pods getting their devices, on simulated nodes, with no cluster")
-    demo.set_defaults(run=_run_demo)
+    from neuron_dra import demo
 
-    parsed = parser.parse_args(settings.go_style(sys.argv[1:] if arguments is None else arguments))
-    return _guarded(parsed)
+    shown = commands.add_parser("demo", help="show pods getting their devices, on simulated nodes, with no cluster")
+    demo.add_arguments(shown)
+    shown.set_defaults(run=demo.run)
+
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    return _guarded(parser.parse_args(settings.go_style(words) if words[:1] == ["plugin"] else words))
 
 
 def plugin_main() -> int:
     """Run the plugin under AWS's name for it, `k8s-neuron-dra-driver`, with its environment and spellings."""
-    parser = argparse.ArgumentParser(prog="k8s-neuron-dra-driver", description="The kubelet plugin of neuron-dra.")
+    parser = Parser(prog="k8s-neuron-dra-driver", description="The kubelet plugin of neuron-dra.")
     parser.add_argument("--version", action="version", version=f"neuron-dra {__version__}")
     settings.add_arguments(parser)
     parser.set_defaults(run=_run_plugin)
@@ -66,12 +68,6 @@ def _guarded(parsed: argparse.Namespace) -> int:
         return 2 if isinstance(err, SettingsError) else 1
     except KeyboardInterrupt:
         return 130
-
-
-def _run_demo(parsed: argparse.Namespace) -> int:
-    from neuron_dra import demo
-
-    return int(demo.run(parsed))
 
 
 def _run_plugin(parsed: argparse.Namespace) -> int:
@@ -115,21 +111,14 @@ def _first(group: BaseExceptionGroup[NeuronDraError]) -> NeuronDraError:
 
 
 def _emulated(loaded: settings.PluginSettings) -> settings.PluginSettings:
-    """Write the simulated hardware of --emulation-mode into our folder, and return the settings that read it."""
+    """Have the simulated hardware of --emulation-mode in our folder, and return the settings that read it."""
     import dataclasses
 
-    from neuron_dra.core import catalogue
-    from neuron_dra.testing import fake_node
+    from neuron_dra.node.plugin import boot_id
+    from neuron_dra.testing import emulation
 
-    # The published manifests say "trn2u": a family stands for its largest type.
-    wanted = loaded.emulation_mode
-    name = next((name for name in (wanted, f"{wanted}.48xlarge") if catalogue.lookup(name)), None)
-    if name is None:
-        raise SettingsError(
-            f"--emulation-mode {wanted} is no instance type that this driver knows, such as trn2.48xlarge"
-        )
     root = loaded.data_folder / "emulation"
-    fake_node.write(root, name)
+    emulation.prepare(root, loaded.emulation_mode, boot_id(loaded))
     return dataclasses.replace(loaded, host_root=str(root))
 
 

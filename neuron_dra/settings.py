@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,11 @@ from neuron_dra.errors import SettingsError
 
 SOCKET_PATH_BYTES = 107
 """The longest path that a Unix socket can have on Linux."""
+
+
+_MAY_BE_EMPTY = ("metrics_bind_address",)
+_OBJECT_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
+_FILE_NAME = re.compile(r"[0-9A-Za-z][-.0-9A-Za-z]*")
 
 
 def _setting(flag: str, env: str, default: Any, text: str, choices: tuple[str, ...] = ()) -> Any:
@@ -120,6 +126,29 @@ def _fields() -> list[dataclasses.Field[Any]]:
     return [f for f in dataclasses.fields(PluginSettings) if f.metadata]
 
 
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A setting for the documentation."""
+
+    flag: str
+    env: str
+    default: str
+    text: str
+
+
+def reference() -> list[Described]:
+    """Return every setting, for the documentation."""
+    return [
+        Described(
+            f.metadata["flag"],
+            f.metadata["env"],
+            str(f.default).lower() if f.type == "bool" else str(f.default),
+            f.metadata["text"] + (f" ({' or '.join(f.metadata['choices'])})" if f.metadata["choices"] else ""),
+        )
+        for f in _fields()
+    ]
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add every setting's flag to `parser`."""
     for f in _fields():
@@ -141,7 +170,7 @@ def go_style(arguments: Sequence[str]) -> list[str]:
     """Return `arguments` with Go's spellings made ours: `-kubeconfig=x` is `--kubeconfig=x`, `-v=2` is `--v=2`."""
     result = []
     for argument in arguments:
-        if argument.startswith("-") and not argument.startswith("--") and len(argument) > 1:
+        if re.match(r"-[a-zA-Z]", argument):
             name = argument[1:].split("=", 1)[0]
             if len(name) > 1 or (name == "v" and "=" in argument):
                 argument = "-" + argument
@@ -152,6 +181,9 @@ def go_style(arguments: Sequence[str]) -> list[str]:
 def load(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> PluginSettings:
     """Return the settings: a flag beats the environment, which beats the default.
 
+    An empty variable is one that is not set, but for METRICS_BIND_ADDRESS, where empty means off: manifests write
+    empty values for what they leave alone.
+
     Raises SettingsError naming each value that is malformed, missing or in contradiction with another.
     """
     values: dict[str, Any] = {}
@@ -161,7 +193,7 @@ def load(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> PluginS
         flag, env = f.metadata["flag"], f.metadata["env"]
         if flags.get(f.name) is not None:
             raw, sources[f.name], origin = flags[f.name], "flag", flag
-        elif env in environ:
+        elif env in environ and (environ[env] or f.name in _MAY_BE_EMPTY):
             raw, sources[f.name], origin = environ[env], "environment", env
         else:
             continue
@@ -183,21 +215,27 @@ def _parse(f: dataclasses.Field[Any], raw: str) -> Any:
             raise ValueError("write true or false")
         return truth[raw.lower()]
     if f.type == "int":
-        if not raw.lstrip("-").isdigit():
+        if not re.fullmatch(r"-?\d{1,9}", raw, re.ASCII):
             raise ValueError("write a whole number")
         return int(raw)
     choices = f.metadata["choices"]
     if choices and raw not in choices:
         near = difflib.get_close_matches(raw, choices, n=1)
         raise ValueError(f"write {' or '.join(choices)}" + (f"; did you mean {near[0]}?" if near else ""))
+    if not raw and f.default and f.name not in _MAY_BE_EMPTY:
+        raise ValueError("write something")
     # The OpenShift manifests write the kubelet's folders with a slash at the end.
-    return raw.rstrip("/") if f.name.endswith(("_path", "_root")) and raw != "/" else raw
+    return (raw.rstrip("/") or "/") if raw and f.name.endswith(("_path", "_root")) else raw
 
 
 def _contradictions(settings: PluginSettings) -> list[str]:
     problems = []
     if not settings.node_name:
         problems.append("--node-name (NODE_NAME) is required: set it from spec.nodeName")
+    elif not _OBJECT_NAME.fullmatch(settings.node_name):
+        problems.append(f"--node-name {settings.node_name}: a Node has no such name; set it from spec.nodeName")
+    if settings.pod_uid and not _FILE_NAME.fullmatch(settings.pod_uid):
+        problems.append(f"--pod-uid {settings.pod_uid}: a Pod has no such UID; set it from metadata.uid")
     if (
         settings.kubeconfig
         and settings.kube_api_server
@@ -214,8 +252,8 @@ def _contradictions(settings: PluginSettings) -> list[str]:
     if not 0 <= settings.healthcheck_port <= 65535:
         problems.append(f"--healthcheck-port {settings.healthcheck_port} is not a port")
     if settings.metrics_bind_address:
-        _, _, port = settings.metrics_bind_address.rpartition(":")
-        if not port.isdigit() or int(port) > 65535:
+        _, colon, port = settings.metrics_bind_address.rpartition(":")
+        if not colon or not re.fullmatch(r"\d{1,5}", port, re.ASCII) or int(port) > 65535:
             problems.append(f"--metrics-bind-address {settings.metrics_bind_address}: write address:port")
     for path in (settings.dra_socket, settings.registration_socket):
         length = len(str(path).encode())

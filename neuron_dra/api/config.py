@@ -9,7 +9,8 @@ import difflib
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic_core import PydanticCustomError
 
 from neuron_dra.core import names
 from neuron_dra.core.config import NeuronSettings, UltraServerSettings
@@ -22,6 +23,15 @@ API_VERSIONS = (
     f"resource.{names.DRIVER}/v1alphav1",
 )
 
+
+def _whole(value: object) -> object:
+    """Refuse what Python takes for a number and JSON does not mean as one: `true == 1`, `1.0 == 1`."""
+    if type(value) is not int:
+        raise PydanticCustomError("whole_number", "input should be a whole number")
+    return value
+
+
+Whole = BeforeValidator(_whole)
 ObjectName = Annotated[str, StringConstraints(min_length=1, max_length=63)]
 
 
@@ -35,7 +45,7 @@ class _Parameters(BaseModel):
 class NeuronConfig(_Parameters):
     """How many physical NeuronCores make a logical one."""
 
-    logicalNeuronCore: Literal[1, 2]  # noqa: N815
+    logicalNeuronCore: Annotated[Literal[1, 2], Whole]  # noqa: N815
 
     def settings(self) -> NeuronSettings:
         """Return the core's form."""
@@ -45,7 +55,7 @@ class NeuronConfig(_Parameters):
 class UltraServerConfig(_Parameters):
     """How many nodes of an UltraServer work together, and for which workload."""
 
-    ultraserverMode: Literal[1, 2, 4]  # noqa: N815
+    ultraserverMode: Annotated[Literal[1, 2, 4], Whole]  # noqa: N815
     workloadId: ObjectName | None = Field(default=None)  # noqa: N815
     workloadUid: ObjectName | None = Field(default=None)  # noqa: N815
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import enum
 import functools
 import tomllib
@@ -10,6 +11,7 @@ from importlib import resources
 from typing import Any, Literal
 
 GIB = 1024**3
+SAGEMAKER = "ml."
 
 Shape = Literal["none", "line", "ring", "torus", "switch"]
 
@@ -30,6 +32,7 @@ class InstanceType:
     `lnc_allowed` are the sizes of a logical NeuronCore in physical ones that a claim may ask for; empty means fixed.
     `efa` has the PCI function of each device's EFA interface, None where AWS publishes no map.
     `links` are each device's neighbours in the order the kernel driver prints them; empty where it prints none.
+    `links_promised` is False where those are no promise: Inf1's are read from the hardware, and a switch has none.
     """
 
     name: str
@@ -43,6 +46,7 @@ class InstanceType:
     shape: Shape
     efa: tuple[str, ...] | None
     links: tuple[tuple[int, ...], ...]
+    links_promised: bool
     arch: tuple[str, str, str, str]  # arch_type of device and core, instance_type and device_name in sysfs
 
     @property
@@ -69,7 +73,13 @@ def all_types() -> tuple[InstanceType, ...]:
 
 @functools.cache
 def lookup(name: str) -> InstanceType | None:
-    """Return the type called `name`, or one that the kernel driver takes for the same by its prefix, or None."""
+    """Return the type called `name`, or one that the kernel driver takes for the same by its prefix, or None.
+
+    SageMaker's names are EC2's with `ml.` before them; the machines are the same.
+    """
+    if name.startswith(SAGEMAKER):
+        known = lookup(name.removeprefix(SAGEMAKER))
+        return known and replace(known, name=name)
     for known in all_types():
         if known.name == name:
             return known
@@ -78,6 +88,18 @@ def lookup(name: str) -> InstanceType | None:
             if name.startswith(prefix):
                 return replace(next(known for known in all_types() if known.name == prefix), name=name, efa=None)
     return None
+
+
+def largest(family: str) -> InstanceType | None:
+    """Return the type of `family`, such as trn2u, that has the most devices, or None."""
+    members = [known for known in all_types() if known.name.partition(".")[0] == family]
+    return max(members, key=lambda known: known.device_count, default=None)
+
+
+def nearest(name: str) -> str:
+    """Return "; did you mean ...?" with the types whose names are like `name`, or nothing."""
+    near = difflib.get_close_matches(name, [known.name for known in all_types()], n=3, cutoff=0.6)
+    return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 def _instance(name: str, entry: dict[str, Any]) -> InstanceType:
@@ -96,16 +118,19 @@ def _instance(name: str, entry: dict[str, Any]) -> InstanceType:
         lnc_allowed=tuple(generation["lnc"]),
         shape=entry["shape"],
         efa=tuple(f"0000:{function}" for function in efa) if efa else None,
-        links=_links(entry["shape"], count, data["links"].get(generation.get("links", ""))),
+        links=_links(entry, count, data["links"].get(generation.get("links", ""))),
+        links_promised=generation.get("links_promised", True) and entry["shape"] != "switch",
         arch=tuple(generation["arch"]),
     )
 
 
-def _links(shape: str, count: int, torus: list[str] | None) -> tuple[tuple[int, ...], ...]:
+def _links(entry: dict[str, Any], count: int, torus: list[str] | None) -> tuple[tuple[int, ...], ...]:
+    shape = entry["shape"]
     if count == 16 and torus and shape in ("torus", "switch"):
         return tuple(tuple(map(int, row.split(","))) for row in torus)
+    steps = (1, -1) if entry["generation"] == "inf1" else (-1, 1)
     if shape == "line":
-        return tuple(tuple(n for n in (i - 1, i + 1) if 0 <= n < count) for i in range(count))
+        return tuple(tuple(i + step for step in steps if 0 <= i + step < count) for i in range(count))
     if shape == "ring":
-        return tuple(tuple(dict.fromkeys(((i - 1) % count, (i + 1) % count))) for i in range(count))
+        return tuple(tuple((i + step) % count for step in steps) for i in range(count))
     return ()

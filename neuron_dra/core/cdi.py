@@ -7,6 +7,7 @@ newer than it knows: we declare the lowest version that has what we use.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 KIND = f"k8s.{names.DRIVER}/claim"
 FILE_PREFIX = KIND.replace("/", "-") + "_"
 VERSION = "0.6.0"  # annotations; 0.5.0 would do for hostPath and for device names that begin with a digit
+
+_DEVICE_NAME = re.compile(rf"{names.DEVICE_PREFIX}\d+|{names.NODE_DEVICE}")
 
 NAMESPACE = f"{names.DRIVER}/claim-namespace"
 NAME = f"{names.DRIVER}/claim-name"
@@ -92,6 +95,18 @@ def spec(claim: PreparedClaim) -> dict[str, Any]:
             for device in claim.devices
         ],
     }
+
+
+def device_names(document: object, claim_uid: str) -> tuple[str, ...]:
+    """Return the names of the published devices that a spec of ours delivers, as far as it can be read."""
+    devices = document.get("devices") if isinstance(document, dict) else None
+    found = []
+    for device in devices if isinstance(devices, list) else ():
+        name = device.get("name") if isinstance(device, dict) else None
+        match = _DEVICE_NAME.match(name.removeprefix(f"{claim_uid}-")) if isinstance(name, str) else None
+        if match is not None:
+            found.append(match[0])
+    return tuple(found)
 
 
 def encode(document: Mapping[str, Any]) -> bytes:

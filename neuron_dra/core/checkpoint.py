@@ -90,6 +90,7 @@ def _checksum(body: Mapping[str, Any]) -> str:
 
 
 _CLAIM_FIELDS = ("namespace", "name", "preparedAt", "pod", "adopted", "devices")
+_DEVICE_FIELDS = ("request", "pool", "device", "deviceIds", "cdiIds", "edits", "adminAccess", "shareId")
 
 
 def _claim_to_wire(claim: PreparedClaim) -> dict[str, Any]:
@@ -106,6 +107,7 @@ def _claim_to_wire(claim: PreparedClaim) -> dict[str, Any]:
 
 def _device_to_wire(device: PreparedDevice) -> dict[str, Any]:
     return {
+        **(device.extra or {}),
         "request": device.request,
         "pool": device.pool,
         "device": device.device,
@@ -138,6 +140,7 @@ def _device_from_wire(wire: Any) -> PreparedDevice:
         edits=dict(_mapping(wire, "edits")),
         admin_access=wire.get("adminAccess") is True,
         share_id=wire.get("shareId"),
+        extra={name: value for name, value in wire.items() if name not in _DEVICE_FIELDS} or None,
     )
 
 

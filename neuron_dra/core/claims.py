@@ -66,6 +66,7 @@ class PreparedDevice:
     edits: Mapping[str, Any]
     admin_access: bool = False
     share_id: str | None = None
+    extra: Mapping[str, Any] | None = None  # fields of a newer release, kept for it
 
     @property
     def env(self) -> tuple[str, ...]:
@@ -203,14 +204,15 @@ def environment(
 
 
 def _check_workload(wanted: config.UltraServerSettings, reservation: Reservation | None, ref: ClaimRef) -> None:
-    if wanted.workload_id is None or (
+    if (wanted.workload_id, wanted.workload_uid) == (None, None) or (
         reservation is not None
         and (reservation.workload, reservation.namespace) == (wanted.workload_id, ref.namespace)
         and wanted.workload_uid in (None, reservation.workload_uid)
     ):
         return
     raise ClaimError(
-        f"claim {ref}: error applying config: workloadId {wanted.workload_id!r} names a NeuronUltraServerWorkload of "
+        f"claim {ref}: error applying config: workloadId {wanted.workload_id!r} (workloadUid "
+        f"{wanted.workload_uid!r}) names a NeuronUltraServerWorkload of "
         f"namespace {ref.namespace}, but this node is not reserved for it; use the ResourceClaimTemplate that the "
         "UltraServer operator made for that workload",
         retryable=True,

@@ -84,6 +84,12 @@ ATTRIBUTES: tuple[Described, ...] = (
 )
 
 
+CAPACITIES: tuple[tuple[str, str], ...] = (
+    ("neuronCores", "physical NeuronCores, of all devices behind this one"),
+    ("memory", "device memory, of all devices behind this one; absent for unknown instance types"),
+)
+
+
 def published(node: Node, *, driver_version: str, ultraserver_devices: str = "node") -> tuple[Device, ...]:
     """Return what `node` publishes, in id order: its devices, or one device for a whole UltraServer node.
 
@@ -127,6 +133,8 @@ def _coordinates(node: Node, device: NeuronDevice) -> dict[str, Attribute | None
     """x is the row and y the column, as on AWS's driver, whatever x and y usually are."""
     spec = node.spec
     if spec is None or not spec.is_trainium or spec.whole_node or spec.shape != "torus":
+        return {}
+    if device.device_id >= spec.device_count:
         return {}
     row, column = divmod(device.device_id, 4)
     return {

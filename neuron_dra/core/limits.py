@@ -24,7 +24,8 @@ _SEMVER = re.compile(
     r"(\+[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?",
     re.ASCII,
 )
-_QUANTITY = re.compile(r"\d+(\.\d+)?(Ki|Mi|Gi|Ti|Pi|Ei|n|u|m|k|M|G|T|P|E)?")
+_VERSION = re.compile(r"(\d+)(?:\.(\d+))?(?:\.(\d+))?((?:[.+~_-][0-9A-Za-z.+~_-]*)?)", re.ASCII)
+_QUANTITY = re.compile(r"\d+(\.\d+)?(Ki|Mi|Gi|Ti|Pi|Ei|n|u|m|k|M|G|T|P|E)?", re.ASCII)
 
 
 def check_devices(devices: Iterable[Device]) -> tuple[tuple[Device, ...], list[str]]:
@@ -80,13 +81,25 @@ def _value_problem(attribute: Attribute) -> str:
     if attribute.kind in ("string", "version"):
         if not isinstance(value, str) or not value:
             return "its text is empty"
-        if len(value.encode()) > TEXT_BYTES:
+        if len(value.encode(errors="surrogatepass")) > TEXT_BYTES:
             return f"its text has more than {TEXT_BYTES} bytes"
-        if attribute.kind == "version" and not _SEMVER.fullmatch(value):
+        if not value.isprintable():
+            return f"{value!r} has characters that cannot be printed"
+        if attribute.kind == "version" and not is_semver(value):
             return f"{value!r} is no semantic version"
-    elif attribute.kind == "int" and not (-(2**63) <= int(value) < 2**63):
+    elif attribute.kind == "bool":
+        return "" if isinstance(value, bool) else f"{value!r} is neither true nor false"
+    elif not isinstance(value, int) or isinstance(value, bool):
+        return f"{value!r} is no number"
+    elif not (-(2**63) <= value < 2**63):
         return "its number needs more than 64 bits"
     return ""
+
+
+def is_semver(text: str) -> bool:
+    """Tell whether `text` is a semantic version 2.0.0 whose numbers a scheduler can hold (64 bits)."""
+    match = _SEMVER.fullmatch(text) if len(text) <= TEXT_BYTES else None
+    return match is not None and all(int(match[n]) < 2**64 for n in (1, 2, 3))
 
 
 def semver(text: str) -> str | None:
@@ -94,13 +107,13 @@ def semver(text: str) -> str | None:
 
     Vendors' versions often have four parts ("2.26.10.0"), which the API server refuses.
     """
-    if _SEMVER.fullmatch(text) and len(text) <= TEXT_BYTES:
+    text = text.strip().removeprefix("v")
+    if is_semver(text):
         return text
-    parts = re.findall(r"[0-9A-Za-z]+", text.removeprefix("v"))
-    numbers = [str(int(part)) for part in parts[:3] if part.isascii() and part.isdigit()]
-    if len(numbers) < 1 or len(numbers) < min(3, len(parts)):
+    match = _VERSION.fullmatch(text) if len(text) <= TEXT_BYTES else None
+    if match is None:
         return None
-    result = ".".join([*numbers, "0", "0"][:3])
-    rest = [part for part in parts[3:] if part.isascii()]
-    result += "+" + ".".join(rest) if rest else ""
-    return result if len(result) <= TEXT_BYTES and _SEMVER.fullmatch(result) else None
+    numbers = [(number or "").lstrip("0") or "0" for number in match.group(1, 2, 3)]
+    rest = re.findall(r"[0-9A-Za-z-]+", match[4])
+    result = ".".join(numbers) + ("+" + ".".join(rest) if rest else "")
+    return result if is_semver(result) else None

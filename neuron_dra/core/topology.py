@@ -19,7 +19,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class NeuronDevice:
-    """One device. `connected` holds only links that both ends report."""
+    """One device. `connected` holds only links that both ends report; `core_count` is 0 where nothing tells it."""
 
     device_id: int
     core_count: int
@@ -52,7 +52,15 @@ def build(facts: NodeFacts, labels: NodeLabels) -> Node:
     findings: list[Finding] = []
     name = _instance_type(facts, labels, findings)
     spec = catalogue.lookup(name) if name else None
-    if name and spec is None:
+    if name is None:
+        findings.append(
+            Finding(
+                "unknown-instance-type",
+                f"neither DMI's product name nor the label {names.INSTANCE_TYPE_LABEL} tells the instance type; "
+                "devices are published without groups, coordinates and memory. Check that the host's /sys is mounted",
+            )
+        )
+    elif spec is None:
         findings.append(
             Finding(
                 "unknown-instance-type",
@@ -109,22 +117,27 @@ def _links(facts: NodeFacts, spec: InstanceType | None, findings: list[Finding])
                     )
                 )
         result[one] = frozenset(both)
-    if spec is not None and spec.links:
-        _missing_links(spec, result, said, findings)
+    if spec is not None and spec.links_promised:
+        _missing_links(spec, said, findings)
     return result
 
 
-def _missing_links(
-    spec: InstanceType,
-    linked: dict[int, frozenset[int]],
-    said: dict[int, frozenset[int] | None],
-    findings: list[Finding],
-) -> None:
+def _missing_links(spec: InstanceType, said: dict[int, frozenset[int] | None], findings: list[Finding]) -> None:
+    """Find the links that neither end reports. A device that is gone, or says nothing yet, is neither up nor down."""
+    if spec.links and said and not any(said.values()):
+        if all(neighbours is not None for neighbours in said.values()):
+            findings.append(
+                Finding(
+                    "no-links",
+                    f"the kernel driver reports no link at all, {spec.name} has links between its devices; it does so "
+                    "while a device is missing. Look at the kernel log for devices that were not found or not reset",
+                )
+            )
+        return
     for one, neighbours in enumerate(spec.links):
         for other in neighbours:
-            known = said.get(one) is not None and said.get(other) is not None
-            silent = known and other not in (said[one] or ()) and one not in (said[other] or ())
-            if one < other and silent and other not in linked.get(one, ()):
+            here, there = said.get(one), said.get(other)
+            if one < other and here is not None and there is not None and other not in here and one not in there:
                 findings.append(
                     Finding(
                         "missing-link",
@@ -178,6 +191,16 @@ def _count(facts: NodeFacts, spec: InstanceType | None, findings: list[Finding])
         )
     elif spec is not None:
         present = {device.device_id for device in facts.devices}
+        extra = sorted(present - set(range(spec.device_count)))
+        if extra:
+            findings.append(
+                Finding(
+                    "unexpected-device",
+                    f"{', '.join(f'neuron{i}' for i in extra)} {'is' if len(extra) == 1 else 'are'} more than "
+                    f"{spec.name}'s {spec.device_count} devices; published without group and coordinates. Is the "
+                    "instance type right?",
+                )
+            )
         missing = sorted(set(range(spec.device_count)) - present)
         if missing:
             findings.append(

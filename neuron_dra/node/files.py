@@ -98,9 +98,13 @@ def _keep(files: Files, path: Path, keep: Path) -> None:
     files.remove(spare)
     try:
         files.link(path, spare)
+        files.rename(spare, keep)
     except FileNotFoundError:
         return
-    files.rename(spare, keep)
+    finally:
+        # A rename between two names of one file does nothing at all, and a failed one leaves its source.
+        with contextlib.suppress(OSError):
+            files.remove(spare)
 
 
 LOCK_POLL_S = 0.02

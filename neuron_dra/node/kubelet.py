@@ -39,6 +39,9 @@ SUPPORTED_VERSIONS: Final = (
     "v1.DRAResourceHealth",
     "v1alpha1.DRAResourceHealth",
 )
+PROBE_METADATA: Final = ("neuron-dra-probe", "1")  # marks our own liveness probe, which is no kubelet
+VERDICT_PATIENCE_S: Final = 30.0
+REFUSAL_PAUSE_S: Final = 10.0
 HEALTH_TIMEOUT_S: Final = 60  # told to the kubelet; it reads a device as unknown after that long without news
 HEALTH_PERIOD_S: Final = 20.0  # below half of it
 
@@ -198,10 +201,11 @@ class Registration(registration_pb2_grpc.RegistrationServicer):
         self.registered = False
         self.error = ""
         self.asked_at: float | None = None  # monotonic time of a GetInfo that no verdict has followed yet
+        self.refused_at: float | None = None  # monotonic time of a refusal that nothing has followed yet
 
     async def GetInfo(self, request: registration_pb2.InfoRequest, context: Any) -> registration_pb2.PluginInfo:
         """Answer at once: the kubelet waits one second."""
-        if not self.registered:
+        if not self.registered and PROBE_METADATA not in (context.invocation_metadata() or ()):
             self.asked_at = self.asked_at or time.monotonic()
         return registration_pb2.PluginInfo(
             type="DRAPlugin",
@@ -215,6 +219,7 @@ class Registration(registration_pb2_grpc.RegistrationServicer):
     ) -> registration_pb2.RegistrationStatusResponse:
         """Take the kubelet's verdict."""
         self.asked_at = None
+        self.refused_at = None if request.plugin_registered else time.monotonic()
         self.registered, self.error = request.plugin_registered, request.error
         if self.registered:
             log.info("registered with the kubelet", extra={"endpoint": self._endpoint})
@@ -223,7 +228,14 @@ class Registration(registration_pb2_grpc.RegistrationServicer):
         self._on_change()
         return registration_pb2.RegistrationStatusResponse()
 
+    def needs_fresh_socket(self) -> bool:
+        """The kubelet refused us, or asked and never judged: older kubelets try again only on a new socket."""
+        now = time.monotonic()
+        return (self.refused_at is not None and now - self.refused_at > REFUSAL_PAUSE_S) or (
+            self.asked_at is not None and now - self.asked_at > VERDICT_PATIENCE_S
+        )
+
     def start_over(self) -> None:
         """Forget the verdict: the socket is about to be a new one."""
-        self.registered, self.asked_at = False, None
+        self.registered, self.asked_at, self.refused_at = False, None, None
         self._on_change()

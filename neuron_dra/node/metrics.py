@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+from prometheus_client.metrics import MetricWrapperBase
 
 from neuron_dra.core.claims import PreparedClaim
 
@@ -55,6 +56,16 @@ class Metrics:
             f"{PREFIX}_device_plugin_alive", "1 while a Neuron device plugin serves this node too", registry=r
         )
         self._lag = Gauge(f"{PREFIX}_event_loop_lag_seconds", "Worst delay of the event loop, last minute", registry=r)
+
+    def reference(self) -> list[tuple[str, str, tuple[str, ...], str]]:
+        """Return name, type, labels and meaning of every metric, for the documentation."""
+        rows = []
+        for metric in vars(self).values():
+            if isinstance(metric, MetricWrapperBase):
+                family = next(iter(metric.describe()))
+                suffix = {"counter": "_total", "info": "_info"}.get(family.type, "")
+                rows.append((family.name + suffix, family.type, tuple(metric._labelnames), family.documentation))
+        return sorted(rows)
 
     def build(self, version: str) -> None:
         """Tell the version."""

@@ -42,7 +42,15 @@ from neuron_dra.node.hardware import Hardware
 from neuron_dra.node.health import HealthSource
 from neuron_dra.node.http import HttpServer
 from neuron_dra.node.inspector import Inspector
-from neuron_dra.node.kubelet import DRA_SERVICES, HEALTH_SERVICES, DraService, HealthService, Registration, handlers
+from neuron_dra.node.kubelet import (
+    DRA_SERVICES,
+    HEALTH_SERVICES,
+    PROBE_METADATA,
+    DraService,
+    HealthService,
+    Registration,
+    handlers,
+)
 from neuron_dra.node.metrics import Metrics
 from neuron_dra.node.publishing import Publishing, PublishState
 from neuron_dra.node.sockets import TcpHealthServer, UnixServer
@@ -57,7 +65,6 @@ REPAIR_PERIOD_S: Final = 5.0
 SUPERVISE_PERIOD_S: Final = 1.0
 COEXISTENCE_PERIOD_S: Final = 10.0
 ORPHANS_PERIOD_S: Final = 300.0
-REGISTRATION_PATIENCE_S: Final = 30.0  # without a verdict for this long, the kubelet gets a fresh socket
 CLAIM_GET_TIMEOUT_S: Final = 8.0  # twice, well below the kubelet's 45 s
 TRANSACTION_GRACE_S: Final = 20.0
 LAG_ALARM_S: Final = 0.5
@@ -129,7 +136,7 @@ class Plugin:
             await self._dra.start()
             self.settings.registration_socket.parent.mkdir(parents=True, exist_ok=True)
             await self._reg.start()
-            self.turn.claim()
+            self.turn.begin()
             try:
                 await self._serve()
             finally:
@@ -229,6 +236,9 @@ class Plugin:
 
     def _registration_changed(self) -> None:
         self.metrics.registered(self.registration.registered)
+        if self.registration.registered:
+            self.turn.claim()
+            self._wake()
 
     def _damaged(self) -> None:
         self.metrics.checkpoint_damaged(True)
@@ -274,16 +284,10 @@ class Plugin:
             if not self._dra.intact:
                 log.warning("the DRA socket was removed or replaced; serving it again", extra={"path": self._dra.path})
                 await self._dra.restart()
-            waited = time.monotonic() - self.registration.asked_at if self.registration.asked_at else 0.0
-            if self._reg.intact and not self.registration.error and waited < REGISTRATION_PATIENCE_S:
+            if self._reg.intact and not self.registration.needs_fresh_socket():
                 continue
-            if self.registration.error and self._reg.intact:
-                await asyncio.sleep(REGISTRATION_PATIENCE_S / 3)
-                if not self.registration.error:
-                    continue  # the kubelet tried again by itself
             log.warning("offering the kubelet a fresh registration socket", extra={"path": self._reg.path})
             self.registration.start_over()
-            self.registration.error = ""
             await self._reg.restart()
 
     async def _look_for_device_plugin(self) -> None:
@@ -407,7 +411,7 @@ class Liveness(grpc_health_pb2_grpc.HealthServicer):  # type: ignore[misc]
                 grpc.aio.insecure_channel(f"unix:{self._dra}", options=options) as dra,
             ):
                 await registration_pb2_grpc.RegistrationStub(registration).GetInfo(
-                    registration_pb2.InfoRequest(), timeout=LIVENESS_TIMEOUT_S
+                    registration_pb2.InfoRequest(), timeout=LIVENESS_TIMEOUT_S, metadata=(PROBE_METADATA,)
                 )
                 await dra_pb2_grpc.DRAPluginStub(dra).NodePrepareResources(
                     dra_pb2.NodePrepareResourcesRequest(), timeout=LIVENESS_TIMEOUT_S

@@ -128,6 +128,9 @@ class Publishing:
             self._hardware.label(node["metadata"].get("labels") or {})
         self._tell_health()
         if node is None or not self._slices.synced.is_set():
+            if self._nodes.synced.is_set():
+                why = f"the Node {self._settings.node_name} does not exist; is NODE_NAME the Node's name?"
+                self.state = PublishState(self.state.result, "" if node else why, self.state.at)
             return
         await self._tell_findings(node)
         refusal = await self._refusal(node)

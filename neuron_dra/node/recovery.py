@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Callable
 from typing import Final
 
 from neuron_dra.core import backoff
-from neuron_dra.core.claims import Claim, ClaimRef, PreparedClaim, PreparedDevice
+from neuron_dra.core.claims import AllocatedDevice, Claim, PreparedClaim, PreparedDevice
 from neuron_dra.errors import ApiError, ClaimError, NotFound
-from neuron_dra.node.transaction import Decide, Fetch, Store, Transactions
+from neuron_dra.node.transaction import Decide, Fetch, Spec, Store, Transactions
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class Recovery:
                 claims = await self._collect()
                 await self._transactions.rebuilt(claims)
                 log.info("the checkpoint is rebuilt", extra={"claims": len(claims)})
-            except (ApiError, OSError) as err:
+            except (ApiError, ClaimError, OSError) as err:
                 log.warning("the checkpoint cannot be rebuilt yet", extra={"error": str(err)})
                 await asyncio.sleep(next(waits))
 
@@ -65,30 +65,28 @@ class Recovery:
         for uid in [uid for uid in claims if uid not in specs and uid not in allocated]:
             # Unprepared after the copy was made: its file is gone, and nobody holds it any more.
             del claims[uid]
-        for uid, ref in specs.items():
-            if uid not in claims and ref is not None:
-                again = await self._prepared_again(ref, allocated.get(uid), list(claims.values()))
-                if again is not None:
-                    claims[uid] = again
+        for uid, spec in specs.items():
+            if uid not in claims and spec is not None:
+                claims[uid] = await self._prepared_again(spec, allocated.get(uid), list(claims.values()))
         for uid, claim in allocated.items():
             if uid not in claims:
                 claims[uid] = self._adopt(claim)
         return claims
 
-    async def _prepared_again(
-        self, ref: ClaimRef, listed: Claim | None, others: list[PreparedClaim]
-    ) -> PreparedClaim | None:
-        """Decide once more on a claim whose CDI file says it was prepared; None if it is gone for good."""
+    async def _prepared_again(self, spec: Spec, listed: Claim | None, others: list[PreparedClaim]) -> PreparedClaim:
+        """Decide once more on a claim whose CDI file says it was prepared.
+
+        One that cannot be decided on, or is gone from the API, may still have a running container: it is held.
+        """
         try:
-            return self._decide(await self._fetch(ref), others)
-        except NotFound:
-            return None
-        except ClaimError as err:
+            return self._decide(await self._fetch(spec.ref), others)
+        except (ClaimError, NotFound) as err:
             log.warning(
-                "a prepared claim cannot be decided on again; its devices stay held",
-                extra={"claim": str(ref), "uid": ref.uid, "error": str(err)},
+                "a prepared claim cannot be decided on again; its devices stay held until it is unprepared",
+                extra={"claim": str(spec.ref), "uid": spec.ref.uid, "error": str(err)},
             )
-            return self._adopt(listed) if listed is not None else None
+            held = tuple(AllocatedDevice("", "", device) for device in spec.devices)
+            return self._adopt(listed or Claim(spec.ref, held))
 
 
 def adopted(claim: Claim, device_ids: Callable[[str], tuple[int, ...]]) -> PreparedClaim:

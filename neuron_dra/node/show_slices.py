@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,31 +16,71 @@ from neuron_dra.core.facts import NodeLabels
 from neuron_dra.errors import SettingsError
 from neuron_dra.node import sysfs
 
+COLUMNS = {
+    "DEVICE": "name",
+    "TYPE": "instanceType",
+    "CORES": "neuronCores",
+    "MEMORY": "memory",
+    "ROW": "topology_x",
+    "COLUMN": "topology_y",
+    "GROUP4": "resource.aws.com/devicegroup4_id",
+    "GROUP8": "resource.aws.com/devicegroup8_id",
+    "EFA": "resource.aws.com/devicegroup1_id",
+    "ULTRASERVER": "ultraserverId",
+    "NODE": "ultraserverNodeId",
+    "MODES": "ultraserverModes",
+    "LINKS": "links",
+}
+"""Titles of the table, and what stands below: an attribute, a capacity, or one of our own words."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `neuron-dra slices`."""
-    parser.add_argument("--host-root", default="/", type=Path, help="folder that holds the host's sys and dev")
-    parser.add_argument("--node-name", required=True, help="name of the Node")
-    parser.add_argument("--ultraserver-devices", choices=("node", "devices"), default="node")
-    parser.add_argument(
-        "--labels", default="", metavar="K=V,...", help="labels of the Node, such as its capacity block"
+    parser.description = (
+        "Print the ResourceSlices that a node would publish, as a List, with no cluster. What is wrong with the "
+        "hardware goes to standard error."
     )
-    parser.add_argument("-o", "--output", choices=("yaml", "json", "table"), default="yaml")
+    parser.add_argument("--node-name", required=True, metavar="NAME", help="name of the Node; required")
+    parser.add_argument(
+        "--host-root",
+        default="/",
+        type=Path,
+        metavar="DIR",
+        help="folder that holds the host's sys and dev (default /)",
+    )
+    parser.add_argument(
+        "--ultraserver-devices",
+        choices=("node", "devices"),
+        default="node",
+        help="what UltraServer nodes publish: one whole-node device, or each device (default node)",
+    )
+    parser.add_argument(
+        "--labels",
+        default="",
+        metavar="K=V,...",
+        help="labels of the Node, such as topology.k8s.aws/capacity-block-id=cr-1 (default none)",
+    )
+    parser.add_argument(
+        "-o", "--output", choices=("yaml", "json", "table"), default="yaml", help="form of the output (default yaml)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the slices; findings about the hardware go to standard error."""
-    import sys
-
+    if not args.host_root.is_dir():
+        raise SettingsError(f"--host-root {args.host_root} is no folder")
     node = topology.build(sysfs.read_node(args.host_root), NodeLabels.from_labels(_labels(args.labels)))
-    kept, problems = limits.check_devices(
-        devices.published(node, driver_version=__version__, ultraserver_devices=args.ultraserver_devices)
-    )
-    for text in [*problems, *(finding.message for finding in node.findings)]:
+    published = devices.published(node, driver_version=__version__, ultraserver_devices=args.ultraserver_devices)
+    kept, problems = limits.check_devices(published)
+    if not node.devices and node.spec is None:
+        problems.append(f"there are no Neuron devices in {args.host_root / sysfs.CLASS}: is this a Neuron node?")
+    else:
+        problems += [finding.message for finding in node.findings]
+    for text in problems:
         print(f"neuron-dra: {text}", file=sys.stderr)
-    items = [_as_published(item) for item in slice_objects(args.node_name, kept)]
+    items = [as_published(item) for item in slice_objects(args.node_name, kept)]
     if args.output == "table":
-        _table(items)
+        _print_table(_rows(items))
     elif args.output == "json":
         print(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}, indent=2))
     else:
@@ -54,7 +96,8 @@ def slice_objects(node_name: str, kept: Sequence[devices.Device]) -> list[dict[s
     return slices.desired(pool, [device.to_wire() for device in kept], generation=1)
 
 
-def _as_published(item: Mapping[str, Any]) -> dict[str, Any]:
+def as_published(item: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a slice without its owner, which only the cluster knows."""
     return {**item, "metadata": {"name": item["metadata"]["name"]}}
 
 
@@ -65,28 +108,48 @@ def _labels(text: str) -> dict[str, str]:
     return {key: value for key, _, value in pairs}
 
 
-def _table(items: Sequence[Mapping[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
+def _rows(items: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Return the header and a row for each device; a column that no device fills is left out."""
+    cells = [
+        [_cell(column, device["name"], _values(device)) for column in COLUMNS.values()]
+        for item in items
+        for device in item["spec"].get("devices") or []
+    ]
+    used = [n for n in range(len(COLUMNS)) if n == 0 or any(row[n] for row in cells)]
+    header = list(COLUMNS)
+    return [[header[n] for n in used], *([row[n] or "-" for n in used] for row in cells)]
 
-    table = Table("DEVICE", "TYPE", "CORES", "MEMORY", "GROUP 4", "GROUP 8", "PLACE", "EFA", box=None, pad_edge=False)
-    for item in items:
-        for device in item["spec"].get("devices") or []:
-            value = _values(device)
-            x, y = value.get("topology_x"), value.get("topology_y")
-            place = f"row {x} column {y}" if x is not None else value.get("ultraserverModes", "")
-            table.add_row(
-                device["name"],
-                str(value.get("instanceType", "")),
-                device.get("capacity", {}).get("neuronCores", {}).get("value", ""),
-                device.get("capacity", {}).get("memory", {}).get("value", ""),
-                str(value.get("resource.aws.com/devicegroup4_id", "")),
-                str(value.get("resource.aws.com/devicegroup8_id", "")),
-                str(place),
-                str(value.get("resource.aws.com/devicegroup1_id", "")),
-            )
-    Console().print(table)
+
+def _cell(name: str, device_name: str, values: Mapping[str, Any]) -> str:
+    if name == "name":
+        return device_name
+    if name == "links":
+        up = [way for way in ("vertical", "horizontal") if values.get(f"link{way.title()}")]
+        return ",".join(up) or ("none" if "linkVertical" in values else "")
+    value = values.get(name, "")
+    return str(value).replace("_", ",") if name == "ultraserverModes" else str(value)
+
+
+def _print_table(rows: Sequence[Sequence[str]]) -> None:
+    """Print aligned columns and cut nothing: in colour on a terminal, plain for a pipe or a file."""
+    if sys.stdout.isatty():
+        with contextlib.suppress(ImportError):
+            from rich.console import Console
+            from rich.table import Table
+
+            table = Table(box=None, pad_edge=False)
+            for title in rows[0]:
+                table.add_column(title, overflow="fold")
+            for row in rows[1:]:
+                table.add_row(*row)
+            Console().print(table)
+            return
+    widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
+    for row in rows:
+        print("   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 def _values(device: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: next(iter(typed.values())) for name, typed in device.get("attributes", {}).items()}
+    """Return attributes and capacities by name, without their types."""
+    attributes = {name: next(iter(typed.values())) for name, typed in device.get("attributes", {}).items()}
+    return attributes | {name: capacity["value"] for name, capacity in device.get("capacity", {}).items()}

@@ -1,8 +1,8 @@
 """Reading the Neuron kernel driver's sysfs.
 
 Every path stands in one table by its meaning, with the places where it may be: driver 2.31 moved part of the tree, and
-an absent file means "unknown", never zero. Nothing here raises on what a file says. `reset` is read, never written:
-any write resets the device.
+an absent file means "unknown", never zero. Nothing here raises on what a file says, and text that is not of a file's
+form is unknown too. `reset` is read, never written: any write resets the device.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 
 from neuron_dra.core.facts import DeviceFacts, NodeFacts, UltraServerFacts, Unread
 
-CLASS: Final = ("sys/class/neuron_device",)
+CLASS: Final = "sys/class/neuron_device"
 PRODUCT_NAME: Final = ("sys/devices/virtual/dmi/id/product_name", "sys/class/dmi/id/product_name")
 DRIVER_VERSION: Final = ("sys/module/neuron/version",)
 
@@ -34,19 +34,36 @@ DEVICE_FILES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
 }
 
+ULTRASERVER_FILES: Final[Mapping[str, tuple[str, ...]]] = {
+    "modes": ("ultraserver_mode",),
+    "node_id_2": ("node_id_2",),
+    "node_id_4": ("node_id_4",),
+    "server_id_2": ("server_id_2",),
+    "server_id_4": ("server_id_4",),
+    "node_id": ("node_id",),
+    "node_cnt": ("node_cnt",),
+    "reservation_id": ("reservation_id",),
+}
+
 MAX_BYTES: Final = 4096  # a sysfs attribute has one page
-_DEVICE_LINK = re.compile(r"neuron(\d{1,4})")
-_SERVER_ID = re.compile(r"[0-9a-f]{16}")
+_ID = r"0|[1-9]\d{0,3}"  # device ids and counts; a leading zero is not the driver's way
+_DEVICE_LINK = re.compile(rf"neuron({_ID})", re.ASCII)
+_PRODUCT_NAME = re.compile(r"[ -~]{1,64}")
+_DRIVER_VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+~_-]{0,63}")
+_SERIAL = re.compile(r"[0-9a-f]{16}")
+_ARCH_TYPE = re.compile(r"[0-9A-Za-z]{1,16}")
+_COMPONENT = re.compile(r"[a-z0-9_]{1,64}")
+_BUSY = "busy"
 
 
 def read_node(root: Path) -> NodeFacts:
     """Return what the host below `root` says of itself. Never raises."""
-    folder = root / CLASS[0]
+    folder = root / CLASS
     ids = device_ids(folder)
     files = {i for i in ids if _exists(root / "dev" / f"neuron{i}")}
     return NodeFacts(
-        product_name=_text(root, PRODUCT_NAME) or None,
-        driver_version=_text(root, DRIVER_VERSION) or None,
+        product_name=_known(_formed(_text(root, PRODUCT_NAME), _PRODUCT_NAME)),
+        driver_version=_known(_formed(_text(root, DRIVER_VERSION), _DRIVER_VERSION)),
         devices=tuple(_device(folder / f"neuron{i}", i in files if files else None, i) for i in ids),
         ultraserver=_ultraserver(folder),
     )
@@ -68,50 +85,39 @@ def _device(folder: Path, has_file: bool | None, device_id: int) -> DeviceFacts:
     text = {meaning: _text(folder, candidates) for meaning, candidates in DEVICE_FILES.items()}
     return DeviceFacts(
         device_id=device_id,
-        core_count=_number(text["core_count"], least=1),
+        core_count=_number(text["core_count"], least=1, digits=4),
         connected=_ids(text["connected"]),
         dev=_major_minor(text["dev"]),
         node_present=has_file if has_file is not None else _major_minor(text["dev"]) is not None,
         reset_state=_number(text["reset_state"]),
-        serial=text["serial"] or Unread.UNKNOWN,
-        arch_type=text["arch_type"] or Unread.UNKNOWN,
+        serial=_formed(text["serial"], _SERIAL),
+        arch_type=_formed(text["arch_type"], _ARCH_TYPE),
         sram_ecc_uncorrected=_number(text["sram_ecc_uncorrected"]),
         mem_ecc_uncorrected=_number(text["mem_ecc_uncorrected"]),
-        unhealthy_components=_words(text["unhealthy_components"]),
+        unhealthy_components=_components(text["unhealthy_components"]),
     )
 
 
 def _ultraserver(folder: Path) -> UltraServerFacts:
-    def number(name: str) -> int | Unread:
-        return _number(_text(folder, (name,)))
-
-    def server(name: str) -> str | Unread:
-        text = _text(folder, (name,))
-        if text == "busy":
-            return Unread.BUSY
-        if text is None or not _SERVER_ID.fullmatch(text) or set(text) == {"0"}:
-            return Unread.UNKNOWN
-        return text
-
-    modes = _text(folder, ("ultraserver_mode",))
+    text = {meaning: _text(folder, candidates) for meaning, candidates in ULTRASERVER_FILES.items()}
     return UltraServerFacts(
-        modes=_modes(modes),
-        node_id_2=number("node_id_2"),
-        node_id_4=number("node_id_4"),
-        server_id_2=server("server_id_2"),
-        server_id_4=server("server_id_4"),
-        node_id=number("node_id"),
-        node_cnt=number("node_cnt"),
-        reservation_id=server("reservation_id"),
+        modes=_modes(text["modes"]),
+        node_id_2=_number(text["node_id_2"]),
+        node_id_4=_number(text["node_id_4"]),
+        server_id_2=_server(text["server_id_2"]),
+        server_id_4=_server(text["server_id_4"]),
+        node_id=_number(text["node_id"]),
+        node_cnt=_number(text["node_cnt"]),
+        reservation_id=_server(text["reservation_id"]),
     )
 
 
 def _text(folder: Path, candidates: tuple[str, ...]) -> str | None:
-    """Return the first candidate that can be read, trimmed; None if none can."""
+    """Return what the first candidate that can be read says, as it is; None if none can be."""
     for candidate in candidates:
         try:
             with (folder / candidate).open("rb") as file:
-                return file.read(MAX_BYTES).decode("utf-8", errors="replace").strip().strip("\x00")
+                return file.read(MAX_BYTES).decode("ascii", errors="replace")
         except OSError:
             continue
     return None
@@ -124,21 +130,44 @@ def _exists(path: Path) -> bool:
         return False
 
 
-def _number(text: str | None, least: int = 0) -> int | Unread:
-    if text == "busy":
+def _formed(text: str | None, form: re.Pattern[str]) -> str | Unread:
+    word = (text or "").strip()
+    if word == _BUSY:
         return Unread.BUSY
-    if text is None or not text.isascii() or not text.isdigit() or len(text) > 18 or int(text) < least:
+    return word if form.fullmatch(word) else Unread.UNKNOWN
+
+
+def _known(reading: str | Unread) -> str | None:
+    return None if isinstance(reading, Unread) else reading
+
+
+def _number(text: str | None, least: int = 0, digits: int = 18) -> int | Unread:
+    word = (text or "").strip()
+    if word == _BUSY:
+        return Unread.BUSY
+    if not (word.isascii() and word.isdigit() and len(word) <= digits) or int(word) < least:
         return Unread.UNKNOWN  # -1 is how the driver says "none"
-    return int(text)
+    return int(word)
+
+
+def _server(text: str | None) -> str | Unread:
+    """Read the id of a server or reservation; all zeros are how the driver says "none"."""
+    word = _formed(text, _SERIAL)
+    return Unread.UNKNOWN if not isinstance(word, Unread) and set(word) == {"0"} else word
 
 
 def _ids(text: str | None) -> tuple[int, ...] | Unread:
-    if text == "busy":
-        return Unread.BUSY
-    if text is None:
+    """Read ids with commas between them.
+
+    A line without any is "none". No line at all is what the driver shows until every device is initialised, and
+    in place of a list that is too long for its buffer.
+    """
+    if text is None or not text:
         return Unread.UNKNOWN
-    parts = [part.strip() for part in text.split(",")] if text else []
-    if not all(part.isascii() and part.isdigit() and len(part) <= 4 for part in parts):
+    if text.strip() == _BUSY:
+        return Unread.BUSY
+    parts = [part.strip() for part in text.split(",")] if text.strip() else []
+    if not all(re.fullmatch(_ID, part, re.ASCII) for part in parts):
         return Unread.UNKNOWN
     return tuple(int(part) for part in parts)
 
@@ -150,17 +179,16 @@ def _modes(text: str | None) -> tuple[int, ...] | Unread:
     return tuple(mode for mode in modes if mode in (1, 2, 3, 4)) or Unread.UNKNOWN
 
 
-def _words(text: str | None) -> tuple[str, ...] | Unread:
+def _components(text: str | None) -> tuple[str, ...] | Unread:
+    """Read the sick components; an empty file, with or without a line, says that all are well."""
     if text is None:
         return Unread.UNKNOWN
-    if text == "busy":
+    if text.strip() == _BUSY:
         return Unread.BUSY
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    if not all(re.fullmatch(r"[a-z0-9_]{1,64}", word) for word in words):
-        return Unread.UNKNOWN
-    return tuple(words)
+    words = [word.strip() for word in text.split(",")] if text.strip() else []
+    return tuple(words) if all(_COMPONENT.fullmatch(word) for word in words) else Unread.UNKNOWN
 
 
 def _major_minor(text: str | None) -> tuple[int, int] | None:
-    match = re.fullmatch(r"(\d{1,7}):(\d{1,7})", text or "", re.ASCII)
+    match = re.fullmatch(r"(\d{1,7}):(\d{1,7})", (text or "").strip(), re.ASCII)
     return (int(match[1]), int(match[2])) if match else None

@@ -15,6 +15,7 @@ import contextlib
 import json
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -32,6 +33,15 @@ CHECKPOINT: Final = "checkpoint.json"
 LAST_GOOD: Final = "checkpoint.json.bak"
 INVENTORY: Final = "inventoryTaken"
 DAMAGED: Final = "checkpoint.json.damaged"
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What a CDI file of ours says: the claim it was written for, and the names of its devices."""
+
+    ref: ClaimRef
+    devices: tuple[str, ...]
+
 
 Decide = Callable[[Claim, list[PreparedClaim]], PreparedClaim]
 Fetch = Callable[[ClaimRef], Awaitable[Claim]]
@@ -75,6 +85,8 @@ class Store:
                 current = Checkpoint(self._boot_id, extra={**current.extra, INVENTORY: True})
                 self._write(current)
             self._sweep(current)
+            for claim in current.claims.values():
+                self._write_missing_spec(claim)
             return current
 
     def read(self) -> Checkpoint:
@@ -100,11 +112,11 @@ class Store:
                 self._write_missing_spec(present)
                 return present
             prepared = decide(claim, list(current.claims.values()))
-            self._write_spec(prepared)
             try:
+                self._write_spec(prepared)
                 self._write(current.with_claim(prepared))
             except OSError:
-                self._files.remove(self._spec_path(claim.ref.uid))
+                self._undo_spec(claim.ref.uid)
                 raise
             return prepared
 
@@ -138,6 +150,7 @@ class Store:
             current = self._read()
             merged = Checkpoint(self._boot_id, {**claims, **current.claims}, extra={**current.extra, INVENTORY: True})
             self._write(merged)
+            self._sweep(merged)
             return merged
 
     # Recovery of a damaged checkpoint, driven by node/recovery.py.
@@ -150,26 +163,30 @@ class Store:
         except CheckpointDamaged:
             return None
 
-    def specs(self) -> dict[str, ClaimRef | None]:
-        """Return the claims that have a CDI file of ours: UID -> reference, None where the file does not say."""
-        found: dict[str, ClaimRef | None] = {}
-        for name in self._files.names(self._cdi_root):
-            uid = cdi.claim_uid_of(name)
-            if uid is not None:
-                found[uid] = self._annotated(uid)
-        return found
+    def specs(self) -> dict[str, Spec | None]:
+        """Return what the claims' CDI files say, by UID; None for a file that does not name its claim."""
+        uids = [cdi.claim_uid_of(name) for name in self._files.names(self._cdi_root)]
+        return {uid: self._spec_of(uid) for uid in uids if uid is not None}
 
-    def _annotated(self, uid: str) -> ClaimRef | None:
+    def _spec_of(self, uid: str) -> Spec | None:
         raw = self._files.read(self._spec_path(uid))
         try:
-            parts = cdi.annotated_ref(json.loads(raw or b""))
+            document = json.loads(raw or b"")
         except ValueError:
             return None
-        return ClaimRef(*parts) if parts is not None and parts[2] == uid else None
+        parts = cdi.annotated_ref(document)
+        if parts is None or parts[2] != uid:
+            return None
+        return Spec(ClaimRef(*parts), cdi.device_names(document, uid))
 
     def rebuild(self, claims: dict[str, PreparedClaim]) -> Checkpoint:
-        """Replace a damaged or missing checkpoint by `claims`, their CDI files in place. Raises OSError."""
+        """Replace a damaged or missing checkpoint by `claims`, their CDI files in place. Raises OSError.
+
+        If another process has rebuilt it since, its checkpoint stands: claims may have been prepared after that.
+        """
         with self._locked():
+            with contextlib.suppress(CheckpointDamaged):
+                return self._read()
             rebuilt = Checkpoint(self._boot_id, claims, extra={INVENTORY: True})
             for claim in claims.values():
                 if not claim.adopted:
@@ -222,11 +239,22 @@ class Store:
         self._write_spec(claim)
         return True
 
+    def _undo_spec(self, uid: str) -> None:
+        """Remove the CDI file of a claim that could not be prepared, unless it got as far as the checkpoint."""
+        with contextlib.suppress(OSError, CheckpointDamaged):
+            if uid not in self._read().claims:
+                self._files.remove(self._spec_path(uid))
+
     def _sweep(self, current: Checkpoint) -> None:
-        """Remove CDI files of ours that no prepared claim has, and temporary files of processes that died."""
+        """Remove CDI files of claims that nobody holds, and temporary files of processes that died.
+
+        Files of a driver before us, which carry no annotations of ours, stay until the inventory tells whose they
+        are, and after it as long as their claim is held: a container that restarts needs them.
+        """
+        whole = current.extra.get(INVENTORY) is True
         for name in self._files.names(self._cdi_root):
             uid = cdi.claim_uid_of(name)
-            orphan = uid is not None and (uid not in current.claims or current.claims[uid].adopted)
+            orphan = uid is not None and uid not in current.claims and (whole or self._spec_of(uid) is not None)
             leftover = name.startswith(f".{cdi.FILE_PREFIX}") and name.endswith(TEMPORARY_SUFFIX)
             if orphan or leftover:
                 self._files.remove(self._cdi_root / name)
@@ -299,9 +327,16 @@ class Transactions:
         return [claim for uid, claim in self.claims.items() if claim.adopted and uid not in before]
 
     async def finish(self, timeout_s: float) -> None:
-        """Wait for running transactions, at most `timeout_s` seconds."""
+        """Wait for running transactions, at most `timeout_s` seconds; then abandon them, as a crash would.
+
+        A write that has begun in its thread goes on to its end.
+        """
         if self._running:
-            await asyncio.wait(list(self._running.values()), timeout=timeout_s)
+            _, late = await asyncio.wait(list(self._running.values()), timeout=timeout_s)
+            for task in late:
+                log.warning("abandoned at shutdown", extra={"transaction": task.get_name()})
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
 
     async def _join(
         self, verb: str, ref: ClaimRef, work: Callable[[], Awaitable[PreparedClaim | None]]

@@ -37,8 +37,13 @@ class PublishingTurn:
         """This process publishes."""
         return self._handle is not None
 
+    def begin(self) -> None:
+        """Take the turn if nobody has it; otherwise wait until the kubelet has registered us. Raises OSError."""
+        if self._is_free():
+            self.claim()
+
     def claim(self) -> None:
-        """Ask for the turn, as the newest plugin of this node. Raises OSError."""
+        """Ask for the turn, as the plugin that the kubelet registered last. Raises OSError."""
         write_atomically(self._files, self._name, self._identity.encode(), 0o600)
         self.poll()
 

@@ -6,13 +6,12 @@ Standard library only. Facts: aws-neuron-driver, neuron_cdev.c and neuron_sysfs_
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import hashlib
 import os
+import re
 import shutil
 import stat
-import sys
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +29,36 @@ DEVICES = "sys/devices/virtual/neuron_device"
 DMI = "sys/devices/virtual/dmi/id"
 BOOT_ID = "proc/sys/kernel/random/boot_id"
 
+WRITTEN = ".fake-node"
+"""The file that is written last: the node is complete, and made so."""
+
 ECC_COUNTERS = ("sram_ecc_uncorrected", "mem_ecc_uncorrected", "mem_ecc_repairable_uncorrected")
+COMPONENTS = (
+    "hbm",
+    "sram",
+    "firmware_service_api",
+    "firmware_service_processor",
+    "link_intraserver",
+    "link_host",
+    "link_efa",
+    "link_interserver",
+    "link_switch",
+    "axi_fabric",
+)
+"""What `unhealthy_components` can name."""
+
+NO_ID = "0" * 16
+_DRIVER_VERSION = re.compile(r"[0-9][0-9A-Za-z.+~_-]{0,63}")
+_TRANSITIONAL = {
+    "node_id_2": "busy",
+    "node_id_4": "busy",
+    "node_id": "busy",
+    "node_cnt": "busy",
+    "ultraserver_mode": "busy",
+    "server_id_2": NO_ID,
+    "server_id_4": NO_ID,
+    "reservation_id": NO_ID,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,38 +85,74 @@ def write(
     """Write a node below `root` and return it; what is there of an older one is removed first.
 
     UltraServer types without `node_id` are single nodes, as after a failed election. Device files are character
-    devices for root and plain files for anybody else. Raises NeuronDraError for an unknown type.
+    devices for root and plain files for anybody else. Raises NeuronDraError for an unknown type, for a folder that
+    is a real machine's root, and for one that cannot be written.
     """
     spec = catalogue.lookup(instance_type)
     if spec is None:
-        known = ", ".join(known.name for known in catalogue.all_types())
-        raise NeuronDraError(f"instance type {instance_type} is not in the catalogue; it has {known}")
+        near = catalogue.nearest(instance_type)
+        known = "" if near else "; it has " + ", ".join(known.name for known in catalogue.all_types())
+        raise NeuronDraError(f"instance type {instance_type} is not in the catalogue{near}{known}")
     if node_id is not None and not spec.whole_node:
         raise NeuronDraError(f"--node-id is for UltraServer types, {instance_type} is none; leave it out")
     if node_id is not None and not 0 <= node_id <= 3:
         raise NeuronDraError(f"--node-id {node_id}: write 0, 1, 2 or 3")
+    if server_id is not None and node_id is None:
+        raise NeuronDraError("--server-id is what the nodes of an UltraServer share; give --node-id too")
+    if not _DRIVER_VERSION.fullmatch(driver_version):
+        raise NeuronDraError(f"--driver-version {driver_version}: write a version such as {DEFAULT_DRIVER_VERSION}")
     root = Path(root)
-    for part in (CLASS, DEVICES, "sys/class/dmi", DMI, "sys/module/neuron", "dev"):
-        shutil.rmtree(root / part, ignore_errors=True)
     place = Place(node_id, _server_id(server_id), 4, capacity_block_id or "") if node_id is not None else None
+    try:
+        _clear(root)
+        return _write(root, instance_type, spec, place, driver_version, boot_id or str(uuid.uuid4()), major)
+    except OSError as err:
+        raise NeuronDraError(f"{err.filename or root}: {err.strerror}; choose a folder that can be written") from err
+
+
+def _clear(root: Path) -> None:
+    """Remove an older simulated node, and only that: a real machine's folders are not ours to remove."""
+    if root.resolve() == Path("/") or (root / "dev/null").exists() or (root / "proc/self").exists():
+        raise NeuronDraError(f"{root} is the root of a real machine; choose an empty folder for the simulated node")
+    (root / WRITTEN).unlink(missing_ok=True)
+    for part in (CLASS, DEVICES, "sys/class/dmi", DMI, "sys/module/neuron"):
+        shutil.rmtree(root / part, ignore_errors=True)
+    for path in (root / "dev").glob("neuron*"):
+        path.unlink()
+
+
+def _write(
+    root: Path,
+    instance_type: str,
+    spec: InstanceType,
+    place: Place | None,
+    driver_version: str,
+    boot_id: str,
+    major: int,
+) -> FakeNode:
     _put(root / DMI / "product_name", instance_type + "\n")
     _put(root / DMI / "sys_vendor", "Amazon EC2\n")
     _link(root / "sys/class/dmi/id", "../../devices/virtual/dmi/id")
     _put(root / "sys/module/neuron/version", driver_version + "\n")
-    _put(root / BOOT_ID, (boot_id or str(uuid.uuid4())) + "\n")
+    _put(root / BOOT_ID, boot_id + "\n")
     (root / CLASS).mkdir(parents=True, exist_ok=True)
     (root / "dev").mkdir(parents=True, exist_ok=True)
     node = FakeNode(root)
     for device_id in range(spec.device_count):
         node.write_device(spec, device_id, driver_version, major)
     node.write_class_files(spec, place, driver_version)
+    if place is not None and place.node_id == 0:
+        _put(node.folder(0) / "info/serial_number", place.server_id + "\n")  # the server's id comes from there
+    _put(root / WRITTEN, f"{instance_type} {driver_version}\n", 0o644)
     return node
 
 
 def _server_id(text: str | None) -> str:
-    value = (text or DEFAULT_SERVER_ID).lower()
-    if len(value) > 16 or any(digit not in "0123456789abcdef" for digit in value):
+    value = DEFAULT_SERVER_ID if text is None else text.lower()
+    if not re.fullmatch("[0-9a-f]{1,16}", value):
         raise NeuronDraError(f"--server-id {text}: write at most 16 hex digits")
+    if int(value, 16) < 2:  # a pair's id is one less, and zero means "none"
+        raise NeuronDraError(f"--server-id {text} stands for no server; write one above 1, such as {DEFAULT_SERVER_ID}")
     return value.rjust(16, "0")
 
 
@@ -103,6 +167,13 @@ class FakeNode:
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root)
 
+    @classmethod
+    def found(cls, root: Path | str) -> FakeNode:
+        """Return the complete simulated node below `root`. Raises NeuronDraError if there is none."""
+        if not (Path(root) / WRITTEN).is_file():
+            raise NeuronDraError(f"{root} holds no simulated node; write one first: neuron-dra fake-node")
+        return cls(root)
+
     @property
     def instance_type(self) -> str:
         """The type it was written as."""
@@ -112,6 +183,11 @@ class FakeNode:
     def driver_version(self) -> str:
         """The kernel driver's version."""
         return (self.root / "sys/module/neuron/version").read_text().strip()
+
+    @property
+    def boot_id(self) -> str:
+        """The id of this boot."""
+        return (self.root / BOOT_ID).read_text().strip()
 
     def device_ids(self) -> list[int]:
         """The devices in the class folder."""
@@ -130,7 +206,8 @@ class FakeNode:
         folder = self.folder(device_id)
         readable = 0o444 if version >= (2, 28) else 0o400
         _put(folder / "dev", f"{major}:{device_id}\n")
-        _put(folder / "uevent", f"MAJOR={major}\nMINOR={device_id}\nDEVNAME=neuron{device_id}\n")
+        _put(folder / "uevent", f"MAJOR={major}\nMINOR={device_id}\nDEVNAME=neuron{device_id}\n", 0o644)
+        _link(folder / "subsystem", "../../../../class/neuron_device")
         _put(folder / "core_count", str(spec.cores_per_device), readable)  # no newline: a quirk that tools rely on
         neighbours = spec.links[device_id] if spec.links else ()
         _put(folder / "connected_devices", ", ".join(map(str, neighbours)) + "\n", readable)
@@ -140,11 +217,18 @@ class FakeNode:
         _put(folder / "info/architecture/instance_type", family + "\n")
         _put(folder / "info/architecture/device_name", device_name + "\n")
         _put(folder / "info/notify_delay", "-1\n", 0o644)
+        if version >= (2, 29):
+            _put(folder / "fw_api_version", "1\n")
+            _put(folder / "fw_build", "1\n")
+            _put(folder / "stats/power/utilization_raw", "POWER_STATUS_NO_DATA,0,0.00,0.00,0.00\n")
         if spec.generation != "inf1":
             serial = hashlib.sha256(f"{self.root}/{device_id}".encode()).hexdigest()[:16]
             _put(folder / "info/serial_number", serial + "\n")
             for counter in ECC_COUNTERS:
                 _put(folder / "stats/hardware" / counter, "0\n", 0o644)
+            if version >= (2, 30, 2):
+                for counter in ("sram_ecc_corrected", "mem_ecc_corrected"):
+                    _put(folder / "stats/hardware" / counter, "0\n", 0o644)
         if version >= (2, 28) and spec.generation in ("trn2", "trn3"):
             status = folder / "stats/hardware/health_status"
             for name in ("hbm_ecc_err_count", "repairable_hbm_ecc_err_count", "sram_ecc_err_count", "hw_error_event"):
@@ -163,21 +247,23 @@ class FakeNode:
         try:
             os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(major, device_id))
             os.chmod(path, 0o666)
-        except (PermissionError, AttributeError, OSError):
+        except (AttributeError, OSError):  # not root, not permitted, or a system without device nodes
             path.write_text("")
 
     def write_class_files(self, spec: InstanceType, place: Place | None, driver_version: str) -> None:
         """Write the class attributes: older drivers have the Trn2 ones on every machine, newer ones per platform."""
         folder = self.root / CLASS
         old = version_of(driver_version) <= (2, 25, 4, 0)
-        if spec.platform is Platform.ULTRASERVER or (old and spec.platform is Platform.STANDARD):
-            for name, text in _trn2_files(place).items():
-                _put(folder / name, text + "\n")
+        files: dict[str, str] = {}
+        if old or spec.platform is Platform.ULTRASERVER:
+            files = _trn2_files(place)
         elif spec.platform in (Platform.PDS, Platform.MAX):
-            for name, text in _trn3_files(place).items():
-                _put(folder / name, text + "\n")
-        if spec.platform is Platform.STANDARD and old:
-            _put(folder / "ultraserver_mode", "\n")
+            files = _trn3_files(place)
+        if spec.platform is Platform.STANDARD and files:
+            files["ultraserver_mode"] = ""
+        for name, text in files.items():
+            self._kept(name).unlink(missing_ok=True)
+            _put(folder / name, text + "\n")
         if not old:
             _put(folder / "hbm_7200_capable", "0\n")
             _put(folder / "current_perf_profile", "0\n")
@@ -185,7 +271,7 @@ class FakeNode:
     # Breaking and repairing.
 
     def break_link(self, one: int, other: int) -> None:
-        """Take a link down; the driver then lists it on neither end."""
+        """Take a link down; the driver then lists it on neither end. Raises NeuronDraError if there is none."""
         self.set_link(one, other, up=False)
         self.set_link(other, one, up=False)
 
@@ -197,16 +283,20 @@ class FakeNode:
     def set_link(self, one: int, other: int, *, up: bool) -> None:
         """Change what one end alone reports."""
         spec = catalogue.lookup(self.instance_type)
-        path = self.folder(one) / "connected_devices"
-        text = path.read_text().strip()
-        present = {int(part) for part in text.split(",") if part.strip()}
+        order = spec.links[one] if spec and 0 <= one < len(spec.links) else ()
+        if other not in order:
+            raise NeuronDraError(
+                f"neuron{one} and neuron{other} of {self.instance_type} have no link; "
+                + (f"neuron{one} has links to {', '.join(map(str, order))}" if order else "choose another one")
+            )
+        path = self._device_path(one, "connected_devices")
+        present = {int(part) for part in path.read_text().split(",") if part.strip()}
         present = present | {other} if up else present - {other}
-        order = spec.links[one] if spec and spec.links else tuple(sorted(present))
-        listed = [i for i in order if i in present] + sorted(present - set(order))
-        _put(path, ", ".join(map(str, listed)) + "\n")
+        _change(path, ", ".join(str(i) for i in order if i in present) + "\n")
 
     def remove_device(self, device_id: int) -> None:
         """Make a device disappear, from the class, from sysfs and from /dev."""
+        self._device_path(device_id, "dev")
         (self.root / CLASS / f"neuron{device_id}").unlink(missing_ok=True)
         hidden = self._hidden(device_id)
         if self.folder(device_id).exists():
@@ -220,6 +310,9 @@ class FakeNode:
         hidden = self._hidden(device_id)
         if hidden.exists():
             shutil.move(hidden, self.folder(device_id))
+            with contextlib.suppress(OSError):  # others are still in it
+                hidden.parent.rmdir()
+        self._device_path(device_id, "dev")
         major = int((self.folder(device_id) / "dev").read_text().split(":")[0])
         link = self.root / CLASS / f"neuron{device_id}"
         if not link.is_symlink():
@@ -231,35 +324,57 @@ class FakeNode:
         return self.root / DEVICES / ".removed" / f"neuron{device_id}"
 
     def busy(self, on: bool = True) -> None:
-        """Let the class attributes read `busy`, as while the election runs; off brings their values back."""
+        """Let the class attributes read as while the election runs; off brings their values back."""
         folder = self.root / CLASS
-        for name in ("node_id_2", "node_id_4", "node_id", "node_cnt", "ultraserver_mode"):
-            path, kept = folder / name, folder / f".{name}"
+        if not (folder / "ultraserver_mode").exists():
+            raise NeuronDraError(f"{self.instance_type} has no UltraServer files that could be busy")
+        for name, text in _TRANSITIONAL.items():
+            path, kept = folder / name, self._kept(name)
             if on and path.exists() and not kept.exists():
-                _put(kept, path.read_text())
-                _put(path, "busy\n")
+                kept.write_text(path.read_text())
+                _change(path, text + "\n")
             elif not on and kept.exists():
-                _put(path, kept.read_text())
+                _change(path, kept.read_text())
                 kept.unlink()
 
     def set_modes(self, modes: str) -> None:
-        """Set `ultraserver_mode`, such as "1,3,4"."""
-        _put(self.root / CLASS / "ultraserver_mode", modes + "\n")
+        """Set `ultraserver_mode`, such as "1,3,4"; while the node is busy, what it reads afterwards."""
+        path = self.root / CLASS / "ultraserver_mode"
+        if not path.exists():
+            raise NeuronDraError(f"{self.instance_type} has no UltraServer modes")
+        if not re.fullmatch("([1-4](,[1-4])*)?", modes):
+            raise NeuronDraError(f"modes {modes}: write numbers from 1 to 4 with commas between them, such as 1,3,4")
+        kept = self._kept("ultraserver_mode")
+        _change(kept if kept.exists() else path, modes + "\n")
+
+    def _kept(self, name: str) -> Path:
+        return self.root / CLASS / f".{name}"
+
+    def _device_path(self, device_id: int, name: str) -> Path:
+        path = self.folder(device_id) / name
+        if not path.exists():
+            ids = self.device_ids()
+            have = f"it has neuron{ids[0]} to neuron{ids[-1]}" if ids else "it has no devices"
+            raise NeuronDraError(f"{self.root} has no {name} of neuron{device_id}; {have}")
+        return path
 
     def add_ecc(self, device_id: int, counter: str = "mem_ecc_uncorrected", count: int = 1) -> None:
         """Raise an error counter; a negative count clears."""
-        path = self.folder(device_id) / "stats/hardware" / counter
-        if counter not in ECC_COUNTERS or not path.exists():
-            raise NeuronDraError(f"neuron{device_id} has no counter {counter}; it has {', '.join(ECC_COUNTERS)}")
-        _put(path, f"{max(0, int(path.read_text()) + count)}\n", 0o644)
+        if counter not in ECC_COUNTERS:
+            raise NeuronDraError(f"{counter} is no counter; write {', '.join(ECC_COUNTERS)}")
+        path = self._device_path(device_id, f"stats/hardware/{counter}")
+        _change(path, f"{max(0, int(path.read_text()) + count)}\n")
 
     def set_reset_state(self, device_id: int, state: int) -> None:
         """Set what `reset` reads: 0 resetting, 1 ready, 2 invalid."""
-        _put(self.folder(device_id) / "reset", f"{state}\n", 0o600)
+        _change(self._device_path(device_id, "reset"), f"{state}\n")
 
     def set_unhealthy_components(self, device_id: int, components: str) -> None:
-        """Set the comma-separated list of sick components; empty is healthy."""
-        _put(self.folder(device_id) / "stats/hardware/health_status/unhealthy_components", components + "\n")
+        """Set the comma-separated list of sick components; empty is healthy. Drivers from 2.30.2 on have the file."""
+        unknown = [name for name in components.split(",") if name and name not in COMPONENTS]
+        if unknown:
+            raise NeuronDraError(f"{', '.join(unknown)} is no component; write {', '.join(COMPONENTS)}")
+        _change(self._device_path(device_id, "stats/hardware/health_status/unhealthy_components"), components + "\n")
 
     def set_boot_id(self, boot_id: str | None = None) -> str:
         """Set the boot id, a fresh one by default, and return it."""
@@ -270,12 +385,11 @@ class FakeNode:
 
 def _trn2_files(place: Place | None) -> dict[str, str]:
     if place is None:
-        zeros = "0" * 16
         return {
             "node_id_2": "-1",
             "node_id_4": "-1",
-            "server_id_2": zeros,
-            "server_id_4": zeros,
+            "server_id_2": NO_ID,
+            "server_id_4": NO_ID,
             "ultraserver_mode": "4",
         }
     pair = int(place.server_id, 16) - (1 if place.node_id >= 2 else 0)
@@ -290,7 +404,7 @@ def _trn2_files(place: Place | None) -> dict[str, str]:
 
 def _trn3_files(place: Place | None) -> dict[str, str]:
     if place is None:
-        return {"node_id": "-1", "node_cnt": "1", "reservation_id": "0" * 16, "ultraserver_mode": "4"}
+        return {"node_id": "-1", "node_cnt": "1", "reservation_id": NO_ID, "ultraserver_mode": "4"}
     return {
         "node_id": str(place.node_id),
         "node_cnt": str(place.nodes),
@@ -303,10 +417,14 @@ def _put(path: Path, text: str, mode: int = 0o444) -> None:
     """Write a file as sysfs shows it: in place when it is there, so that what is bound to it sees the change."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists():
-        with contextlib.suppress(PermissionError):
-            path.chmod(mode | 0o200)
+        path.chmod(mode | 0o200)
     path.write_text(text)
     path.chmod(mode)
+
+
+def _change(path: Path, text: str) -> None:
+    """Change what a file says, and nothing else of it."""
+    _put(path, text, stat.S_IMODE(path.stat().st_mode))
 
 
 def _link(path: Path, target: str) -> None:
@@ -314,76 +432,3 @@ def _link(path: Path, target: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         path.unlink()
     path.symlink_to(target)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `neuron-dra fake-node`."""
-    parser.add_argument("--instance-type", required=True, help="such as trn2.48xlarge")
-    parser.add_argument("--root", required=True, type=Path, help="folder to write below")
-    parser.add_argument("--node-id", type=int, help="number of the node in its UltraServer, 0 to 3")
-    parser.add_argument("--server-id", help="id that the UltraServer's nodes share, 16 hex digits")
-    parser.add_argument("--capacity-block-id", help="id of the UltraServer's capacity block; printed as a node label")
-    parser.add_argument("--driver-version", default=DEFAULT_DRIVER_VERSION, help="version of the kernel driver")
-    parser.add_argument(
-        "--break",
-        dest="breaks",
-        action="append",
-        default=[],
-        metavar="WHAT",
-        help="link:A,B device:N busy ecc:N[,COUNTER] reset:N components:N,NAME modes:1,3,4; on a tree that is there",
-    )
-
-
-def run(args: argparse.Namespace) -> int:
-    """Write the node, or break the one that is there, and say what was done."""
-    if args.breaks:
-        node = FakeNode(args.root)
-        for what in args.breaks:
-            apply_break(node, what)
-            print(f"{args.root}: broke {what}")
-        return 0
-    write(
-        args.root,
-        args.instance_type,
-        node_id=args.node_id,
-        server_id=args.server_id,
-        capacity_block_id=args.capacity_block_id,
-        driver_version=args.driver_version,
-    )
-    spec = catalogue.lookup(args.instance_type)
-    count = spec.device_count if spec else 0
-    print(f"{args.root}: {args.instance_type}, {count} device{'s' if count != 1 else ''}, driver {args.driver_version}")
-    if args.capacity_block_id:
-        print(f"label the Node: topology.k8s.aws/capacity-block-id={args.capacity_block_id}")
-    return 0
-
-
-def apply_break(node: FakeNode, what: str) -> None:
-    """Do what one `--break` says. Raises NeuronDraError if it says nothing sensible."""
-    kind, _, rest = what.partition(":")
-    parts = [part for part in rest.split(",") if part]
-    try:
-        if kind == "link":
-            node.break_link(int(parts[0]), int(parts[1]))
-        elif kind == "device":
-            node.remove_device(int(parts[0]))
-        elif kind == "busy":
-            node.busy()
-        elif kind == "ecc":
-            node.add_ecc(int(parts[0]), parts[1] if len(parts) > 1 else "mem_ecc_uncorrected")
-        elif kind == "reset":
-            node.set_reset_state(int(parts[0]), 2)
-        elif kind == "components":
-            node.set_unhealthy_components(int(parts[0]), ",".join(parts[1:]))
-        elif kind == "modes":
-            node.set_modes(rest)
-        else:
-            raise ValueError(kind)
-    except (ValueError, IndexError, FileNotFoundError) as err:
-        raise NeuronDraError(f"--break {what}: {err}; see --help for what can be broken") from err
-
-
-if __name__ == "__main__":
-    _parser = argparse.ArgumentParser(description=__doc__)
-    add_arguments(_parser)
-    sys.exit(run(_parser.parse_args()))

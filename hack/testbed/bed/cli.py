@@ -109,16 +109,16 @@ def _status(args: argparse.Namespace) -> int:
 
 def _logs(args: argparse.Namespace) -> int:
     bed = Bed(layout.from_environment())
-    log_file = bed.processes.log_file(args.what)
-    if log_file.exists():
-        sys.stdout.write(log_file.read_text(errors="replace"))
-        return 0
     node, _, part = args.what.partition("/")
     if part == "plugin" and bed.state.driver == "daemonset":
         sys.stdout.write(driver.pod_logs(bed, bed.node(node)))
         return 0
-    known = ", ".join(sorted(bed.state.processes)) or "none, nothing runs"
-    raise BedError(f"no log of {args.what!r}; known: {known}")
+    log_file = bed.processes.log_file(args.what)
+    if not log_file.exists():
+        known = ", ".join(sorted(bed.state.processes)) or "none, nothing runs"
+        raise BedError(f"no log of {args.what!r}; known: {known}")
+    sys.stdout.write(log_file.read_text(errors="replace"))
+    return 0
 
 
 def _build(args: argparse.Namespace) -> int:

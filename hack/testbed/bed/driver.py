@@ -30,6 +30,7 @@ METRICS_PORT = 8080
 HEALTHCHECK_PORT = 51515
 READY_TIMEOUT_S = 90
 KINDS = ("none", "process", "daemonset")
+NAMESPACE_OBJECT = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
 
 
 def process_name(node: str) -> str:
@@ -47,6 +48,8 @@ def apply(bed: Bed, kind: str) -> None:
         _helm(bed, "uninstall", RELEASE, "--namespace", NAMESPACE, "--ignore-not-found")
     if kind != "process" and bed.state.driver == "process":
         bed.processes.stop([process_name(name) for name in bed.state.nodes], signal.SIGTERM, grace_s=30)
+        # Helm takes no objects over that it did not make.
+        bed.plane.kubectl("delete", "--ignore-not-found", "-f", "-", stdin=_as_list(_chart_without_daemonset(bed)))
     with bed.state.change():
         bed.state.driver = kind
     if kind == "process":
@@ -96,16 +99,21 @@ def wait_process_ready(bed: Bed, node: Node) -> None:
 
 def _install_without_daemonset(bed: Bed) -> None:
     """Apply the chart but for its DaemonSet: namespace, service account, roles, policy and device classes."""
-    rendered = _helm(bed, "template", RELEASE, str(CHART), *_image_values("unused"))
+    bed.plane.kubectl("apply", "-f", "-", stdin=_as_list([NAMESPACE_OBJECT]))
+    bed.plane.kubectl("apply", "-f", "-", stdin=_as_list(_chart_without_daemonset(bed)))
+
+
+def _chart_without_daemonset(bed: Bed) -> list[dict[str, Any]]:
+    """Return the chart's other objects; without the namespace, which outlives a change of the driver."""
+    rendered = _helm(bed, "template", RELEASE, str(CHART), "--namespace", NAMESPACE, *_image_values("unused"))
     as_json = bed.plane.kubectl(
         "create", "--dry-run=client", "--validate=false", "-o", "json", "-f", "-", stdin=rendered
     )
-    items = [item for item in _objects(as_json) if item["kind"] != "DaemonSet"]
-    # Namespaces first; the rest may come in any order.
-    for group in ([i for i in items if i["kind"] == "Namespace"], [i for i in items if i["kind"] != "Namespace"]):
-        if group:
-            content = json.dumps({"apiVersion": "v1", "kind": "List", "items": group})
-            bed.plane.kubectl("apply", "-f", "-", stdin=content)
+    return [item for item in _objects(as_json) if item["kind"] not in ("DaemonSet", "Namespace")]
+
+
+def _as_list(items: list[dict[str, Any]]) -> str:
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
 
 
 def _objects(text: str) -> Iterator[dict[str, Any]]:
@@ -206,15 +214,17 @@ def wait_ready(bed: Bed, node: Node) -> None:
         start_process(bed, node)
         wait_process_ready(bed, node)
     elif bed.state.driver == "daemonset":
-        wait_until(f"driver on {node.name}", lambda: _pod_is_ready(bed, node.name), READY_TIMEOUT_S, interval_s=0.2)
+        wait_until(f"driver on {node.name}", lambda: _pod_answers(bed, node.name), READY_TIMEOUT_S, interval_s=0.2)
 
 
-def _pod_is_ready(bed: Bed, node: str) -> bool:
+def _pod_answers(bed: Bed, node: str) -> bool:
+    """Ask the plugin's pod on `node` itself: its status in the API server is a second old after a kill."""
     text = bed.plane.kubectl(
         "get", "pods", "--namespace", NAMESPACE, f"--field-selector=spec.nodeName={node}", "-o", "json"
     )
-    for pod in json.loads(text)["items"]:
-        conditions = {entry["type"]: entry["status"] for entry in pod["status"].get("conditions", [])}
-        if conditions.get("Ready") == "True" and "deletionTimestamp" not in pod["metadata"]:
-            return True
-    return False
+    addresses = [
+        pod["status"].get("podIP") for pod in json.loads(text)["items"] if "deletionTimestamp" not in pod["metadata"]
+    ]
+    return any(
+        address and network.answers(bed.layout, f"http://{address}:{METRICS_PORT}/readyz") for address in addresses
+    )

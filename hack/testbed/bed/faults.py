@@ -12,6 +12,7 @@ from bed.lifecycle import Bed
 from bed.node import Node
 from bed.processes import end, start_ticks
 from bed.state import ProcessId
+from neuron_dra.core import catalogue
 from neuron_dra.errors import NeuronDraError
 
 ECC_COUNTER = "mem_ecc_uncorrected"
@@ -28,16 +29,33 @@ class Fault:
     repair: Callable[[Bed, Node, str], str]
 
 
-def _pair(text: str) -> tuple[int, int]:
+def _pair(node: Node, text: str) -> tuple[int, int]:
+    """Return the two ends of a link that this type of node has.
+
+    Raises:
+        BedError: it has no such link.
+    """
     first, separator, second = (text or "0-1").partition("-")
     if not (separator and first.isdigit() and second.isdigit()):
-        raise BedError(f"{text!r}: a link is two device numbers, such as 0-1")
+        raise BedError(f"{text!r}: a link is two device numbers, such as 0-1, or left or right")
+    spec = catalogue.lookup(node.spec.instance_type)
+    neighbours = spec.links[int(first)] if spec and int(first) < len(spec.links) else ()
+    if int(second) not in neighbours:
+        listed = ", ".join(map(str, neighbours)) or "none"
+        raise BedError(f"a {node.spec.instance_type} has no link {first}-{second}; neighbours of {first}: {listed}")
     return int(first), int(second)
 
 
-def _number(text: str) -> int:
-    if not (text or "0").isdigit():
-        raise BedError(f"{text!r}: a device is a number, such as 3")
+def _number(node: Node, text: str) -> int:
+    """Return the number of a device that this type of node has.
+
+    Raises:
+        BedError: it has no such device.
+    """
+    spec = catalogue.lookup(node.spec.instance_type)
+    count = spec.device_count if spec else 0
+    if not (text or "0").isdigit() or int(text or "0") >= count:
+        raise BedError(f"{text!r}: a {node.spec.instance_type} has devices 0 to {count - 1}")
     return int(text or "0")
 
 
@@ -57,7 +75,7 @@ def _between_nodes(bed: Bed, node: Node, side: str, *, broken: bool) -> str:
 def _break_link(bed: Bed, node: Node, argument: str) -> str:
     if argument in ("left", "right"):
         return _between_nodes(bed, node, argument, broken=True)
-    first, second = _pair(argument)
+    first, second = _pair(node, argument)
     hardware.load(node.hardware_dir).break_link(first, second)
     return f"devices {first} and {second} of {node.name} no longer name each other"
 
@@ -65,31 +83,31 @@ def _break_link(bed: Bed, node: Node, argument: str) -> str:
 def _repair_link(bed: Bed, node: Node, argument: str) -> str:
     if argument in ("left", "right"):
         return _between_nodes(bed, node, argument, broken=False)
-    first, second = _pair(argument)
+    first, second = _pair(node, argument)
     hardware.load(node.hardware_dir).repair_link(first, second)
     return f"devices {first} and {second} of {node.name} are connected again"
 
 
 def _break_device(bed: Bed, node: Node, argument: str) -> str:
-    hardware.load(node.hardware_dir).remove_device(_number(argument))
+    hardware.load(node.hardware_dir).remove_device(_number(node, argument))
     hardware.show(node.hardware_dir, bed.processes.pid(node.namespace))
-    return f"neuron{_number(argument)} of {node.name} is gone from sysfs and /dev"
+    return f"neuron{_number(node, argument)} of {node.name} is gone from sysfs and /dev"
 
 
 def _repair_device(bed: Bed, node: Node, argument: str) -> str:
-    hardware.load(node.hardware_dir).restore_device(_number(argument))
+    hardware.load(node.hardware_dir).restore_device(_number(node, argument))
     hardware.show(node.hardware_dir, bed.processes.pid(node.namespace))
-    return f"neuron{_number(argument)} of {node.name} is back"
+    return f"neuron{_number(node, argument)} of {node.name} is back"
 
 
 def _break_ecc(bed: Bed, node: Node, argument: str) -> str:
-    hardware.load(node.hardware_dir).add_ecc(_number(argument), ECC_COUNTER, 1)
-    return f"one more uncorrected memory error on neuron{_number(argument)} of {node.name}"
+    hardware.load(node.hardware_dir).add_ecc(_number(node, argument), ECC_COUNTER, 1)
+    return f"one more uncorrected memory error on neuron{_number(node, argument)} of {node.name}"
 
 
 def _repair_ecc(bed: Bed, node: Node, argument: str) -> str:
-    hardware.load(node.hardware_dir).add_ecc(_number(argument), ECC_COUNTER, -ECC_ALL)
-    return f"the uncorrected memory errors of neuron{_number(argument)} of {node.name} are cleared"
+    hardware.load(node.hardware_dir).add_ecc(_number(node, argument), ECC_COUNTER, -ECC_ALL)
+    return f"the uncorrected memory errors of neuron{_number(node, argument)} of {node.name} are cleared"
 
 
 def _break_plugin(bed: Bed, node: Node, argument: str) -> str:

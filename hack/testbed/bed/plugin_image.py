@@ -88,7 +88,7 @@ def _build(layout: Layout, base: Path, this_tag: str, path: Path) -> None:
             container = _run([*buildah, "from", "scratch"]).strip()
             _run([*buildah, "add", "--quiet", container, base, "/"])
             _run([*buildah, "commit", "--quiet", "--rm", container, base_name])
-        _run([*buildah, "build", "--isolation", "chroot", "--layers=false", "--network", "none", "--quiet",
+        _run([*buildah, "build", "--isolation", "chroot", "--layers=false", "--quiet",
               "--build-arg", f"BASE_IMAGE={base_name}", "-f", REPOSITORY / "Dockerfile.plugin", "-t", image,
               REPOSITORY])  # fmt: skip
         exported = Path(scratch) / "image.tar"

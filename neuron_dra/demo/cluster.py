@@ -1,0 +1,212 @@
+"""The demo's cluster: an embedded API server, and per node its files, a scripted kubelet and the real plugin."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import signal
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from neuron_dra import settings
+from neuron_dra.core import names
+from neuron_dra.demo import efa
+from neuron_dra.errors import NeuronDraError
+from neuron_dra.testing import fake_node
+from neuron_dra.testing.cdi_runtime import Container
+from neuron_dra.testing.fake_api import FakeApi
+from neuron_dra.testing.fake_kubelet import FakeKubelet
+from neuron_dra.testing.fake_node_agent import FakeNodeAgent
+
+START_TIMEOUT_S: Final = 30.0  # seven plugins, each a process of its own, on two cores take some seconds
+STOP_TIMEOUT_S: Final = 10.0
+LONGEST_SOCKET_FOLDER: Final = 40  # bytes; macOS allows 104 for a whole socket path
+
+Wire = dict[str, Any]
+
+
+class DemoError(NeuronDraError):
+    """The demo did not come to what it wanted to show."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSpec:
+    """A node to simulate; `ultraserver_node` is its number in the one UltraServer of the demo."""
+
+    name: str
+    instance_type: str
+    driver_version: str = fake_node.DEFAULT_DRIVER_VERSION
+    ultraserver_node: int | None = None
+    efa: bool = False  # a second driver publishes the EFA interfaces
+
+
+def device_class(name: str, selector: str) -> Wire:
+    """A DeviceClass of the Neuron driver, as deploy/ has it."""
+    expression = f"device.driver == '{names.DRIVER}' && {selector}"
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": {"name": name},
+        "spec": {"selectors": [{"cel": {"expression": expression}}]},
+    }
+
+
+CLASSES: Final = (
+    device_class(names.DRIVER, f"!has(device.attributes['{names.DRIVER}'].workloadUid)"),
+    device_class(f"workload.{names.DRIVER}", f"has(device.attributes['{names.DRIVER}'].workloadUid)"),
+)
+
+
+class SimulatedNode:
+    """One node: files that look like its hardware, a kubelet, and the plugin as a process of its own."""
+
+    def __init__(self, spec: NodeSpec, folder: Path, api_url: str) -> None:
+        self.spec = spec
+        self._api_url = api_url
+        self._host, self._registry = folder / "host", folder / "r"
+        self._plugins, self.cdi = folder / "p", folder / "cdi"
+        self.log = folder / "plugin.log"
+        self._kubelet = FakeKubelet(self._registry, node_name=spec.name, api_url=api_url)
+        self.agent = FakeNodeAgent(
+            self._kubelet, api_url=api_url, node_name=spec.name, cdi_directories=[self.cdi], retry_s=0.5
+        )
+        self._plugin: asyncio.subprocess.Process | None = None
+        self._efa = efa.EfaDriver(self._registry) if spec.efa else None
+
+    async def start(self) -> None:
+        """Write the hardware, start the kubelet and then the plugin."""
+        fake_node.write(
+            self._host,
+            self.spec.instance_type,
+            node_id=self.spec.ultraserver_node,
+            driver_version=self.spec.driver_version,
+        )
+        for folder in (self._registry, self._plugins, self.cdi):
+            folder.mkdir(parents=True)
+        await self._kubelet.start()
+        await self.agent.start()
+        if self._efa is not None:
+            await self._efa.start()
+        flags = {
+            "--node-name": self.spec.name,
+            "--host-root": self._host,
+            "--kube-api-server": self._api_url,
+            "--kubelet-registrar-directory-path": self._registry,
+            "--kubelet-plugins-directory-path": self._plugins,
+            "--kubelet-device-plugins-directory-path": self._plugins,
+            "--cdi-root": self.cdi,
+            "--boot-id-file": self._host / "proc/sys/kernel/random/boot_id",
+            "--healthcheck-port": 0,
+            "--metrics-bind-address": "",
+        }
+        with self.log.open("wb") as log:
+            self._plugin = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "neuron_dra.cli", "plugin"),
+                *(f"{flag}={value}" for flag, value in flags.items()),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=_clean_environment(),
+            )
+
+    async def registered(self, timeout_s: float) -> None:
+        """Return when the kubelet knows the plugin. Raises DemoError with the plugin's last words."""
+        try:
+            await self._kubelet.registered(names.DRIVER, timeout_s)
+        except TimeoutError:
+            raise DemoError(f"the plugin of {self.spec.name} does not register: {self.last_words()}") from None
+        if self._efa is not None:
+            await self._kubelet.registered(efa.DRIVER, timeout_s)
+
+    def last_words(self) -> str:
+        """The end of the plugin's log, for an error message."""
+        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        return " | ".join(lines[-3:]) or "its log is empty"
+
+    async def stop(self) -> None:
+        """End the plugin and the kubelet; kill the plugin if it takes longer than STOP_TIMEOUT_S."""
+        if self._plugin is not None and self._plugin.returncode is None:
+            self._plugin.send_signal(signal.SIGTERM)
+            try:
+                async with asyncio.timeout(STOP_TIMEOUT_S):
+                    await self._plugin.wait()
+            except TimeoutError:
+                self._plugin.kill()
+                await self._plugin.wait()
+        await self.agent.stop()
+        await self._kubelet.stop()
+        if self._efa is not None:
+            await self._efa.stop()
+
+
+class Cluster:
+    """The nodes and their API server. An async context manager: everything it started ends with it."""
+
+    def __init__(self, nodes: tuple[NodeSpec, ...], folder: Path) -> None:
+        self.api = FakeApi()
+        self._specs = nodes
+        self._folder = folder
+        self.nodes: dict[str, SimulatedNode] = {}
+
+    async def __aenter__(self) -> Cluster:
+        await self.api.start()
+        for wire in (*CLASSES, efa.device_class()):
+            self.api.apply(wire)
+        for spec in self._specs:
+            labels = {"kubernetes.io/hostname": spec.name, names.INSTANCE_TYPE_LABEL: spec.instance_type}
+            self.api.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": spec.name, "labels": labels}})
+            self.nodes[spec.name] = SimulatedNode(spec, self._folder / spec.name, self.api.url)
+        try:
+            await asyncio.gather(*(node.start() for node in self.nodes.values()))
+        except BaseException:
+            await self._stop()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stop()
+
+    async def _stop(self) -> None:
+        await asyncio.gather(*(node.stop() for node in self.nodes.values()))
+        await self.api.stop()
+
+    async def ready(self, timeout_s: float) -> None:
+        """Return when every plugin is registered and has published. Raises DemoError."""
+        await asyncio.gather(*(node.registered(timeout_s) for node in self.nodes.values()))
+
+        def all_published(slices: list[Wire]) -> bool:
+            ours = (wire["spec"] for wire in slices if wire["spec"]["driver"] == names.DRIVER)
+            return {spec.get("nodeName") for spec in ours} >= set(self.nodes)
+
+        try:
+            await self.api.until("resourceslices", all_published, timeout_s=timeout_s)
+        except TimeoutError:
+            have = {wire["spec"].get("nodeName") for wire in self.api.objects("resourceslices")}
+            missing = sorted(set(self.nodes) - have)
+            raise DemoError(f"nothing published by {missing}: {self.nodes[missing[0]].last_words()}") from None
+        for node in self.nodes.values():
+            if node.spec.efa:
+                self.api.apply(efa.resource_slice(node.spec.name, node.spec.instance_type))
+
+    def container(self, pod: str) -> tuple[str, Container]:
+        """The node and the one container of a running pod. Raises DemoError when it does not run."""
+        for node in self.nodes.values():
+            for container in (node.agent.containers.get(f"default/{pod}") or {}).values():
+                return node.spec.name, container
+        raise DemoError(f"pod {pod} does not run")
+
+
+def temporary_folder() -> Path:
+    """Make a folder with a short path: Unix sockets live in it."""
+    default = tempfile.gettempdir()
+    return Path(tempfile.mkdtemp(prefix="nd-", dir="/tmp" if len(default) > LONGEST_SOCKET_FOLDER else None))
+
+
+def _clean_environment() -> dict[str, str]:
+    """Ours, without what would configure the plugin beside its flags."""
+    taken = {f.metadata["env"] for f in dataclasses.fields(settings.PluginSettings) if f.metadata}
+    return {name: value for name, value in os.environ.items() if name not in taken}

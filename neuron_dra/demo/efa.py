@@ -1,0 +1,98 @@
+"""A second driver beside the Neuron one, as DRANET is on EFA nodes: it publishes the interfaces next to the devices.
+
+Only what the aligned example needs: a slice with the same device groups, and a kubelet plugin whose prepare adds
+nothing to the container.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+
+from neuron_dra.core import catalogue, groups
+from neuron_dra.gen.kubelet.dra.v1 import dra_pb2, dra_pb2_grpc
+from neuron_dra.gen.kubelet.pluginregistration.v1 import registration_pb2, registration_pb2_grpc
+
+DRIVER: Final = "dra.net"
+CLASS: Final = "efa.networking.k8s.aws"
+PCI_DEVICE: Final = "Elastic Fabric Adapter (EFA)"
+
+Wire = dict[str, Any]
+
+
+def device_class() -> Wire:
+    """The DeviceClass that AWS's chart of DRANET has."""
+    domain = f"device.attributes['{DRIVER}']"
+    expression = f"device.driver == '{DRIVER}' && has({domain}.pciDevice) && {domain}.pciDevice == '{PCI_DEVICE}'"
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": {"name": CLASS},
+        "spec": {"selectors": [{"cel": {"expression": expression}}]},
+    }
+
+
+def resource_slice(node: str, instance_type: str) -> Wire:
+    """The slice of a node: one device per EFA interface, in the groups of the Neuron devices that it serves."""
+    spec = catalogue.lookup(instance_type)
+    # By interface, since two devices of a trn1 share one.
+    by_interface = {ids[1]: ids for _, ids in sorted(groups.group_ids(spec).items())} if spec else {}
+    devices = [
+        {
+            "name": f"pci-{address.replace(':', '-').replace('.', '-')}",
+            "attributes": {
+                "pciDevice": {"string": PCI_DEVICE},
+                **{f"resource.aws.com/devicegroup{size}_id": {"string": text} for size, text in ids.items()},
+            },
+        }
+        for address, ids in by_interface.items()
+    ]
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": f"{node}-{DRIVER}-00"},
+        "spec": {
+            "driver": DRIVER,
+            "nodeName": node,
+            "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
+            "devices": devices,
+        },
+    }
+
+
+class EfaDriver(registration_pb2_grpc.RegistrationServicer, dra_pb2_grpc.DRAPluginServicer):
+    """The driver's kubelet plugin, in this process; registration and DRA on one socket."""
+
+    def __init__(self, registry: Path) -> None:
+        self._socket = registry / f"{DRIVER}.sock"
+        self._server: grpc.aio.Server | None = None
+
+    async def start(self) -> None:
+        self._server = grpc.aio.server()
+        registration_pb2_grpc.add_RegistrationServicer_to_server(self, self._server)
+        dra_pb2_grpc.add_DRAPluginServicer_to_server(self, self._server)
+        self._server.add_insecure_port(f"unix:{self._socket}")
+        await self._server.start()
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            await self._server.stop(0)
+
+    async def GetInfo(self, request: Any, context: Any) -> registration_pb2.PluginInfo:
+        return registration_pb2.PluginInfo(
+            type="DRAPlugin", name=DRIVER, endpoint=str(self._socket), supported_versions=["v1.DRAPlugin"]
+        )
+
+    async def NotifyRegistrationStatus(self, request: Any, context: Any) -> registration_pb2.RegistrationStatusResponse:
+        return registration_pb2.RegistrationStatusResponse()
+
+    async def NodePrepareResources(self, request: Any, context: Any) -> dra_pb2.NodePrepareResourcesResponse:
+        answers = {claim.uid: dra_pb2.NodePrepareResourceResponse() for claim in request.claims}
+        return dra_pb2.NodePrepareResourcesResponse(claims=answers)
+
+    async def NodeUnprepareResources(self, request: Any, context: Any) -> dra_pb2.NodeUnprepareResourcesResponse:
+        answers = {claim.uid: dra_pb2.NodeUnprepareResourceResponse() for claim in request.claims}
+        return dra_pb2.NodeUnprepareResourcesResponse(claims=answers)

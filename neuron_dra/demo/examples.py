@@ -1,0 +1,65 @@
+"""The documents' examples: deploy/examples.
+
+A LeaderWorkerSet needs a controller that the demo has not: its first group of pods is made from its templates here,
+with the names that the controller gives.
+"""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+Wire = dict[str, Any]
+
+
+def folder() -> Path:
+    """Where the examples are."""
+    return Path(__file__).parent / "examples"  # a link to deploy/examples in a checkout, a copy in a wheel
+
+
+def load(name: str) -> list[Wire]:
+    """The objects of one example file, LeaderWorkerSets as pods."""
+    objects = [item for item in yaml.safe_load_all((folder() / name).read_text()) if item]
+    return [pod for item in objects for pod in _pods(item)]
+
+
+def _pods(item: Wire) -> list[Wire]:
+    if item["kind"] != "LeaderWorkerSet":
+        return [item]
+    name, spec = item["metadata"]["name"], item["spec"]["leaderWorkerTemplate"]
+    return [
+        _pod(spec["leaderTemplate" if index == 0 and "leaderTemplate" in spec else "workerTemplate"], name, index)
+        for index in range(int(spec["size"]))
+    ]
+
+
+def _pod(template: Wire, name: str, index: int) -> Wire:
+    pod = copy.deepcopy(template)
+    pod["metadata"] = {**pod.get("metadata", {}), "name": f"{name}-0" if index == 0 else f"{name}-0-{index}"}
+    return {"apiVersion": "v1", "kind": "Pod", **pod}
+
+
+def renamed(objects: list[Wire], pod_name: str) -> list[Wire]:
+    """The same objects with the one pod under another name: a second pod for the same template."""
+    out = copy.deepcopy(objects)
+    for item in out:
+        if item["kind"] == "Pod":
+            item["metadata"]["name"] = pod_name
+    return out
+
+
+def with_count(objects: list[Wire], count: int, name: str) -> list[Wire]:
+    """The same template and pod, both called `name`, asking for `count` devices."""
+    out = renamed(objects, name)
+    for item in out:
+        if item["kind"] == "ResourceClaimTemplate":
+            item["metadata"]["name"] = name
+            for request in item["spec"]["spec"]["devices"]["requests"]:
+                request["exactly"]["count"] = count
+        else:
+            for claim in item["spec"]["resourceClaims"]:
+                claim["resourceClaimTemplateName"] = name
+    return out

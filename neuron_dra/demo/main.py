@@ -1,0 +1,45 @@
+"""The frame around the story: a folder, the cluster and the scheduler, and their end."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from pathlib import Path
+from typing import Final
+
+from neuron_dra.demo import cluster, story
+from neuron_dra.demo.scheduling import DemoScheduler
+from neuron_dra.demo.view import View
+
+TIMEOUT_S: Final = 120.0  # the whole demo takes some seconds; a machine that needs longer than this gets an error
+
+
+def run(*, keep: bool, view: View | None = None) -> int:
+    """Show the demo. Raises NeuronDraError when something does not happen as told."""
+    view = view or View()
+    folder = cluster.temporary_folder()
+    try:
+        asyncio.run(_show(folder, view))
+    finally:
+        if keep:
+            view.line(f"The demo's files are in {folder}.", "dim")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+    return 0
+
+
+async def _show(folder: Path, view: View) -> None:
+    started = time.monotonic()
+    try:
+        async with asyncio.timeout(TIMEOUT_S), cluster.Cluster(story.NODES, folder) as made:
+            scheduler = DemoScheduler(made.api.url)
+            task = asyncio.create_task(scheduler.run(), name="scheduler")
+            try:
+                await made.ready(cluster.START_TIMEOUT_S)
+                await story.Story(made, scheduler, view, started).tell()
+            finally:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+    except TimeoutError:
+        raise cluster.DemoError(f"the demo was stopped after {TIMEOUT_S:g} s: is this machine too busy?") from None

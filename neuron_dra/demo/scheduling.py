@@ -1,0 +1,163 @@
+"""The demo's scheduler: watches pods and claims, asks the pure `simulate.scheduler`, and writes what it decides.
+
+It does what kube-scheduler does for claims: finalizer, allocation and reservation into the claim, then the binding; a
+pod that must wait gets the condition PodScheduled=False with the reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from neuron_dra.errors import ApiError
+from neuron_dra.kube.client import MERGE_PATCH, KubeClient
+from neuron_dra.kube.config import KubeConfig
+from neuron_dra.kube.reflector import Reflector
+from neuron_dra.kube.requests import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
+from neuron_dra.simulate import allocator, scheduler
+from neuron_dra.simulate.scheduler import Placement, Unschedulable
+from neuron_dra.simulate.selectors import Selectors
+
+PODS: Final = Resource("", "v1", "pods", namespaced=True)
+DEVICE_CLASSES: Final = Resource("resource.k8s.io", "v1", "deviceclasses", namespaced=False)
+DELETE_PROTECTION: Final = "resource.kubernetes.io/delete-protection"
+RETRY_S: Final = 0.2  # after a write that failed, usually because our copy was old
+
+Wire = dict[str, Any]
+
+
+class DemoScheduler:
+    """Run `run()` as a task. `waiting` holds, by pod name, why a pod is not placed: more than the condition says."""
+
+    def __init__(self, url: str) -> None:
+        self._client = KubeClient(KubeConfig(url))
+        self._wake = asyncio.Event()
+        self._memo = Selectors()
+        self._resting: dict[str, float] = {}  # by pod UID: until when, in the loop's time
+        self.waiting: dict[str, Unschedulable] = {}
+        resources = (PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, NODES, DEVICE_CLASSES)
+        self._caches = {
+            resource.plural: Reflector(self._client, resource, on_change=self._wake.set) for resource in resources
+        }
+
+    async def run(self) -> None:
+        """Place pods until cancelled."""
+        async with self._client, asyncio.TaskGroup() as tasks:
+            for name, cache in self._caches.items():
+                tasks.create_task(cache.run(), name=f"scheduler: watch {name}")
+            for cache in self._caches.values():
+                await cache.synced.wait()
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                for pod in self._pending():
+                    await self._try(pod)
+
+    async def _try(self, pod: Wire) -> None:
+        """Place one pod; after a write that the server refused, leave it alone for RETRY_S."""
+        loop, uid = asyncio.get_running_loop(), pod["metadata"]["uid"]
+        if self._resting.get(uid, 0.0) > loop.time():
+            return
+        try:
+            await self._place(pod)
+        except ApiError:
+            self._resting[uid] = loop.time() + RETRY_S
+            loop.call_later(RETRY_S, self._wake.set)
+
+    def _items(self, plural: str) -> list[Wire]:
+        return [item for _, item in sorted(self._caches[plural].items.items())]
+
+    def _pending(self) -> list[Wire]:
+        """Pods without a node, in the order in which they appeared (their timestamps know whole seconds only)."""
+        pods = [
+            pod
+            for pod in self._caches["pods"].items.values()
+            if not pod["spec"].get("nodeName")
+            and not pod["metadata"].get("deletionTimestamp")
+            and (pod.get("status") or {}).get("phase", "Pending") == "Pending"
+        ]
+        for name in set(self.waiting) - {pod["metadata"]["name"] for pod in pods}:
+            del self.waiting[name]
+        return pods
+
+    def _claims(self, pod: Wire) -> list[Wire] | None:
+        """The pod's claims in its order; None while one of them is missing."""
+        made = {
+            s["name"]: s.get("resourceClaimName") for s in (pod.get("status") or {}).get("resourceClaimStatuses") or ()
+        }
+        claims = []
+        for wanted in pod["spec"].get("resourceClaims") or ():
+            name = wanted.get("resourceClaimName") or made.get(wanted["name"])
+            claim = self._caches["resourceclaims"].items.get(f"{pod['metadata']['namespace']}/{name}")
+            if claim is None:
+                return None
+            claims.append(claim)
+        return claims
+
+    async def _place(self, pod: Wire) -> None:
+        claims = self._claims(pod)
+        if claims is None:
+            return
+        outcome = scheduler.schedule(
+            pod,
+            claims,
+            self._items("nodes"),
+            self._items("resourceslices"),
+            self._items("deviceclasses"),
+            allocator.devices_in_use(self._items("resourceclaims")),
+            self._memo,
+        )
+        if isinstance(outcome, Placement):
+            await self._bind(pod, claims, outcome)
+        else:
+            await self._refuse(pod, outcome)
+
+    async def _bind(self, pod: Wire, claims: Sequence[Wire], placement: Placement) -> None:
+        meta = pod["metadata"]
+        mine = {"resource": "pods", "name": meta["name"], "uid": meta["uid"]}
+        for claim in claims:
+            await self._reserve(claim, mine, placement.allocations.get(claim["metadata"]["name"]))
+        target = {"apiVersion": "v1", "kind": "Node", "name": placement.node}
+        body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": meta["name"]}, "target": target}
+        await self._client.request("POST", PODS.path(meta["namespace"], meta["name"], "binding"), body=body)
+        self.waiting.pop(meta["name"], None)
+        self._caches["pods"].items[f"{meta['namespace']}/{meta['name']}"] = {
+            **pod,
+            "spec": {**pod["spec"], "nodeName": placement.node},
+        }
+
+    async def _reserve(self, claim: Wire, pod: Wire, allocation: Mapping[str, Any] | None) -> None:
+        meta = claim["metadata"]
+        path = RESOURCE_CLAIMS.path(meta["namespace"], meta["name"])
+        if allocation is not None and DELETE_PROTECTION not in (meta.get("finalizers") or ()):
+            finalizers = [*(meta.get("finalizers") or ()), DELETE_PROTECTION]
+            claim = await self._put(path, {**claim, "metadata": {**meta, "finalizers": finalizers}})
+        status = dict(claim.get("status") or {})
+        if allocation is not None:
+            status["allocation"] = allocation
+        status["reservedFor"] = [*(status.get("reservedFor") or ()), pod]
+        await self._put(f"{path}/status", {**claim, "status": status})
+
+    async def _put(self, path: str, body: Wire) -> Wire:
+        written: Wire = json.loads(await self._client.request("PUT", path, body=body))
+        self._caches["resourceclaims"].remember(written)
+        return written
+
+    async def _refuse(self, pod: Wire, outcome: Unschedulable) -> None:
+        meta = pod["metadata"]
+        self.waiting[meta["name"]] = outcome
+        told = next((c for c in (pod.get("status") or {}).get("conditions") or () if c["type"] == "PodScheduled"), None)
+        if told is not None and told.get("message") == outcome.message:
+            return
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": outcome.message}
+        kept = [c for c in (pod.get("status") or {}).get("conditions") or () if c["type"] != "PodScheduled"]
+        with contextlib.suppress(ApiError):  # the pod may be gone; if not, it is judged again
+            await self._client.request(
+                "PATCH",
+                PODS.path(meta["namespace"], meta["name"], "status"),
+                body={"status": {"conditions": [*kept, condition]}},
+                content_type=MERGE_PATCH,
+            )

@@ -1,0 +1,95 @@
+"""How the demo looks: columns and a map of the torus, 100 wide, plain text where there is no terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from rich.console import Console
+from rich.text import Text
+
+WIDTH: Final = 100
+GAP: Final = "   "
+_COLOURS: Final = ("cyan", "green", "yellow", "magenta", "blue", "red")
+
+
+def ranges(ids: Iterable[int]) -> str:
+    """Numbers as people write them: "0-3 8 9"; two in a row stay apart."""
+    parts: list[list[int]] = []
+    for number in sorted(ids):
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return " ".join(f"{part[0]}-{part[-1]}" if len(part) > 2 else " ".join(map(str, part)) for part in parts)
+
+
+class View:
+    """Writes to one console; every method is a few lines of output, none wider than WIDTH."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(width=WIDTH, highlight=False)
+
+    def title(self, text: str, more: str) -> None:
+        """The first line."""
+        self._print(Text.assemble((text, "bold"), f": {more}"))
+
+    def heading(self, text: str) -> None:
+        """A scene begins."""
+        self._print(Text())
+        self._print(Text(text, "bold"))
+        self._print(Text())
+
+    def line(self, text: str, style: str = "") -> None:
+        """One sentence."""
+        self._print(Text(f"  {text}", style))
+
+    def blank(self) -> None:
+        """An empty line."""
+        self._print(Text())
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Columns as wide as their widest cell. What is too long for the line goes on below its column."""
+        widths = [max(len(row[index]) for row in (columns, *rows)) for index in range(len(columns))]
+        if any(columns):
+            self._row(columns, widths, ["dim"] * len(columns))
+        for row in rows:
+            self._row(row, widths, ["", "bold"])
+
+    def _row(self, cells: Sequence[str], widths: Sequence[int], styles: Sequence[str]) -> None:
+        line, last = Text("  "), len(cells) - 1
+        for index, cell in enumerate(cells[:last]):
+            line.append(cell.ljust(widths[index]), styles[index] if index < len(styles) else "")
+            line.append(GAP)
+        margin = len(line)
+        for piece in Text(cells[last], styles[last] if last < len(styles) else "").wrap(self._console, WIDTH - margin):
+            self._print(line.append_text(piece))
+            line = Text(" " * margin)
+
+    def refusal(self, pod: str, state: str, sentences: Sequence[str]) -> None:
+        """A pod that does not run, and why: wrapped below its name."""
+        self._print(Text.assemble("  ", (pod, "bold"), GAP, (state, "yellow")))
+        for sentence in sentences:
+            for piece in Text(sentence).wrap(self._console, WIDTH - 8):
+                self._print(Text("      ").append_text(piece))
+
+    def maps(self, columns: Sequence[tuple[str, Mapping[int, str]]]) -> None:
+        """4x4 tori side by side: which pod holds which device, by the last character of its name; "." is free."""
+        holders = sorted({pod for _, used in columns for pod in used.values()})
+        styles = {pod: _COLOURS[index % len(_COLOURS)] for index, pod in enumerate(holders)}
+        width = max(24, *(len(caption) + 3 for caption, _ in columns))
+        self._print(Text("  " + "".join(caption.ljust(width) for caption, _ in columns), "dim"))
+        for row in range(4):
+            line = Text("  ")
+            for _, used in columns:
+                cell = Text()
+                for column in range(4):
+                    pod = used.get(4 * row + column)
+                    cell.append(f"{pod[-1] if pod else '.'}  ", styles[pod] if pod else "dim")
+                cell.pad_right(width - len(cell))
+                line.append_text(cell)
+            self._print(line)
+
+    def _print(self, text: Text) -> None:
+        text.rstrip()
+        self._console.print(text, soft_wrap=True)

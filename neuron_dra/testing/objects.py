@@ -1,0 +1,100 @@
+"""Objects that tests and demonstrations begin with: a healthy node, a Node object, an allocated claim."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from neuron_dra.core import catalogue, names, topology
+from neuron_dra.core.facts import DeviceFacts, NodeFacts, NodeLabels, UltraServerFacts
+from neuron_dra.core.topology import Node
+
+Obj = dict[str, Any]
+
+
+def healthy_node(
+    instance_type: str, *, ultraserver: UltraServerFacts | None = None, without_file: Iterable[int] = ()
+) -> Node:
+    """Return what a healthy node of this type reads as; the devices in `without_file` have no file in /dev."""
+    spec = catalogue.lookup(instance_type)
+    if spec is None:
+        raise ValueError(f"{instance_type} is not in the catalogue")
+    gone = set(without_file)
+    devices = tuple(
+        DeviceFacts(i, spec.cores_per_device, spec.links[i] if spec.links else (), (243, i), i not in gone)
+        for i in range(spec.device_count)
+    )
+    facts = NodeFacts(instance_type, "2.30.2.0", devices, ultraserver or UltraServerFacts())
+    return topology.build(facts, NodeLabels())
+
+
+def node_object(
+    name: str, *, labels: Mapping[str, str] | None = None, allocatable: Mapping[str, str] | None = None
+) -> Obj:
+    """Return a Node as a kubelet registers it."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": dict(labels or {})},
+        "status": {
+            "nodeInfo": {"kubeletVersion": "v1.36.0"},
+            "allocatable": {"cpu": "192", **(allocatable or {})},
+        },
+    }
+
+
+def neuron_config(logical_neuron_core: int, *, requests: Sequence[str] = (), source: str = "FromClaim") -> Obj:
+    """Return an allocation's entry with a NeuronConfig."""
+    parameters = {
+        "apiVersion": f"{names.DRIVER}/v1",
+        "kind": "NeuronConfig",
+        "logicalNeuronCore": logical_neuron_core,
+    }
+    return opaque(parameters, requests=requests, source=source)
+
+
+def opaque(parameters: Any, *, requests: Sequence[str] = (), source: str = "FromClaim") -> Obj:
+    """Return an allocation's entry with these parameters for our driver."""
+    return {
+        "source": source,
+        **({"requests": list(requests)} if requests else {}),
+        "opaque": {"driver": names.DRIVER, "parameters": parameters},
+    }
+
+
+def allocated_claim(
+    name: str,
+    node: str,
+    devices: Iterable[int | str | Obj],
+    *,
+    namespace: str = "default",
+    config: Sequence[Obj] = (),
+    pod: str = "",
+    request: str = "neuron",
+) -> Obj:
+    """Return a ResourceClaim that is allocated on `node` and reserved for a pod (called as the claim by default).
+
+    A device is its number, its name, or a result of which what is not said is filled in.
+    """
+    results = []
+    for device in devices:
+        said = device if isinstance(device, dict) else {"device": device}
+        number = said["device"]
+        label = f"{names.DEVICE_PREFIX}{number}" if isinstance(number, int) else number
+        results.append({"request": request, "driver": names.DRIVER, "pool": node, **said, "device": label})
+    wanted = sorted({result["request"].split("/")[0] for result in results}) or [request]
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "devices": {"requests": [{"name": one, "exactly": {"deviceClassName": names.DRIVER}} for one in wanted]}
+        },
+        "status": {
+            "allocation": {"devices": {"results": results, **({"config": list(config)} if config else {})}},
+            "reservedFor": [
+                {"resource": "pods", "name": pod or name, "uid": str(uuid.uuid5(uuid.NAMESPACE_DNS, name))}
+            ],
+        },
+    }

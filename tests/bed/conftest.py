@@ -1,0 +1,120 @@
+"""The test bed as fixtures: started once per run and shared, a namespace per test, nodes taken by one test at a time.
+
+`bed` is enough for the API server; `node` needs root and Linux, and its tests are skipped with the reason otherwise
+(NEURON_DRA_REQUIRE_TESTBED=1 makes that a failure). A failing test keeps all logs in build/testbed-logs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from real_cluster import REPOSITORY, BedNode, Namespace, NodeLocks, TestBed
+
+HERE = Path(__file__).resolve().parent
+TIMEOUT_S = 600  # a first test waits for the bed, and perhaps for images
+FAILED = pytest.StashKey[bool]()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker("testbed")
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(TIMEOUT_S))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    report = yield
+    if report.failed and call.when != "teardown":
+        item.stash[FAILED] = True
+    return report
+
+
+def impossible(reason: str) -> None:
+    """Skip the test with the reason, or fail it where skips are not allowed."""
+    if os.environ.get("NEURON_DRA_REQUIRE_TESTBED"):
+        pytest.fail(f"{reason}, and NEURON_DRA_REQUIRE_TESTBED forbids to skip", pytrace=False)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def running_bed() -> Iterator[TestBed]:
+    """The shared test bed; one that ran before is used, and left running."""
+    if sys.platform != "linux":
+        impossible(f"the test bed needs Linux, this is {sys.platform}")
+    from bed import layout
+
+    bed = TestBed(layout.from_environment())
+    was_up = bed.is_up
+    bed.command("up", timeout_s=3600)
+    yield bed
+    if not was_up:
+        bed.command("down")
+
+
+@pytest.fixture
+def bed(running_bed: TestBed, request: pytest.FixtureRequest) -> Iterator[TestBed]:
+    """The shared test bed, for one test: the API server is there, without root too."""
+    yield running_bed
+    if request.node.stash.get(FAILED, False):
+        name = re.sub(r"[^A-Za-z0-9_.-]+", "-", request.node.name)
+        running_bed.keep_logs(REPOSITORY / "build" / "testbed-logs" / name)
+
+
+@pytest.fixture
+def other_bed(bed: TestBed) -> Iterator[TestBed]:
+    """A second test bed beside the shared one, not started; for tests of starting and stopping."""
+    if not bed.where.is_root:
+        impossible("a whole test bed needs root")
+    name = f"{bed.where.name}-other"
+    other = TestBed(replace(bed.where, name=name, state_dir=bed.where.state_dir.with_name(name)))
+    other.command("down")
+    yield other
+    other.command("down")
+
+
+@pytest.fixture
+def namespace(bed: TestBed) -> Iterator[Namespace]:
+    """A fresh namespace; its pods are gone before the next test."""
+    own = Namespace(bed, f"test-{uuid.uuid4().hex[:8]}")
+    bed.kubectl("create", "namespace", own.name)
+    yield own
+    own.remove()
+
+
+@pytest.fixture
+def node(bed: TestBed) -> Iterator[Callable[[str], BedNode]]:
+    """`node("trn2.48xlarge")` gives the test a node of that type for itself; a second call gives another one."""
+    if not bed.where.is_root:
+        impossible("nodes need root: a kubelet makes cgroups, mounts and network namespaces")
+    locks = NodeLocks(REPOSITORY / "build" / "testbed-locks")
+    taken: list[BedNode] = []
+
+    def take(instance_type: str) -> BedNode:
+        name = locks.take(instance_type.replace(".", "-"))
+        one = BedNode(bed, name, instance_type)
+        taken.append(one)
+        bed.command("up", "--node", f"{name}={instance_type}")
+        return one
+
+    yield take
+    for one in reversed(taken):
+        one.repair_all()
+        locks.release(one.name)
+
+
+@pytest.fixture
+def driver(bed: TestBed) -> TestBed:
+    """The test bed with the driver installed as its DaemonSet, on the nodes there are and on those that follow."""
+    if not bed.where.is_root:
+        impossible("the driver's DaemonSet needs nodes, and nodes need root")
+    bed.command("up", "--driver", "daemonset", timeout_s=1200)
+    return bed

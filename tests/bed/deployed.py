@@ -1,0 +1,167 @@
+"""The deployed driver, as tests on the test bed see it: slices, prepared claims, pods and what is in them."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from real_cluster import BedNode, Namespace, TestBed, eventually
+
+NAMESPACE = "neuron-dra-driver"
+DAEMONSET = "neuron-dra-driver-kubelet-plugin"
+IMAGE = "public.ecr.aws/ubuntu/ubuntu:22.04"  # the test bed's own, under the name that the documents use
+CHECKPOINT = "/var/lib/kubelet/plugins/neuron.aws.com/checkpoint.json"
+
+Object = dict[str, Any]
+
+
+# What a node offers and holds.
+
+
+def slices(bed: TestBed, node: str, driver: str = "neuron.aws.com") -> list[Object]:
+    """Return the ResourceSlices of a driver on a node."""
+    found = bed.get("resourceslices")["items"]
+    return [item for item in found if (item["spec"].get("nodeName"), item["spec"]["driver"]) == (node, driver)]
+
+
+def devices(bed: TestBed, node: str) -> list[Object]:
+    """Return the published Neuron devices of a node."""
+    return [device for item in slices(bed, node) for device in item["spec"].get("devices") or []]
+
+
+def plugin_pods(bed: TestBed, node: str) -> list[Object]:
+    """Return the ready driver pods of a node, the newest first; those that are to go are left out."""
+    pods = bed.get("pods", "--namespace", NAMESPACE)["items"]
+    mine = [p for p in pods if p["spec"].get("nodeName") == node and "deletionTimestamp" not in p["metadata"]]
+    return sorted(filter(is_ready, mine), key=lambda p: p["metadata"]["creationTimestamp"], reverse=True)
+
+
+def plugin_pod(bed: TestBed, node: str) -> Object:
+    """Wait for the driver pod of a node, and return it."""
+    return eventually(f"a ready driver pod on {node}", lambda: plugin_pods(bed, node), 90)[0]
+
+
+def prepared(node: BedNode) -> set[str]:
+    """Return the UIDs of the claims in a node's checkpoint."""
+    return set(json.loads(node.run("cat", CHECKPOINT))["claims"])
+
+
+def cdi_claims(node: BedNode) -> set[str]:
+    """Return the UIDs of the claims that have a CDI file on a node."""
+    names = node.run("ls", "/var/run/cdi").split()
+    return {m[1] for name in names if (m := re.fullmatch(r"k8s\.neuron\.aws\.com-claim_(.*)\.json", name))}
+
+
+def settled(node: BedNode) -> None:
+    """Wait until a node's driver is ready, its slices are published, and checkpoint and CDI folder agree."""
+    plugin_pod(node.bed, node.name)
+    eventually(f"slices of {node.name}", lambda: devices(node.bed, node.name), 60)
+    eventually(f"checkpoint and CDI folder of {node.name} agree", lambda: prepared(node) == cdi_claims(node), 30)
+
+
+# Pods.
+
+
+def is_ready(pod: Object) -> bool:
+    """Return whether a pod's Ready condition is true."""
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in pod.get("status", {}).get("conditions", []))
+
+
+def events(place: Namespace, name: str, reason: str) -> list[str]:
+    """Return the messages of the events about a pod that have this reason."""
+    selector = f"--field-selector=involvedObject.name={name},reason={reason}"
+    return [item.get("message", "") for item in place.get("events", selector)["items"]]
+
+
+def stays_pending(place: Namespace, name: str, seconds: float = 4) -> str:
+    """Check that the scheduler finds no node for a pod, and that it waits; return the scheduler's words."""
+    words = eventually(f"a word about pod {name}", lambda: events(place, name, "FailedScheduling"), 30)
+    time.sleep(seconds)
+    pod = place.get("pod", name)
+    assert pod["status"]["phase"] == "Pending"
+    assert "nodeName" not in pod["spec"]
+    return words[-1]
+
+
+def refusal(place: Namespace, name: str) -> str:
+    """Wait until the kubelet says that a pod's claim could not be prepared, and return its words."""
+    reason = "FailedPrepareDynamicResources"
+    return eventually(f"a refusal of pod {name}", lambda: events(place, name, reason), 60)[-1]
+
+
+def neurons(place: Namespace, name: str) -> list[int]:
+    """Return the numbers of the Neuron devices that a pod sees."""
+    listed = place.exec(name, "sh", "-c", "ls /dev").split()
+    return sorted(int(m[1]) for word in listed if (m := re.fullmatch(r"neuron(\d+)", word)))
+
+
+def environment(place: Namespace, name: str) -> dict[str, str]:
+    """Return the variables of a pod that drivers set."""
+    pairs = (line.partition("=")[::2] for line in place.exec(name, "env").splitlines())
+    return {key: value for key, value in pairs if key.startswith(("NEURON_", "DRA_NET_"))}
+
+
+def rows(numbers: Iterable[int]) -> set[int]:
+    """Return the groups of four that these devices are in."""
+    return {number // 4 for number in numbers}
+
+
+# Manifests.
+
+
+def template(
+    name: str,
+    count: int | None = 1,
+    *,
+    instance_type: str = "trn2.48xlarge",
+    group: int = 0,
+    config: Object | None = None,
+) -> Object:
+    """Return a ResourceClaimTemplate for `count` devices (None: all) of a type, in one group of that size."""
+    selector = f"device.attributes['neuron.aws.com'].instanceType == '{instance_type}'"
+    mode: Object = {"allocationMode": "All"} if count is None else {"allocationMode": "ExactCount", "count": count}
+    exactly = {"deviceClassName": "neuron.aws.com", **mode, "selectors": [{"cel": {"expression": selector}}]}
+    wanted: Object = {"requests": [{"name": "neurons", "exactly": exactly}]}
+    if group:
+        constraint = {"requests": ["neurons"], "matchAttribute": f"resource.aws.com/devicegroup{group}_id"}
+        wanted["constraints"] = [constraint]
+    if config:
+        opaque = {"driver": "neuron.aws.com", "parameters": {"apiVersion": "neuron.aws.com/v1", **config}}
+        wanted["config"] = [{"requests": ["neurons"], "opaque": opaque}]
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": name},
+        "spec": {"spec": {"devices": wanted}},
+    }
+
+
+def lnc(value: int) -> Object:
+    """Return the parameters that ask for logical cores of this size."""
+    return {"kind": "NeuronConfig", "logicalNeuronCore": value}
+
+
+def pod(name: str, template_name: str, *, node: str = "") -> Object:
+    """Return a pod that takes one claim from a template and waits."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {
+            "terminationGracePeriodSeconds": 1,
+            **({"nodeSelector": {"kubernetes.io/hostname": node}} if node else {}),
+            "containers": [
+                {
+                    "name": "ctr0",
+                    "image": IMAGE,
+                    "command": ["bash", "-c"],
+                    "args": ["trap 'exit 0' TERM; sleep 9999 & wait"],
+                    "resources": {"claims": [{"name": "neurons"}]},
+                }
+            ],
+            "resourceClaims": [{"name": "neurons", "resourceClaimTemplateName": template_name}],
+        },
+    }

@@ -1,0 +1,246 @@
+"""What tests on the test bed work with: the running bed, its nodes, and kubectl in a namespace.
+
+State is changed through the program `hack/testbed/testbed`, as a person would; reading goes through its modules.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+TESTBED = REPOSITORY / "hack" / "testbed"
+sys.path.insert(0, str(TESTBED))
+
+from bed import layout, lifecycle  # noqa: E402
+from bed.errors import BedError  # noqa: E402
+
+IMAGE = "testbed.local/test:1"
+COMMAND_TIMEOUT_S = 600
+CLONE_NEWNET = 0x40000000
+
+T = TypeVar("T")
+
+
+class CommandFailedError(AssertionError):
+    """A command of the test bed ended with an error; the text is what it said."""
+
+
+def eventually(what: str, check: Callable[[], T], timeout_s: float = 30, interval_s: float = 0.1) -> T:
+    """Call `check` until its answer is true and return it; the last answer is in the error."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        answer = check()
+        if answer:
+            return answer
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what}: not within {timeout_s:.0f} s, the last answer was {answer!r}")
+        time.sleep(interval_s)
+
+
+@dataclass(slots=True)
+class TestBed:
+    """One running test bed."""
+
+    __test__ = False  # not a test, whatever its name says
+
+    where: layout.Layout
+
+    def command(self, *words: str, timeout_s: float = COMMAND_TIMEOUT_S) -> str:
+        """Run `testbed WORDS` and return its output."""
+        environment = {**os.environ, "NEURON_DRA_TESTBED_NAME": self.where.name}
+        done = subprocess.run([str(TESTBED / "testbed"), *words], capture_output=True, text=True, timeout=timeout_s,
+                              env=environment, check=False)  # fmt: skip
+        if done.returncode != 0:
+            raise CommandFailedError(f"testbed {' '.join(words)}: {(done.stderr or done.stdout).strip()}")
+        return done.stdout
+
+    @property
+    def parts(self) -> lifecycle.Bed:
+        """The bed as it is on disk now."""
+        return lifecycle.Bed(self.where)
+
+    @property
+    def is_up(self) -> bool:
+        parts = self.parts
+        return bool(parts.state.processes) and parts.processes.is_running("kube-apiserver")
+
+    def kubectl(self, *words: str, stdin: str | None = None, timeout_s: float = 60) -> str:
+        return self.parts.plane.kubectl(*words, stdin=stdin, timeout_s=timeout_s)
+
+    def get(self, *words: str) -> dict[str, Any]:
+        return json.loads(self.kubectl("get", *words, "-o", "json"))
+
+    @contextlib.contextmanager
+    def inside(self) -> Iterator[None]:
+        """Put this thread, and the threads it starts, into the test bed's network: for clients in this process."""
+        if not self.where.is_root:
+            yield
+            return
+        libc = ctypes.CDLL(None, use_errno=True)
+        with open("/proc/thread-self/ns/net") as before, self.where.netns_file.open() as there:
+            if libc.setns(there.fileno(), CLONE_NEWNET) != 0:
+                raise OSError(ctypes.get_errno(), "setns")
+            try:
+                yield
+            finally:
+                libc.setns(before.fileno(), CLONE_NEWNET)
+
+    def keep_logs(self, target: Path) -> None:
+        """Copy every component's log to `target`, and write down what the API server has."""
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir(parents=True)
+        if self.where.log_dir.exists():
+            shutil.copytree(self.where.log_dir, target / "components")
+        wanted = {
+            "objects.yaml": ("get", "pods,resourceclaims,resourceclaimtemplates,daemonsets,nodes", "-A", "-o", "yaml"),
+            "slices.yaml": ("get", "resourceslices,deviceclasses", "-o", "yaml"),
+            "events.txt": ("get", "events", "-A", "--sort-by=.lastTimestamp"),
+        }
+        for name, words in wanted.items():
+            with contextlib.suppress(BedError, subprocess.TimeoutExpired):
+                (target / name).write_text(self.kubectl(*words))
+        for node in self.parts.state.nodes:
+            with contextlib.suppress(CommandFailedError):
+                (target / f"{node}-plugin.log").write_text(self.command("logs", f"{node}/plugin"))
+
+
+@dataclass(slots=True)
+class BedNode:
+    """A node that the running test has for itself."""
+
+    bed: TestBed
+    name: str
+    instance_type: str
+    broken: list[tuple[str, str]] = field(default_factory=list)
+
+    def run(self, *command: str) -> str:
+        """Run a command on the node, in its mount and network namespaces."""
+        return self.bed.parts.node(self.name).run(*command)
+
+    def break_(self, what: str, which: str = "") -> str:
+        self.broken.append((what, which))
+        return self.bed.command("break", self.name, what, *([which] if which else []))
+
+    def repair(self, what: str, which: str = "") -> str:
+        answer = self.bed.command("repair", self.name, what, *([which] if which else []))
+        self.broken = [entry for entry in self.broken if entry != (what, which)]
+        return answer
+
+    def repair_all(self) -> None:
+        """Undo what the test broke and left so."""
+        for what, which in reversed(list(self.broken)):
+            self.repair(what, which)
+
+
+@dataclass(slots=True)
+class Namespace:
+    """kubectl in a namespace of the running test."""
+
+    bed: TestBed
+    name: str
+
+    def kubectl(self, *words: str, stdin: str | None = None, timeout_s: float = 60) -> str:
+        return self.bed.kubectl("--namespace", self.name, *words, stdin=stdin, timeout_s=timeout_s)
+
+    def apply(self, what: str | Path | dict[str, Any]) -> str:
+        """Apply a manifest: its text, its file, or one object."""
+        if isinstance(what, Path):
+            what = what.read_text()
+        return self.kubectl("apply", "-f", "-", stdin=what if isinstance(what, str) else json.dumps(what))
+
+    def get(self, *words: str) -> dict[str, Any]:
+        return json.loads(self.kubectl("get", *words, "-o", "json"))
+
+    def delete(self, *words: str, grace_s: int = 1) -> None:
+        self.kubectl("delete", *words, f"--grace-period={grace_s}", timeout_s=120)
+
+    def run_pod(self, name: str, node: str = "", script: str = "sleep infinity", **spec: Any) -> None:
+        """Start a pod without any privilege that runs `script`; `spec` is added to the pod's."""
+        container = {
+            "name": "main",
+            "image": IMAGE,
+            "command": ["bash", "-c", script],
+            "securityContext": {
+                "runAsUser": 1000,
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            **spec.pop("container", {}),
+        }
+        content = {"terminationGracePeriodSeconds": 1, "containers": [container], **spec}
+        if node:
+            content["nodeSelector"] = {"kubernetes.io/hostname": node}
+        self.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": content})
+
+    def wait_ready(self, pod: str, timeout_s: float = 60) -> None:
+        """Wait until the pod is Ready; the error has its events."""
+        try:
+            self.kubectl("wait", "--for=condition=Ready", f"pod/{pod}", f"--timeout={timeout_s:.0f}s",
+                         timeout_s=timeout_s + 10)  # fmt: skip
+        except BedError as err:
+            raise AssertionError(f"pod {pod} is not Ready: {err}; events: {self.events(pod)}") from err
+
+    def exec(self, pod: str, *command: str, timeout_s: float = 30) -> str:
+        """Run a command in the pod; a kubelet that was just restarted does not know its pods for a moment."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                return self.kubectl("exec", pod, "--", *command)
+            except BedError as err:
+                known = ("pod does not exist", "container not found", "unable to upgrade connection", "not running")
+                if not any(text in str(err) for text in known) or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.2)
+
+    def logs(self, pod: str, *words: str) -> str:
+        return self.kubectl("logs", pod, *words)
+
+    def events(self, name: str) -> list[str]:
+        """Return the messages of the events about the object `name`, oldest first."""
+        items = self.get("events", f"--field-selector=involvedObject.name={name}")["items"]
+        items.sort(key=lambda item: item.get("lastTimestamp") or item.get("eventTime") or "")
+        return [item["message"] for item in items]
+
+    def restarts(self, pod: str) -> int:
+        statuses = self.get("pod", pod)["status"].get("containerStatuses", [])
+        return sum(status["restartCount"] for status in statuses)
+
+    def remove(self) -> None:
+        """End the pods, so that their devices are free for the next test, and let the namespace go."""
+        self.kubectl("delete", "pods", "--all", "--grace-period=1", "--timeout=60s", timeout_s=90)
+        self.kubectl("delete", "resourceclaims,resourceclaimtemplates", "--all", "--timeout=60s", timeout_s=90)
+        self.bed.kubectl("delete", "namespace", self.name, "--wait=false")
+
+
+class NodeLocks:
+    """Nodes that tests in several processes take turns with."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._held: dict[str, Any] = {}
+
+    def take(self, prefix: str) -> str:
+        """Return the name of a node of this kind that nobody has: the first of ours, waiting for other processes."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        name = next(f"{prefix}-{number}" for number in range(100) if f"{prefix}-{number}" not in self._held)
+        lock = (self.directory / name).open("a")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        self._held[name] = lock
+        return name
+
+    def release(self, name: str) -> None:
+        self._held.pop(name).close()

@@ -1,0 +1,263 @@
+"""The test bed itself: what it shows, what it breaks, and what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from real_cluster import TESTBED, CommandFailedError, Namespace, TestBed, eventually
+
+LOOK = "ls /sys/class/neuron_device | grep -c neuron; cat /sys/class/dmi/id/product_name /sys/module/neuron/version"
+BOOT_ID_VOLUME = {"name": "boot-id", "hostPath": {"path": "/proc/sys/kernel/random/boot_id", "type": "File"}}
+BOOT_ID_MOUNT = {"name": "boot-id", "mountPath": "/host/boot_id", "readOnly": True}
+
+
+def neighbours(node, device: int) -> set[int]:
+    text = node.run("cat", f"/sys/class/neuron_device/neuron{device}/connected_devices")
+    return {int(part) for part in text.split(",") if part.strip()}
+
+
+def devices(node) -> tuple[set[str], set[str]]:
+    """The names in sysfs and in /dev."""
+    in_sysfs = {name for name in node.run("ls", "/sys/class/neuron_device").split() if name.startswith("neuron")}
+    return in_sysfs, {name for name in node.run("ls", "/dev").split() if name.startswith("neuron")}
+
+
+# -- up ----------------------------------------------------------------------------------------------------------------
+
+
+def test_up_a_second_time_starts_nothing_again(bed, node):
+    one = node("trn2.48xlarge")
+    before = bed.parts.state.processes
+    bed.command("up", "--node", f"{one.name}=trn2.48xlarge")
+    assert bed.parts.state.processes == before
+
+
+def test_up_starts_again_what_died(bed):
+    scheduler = bed.parts.state.processes["kube-scheduler"]
+    os.kill(scheduler.pid, signal.SIGKILL)
+    bed.command("up")
+    assert bed.parts.state.processes["kube-scheduler"] != scheduler
+    assert bed.parts.processes.is_running("kube-scheduler")
+
+
+def test_a_node_of_another_type_under_a_name_that_is_taken_is_refused(bed, node):
+    one = node("trn2.48xlarge")
+    with pytest.raises(CommandFailedError, match=f"node {one.name} exists as trn2.48xlarge, not as trn1.2xlarge"):
+        bed.command("up", "--node", f"{one.name}=trn1.2xlarge")
+
+
+def test_a_type_that_does_not_exist_is_refused_with_those_that_do(bed):
+    with pytest.raises(CommandFailedError, match=r"trn9.48xlarge: no such .* trn2.48xlarge"):
+        bed.command("up", "--node", "x=trn9.48xlarge")
+
+
+def test_the_tools_are_on_the_path_inside(bed):
+    bed.command("exec", "--", "sh", "-c", "kubectl version && grpcurl -version && helm version && command -v ctr")
+
+
+def test_old_versions_of_the_api_are_served_for_the_documents_manifests(bed):
+    versions = {
+        entry["version"] for entry in json.loads(bed.kubectl("get", "--raw", "/apis/resource.k8s.io"))["versions"]
+    }
+    assert versions >= {"v1", "v1beta1", "v1beta2"}
+
+
+# -- what a node shows -------------------------------------------------------------------------------------------------
+
+
+def test_two_nodes_show_different_hardware_to_pods_without_privileges(node, namespace):
+    types = {"trn2.48xlarge": "16", "trn1.2xlarge": "1"}
+    for instance_type in types:
+        namespace.run_pod(instance_type.replace(".", "-"), node(instance_type).name, f"{LOOK}; sleep infinity")
+    for instance_type, count in types.items():
+        pod = instance_type.replace(".", "-")
+        namespace.wait_ready(pod)
+        assert namespace.logs(pod).split() == [count, instance_type, "2.30.2.0"]
+
+
+def test_a_pod_may_read_the_simulated_devices_and_not_change_them(node, namespace):
+    namespace.run_pod("p", node("trn2.48xlarge").name)
+    namespace.wait_ready("p")
+    script = "cat /sys/class/neuron_device/neuron0/core_count; ! touch /sys/class/neuron_device/x 2>/dev/null"
+    assert namespace.exec("p", "bash", "-c", script) == "8"
+
+
+def test_the_labels_say_what_a_cloud_would_say(bed, node):
+    one = node("trn2.48xlarge")
+    labels = bed.get("node", one.name)["metadata"]["labels"]
+    assert labels["node.kubernetes.io/instance-type"] == "trn2.48xlarge"
+    layers = {labels[f"topology.k8s.aws/network-node-layer-{layer}"] for layer in (1, 2, 3)}
+    assert len(layers) == 3
+    assert "topology.k8s.aws/capacity-block-id" not in labels
+
+
+def test_device_files_have_a_major_that_no_driver_of_this_machine_uses(node):
+    major = int(node("trn2.48xlarge").run("stat", "-c", "%t", "/dev/neuron3").strip(), 16)
+    in_use = {line.split()[0] for line in Path("/proc/devices").read_text().splitlines() if line[:3].strip().isdigit()}
+    assert str(major) not in in_use
+
+
+# -- break and repair --------------------------------------------------------------------------------------------------
+
+
+def test_a_broken_link_is_gone_at_both_ends_and_comes_back(node):
+    one = node("trn2.48xlarge")
+    assert 4 in neighbours(one, 0)
+    one.break_("link", "0-4")
+    assert (4 in neighbours(one, 0), 0 in neighbours(one, 4)) == (False, False)
+    assert neighbours(one, 0) == {1, 3, 12}
+    one.repair("link", "0-4")
+    assert (4 in neighbours(one, 0), 0 in neighbours(one, 4)) == (True, True)
+
+
+def test_a_link_that_the_type_has_not_cannot_break(node):
+    one = node("trn2.48xlarge")
+    with pytest.raises(CommandFailedError, match=r"a trn2.48xlarge has no link 0-9; neighbours of 0: 12, 1, 3, 4"):
+        one.bed.command("break", one.name, "link", "0-9")
+
+
+def test_a_broken_device_is_gone_from_sysfs_dev_and_running_pods(node, namespace):
+    one = node("trn2.48xlarge")
+    namespace.run_pod("p", one.name)
+    namespace.wait_ready("p")
+    one.break_("device", "3")
+    in_sysfs, in_dev = devices(one)
+    assert "neuron3" not in in_sysfs | in_dev
+    assert (len(in_sysfs), len(in_dev)) == (15, 15)
+    assert "neuron3" not in namespace.exec("p", "ls", "/sys/class/neuron_device").split()
+    one.repair("device", "3")
+    in_sysfs, in_dev = devices(one)
+    assert (len(in_sysfs), len(in_dev)) == (16, 16)
+
+
+def test_a_memory_error_is_counted_and_cleared(node):
+    one = node("trn2.48xlarge")
+    counter = "/sys/class/neuron_device/neuron2/stats/hardware/mem_ecc_uncorrected"
+    one.break_("ecc", "2")
+    assert one.run("cat", counter) == "1\n"
+    one.repair("ecc", "2")
+    assert one.run("cat", counter) == "0\n"
+
+
+@pytest.mark.parametrize("what", ["kubelet", "containerd"])
+def test_containers_outlive_a_killed(what, bed, node, namespace):
+    one = node("trn2.48xlarge")
+    namespace.run_pod("p", one.name)
+    namespace.wait_ready("p")
+    before = bed.parts.state.processes[f"{one.name}/{what}"]
+    one.break_(what)
+    assert bed.parts.state.processes[f"{one.name}/{what}"] != before
+    assert namespace.exec("p", "echo", "still there") == "still there\n"
+    assert namespace.restarts("p") == 0
+
+
+def test_a_reboot_has_a_new_boot_id_and_starts_containers_again(bed, node, namespace):
+    one = node("trn2.48xlarge")
+    namespace.run_pod("p", one.name, volumes=[BOOT_ID_VOLUME], container={"volumeMounts": [BOOT_ID_MOUNT]})
+    namespace.wait_ready("p")
+    before = namespace.exec("p", "cat", "/host/boot_id")
+    one.run("touch", "/var/run/cdi/left.json")
+    one.break_("reboot")
+    assert one.run("ls", "/var/run/cdi").split().count("left.json") == 0
+    eventually("container started again", lambda: namespace.restarts("p") == 1)
+    namespace.wait_ready("p")
+    after = namespace.exec("p", "cat", "/host/boot_id")
+    assert after != before
+    assert bed.get("node", one.name)["status"]["nodeInfo"]["bootID"] == after.strip()
+
+
+def test_a_killed_plugin_is_started_again_by_the_kubelet(driver, node):
+    one = node("trn2.48xlarge")
+    one.repair("plugin")  # waits until it is ready
+    system = Namespace(driver, "neuron-dra-driver")
+
+    def restarts() -> int:
+        pods = system.get("pods", f"--field-selector=spec.nodeName={one.name}")["items"]
+        return sum(status["restartCount"] for pod in pods for status in pod["status"]["containerStatuses"])
+
+    before = restarts()
+    one.break_("plugin")
+    one.repair("plugin")
+    eventually("one more restart", lambda: restarts() == before + 1)
+
+
+def test_an_ultraserver_is_four_nodes_that_fall_apart_with_a_link(other_bed):
+    other_bed.command("up", "--ultraserver", "u=trn2u.48xlarge")
+    nodes = [other_bed.parts.node(f"u-{position}") for position in range(4)]
+
+    def reports(name: str) -> list[str]:
+        return [node.run("cat", f"/sys/class/neuron_device/{name}").strip() for node in nodes]
+
+    def blocks() -> set[str]:
+        items = other_bed.get("nodes")["items"]
+        return {item["metadata"]["labels"]["topology.k8s.aws/capacity-block-id"] for item in items}
+
+    assert (len(set(reports("server_id_4"))), len(set(reports("server_id_2"))), len(blocks())) == (1, 2, 1)
+    assert (reports("node_id_4"), reports("node_id_2")) == (["0", "1", "2", "3"], ["0", "1", "0", "1"])
+    assert reports("ultraserver_mode") == ["1,3,4"] * 4
+    other_bed.command("break", "u-0", "link", "right")
+    assert reports("ultraserver_mode") == ["4", "2,4", "2,4", "4"]
+    other_bed.command("repair", "u-3", "link", "right")
+    assert reports("ultraserver_mode") == ["1,3,4"] * 4
+
+
+# -- down --------------------------------------------------------------------------------------------------------------
+
+
+def left_behind(bed: TestBed) -> list[str]:
+    """What is on this machine of a test bed."""
+    from bed import cgroups, processes
+
+    where = bed.where
+    found = [f"process {process.pid}" for process in processes.marked(where.name)]
+    found += [f"process {process.pid} on a node" for process in processes.inside(f"/{where.name}/nodes/")]
+    found += [str(path) for path in (where.netns_file, where.state_dir) if path.exists()]
+    found += [str(path / where.name) for path in cgroups.hierarchies() if (path / where.name).exists()]
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    return found + [line for line in mounts if f"/{where.name}/" in line or line.split()[4].endswith(where.name)]
+
+
+def test_down_leaves_nothing_behind(other_bed):
+    other_bed.command("up", "--node", "x=trn2.48xlarge")
+    default = Namespace(other_bed, "default")
+    default.run_pod("p", "x")
+    default.wait_ready("p")
+    assert len(left_behind(other_bed)) > 10
+    other_bed.command("down")
+    assert left_behind(other_bed) == []
+
+
+@pytest.mark.parametrize("moment", ["etcd", "x/namespace", "x/containerd", "x/kubelet"])
+def test_down_leaves_nothing_behind_after_up_was_killed(moment, other_bed):
+    environment = {**os.environ, "NEURON_DRA_TESTBED_NAME": other_bed.where.name}
+    with subprocess.Popen([str(TESTBED / "testbed"), "up", "--node", "x=trn2.48xlarge"], env=environment,
+                          stdout=subprocess.DEVNULL, start_new_session=True) as up:  # fmt: skip
+        deadline = time.monotonic() + 120
+        while up.poll() is None and moment not in other_bed.parts.state.processes and time.monotonic() < deadline:
+            time.sleep(0.005)
+        up.kill()
+    assert moment in other_bed.parts.state.processes
+    other_bed.command("down")
+    assert left_behind(other_bed) == []
+
+
+def test_down_ends_a_test_bed_whose_record_is_unreadable(other_bed):
+    other_bed.command("up", "--node", "x=trn1.2xlarge")
+    other_bed.where.state_file.write_text("{")
+    other_bed.command("down")
+    assert left_behind(other_bed) == []
+
+
+def test_the_shared_test_bed_is_untouched_by_the_end_of_another(bed, other_bed, node, namespace):
+    one = node("trn2.48xlarge")
+    namespace.run_pod("p", one.name)
+    other_bed.command("up", "--node", "x=trn1.2xlarge")
+    other_bed.command("down")
+    namespace.wait_ready("p")
+    assert bed.parts.node(one.name).is_ready()

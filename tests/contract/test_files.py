@@ -1,0 +1,138 @@
+"""Writing files so that a crash, a power cut or a full disk leaves the old bytes or the new ones."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import stat
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from neuron_dra.node.files import Files, locked, try_lock, write_atomically
+from neuron_dra.testing.faulty_files import DISK_ERRORS, FaultyFiles, Moment, PowerCut, disk_error
+
+OLD, NEW = b"old" * 1000, b"new" * 2000
+STEPS = range(1, 8)
+
+
+def test_a_missing_file_reads_as_none_and_a_missing_folder_is_empty(tmp_path: Path) -> None:
+    files = Files()
+    assert files.read(tmp_path / "none") is None
+    assert files.names(tmp_path / "none") == []
+    assert files.remove(tmp_path / "none") is False
+
+
+def test_a_file_gets_the_mode_that_was_asked_for_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        write_atomically(Files(), tmp_path / "spec.json", NEW, 0o644)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "spec.json").stat().st_mode) == 0o644
+    assert (tmp_path / "spec.json").read_bytes() == NEW
+
+
+def test_the_bytes_before_are_kept_beside(tmp_path: Path) -> None:
+    path, keep = tmp_path / "a", tmp_path / "a.bak"
+    write_atomically(Files(), path, OLD, 0o600, keep=keep)
+    assert not keep.exists()
+    write_atomically(Files(), path, NEW, 0o600, keep=keep)
+    assert (path.read_bytes(), keep.read_bytes()) == (NEW, OLD)
+    assert sorted(os.listdir(tmp_path)) == ["a", "a.bak"]
+
+
+@pytest.mark.contract("P18")
+@pytest.mark.parametrize("moment", Moment)
+@pytest.mark.parametrize("step", STEPS)
+def test_a_power_cut_leaves_the_old_bytes_or_the_new(tmp_path: Path, step: int, moment: Moment) -> None:
+    path, keep = tmp_path / "a", tmp_path / "a.bak"
+    write_atomically(Files(), path, OLD, 0o600, keep=keep)
+    files = FaultyFiles()
+    files.fail(step, PowerCut(), moment)
+    try:
+        write_atomically(files, path, NEW, 0o600, keep=keep)
+    except PowerCut:
+        assert path.read_bytes() in (OLD, NEW)
+        assert not keep.exists() or keep.read_bytes() == OLD
+    else:
+        assert step > len(files.changes)
+        assert path.read_bytes() == NEW
+
+
+@pytest.mark.contract("P22")
+@pytest.mark.parametrize("number", DISK_ERRORS)
+@pytest.mark.parametrize("step", STEPS)
+def test_a_disk_that_fails_leaves_no_temporary_file(tmp_path: Path, step: int, number: int) -> None:
+    path, keep = tmp_path / "a", tmp_path / "a.bak"
+    write_atomically(Files(), path, OLD, 0o600, keep=keep)
+    files = FaultyFiles()
+    files.fail(step, disk_error(number), Moment.HALF)
+    try:
+        write_atomically(files, path, NEW, 0o600, keep=keep)
+    except OSError as err:
+        assert err.errno == number
+        last = files.changes[-1].startswith("sync_folder")
+        assert path.read_bytes() == (NEW if last else OLD)
+    assert set(os.listdir(tmp_path)) <= {"a", "a.bak"}
+
+
+@pytest.mark.contract("C2")
+def test_a_reader_never_sees_half_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    write_atomically(Files(), path, OLD, 0o600)
+    wrong: list[int] = []
+    done = threading.Event()
+
+    def read() -> None:
+        while not done.is_set():
+            if path.read_bytes() not in (OLD, NEW):
+                wrong.append(1)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for turn in range(200):
+        write_atomically(Files(), path, NEW if turn % 2 else OLD, 0o600)
+    done.set()
+    reader.join(5)
+    assert not wrong
+
+
+def test_a_lock_keeps_others_out_and_says_for_how_long(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with locked(path, timeout_s=1):
+        started = time.monotonic()
+        with (
+            pytest.raises(TimeoutError, match=r"locked by another process for more than 0\.1 s"),
+            locked(path, timeout_s=0.1),
+        ):
+            pass
+        assert time.monotonic() - started < 1
+    with locked(path, timeout_s=0.1):
+        pass
+
+
+def _hold_and_die(path: str) -> None:
+    with locked(Path(path), timeout_s=1):
+        os._exit(9)
+
+
+def test_a_lock_ends_with_the_process_that_held_it(tmp_path: Path) -> None:
+    child = multiprocessing.get_context("spawn").Process(target=_hold_and_die, args=(str(tmp_path / "lock"),))
+    child.start()
+    child.join(20)
+    assert child.exitcode == 9
+    child.close()
+    handle = os.open(tmp_path / "lock", os.O_RDWR)
+    try:
+        assert try_lock(handle)
+    finally:
+        os.close(handle)
+
+
+def test_an_error_of_the_system_is_not_taken_for_a_held_lock(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=os.strerror(errno.ENOENT)), locked(tmp_path / "no" / "lock", timeout_s=1):
+        pass

@@ -1,0 +1,266 @@
+"""A damaged checkpoint: what was handed out is found again, from three sources, before anything else is."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from neuron_dra.core import cdi
+from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim, decide
+from neuron_dra.errors import ApiError, ClaimError, NotFound, Unavailable
+from neuron_dra.node import recovery
+from neuron_dra.node.files import Files
+from neuron_dra.node.transaction import Store, Transactions
+from neuron_dra.testing.faulty_files import DISK_ERRORS, FaultyFiles, disk_error
+from neuron_dra.testing.objects import healthy_node
+
+pytestmark = pytest.mark.contract("P20")
+NODE = healthy_node("trn2.48xlarge")
+
+
+def claim(number: int) -> Claim:
+    name = f"job-{number}"
+    return Claim(
+        ClaimRef("ml", name, f"uid-{number}"), (AllocatedDevice("r", "a", f"neuron-device-{number}"),), (), name
+    )
+
+
+def decided(wanted: Claim, held: list[PreparedClaim]) -> PreparedClaim:
+    return decide(wanted, node_name="a", node=NODE, held=held, device_files=cdi.DeviceFiles(), prepared_at="then")
+
+
+def device_ids(name: str) -> tuple[int, ...]:
+    return (int(name.removeprefix("neuron-device-")),)
+
+
+class Cluster:
+    """The claims that the API server has; `error` is its answer to everything while it is set."""
+
+    def __init__(self) -> None:
+        self.claims: dict[str, Claim] = {}
+        self.error: Exception | None = None
+        self.lists = 0
+
+    async def fetch(self, ref: ClaimRef) -> Claim:
+        if self.error is not None:
+            raise self.error
+        for found in self.claims.values():
+            if (found.ref.namespace, found.ref.name) == (ref.namespace, ref.name):
+                if found.ref.uid != ref.uid:
+                    raise ClaimError(f"claim {ref} was replaced", retryable=True)
+                return found
+        raise NotFound("gone", status=404)
+
+    async def allocated(self) -> AsyncIterator[Claim]:
+        self.lists += 1
+        if self.error is not None:
+            raise self.error
+        for found in list(self.claims.values()):
+            yield found
+
+
+class Node:
+    """A plugin's transactions and recovery on a real disk."""
+
+    def __init__(self, root: Path, cluster: Cluster) -> None:
+        self.root, self.cluster = root, cluster
+        self.checkpoint, self.cdi_root = root / "data" / "checkpoint.json", root / "cdi"
+
+    def process(self, files: Files | None = None, boot_id: str = "boot-1") -> tuple[Transactions, recovery.Recovery]:
+        store = Store(self.root / "data", self.cdi_root, boot_id, files or Files())
+        transactions = Transactions(store, self.cluster.fetch, decided)
+        return transactions, recovery.Recovery(
+            store,
+            transactions,
+            self.cluster.fetch,
+            decided,
+            self.cluster.allocated,
+            lambda wanted: recovery.adopted(wanted, device_ids),
+        )
+
+    async def recovered(self, boot_id: str = "boot-1") -> Transactions:
+        transactions, rebuild = self.process(boot_id=boot_id)
+        await transactions.open()
+        assert transactions.damaged is not None
+        async with asyncio.timeout(5):
+            await rebuild.run()
+        assert transactions.damaged is None
+        return transactions
+
+    @property
+    def specs(self) -> set[str]:
+        return {uid for name in os.listdir(self.cdi_root) if (uid := cdi.claim_uid_of(name))}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "RETRY_S", (0.01, 0.05))
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> Node:
+    """Claims 0, 1 and 2 are prepared; the last good copy knows 0 and 1."""
+    made = Node(tmp_path, Cluster())
+    made.cluster.claims = {c.ref.uid: c for c in map(claim, range(3))}
+    transactions, _ = made.process()
+    await transactions.open()
+    await transactions.adopt({})
+    for number in range(3):
+        await transactions.prepare(claim(number).ref)
+    return made
+
+
+HARM: list[Callable[[Path], object]] = [
+    lambda path: path.write_bytes(path.read_bytes()[:-100]),
+    lambda path: path.unlink(),
+    lambda path: path.write_bytes(b""),
+]
+
+
+@pytest.mark.parametrize("harm", HARM)
+async def test_every_prepared_claim_is_found_again_and_answered_as_before(
+    node: Node, harm: Callable[[Path], object]
+) -> None:
+    harm(node.checkpoint)
+    transactions = await node.recovered()
+    assert transactions.claims == {f"uid-{n}": decided(claim(n), []) for n in range(3)}
+    assert node.specs == {"uid-0", "uid-1", "uid-2"}
+    node.cluster.error = Unavailable("away")
+    assert await transactions.prepare(claim(2).ref) == decided(claim(2), [])
+    for number in range(3):
+        await transactions.unprepare(claim(number).ref)
+    assert node.specs == set()
+
+
+async def test_without_any_good_copy_the_cdi_files_tell(node: Node) -> None:
+    node.checkpoint.write_text("{")
+    (node.root / "data" / "checkpoint.json.bak").write_text("{")
+    transactions = await node.recovered()
+    assert transactions.claims == {f"uid-{n}": decided(claim(n), []) for n in range(3)}
+
+
+async def test_without_copy_and_files_the_api_server_tells_who_holds_what(node: Node) -> None:
+    node.checkpoint.write_text("{")
+    (node.root / "data" / "checkpoint.json.bak").unlink()
+    for name in os.listdir(node.cdi_root):
+        os.unlink(node.cdi_root / name)
+    node.cluster.claims["uid-7"] = claim(7)
+    transactions = await node.recovered()
+    assert {uid: c.adopted for uid, c in transactions.claims.items()} == dict.fromkeys(
+        ("uid-0", "uid-1", "uid-2", "uid-7"), True
+    )
+    node.cluster.claims["rival"] = Claim(ClaimRef("ml", "rival", "rival"), claim(7).devices)
+    with pytest.raises(ClaimError, match="neuron7 is held by claim ml/job-7"):
+        await transactions.prepare(ClaimRef("ml", "rival", "rival"))
+    assert await transactions.prepare(claim(7).ref) == decided(claim(7), [])
+
+
+async def test_a_claim_that_is_gone_from_the_api_keeps_its_devices_until_it_is_unprepared(node: Node) -> None:
+    node.checkpoint.write_text("{")
+    del node.cluster.claims["uid-2"]  # not in the good copy: its file alone tells of it
+    before = (node.cdi_root / cdi.file_name("uid-2")).read_bytes()
+    transactions = await node.recovered()
+    assert transactions.claims["uid-2"].adopted
+    assert transactions.claims["uid-2"].devices[0].device_ids == (2,)
+    assert (node.cdi_root / cdi.file_name("uid-2")).read_bytes() == before, "a container that restarts needs it"
+    await transactions.unprepare(claim(2).ref)
+    assert node.specs == {"uid-0", "uid-1"}
+
+
+async def test_a_claim_that_was_replaced_keeps_its_devices_until_it_is_unprepared(node: Node) -> None:
+    node.checkpoint.write_text("{")
+    node.cluster.claims["uid-2"] = Claim(ClaimRef("ml", "job-2", "uid-new"), claim(9).devices)
+    transactions = await node.recovered()
+    assert transactions.claims["uid-2"].devices[0].device_ids == (2,)
+    assert transactions.claims["uid-new"].devices[0].device_ids == (9,)
+
+
+async def test_a_claim_that_was_unprepared_since_the_copy_does_not_come_back(node: Node) -> None:
+    transactions, _ = node.process()
+    await transactions.open()
+    await transactions.unprepare(claim(1).ref)
+    del node.cluster.claims["uid-1"]
+    node.checkpoint.write_text("{")
+    assert set((await node.recovered()).claims) == {"uid-0", "uid-2"}
+
+
+async def test_damage_of_a_former_boot_is_nobody_s_claim(node: Node) -> None:
+    node.checkpoint.write_text("{")
+    for name in os.listdir(node.cdi_root):
+        os.unlink(node.cdi_root / name)
+    transactions = await node.recovered(boot_id="boot-2")
+    assert transactions.claims == {}
+    assert await transactions.prepare(claim(0).ref) == decided(claim(0), [])
+
+
+async def test_files_that_are_no_specs_of_ours_are_no_evidence(node: Node) -> None:
+    node.checkpoint.write_text("{")
+    for number, text in enumerate(("", "[]", "{", '{"annotations": {"neuron.aws.com/claim-uid": "other"}}')):
+        (node.cdi_root / cdi.file_name(f"odd-{number}")).write_text(text)
+    assert set((await node.recovered()).claims) == {"uid-0", "uid-1", "uid-2"}
+
+
+@pytest.mark.parametrize(
+    "error", [Unavailable("away"), ClaimError("the answer is no list"), ApiError("418"), OSError("token")]
+)
+async def test_it_is_tried_again_until_the_api_server_answers_and_refuses_meanwhile(
+    node: Node, error: Exception
+) -> None:
+    node.checkpoint.write_text("{")
+    node.cluster.error = error
+    transactions, rebuild = node.process()
+    await transactions.open()
+    running = asyncio.create_task(rebuild.run())
+    async with asyncio.timeout(5):
+        while node.cluster.lists < 2:
+            await asyncio.sleep(0.005)
+    with pytest.raises(ClaimError, match="being rebuilt") as caught:
+        await transactions.prepare(claim(5).ref)
+    assert caught.value.retryable
+    assert node.specs == {"uid-0", "uid-1", "uid-2"}
+    node.cluster.error = None
+    async with asyncio.timeout(5):
+        await running
+    assert set(transactions.claims) == {"uid-0", "uid-1", "uid-2"}
+
+
+async def test_a_full_disk_does_not_end_it(node: Node) -> None:
+    node.checkpoint.write_text("{")
+    files = FaultyFiles()
+    transactions, rebuild = node.process(files)
+    await transactions.open()
+    files.fail(1, disk_error(DISK_ERRORS[0]), times=6)
+    async with asyncio.timeout(5):
+        await rebuild.run()
+    assert set(transactions.claims) == {"uid-0", "uid-1", "uid-2"}
+
+
+async def test_of_two_processes_the_second_keeps_what_was_prepared_after_the_first_was_done(node: Node) -> None:
+    node.checkpoint.write_text("{")
+    (one, first), (two, second) = node.process(), node.process()
+    await one.open()
+    await two.open()
+    assert two.damaged is not None
+    await first.run()
+    collected = await second._collect()
+    node.cluster.claims["uid-5"] = claim(5)
+    await one.prepare(claim(5).ref)
+    await one.unprepare(claim(0).ref)
+    await two.rebuilt(collected)
+    assert set(two.claims) == {"uid-1", "uid-2", "uid-5"}
+    assert node.specs == {"uid-1", "uid-2", "uid-5"}
+
+
+async def test_the_rebuilt_checkpoint_is_whole_for_the_next_start(node: Node) -> None:
+    node.checkpoint.write_text("{")
+    await node.recovered()
+    transactions, _ = node.process()
+    await transactions.open()
+    assert transactions.damaged is None
+    assert set(transactions.claims) == {"uid-0", "uid-1", "uid-2"}
+    assert json.loads(node.checkpoint.read_text())["inventoryTaken"] is True

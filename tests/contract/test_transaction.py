@@ -1,0 +1,583 @@
+"""Preparing and unpreparing on a real disk: whatever goes wrong, a claim is there as a whole or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from neuron_dra.core import cdi
+from neuron_dra.core import checkpoint as checkpoints
+from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim, decide
+from neuron_dra.errors import CheckpointDamaged, ClaimError, NotFound, Unavailable
+from neuron_dra.node.files import Files, locked
+from neuron_dra.node.transaction import Store, Transactions
+from neuron_dra.testing.faulty_files import DISK_ERRORS, FaultyFiles, Moment, PowerCut, disk_error
+from neuron_dra.testing.objects import healthy_node
+
+NODE = healthy_node("trn2.48xlarge")
+STEPS = range(1, 13)  # more than any transaction has; a step that is not reached is a test of nothing going wrong
+
+
+def claim(number: int, name: str = "") -> Claim:
+    name = name or f"job-{number}"
+    return Claim(ClaimRef("ml", name, f"uid-{name}"), (AllocatedDevice("r", "a", f"neuron-device-{number}"),), (), name)
+
+
+OLD, NEW = claim(0, "old"), claim(1, "new")
+
+
+def decided(wanted: Claim, held: list[PreparedClaim]) -> PreparedClaim:
+    return decide(wanted, node_name="a", node=NODE, held=held, device_files=cdi.DeviceFiles(), prepared_at="then")
+
+
+class Disk:
+    """The two folders of a node, and what they say."""
+
+    def __init__(self, root: Path) -> None:
+        self.folder, self.cdi_root = root / "neuron.aws.com", root / "cdi"
+
+    def store(self, files: Files | None = None, boot_id: str = "boot-1") -> Store:
+        return Store(self.folder, self.cdi_root, boot_id, files or Files())
+
+    @property
+    def checkpointed(self) -> set[str]:
+        raw = (self.folder / "checkpoint.json").read_bytes()
+        return {c.ref.name for c in checkpoints.decode(raw).claims.values()}
+
+    @property
+    def specified(self) -> set[str]:
+        return {
+            json.loads((self.cdi_root / name).read_text())["annotations"][cdi.NAME]
+            for name in os.listdir(self.cdi_root)
+            if not name.endswith(".tmp")
+        }
+
+    @property
+    def leftovers(self) -> list[str]:
+        return [name for folder in (self.folder, self.cdi_root) for name in os.listdir(folder) if name.endswith(".tmp")]
+
+    def is_clean(self, *prepared: str) -> bool:
+        return self.checkpointed == self.specified == set(prepared) and not self.leftovers
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Disk:
+    return Disk(tmp_path)
+
+
+@pytest.fixture
+def used(disk: Disk) -> Disk:
+    """A node on which one claim is prepared."""
+    store = disk.store()
+    store.open()
+    store.adopt({})
+    store.prepare(OLD, decided)
+    return disk
+
+
+# The store.
+
+
+@pytest.mark.contract("P21")
+def test_a_prepared_claim_is_on_disk_when_the_answer_is_there(used: Disk) -> None:
+    prepared = used.store().prepare(NEW, decided)
+    assert used.is_clean("old", "new")
+    spec = json.loads((used.cdi_root / "k8s.neuron.aws.com-claim_uid-new.json").read_text())
+    assert [f"{spec['kind']}={device['name']}" for device in spec["devices"]] == list(prepared.devices[0].cdi_ids)
+    assert (used.cdi_root / "k8s.neuron.aws.com-claim_uid-new.json").stat().st_mode & 0o777 == 0o644
+    assert (used.folder / "checkpoint.json").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.contract("P2")
+def test_a_second_prepare_repeats_the_answer_and_writes_nothing(used: Disk) -> None:
+    files = FaultyFiles()
+    store = used.store(files)
+
+    def never(wanted: Claim, held: list[PreparedClaim]) -> PreparedClaim:
+        raise AssertionError("judged again")
+
+    assert store.known("uid-old") == store.prepare(OLD, never) == decided(OLD, [])
+    assert files.changes == []
+
+
+@pytest.mark.contract("P18")
+@pytest.mark.contract("N7")
+@pytest.mark.parametrize("moment", Moment)
+@pytest.mark.parametrize("step", STEPS)
+def test_a_power_cut_while_preparing_leaves_all_of_the_claim_or_nothing(used: Disk, step: int, moment: Moment) -> None:
+    files = FaultyFiles()
+    store = used.store(files)
+    files.fail(step, PowerCut(), moment)
+    try:
+        store.prepare(NEW, decided)
+    except PowerCut:
+        used.store().open()
+        assert used.is_clean("old") or used.is_clean("old", "new")
+    else:
+        assert step > len(files.changes)
+    after = used.store()
+    assert after.prepare(NEW, decided) == decided(NEW, [])
+    assert used.is_clean("old", "new")
+    after.unprepare("uid-new")
+    assert used.is_clean("old")
+
+
+@pytest.mark.contract("P18")
+@pytest.mark.parametrize("step", STEPS)
+def test_after_a_power_cut_unprepare_alone_cleans_up(used: Disk, step: int) -> None:
+    files = FaultyFiles()
+    files.fail(step, PowerCut())
+    try:
+        used.store(files).prepare(NEW, decided)
+    except PowerCut:
+        used.store().unprepare("uid-new")
+        assert used.checkpointed == used.specified == {"old"}
+
+
+@pytest.mark.contract("P18")
+@pytest.mark.parametrize("moment", Moment)
+@pytest.mark.parametrize("step", STEPS)
+def test_a_power_cut_while_unpreparing_is_made_good_by_the_next_call(used: Disk, step: int, moment: Moment) -> None:
+    files = FaultyFiles()
+    files.fail(step, PowerCut(), moment)
+    try:
+        used.store(files).unprepare("uid-old")
+    except PowerCut:
+        used.store().open()
+        assert used.is_clean("old") or used.is_clean()
+    used.store().unprepare("uid-old")
+    assert used.is_clean()
+
+
+@pytest.mark.contract("P22")
+@pytest.mark.contract("P3")
+@pytest.mark.parametrize("number", DISK_ERRORS)
+@pytest.mark.parametrize("step", STEPS)
+def test_a_disk_error_while_preparing_is_told_and_the_retry_succeeds(used: Disk, step: int, number: int) -> None:
+    files = FaultyFiles()
+    store = used.store(files)
+    files.fail(step, disk_error(number), Moment.HALF)
+    try:
+        store.prepare(NEW, decided)
+    except OSError as err:
+        assert err.errno == number
+        assert used.is_clean("old") or used.is_clean("old", "new")
+    assert store.prepare(NEW, decided) == decided(NEW, [])
+    assert used.is_clean("old", "new")
+
+
+@pytest.mark.contract("P22")
+@pytest.mark.parametrize("number", DISK_ERRORS)
+@pytest.mark.parametrize("step", STEPS)
+def test_a_disk_that_stays_broken_prepares_nothing(used: Disk, step: int, number: int) -> None:
+    files = FaultyFiles()
+    store = used.store(files)
+    files.fail(step, disk_error(number), times=None)
+    try:
+        store.prepare(NEW, decided)
+    except OSError:
+        files.heal()
+        assert "new" not in used.checkpointed or used.specified == {"old", "new"}
+        used.store().open()
+        assert used.is_clean("old") or used.is_clean("old", "new")
+
+
+@pytest.mark.contract("N5")
+@pytest.mark.parametrize("step", STEPS)
+def test_a_disk_error_while_unpreparing_is_told_and_a_later_call_succeeds(used: Disk, step: int) -> None:
+    files = FaultyFiles()
+    store = used.store(files)
+    files.fail(step, disk_error(DISK_ERRORS[0]))
+    try:
+        store.unprepare("uid-old")
+    except OSError:
+        assert "old" in used.specified
+    files.heal()
+    store.unprepare("uid-old")
+    assert used.is_clean()
+
+
+@pytest.mark.contract("N1")
+@pytest.mark.contract("N2")
+@pytest.mark.contract("N3")
+def test_unprepare_is_success_for_the_known_the_unknown_and_the_forgotten(used: Disk) -> None:
+    store = used.store()
+    assert store.unprepare("uid-old") == decided(OLD, [])
+    assert store.unprepare("uid-old") is None
+    assert store.unprepare("uid-never-seen") is None
+    assert used.is_clean()
+
+
+@pytest.mark.contract("N6")
+@pytest.mark.contract("P2")
+def test_another_process_answers_and_unprepares_what_the_first_prepared(used: Disk) -> None:
+    other = used.store()
+    assert other.open().claims == {"uid-old": decided(OLD, [])}
+    assert other.known("uid-old") == decided(OLD, [])
+    other.unprepare("uid-old")
+    assert used.store().known("uid-old") is None
+
+
+@pytest.mark.contract("N8")
+@pytest.mark.contract("P13")
+def test_a_device_is_not_handed_on_before_it_is_given_back(used: Disk) -> None:
+    heir = claim(0, "heir")
+    with pytest.raises(ClaimError, match="held by claim ml/old"):
+        used.store().prepare(heir, decided)
+    assert used.is_clean("old")
+    used.store().unprepare("uid-old")
+    used.store().prepare(heir, decided)
+    assert used.is_clean("heir")
+
+
+def test_a_refused_claim_leaves_no_trace(used: Disk) -> None:
+    files = FaultyFiles()
+    with pytest.raises(ClaimError):
+        used.store(files).prepare(claim(99), decided)
+    assert files.changes == []
+
+
+# Reboot and repair.
+
+
+@pytest.mark.contract("P19")
+@pytest.mark.parametrize("wiped", [True, False])
+def test_after_a_reboot_nothing_is_prepared_and_prepare_begins_anew(used: Disk, wiped: bool) -> None:
+    if wiped:
+        for name in os.listdir(used.cdi_root):
+            os.unlink(used.cdi_root / name)
+    store = used.store(boot_id="boot-2")
+    assert store.open().claims == {}
+    assert used.is_clean()
+    assert store.known("uid-old") is None
+    store.prepare(OLD, decided)
+    assert used.is_clean("old")
+
+
+@pytest.mark.contract("P19")
+@pytest.mark.parametrize("moment", Moment)
+@pytest.mark.parametrize("step", STEPS)
+def test_a_power_cut_while_opening_after_a_reboot_changes_nothing(used: Disk, step: int, moment: Moment) -> None:
+    files = FaultyFiles()
+    files.fail(step, PowerCut(), moment)
+    try:
+        used.store(files, "boot-2").open()
+    except PowerCut:
+        assert used.store(boot_id="boot-2").open().claims == {}
+    assert used.is_clean()
+
+
+@pytest.mark.contract("P19")
+@pytest.mark.parametrize(
+    "harm", [lambda path: path.unlink(), lambda path: path.write_text("{"), lambda path: path.write_text("")]
+)
+def test_a_cdi_file_that_was_removed_or_altered_is_written_again(used: Disk, harm: Callable[[Path], None]) -> None:
+    path = used.cdi_root / "k8s.neuron.aws.com-claim_uid-old.json"
+    before = path.read_bytes()
+    harm(path)
+    assert used.store().repair() == [OLD.ref]
+    assert path.read_bytes() == before
+    assert used.store().repair() == []
+    harm(path)
+    used.store().known("uid-old")
+    assert path.read_bytes() == before
+
+
+def test_the_cdi_folder_itself_comes_back(used: Disk) -> None:
+    for name in os.listdir(used.cdi_root):
+        os.unlink(used.cdi_root / name)
+    used.cdi_root.rmdir()
+    assert used.store().repair() == [OLD.ref]
+    assert used.is_clean("old")
+
+
+@pytest.mark.contract("C5")
+def test_opening_removes_our_orphans_and_nobody_else_s_files(used: Disk) -> None:
+    orphan = decided(claim(9), [])
+    (used.cdi_root / cdi.file_name("uid-job-9")).write_bytes(cdi.encode(cdi.spec(orphan)))
+    strangers = {"k8s.gpu.nvidia.com-claim_1.json", "neuron.yaml", "k8s.neuron.aws.com-claim_1.yaml"}
+    for name in strangers:
+        (used.cdi_root / name).write_text("{}")
+    used.store().open()
+    assert set(os.listdir(used.cdi_root)) == strangers | {"k8s.neuron.aws.com-claim_uid-old.json"}
+
+
+# In place of the driver before us.
+
+
+def adopted(wanted: Claim) -> PreparedClaim:
+    return PreparedClaim(wanted.ref, decided(wanted, []).devices, adopted=True)
+
+
+@pytest.mark.contract("C5")
+def test_files_of_the_driver_before_us_stay_until_their_claims_are_unprepared(disk: Disk) -> None:
+    disk.cdi_root.mkdir(parents=True)
+    running, gone = (disk.cdi_root / cdi.file_name(uid) for uid in ("uid-old", "uid-gone"))
+    for path in (running, gone):
+        path.write_text('{"cdiVersion": "0.6.0", "kind": "k8s.neuron.aws.com/claim", "devices": []}')
+    store = disk.store()
+    store.open()
+    assert running.exists()
+    assert store.needs_inventory()
+    store.adopt({"uid-old": adopted(OLD)})
+    assert (running.exists(), gone.exists()) == (True, False)
+    disk.store().open()
+    assert running.exists()
+    with pytest.raises(ClaimError, match="held by claim ml/old"):
+        store.prepare(claim(0, "heir"), decided)
+    store.unprepare("uid-old")
+    assert not running.exists()
+    store.prepare(claim(0, "heir"), decided)
+
+
+def test_an_adopted_claim_becomes_ours_when_the_kubelet_asks_for_it(disk: Disk) -> None:
+    store = disk.store()
+    store.open()
+    store.adopt({"uid-old": adopted(OLD)})
+    assert store.known("uid-old") is None
+    assert store.prepare(OLD, decided) == decided(OLD, [])
+    assert disk.is_clean("old")
+
+
+def test_taking_the_inventory_twice_does_not_undo_what_was_prepared(used: Disk) -> None:
+    assert used.store().adopt({"uid-old": adopted(OLD)}).claims["uid-old"] == decided(OLD, [])
+
+
+# A damaged checkpoint.
+
+
+@pytest.mark.contract("P20")
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda path: path.write_bytes(path.read_bytes()[:-40]),
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_bytes(path.read_bytes().replace(b"uid-old", b"uid-odd")),
+        lambda path: path.write_bytes(b'{"version":"v9"}'),
+        lambda path: path.unlink(),
+    ],
+)
+def test_a_damaged_or_missing_checkpoint_is_never_taken_for_an_empty_one(
+    used: Disk, harm: Callable[[Path], None]
+) -> None:
+    path = used.folder / "checkpoint.json"
+    harm(path)
+    damaged = path.read_bytes() if path.exists() else None
+    store = used.store()
+    for attempt in (store.open, store.read, lambda: store.known("uid-old"), lambda: store.unprepare("uid-old")):
+        with pytest.raises(CheckpointDamaged):
+            attempt()
+    assert used.specified == {"old"}
+    if damaged is not None:
+        assert (used.folder / "checkpoint.json.damaged").read_bytes() == damaged
+
+
+# Transactions.
+
+
+class Api:
+    """Claims to fetch; counts, and may be slow or away."""
+
+    def __init__(self, *claims: Claim) -> None:
+        self.claims = {c.ref.uid: c for c in claims}
+        self.gets: list[str] = []
+        self.answers = asyncio.Event()
+        self.answers.set()
+        self.error: Exception | None = None
+
+    async def fetch(self, ref: ClaimRef) -> Claim:
+        self.gets.append(ref.uid)
+        await self.answers.wait()
+        if self.error is not None:
+            raise self.error
+        if ref.uid not in self.claims:
+            raise NotFound(f"claim {ref} does not exist", status=404)
+        return self.claims[ref.uid]
+
+
+async def transactions(disk: Disk, api: Api, files: Files | None = None) -> Transactions:
+    made = Transactions(disk.store(files), api.fetch, decided)
+    await made.open()
+    return made
+
+
+async def test_a_claim_goes_through_its_life(disk: Disk) -> None:
+    api = Api(NEW)
+    made = await transactions(disk, api)
+    changes: list[int] = []
+    made.on_change = lambda: changes.append(len(made.claims))
+    assert await made.prepare(NEW.ref) == decided(NEW, [])
+    assert disk.is_clean("new")
+    await made.unprepare(NEW.ref)
+    assert disk.is_clean()
+    assert changes == [1, 0]
+
+
+@pytest.mark.contract("P2")
+@pytest.mark.contract("N4")
+async def test_what_is_prepared_needs_no_api_server_any_more(disk: Disk) -> None:
+    api = Api(NEW)
+    made = await transactions(disk, api)
+    await made.prepare(NEW.ref)
+    api.error = Unavailable("away")
+    assert await made.prepare(NEW.ref) == decided(NEW, [])
+    await made.unprepare(NEW.ref)
+    assert api.gets == ["uid-new"]
+    assert disk.is_clean()
+
+
+@pytest.mark.contract("P5")
+async def test_a_claim_that_is_not_prepared_is_read_each_time(disk: Disk) -> None:
+    api = Api()
+    made = await transactions(disk, api)
+    for _ in range(2):
+        with pytest.raises(NotFound):
+            await made.prepare(NEW.ref)
+    assert api.gets == ["uid-new", "uid-new"]
+
+
+@pytest.mark.contract("P17")
+async def test_many_calls_for_one_claim_do_its_work_once(disk: Disk) -> None:
+    api = Api(NEW)
+    made = await transactions(disk, api)
+    answers = await asyncio.gather(*(made.prepare(NEW.ref) for _ in range(50)))
+    assert set(map(repr, answers)) == {repr(decided(NEW, []))}
+    assert api.gets == ["uid-new"]
+
+
+@pytest.mark.contract("P17")
+async def test_calls_for_many_claims_at_once_do_not_mix(disk: Disk) -> None:
+    claims = [claim(number) for number in range(16)]
+    made = await transactions(disk, Api(*claims))
+    answers = await asyncio.gather(*(made.prepare(c.ref) for c in claims))
+    assert [a.devices[0].device_ids for a in answers] == [(number,) for number in range(16)]
+    assert disk.is_clean(*(c.ref.name for c in claims))
+    assert made.claims == disk.store().read().claims
+    await asyncio.gather(*(made.unprepare(c.ref) for c in claims))
+    assert disk.is_clean()
+
+
+@pytest.mark.contract("P13")
+async def test_of_two_claims_for_one_device_exactly_one_gets_it(disk: Disk) -> None:
+    rivals = [claim(3, name) for name in ("one", "two", "three")]
+    made = await transactions(disk, Api(*rivals))
+    answers = await asyncio.gather(*(made.prepare(c.ref) for c in rivals), return_exceptions=True)
+    assert sum(isinstance(answer, ClaimError) for answer in answers) == 2
+    assert len(disk.checkpointed) == 1
+
+
+@pytest.mark.contract("P17")
+async def test_two_processes_on_one_folder_keep_both_their_claims(disk: Disk) -> None:
+    claims = [claim(number) for number in range(12)]
+    api = Api(*claims)
+    one, other = await transactions(disk, api), await transactions(disk, api)
+    await asyncio.gather(*((one if i % 2 else other).prepare(c.ref) for i, c in enumerate(claims)))
+    assert disk.is_clean(*(c.ref.name for c in claims))
+    await asyncio.gather(*((other if i % 2 else one).unprepare(c.ref) for i, c in enumerate(claims[:6])))
+    assert disk.is_clean(*(c.ref.name for c in claims[6:]))
+    await asyncio.gather(one.repair(), other.repair())
+    assert one.claims == other.claims == disk.store().read().claims
+
+
+@pytest.mark.contract("P16")
+async def test_a_caller_that_gives_up_does_not_stop_the_work_and_its_retry_joins_it(disk: Disk) -> None:
+    api = Api(NEW)
+    made = await transactions(disk, api)
+    api.answers.clear()
+    first = asyncio.create_task(made.prepare(NEW.ref))
+    while not api.gets:
+        await asyncio.sleep(0)
+        await asyncio.sleep(0.001)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    retry = asyncio.create_task(made.prepare(NEW.ref))
+    await asyncio.sleep(0)
+    api.answers.set()
+    assert await retry == decided(NEW, [])
+    assert api.gets == ["uid-new"]
+    assert disk.is_clean("new")
+
+
+@pytest.mark.contract("P16")
+async def test_work_whose_caller_left_for_good_ends_with_the_claim_prepared(disk: Disk) -> None:
+    api = Api(NEW)
+    made = await transactions(disk, api)
+    api.answers.clear()
+    call = asyncio.create_task(made.prepare(NEW.ref))
+    while not api.gets:
+        await asyncio.sleep(0.001)
+    call.cancel()
+    api.answers.set()
+    await made.finish(5)
+    assert disk.is_clean("new")
+
+
+@pytest.mark.contract("P3")
+@pytest.mark.contract("P22")
+async def test_a_full_disk_is_told_and_the_retry_succeeds(disk: Disk) -> None:
+    files = FaultyFiles()
+    made = await transactions(disk, Api(NEW), files)
+    files.fail(1, disk_error(DISK_ERRORS[0]), times=None)
+    with pytest.raises(OSError, match="No space left on device"):
+        await made.prepare(NEW.ref)
+    assert made.claims == {}
+    files.heal()
+    await made.prepare(NEW.ref)
+    assert disk.is_clean("new")
+
+
+async def test_a_lock_that_another_process_keeps_is_told(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("neuron_dra.node.transaction.LOCK_TIMEOUT_S", 0.05)
+    made = await transactions(disk, Api(NEW))
+    with locked(disk.folder / "serialize.lock", timeout_s=1):
+        with pytest.raises(TimeoutError, match="locked by another process"):
+            await made.prepare(NEW.ref)
+    await made.prepare(NEW.ref)
+
+
+async def test_finishing_waits_no_longer_than_it_was_told_and_leaves_no_task(disk: Disk) -> None:
+    api = Api(NEW)
+    made = await transactions(disk, api)
+    api.answers.clear()
+    call = asyncio.create_task(made.prepare(NEW.ref))
+    while not api.gets:
+        await asyncio.sleep(0.001)
+    started = time.monotonic()
+    await made.finish(0.05)
+    assert time.monotonic() - started < 1
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("prepare")] == []
+    assert disk.store().open().claims == {}
+
+
+@pytest.mark.contract("P20")
+async def test_with_a_damaged_checkpoint_every_call_is_refused_for_now(used: Disk) -> None:
+    (used.folder / "checkpoint.json").write_text("{")
+    told: list[str] = []
+    made = Transactions(used.store(), Api(NEW).fetch, decided)
+    made.on_damage = lambda: told.append("damage")
+    await made.open()
+    for call in (made.prepare(NEW.ref), made.prepare(OLD.ref), made.unprepare(OLD.ref)):
+        with pytest.raises(ClaimError, match="checkpoint was damaged and is being rebuilt") as caught:
+            await call
+        assert caught.value.retryable
+    assert told == ["damage"]
+    assert used.specified == {"old"}
+
+
+@pytest.mark.contract("P20")
+async def test_damage_that_appears_while_running_is_noticed_at_the_next_call(used: Disk) -> None:
+    made = await transactions(used, Api(NEW))
+    (used.folder / "checkpoint.json").write_text("{")
+    with pytest.raises(ClaimError, match="being rebuilt"):
+        await made.prepare(NEW.ref)
+    assert await made.repair() == []
+    assert made.claims == {"uid-old": decided(OLD, [])}, "what was prepared stays published and held"

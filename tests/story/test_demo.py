@@ -1,0 +1,41 @@
+"""The demo, whole: real plugins as processes, scripted kubelets, and what it prints."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from neuron_dra.demo import main
+from neuron_dra.demo.view import WIDTH, View, ranges
+
+
+def test_the_demo_tells_its_story_from_the_first_node_to_the_fifth_pod() -> None:
+    out = io.StringIO()
+    assert main.run(keep=False, view=View(Console(file=out, width=WIDTH, highlight=False))) == 0
+    text = out.getvalue()
+    lines = text.splitlines()
+    assert len(lines) <= 62
+    assert max(map(len, lines)) <= WIDTH
+    assert not any(line.endswith(" ") for line in lines)
+    pods = {words[1]: words[2:] for line in lines if len(words := line.split()) > 3 and words[0].endswith(".yaml")}
+    assert pods["pod0"] == ["trn2-a", "0-3"]
+    assert pods["row-1"] == ["trn2-a", "4-7"]
+    assert pods["driver-2-26"] == ["trn2-b", "0-7"]
+    assert pods["neuron-inference-worker"] == ["trn2-b", "8-11", "+", "4", "EFA"]
+    assert pods["vllm-0"] == ["us-0", "0-15", "mode", "1,", "node", "0"]
+    assert pods["lnc-1"] == ["trn2-a", "0-15", "LNC", "1"]
+    assert "/dev/neuron0 /dev/neuron1 /dev/neuron2 /dev/neuron3" in text
+    assert "0/7 nodes are available: 7 cannot allocate all claims." in text
+    assert "request neurons wants 17 devices: 16 match" in text
+    words = " ".join(text.split())
+    assert "error applying config: LNC value is not configurable for instance type trn1.2xlarge" in words
+    assert "2  2  2  2              4  4  4  4" in text
+    assert "pod4   Running" in text
+
+
+def test_numbers_are_written_as_people_write_them() -> None:
+    assert ranges([]) == ""
+    assert ranges([3]) == "3"
+    assert ranges([4, 5]) == "4 5"
+    assert ranges([15, 0, 1, 2, 3, 9]) == "0-3 9 15"

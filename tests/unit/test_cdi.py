@@ -1,0 +1,168 @@
+"""CDI specs: valid by the rules of the specification, unmistakable, and readable again."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from neuron_dra.core import cdi
+from neuron_dra.core.claims import ClaimRef, PreparedClaim, PreparedDevice
+
+VENDOR = re.compile(r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
+CLASS = re.compile(r"[A-Za-z]([A-Za-z0-9_-]*[A-Za-z0-9])?")  # without dots: those need 0.6.0 and newer readers
+DEVICE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
+ENV = re.compile(r"[^=]+=.*", re.DOTALL)
+
+
+def check_node(node: dict[str, Any]) -> None:
+    assert set(node) <= {"path", "hostPath", "type", "major", "minor", "fileMode", "permissions", "uid", "gid"}
+    assert node["path"].startswith("/")
+    assert node.get("hostPath", "/").startswith("/")
+
+
+def check_mount(mount: dict[str, Any]) -> None:
+    assert set(mount) <= {"hostPath", "containerPath", "options", "type"}
+    assert mount["hostPath"].startswith("/")
+    assert mount["containerPath"].startswith("/")
+
+
+def check_edits(edits: dict[str, Any]) -> None:
+    assert set(edits) <= {"env", "deviceNodes", "mounts"}
+    assert any(edits.values()), "empty edits are refused by the runtime"
+    assert all(ENV.fullmatch(variable) for variable in edits.get("env", []))
+    for node in edits.get("deviceNodes", []):
+        check_node(node)
+    for mount in edits.get("mounts", []):
+        check_mount(mount)
+
+
+def check_spec(document: dict[str, Any]) -> None:
+    """The rules of CDI 1.1.0, SPEC.md and pkg/parser: an unknown field makes a runtime refuse the file."""
+    assert set(document) <= {"cdiVersion", "kind", "annotations", "devices", "containerEdits"}
+    vendor, _, kind = document["kind"].partition("/")
+    assert VENDOR.fullmatch(vendor)
+    assert CLASS.fullmatch(kind)
+    assert document["devices"]
+    assert all(isinstance(value, str) for value in document.get("annotations", {}).values())
+    names = [device["name"] for device in document["devices"]]
+    assert len(set(names)) == len(names)
+    needed = (0, 6, 0) if document.get("annotations") else (0, 3, 0)
+    for device in document["devices"]:
+        assert set(device) == {"name", "containerEdits"}
+        assert DEVICE.fullmatch(device["name"])
+        check_edits(device["containerEdits"])
+        if any("hostPath" in node for node in device["containerEdits"].get("deviceNodes", [])):
+            needed = max(needed, (0, 5, 0))
+        if device["name"][0].isdigit():
+            needed = max(needed, (0, 5, 0))
+    assert tuple(map(int, document["cdiVersion"].split("."))) == needed, "the lowest version that has what is used"
+
+
+_uids = st.uuids().map(str)
+_labels = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", fullmatch=True)
+_files = st.sampled_from([cdi.DeviceFiles(), cdi.DeviceFiles("/srv/node/dev"), cdi.DeviceFiles("/srv/node/dev", True)])
+
+
+@st.composite
+def prepared_claims(draw: st.DrawFn) -> PreparedClaim:
+    ref = ClaimRef(draw(_labels), draw(_labels), draw(_uids))
+    names = draw(st.lists(st.tuples(_labels, st.none() | _uids), min_size=1, max_size=5, unique_by=lambda pair: pair))
+    files, env = draw(_files), draw(st.sampled_from([(), ("NEURON_LOGICAL_NC_CONFIG=1",), ("A=", "B=x=y")]))
+    return PreparedClaim(
+        ref,
+        tuple(
+            PreparedDevice(
+                request="r",
+                pool="p",
+                device=name,
+                device_ids=(index,),
+                cdi_ids=(cdi.device_id(ref.uid, name, share),),
+                edits=cdi.container_edits([index], env, files),
+                share_id=share,
+            )
+            for index, (name, share) in enumerate(names)
+        ),
+    )
+
+
+@pytest.mark.contract("C1")
+@pytest.mark.contract("C4")
+@given(prepared_claims())
+def test_every_spec_obeys_the_specification(claim: PreparedClaim) -> None:
+    check_spec(json.loads(cdi.encode(cdi.spec(claim))))
+
+
+@pytest.mark.contract("C3")
+@given(st.lists(prepared_claims(), min_size=2, max_size=4, unique_by=lambda claim: claim.ref.uid))
+def test_no_qualified_name_is_in_two_files(claims: list[PreparedClaim]) -> None:
+    names = [f"{cdi.KIND}={device['name']}" for claim in claims for device in cdi.spec(claim)["devices"]]
+    assert len(set(names)) == len(names)
+    assert len({cdi.file_name(claim.ref.uid) for claim in claims}) == len(claims)
+
+
+@given(prepared_claims())
+def test_the_ids_told_to_the_kubelet_are_those_in_the_file(claim: PreparedClaim) -> None:
+    in_file = {f"{cdi.KIND}={device['name']}" for device in cdi.spec(claim)["devices"]}
+    assert {cdi_id for device in claim.devices for cdi_id in device.cdi_ids} == in_file
+
+
+@given(prepared_claims())
+def test_a_file_tells_which_claim_it_was_written_for(claim: PreparedClaim) -> None:
+    document = json.loads(cdi.encode(cdi.spec(claim)))
+    assert cdi.annotated_ref(document) == (claim.ref.namespace, claim.ref.name, claim.ref.uid)
+    assert cdi.claim_uid_of(cdi.file_name(claim.ref.uid)) == claim.ref.uid
+
+
+def test_the_file_is_named_as_the_kubelet_s_drivers_name_theirs() -> None:
+    assert cdi.file_name("1-2") == "k8s.neuron.aws.com-claim_1-2.json"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "k8s.gpu.nvidia.com-claim_1.json",
+        "neuron.json",
+        ".k8s.neuron.aws.com-claim_1.json.7.tmp",
+        "k8s.neuron.aws.com-claim_1.yaml",
+    ],
+)
+def test_files_of_others_are_nobody_s_claim_of_ours(name: str) -> None:
+    assert cdi.claim_uid_of(name) is None
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        None,
+        [],
+        {},
+        {"annotations": []},
+        {"annotations": {cdi.NAMESPACE: "ml", cdi.NAME: "job"}},
+        {"annotations": {cdi.NAMESPACE: "", cdi.NAME: "job", cdi.UID: "1"}},
+    ],
+)
+def test_a_file_that_names_no_claim_is_not_guessed_at(document: object) -> None:
+    assert cdi.annotated_ref(document) is None
+
+
+def test_devices_of_a_simulated_host_are_taken_from_its_folder() -> None:
+    nodes = cdi.container_edits([3, 1], (), cdi.DeviceFiles("/srv/dev"))
+    assert nodes == {
+        "deviceNodes": [
+            {"path": "/dev/neuron1", "hostPath": "/srv/dev/neuron1"},
+            {"path": "/dev/neuron3", "hostPath": "/srv/dev/neuron3"},
+        ]
+    }
+    plain = cdi.container_edits([1], (), cdi.DeviceFiles("/srv/dev", mounted=True))
+    assert plain["mounts"][0]["hostPath"] == "/srv/dev/neuron1"
+    assert "deviceNodes" not in plain
+
+
+def test_equal_specs_are_equal_bytes() -> None:
+    claim = PreparedClaim(ClaimRef("ml", "job", "1"), ())
+    assert cdi.encode(cdi.spec(claim)) == cdi.encode(cdi.spec(claim))

@@ -1,0 +1,176 @@
+"""The checkpoint's bytes: whole and equal, or known to be damaged; nothing of a newer release is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from neuron_dra.core import checkpoint as checkpoints
+from neuron_dra.core.checkpoint import Checkpoint
+from neuron_dra.core.claims import ClaimRef, PreparedClaim, PreparedDevice
+from neuron_dra.errors import CheckpointDamaged
+
+_words = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | _words, lambda inner: st.lists(inner, max_size=2), max_leaves=4
+)
+_newer = st.dictionaries(st.sampled_from(["tags", "later", "ünknown"]), _json, max_size=2)
+
+
+@st.composite
+def _devices(draw: st.DrawFn) -> PreparedDevice:
+    return PreparedDevice(
+        request=draw(_words),
+        pool=draw(_words),
+        device=draw(_words),
+        device_ids=tuple(draw(st.lists(st.integers(0, 31), max_size=3))),
+        cdi_ids=tuple(draw(st.lists(_words, max_size=2))),
+        edits=draw(st.dictionaries(_words, _json, max_size=2)),
+        admin_access=draw(st.booleans()),
+        share_id=draw(st.none() | st.uuids().map(str)),
+        extra=draw(_newer) or None,
+    )
+
+
+@st.composite
+def _claims(draw: st.DrawFn) -> PreparedClaim:
+    return PreparedClaim(
+        ClaimRef(draw(_words), draw(_words), draw(_words)),
+        tuple(draw(st.lists(_devices(), max_size=2))),
+        prepared_at=draw(_words),
+        pod=draw(_words),
+        adopted=draw(st.booleans()),
+        extra=draw(_newer) or None,
+    )
+
+
+_checkpoints = st.builds(
+    lambda boot_id, claims, extra: Checkpoint(boot_id, {claim.ref.uid: claim for claim in claims}, extra),
+    _words,
+    st.lists(_claims(), max_size=3, unique_by=lambda claim: claim.ref.uid),
+    _newer,
+)
+
+
+def some() -> Checkpoint:
+    claims = [
+        PreparedClaim(
+            ClaimRef("ml", f"job-{i}", f"uid-{i}"),
+            (PreparedDevice("r", "node-a", f"neuron-device-{i}", (i,), (f"id-{i}",), {"env": ["A=é"]}),),
+            prepared_at="2026-03-21T11:43:02+00:00",
+            pod=f"job-{i}",
+        )
+        for i in range(2)
+    ]
+    return Checkpoint("boot-1", {claim.ref.uid: claim for claim in claims}, {"inventoryTaken": True})
+
+
+@given(_checkpoints)
+def test_what_is_written_is_read(checkpoint: Checkpoint) -> None:
+    assert checkpoints.decode(checkpoints.encode(checkpoint)) == checkpoint
+
+
+@given(_checkpoints)
+def test_equal_checkpoints_are_equal_bytes_in_any_order(checkpoint: Checkpoint) -> None:
+    turned = replace(checkpoint, claims=dict(reversed(list(checkpoint.claims.items()))))
+    assert checkpoints.encode(turned) == checkpoints.encode(checkpoint)
+
+
+@pytest.mark.contract("P20")
+def test_every_flipped_bit_is_noticed_or_harmless() -> None:
+    whole, raw = some(), checkpoints.encode(some())
+    for position in range(len(raw)):
+        for bit in range(8):
+            damaged = raw[:position] + bytes([raw[position] ^ (1 << bit)]) + raw[position + 1 :]
+            with contextlib.suppress(CheckpointDamaged):
+                assert checkpoints.decode(damaged) == whole, f"byte {position}, bit {bit}"
+
+
+@pytest.mark.contract("P20")
+def test_every_truncation_is_noticed_or_harmless() -> None:
+    whole, raw = some(), checkpoints.encode(some())
+    noticed = 0
+    for length in range(len(raw)):
+        try:
+            assert checkpoints.decode(raw[:length]) == whole
+        except CheckpointDamaged:
+            noticed += 1
+    assert noticed == len(raw) - 1  # all but the one that lacks the last newline
+
+
+@pytest.mark.contract("P20")
+@given(st.binary(max_size=64))
+@example(b"[" * 100_000)
+@example(b'{"version":"v1"}')
+@example(b"\x00" * 4096)
+def test_other_bytes_are_damage_and_nothing_worse(raw: bytes) -> None:
+    with pytest.raises(CheckpointDamaged):
+        checkpoints.decode(raw)
+
+
+def sealed(body: dict[str, Any]) -> bytes:
+    """The bytes that a program with the same checksum would write."""
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    return json.dumps({**body, "checksum": hashlib.sha256(text.encode()).hexdigest()}).encode()
+
+
+def body_of(checkpoint: Checkpoint) -> dict[str, Any]:
+    body: dict[str, Any] = json.loads(checkpoints.encode(checkpoint))
+    del body["checksum"]
+    return body
+
+
+@pytest.mark.contract("O7")
+def test_fields_of_a_newer_release_survive_a_write_of_this_one() -> None:
+    body = body_of(some())
+    body["tags"] = {"workloadId": "llm"}
+    body["claims"]["uid-0"]["workload"] = "llm"
+    body["claims"]["uid-0"]["devices"][0]["network"] = {"data": [1]}
+    read = checkpoints.decode(sealed(body))
+    written = body_of(read.with_claim(replace(read.claims["uid-1"], pod="other")))
+    written["claims"]["uid-1"]["pod"] = "job-1"
+    assert written == body
+
+
+@pytest.mark.contract("P20")
+def test_another_version_is_told_by_name() -> None:
+    with pytest.raises(CheckpointDamaged, match="version 'v2' is not known to this release"):
+        checkpoints.decode(sealed({**body_of(some()), "version": "v2"}))
+
+
+@pytest.mark.contract("P20")
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"bootId": None},
+        {"claims": []},
+        {"claims": {"uid-0": []}},
+        {"claims": {"uid-0": {"namespace": "ml", "name": "job"}}},
+        {"claims": {"uid-0": {"namespace": 1, "name": "job", "preparedAt": "", "devices": []}}},
+        {"claims": {"uid-0": {"namespace": "ml", "name": "job", "preparedAt": "", "devices": [{"request": "r"}]}}},
+        {"claims": {"uid-0": {"namespace": "ml", "name": "job", "preparedAt": "", "devices": 7}}},
+    ],
+)
+def test_a_sealed_file_of_the_wrong_shape_is_damage(change: dict[str, Any]) -> None:
+    with pytest.raises(CheckpointDamaged):
+        checkpoints.decode(sealed({**body_of(some()), **change}))
+
+
+def test_administrators_hold_nothing_and_keep_their_devices_published() -> None:
+    device = replace(some().claims["uid-0"].devices[0], admin_access=True)
+    checkpoint = Checkpoint("b", {"uid-0": replace(some().claims["uid-0"], devices=(device,))})
+    assert checkpoint.held_device_ids == {}
+    assert checkpoint.held_devices == {"neuron-device-0"}
+
+
+@given(_checkpoints, _claims())
+def test_adding_and_removing_a_claim_leaves_the_others(checkpoint: Checkpoint, claim: PreparedClaim) -> None:
+    without = checkpoint.without([claim.ref.uid])
+    assert without.with_claim(claim).without([claim.ref.uid]) == without

@@ -1,0 +1,388 @@
+"""What a claim gets on a node: devices, environment, and sentences for what it cannot have."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from neuron_dra.api import claims as wire
+from neuron_dra.core import catalogue, cdi, topology
+from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim, Reservation, decide
+from neuron_dra.core.config import Entry, NeuronSettings, Source, UltraServerSettings
+from neuron_dra.core.facts import DeviceFacts, NodeFacts, NodeLabels, UltraServerFacts, Unread
+from neuron_dra.core.topology import Node
+from neuron_dra.errors import ClaimError
+
+NODE_NAME = "node-a"
+TRN3 = next(known.name for known in catalogue.all_types() if known.platform is catalogue.Platform.PDS)
+
+
+def node_of(instance_type: str, ultraserver: UltraServerFacts | None = None, gone: tuple[int, ...] = ()) -> Node:
+    """A healthy node; the files of the devices in `gone` are missing in /dev."""
+    spec = catalogue.lookup(instance_type)
+    assert spec is not None
+    devices = tuple(
+        DeviceFacts(i, spec.cores_per_device, spec.links[i] if spec.links else (), (243, i), i not in gone)
+        for i in range(spec.device_count)
+    )
+    facts = NodeFacts(instance_type, "2.30.2.0", devices, ultraserver or UltraServerFacts())
+    return topology.build(facts, NodeLabels())
+
+
+TRN2 = node_of("trn2.48xlarge")
+TRN1_SMALL = node_of("trn1.2xlarge")
+
+
+def ref(name: str = "job") -> ClaimRef:
+    return ClaimRef("ml", name, f"uid-{name}")
+
+
+def device(number: int | str, request: str = "req", **more: Any) -> AllocatedDevice:
+    name = f"neuron-device-{number}" if isinstance(number, int) else number
+    return AllocatedDevice(request, more.pop("pool", NODE_NAME), name, **more)
+
+
+def claim(*devices: AllocatedDevice, name: str = "job", configs: tuple[Entry, ...] = ()) -> Claim:
+    return Claim(ref(name), devices, configs)
+
+
+def lnc(value: Any, *requests: str) -> Entry:
+    return Entry(Source.CLAIM, requests, NeuronSettings(value))
+
+
+def group(nodes: Any, workload: str | None = None, uid: str | None = None) -> Entry:
+    return Entry(Source.CLAIM, (), UltraServerSettings(nodes, workload, uid))
+
+
+def decided(
+    wanted: Claim,
+    node: Node = TRN2,
+    held: tuple[PreparedClaim, ...] = (),
+    reservation: Reservation | None = None,
+) -> PreparedClaim:
+    return decide(
+        wanted, node_name=NODE_NAME, node=node, held=held, device_files=cdi.DeviceFiles(), reservation=reservation
+    )
+
+
+def refusal(*args: Any, retryable: bool, **more: Any) -> str:
+    with pytest.raises(ClaimError) as caught:
+        decided(*args, **more)
+    assert caught.value.retryable is retryable
+    return str(caught.value)
+
+
+@pytest.mark.contract("P1")
+def test_each_allocated_device_is_prepared_with_its_own_cdi_device() -> None:
+    prepared = decided(claim(device(3), device(7)))
+    assert [d.device for d in prepared.devices] == ["neuron-device-3", "neuron-device-7"]
+    assert [d.pool for d in prepared.devices] == [NODE_NAME, NODE_NAME]
+    assert [d.cdi_ids for d in prepared.devices] == [
+        ("k8s.neuron.aws.com/claim=uid-job-neuron-device-3",),
+        ("k8s.neuron.aws.com/claim=uid-job-neuron-device-7",),
+    ]
+    assert prepared.devices[0].edits == {"deviceNodes": [{"path": "/dev/neuron3"}]}
+    assert prepared.devices[0].env == ()
+
+
+@pytest.mark.contract("P8")
+def test_the_kubelet_is_told_the_request_without_its_alternative() -> None:
+    assert decided(claim(device(0, "req/small"))).devices[0].request == "req"
+
+
+@pytest.mark.contract("P9")
+def test_two_requests_with_different_cores_stay_apart() -> None:
+    wanted = claim(device(0, "one"), device(1, "two"), configs=(lnc(1, "one"), lnc(2, "two")))
+    first, second = decided(wanted).devices
+    assert first.env == ("NEURON_LOGICAL_NC_CONFIG=1", "NEURON_RT_VIRTUAL_CORE_SIZE=1")
+    assert second.env == ("NEURON_LOGICAL_NC_CONFIG=2", "NEURON_RT_VIRTUAL_CORE_SIZE=2")
+    assert set(first.cdi_ids).isdisjoint(second.cdi_ids)
+
+
+@pytest.mark.contract("P10")
+def test_the_configuration_of_the_chosen_alternative_applies() -> None:
+    wanted = claim(device(0, "req/small"), configs=(lnc(1, "req/large"), lnc(2, "req/small")))
+    assert "NEURON_LOGICAL_NC_CONFIG=2" in decided(wanted).devices[0].env
+
+
+@pytest.mark.parametrize(
+    "instance_type",
+    [known.name for known in catalogue.all_types() if not known.lnc_allowed],
+)
+def test_a_fixed_core_size_is_refused_in_the_documented_words(instance_type: str) -> None:
+    for value in (1, 2):
+        text = refusal(claim(device(0), configs=(lnc(value),)), node_of(instance_type), retryable=False)
+        assert text.startswith(
+            f"error applying config: LNC value is not configurable for instance type {instance_type}"
+        )
+
+
+def test_the_documented_words_for_trn1_2xlarge_are_exact() -> None:
+    text = refusal(claim(device(0), configs=(lnc(1),)), TRN1_SMALL, retryable=False)
+    assert text.startswith("error applying config: LNC value is not configurable for instance type trn1.2xlarge")
+
+
+@pytest.mark.parametrize("instance_type", [known.name for known in catalogue.all_types() if known.lnc_allowed])
+def test_a_core_size_that_the_type_offers_reaches_the_environment(instance_type: str) -> None:
+    for value in (1, 2):
+        env = decided(claim(device(0), configs=(lnc(value),)), node_of(instance_type)).devices[0].env
+        assert env[:2] == (f"NEURON_LOGICAL_NC_CONFIG={value}", f"NEURON_RT_VIRTUAL_CORE_SIZE={value}")
+
+
+# UltraServers (neuron.md 3.2).
+
+TRN2U = UltraServerFacts(
+    modes=(1, 3, 4), node_id_2=1, node_id_4=3, server_id_2="00000000000000aa", server_id_4="00000000000000bb"
+)
+PDS = UltraServerFacts(modes=(1, 2, 3, 4), node_id=2, node_cnt=4, reservation_id="00000000000000cc")
+NOBODY = "0" * 16
+
+
+def variables(mode: int, server: str, number: int) -> tuple[str, ...]:
+    return (
+        f"NEURON_RT_ULTRASERVER_MODE={mode}",
+        f"NEURON_RT_ULTRASERVER_SERVER_ID={server}",
+        f"NEURON_RT_ULTRASERVER_NODE_ID={number}",
+    )
+
+
+@pytest.mark.parametrize(
+    ("instance_type", "facts", "nodes", "expected"),
+    [
+        ("trn2u.48xlarge", TRN2U, 4, variables(1, "00000000000000bb", 3)),
+        ("trn2u.48xlarge", TRN2U, 2, variables(3, "00000000000000aa", 1)),
+        ("trn2u.48xlarge", TRN2U, 1, variables(4, NOBODY, -1)),
+        ("trn2u.48xlarge", replace(TRN2U, modes=(2, 4)), 2, variables(2, "00000000000000aa", 1)),
+        ("trn2u.48xlarge", replace(TRN2U, server_id_4=Unread.UNKNOWN), 4, variables(1, NOBODY, 3)),
+        (TRN3, PDS, 4, variables(1, "00000000000000cc", 2)),
+        (TRN3, PDS, 2, variables(3, "00000000000000cc", 2)),
+        (TRN3, PDS, 1, variables(4, "00000000000000cc", 2)),
+    ],
+)
+def test_a_group_of_nodes_gets_mode_server_and_node_as_the_init_script_says(
+    instance_type: str, facts: UltraServerFacts, nodes: int, expected: tuple[str, ...]
+) -> None:
+    wanted = claim(device("neuron-node-0"), configs=(group(nodes),))
+    assert decided(wanted, node_of(instance_type, facts)).devices[0].env == expected
+
+
+def test_a_node_behind_switches_always_gets_a_mode() -> None:
+    assert decided(claim(device(0)), node_of(TRN3, PDS)).devices[0].env == ("NEURON_RT_ULTRASERVER_MODE=4",)
+    assert decided(claim(device(0)), node_of("trn2u.48xlarge", TRN2U)).devices[0].env == ()
+
+
+def test_a_group_is_refused_where_the_type_is_part_of_no_ultraserver() -> None:
+    text = refusal(claim(device(0), configs=(group(2),)), retryable=False)
+    assert text.startswith("error applying config: ultraserverMode 2 ")
+    assert "trn2.48xlarge is not part of one" in text
+
+
+def test_a_group_waits_while_the_driver_elects() -> None:
+    busy = node_of("trn2u.48xlarge", replace(TRN2U, modes=Unread.BUSY))
+    assert "reads busy" in refusal(claim(device("neuron-node-0"), configs=(group(4),)), busy, retryable=True)
+
+
+def test_a_group_that_the_links_do_not_offer_is_refused_with_those_they_do() -> None:
+    alone = node_of("trn2u.48xlarge", replace(TRN2U, modes=(3, 4)))
+    text = refusal(claim(device("neuron-node-0"), configs=(group(4),)), alone, retryable=True)
+    assert "ultraserverMode 4 is not offered by this node (ultraserver_mode reads 3,4); use 1 or 2" in text
+
+
+def test_modes_that_cannot_be_read_offer_nothing() -> None:
+    unknown = node_of("trn2u.48xlarge", replace(TRN2U, modes=Unread.UNKNOWN))
+    text = refusal(claim(device("neuron-node-0"), configs=(group(1),)), unknown, retryable=True)
+    assert "reads nothing" in text
+
+
+RESERVED = Reservation("ml", "llm", "uid-llm")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "reservation"),
+    [
+        (group(4, "llm"), None),
+        (group(4, "llm"), replace(RESERVED, workload="other")),
+        (group(4, "llm"), replace(RESERVED, namespace="prod")),
+        (group(4, "llm", "uid-old"), RESERVED),
+        (group(4, None, "uid-llm"), None),
+    ],
+)
+def test_a_workload_that_does_not_hold_this_node_is_refused(wanted: Entry, reservation: Reservation | None) -> None:
+    node = node_of("trn2u.48xlarge", TRN2U)
+    text = refusal(claim(device("neuron-node-0"), configs=(wanted,)), node, (), reservation, retryable=True)
+    assert "workload" in text
+    assert "this node is not reserved for it" in text
+
+
+@pytest.mark.parametrize("wanted", [group(4, "llm"), group(4, "llm", "uid-llm"), group(4)])
+def test_the_workload_that_holds_the_node_gets_it(wanted: Entry) -> None:
+    node = node_of("trn2u.48xlarge", TRN2U)
+    prepared = decided(claim(device("neuron-node-0"), configs=(wanted,)), node, (), RESERVED)
+    assert prepared.devices[0].env[0] == "NEURON_RT_ULTRASERVER_MODE=1"
+
+
+# One device, one claim.
+
+
+@pytest.mark.contract("P13")
+def test_a_device_in_use_is_refused_naming_its_holder() -> None:
+    holder = decided(claim(device(5), name="old"))
+    text = refusal(claim(device(5)), TRN2, (holder,), retryable=True)
+    assert text == (
+        "claim ml/job: neuron-device-5 is in use: neuron5 is held by claim ml/old (UID uid-old) until that one is "
+        "unprepared"
+    )
+
+
+@pytest.mark.contract("P13")
+@pytest.mark.parametrize(
+    ("mine", "theirs"), [("neuron-node-0", "neuron-device-5"), ("neuron-device-5", "neuron-node-0")]
+)
+def test_the_whole_node_overlaps_every_device_of_it(mine: str, theirs: str) -> None:
+    node = node_of("trn2u.48xlarge", TRN2U)
+    holder = decided(claim(device(theirs), name="old"), node)
+    assert "is held by claim ml/old" in refusal(claim(device(mine)), node, (holder,), retryable=True)
+
+
+def test_a_claim_does_not_stand_in_its_own_way() -> None:
+    before = decided(claim(device(5)))
+    assert decided(claim(device(5)), TRN2, (before,)) == before
+
+
+def test_a_neighbour_is_no_holder() -> None:
+    holder = decided(claim(device(4), name="old"))
+    assert decided(claim(device(5)), TRN2, (holder,)).devices[0].device_ids == (5,)
+
+
+@pytest.mark.contract("P14")
+def test_an_administrator_gets_a_device_in_use_and_holds_nothing() -> None:
+    holder = decided(claim(device(5), name="old"))
+    admin = decided(claim(device(5, admin_access=True), name="monitor"), TRN2, (holder,))
+    assert admin.devices[0].edits == {"deviceNodes": [{"path": "/dev/neuron5"}]}
+    assert decided(claim(device(5), name="new"), TRN2, (admin,)).devices[0].device_ids == (5,)
+
+
+@pytest.mark.contract("P15")
+def test_two_shares_of_one_device_are_two_cdi_devices() -> None:
+    first = decided(claim(device(5, share_id="aa-1"), device(5, share_id="aa-2")))
+    assert [d.share_id for d in first.devices] == ["aa-1", "aa-2"]
+    assert len({cdi_id for d in first.devices for cdi_id in d.cdi_ids}) == 2
+    other = decided(claim(device(5, share_id="aa-3"), name="other"), TRN2, (first,))
+    assert other.devices[0].share_id == "aa-3"
+    assert "is in use" in refusal(claim(device(5), name="whole"), TRN2, (first,), retryable=True)
+
+
+# What is not there.
+
+
+@pytest.mark.contract("P29")
+def test_a_device_of_another_pool_is_refused() -> None:
+    text = refusal(claim(device(0, pool="node-b")), retryable=False)
+    assert "pool node-b, which is not on node node-a" in text
+
+
+@pytest.mark.contract("P32")
+def test_a_device_that_the_node_never_had_is_refused_with_those_it_has() -> None:
+    text = refusal(claim(device(1)), TRN1_SMALL, retryable=True)
+    assert "neuron-device-1 is allocated, but the node has no such device (it has neuron-device-0)" in text
+
+
+def test_a_device_without_its_file_is_refused_and_may_come_back() -> None:
+    assert "/dev/neuron2 is missing" in refusal(claim(device(2)), node_of("trn2.48xlarge", gone=(2,)), retryable=True)
+
+
+def test_a_whole_node_is_handed_out_without_the_devices_that_are_gone() -> None:
+    prepared = decided(claim(device("neuron-node-0")), node_of("trn2u.48xlarge", TRN2U, gone=(2,)))
+    assert prepared.devices[0].device_ids == tuple(i for i in range(16) if i != 2)
+
+
+def test_a_claim_without_devices_of_ours_is_refused() -> None:
+    assert "no device of neuron.aws.com" in refusal(claim(), retryable=False)
+
+
+# From the API's object.
+
+
+def raw(**status: Any) -> bytes:
+    return msgspec.json.encode(
+        {
+            "metadata": {"name": "job", "namespace": "ml", "uid": "uid-job", "managedFields": [{"x": 1}]},
+            "status": status,
+        }
+    )
+
+
+def allocation(*results: dict[str, Any], config: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+    return {"devices": {"results": list(results), "config": config}, "nodeSelector": {}}
+
+
+def result(**more: Any) -> dict[str, Any]:
+    return {"request": "r", "driver": "neuron.aws.com", "pool": "p", "device": "neuron-device-0", **more}
+
+
+@pytest.mark.contract("P7")
+def test_results_and_configuration_of_other_drivers_are_passed_over() -> None:
+    body = raw(
+        allocation=allocation(
+            result(driver="dra.net", device="eth0"),
+            result(),
+            config=[
+                {"source": "FromClaim", "opaque": {"driver": "dra.net", "parameters": {"anything": [1]}}},
+                {
+                    "source": "FromClass",
+                    "requests": ["r"],
+                    "opaque": {
+                        "driver": "neuron.aws.com",
+                        "parameters": {
+                            "apiVersion": "neuron.aws.com/v1",
+                            "kind": "NeuronConfig",
+                            "logicalNeuronCore": 1,
+                        },
+                    },
+                },
+            ],
+        ),
+        reservedFor=[
+            {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "g"},
+            {"resource": "pods", "name": "pod-0"},
+        ],
+    )
+    found = wire.to_core(wire.decode_claim(body), ref())
+    assert found.devices == (AllocatedDevice("r", "p", "neuron-device-0"),)
+    assert found.configs == (Entry(Source.CLASS, ("r",), NeuronSettings(1)),)
+    assert found.pod == "pod-0"
+
+
+def test_what_the_allocation_says_of_a_device_is_kept() -> None:
+    body = raw(allocation=allocation(result(adminAccess=True, shareID="aa-1", request="r/sub", tolerations=[])))
+    assert wire.to_core(wire.decode_claim(body), ref()).devices == (
+        AllocatedDevice("r/sub", "p", "neuron-device-0", True, "aa-1"),
+    )
+
+
+@pytest.mark.contract("P4")
+def test_a_replaced_claim_is_refused_naming_both_uids() -> None:
+    with pytest.raises(ClaimError, match=r"claim ml/job was replaced: .*uid-old.*uid-job"):
+        wire.to_core(wire.decode_claim(raw(allocation=allocation(result()))), ClaimRef("ml", "job", "uid-old"))
+
+
+@pytest.mark.contract("P4")
+def test_a_claim_without_allocation_is_refused() -> None:
+    with pytest.raises(ClaimError, match="claim ml/job is not allocated"):
+        wire.to_core(wire.decode_claim(raw()), ref())
+
+
+def test_configuration_of_a_kind_that_nobody_knows_is_refused() -> None:
+    body = raw(allocation=allocation(result(), config=[{"source": "FromClaim", "structured": {}}]))
+    with pytest.raises(ClaimError, match=r"config\[0\] is of a kind this driver does not know"):
+        wire.to_core(wire.decode_claim(body), ref())
+
+
+@pytest.mark.parametrize("answer", [b"", b"[]", b"<html>", b'{"metadata": 1}', b"\xff\xfe"])
+def test_an_answer_that_is_no_claim_is_told_and_may_be_tried_again(answer: bytes) -> None:
+    with pytest.raises(ClaimError, match="is not a ResourceClaim") as caught:
+        wire.decode_claim(answer)
+    assert caught.value.retryable

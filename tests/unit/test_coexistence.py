@@ -1,0 +1,78 @@
+"""Is a device plugin alive? Its socket answers, or the Node still offers its resources."""
+
+from __future__ import annotations
+
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neuron_dra.node import coexistence
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="nd") as name:  # short: a socket's path may have 107 bytes
+        yield Path(name)
+
+
+def listening(path: Path) -> socket.socket:
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    server.bind(str(path))
+    server.listen()
+    return server
+
+
+@pytest.mark.parametrize("name", ["neuron-devplugin.sock", "neuroncore-devplugin.sock", "neuron.sock"])
+def test_a_socket_of_the_device_plugin_that_answers_is_found(folder: Path, name: str) -> None:
+    with listening(folder / name):
+        assert coexistence.live_socket(folder) == name
+
+
+def test_a_socket_that_nobody_serves_is_a_leftover(folder: Path) -> None:
+    listening(folder / "neuron-devplugin.sock").close()
+    assert (folder / "neuron-devplugin.sock").is_socket()
+    assert coexistence.live_socket(folder) is None
+
+
+def test_sockets_of_others_and_plain_files_do_not_count(folder: Path) -> None:
+    (folder / "neuron-devplugin.sock").write_text("")
+    with listening(folder / "kubelet.sock"), listening(folder / "nvidia.sock"):
+        assert coexistence.live_socket(folder) is None
+
+
+def test_a_folder_that_is_not_there_has_no_plugin(folder: Path) -> None:
+    assert coexistence.live_socket(folder / "missing") is None
+
+
+@pytest.mark.parametrize(
+    ("allocatable", "offer"),
+    [
+        ({"aws.amazon.com/neuron": "16"}, "aws.amazon.com/neuron: 16"),
+        ({"aws.amazon.com/neuroncore": "2"}, "aws.amazon.com/neuroncore: 2"),
+        ({"aws.amazon.com/neurondevice": "1"}, "aws.amazon.com/neurondevice: 1"),
+        ({"aws.amazon.com/neuron": "0", "cpu": "8"}, None),
+        ({"aws.amazon.com/neuron": "0", "aws.amazon.com/neuroncore": "4"}, "aws.amazon.com/neuroncore: 4"),
+        ({"cpu": "8", "vpc.amazonaws.com/efa": "16"}, None),
+        ({}, None),
+        (None, None),
+    ],
+)
+def test_only_resources_above_zero_tell_of_a_plugin(allocatable: Any, offer: str | None) -> None:
+    assert coexistence.advertised({"status": {"allocatable": allocatable}}) == offer
+
+
+@pytest.mark.parametrize("node", [None, {}, {"status": None}, {"status": {}}])
+def test_a_node_that_says_nothing_offers_nothing(node: Any) -> None:
+    assert coexistence.advertised(node) is None
+
+
+def test_the_explanation_names_the_evidence_and_the_way_out() -> None:
+    assert coexistence.explanation(None, None, "a") == ""
+    both = coexistence.explanation("neuron.sock", "aws.amazon.com/neuron: 16", "a")
+    assert "its socket neuron.sock answers and the Node offers aws.amazon.com/neuron: 16" in both
+    assert "node a" in both
+    assert "--install-neuron-plugin=false" in both

@@ -1,0 +1,177 @@
+"""Opaque configuration: what is decoded, what is refused and in which words, and which entry wins."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from neuron_dra.api import config as wire
+from neuron_dra.core.config import Entry, NeuronSettings, Settings, Source, UltraServerSettings, effective
+from neuron_dra.errors import ClaimError
+
+PATH = "config[0].opaque.parameters"
+V1 = "neuron.aws.com/v1"
+
+
+def neuron(core: Any = 1, **more: Any) -> dict[str, Any]:
+    return {"apiVersion": V1, "kind": "NeuronConfig", "logicalNeuronCore": core, **more}
+
+
+def ultraserver(mode: Any = 4, **more: Any) -> dict[str, Any]:
+    return {"apiVersion": V1, "kind": "UltraServerConfig", "ultraserverMode": mode, **more}
+
+
+def refusal(parameters: object) -> str:
+    with pytest.raises(ClaimError) as caught:
+        wire.decode(parameters, PATH)
+    assert not caught.value.retryable
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "version",
+    ["neuron.aws.com/v1", "neuron.aws.com/v1beta1", "neuron.aws.com/v1alphav1", "resource.neuron.aws.com/v1alphav1"],
+)
+@pytest.mark.parametrize(
+    ("parameters", "meant"),
+    [(neuron(2), NeuronSettings(2)), (ultraserver(2), UltraServerSettings(2))],
+)
+def test_every_api_version_that_was_ever_documented_means_the_same(
+    version: str, parameters: dict[str, Any], meant: object
+) -> None:
+    assert wire.decode({**parameters, "apiVersion": version}, PATH) == meant
+
+
+@pytest.mark.parametrize(
+    "version", ["neuron.aws.com/v2", "resource.neuron.aws.com/v1", "", None, 1, ["neuron.aws.com/v1"]]
+)
+def test_another_api_version_is_refused_with_the_one_to_write(version: object) -> None:
+    text = refusal({**neuron(), "apiVersion": version})
+    assert text.startswith(f"error applying config: {PATH}.apiVersion ")
+    assert "use 'neuron.aws.com/v1'" in text
+
+
+def test_a_misspelt_kind_is_refused_with_the_nearest() -> None:
+    assert 'did you mean "NeuronConfig"?' in refusal({**neuron(), "kind": "NeuronConfigs"})
+    assert "use NeuronConfig or UltraServerConfig" in refusal({**neuron(), "kind": "Pod"})
+    assert f"{PATH}.kind None" in refusal({"apiVersion": V1})
+    assert f"{PATH}.kind" in refusal({**neuron(), "kind": ["NeuronConfig"]})
+
+
+@pytest.mark.contract("P12")
+def test_an_unknown_field_is_refused_by_its_path_with_the_nearest_name() -> None:
+    text = refusal({"apiVersion": V1, "kind": "NeuronConfig", "logicalNeuronCoreCount": 1})
+    assert f'unknown field "{PATH}.logicalNeuronCoreCount", did you mean "logicalNeuronCore"?' in text
+    assert f'required field "{PATH}.logicalNeuronCore" is missing' in text
+
+
+@pytest.mark.contract("P12")
+def test_an_unknown_field_that_resembles_none_is_refused_with_all_there_are() -> None:
+    text = refusal(neuron(1, zzz=1))
+    assert text == (
+        f'error applying config: strict decoding error: unknown field "{PATH}.zzz"; NeuronConfig has only '
+        "logicalNeuronCore"
+    )
+
+
+@pytest.mark.contract("P12")
+@pytest.mark.parametrize("value", [0, 3, -1, "1", 1.0, 1.5, True, None, [1], {"a": 1}])
+def test_a_logical_core_is_the_number_one_or_two_and_nothing_like_it(value: object) -> None:
+    assert f'field "{PATH}.logicalNeuronCore" is {value!r}' in refusal(neuron(value))
+
+
+@pytest.mark.contract("P12")
+@pytest.mark.parametrize("value", [0, 3, 8, "4", True, 4.0, None])
+def test_an_ultraserver_mode_is_one_two_or_four_nodes(value: object) -> None:
+    assert f'field "{PATH}.ultraserverMode" is {value!r}' in refusal(ultraserver(value))
+
+
+@pytest.mark.parametrize("value", ["", "x" * 64, 7, ["job"]])
+def test_a_workload_id_is_an_object_name(value: object) -> None:
+    assert f'field "{PATH}.workloadId"' in refusal(ultraserver(4, workloadId=value))
+
+
+def test_a_workload_is_named_by_name_and_uid() -> None:
+    decoded = wire.decode(ultraserver(4, workloadId="llm", workloadUid="1-2"), PATH)
+    assert decoded == UltraServerSettings(4, "llm", "1-2")
+
+
+def test_every_problem_is_told_at_once_and_long_values_are_cut() -> None:
+    text = refusal(neuron("x" * 500, one=1, two=2))
+    assert "one" in text
+    assert "two" in text
+    assert "logicalNeuronCore" in text
+    assert len(text) < 600
+
+
+@pytest.mark.parametrize("parameters", [None, 1, "NeuronConfig", [neuron()]])
+def test_parameters_that_are_no_object_are_refused(parameters: object) -> None:
+    assert refusal(parameters).startswith(f"error applying config: {PATH} is not an object")
+
+
+# Which entry wins (dra-contract B.8).
+
+ONE, TWO = NeuronSettings(1), NeuronSettings(2)
+
+
+def entry(source: Source, settings: NeuronSettings | UltraServerSettings, *requests: str) -> Entry:
+    return Entry(source, requests, settings)
+
+
+@pytest.mark.contract("P10")
+@pytest.mark.parametrize(
+    ("entries", "request_name", "wins"),
+    [
+        ([], "a", None),
+        ([entry(Source.CLASS, ONE)], "a", ONE),
+        ([entry(Source.CLASS, ONE), entry(Source.CLAIM, TWO)], "a", TWO),
+        ([entry(Source.CLAIM, TWO), entry(Source.CLASS, ONE)], "a", TWO),
+        ([entry(Source.CLAIM, ONE), entry(Source.CLAIM, TWO)], "a", TWO),
+        ([entry(Source.CLASS, TWO), entry(Source.CLASS, ONE)], "a", ONE),
+        ([entry(Source.CLAIM, ONE, "b")], "a", None),
+        ([entry(Source.CLAIM, ONE, "a", "b")], "a", ONE),
+        ([entry(Source.CLAIM, ONE, "a")], "a/small", ONE),
+        ([entry(Source.CLAIM, ONE, "a/small")], "a/small", ONE),
+        ([entry(Source.CLAIM, ONE, "a/large")], "a/small", None),
+        ([entry(Source.CLAIM, ONE, "a/large")], "a", None),
+        ([entry(Source.CLASS, ONE, "a/small"), entry(Source.CLAIM, TWO, "b")], "a/small", ONE),
+    ],
+)
+def test_claim_beats_class_later_beats_earlier_and_requests_filter(
+    entries: list[Entry], request_name: str, wins: NeuronSettings | None
+) -> None:
+    assert effective(entries, request_name).neuron == wins
+
+
+def test_the_two_kinds_do_not_hide_each_other() -> None:
+    four = UltraServerSettings(4)
+    entries = [entry(Source.CLAIM, four), entry(Source.CLASS, ONE)]
+    assert effective(entries, "a") == Settings(ONE, four)
+
+
+_settings = st.sampled_from([ONE, TWO, UltraServerSettings(1), UltraServerSettings(2), UltraServerSettings(4)])
+_names = ("a", "b", "c/x", "c/y")
+
+
+@pytest.mark.contract("P11")
+@given(st.lists(st.tuples(st.sampled_from(Source), _settings, st.booleans()), max_size=8))
+def test_an_entry_for_all_requests_means_the_same_written_with_every_name_or_with_none(
+    drawn: list[tuple[Source, NeuronSettings | UltraServerSettings, bool]],
+) -> None:
+    bare = [Entry(source, (), settings) for source, settings, _ in drawn]
+    named = [Entry(source, _names if spelt else (), settings) for source, settings, spelt in drawn]
+    for name in _names:
+        assert effective(bare, name) == effective(named, name)
+
+
+@given(st.lists(st.tuples(st.sampled_from(Source), _settings), max_size=6))
+def test_only_the_order_within_a_source_counts(
+    drawn: list[tuple[Source, NeuronSettings | UltraServerSettings]],
+) -> None:
+    by_source = [[Entry(source, (), settings) for source, settings in drawn if source is wanted] for wanted in Source]
+    outcomes = {effective(itertools.chain(*order), "a") for order in itertools.permutations(by_source)}
+    assert len(outcomes) == 1

@@ -1,0 +1,156 @@
+"""deploy/examples: every file applies to the simulated instance types and gives what the documents say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from neuron_dra import __version__
+from neuron_dra.core import devices, limits, topology
+from neuron_dra.core.facts import NodeLabels
+from neuron_dra.demo import cluster, efa, examples
+from neuron_dra.node import show_slices, sysfs
+from neuron_dra.simulate import allocator, scheduler
+from neuron_dra.testing import fake_node
+
+Wire = dict[str, Any]
+FLEET = {
+    "trn2": ("trn2.48xlarge", "2.30.2.0", None),
+    "trn2-old": ("trn2.48xlarge", "2.24.7.0", None),
+    "trn1": ("trn1.2xlarge", "2.26.5.0", None),
+    "trn1-large": ("trn1.32xlarge", "2.30.2.0", None),
+    "inf2": ("inf2.48xlarge", "2.30.2.0", None),
+    "us": ("trn2u.48xlarge", "2.30.2.0", 0),
+}
+CLASSES = [*cluster.CLASSES, efa.device_class()]
+FILES = sorted(path.name for path in examples.folder().glob("*.yaml"))
+
+
+@pytest.fixture(scope="module")
+def slices(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Wire]]:
+    """What each node of the fleet publishes."""
+    found = {}
+    for name, (instance_type, version, number) in FLEET.items():
+        root = tmp_path_factory.mktemp(name)
+        fake_node.write(root, instance_type, node_id=number, driver_version=version)
+        node = topology.build(sysfs.read_node(root), NodeLabels.from_labels({}))
+        published = devices.published(node, driver_version=__version__, ultraserver_devices="node")
+        found[name] = show_slices.slice_objects(name, limits.check_devices(published)[0])
+    return found
+
+
+def claims_of(objects: list[Wire]) -> tuple[Wire, list[Wire]]:
+    """The first pod of an example, and its claims as the claim controller would make them."""
+    templates = {item["metadata"]["name"]: item for item in objects if item["kind"] == "ResourceClaimTemplate"}
+    pod = next(item for item in objects if item["kind"] == "Pod")
+    claims = [
+        {
+            "metadata": {"name": f"claim-{entry['name']}", "namespace": "default"},
+            "spec": templates[entry["resourceClaimTemplateName"]]["spec"]["spec"],
+        }
+        for entry in pod["spec"]["resourceClaims"]
+    ]
+    return pod, claims
+
+
+def place(
+    file: str, slices: dict[str, list[Wire]], names: tuple[str, ...] = tuple(FLEET), more: tuple[Wire, ...] = ()
+) -> scheduler.Placement | scheduler.Unschedulable:
+    pod, claims = claims_of(examples.load(file))
+    nodes = [{"metadata": {"name": name}} for name in names]
+    published = [wire for name in names for wire in slices[name]]
+    return scheduler.schedule(pod, claims, nodes, [*published, *more], CLASSES, frozenset())
+
+
+@pytest.mark.parametrize(
+    ("file", "node", "expected"),
+    [
+        ("1x4-connected-devices.yaml", "trn2", range(4)),
+        ("l-trn2.yaml", "trn2", range(8)),
+        ("xl-trn2.yaml", "trn2", range(16)),
+        ("2.26-driver-trn2.yaml", "trn2-old", range(8)),
+        ("lnc-setting-trn2.yaml", "trn2", range(16)),
+        ("lnc-neurons.yaml", "trn2", range(16)),
+        ("row-of-topology.yaml", "trn2", range(4, 8)),
+        ("single-neuron-device.yaml", "trn1", range(1)),
+        ("neuron-with-driver-version.yaml", "trn1", range(1)),
+        ("neuron-lnc-1.yaml", "trn1", range(1)),
+        ("4-node-inference-us.yaml", "us", None),
+        ("2-node-inference-us.yaml", "us", None),
+        ("us-and-lnc-config.yaml", "us", None),
+    ],
+)
+def test_an_example_gets_what_its_comment_says(
+    file: str, node: str, expected: range | None, slices: dict[str, list[Wire]]
+) -> None:
+    outcome = place(file, slices)
+    assert isinstance(outcome, scheduler.Placement), outcome
+    (allocation,) = outcome.allocations.values()
+    names = [entry["device"] for entry in allocation["devices"]["results"]]
+    assert outcome.node == node
+    assert names == (["neuron-node-0"] if expected is None else [f"neuron-device-{number}" for number in expected])
+
+
+def test_neuron_and_efa_devices_come_from_one_group(slices: dict[str, list[Wire]]) -> None:
+    nics = efa.resource_slice("trn2", "trn2.48xlarge")
+    outcome = place("aligned-efa-neuron.yaml", slices, ("trn2",), (nics,))
+    assert isinstance(outcome, scheduler.Placement), outcome
+    (allocation,) = outcome.allocations.values()
+    taken = [entry["device"] for entry in allocation["devices"]["results"]]
+    group = {"string": "13713e551cd37c19"}
+    published = [device for wire in (*slices["trn2"], nics) for device in wire["spec"]["devices"]]
+    assert len(taken) == 8
+    assert all(
+        device["attributes"]["resource.aws.com/devicegroup4_id"] == group
+        for device in published
+        if device["name"] in taken
+    )
+
+
+def test_the_aligned_example_waits_where_the_groups_differ(slices: dict[str, list[Wire]]) -> None:
+    outcome = place("aligned-efa-neuron.yaml", slices, ("trn2",), (efa.resource_slice("trn2", "trn1.32xlarge"),))
+    assert isinstance(outcome, scheduler.Unschedulable)
+    assert outcome.message == "0/1 nodes are available: 1 cannot allocate all claims."
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_no_selector_of_an_example_fails_on_any_device_of_the_fleet(file: str, slices: dict[str, list[Wire]]) -> None:
+    for name in FLEET:
+        outcome = place(file, slices, (name,))
+        assert isinstance(outcome, scheduler.Placement) or not outcome.error, (name, outcome)
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_an_example_is_one_template_and_what_uses_it(file: str) -> None:
+    template, user = yaml.safe_load_all((examples.folder() / file).read_text())
+    assert template["apiVersion"] == "resource.k8s.io/v1"
+    assert user["kind"] in ("Pod", "LeaderWorkerSet")
+    assert template["metadata"]["name"] in str(user["spec"])
+
+
+def test_sixteen_pods_of_four_fill_a_fleet_of_four_nodes(tmp_path: Path) -> None:
+    fake_node.write(tmp_path, "trn2.48xlarge")
+    node = topology.build(sysfs.read_node(tmp_path), NodeLabels.from_labels({}))
+    kept, _ = limits.check_devices(devices.published(node, driver_version=__version__, ultraserver_devices="node"))
+    names = [f"n{number}" for number in range(4)]
+    published = [wire for name in names for wire in show_slices.slice_objects(name, kept)]
+    held: list[Wire] = []
+    pod, (claim,) = claims_of(examples.load("1x4-connected-devices.yaml"))
+    for number in range(17):
+        outcome = scheduler.schedule(
+            pod,
+            [claim],
+            [{"metadata": {"name": name}} for name in names],
+            published,
+            CLASSES,
+            allocator.devices_in_use(held),
+        )
+        if number == 16:
+            assert isinstance(outcome, scheduler.Unschedulable)
+            break
+        assert isinstance(outcome, scheduler.Placement)
+        assert outcome.node == names[number // 4]
+        held.append({"status": {"allocation": dict(outcome.allocations["claim-neurons"])}})

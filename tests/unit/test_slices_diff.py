@@ -1,0 +1,317 @@
+"""Which writes make a pool's slices say what they should: the cases of Kubernetes' own helper, and laws.
+
+The families are those of TestControllerSyncPool in kubernetes/dynamic-resource-allocation that apply to a pool of one
+node (dra-contract C.4).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from neuron_dra.core import slices
+from neuron_dra.core.slices import Pool, SlicePlan, desired, diff, dropped_fields, slice_name
+
+POOL = Pool("node-a", "uid-node-a")
+Slices = list[dict[str, Any]]
+
+
+def device(number: int, **more: Any) -> dict[str, Any]:
+    return {"name": f"neuron-device-{number}", "attributes": {"deviceId": {"int": number}}, **more}
+
+
+def devices(count: int, **more: Any) -> Slices:
+    return [device(number, **more) for number in range(count)]
+
+
+def stored(wanted: Sequence[Mapping[str, Any]], generation: int = 1, pool: Pool = POOL) -> Slices:
+    """The slices as an API server has them after a publish of `wanted`."""
+    return [with_meta(item, index) for index, item in enumerate(desired(pool, wanted, generation))]
+
+
+def with_meta(item: Mapping[str, Any], number: int = 0, version: int = 10) -> dict[str, Any]:
+    meta = {"uid": f"uid-{item['metadata']['name']}-{number}", "resourceVersion": str(version)}
+    return copy.deepcopy({**item, "metadata": {**item["metadata"], **meta}})
+
+
+def foreign(name: str, held: Slices, generation: int = 1, count: int = 1) -> dict[str, Any]:
+    """A slice of our driver and node that another program made, under a name of its own."""
+    item = desired(POOL, held, generation)[0]
+    item["metadata"]["name"] = name
+    item["spec"]["pool"]["resourceSliceCount"] = count
+    return with_meta(item)
+
+
+def applied(current: Slices, plan: SlicePlan) -> Slices:
+    """Carry a plan out as the API server would: guarded deletes and updates, creates of free names."""
+    by_name = {item["metadata"]["name"]: item for item in current}
+    for item in plan.delete:
+        assert by_name.pop(item["metadata"]["name"])["metadata"]["uid"] == item["metadata"]["uid"]
+    for item in plan.update:
+        have = by_name[item["metadata"]["name"]]["metadata"]
+        assert (item["metadata"]["uid"], item["metadata"]["resourceVersion"]) == (have["uid"], have["resourceVersion"])
+        by_name[item["metadata"]["name"]] = with_meta(item, version=int(have["resourceVersion"]) + 1)
+        by_name[item["metadata"]["name"]]["metadata"]["uid"] = have["uid"]
+    for item in plan.create:
+        assert item["metadata"]["name"] not in by_name
+        by_name[item["metadata"]["name"]] = with_meta(item, version=20)
+    return [by_name[name] for name in sorted(by_name)]
+
+
+def names(items: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [item["metadata"]["name"] for item in items]
+
+
+def generations(items: Sequence[Mapping[str, Any]]) -> set[int]:
+    return {item["spec"]["pool"]["generation"] for item in items}
+
+
+@pytest.mark.contract("S1")
+def test_the_first_publish_is_generation_one_owned_by_the_node() -> None:
+    plan = diff(POOL, [], devices(2))
+    assert (plan.delete, plan.update) == ((), ())
+    assert plan.create == (
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceSlice",
+            "metadata": {
+                "name": "node-a-neuron.aws.com-00",
+                "ownerReferences": [
+                    {"apiVersion": "v1", "kind": "Node", "name": "node-a", "uid": "uid-node-a", "controller": True}
+                ],
+            },
+            "spec": {
+                "driver": "neuron.aws.com",
+                "nodeName": "node-a",
+                "pool": {"name": "node-a", "generation": 1, "resourceSliceCount": 1},
+                "devices": devices(2),
+            },
+        },
+    )
+
+
+@pytest.mark.contract("S2")
+def test_slices_that_say_what_they_should_are_left_alone() -> None:
+    plan = diff(POOL, stored(devices(130), 7), devices(130))
+    assert plan.empty
+    assert plan.generation == 7
+
+
+@pytest.mark.contract("S3")
+def test_one_changed_slice_is_updated_in_place_at_its_generation() -> None:
+    wanted = devices(70)
+    wanted[69] = device(69, capacity={"memory": {"value": "96Gi"}})
+    plan = diff(POOL, stored(devices(70), 4), wanted)
+    assert names(plan.update) == ["node-a-neuron.aws.com-01"]
+    assert (plan.delete, plan.create, generations(plan.update)) == ((), (), {4})
+
+
+@pytest.mark.contract("S4")
+def test_two_changed_slices_take_all_to_the_next_generation() -> None:
+    wanted = devices(130, capacity={"memory": {"value": "96Gi"}})
+    wanted[128:] = devices(130)[128:]
+    plan = diff(POOL, stored(devices(130), 4), wanted)
+    assert len(plan.update) == 3
+    assert generations(plan.update) == {5}
+
+
+@pytest.mark.contract("S4")
+@pytest.mark.parametrize(("before", "after"), [(64, 65), (65, 129), (129, 65), (65, 64), (64, 200)])
+def test_a_slice_more_or_less_takes_all_to_the_next_generation_with_the_new_count(before: int, after: int) -> None:
+    current = stored(devices(before), 4)
+    plan = diff(POOL, current, devices(after))
+    left = applied(current, plan)
+    assert generations(left) == {5}
+    assert {item["spec"]["pool"]["resourceSliceCount"] for item in left} == {len(left)}
+    assert len(plan.delete) == max(0, len(current) - len(left))
+
+
+@pytest.mark.contract("S25")
+def test_slices_of_another_naming_are_replaced_in_one_step_of_generation() -> None:
+    current = [foreign("node-a-neuron.aws.com-x7k2p", devices(2), 9)]
+    plan = diff(POOL, current, devices(2))
+    assert names(plan.delete) == ["node-a-neuron.aws.com-x7k2p"]
+    assert names(plan.create) == ["node-a-neuron.aws.com-00"]
+    assert (plan.update, generations(plan.create)) == ((), {10})
+
+
+@pytest.mark.contract("S25")
+def test_of_mixed_names_ours_stays_and_the_other_goes() -> None:
+    current = [*stored(devices(2), 3), foreign("node-a-neuron.aws.com-x7k2p", devices(2), 3, 2)]
+    plan = diff(POOL, current, devices(2))
+    assert names(plan.delete) == ["node-a-neuron.aws.com-x7k2p"]
+    assert names(plan.update) == ["node-a-neuron.aws.com-00"]
+    assert generations(plan.update) == {4}
+
+
+def test_a_slice_of_an_older_generation_is_made_anew() -> None:
+    current = stored(devices(70), 4)
+    current[1]["spec"]["pool"]["generation"] = 3
+    plan = diff(POOL, current, devices(70))
+    assert names(plan.delete) == names(plan.create) == ["node-a-neuron.aws.com-01"]
+    assert generations(applied(current, plan)) == {5}
+
+
+def test_a_pool_of_another_name_is_made_anew() -> None:
+    current = stored(devices(2), 4)
+    current[0]["spec"]["pool"]["name"] = "other"
+    plan = diff(POOL, current, devices(2))
+    assert names(plan.delete) == names(plan.create) == ["node-a-neuron.aws.com-00"]
+
+
+@pytest.mark.contract("S6")
+def test_a_lost_slice_comes_back_with_all_at_the_next_generation() -> None:
+    current = stored(devices(130), 4)
+    del current[1]
+    plan = diff(POOL, current, devices(130))
+    assert names(plan.create) == ["node-a-neuron.aws.com-01"]
+    assert generations(applied(current, plan)) == {5}
+
+
+@pytest.mark.contract("S6")
+def test_after_everything_was_deleted_the_generation_does_not_fall() -> None:
+    assert diff(POOL, [], devices(2), known_generation=7).generation == 7
+
+
+@pytest.mark.contract("S8")
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda spec: spec["devices"].pop(),
+        lambda spec: spec["devices"].reverse(),
+        lambda spec: spec.pop("devices"),
+        lambda spec: spec["devices"][0]["attributes"].update(x={"int": 1}),
+        lambda spec: spec["devices"][0].update(taints=[{"key": "k", "effect": "NoSchedule"}]),
+        lambda spec: spec["pool"].update(resourceSliceCount=2),
+    ],
+)
+def test_an_edit_by_hand_is_reverted(change: Any) -> None:
+    current = stored(devices(2))
+    change(current[0]["spec"])
+    plan = diff(POOL, current, devices(2))
+    assert names(plan.update) == ["node-a-neuron.aws.com-00"]
+    assert plan.update[0]["spec"]["devices"] == devices(2)
+
+
+@pytest.mark.contract("S24")
+def test_a_node_made_again_owns_its_slices_again() -> None:
+    plan = diff(Pool("node-a", "uid-new"), stored(devices(2)), devices(2))
+    assert plan.update[0]["metadata"]["ownerReferences"][0]["uid"] == "uid-new"
+    assert (plan.delete, plan.create) == ((), ())
+
+
+@pytest.mark.contract("S13")
+def test_no_device_is_one_slice_without_devices() -> None:
+    plan = diff(POOL, [], [])
+    assert len(plan.create) == 1
+    assert "devices" not in plan.create[0]["spec"]
+    assert diff(POOL, applied([], plan), []).empty
+
+
+@pytest.mark.contract("S16")
+def test_no_slice_holds_more_than_a_tainted_one_may() -> None:
+    assert [len(chunk) for chunk in slices.layout(devices(129))] == [64, 64, 1]
+
+
+@pytest.mark.contract("S12")
+def test_the_time_a_server_gave_a_taint_is_no_difference_and_stays() -> None:
+    taint = {"key": "k", "value": "v", "effect": "NoSchedule"}
+    current = stored(devices(2, taints=[taint]))
+    for held in current[0]["spec"]["devices"]:
+        held["taints"] = [{**taint, "timeAdded": "2026-01-01T00:00:00Z"}]
+    assert diff(POOL, current, devices(2, taints=[taint])).empty
+    changed = devices(2, taints=[taint])
+    changed[1]["taints"] = [{**taint, "effect": "NoExecute"}]
+    update = diff(POOL, current, changed).update[0]["spec"]["devices"]
+    assert update[0]["taints"] == [{**taint, "timeAdded": "2026-01-01T00:00:00Z"}]
+    assert update[1]["taints"] == [{**taint, "effect": "NoExecute"}]
+
+
+@pytest.mark.contract("S11")
+def test_a_field_that_the_server_dropped_is_named_and_not_sent_again() -> None:
+    sent = devices(2, taints=[{"key": "k", "effect": "NoSchedule"}])
+    kept = devices(2)
+    assert dropped_fields(sent, kept) == ("devices[0].taints", "devices[1].taints")
+    accepted = {slice_name("node-a", 0): (sent, kept)}
+    assert diff(POOL, stored(kept), sent, accepted=accepted).empty
+    assert not diff(POOL, stored(kept), sent).empty
+    other = devices(2, taints=[{"key": "other", "effect": "NoSchedule"}])
+    assert not diff(POOL, stored(kept), other, accepted=accepted).empty
+
+
+def test_what_a_server_fills_in_is_not_dropped() -> None:
+    sent = devices(1, taints=[{"key": "k", "effect": "NoSchedule"}])
+    kept = devices(1, taints=[{"key": "k", "effect": "NoSchedule", "timeAdded": "2026-01-01T00:00:00Z"}])
+    assert dropped_fields(sent, kept) == ()
+    assert dropped_fields(devices(2), devices(1)) == ("devices",)
+
+
+def test_long_node_names_make_names_that_fit_and_differ() -> None:
+    one, other = "a" * 252 + "b", "a" * 252 + "c"
+    assert len(slice_name(one, 0)) <= 253
+    assert slice_name(one, 0) != slice_name(other, 0)
+    assert slice_name("node-a", 3) == "node-a-neuron.aws.com-03"
+
+
+# Laws.
+
+_counts = st.integers(0, 140)
+
+
+@st.composite
+def _messes(draw: st.DrawFn) -> Slices:
+    """Any slices of our driver and node that a bad day may leave behind."""
+    current = stored(devices(draw(_counts)), draw(st.integers(1, 5)))
+    current = [item for item in current if draw(st.booleans())]
+    for item in current:
+        if draw(st.booleans()):
+            item["spec"]["pool"]["generation"] = draw(st.integers(0, 6))
+    if draw(st.booleans()):
+        current.append(foreign("node-a-neuron.aws.com-zz", devices(draw(st.integers(1, 3))), draw(st.integers(0, 9))))
+    return current
+
+
+@given(_messes(), _counts, st.integers(0, 9))
+def test_after_the_writes_nothing_is_left_to_write(current: Slices, count: int, known: int) -> None:
+    left = applied(current, diff(POOL, current, devices(count), known_generation=known))
+    assert diff(POOL, left, devices(count), known_generation=known).empty
+
+
+@given(_messes(), _counts)
+def test_the_pool_ends_complete_at_one_generation(current: Slices, count: int) -> None:
+    left = applied(current, diff(POOL, current, devices(count)))
+    assert len(generations(left)) == 1
+    assert {item["spec"]["pool"]["resourceSliceCount"] for item in left} == {len(left)}
+    assert [d for item in left for d in item["spec"].get("devices", [])] == devices(count)
+
+
+@given(_messes(), _counts, st.integers(0, 9))
+def test_the_generation_never_falls_and_rises_whenever_more_than_one_slice_moves(
+    current: Slices, count: int, known: int
+) -> None:
+    plan = diff(POOL, current, devices(count), known_generation=known)
+    before = max(generations(current), default=0)
+    assert plan.generation >= before
+    if current and (plan.delete or plan.create or len(plan.update) > 1):
+        assert plan.generation > max(before, known)
+
+
+@given(_messes(), _counts)
+def test_what_a_reader_sees_between_two_writes_is_never_two_complete_pools(current: Slices, count: int) -> None:
+    """A reader believes the highest generation alone, and only when it has all of that one's slices."""
+    plan = diff(POOL, current, devices(count))
+    steps = [SlicePlan(delete=(item,)) for item in plan.delete]
+    steps += [SlicePlan(update=(item,)) for item in plan.update]
+    steps += [SlicePlan(create=(item,)) for item in plan.create]
+    seen, wanted = current, [d["name"] for d in devices(count)]
+    for step in steps:
+        seen = applied(seen, step)
+        if not plan.empty and plan.generation in generations(seen):
+            newest = [item for item in seen if item["spec"]["pool"]["generation"] == plan.generation]
+            if len(newest) == newest[0]["spec"]["pool"]["resourceSliceCount"]:
+                assert [d["name"] for item in newest for d in item["spec"].get("devices", [])] == wanted

@@ -1,0 +1,52 @@
+"""Which Kubernetes works, and what is said of one that does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from neuron_dra.node.version import Problem, Server, parse, problems
+
+
+def found(server: str = "v1.36.0", kubelet: str = "v1.36.0", *, serves_v1: bool = True) -> list[Problem]:
+    return problems(Server(server, serves_v1), {"kubeletVersion": kubelet})
+
+
+@pytest.mark.parametrize("server", ["v1.34.0", "v1.34.4-eks-abc", "v1.37.2", "v1.35.0+k3s1"])
+@pytest.mark.parametrize("kubelet", ["v1.33.0", "v1.34.2", "v1.34.2-eks-1", "v1.37.0"])
+def test_supported_versions_have_no_problem(server: str, kubelet: str) -> None:
+    assert found(server, kubelet) == []
+
+
+@pytest.mark.contract("S27")
+def test_an_api_server_without_the_v1_api_cannot_be_used() -> None:
+    (problem,) = found("v1.33.1", "v1.33.1", serves_v1=False)
+    assert problem.fatal
+    assert problem.text == ("the API server (v1.33.1) does not serve resource.k8s.io/v1; Kubernetes 1.34 to 1.37 does")
+
+
+def test_a_newer_api_server_is_told_and_used() -> None:
+    (problem,) = found("v1.38.0")
+    assert (problem.reason, problem.fatal) == ("KubernetesUntested", False)
+
+
+@pytest.mark.parametrize("kubelet", ["v1.34.0", "v1.34.1", "v1.34.1-eks-12", "v1.34.0+rke2r1"])
+def test_the_kubelets_that_hang_are_told(kubelet: str) -> None:
+    (problem,) = found(kubelet=kubelet)
+    assert (problem.reason, problem.fatal) == ("KubeletBroken", False)
+    assert kubelet in problem.text
+
+
+def test_a_kubelet_that_is_too_old_cannot_be_used() -> None:
+    (problem,) = found(kubelet="v1.32.9")
+    assert problem.fatal
+    assert "use 1.33 or later" in problem.text
+
+
+@pytest.mark.parametrize("text", ["", "unknown", "1", "v.1.2"])
+def test_a_version_that_cannot_be_read_is_no_reason_to_stop(text: str) -> None:
+    assert parse(text) is None
+    assert found(text, text) == []
+
+
+def test_a_node_that_says_nothing_of_its_kubelet_is_no_reason_to_stop() -> None:
+    assert problems(Server("v1.36.0", True), {}) == []
