@@ -233,4 +233,6 @@ def real_session(path: Path, make_socket: Callable[[Any], socket.socket]) -> aio
         if certificate:
             context.load_cert_chain(certificate, key)
     headers = {"Authorization": f"Bearer {user['token']}"} if "token" in user else {}
-    return aiohttp.ClientSession(cluster["server"], connector=aiohttp.TCPConnector(ssl=context, socket_factory=make_socket), headers=headers)
+    return aiohttp.ClientSession(
+        cluster["server"], connector=aiohttp.TCPConnector(ssl=context, socket_factory=make_socket), headers=headers
+    )

@@ -52,7 +52,8 @@ def real_cluster() -> Iterator[RealCluster]:
 
     bed = TestBed(layout.from_environment())
     was_up = bed.is_up
-    bed.command("up", timeout_s=UP_TIMEOUT_S)
+    if not was_up:
+        bed.command("up", timeout_s=UP_TIMEOUT_S)
 
     def make_socket(address: Any) -> socket.socket:
         with bed.inside():  # a socket stays in the network that it was made in
