@@ -102,7 +102,8 @@ def node(bed: TestBed) -> Iterator[Callable[[str], BedNode]]:
         name = locks.take(instance_type.replace(".", "-"))
         one = BedNode(bed, name, instance_type)
         taken.append(one)
-        bed.command("up", "--node", f"{name}={instance_type}")
+        if not bed.has(name, instance_type):
+            bed.command("up", "--node", f"{name}={instance_type}")
         return one
 
     yield take

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import ssl
 import subprocess
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -59,6 +62,15 @@ def test_a_type_that_does_not_exist_is_refused_with_those_that_do(bed):
 
 def test_the_tools_are_on_the_path_inside(bed):
     bed.command("exec", "--", "sh", "-c", "kubectl version && grpcurl -version && helm version && command -v ctr")
+
+
+def test_a_client_in_this_process_reaches_the_api_server_from_inside_only(bed):
+    trust = ssl.create_default_context(cafile=bed.where.pki_dir / "ca.crt")
+    with bed.inside(), urllib.request.urlopen(f"{bed.parts.plane.url}/healthz", context=trust, timeout=10) as answer:
+        assert answer.read() == b"ok"
+    if bed.where.is_root:
+        with pytest.raises(urllib.error.URLError):
+            urllib.request.urlopen(f"{bed.parts.plane.url}/healthz", context=trust, timeout=1)
 
 
 def test_old_versions_of_the_api_are_served_for_the_documents_manifests(bed):
@@ -185,6 +197,14 @@ def test_a_killed_plugin_is_started_again_by_the_kubelet(driver, node):
     one.break_("plugin")
     one.repair("plugin")
     eventually("one more restart", lambda: restarts() == before + 1)
+
+
+def test_the_plugin_explains_itself_to_grpcurl_on_the_node(driver, node):
+    one = node("trn2.48xlarge")
+    one.repair("plugin")  # waits until it is ready
+    sockets = one.run("find", "/var/lib/kubelet/plugins/neuron.aws.com", "-name", "dra*.sock").split()
+    services = [one.run("grpcurl", "-plaintext", "-unix", socket, "list") for socket in sockets]
+    assert any("k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin" in text for text in services)
 
 
 def test_an_ultraserver_is_four_nodes_that_fall_apart_with_a_link(other_bed):
