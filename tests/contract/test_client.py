@@ -184,9 +184,7 @@ async def test_a_401_without_a_token_is_not_tried_twice(api: FakeApi, client: Ku
     assert len(api.log) == 1
 
 
-async def test_a_long_list_comes_in_pages(
-    api: FakeApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_long_list_comes_in_pages(api: FakeApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_module, "PAGE_SIZE", 4)
     for number in range(10):
         api.create(allocated_claim(f"job-{number}", "a", [number]))
