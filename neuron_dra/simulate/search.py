@@ -18,6 +18,11 @@ from neuron_dra.simulate.pools import Pool
 from neuron_dra.simulate.requests import MAX_RESULTS, Matcher, Need
 
 MAX_STEPS: Final = 100_000  # devices tried on one node; the real scheduler stops after 10 s instead
+SOON: Final = 2_000  # after so many it is worth while to look at each claim alone
+
+
+class _TooLong(Exception):
+    """More devices were tried than is allowed."""
 
 
 class _Hopeless(Exception):
@@ -46,10 +51,12 @@ class Search:
         self._devices = [device for pool in pools if pool.usable for device in pool.devices]
         self._in_use = in_use
         self._matcher = matcher
-        self._steps = 0
+        self._pools = pools
+        self._limit = MAX_STEPS
         self._begin(shortcuts=True)
 
     def _begin(self, *, shortcuts: bool) -> None:
+        self._steps = 0
         claims = [requests[0][0].claim if requests else None for requests in self._needs]
         self._constraints = [constraints.states(claim) if claim else () for claim in claims]
         self._picks: list[list[Pick]] = [[] for _ in self._needs]
@@ -58,15 +65,39 @@ class Search:
 
     def run(self) -> list[list[Pick]] | None:
         """The picks per claim, or None when there is no solution. Raises AllocationError."""
+        if len(self._needs) == 1:
+            return self._picks if self._whole(shortcuts=True) else None
+        self._limit = SOON
         try:
             found = self._claim(0)
         except _Hopeless:
-            if self._no_selector_fails():
-                return None
-            # Which of the failing selectors would be reached? Only the whole search can tell.
-            self._begin(shortcuts=False)
-            found = self._claim(0)
+            found = False if self._no_selector_fails() else self._whole(shortcuts=False)
+        except _TooLong:
+            hopeless = self._one_claim_is_hopeless() and self._no_selector_fails()
+            found = False if hopeless else self._whole(shortcuts=True)
         return self._picks if found else None
+
+    def _whole(self, *, shortcuts: bool) -> bool:
+        """Search from the start, as long as it takes. Without shortcuts, a selector that fails is found exactly."""
+        self._begin(shortcuts=shortcuts)
+        self._limit = MAX_STEPS
+        try:
+            return self._claim(0)
+        except _Hopeless:
+            return False if self._no_selector_fails() else self._whole(shortcuts=False)
+        except _TooLong:
+            message = f"gave up after trying {MAX_STEPS} devices; constraints that leave less choice make it possible"
+            raise AllocationError(FailureKind.GAVE_UP, message) from None
+
+    def _one_claim_is_hopeless(self) -> bool:
+        """Can one of the claims not be allocated even if it were alone?"""
+        for claim in self._needs:
+            try:
+                if Search([claim], self._pools, self._in_use, self._matcher).run() is None:
+                    return True
+            except AllocationError:
+                continue
+        return False
 
     def _no_selector_fails(self) -> bool:
         free = [device for device in self._devices if device.id not in self._in_use]
@@ -141,9 +172,8 @@ class Search:
 
     def _fits(self, claim: int, need: Need, device: Device) -> bool:
         self._steps += 1
-        if self._steps > MAX_STEPS:
-            message = f"gave up after trying {MAX_STEPS} devices; constraints that leave less choice make it possible"
-            raise AllocationError(FailureKind.GAVE_UP, message)
+        if self._steps > self._limit:
+            raise _TooLong
         return (
             self._free(claim, need, device)
             and self._matches(need, device)
