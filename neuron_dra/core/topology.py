@@ -119,21 +119,8 @@ def _links(facts: NodeFacts, spec: InstanceType | None, findings: list[Finding])
                 )
         result[one] = frozenset(both)
     if spec is not None and spec.links_promised:
-        _unread_links(spec, said, findings)
         _missing_links(spec, said, findings)
     return result
-
-
-def _unread_links(spec: InstanceType, said: dict[int, frozenset[int] | None], findings: list[Finding]) -> None:
-    silent = [f"neuron{one}" for one, neighbours in said.items() if neighbours is None]
-    if spec.links and silent:
-        findings.append(
-            Finding(
-                "unread-links",
-                f"connected_devices of {', '.join(silent)} says nothing, so their links are neither up nor down. The "
-                "kernel driver fills it when all devices are initialised; drivers before 2.28 show it to root only",
-            )
-        )
 
 
 def _missing_links(spec: InstanceType, said: dict[int, frozenset[int] | None], findings: list[Finding]) -> None:
@@ -166,14 +153,6 @@ def _device(
 ) -> NeuronDevice:
     if isinstance(facts.core_count, Unread):
         cores = spec.cores_per_device if spec else 0
-        findings.append(
-            Finding(
-                "unread-core-count",
-                f"core_count of neuron{facts.device_id} cannot be read; published "
-                + (f"with {cores} NeuronCores, which {spec.name} has" if spec else "without NeuronCores")
-                + ". Drivers before 2.28 show it to root only: run the plugin as uid 0",
-            )
-        )
     else:
         cores = facts.core_count
         if spec is not None and cores != spec.cores_per_device:

@@ -70,16 +70,12 @@ def read_node(root: Path) -> NodeFacts:
 
 
 def device_ids(folder: Path) -> list[int]:
-    """Return the ids of the devices in the class folder, ascending; the order of discovery is arbitrary.
-
-    A link whose folder is gone is no device.
-    """
+    """Return the ids of the devices in the class folder, ascending; the order of discovery is arbitrary."""
     try:
         entries = list(folder.iterdir())
     except OSError:
         return []
-    found = [(entry, match) for entry in entries if (match := _DEVICE_LINK.fullmatch(entry.name))]
-    return sorted(int(match[1]) for entry, match in found if _exists(entry))
+    return sorted(int(match[1]) for entry in entries if (match := _DEVICE_LINK.fullmatch(entry.name)))
 
 
 def _device(folder: Path, has_file: bool | None, device_id: int) -> DeviceFacts:

@@ -54,7 +54,8 @@ def running_bed() -> Iterator[TestBed]:
 
     bed = TestBed(layout.from_environment())
     was_up = bed.is_up
-    bed.command("up", timeout_s=3600)
+    version = os.environ.get("NEURON_DRA_KUBERNETES")  # `make test-long` runs the deployed driver on 1.34 too
+    bed.command("up", *(["--kubernetes", version] if version else []), timeout_s=3600)
     yield bed
     if not was_up:
         bed.command("down")

@@ -484,7 +484,7 @@ def test_the_drivers_services_can_be_called_without_a_proto_file(driver: TestBed
     } <= set(grpcurl("list").split())
     assert "rpc ListDevices" in grpcurl("describe", "neuron.dra.v1.NodeInspector")
     answer = json.loads(grpcurl("neuron.dra.v1.NodeInspector/ListDevices"))
-    assert answer["instanceType"] == TRN2
+    assert answer["instance_type"] == TRN2
     assert [device["name"] for device in answer["devices"]] == [f"neuron-device-{i}" for i in range(16)]
 
 

@@ -49,6 +49,18 @@ def test_up_starts_again_what_died(bed):
     assert bed.parts.processes.is_running("kube-scheduler")
 
 
+def test_a_node_whose_namespace_died_is_started_again_as_a_whole(bed, node, namespace):
+    one = node("trn2.48xlarge")
+    namespace.run_pod("p", one.name)
+    namespace.wait_ready("p")
+    before = {name: process for name, process in bed.parts.state.processes.items() if name.startswith(one.name)}
+    os.kill(before[f"{one.name}/namespace"].pid, signal.SIGKILL)
+    bed.command("up")
+    after = bed.parts.state.processes
+    assert [name for name in before if after[name] == before[name]] == []
+    eventually("container started again", lambda: namespace.restarts("p") == 1)
+
+
 def test_a_node_of_another_type_under_a_name_that_is_taken_is_refused(bed, node):
     one = node("trn2.48xlarge")
     with pytest.raises(CommandFailedError, match=f"node {one.name} exists as trn2.48xlarge, not as trn1.2xlarge"):
@@ -253,7 +265,7 @@ def test_down_leaves_nothing_behind(other_bed):
     assert left_behind(other_bed) == []
 
 
-@pytest.mark.parametrize("moment", ["etcd", "x/namespace", "x/containerd", "x/kubelet"])
+@pytest.mark.parametrize("moment", ["etcd", "x/namespace", "x/kubelet"])
 def test_down_leaves_nothing_behind_after_up_was_killed(moment, other_bed):
     environment = {**os.environ, "NEURON_DRA_TESTBED_NAME": other_bed.where.name}
     with subprocess.Popen([str(TESTBED / "testbed"), "up", "--node", "x=trn2.48xlarge"], env=environment,

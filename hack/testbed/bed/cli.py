@@ -151,3 +151,6 @@ def main(argv: Sequence[str]) -> int:
     except BedError as err:
         print(f"testbed: {err}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("testbed: interrupted; `testbed down` removes what was started", file=sys.stderr)
+        return 130
