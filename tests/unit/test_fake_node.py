@@ -332,8 +332,8 @@ def test_a_new_election_ends_the_busy_state(tmp_path):
     ("break_it", "why"),
     [
         (lambda node: node.break_link(0, 5), "have no link; neuron0 has links to 12, 1, 3, 4"),
-        (lambda node: node.repair_link(0, 99), "no link|it has neuron0 to neuron15"),
-        (lambda node: node.break_link(-1, 3), "no link|it has neuron0 to neuron15"),
+        (lambda node: node.repair_link(0, 99), "have no link"),
+        (lambda node: node.break_link(-1, 3), "have no link"),
         (lambda node: node.remove_device(16), "it has neuron0 to neuron15"),
         (lambda node: node.restore_device(16), "it has neuron0 to neuron15"),
         (lambda node: node.add_ecc(0, "bit_rot"), "is no counter; write sram"),
