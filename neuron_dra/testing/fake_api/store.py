@@ -143,7 +143,7 @@ class Store:
     # Writing
 
     def create(self, resource: Resource, namespace: str, obj: Obj, *, dry_run: bool = False) -> Obj:
-        obj, _ = schema.decode(resource.group, resource.kind, copy.deepcopy(obj))
+        obj, _ = schema.decode(resource.group, resource.kind, obj)
         meta = obj.setdefault("metadata", {})
         if meta.get("resourceVersion"):
             raise errors.ApiError(500, "InternalError", "resourceVersion should not be set on objects to be created")
@@ -173,7 +173,7 @@ class Store:
     ) -> Obj:
         """Replace the object, or only its status when `subresource` is "status". An equal object is no write."""
         old = self.get(resource, namespace, name)
-        obj, _ = schema.decode(resource.group, resource.kind, copy.deepcopy(obj))
+        obj, _ = schema.decode(resource.group, resource.kind, obj)
         meta = obj.setdefault("metadata", {})
         self._check_update(resource, old, meta)
         meta.pop("managedFields", None)
