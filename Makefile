@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 TESTBED := hack/testbed/testbed
 T ?= tests
 
-.PHONY: help setup check test test-long bench demo testbed-up testbed-down gen golden wheels manifests clean
+.PHONY: help setup check test test-long bench demo testbed-up testbed-down gen golden docs wheels manifests clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -62,6 +62,9 @@ build/gen-venv/.installed: requirements/gen.txt | build
 
 gen: build/gen-venv/.installed ## Generate neuron_dra/gen from proto/
 	@build/gen-venv/bin/python hack/gen_proto.py
+
+docs: setup ## Write the reference pages of docs/ from the code
+	@$(BIN)/python hack/gen_docs.py
 
 golden: setup ## Rewrite the golden files; read the difference
 	@$(BIN)/python hack/golden.py

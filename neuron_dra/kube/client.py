@@ -60,8 +60,8 @@ class KubeClient:
         while True:
             params = {**selectors, "limit": str(PAGE_SIZE), **({"continue": token} if token else {})}
             page = await self.request("GET", resource.path(namespace), params=params)
+            token = (_object(page).get("metadata") or {}).get("continue") or ""
             yield page
-            token = json.loads(page).get("metadata", {}).get("continue") or ""
             if not token:
                 return
 
@@ -113,10 +113,10 @@ class KubeClient:
         timeout_s: float,
     ) -> bytes:
         data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
-        headers = self._headers()
-        if data is not None:
-            headers["Content-Type"] = content_type
         try:
+            headers = self._headers()
+            if data is not None:
+                headers["Content-Type"] = content_type
             async with self._http.request(
                 method,
                 self._config.url + path,
@@ -178,9 +178,13 @@ async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
 
 
 def _object(raw: bytes) -> dict[str, Any]:
-    value = json.loads(raw)
+    """Decode an answer; anything but an object is some proxy's, and may be better next time."""
+    try:
+        value = json.loads(raw)
+    except ValueError as err:
+        raise Unavailable(f"the API server's answer is not JSON: {err}") from err
     if not isinstance(value, dict):
-        raise ApiError("the API server's answer is not an object")
+        raise Unavailable("the API server's answer is not an object")
     return value
 
 

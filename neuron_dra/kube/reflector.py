@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 
 WATCH_S: Final = (240, 360)  # the server ends the watch; spread, so that a fleet does not come back as one
 SILENCE_S: Final = 420.0  # bookmarks arrive every minute or so; no byte for this long is a dead connection
+RETRY_S: Final = (0.5, 30.0)  # first and longest wait after a failure
 SHORT_WATCH_S: Final = 1.0  # a watch that ends sooner counts as a failure, or a broken server is hammered
 
 
@@ -72,7 +73,7 @@ class Reflector:
 
     async def run(self) -> None:
         """List and watch until cancelled."""
-        waits = backoff.delays(0.5, 30.0, random.random)
+        waits = backoff.delays(*RETRY_S, random.random)
         while True:
             started = asyncio.get_running_loop().time()
             try:
@@ -92,7 +93,7 @@ class Reflector:
             if failed:
                 await asyncio.sleep(next(waits))
             else:
-                waits = backoff.delays(0.5, 30.0, random.random)
+                waits = backoff.delays(*RETRY_S, random.random)
 
     async def _watch(self) -> None:
         params = {**self._selector, "resourceVersion": self._version, "timeoutSeconds": str(random.randint(*WATCH_S))}
@@ -108,6 +109,9 @@ class Reflector:
         self._version = item["metadata"]["resourceVersion"]
         if event["type"] == "BOOKMARK":
             return
+        have = self.items.get(_key(item))
+        if have is not None and not _is_older(have, item):
+            return  # the watch lags behind a write of our own, or behind a list
         if event["type"] == "DELETED":
             self.items.pop(_key(item), None)
         else:

@@ -11,6 +11,7 @@ import contextlib
 import datetime
 import logging
 import random
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,7 +19,7 @@ from typing import Any, Final
 from neuron_dra import __version__
 from neuron_dra.core import backoff, devices, limits, names, slices
 from neuron_dra.core.claims import Claim
-from neuron_dra.errors import AlreadyExists, ApiError, Conflict
+from neuron_dra.errors import AlreadyExists, ApiError, ClaimError, Conflict, NeuronDraError, NotFound
 from neuron_dra.kube.events import EventRecorder
 from neuron_dra.kube.publish import Published, SlicePublisher
 from neuron_dra.kube.reflector import Reflector
@@ -33,6 +34,7 @@ log = logging.getLogger(__name__)
 
 GATHER_S: Final = 0.2  # what happens together is written together
 COMPARE_S: Final = 300.0  # a full list and compare, whatever the watch said (dra-contract.md C.5)
+RETRY_S: Final = (0.5, 60.0)  # first and longest wait after a failure
 QUICK_RETRIES: Final = 5  # a lost race is run again at once, but not for ever
 
 
@@ -90,22 +92,22 @@ class Publishing:
 
     async def run(self) -> None:
         """Publish on every change until cancelled; failures are told, and tried again."""
-        waits = backoff.delays(0.5, 60.0, random.random)
+        waits = backoff.delays(*RETRY_S, random.random)
         quick = QUICK_RETRIES
+        compare_at = _next_compare()
         while True:
-            timeout = COMPARE_S * random.uniform(0.9, 1.1)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._dirty.wait(), timeout)
-            full = not self._dirty.is_set()
+                await asyncio.wait_for(self._dirty.wait(), max(0.0, compare_at - time.monotonic()))
             await asyncio.sleep(GATHER_S)
             self._dirty.clear()
             try:
-                if full:
+                if time.monotonic() >= compare_at:
                     await self._slices.relist()
                     await self._nodes.relist()
+                    compare_at = _next_compare()
                 await self.publish()
-                waits, quick = backoff.delays(0.5, 60.0, random.random), QUICK_RETRIES
-            except (Conflict, AlreadyExists) as err:
+                waits, quick = backoff.delays(*RETRY_S, random.random), QUICK_RETRIES
+            except (Conflict, AlreadyExists, NotFound) as err:
                 log.info("slices changed under us; comparing again", extra={"error": str(err)})
                 self._dirty.set()
                 quick -= 1
@@ -113,11 +115,13 @@ class Publishing:
                     await self._failed(err, next(waits))
             except ApiError as err:
                 await self._failed(err, err.retry_after_s or next(waits))
+            except (ClaimError, OSError) as err:  # the inventory of claims, or its place on disk
+                await self._failed(err, next(waits))
 
-    async def _failed(self, err: ApiError, wait_s: float) -> None:
+    async def _failed(self, err: NeuronDraError | OSError, wait_s: float) -> None:
         log.error("publishing failed", extra={"error": str(err), "retry_in_s": round(wait_s, 1)})
         self.state = PublishState(self.state.result, str(err), self.state.at)
-        self._metrics.publish_failed(err.reason or type(err).__name__)
+        self._metrics.publish_failed((err.reason if isinstance(err, ApiError) else "") or type(err).__name__)
         await asyncio.sleep(wait_s)
         self._dirty.set()
 
@@ -150,6 +154,7 @@ class Publishing:
                 "slices published",
                 extra={"devices": result.devices, "generation": result.generation, "writes": result.writes},
             )
+            self._tell_health()
         self._metrics.published(result.devices, result.generation, result.writes)
         self.state = PublishState(result, refusal, datetime.datetime.now(datetime.UTC))
 
@@ -228,6 +233,11 @@ class Publishing:
         # A node's events carry its name as UID, or `kubectl describe node` does not find them.
         about = {"apiVersion": "v1", "kind": "Node", "name": node["metadata"]["name"], "uid": node["metadata"]["name"]}
         await self._events.post(about, "Warning", reason, message, datetime.datetime.now(datetime.UTC))
+
+
+def _next_compare() -> float:
+    """When to compare in full again, in monotonic seconds: spread, so that a fleet does not list at once."""
+    return time.monotonic() + COMPARE_S * random.uniform(0.9, 1.1)
 
 
 def _device_order(name: str) -> tuple[int, str]:

@@ -1,0 +1,36 @@
+"""Fixtures that several folders share: an API server with one node, and the node's files."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from neuron_dra.testing.fake_api import FakeApi
+from neuron_dra.testing.objects import node_object
+from neuron_dra.testing.plugin_host import PluginHost
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A folder with a short name, for sockets: pytest's own leave them little of their 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="nd") as name:
+        yield Path(name)
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[FakeApi]:
+    """An embedded API server with the Node `node-a`."""
+    async with FakeApi() as server:
+        server.create(node_object("node-a"))
+        yield server
+
+
+@pytest.fixture
+async def host(api: FakeApi, short_path: Path) -> AsyncIterator[PluginHost]:
+    """The files of `node-a`, a trn2.48xlarge."""
+    made = PluginHost(short_path, api.url)
+    yield made
+    await made.close()

@@ -1,0 +1,289 @@
+"""The transport against an API server that fails in every way one can: each failure has a name and an end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from neuron_dra.errors import (
+    AlreadyExists,
+    ApiError,
+    Conflict,
+    Forbidden,
+    Gone,
+    Invalid,
+    NotFound,
+    SettingsError,
+    TooManyRequests,
+    Unavailable,
+)
+from neuron_dra.kube import client as client_module
+from neuron_dra.kube import config
+from neuron_dra.kube.client import KubeClient
+from neuron_dra.kube.config import KubeConfig
+from neuron_dra.kube.requests import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from neuron_dra.node import version
+from neuron_dra.testing.fake_api import Do, FakeApi, Fault
+from neuron_dra.testing.objects import allocated_claim, node_object
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[FakeApi]:
+    async with FakeApi() as server:
+        server.create(node_object("a"))
+        yield server
+
+
+@pytest.fixture
+async def client(api: FakeApi) -> AsyncIterator[KubeClient]:
+    async with KubeClient(KubeConfig(api.url)) as made:
+        yield made
+
+
+async def get(client: KubeClient, name: str = "a", timeout_s: float = 5.0) -> dict[str, Any]:
+    body: dict[str, Any] = json.loads(await client.get(NODES, "", name, timeout_s=timeout_s))
+    return body
+
+
+async def test_an_object_is_read_created_replaced_and_deleted(api: FakeApi, client: KubeClient) -> None:
+    assert (await get(client))["metadata"]["name"] == "a"
+    made = await client.create(NODES, "", node_object("b"))
+    made["metadata"]["labels"] = {"x": "y"}
+    assert (await client.replace(NODES, "", made))["metadata"]["labels"] == {"x": "y"}
+    with pytest.raises(Conflict):
+        await client.replace(NODES, "", made)
+    with pytest.raises(AlreadyExists):
+        await client.create(NODES, "", node_object("b"))
+    with pytest.raises(Conflict):
+        await client.delete(NODES, "", "b", uid="another")
+    await client.delete(NODES, "", "b")
+    with pytest.raises(NotFound):
+        await get(client, "b")
+    assert api.log[0].user_agent.startswith("neuron-dra/")
+
+
+@pytest.mark.contract("S9")
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, ApiError),
+        (403, Forbidden),
+        (404, NotFound),
+        (409, Conflict),
+        (410, Gone),
+        (422, Invalid),
+        (429, TooManyRequests),
+        (500, Unavailable),
+        (503, Unavailable),
+    ],
+)
+async def test_each_status_is_an_error_of_its_kind_that_says_what_was_asked(
+    api: FakeApi, client: KubeClient, status: int, kind: type[ApiError]
+) -> None:
+    api.faults.add(Fault(status=status, resource="nodes", message="because"))
+    with pytest.raises(kind) as caught:
+        await get(client)
+    assert type(caught.value) is kind
+    assert caught.value.status == status
+    assert str(caught.value).startswith(f"GET /api/v1/nodes/a: {status} ")
+    assert str(caught.value).endswith("because")
+
+
+@pytest.mark.contract("S9")
+async def test_a_server_that_asks_to_wait_says_how_long(api: FakeApi, client: KubeClient) -> None:
+    api.faults.add(Fault(status=429, retry_after=7))
+    with pytest.raises(TooManyRequests) as caught:
+        await get(client)
+    assert caught.value.retry_after_s == 7.0
+
+
+async def test_an_answer_of_a_proxy_is_quoted_and_cut(api: FakeApi, client: KubeClient) -> None:
+    api.faults.add(Fault(status=502, body=b"<html>bad gateway</html>" + b"x" * 9000))
+    with pytest.raises(Unavailable) as caught:
+        await get(client)
+    assert "<html>bad gateway" in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"[]", b"", b"\xff"])
+async def test_a_success_that_is_no_object_is_a_failure_of_the_server(
+    api: FakeApi, client: KubeClient, body: bytes
+) -> None:
+    api.faults.add(Fault(status=200, body=body, times=None))
+    with pytest.raises(ApiError, match="not"):
+        await client.create(NODES, "", node_object("b"))
+    with pytest.raises(ApiError, match="not"):
+        async for _ in client.list(NODES):
+            pass
+
+
+@pytest.mark.contract("P27")
+async def test_a_server_that_hangs_is_unavailable_when_the_time_is_up(api: FakeApi, client: KubeClient) -> None:
+    api.faults.add(Fault(Do.HANG, times=None))
+    started = time.monotonic()
+    with pytest.raises(Unavailable, match=r"GET /api/v1/nodes/a: .*nothing within 0.2 s"):
+        await get(client, timeout_s=0.2)
+    assert time.monotonic() - started < 2
+
+
+async def test_a_connection_that_breaks_is_unavailable(api: FakeApi, client: KubeClient) -> None:
+    api.faults.add(Fault(Do.DROP))
+    with pytest.raises(Unavailable):
+        await client.create(NODES, "", node_object("b"))
+    await api.refuse_connections()
+    with pytest.raises(Unavailable, match="does not answer"):
+        await get(client)
+    await api.resume()
+    assert (await get(client))["metadata"]["name"] == "a"
+
+
+@pytest.mark.contract("O5")
+async def test_a_rotated_token_is_read_again_within_the_same_call(api: FakeApi, tmp_path: Path) -> None:
+    """The 401 comes first: the file changes between the request and its second try."""
+    tokens = iter(["old", "new"])
+    api.require_tokens("new")
+    async with KubeClient(KubeConfig(api.url, token=lambda: next(tokens))) as client:
+        assert (await get(client))["metadata"]["name"] == "a"
+
+
+@pytest.mark.contract("O5")
+async def test_the_service_account_s_token_is_read_when_its_file_changes(api: FakeApi, tmp_path: Path) -> None:
+    api.require_tokens("two")
+    path = tmp_path / "token"
+    path.write_text("one\n")
+    async with KubeClient(KubeConfig(api.url, token=config._TokenFile(path))) as client:
+        with pytest.raises(Forbidden) as caught:
+            await get(client)
+        assert caught.value.status == 401
+        fresh = tmp_path / "fresh"
+        fresh.write_text("two\n")
+        os.rename(fresh, path)
+        assert (await get(client))["metadata"]["name"] == "a"
+
+
+async def test_a_token_that_cannot_be_read_is_an_api_error_and_not_the_end_of_a_watch(
+    api: FakeApi, tmp_path: Path
+) -> None:
+    async with KubeClient(KubeConfig(api.url, token=config._TokenFile(tmp_path / "none"))) as client:
+        with pytest.raises(Unavailable, match="No such file"):
+            await get(client)
+
+
+async def test_a_401_without_a_token_is_not_tried_twice(api: FakeApi, client: KubeClient) -> None:
+    api.require_tokens("x")
+    with pytest.raises(Forbidden):
+        await get(client)
+    assert len(api.log) == 1
+
+
+async def test_a_long_list_comes_in_pages(api: FakeApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "PAGE_SIZE", 4)
+    for number in range(10):
+        api.create(allocated_claim(f"job-{number}", "a", [number]))
+    pages = [json.loads(page)["items"] async for page in client.list(RESOURCE_CLAIMS)]
+    assert [len(page) for page in pages] == [4, 4, 2]
+    assert {item["metadata"]["name"] for page in pages for item in page} == {f"job-{n}" for n in range(10)}
+
+
+async def test_a_list_that_became_too_old_between_its_pages_is_gone(
+    api: FakeApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "PAGE_SIZE", 4)
+    for number in range(10):
+        api.create(allocated_claim(f"job-{number}", "a", [number]))
+    pages = client.list(RESOURCE_CLAIMS)
+    await anext(pages)
+    api.compact()
+    with pytest.raises(Gone):
+        await anext(pages)
+
+
+async def test_a_watch_gives_events_line_by_line_and_ends_with_the_server(api: FakeApi, client: KubeClient) -> None:
+    async with client.watch(NODES, "", {"resourceVersion": "0"}, idle_timeout_s=5) as lines:
+        assert json.loads(await anext(lines))["object"]["metadata"]["name"] == "a"
+        api.create(node_object("b" * 60, labels={"long": "x" * 60}))
+        assert json.loads(await anext(lines))["type"] == "ADDED"
+        api.watches.close()
+        assert [line async for line in lines] == []
+
+
+async def test_a_silent_watch_is_unavailable_when_the_time_is_up(api: FakeApi, client: KubeClient) -> None:
+    async def follow() -> None:
+        async with client.watch(NODES, "", {"resourceVersion": "0"}, idle_timeout_s=0.2) as lines:
+            async for _ in lines:
+                pass
+
+    with pytest.raises(Unavailable, match="WATCH /api/v1/nodes"):
+        await follow()
+
+
+async def test_a_refused_watch_is_an_error_of_its_kind(api: FakeApi, client: KubeClient) -> None:
+    api.faults.add(Fault(verb="watch", status=410))
+    with pytest.raises(Gone):
+        async with client.watch(NODES, "", {"resourceVersion": "1"}, idle_timeout_s=1):
+            pass
+
+
+def test_paths_are_those_of_the_api() -> None:
+    assert RESOURCE_SLICES.path("", "a") == "/apis/resource.k8s.io/v1/resourceslices/a"
+    assert RESOURCE_CLAIMS.path("ml", "job", "status") == (
+        "/apis/resource.k8s.io/v1/namespaces/ml/resourceclaims/job/status"
+    )
+    assert NODES.path() == "/api/v1/nodes"
+
+
+# Where the server is.
+
+
+def test_outside_a_cluster_without_settings_there_is_no_server(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="set --kubeconfig"):
+        config.in_cluster({}, tmp_path)
+    with pytest.raises(SettingsError, match="no such file"):
+        config.from_settings("", str(tmp_path / "none"), {})
+
+
+def test_a_url_beats_everything() -> None:
+    assert config.from_settings("http://127.0.0.1:1/", "", {}).url == "http://127.0.0.1:1"
+
+
+async def test_a_kubeconfig_is_read_with_its_token(api: FakeApi, tmp_path: Path) -> None:
+    path = api.write_kubeconfig(tmp_path / "config", token="secret")
+    loaded = await asyncio.to_thread(config.from_kubeconfig, path)
+    assert loaded.url == api.url
+    api.require_tokens("secret")
+    async with KubeClient(loaded) as client:
+        assert (await get(client))["metadata"]["name"] == "a"
+
+
+# Versions.
+
+
+@pytest.mark.contract("S27")
+async def test_a_server_without_the_v1_api_is_recognised() -> None:
+    async def answer(request: web.Request) -> web.Response:
+        if request.path == "/version":
+            return web.json_response({"gitVersion": "v1.33.2"})
+        return web.json_response({"reason": "NotFound"}, status=404)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        async with KubeClient(KubeConfig(f"http://127.0.0.1:{runner.addresses[0][1]}")) as client:
+            assert await version.server(client) == version.Server("v1.33.2", serves_v1=False)
+    finally:
+        await runner.cleanup()
+
+
+async def test_the_embedded_server_serves_the_v1_api(client: KubeClient) -> None:
+    assert (await version.server(client)).serves_v1

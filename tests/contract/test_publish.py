@@ -1,0 +1,439 @@
+"""ResourceSlices on an API server: right, complete, written as seldom as possible, and back when they were lost."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from neuron_dra.core.claims import ClaimRef
+from neuron_dra.core.slices import Pool, Wire
+from neuron_dra.errors import AlreadyExists, Conflict, Invalid, NotFound, TooManyRequests
+from neuron_dra.kube.client import KubeClient
+from neuron_dra.kube.config import KubeConfig
+from neuron_dra.kube.publish import SlicePublisher
+from neuron_dra.kube.reflector import Reflector
+from neuron_dra.kube.requests import RESOURCE_SLICES
+from neuron_dra.node import publishing
+from neuron_dra.node.plugin import Plugin
+from neuron_dra.testing.fake_api import Do, FakeApi, Fault
+from neuron_dra.testing.faulty_files import DISK_ERRORS, FaultyFiles, disk_error
+from neuron_dra.testing.objects import allocated_claim, node_object
+from neuron_dra.testing.plugin_host import PluginHost
+from neuron_dra.testing.waiting import always, eventually
+
+NAME = "node-a-neuron.aws.com-00"
+
+
+def devices(count: int, **more: Any) -> list[Wire]:
+    return [{"name": f"neuron-device-{i}", "attributes": {"deviceId": {"int": i}}, **more} for i in range(count)]
+
+
+def writes(api: FakeApi) -> list[tuple[str, str, int]]:
+    return [
+        (entry.verb, entry.name, entry.status)
+        for entry in api.requests(resource="resourceslices")
+        if entry.verb in ("create", "update", "patch", "delete", "deletecollection")
+    ]
+
+
+class Publisher:
+    """One plugin's publisher, without its loop."""
+
+    def __init__(self, api: FakeApi, client: KubeClient) -> None:
+        self.api = api
+        self.slices = Reflector(client, RESOURCE_SLICES, field_selector="spec.nodeName=node-a")
+        self.publisher = SlicePublisher(client, self.slices)
+        self.pool = Pool("node-a", api.get("nodes", "node-a")["metadata"]["uid"])
+
+    async def publish(self, wanted: list[Wire]) -> Any:
+        return await self.publisher.publish(self.pool, wanted)
+
+
+@pytest.fixture
+async def client(api: FakeApi) -> AsyncIterator[KubeClient]:
+    async with KubeClient(KubeConfig(api.url)) as made:
+        yield made
+
+
+@pytest.fixture
+async def publisher(api: FakeApi, client: KubeClient) -> Publisher:
+    made = Publisher(api, client)
+    await made.slices.relist()
+    return made
+
+
+@pytest.mark.contract("S1")
+async def test_the_first_publish_makes_one_slice(api: FakeApi, publisher: Publisher) -> None:
+    result = await publisher.publish(devices(16))
+    assert (result.generation, result.slices, result.devices, result.writes) == (1, 1, 16, 1)
+    (made,) = api.objects("resourceslices")
+    assert made["metadata"]["name"] == NAME
+    assert made["metadata"]["ownerReferences"][0]["uid"] == publisher.pool.node_uid
+    assert made["spec"]["pool"] == {"name": "node-a", "generation": 1, "resourceSliceCount": 1}
+
+
+@pytest.mark.contract("S2")
+async def test_publishing_the_same_again_writes_nothing(api: FakeApi, publisher: Publisher) -> None:
+    await publisher.publish(devices(16))
+    for _ in range(3):
+        assert (await publisher.publish(devices(16))).writes == 0
+    await publisher.slices.relist()
+    assert (await publisher.publish(devices(16))).writes == 0
+    assert [verb for verb, _, _ in writes(api)] == ["create"]
+
+
+@pytest.mark.contract("S3")
+async def test_a_change_in_one_slice_is_one_update(api: FakeApi, publisher: Publisher) -> None:
+    await publisher.publish(devices(16))
+    result = await publisher.publish(devices(15))
+    assert (result.generation, result.writes) == (1, 1)
+    assert len(api.get("resourceslices", NAME)["spec"]["devices"]) == 15
+
+
+@pytest.mark.contract("S5")
+@pytest.mark.contract("S25")
+async def test_slices_of_another_program_are_deleted_before_ours_are_made(api: FakeApi, publisher: Publisher) -> None:
+    for number in range(2):
+        api.create(
+            {
+                "apiVersion": "resource.k8s.io/v1",
+                "kind": "ResourceSlice",
+                "metadata": {"name": f"node-a-neuron.aws.com-x{number}"},
+                "spec": {
+                    "driver": "neuron.aws.com",
+                    "nodeName": "node-a",
+                    "pool": {"name": "node-a", "generation": 4, "resourceSliceCount": 2},
+                    "devices": [{"name": f"neuron-device-{number}"}],
+                },
+            }
+        )
+    await publisher.slices.relist()
+    await publisher.publish(devices(70))
+    assert [verb for verb, _, _ in writes(api)] == ["delete", "delete", "create", "create"]
+    left = api.objects("resourceslices")
+    assert {item["spec"]["pool"]["generation"] for item in left} == {5}
+    assert sum(len(item["spec"]["devices"]) for item in left) == 70
+
+
+@pytest.mark.contract("S9")
+async def test_a_slice_that_changed_under_us_is_read_again_and_not_overwritten_blindly(
+    api: FakeApi, publisher: Publisher
+) -> None:
+    await publisher.publish(devices(2))
+    api.patch("resourceslices", NAME, {"metadata": {"labels": {"by": "hand"}}})
+    with pytest.raises(Conflict):
+        await publisher.publish(devices(3))
+    assert (await publisher.publish(devices(3))).writes == 1
+
+
+@pytest.mark.contract("S9")
+async def test_a_slice_that_is_there_already_is_adopted(api: FakeApi, publisher: Publisher, client: KubeClient) -> None:
+    other = Publisher(api, client)
+    await other.slices.relist()
+    await other.publish(devices(2))
+    with pytest.raises(AlreadyExists):
+        await publisher.publish(devices(3))
+    result = await publisher.publish(devices(3))
+    assert (result.generation, result.writes) == (1, 1)
+    assert len(api.objects("resourceslices")) == 1
+
+
+@pytest.mark.contract("S9")
+async def test_an_answer_that_was_lost_does_no_harm(api: FakeApi, publisher: Publisher) -> None:
+    api.faults.add(Fault(Do.DROP_AFTER, verb="create", resource="resourceslices"))
+    with pytest.raises(Exception, match="does not answer"):
+        await publisher.publish(devices(2))
+    with pytest.raises(AlreadyExists):
+        await publisher.publish(devices(2))
+    assert (await publisher.publish(devices(2))).writes == 0
+    assert len(api.objects("resourceslices")) == 1
+
+
+@pytest.mark.contract("S6")
+async def test_a_slice_that_vanished_under_us_is_found_missing_and_made_again(
+    api: FakeApi, publisher: Publisher
+) -> None:
+    await publisher.publish(devices(2))
+    api.delete("resourceslices", NAME)
+    with pytest.raises(NotFound):
+        await publisher.publish(devices(3))
+    assert (await publisher.publish(devices(3))).writes == 1
+
+
+@pytest.mark.contract("S10")
+async def test_a_slice_that_the_server_refuses_is_told_with_the_field(api: FakeApi, publisher: Publisher) -> None:
+    with pytest.raises(Invalid, match=r"spec\.devices\[0\]\.name"):
+        await publisher.publish([{"name": "Not_A_Label"}])
+    assert (await publisher.publish(devices(1))).writes == 1
+
+
+@pytest.mark.contract("S11")
+async def test_a_field_that_the_server_drops_is_reported_and_not_sent_again(api: FakeApi, publisher: Publisher) -> None:
+    api.dropped_fields["resourceslices"] = {"spec.devices[*].taints"}
+    tainted = devices(2, taints=[{"key": "k", "effect": "NoSchedule"}])
+    first = await publisher.publish(tainted)
+    assert first.dropped == ("devices[0].taints", "devices[1].taints")
+    second = await publisher.publish(tainted)
+    assert (second.writes, second.dropped) == (0, first.dropped)
+    api.dropped_fields.clear()
+    plain = await publisher.publish(devices(2))
+    assert (plain.writes, plain.dropped) == (0, ()) or plain.dropped == first.dropped
+    other = devices(2, taints=[{"key": "k2", "effect": "NoSchedule"}])
+    assert (await publisher.publish(other)).dropped == ()
+
+
+@pytest.mark.contract("S12")
+async def test_the_time_of_a_taint_stays_over_updates(api: FakeApi, publisher: Publisher) -> None:
+    taint = {"key": "k", "value": "v", "effect": "NoSchedule"}
+    await publisher.publish(devices(2, taints=[taint]))
+    stored = api.get("resourceslices", NAME)
+    for device in stored["spec"]["devices"]:
+        device["taints"][0]["timeAdded"] = added = "2026-03-21T11:43:02Z"  # as the server fills it in
+    api.replace(stored)
+    await publisher.slices.relist()
+    assert (await publisher.publish(devices(2, taints=[taint]))).writes == 0
+    await publisher.publish([*devices(2, taints=[taint]), {"name": "neuron-device-2"}])
+    assert api.get("resourceslices", NAME)["spec"]["devices"][0]["taints"][0]["timeAdded"] == added
+    assert (await publisher.publish([*devices(2, taints=[taint]), {"name": "neuron-device-2"}])).writes == 0
+
+
+@pytest.mark.contract("S13")
+async def test_no_device_is_an_empty_slice(api: FakeApi, publisher: Publisher) -> None:
+    await publisher.publish([])
+    assert "devices" not in api.get("resourceslices", NAME)["spec"]
+    assert (await publisher.publish([])).writes == 0
+
+
+async def test_a_failure_in_the_middle_of_several_writes_is_made_good(api: FakeApi, publisher: Publisher) -> None:
+    await publisher.publish(devices(200))
+    api.faults.add(Fault(verb="update", resource="resourceslices", nth=2, status=429, retry_after=1))
+    with pytest.raises(TooManyRequests):
+        await publisher.publish(devices(200, capacity={"memory": {"value": "96Gi"}}))
+    await publisher.publish(devices(200, capacity={"memory": {"value": "96Gi"}}))
+    left = api.objects("resourceslices")
+    assert len({item["spec"]["pool"]["generation"] for item in left}) == 1
+    assert all("capacity" in device for item in left for device in item["spec"]["devices"])
+
+
+# The whole loop, inside a plugin without a kubelet.
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publishing, "GATHER_S", 0.02)
+    monkeypatch.setattr(publishing, "RETRY_S", (0.05, 0.5))
+
+
+async def published(api: FakeApi, count: int = 16) -> dict[str, Any]:
+    (found,) = await api.until(
+        "resourceslices",
+        lambda items: len(items) == 1 and len(items[0]["spec"].get("devices", [])) == count,
+    )
+    return found
+
+
+async def settled(api: FakeApi, plugin: Plugin) -> None:
+    """Return when the loop has nothing left to do."""
+    await published(api)
+    await eventually(lambda: plugin.publish_state.result is not None)
+
+
+@pytest.mark.contract("S1")
+@pytest.mark.contract("S2")
+async def test_a_plugin_publishes_its_node_with_one_write(api: FakeApi, host: PluginHost) -> None:
+    async with host.running() as plugin:
+        await settled(api, plugin)
+        for _ in range(3):
+            plugin.publishing.wake()
+            await asyncio.sleep(0.1)
+        api.patch("nodes", "node-a", {"metadata": {"annotations": {"x": "y"}}})
+        await asyncio.sleep(0.2)
+        assert [verb for verb, _, _ in writes(api)] == ["create"]
+        assert "the kubelet" in plugin.why_not_ready()
+    assert len(api.objects("resourceslices")) == 1, "a plugin that ends leaves its slices"
+
+
+@pytest.mark.contract("S6")
+@pytest.mark.contract("S7")
+async def test_slices_that_somebody_deletes_come_back(api: FakeApi, host: PluginHost) -> None:
+    async with host.running() as plugin:
+        await settled(api, plugin)
+        for _ in range(3):
+            before = api.get("resourceslices", NAME)["metadata"]["uid"]
+            api.delete("resourceslices", NAME)
+            await api.until("resourceslices", lambda found, old=before: found and found[0]["metadata"]["uid"] != old)
+
+
+@pytest.mark.contract("S6")
+async def test_a_slice_whose_deletion_no_watch_told_comes_back_at_the_next_compare(
+    api: FakeApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "COMPARE_S", 0.5)
+    async with host.running() as plugin:
+        await settled(api, plugin)
+        await eventually(lambda: api.watches.count("resourceslices") == 1)
+        hang = api.faults.add(Fault(Do.HANG, verb="watch", resource="resourceslices", times=None))
+        api.watches.close("resourceslices")
+        await eventually(lambda: hang.hits > 0)
+        api.delete("resourceslices", NAME)
+        # Something wakes the loop more often than the period of the compare, as a busy Node does.
+        for _ in range(40):
+            plugin.publishing.wake()
+            await asyncio.sleep(0.1)
+            if api.find("resourceslices", NAME):
+                break
+        assert api.find("resourceslices", NAME)
+
+
+@pytest.mark.contract("S8")
+async def test_an_edit_by_hand_is_reverted_once(api: FakeApi, host: PluginHost) -> None:
+    async with host.running() as plugin:
+        await settled(api, plugin)
+        edited = copy.deepcopy(api.get("resourceslices", NAME))
+        edited["spec"]["devices"] = edited["spec"]["devices"][:3]
+        api.replace(edited)
+        await published(api)
+        await asyncio.sleep(0.2)
+        assert [verb for verb, _, _ in writes(api)] == ["create", "update"]
+
+
+@pytest.mark.contract("S9")
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(verb="create", status=500, times=2),
+        Fault(verb="create", status=409, times=3),
+        Fault(verb="create", status=404, times=2),
+        Fault(Do.DROP, verb="create", times=2),
+        Fault(Do.DROP_AFTER, verb="create", times=1),
+        Fault(verb="list", status=410, times=2),
+        Fault(verb="list", status=200, body=b"<html>", times=2),
+    ],
+)
+async def test_publishing_gets_there_whatever_the_server_answers_first(
+    api: FakeApi, host: PluginHost, fault: Fault
+) -> None:
+    fault.resource = "resourceslices"
+    api.faults.add(fault)
+    async with host.running() as plugin:
+        await settled(api, plugin)
+        await eventually(lambda: not plugin.publish_state.error)
+        assert fault.hits == fault.times
+
+
+@pytest.mark.contract("S9")
+async def test_a_server_that_asks_to_wait_is_left_alone_for_that_long(api: FakeApi, host: PluginHost) -> None:
+    api.faults.add(Fault(verb="create", resource="resourceslices", status=429, retry_after=1))
+    async with host.running() as plugin:
+        await eventually(lambda: writes(api))
+        await always(lambda: len(writes(api)) == 1, 0.7, "waiting")
+        await settled(api, plugin)
+
+
+@pytest.mark.contract("S9")
+async def test_a_server_without_an_answer_does_not_hurt_what_was_published(api: FakeApi, host: PluginHost) -> None:
+    async with host.running() as plugin:
+        await settled(api, plugin)
+        await api.refuse_connections()
+        host.hardware.add_ecc(3)
+        plugin.publishing.wake()
+        await asyncio.sleep(0.2)
+        await api.resume()
+        await eventually(lambda: api.watches.count("resourceslices") == 1, 15)
+        assert [verb for verb, _, _ in writes(api)] == ["create"]
+
+
+@pytest.mark.contract("S10")
+async def test_a_refused_slice_is_told_and_not_tried_in_a_hot_loop(api: FakeApi, host: PluginHost) -> None:
+    fault = Fault(verb="create", resource="resourceslices", status=422, message="spec.devices[0]: no", times=None)
+    api.faults.add(fault)
+    async with host.running() as plugin:
+        await eventually(lambda: plugin.publish_state.error)
+        assert "spec.devices[0]: no" in plugin.why_not_ready()
+        assert plugin.metrics.registry.get_sample_value("neuron_dra_published") == 0
+        assert plugin.metrics.registry.get_sample_value("neuron_dra_publish_errors_total", {"reason": "Invalid"})
+        await asyncio.sleep(0.5)
+        assert fault.hits <= 8
+        api.faults.clear()
+        await settled(api, plugin)
+        await eventually(lambda: plugin.metrics.registry.get_sample_value("neuron_dra_published") == 1)
+
+
+@pytest.mark.contract("S24")
+async def test_a_node_that_is_made_again_owns_its_slices(api: FakeApi, host: PluginHost) -> None:
+    async with host.running() as plugin:
+        await settled(api, plugin)
+        api.delete("nodes", "node-a")
+        await api.until("resourceslices", lambda found: not found)
+        uid = api.create(node_object("node-a"))["metadata"]["uid"]
+        made = await published(api)
+        assert made["metadata"]["ownerReferences"][0]["uid"] == uid
+
+
+async def test_labels_that_arrive_late_are_published(api: FakeApi, host: PluginHost) -> None:
+    async with host.running() as plugin:
+        await settled(api, plugin)
+        api.patch("nodes", "node-a", {"metadata": {"labels": {"topology.k8s.aws/network-node-layer-1": "nn-1"}}})
+        (found,) = await api.until(
+            "resourceslices",
+            lambda items: items and "networkNodeLayer1" in items[0]["spec"]["devices"][0]["attributes"],
+        )
+        assert found["spec"]["pool"]["generation"] == 1
+
+
+async def test_without_a_node_object_nothing_is_published_and_the_reason_is_told(
+    api: FakeApi, host: PluginHost
+) -> None:
+    api.delete("nodes", "node-a")
+    async with host.running() as plugin:
+        await eventually(lambda: "Node node-a does not exist" in plugin.why_not_ready())
+        assert writes(api) == []
+        api.create(node_object("node-a"))
+        await settled(api, plugin)
+        await eventually(lambda: "does not exist" not in plugin.why_not_ready())
+
+
+@pytest.mark.contract("S20")
+async def test_a_device_in_use_stays_published_when_it_is_gone(
+    api: FakeApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("neuron_dra.node.plugin.HARDWARE_PERIOD_S", 0.1)
+    meta = api.create(allocated_claim("job", "node-a", [3]))["metadata"]
+    async with host.running() as plugin:
+        await settled(api, plugin)
+        await plugin.transactions.prepare(ClaimRef("default", "job", meta["uid"]))
+        host.hardware.remove_device(3)
+        host.hardware.remove_device(4)
+        found = await published(api, 15)
+        assert "neuron-device-3" in {device["name"] for device in found["spec"]["devices"]}
+        sick = {state.name: state for state in plugin.health.devices}["neuron-device-3"]
+        assert (sick.status.value, sick.message) == ("UNHEALTHY", "the device is gone from the node")
+        await plugin.transactions.unprepare(ClaimRef("default", "job", meta["uid"]))
+        await published(api, 14)
+
+
+async def test_the_health_list_is_complete_as_soon_as_the_slices_are(api: FakeApi, host: PluginHost) -> None:
+    """Also when the watch does not tell of our own write."""
+    api.faults.add(Fault(Do.HANG, verb="watch", resource="resourceslices", times=None))
+    async with host.running() as plugin:
+        await settled(api, plugin)
+        assert len(plugin.health.devices) == 16
+
+
+@pytest.mark.parametrize("refused", ["claims", "checkpoint"])
+async def test_an_inventory_that_cannot_be_taken_is_tried_again(api: FakeApi, host: PluginHost, refused: str) -> None:
+    fault = Fault(verb="list", resource="resourceclaims", status=200, body=b'{"items": 7}', times=2)
+    if refused == "claims":
+        api.faults.add(fault)
+        async with host.running() as plugin:
+            await settled(api, plugin)
+            assert fault.hits == 2
+        return
+    files = FaultyFiles()
+    async with host.running(files=files) as plugin:
+        files.fail(1, disk_error(DISK_ERRORS[0]), times=1)
+        await settled(api, plugin)

@@ -1,0 +1,251 @@
+"""A watched copy stays equal to what the server has, whatever becomes of the watch."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from neuron_dra.core.slices import Pool, desired
+from neuron_dra.errors import Unavailable
+from neuron_dra.kube import reflector as reflector_module
+from neuron_dra.kube.client import KubeClient
+from neuron_dra.kube.config import KubeConfig
+from neuron_dra.kube.reflector import Reflector
+from neuron_dra.kube.requests import NODES, RESOURCE_SLICES
+from neuron_dra.testing.fake_api import Do, FakeApi, Fault
+from neuron_dra.testing.objects import node_object
+from neuron_dra.testing.waiting import eventually
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reflector_module, "RETRY_S", (0.01, 0.1))
+    monkeypatch.setattr(reflector_module, "SHORT_WATCH_S", 0.05)
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[FakeApi]:
+    async with FakeApi() as server:
+        server.create(node_object("a"))
+        yield server
+
+
+@pytest.fixture
+async def client(api: FakeApi) -> AsyncIterator[KubeClient]:
+    async with KubeClient(KubeConfig(api.url)) as made:
+        yield made
+
+
+@contextlib.asynccontextmanager
+async def running(reflector: Reflector) -> AsyncIterator[Reflector]:
+    task = asyncio.create_task(reflector.run())
+    try:
+        async with asyncio.timeout(5):
+            await reflector.synced.wait()
+        yield reflector
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+def names(reflector: Reflector) -> set[str]:
+    return {key.removeprefix("/") for key in reflector.items}
+
+
+async def shows(reflector: Reflector, *wanted: str) -> None:
+    await eventually(lambda: names(reflector) == set(wanted), 5, f"{wanted}")
+
+
+async def test_it_shows_what_is_there_and_what_comes_and_goes(api: FakeApi, client: KubeClient) -> None:
+    changes: list[int] = []
+    async with running(Reflector(client, NODES, on_change=lambda: changes.append(1))) as nodes:
+        assert names(nodes) == {"a"}
+        api.create(node_object("b"))
+        await shows(nodes, "a", "b")
+        api.patch("nodes", "b", {"metadata": {"labels": {"x": "y"}}})
+        await eventually(lambda: nodes.items["/b"]["metadata"].get("labels") == {"x": "y"})
+        api.delete("nodes", "a")
+        await shows(nodes, "b")
+        assert len(changes) >= 4
+        assert len(api.requests("list", "nodes")) == 1
+
+
+async def test_only_what_the_selector_means_is_asked_for(api: FakeApi, client: KubeClient) -> None:
+    api.create(node_object("b"))
+    async with running(Reflector(client, NODES, field_selector="metadata.name=b")) as nodes:
+        assert names(nodes) == {"b"}
+        api.create(node_object("c"))
+        api.delete("nodes", "b")
+        await shows(nodes)
+
+
+async def test_a_watch_that_ends_is_resumed_without_a_new_list(api: FakeApi, client: KubeClient) -> None:
+    async with running(Reflector(client, NODES)) as nodes:
+        for number in range(3):
+            await eventually(lambda: api.watches.count("nodes") == 1)
+            await asyncio.sleep(0.06)
+            api.watches.close("nodes")
+            api.create(node_object(f"n{number}"))
+        await shows(nodes, "a", "n0", "n1", "n2")
+        assert len(api.requests("list", "nodes")) == 1
+
+
+@pytest.mark.contract("S9")
+async def test_history_that_is_gone_means_a_new_list(api: FakeApi, client: KubeClient) -> None:
+    async with running(Reflector(client, NODES)) as nodes:
+        await eventually(lambda: api.watches.count("nodes") == 1)
+        api.faults.add(Fault(verb="watch", resource="nodes", status=410))
+        api.watches.close("nodes")
+        api.delete("nodes", "a")
+        api.create(node_object("b"))
+        await shows(nodes, "b")
+        assert len(api.requests("list", "nodes")) == 2
+
+
+@pytest.mark.contract("S9")
+async def test_a_410_inside_the_stream_means_a_new_list(api: FakeApi, client: KubeClient) -> None:
+    async with running(Reflector(client, NODES)) as nodes:
+        await eventually(lambda: api.watches.count("nodes") == 1)
+        api.watches.expire("nodes")
+        api.create(node_object("b"))
+        await shows(nodes, "a", "b")
+        assert len(api.requests("list", "nodes")) == 2
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(status=500, times=3),
+        Fault(Do.DROP, times=3),
+        Fault(status=403, times=3),
+        Fault(status=200, body=b"<html>", times=3),
+        Fault(status=200, body=b'{"items": null}', times=3),
+    ],
+)
+async def test_it_goes_on_after_lists_that_fail(api: FakeApi, client: KubeClient, fault: Fault) -> None:
+    fault.verb = "list"
+    api.faults.add(fault)
+    async with running(Reflector(client, NODES)) as nodes:
+        await shows(nodes, "a")
+        assert fault.hits == 3
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(status=500, times=3),
+        Fault(Do.DROP, times=3),
+        Fault(Do.CLOSE_WATCH, times=3),
+        Fault(status=200, body=b"{nonsense\n", times=2),
+        Fault(status=200, body=b'{"type": "ADDED", "object": {}}\n', times=2),
+        Fault(status=200, body=b'{"type": "ERROR", "object": {"code": 500, "reason": "x"}}\n', times=2),
+    ],
+)
+async def test_it_goes_on_after_watches_that_fail(api: FakeApi, client: KubeClient, fault: Fault) -> None:
+    fault.verb = "watch"
+    api.faults.add(fault)
+    async with running(Reflector(client, NODES)) as nodes:
+        await eventually(lambda: fault.hits == fault.times)
+        api.create(node_object("b"))
+        await shows(nodes, "a", "b")
+
+
+async def test_a_watch_without_a_sign_of_life_is_given_up(
+    api: FakeApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reflector_module, "SILENCE_S", 0.2)
+    hang = api.faults.add(Fault(Do.HANG, verb="watch", times=1))
+    async with running(Reflector(client, NODES)) as nodes:
+        await eventually(lambda: hang.hits == 1)
+        api.create(node_object("b"))
+        await shows(nodes, "a", "b")
+
+
+async def test_a_server_that_ends_every_watch_at_once_is_not_hammered(
+    api: FakeApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reflector_module, "RETRY_S", (0.1, 5.0))
+    closing = api.faults.add(Fault(Do.CLOSE_WATCH, verb="watch", times=None))
+    async with running(Reflector(client, NODES)):
+        await asyncio.sleep(0.5)
+    assert closing.hits <= 4
+
+
+async def test_bookmarks_move_the_place_to_resume_from(api: FakeApi, client: KubeClient) -> None:
+    async with running(Reflector(client, NODES, field_selector="metadata.name=a")) as nodes:
+        await eventually(lambda: api.watches.count("nodes") == 1)
+        for number in range(5):
+            api.create(node_object(f"n{number}"))
+        newest = api.get("nodes", "n4")["metadata"]["resourceVersion"]
+        api.watches.bookmark("nodes")
+        await eventually(lambda: nodes._version == newest)
+        api.compact()
+        await asyncio.sleep(0.06)
+        api.watches.close("nodes")
+        api.patch("nodes", "a", {"metadata": {"labels": {"x": "y"}}})
+        await eventually(lambda: nodes.items["/a"]["metadata"].get("labels"))
+        assert len(api.requests("list", "nodes")) == 1
+
+
+# Our own writes.
+
+
+def slice_of(version: int, uid: str = "u1", devices: int = 1) -> dict[str, Any]:
+    wanted = [{"name": f"neuron-device-{i}"} for i in range(devices)]
+    item = desired(Pool("a", "n"), wanted, 1)[0]
+    item["metadata"] |= {"uid": uid, "resourceVersion": str(version)}
+    return item
+
+
+@pytest.fixture
+def slices(client: KubeClient) -> Reflector:
+    return Reflector(client, RESOURCE_SLICES)
+
+
+KEY = "/a-neuron.aws.com-00"
+
+
+def test_a_write_of_our_own_is_seen_before_the_watch_brings_it(slices: Reflector) -> None:
+    slices.remember(slice_of(5))
+    assert slices.items[KEY]["metadata"]["resourceVersion"] == "5"
+
+
+def test_a_watch_that_lags_does_not_bring_back_what_we_replaced(slices: Reflector) -> None:
+    slices.remember(slice_of(9, devices=2))
+    slices._apply({"type": "MODIFIED", "object": slice_of(7)})
+    assert slices.items[KEY]["metadata"]["resourceVersion"] == "9"
+    slices._apply({"type": "DELETED", "object": slice_of(8)})
+    assert slices.items[KEY]["metadata"]["resourceVersion"] == "9"
+    slices._apply({"type": "MODIFIED", "object": slice_of(10)})
+    assert slices.items[KEY]["metadata"]["resourceVersion"] == "10"
+    slices._apply({"type": "DELETED", "object": slice_of(11)})
+    assert slices.items == {}
+
+
+def test_what_we_wrote_does_not_hide_what_the_watch_brought_since(slices: Reflector) -> None:
+    slices._apply({"type": "ADDED", "object": slice_of(12)})
+    slices.remember(slice_of(9))
+    assert slices.items[KEY]["metadata"]["resourceVersion"] == "12"
+
+
+def test_forgetting_what_we_deleted_spares_a_newer_object_of_that_name(slices: Reflector) -> None:
+    slices.remember(slice_of(9, uid="u2"))
+    slices.forget(slice_of(8, uid="u1"))
+    assert KEY in slices.items
+    slices.forget(slice_of(8, uid="u2"))
+    assert slices.items == {}
+
+
+async def test_a_list_on_request_is_told_as_an_error_when_it_fails(api: FakeApi, client: KubeClient) -> None:
+    api.faults.add(Fault(verb="list", status=503))
+    nodes = Reflector(client, NODES)
+    with pytest.raises(Unavailable):
+        await nodes.relist()
+    assert not nodes.synced.is_set()
+    await nodes.relist()
+    assert names(nodes) == {"a"}
