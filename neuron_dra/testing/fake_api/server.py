@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import msgspec
 import yaml
@@ -30,6 +30,8 @@ from neuron_dra.testing.fake_api.messages import load_manifests
 from neuron_dra.testing.fake_api.resources import Registry, Resource
 from neuron_dra.testing.fake_api.store import DeleteOptions, Store
 from neuron_dra.testing.fake_api.watch import Watches
+
+T = TypeVar("T")
 
 NEURON_GROUP = "neuron.aws.com"
 
@@ -283,6 +285,7 @@ def _place(resource: Resource, namespace: str) -> str:
     return (namespace or "default") if resource.namespaced else ""
 
 
-def _copy(obj: Any) -> Any:
+def _copy(value: T) -> T:
     """Copy a JSON value, several times faster than copy.deepcopy."""
-    return msgspec.json.decode(msgspec.json.encode(obj))
+    copied: T = msgspec.json.decode(msgspec.json.encode(value))
+    return copied
