@@ -22,8 +22,8 @@ def short_path() -> Iterator[Path]:
 
 @pytest.fixture
 async def api() -> AsyncIterator[FakeApi]:
-    """An embedded API server with the Node `node-a`."""
-    async with FakeApi() as server:
+    """An embedded API server with the Node `node-a`; nobody frees claims whose pods do not exist."""
+    async with FakeApi(controllers=False) as server:
         server.create(node_object("node-a"))
         yield server
 

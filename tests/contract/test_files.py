@@ -106,7 +106,7 @@ def test_a_lock_keeps_others_out_and_says_for_how_long(tmp_path: Path) -> None:
     with locked(path, timeout_s=1):
         started = time.monotonic()
         with (
-            pytest.raises(TimeoutError, match="locked by another process for more than 0.1 s"),
+            pytest.raises(TimeoutError, match=r"locked by another process for more than 0\.1 s"),
             locked(path, timeout_s=0.1),
         ):
             pass
