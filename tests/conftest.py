@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -15,8 +16,12 @@ from neuron_dra.testing.plugin_host import PluginHost
 
 @pytest.fixture
 def short_path() -> Iterator[Path]:
-    """A folder with a short name, for sockets: pytest's own leave them little of their 107 bytes."""
-    with tempfile.TemporaryDirectory(prefix="nd") as name:
+    """A folder with a short name, for sockets: pytest's own leave them little of their 107 bytes.
+
+    In memory where that is possible: the hundreds of files of a simulated node take their time on a disk.
+    """
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(prefix="nd", dir=memory if os.access(memory, os.W_OK) else None) as name:
         yield Path(name)
 
 

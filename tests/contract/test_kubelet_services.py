@@ -587,7 +587,8 @@ async def test_people_find_every_service_without_a_proto_file(plugin: Plugin, ho
     async def ask(channel: grpc.aio.Channel, request: Any) -> Any:
         stub = reflection_pb2_grpc.ServerReflectionStub(channel)
         stream = stub.ServerReflectionInfo(iter([request]), timeout=5)
-        return [answer async for answer in stream][0]
+        answers = [answer async for answer in stream]
+        return answers[0]
 
     everything = reflection_pb2.ServerReflectionRequest(list_services="")
     async with dialled(host.data / "dra-pod-1.sock") as channel:
