@@ -121,7 +121,7 @@ def main(arguments: Sequence[str]) -> int:
     stale = [name for name, page in PAGES.items() if read(DOCS / name) != page()]
     if arguments == ["--check"]:
         for name in stale:
-            print(f"docs/{name} is not what the code says; run: hack/gen_docs.py")
+            print(f"docs/{name} is not what the code says; run: make docs")
         return 1 if stale else 0
     if arguments:
         print(f"usage: gen_docs.py [--check], not {' '.join(arguments)}")

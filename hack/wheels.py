@@ -67,7 +67,8 @@ def build_ours(out: Path) -> Path:
     """Build the wheel of this tree into `out`, in place of an older one, and return its path."""
     for old in out.glob("neuron_dra-*.whl"):
         old.unlink()
-    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(out)], check=True, cwd=ROOT)
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(out)]
+    subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
     [wheel] = out.glob("neuron_dra-*.whl")
     return wheel
 

@@ -67,7 +67,7 @@ class PluginSettings:
         "--emulation-mode",
         "NEURON_DRA_DRIVER_EMULATION_MODE",
         "",
-        "pretend to be this instance type (or trn2u), without hardware",
+        "pretend to be this instance type, or the largest of this family such as trn2u, without hardware",
     )
     host_root: str = _setting("--host-root", "HOST_ROOT", "", "folder that holds the host's sys, dev and proc")
     boot_id_file: str = _setting(

@@ -111,8 +111,8 @@ def semver(text: str) -> str | None:
     if is_semver(text):
         return text
     match = _VERSION.fullmatch(text) if len(text) <= TEXT_BYTES else None
-    if match is None:
-        return None
+    if match is None or (match[3] is None and match[4].startswith(".")):
+        return None  # "2.x.8072.0": what a missing number stands for is not ours to say
     numbers = [(number or "").lstrip("0") or "0" for number in match.group(1, 2, 3)]
     rest = re.findall(r"[0-9A-Za-z-]+", match[4])
     result = ".".join(numbers) + ("+" + ".".join(rest) if rest else "")

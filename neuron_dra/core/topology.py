@@ -69,7 +69,8 @@ def build(facts: NodeFacts, labels: NodeLabels) -> Node:
             )
         )
     linked = _links(facts, spec, findings)
-    devices = tuple(_device(device, spec, linked[device.device_id], findings) for device in facts.devices)
+    in_order = sorted(facts.devices, key=lambda device: device.device_id)
+    devices = tuple(_device(device, spec, linked[device.device_id], findings) for device in in_order)
     _count(facts, spec, findings)
     return Node(name, spec, facts.driver_version, devices, facts.ultraserver, labels, tuple(sorted(findings)))
 
@@ -98,13 +99,13 @@ def _links(facts: NodeFacts, spec: InstanceType | None, findings: list[Finding])
     if spec is not None and spec.shape == "switch":
         return {one: frozenset(present) - {one} for one in present}
     said = {
-        device_id: frozenset(device.connected) if not isinstance(device.connected, Unread) else None
+        device_id: frozenset(device.connected) - {device_id} if not isinstance(device.connected, Unread) else None
         for device_id, device in present.items()
     }
     result: dict[int, frozenset[int]] = {}
     for one, neighbours in said.items():
         both = set()
-        for other in sorted(neighbours or ()):
+        for other in sorted((neighbours or frozenset()) - {one}):
             back = said.get(other)
             if back is not None and one in back:
                 both.add(other)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +16,7 @@ from neuron_dra.core.facts import NodeLabels
 from neuron_dra.errors import SettingsError
 from neuron_dra.node import sysfs
 
+GAP = "   "
 COLUMNS = {
     "DEVICE": "name",
     "TYPE": "instanceType",
@@ -131,22 +132,29 @@ def _cell(name: str, device_name: str, values: Mapping[str, Any]) -> str:
 
 
 def _print_table(rows: Sequence[Sequence[str]]) -> None:
-    """Print aligned columns and cut nothing: in colour on a terminal, plain for a pipe or a file."""
-    if sys.stdout.isatty():
-        with contextlib.suppress(ImportError):
-            from rich.console import Console
-            from rich.table import Table
-
-            table = Table(box=None, pad_edge=False)
-            for title in rows[0]:
-                table.add_column(title, overflow="fold")
-            for row in rows[1:]:
-                table.add_row(*row)
-            Console().print(table)
-            return
+    """Print aligned columns and cut nothing: in colour on a terminal that is wide enough, plain otherwise."""
     widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
+    wide = sum(widths) + len(GAP) * (len(widths) - 1)
+    if sys.stdout.isatty() and wide <= shutil.get_terminal_size().columns and _print_in_colour(rows):
+        return
     for row in rows:
-        print("   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        print(GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _print_in_colour(rows: Sequence[Sequence[str]]) -> bool:
+    """Print with rich; return False where that is not installed."""
+    try:
+        from rich.console import Console
+        from rich.table import Table
+    except ImportError:
+        return False
+    table = Table(box=None, pad_edge=False, padding=(0, len(GAP), 0, 0))
+    for title in rows[0]:
+        table.add_column(title, no_wrap=True)
+    for row in rows[1:]:
+        table.add_row(*row)
+    Console().print(table)
+    return True
 
 
 def _values(device: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,12 +13,12 @@ from typing import Any, Final
 from neuron_dra.simulate import cel_functions as functions
 from neuron_dra.simulate import cel_operators as operators
 from neuron_dra.simulate.cel_syntax import Node
-from neuron_dra.simulate.cel_values import CompileError, EvaluationError, UnsupportedError
+from neuron_dra.simulate.cel_values import CompileError, EvaluationError, UnsupportedError, type_name
 
 Scope = dict[str, Any]
 Run = Callable[[Scope], Any]
 
-MAX_ITERATIONS: Final = 200_000  # of all macros of one evaluation; stands for Kubernetes' cost limit, which it is not
+MAX_ITERATIONS: Final = 500_000  # of all macros of one evaluation; Kubernetes' cost limit allows fewer
 _BUDGET: Final = "#budget"
 _DEVICE_FIELDS = {
     "driver": "string",
@@ -67,7 +67,7 @@ class Compiler:
 
     def _literal(self, node: Node, types: dict[str, str]) -> _Code:
         value = node.value
-        return _Code(operators.static_type(value), lambda scope: value)
+        return _Code(type_name(value), lambda scope: value)
 
     def _name(self, node: Node, types: dict[str, str]) -> _Code:
         name = node.value
@@ -156,6 +156,7 @@ class Compiler:
     def _call(self, node: Node, types: dict[str, str]) -> _Code:
         if node.value == "has":
             return self._has(node, types)
+        self._check_pattern(node)
         return self._function(node.value, functions.FUNCTIONS.get(node.value), self._parts(node, types))
 
     def _function(self, name: str, overloads: tuple[functions.Overload, ...] | None, parts: list[_Code]) -> _Code:
@@ -181,7 +182,16 @@ class Compiler:
                 return self._function(full, functions.FUNCTIONS.get(full), self._parts_after_first(node, types))
         if name in _MACROS and len(node.parts) in (3, 4) and node.parts[1].kind == "name":
             return self._macro(node, types)
+        self._check_pattern(node)
         return self._function(name, functions.METHODS.get(name), self._parts(node, types))
+
+    def _check_pattern(self, node: Node) -> None:
+        """A regular expression that is a literal is judged without a device."""
+        if node.value in ("matches", "find", "findAll") and len(node.parts) > 1 and node.parts[1].kind == "literal":
+            try:
+                functions.regex(str(node.parts[1].value))
+            except EvaluationError as err:
+                raise CompileError(str(err)) from err
 
     def _parts_after_first(self, node: Node, types: dict[str, str]) -> list[_Code]:
         return [self._visit(part, types) for part in node.parts[1:]]

@@ -88,7 +88,8 @@ def _double(text: str) -> float:
     return float(_parsed(float, text))
 
 
-def _regex(pattern: str) -> Any:
+def regex(pattern: str) -> Any:
+    """Compile a regular expression. Raises EvaluationError."""
     import re2  # type: ignore[import-untyped]  # comes with cel-python; RE2 is what the API server uses
 
     try:
@@ -98,12 +99,12 @@ def _regex(pattern: str) -> Any:
 
 
 def _find(text: str, pattern: str) -> str:
-    match = _regex(pattern).search(text)
+    match = regex(pattern).search(text)
     return str(match.group(0)) if match else ""
 
 
 def _find_all(text: str, pattern: str, limit: int = -1) -> list[str]:
-    found = [str(match.group(0)) for match in _regex(pattern).finditer(text)]
+    found = [str(match.group(0)) for match in regex(pattern).finditer(text)]
     return found if limit < 0 else found[:limit]
 
 
@@ -203,7 +204,7 @@ _SIZES = tuple((f"size({kind})", "int", len) for kind in ("string", "bytes", "li
 
 FUNCTIONS: Final = _rows(
     *_SIZES,
-    ("matches(string, string)", "bool", lambda text, pattern: _regex(pattern).search(text) is not None),
+    ("matches(string, string)", "bool", lambda text, pattern: regex(pattern).search(text) is not None),
     ("dyn(dyn)", "dyn", lambda value: value),
     ("string(string)", "string", str),
     ("string(bool)", "string", _to_string),
@@ -224,6 +225,7 @@ FUNCTIONS: Final = _rows(
     ("bool(string)", "bool", _to_bool),
     ("quantity(string)", "Quantity", lambda text: _parsed(quantity.parse, text)),
     ("isQuantity(string)", "bool", _parses(quantity.parse)),
+    ("sign(Quantity)", "int", lambda a: a.sign),  # documented as a method, but Kubernetes has it as a function only
     ("semver(string)", "Semver", lambda text: _parsed(_semver, text)),
     ("semver(string, bool)", "Semver", lambda text, fix: _parsed(lambda given: _semver(given, fix), text)),
     ("isSemver(string)", "bool", _parses(_semver)),
@@ -245,7 +247,7 @@ METHODS: Final = _rows(
     ("contains(string, string)", "bool", lambda text, part: part in text),
     ("startsWith(string, string)", "bool", str.startswith),
     ("endsWith(string, string)", "bool", str.endswith),
-    ("matches(string, string)", "bool", lambda text, pattern: _regex(pattern).search(text) is not None),
+    ("matches(string, string)", "bool", lambda text, pattern: regex(pattern).search(text) is not None),
     ("find(string, string)", "string", _find),
     ("findAll(string, string)", "list", _find_all),
     ("findAll(string, string, int)", "list", _find_all),
@@ -277,7 +279,6 @@ METHODS: Final = _rows(
     ("add(Quantity, int)", "Quantity", lambda a, b: a + Quantity(Fraction(b))),
     ("sub(Quantity, Quantity)", "Quantity", lambda a, b: a - b),
     ("sub(Quantity, int)", "Quantity", lambda a, b: a - Quantity(Fraction(b))),
-    ("sign(Quantity)", "int", lambda a: a.sign),
     ("isInteger(Quantity)", "bool", lambda a: a.is_integer),
     ("asInteger(Quantity)", "int", lambda a: int(a.value) if a.is_integer else _int64(2.0**63)),
     ("asApproximateFloat(Quantity)", "double", lambda a: float(a.value)),

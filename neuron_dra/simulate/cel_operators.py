@@ -33,11 +33,6 @@ def settled(value: Any) -> Any:
     return value
 
 
-def static_type(value: Any) -> str:
-    """The type of a literal; null fits everything, as far as we check."""
-    return "dyn" if value is None else type_name(value)
-
-
 def may_hold_elements(kind: str) -> bool:
     """Can a value of this static type be selected from or indexed?"""
     return kind in ("dyn", "map", "list", "optional_type") or kind.startswith("map of")

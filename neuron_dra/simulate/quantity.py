@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import total_ordering
 
-_FORM = re.compile(r"([+-]?)(\d+\.?\d*|\.\d+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?\d+|)")
+_FORM = re.compile(r"([+-]?)(\d+\.?\d*|\.\d+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?\d+|)", re.ASCII)
 _POWERS = {
     **{f"{letter}i": Fraction(1024**power) for power, letter in enumerate("KMGTPE", start=1)},
     **{letter: Fraction(10) ** power for letter, power in (("n", -9), ("u", -6), ("m", -3), ("", 0))},
     **{letter: Fraction(1000**power) for power, letter in enumerate("kMGTPE", start=1)},
 }
 _NANO = 10**9
-_MAX_EXPONENT = 100  # a larger one is a slip of the pen, and 10**(10**9) would never end
+_MAX_EXPONENT = 10_000  # a larger one is a slip of the pen, and 10**(10**9) would never end
+_LARGEST_BINARY = 2**63 - 1  # what is larger, with a suffix Ki … Ei, counts as this
 
 
 @total_ordering
@@ -72,4 +73,6 @@ def parse(text: str) -> Quantity:
         power = Fraction(10) ** exponent
     nanos = Fraction(digits.rstrip(".") if digits.endswith(".") else digits) * power * _NANO
     whole = Fraction(-(-nanos.numerator // nanos.denominator), _NANO)
+    if suffix.endswith("i"):
+        whole = min(whole, Fraction(_LARGEST_BINARY))
     return Quantity(-whole if sign == "-" else whole)

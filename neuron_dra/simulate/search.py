@@ -1,8 +1,8 @@
 """The search for devices: depth first, first fit, in published order, with full backtracking.
 
 It finds what the scheduler's allocator finds (dynamic-resource-allocation/structured, "incubating"), and not merely as
-good a solution. Branches are cut only where that allocator finds nothing either; what it would evaluate there is
-evaluated before, so that a selector which fails on a device fails here too.
+good a solution. Branches are cut only where that allocator finds nothing either, and never past a selector that it
+would evaluate there and that fails.
 """
 
 from __future__ import annotations
@@ -18,6 +18,11 @@ from neuron_dra.simulate.pools import Pool
 from neuron_dra.simulate.requests import MAX_RESULTS, Matcher, Need
 
 MAX_STEPS: Final = 100_000  # devices tried on one node; the real scheduler stops after 10 s instead
+SOON: Final = 2_000  # after so many it is worth while to look at each claim alone
+
+
+class _TooLong(Exception):
+    """More devices were tried than is allowed."""
 
 
 class _Hopeless(Exception):
@@ -46,18 +51,63 @@ class Search:
         self._devices = [device for pool in pools if pool.usable for device in pool.devices]
         self._in_use = in_use
         self._matcher = matcher
-        claims = [requests[0][0].claim if requests else None for requests in needs]
-        self._constraints = [constraints.states(claim) if claim else () for claim in claims]
-        self._picks: list[list[Pick]] = [[] for _ in needs]
-        self._taken: dict[DeviceId, set[int]] = {}  # by which claims of this attempt
+        self._pools = pools
+        self._limit = MAX_STEPS
+        self._begin(shortcuts=True)
+
+    def _begin(self, *, shortcuts: bool) -> None:
         self._steps = 0
+        claims = [requests[0][0].claim if requests else None for requests in self._needs]
+        self._constraints = [constraints.states(claim) if claim else () for claim in claims]
+        self._picks: list[list[Pick]] = [[] for _ in self._needs]
+        self._taken: dict[DeviceId, set[int]] = {}  # by which claims of this attempt
+        self._shortcuts = shortcuts
 
     def run(self) -> list[list[Pick]] | None:
         """The picks per claim, or None when there is no solution. Raises AllocationError."""
+        if len(self._needs) == 1:
+            return self._picks if self._whole(shortcuts=True) else None
+        self._limit = SOON
         try:
-            return self._picks if self._claim(0) else None
+            found = self._claim(0)
         except _Hopeless:
-            return None
+            found = False if self._no_selector_fails() else self._whole(shortcuts=False)
+        except _TooLong:
+            hopeless = self._one_claim_is_hopeless() and self._no_selector_fails()
+            found = False if hopeless else self._whole(shortcuts=True)
+        return self._picks if found else None
+
+    def _whole(self, *, shortcuts: bool) -> bool:
+        """Search from the start, as long as it takes. Without shortcuts, a selector that fails is found exactly."""
+        self._begin(shortcuts=shortcuts)
+        self._limit = MAX_STEPS
+        try:
+            return self._claim(0)
+        except _Hopeless:
+            return False if self._no_selector_fails() else self._whole(shortcuts=False)
+        except _TooLong:
+            message = f"gave up after trying {MAX_STEPS} devices; constraints that leave less choice make it possible"
+            raise AllocationError(FailureKind.GAVE_UP, message) from None
+
+    def _one_claim_is_hopeless(self) -> bool:
+        """Can one of the claims not be allocated even if it were alone?"""
+        for claim in self._needs:
+            try:
+                if Search([claim], self._pools, self._in_use, self._matcher).run() is None:
+                    return True
+            except AllocationError:
+                continue
+        return False
+
+    def _no_selector_fails(self) -> bool:
+        free = [device for device in self._devices if device.id not in self._in_use]
+        try:
+            for need in (need for claim in self._needs for request in claim for need in request):
+                for device in self._devices if need.alternative.admin_access else free:
+                    self._matches(need, device)
+        except AllocationError:
+            return False
+        return True
 
     def _claim(self, index: int) -> bool:
         return index == len(self._needs) or self._request(index, 0)
@@ -68,43 +118,30 @@ class Search:
             return self._claim(claim + 1)
         hopeless = 0
         for need in requests[index]:
-            try:
-                found = (
-                    self._all(claim, index, need, 0)
-                    if need.all_devices is not None
-                    else self._start(claim, index, need)
-                )
-            except _Hopeless:
-                self._evaluate(need)
+            if need.all_devices is not None:
+                found = self._all(claim, index, need, 0)
+            elif self._shortcuts and not self._hope(need):
                 hopeless += 1
                 continue
+            else:
+                found = self._fill(claim, index, need, 0, 0)
             if found:
                 return True
         if hopeless == len(requests[index]):
             raise _Hopeless
         return False
 
-    def _start(self, claim: int, request: int, need: Need) -> bool:
-        if not self._hope(need):
-            raise _Hopeless
-        return self._fill(claim, request, need, 0, 0)
-
     def _hope(self, need: Need) -> bool:
-        """Are there enough devices if all other requests took none?"""
+        """Are there enough devices if all other requests took none? Those that they have now are not evaluated."""
         left = need.count
         for device in self._devices:
             if left == 0:
                 break
-            free = need.alternative.admin_access or device.id not in self._in_use
-            if free and self._matches(need, device) and need.blocking_taint(device) is None:
+            if not need.alternative.admin_access and device.id in self._in_use:
+                continue
+            if self._taken.get(device.id) or (self._matches(need, device) and need.blocking_taint(device) is None):
                 left -= 1
         return left == 0
-
-    def _evaluate(self, need: Need) -> None:
-        """Evaluate what the full search would: a selector that fails on any free device fails the pod."""
-        for device in self._devices:
-            if need.alternative.admin_access or device.id not in self._in_use:
-                self._matches(need, device)
 
     def _matches(self, need: Need, device: Device) -> bool:
         return self._matcher.matches(need.claim, need.alternative, need.device_class, device)
@@ -135,9 +172,8 @@ class Search:
 
     def _fits(self, claim: int, need: Need, device: Device) -> bool:
         self._steps += 1
-        if self._steps > MAX_STEPS:
-            message = f"gave up after trying {MAX_STEPS} devices; constraints that leave less choice make it possible"
-            raise AllocationError(FailureKind.GAVE_UP, message)
+        if self._steps > self._limit:
+            raise _TooLong
         return (
             self._free(claim, need, device)
             and self._matches(need, device)

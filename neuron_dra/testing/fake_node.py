@@ -272,16 +272,26 @@ class FakeNode:
 
     def break_link(self, one: int, other: int) -> None:
         """Take a link down; the driver then lists it on neither end. Raises NeuronDraError if there is none."""
-        self.set_link(one, other, up=False)
-        self.set_link(other, one, up=False)
+        self._set_both_ends(one, other, up=False)
 
     def repair_link(self, one: int, other: int) -> None:
         """Bring a link up again, at the place where the driver lists it."""
-        self.set_link(one, other, up=True)
-        self.set_link(other, one, up=True)
+        self._set_both_ends(one, other, up=True)
+
+    def _set_both_ends(self, one: int, other: int, *, up: bool) -> None:
+        self._link_end(one, other)
+        self._link_end(other, one)  # both ends or none: nothing is written if one is gone
+        self.set_link(one, other, up=up)
+        self.set_link(other, one, up=up)
 
     def set_link(self, one: int, other: int, *, up: bool) -> None:
-        """Change what one end alone reports."""
+        """Change what one end alone reports. Raises NeuronDraError if there is no such link, or no such device now."""
+        path, order = self._link_end(one, other)
+        present = {int(part) for part in path.read_text().split(",") if part.strip()}
+        present = present | {other} if up else present - {other}
+        _change(path, ", ".join(str(i) for i in order if i in present) + "\n")
+
+    def _link_end(self, one: int, other: int) -> tuple[Path, tuple[int, ...]]:
         spec = catalogue.lookup(self.instance_type)
         order = spec.links[one] if spec and 0 <= one < len(spec.links) else ()
         if other not in order:
@@ -289,10 +299,7 @@ class FakeNode:
                 f"neuron{one} and neuron{other} of {self.instance_type} have no link; "
                 + (f"neuron{one} has links to {', '.join(map(str, order))}" if order else "choose another one")
             )
-        path = self._device_path(one, "connected_devices")
-        present = {int(part) for part in path.read_text().split(",") if part.strip()}
-        present = present | {other} if up else present - {other}
-        _change(path, ", ".join(str(i) for i in order if i in present) + "\n")
+        return self._device_path(one, "connected_devices"), order
 
     def remove_device(self, device_id: int) -> None:
         """Make a device disappear, from the class, from sysfs and from /dev."""
@@ -432,3 +439,9 @@ def _link(path: Path, target: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         path.unlink()
     path.symlink_to(target)
+
+
+if __name__ == "__main__":
+    from neuron_dra.testing import fake_node_command
+
+    raise SystemExit(fake_node_command.main())

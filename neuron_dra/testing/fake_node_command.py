@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from neuron_dra.core import catalogue, names
-from neuron_dra.errors import SettingsError
+from neuron_dra.errors import NeuronDraError, SettingsError
 from neuron_dra.testing.fake_node import COMPONENTS, DEFAULT_DRIVER_VERSION, ECC_COUNTERS, FakeNode, write
 
 WHAT = "link:A,B device:N busy ecc:N[,COUNTER] reset:N components:N,NAME[,NAME] modes:1,3,4"
@@ -123,3 +124,14 @@ def _apply_to_device(node: FakeNode, kind: str, device_id: int, rest: list[str],
         node.set_unhealthy_components(device_id, "" if up else ",".join(rest))
     else:
         raise ValueError(kind)
+
+
+def main() -> int:
+    """Run the command by itself, on a Python that has nothing installed. Errors go to standard error."""
+    parser = argparse.ArgumentParser(prog="fake-node", allow_abbrev=False)
+    add_arguments(parser)
+    try:
+        return run(parser.parse_args())
+    except NeuronDraError as err:
+        print(f"fake-node: {err}", file=sys.stderr)
+        return 1

@@ -54,7 +54,8 @@ def running_bed() -> Iterator[TestBed]:
 
     bed = TestBed(layout.from_environment())
     was_up = bed.is_up
-    bed.command("up", timeout_s=3600)
+    version = os.environ.get("NEURON_DRA_KUBERNETES")  # `make test-long` runs the deployed driver on 1.34 too
+    bed.command("up", *(["--kubernetes", version] if version else []), timeout_s=3600)
     yield bed
     if not was_up:
         bed.command("down")
@@ -102,7 +103,8 @@ def node(bed: TestBed) -> Iterator[Callable[[str], BedNode]]:
         name = locks.take(instance_type.replace(".", "-"))
         one = BedNode(bed, name, instance_type)
         taken.append(one)
-        bed.command("up", "--node", f"{name}={instance_type}")
+        if not bed.has(name, instance_type):
+            bed.command("up", "--node", f"{name}={instance_type}")
         return one
 
     yield take

@@ -76,6 +76,13 @@ class TestBed:
         parts = self.parts
         return bool(parts.state.processes) and parts.processes.is_running("kube-apiserver")
 
+    def has(self, node: str, instance_type: str) -> bool:
+        """Say whether the node is there and nothing of the test bed has died."""
+        parts = self.parts
+        known = node in parts.state.nodes and parts.state.nodes[node].instance_type == instance_type
+        running = all(parts.processes.is_running(name) for name in parts.state.processes)
+        return known and running and parts.node(node).is_ready()
+
     def kubectl(self, *words: str, stdin: str | None = None, timeout_s: float = 60) -> str:
         return self.parts.plane.kubectl(*words, stdin=stdin, timeout_s=timeout_s)
 

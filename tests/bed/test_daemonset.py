@@ -150,7 +150,7 @@ def test_a_plugin_cannot_write_slices_of_another_node(
             "pool": {"name": trn1.name, "generation": 99, "resourceSliceCount": 1},
         },
     }
-    as_plugin = (f"--token={token}", "--client-certificate=", "--client-key=")
+    as_plugin = (f"--token={token}",)
     words = f"the plugin on node {trn2.name} may write slices of its own node only, not of node {trn1.name}"
     with pytest.raises(BedError, match=words):
         driver.kubectl("create", *as_plugin, "-f", "-", stdin=json.dumps(forged))
@@ -484,7 +484,7 @@ def test_the_drivers_services_can_be_called_without_a_proto_file(driver: TestBed
     } <= set(grpcurl("list").split())
     assert "rpc ListDevices" in grpcurl("describe", "neuron.dra.v1.NodeInspector")
     answer = json.loads(grpcurl("neuron.dra.v1.NodeInspector/ListDevices"))
-    assert answer["instanceType"] == TRN2
+    assert answer["instance_type"] == TRN2
     assert [device["name"] for device in answer["devices"]] == [f"neuron-device-{i}" for i in range(16)]
 
 

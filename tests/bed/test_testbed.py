@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import ssl
 import subprocess
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -46,6 +49,18 @@ def test_up_starts_again_what_died(bed):
     assert bed.parts.processes.is_running("kube-scheduler")
 
 
+def test_a_node_whose_namespace_died_is_started_again_as_a_whole(bed, node, namespace):
+    one = node("trn2.48xlarge")
+    namespace.run_pod("p", one.name)
+    namespace.wait_ready("p")
+    before = {name: process for name, process in bed.parts.state.processes.items() if name.startswith(one.name)}
+    os.kill(before[f"{one.name}/namespace"].pid, signal.SIGKILL)
+    bed.command("up")
+    after = bed.parts.state.processes
+    assert [name for name in before if after[name] == before[name]] == []
+    eventually("container started again", lambda: namespace.restarts("p") == 1)
+
+
 def test_a_node_of_another_type_under_a_name_that_is_taken_is_refused(bed, node):
     one = node("trn2.48xlarge")
     with pytest.raises(CommandFailedError, match=f"node {one.name} exists as trn2.48xlarge, not as trn1.2xlarge"):
@@ -59,6 +74,15 @@ def test_a_type_that_does_not_exist_is_refused_with_those_that_do(bed):
 
 def test_the_tools_are_on_the_path_inside(bed):
     bed.command("exec", "--", "sh", "-c", "kubectl version && grpcurl -version && helm version && command -v ctr")
+
+
+def test_a_client_in_this_process_reaches_the_api_server_from_inside_only(bed):
+    trust = ssl.create_default_context(cafile=bed.where.pki_dir / "ca.crt")
+    with bed.inside(), urllib.request.urlopen(f"{bed.parts.plane.url}/healthz", context=trust, timeout=10) as answer:
+        assert answer.read() == b"ok"
+    if bed.where.is_root:
+        with pytest.raises(urllib.error.URLError):
+            urllib.request.urlopen(f"{bed.parts.plane.url}/healthz", context=trust, timeout=1)
 
 
 def test_old_versions_of_the_api_are_served_for_the_documents_manifests(bed):
@@ -187,6 +211,14 @@ def test_a_killed_plugin_is_started_again_by_the_kubelet(driver, node):
     eventually("one more restart", lambda: restarts() == before + 1)
 
 
+def test_the_plugin_explains_itself_to_grpcurl_on_the_node(driver, node):
+    one = node("trn2.48xlarge")
+    one.repair("plugin")  # waits until it is ready
+    sockets = one.run("find", "/var/lib/kubelet/plugins/neuron.aws.com", "-name", "dra*.sock").split()
+    services = [one.run("grpcurl", "-plaintext", "-unix", socket, "list") for socket in sockets]
+    assert any("k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin" in text for text in services)
+
+
 def test_an_ultraserver_is_four_nodes_that_fall_apart_with_a_link(other_bed):
     other_bed.command("up", "--ultraserver", "u=trn2u.48xlarge")
     nodes = [other_bed.parts.node(f"u-{position}") for position in range(4)]
@@ -233,7 +265,7 @@ def test_down_leaves_nothing_behind(other_bed):
     assert left_behind(other_bed) == []
 
 
-@pytest.mark.parametrize("moment", ["etcd", "x/namespace", "x/containerd", "x/kubelet"])
+@pytest.mark.parametrize("moment", ["etcd", "x/namespace", "x/kubelet"])
 def test_down_leaves_nothing_behind_after_up_was_killed(moment, other_bed):
     environment = {**os.environ, "NEURON_DRA_TESTBED_NAME": other_bed.where.name}
     with subprocess.Popen([str(TESTBED / "testbed"), "up", "--node", "x=trn2.48xlarge"], env=environment,

@@ -6,7 +6,7 @@ import asyncio
 import base64
 import contextlib
 import json
-import os
+import socket
 import ssl
 import tempfile
 import uuid
@@ -208,13 +208,6 @@ async def serve_things(server: Server) -> None:
     await server.until(server.place("things"), lambda answer: answer.status == 200)
 
 
-def kubeconfig_path() -> Path:
-    """Where the administrator's kubeconfig of the test bed is."""
-    chosen = os.environ.get("NEURON_DRA_TESTBED_KUBECONFIG")
-    state = os.environ.get("NEURON_DRA_TESTBED_STATE") or "/var/lib/neuron-dra-testbed"
-    return Path(chosen) if chosen else Path(state) / "kubeconfig"
-
-
 @contextlib.contextmanager
 def _file(entry: Obj, key: str) -> Any:
     """Yield the path of a certificate or key that a kubeconfig names or holds."""
@@ -227,7 +220,7 @@ def _file(entry: Obj, key: str) -> Any:
         yield file.name
 
 
-def real_session(path: Path) -> aiohttp.ClientSession:
+def real_session(path: Path, make_socket: Callable[[Any], socket.socket]) -> aiohttp.ClientSession:
     """Open a session with the server and credentials of a kubeconfig (token or client certificate)."""
     config = yaml.safe_load(path.read_text())
     cluster = config["clusters"][0]["cluster"]
@@ -240,4 +233,6 @@ def real_session(path: Path) -> aiohttp.ClientSession:
         if certificate:
             context.load_cert_chain(certificate, key)
     headers = {"Authorization": f"Bearer {user['token']}"} if "token" in user else {}
-    return aiohttp.ClientSession(cluster["server"], connector=aiohttp.TCPConnector(ssl=context), headers=headers)
+    return aiohttp.ClientSession(
+        cluster["server"], connector=aiohttp.TCPConnector(ssl=context, socket_factory=make_socket), headers=headers
+    )

@@ -3,24 +3,65 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "bed")]
 
-from api_client import Server, kubeconfig_path, real_session, serve_things
+from api_client import Server, real_session, serve_things  # noqa: E402
 
-from neuron_dra.testing.fake_api import FakeApi
+from neuron_dra.testing.fake_api import FakeApi  # noqa: E402
+
+UP_TIMEOUT_S = 3600  # the first one builds Kubernetes
+REAL = (pytest.mark.testbed, pytest.mark.timeout(600))
 
 
-def _skip(reason: str) -> None:
+@dataclass(frozen=True, slots=True)
+class RealCluster:
+    """A kubeconfig, and how sockets are made that reach its server."""
+
+    kubeconfig: Path
+    make_socket: Callable[[Any], socket.socket]
+
+
+def _impossible(reason: str) -> None:
+    """Skip the test with the reason, or fail it where skips are not allowed."""
     if os.environ.get("NEURON_DRA_REQUIRE_TESTBED"):
-        pytest.fail(f"NEURON_DRA_REQUIRE_TESTBED is set, but {reason}")
+        pytest.fail(f"{reason}, and NEURON_DRA_REQUIRE_TESTBED forbids to skip", pytrace=False)
     pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def real_cluster() -> Iterator[RealCluster]:
+    """The test bed's control plane, started if it does not run; or that of NEURON_DRA_TESTBED_KUBECONFIG."""
+    chosen = os.environ.get("NEURON_DRA_TESTBED_KUBECONFIG")
+    if chosen:
+        yield RealCluster(Path(chosen), lambda address: socket.socket(*address[:3]))
+        return
+    if sys.platform != "linux":
+        _impossible(f"the test bed needs Linux, this is {sys.platform}")
+    from real_cluster import TestBed, layout
+
+    bed = TestBed(layout.from_environment())
+    was_up = bed.is_up
+    if not was_up:
+        bed.command("up", timeout_s=UP_TIMEOUT_S)
+
+    def make_socket(address: Any) -> socket.socket:
+        with bed.inside():  # a socket stays in the network that it was made in
+            return socket.socket(*address[:3])
+
+    yield RealCluster(bed.where.kubeconfig, make_socket)
+    if not was_up:
+        bed.command("down")
 
 
 async def _embedded() -> AsyncIterator[Server]:
@@ -28,25 +69,21 @@ async def _embedded() -> AsyncIterator[Server]:
         yield Server(session, "embedded", embedded=api)
 
 
-async def _real() -> AsyncIterator[Server]:
-    path = kubeconfig_path()
-    if not path.exists():
-        _skip(f"there is no kubeconfig of a test bed at {path}; hack/testbed/testbed up makes one")
-    async with real_session(path) as session:
+async def _real(cluster: RealCluster) -> AsyncIterator[Server]:
+    async with real_session(cluster.kubeconfig, cluster.make_socket) as session:
         try:
-            async with session.get("/readyz", timeout=aiohttp.ClientTimeout(total=5)) as response:
-                ready = response.status == 200
-        except (aiohttp.ClientError, TimeoutError):
-            ready = False
-        if not ready:
-            _skip(f"the API server of {path} does not answer; run this inside: hack/testbed/testbed exec -- pytest")
+            async with session.get("/readyz", timeout=aiohttp.ClientTimeout(total=20)) as response:
+                response.raise_for_status()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            _impossible(f"the API server of {cluster.kubeconfig} does not answer: {error!r}")
         yield Server(session, "real")
 
 
-@pytest.fixture(params=["embedded", pytest.param("real", marks=pytest.mark.testbed)])
+@pytest.fixture(params=["embedded", pytest.param("real", marks=REAL)])
 async def server(request: pytest.FixtureRequest) -> AsyncIterator[Server]:
     """An API server with a namespace of the test's own; each test runs against both kinds."""
-    async for server in _embedded() if request.param == "embedded" else _real():
+    servers = _embedded() if request.param == "embedded" else _real(request.getfixturevalue("real_cluster"))
+    async for server in servers:
         await server.open()
         yield server
         await server.close()

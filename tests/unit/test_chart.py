@@ -26,7 +26,7 @@ CHART = ROOT / "deploy/helm/neuron-dra"
 
 def helm() -> str | None:
     """Return a helm: named in HELM, on the PATH, or built by the test bed."""
-    cached = sorted((Path.home() / ".cache/neuron-dra-testbed").glob("**/bin/helm"))
+    cached = sorted((Path.home() / ".cache/neuron-dra-testbed").glob("tools-*/bin/helm"))
     return os.environ.get("HELM") or shutil.which("helm") or (str(cached[-1]) if cached else None)
 
 

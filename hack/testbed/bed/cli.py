@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 
 from bed import build, driver, faults, images, layout, lifecycle, network, plugin_image, state
-from bed.errors import BedError
+from bed.errors import BedError, NotPossibleHereError
 from bed.lifecycle import Bed, Wanted
 
 
@@ -145,7 +145,12 @@ def main(argv: Sequence[str]) -> int:
     """Run one command; the exit status is 1, with a text on stderr, when it cannot be done."""
     args = _parser().parse_args(argv)
     try:
+        if sys.platform != "linux":
+            raise NotPossibleHereError(f"the test bed needs Linux, this is {sys.platform}; `make demo` needs neither")
         return COMMANDS[args.command](args)
     except BedError as err:
         print(f"testbed: {err}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("testbed: interrupted; `testbed down` removes what was started", file=sys.stderr)
+        return 130

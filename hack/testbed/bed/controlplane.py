@@ -19,9 +19,6 @@ READY_TIMEOUT_S = 60
 # In the namespace the usual ports; without root whatever is free on 127.0.0.1.
 STANDARD_PORTS = {"etcd": 2379, "etcd-peer": 2380, "api": 443, "scheduler": 10259, "controller-manager": 10257}
 
-# Stopped in this order: an API server whose etcd is gone does not end.
-STOP_ORDER = ("kube-scheduler", "kube-controller-manager", "kube-apiserver", "etcd")
-
 
 class ControlPlane:
     """The four servers of one test bed."""
@@ -67,10 +64,6 @@ class ControlPlane:
     def wait_complete(self) -> None:
         """Wait until pods can be made: the controllers are the slowest to start, nodes need not wait for them."""
         wait_until("service account of namespace default", self._has_default_service_account, READY_TIMEOUT_S)
-
-    def stop_servers(self) -> None:
-        for name in STOP_ORDER:
-            self.processes.stop([name], grace_s=3)
 
     def is_ready(self) -> bool:
         """Ask /readyz, in the namespace."""

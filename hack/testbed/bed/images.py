@@ -24,6 +24,8 @@ TEST = "testbed.local/test:1"
 # (With the tag `latest` the default pull policy is Always: such a pod needs another image name.)
 DOCUMENTED = ("public.ecr.aws/ubuntu/ubuntu:22.04", "public.ecr.aws/docker/library/alpine:latest")
 
+KEPT_ARCHIVES = 3
+
 ETC = {
     "etc/passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n",
     "etc/group": "root:x:0:\nnogroup:x:65534:\n",
@@ -158,4 +160,12 @@ def small_images(layout: Layout) -> Path:
         pause = ((PAUSE,), _pause_layer(), ["/bin/sleep", "infinity"])
         test = ((TEST, *DOCUMENTED), _test_layer(), ["/bin/bash"])
         _write_archive(path, [pause, test])
+        forget_old(path, "small-*.tar")
     return path
+
+
+def forget_old(newest: Path, pattern: str) -> None:
+    """Keep only the few archives of this kind that were used last."""
+    found = sorted(newest.parent.glob(pattern), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in found[KEPT_ARCHIVES:]:
+        path.unlink(missing_ok=True)

@@ -163,22 +163,15 @@ def down(layout: Layout) -> None:
         except BedError as err:
             print(f"testbed: {err}", flush=True)
             recorded = State(layout.state_file)
-        own = [*recorded.processes.values(), *marked(layout.name)]
-        kubelets = [process for name, process in recorded.processes.items() if not _is_control_plane(name)]
-        end(kubelets, signal.SIGKILL, 5)
+        # Nothing of it is needed any more, so nothing is asked to end in good order; kubelets go before their pods.
+        end([*recorded.processes.values(), *marked(layout.name)], signal.SIGKILL, 5)
         if layout.is_root:
             cgroups.remove(layout)
-        processes = Processes(layout, recorded)
-        ControlPlane(layout, recorded, processes).stop_servers()
-        end([*own, *marked(layout.name), *inside(f"/{layout.state_dir.name}/nodes/")], signal.SIGKILL, 5)
+        end(inside(f"/{layout.state_dir.name}/nodes/"), signal.SIGKILL, 5)
         if layout.is_root:
             network.down(layout)
             _remove_mount_points(layout, recorded)
         _remove_state(layout)
-
-
-def _is_control_plane(name: str) -> bool:
-    return "/" not in name
 
 
 def _remove_mount_points(layout: Layout, recorded: State) -> None:

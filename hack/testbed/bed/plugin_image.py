@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from bed import packages
+from bed import images, packages
 from bed.errors import BedError
 from bed.layout import REPOSITORY, Layout, short_hash
 from bed.state import exclusive
@@ -25,7 +24,6 @@ MIRROR = "http://deb.debian.org/debian"
 # What the image is made of: the wheel's sources, what the wheel's build reads, the lock file and the Dockerfile.
 SOURCES = ("neuron_dra", "controller", "pyproject.toml", "README.md", "LICENSE", "requirements/plugin.txt",
            "Dockerfile.plugin", "hack/wheels.py")  # fmt: skip
-KEPT_ARCHIVES = 3
 TIMEOUT_S = 1200
 
 
@@ -48,7 +46,7 @@ def archive(layout: Layout) -> Path:
     this_tag = tag()
     path = layout.cache_dir / "images" / f"plugin-{this_tag}.tar"
     if path.exists():
-        path.touch()
+        path.touch()  # used: it is not the next to be forgotten
         return path
     base = base_archive(layout)
     with exclusive(layout.cache_dir / "images.lock", "another image build"):
@@ -58,7 +56,7 @@ def archive(layout: Layout) -> Path:
             _wheels()
             _build(layout, base, this_tag, path)
             print(f"testbed: image built in {time.monotonic() - started:.0f} s", flush=True)
-    _forget_old(path)
+    images.forget_old(path, "plugin-*.tar")
     return path
 
 
@@ -124,16 +122,8 @@ def base_archive(layout: Layout) -> Path:
     return path
 
 
-def _forget_old(newest: Path) -> None:
-    """Keep the few archives that were used last."""
-    found = sorted(newest.parent.glob("plugin-*.tar"), key=lambda path: path.stat().st_mtime, reverse=True)
-    for path in found[KEPT_ARCHIVES:]:
-        path.unlink(missing_ok=True)
-
-
 def _run(command: Sequence[str | Path]) -> str:
     words = [str(word) for word in command]
-    # Own process group and our Python first: debootstrap and buildah start many.
     environment = {**os.environ, "PATH": f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin", "BUILDAH_ISOLATION": "chroot",
                    "PYTHONPATH": str(REPOSITORY)}  # fmt: skip
     try:
@@ -143,5 +133,4 @@ def _run(command: Sequence[str | Path]) -> str:
         raise BedError(f"`{' '.join(words[:3])} ...`: {err}") from err
     if done.returncode != 0:
         raise BedError(f"`{' '.join(words)}` failed:\n{(done.stdout + done.stderr)[-3000:]}")
-    sys.stderr.flush()
     return done.stdout

@@ -86,8 +86,7 @@ class ClaimController:
             self._warn(pod, "FailedResourceClaimCreation", f"PodResourceClaim {pod_claim}: {text}")
             return ""
         wanted = template["spec"].get("metadata") or {}
-        owner = {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"],
-                 "controller": True, "blockOwnerDeletion": True}  # fmt: skip
+        owner = {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"], "controller": True}
         claim = {
             "metadata": {
                 "generateName": f"{meta['name']}-{pod_claim}-",
@@ -153,19 +152,16 @@ class ClaimController:
         status = claim.get("status") or {}
         reserved = status.get("reservedFor") or []
         valid = [entry for entry in reserved if self._still_used(namespace, entry)]
-        if len(valid) < len(reserved):
+        protected = DELETE_PROTECTION in (claim["metadata"].get("finalizers") or [])
+        released = len(valid) < len(reserved)
+        freed = protected and not valid and (released or bool(claim["metadata"].get("deletionTimestamp")))
+        if released:
             status = {**status, "reservedFor": valid}
-        if not valid and DELETE_PROTECTION in (claim["metadata"].get("finalizers") or []):
-            unused = len(valid) < len(reserved) or claim["metadata"].get("deletionTimestamp")
-            if unused:
-                status = {key: value for key, value in status.items() if key not in ("allocation", "devices")}
+        if freed:
+            status = {}
         if status != (claim.get("status") or {}):
-            if not status.get("reservedFor"):
-                status.pop("reservedFor", None)
             claim = self._write_status(claim, status)
-        # A scheduler sets the finalizer just before it allocates: it goes only when consumers went, or on deletion.
-        released = len(valid) < len(reserved) or claim["metadata"].get("deletionTimestamp")
-        if released and not status.get("allocation") and not status.get("reservedFor"):
+        if freed:
             self._unprotect(claim)
         if not valid:
             self._delete_generated(claim)

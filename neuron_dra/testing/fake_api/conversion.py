@@ -48,13 +48,13 @@ def _claim_spec(spec: Obj, request: Callable[[Obj], Obj]) -> Obj:
 
 def _request_to_v1(request: Obj) -> Obj:
     exact = {key: request[key] for key in _EXACT_FIELDS if key in request}
-    rest = {key: value for key, value in request.items() if key not in _EXACT_FIELDS}
+    rest = {key: value for key, value in request.items() if key not in (*_EXACT_FIELDS, "exactly")}
     return {**rest, "exactly": exact} if exact else rest
 
 
 def _request_to_v1beta1(request: Obj) -> Obj:
     rest = {key: value for key, value in request.items() if key != "exactly"}
-    return {**rest, **(request.get("exactly") or {})}
+    return {**rest, **(request.get("exactly") or {"deviceClassName": ""})}
 
 
 def _device_to_v1(device: Obj) -> Obj:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from neuron_dra.testing.fake_api.errors import Cause, Obj, forbidden, invalid, required
+from neuron_dra.testing.fake_api import formats
+from neuron_dra.testing.fake_api.errors import Cause, Obj, duplicate, forbidden, invalid, required
 
 # The parts of a pod's spec that may change after creation.
 _MUTABLE_POD_FIELDS = {"activeDeadlineSeconds", "terminationGracePeriodSeconds", "tolerations", "schedulingGates"}
 
 
-def prepare_namespace(obj: Obj, old: Obj | None) -> None:
+def prepare_namespace(obj: Obj, old: Obj | None, now: str) -> None:
     if old is None:
         obj.setdefault("spec", {})["finalizers"] = ["kubernetes"]
         obj["status"] = {"phase": "Active"}
         obj["metadata"].setdefault("labels", {})["kubernetes.io/metadata.name"] = obj["metadata"]["name"]
 
 
-def prepare_pod(obj: Obj, old: Obj | None) -> None:
+def prepare_pod(obj: Obj, old: Obj | None, now: str) -> None:
     """Fill in what scheduling and deletion read; the many other defaults of a pod are left out."""
     if old is not None:
         return
@@ -33,24 +34,41 @@ def check_pod(obj: Obj, old: Obj | None) -> list[Cause]:
         return _check_pod_update(spec, old.get("spec") or {})
     causes = [] if spec.get("containers") else [required("spec.containers")]
     claims = spec.get("resourceClaims") or []
-    names = [claim.get("name") for claim in claims]
+    names = [claim.get("name") or "" for claim in claims]
     for index, claim in enumerate(claims):
-        path = f"spec.resourceClaims[{index}]"
-        if not claim.get("name"):
-            causes.append(required(f"{path}.name"))
-        sources = [key for key in ("resourceClaimName", "resourceClaimTemplateName") if claim.get(key)]
-        if len(sources) != 1:
-            why = "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`"
-            if sources:
-                why = "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified"
-            causes.append(invalid(path, str(claim.get("name")), why))
+        causes += _check_pod_claim(claim, f"spec.resourceClaims[{index}]", names[:index])
     for kind in ("initContainers", "containers"):
-        for index, container in enumerate(spec.get(kind) or []):
-            for position, wanted in enumerate((container.get("resources") or {}).get("claims") or []):
-                if wanted.get("name") not in names:
-                    path = f"spec.{kind}[{index}].resources.claims[{position}].name"
-                    text = f'Not found: "{wanted.get("name")}"'
-                    causes.append(Cause("FieldValueNotFound", text, path))
+        containers = spec.get(kind) or []
+        for index, container in enumerate(containers):
+            path = f"spec.{kind}[{index}]"
+            if container.get("name") in [other.get("name") for other in containers[:index]]:
+                causes.append(duplicate(f"{path}.name", container["name"]))
+            wanted = (container.get("resources") or {}).get("claims") or []
+            for position, entry in enumerate(wanted):
+                where = f"{path}.resources.claims[{position}]"
+                if entry in wanted[:position]:
+                    causes.append(duplicate(where, entry.get("name") or ""))
+                elif entry.get("name") not in names:
+                    text = f'Not found: "{entry.get("name")}": must be one of the names in pod.spec.resourceClaims'
+                    causes.append(Cause("FieldValueNotFound", text, where))
+    return causes
+
+
+def _check_pod_claim(claim: Obj, path: str, earlier: list[str]) -> list[Cause]:
+    name = claim.get("name") or ""
+    causes = []
+    if not name:
+        causes.append(required(f"{path}.name"))
+    elif not formats.is_label(name):
+        causes.append(invalid(f"{path}.name", name, formats.LABEL_RULE))
+    elif name in earlier:
+        causes.append(duplicate(f"{path}.name", name))
+    sources = [key for key in ("resourceClaimName", "resourceClaimTemplateName") if claim.get(key)]
+    if len(sources) != 1:
+        why = "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`"
+        if sources:
+            why = "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified"
+        causes.append(invalid(path, name, why))
     return causes
 
 

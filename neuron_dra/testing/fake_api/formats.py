@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _ID = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _QUANTITY = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+|[numkMGTPE]|[KMGTPE]i)?")
+_QUANTITY_PARTS = re.compile(r"([+-]?[\d.]+)([numkMGTPE]|[KMGTPE]i|)")
+_NAME = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
+_BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
+_DECIMAL = ("n", "u", "m", "", "k", "M", "G", "T", "P", "E")
 _SEMVER = re.compile(
     r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)"
     r"(-((0|[1-9]\d*|\d*[A-Za-z-][0-9A-Za-z-]*)(\.(0|[1-9]\d*|\d*[A-Za-z-][0-9A-Za-z-]*))*))?"
@@ -46,5 +51,40 @@ def is_semver(text: str) -> bool:
     return _SEMVER.fullmatch(text) is not None
 
 
-def is_quantity(text: object) -> bool:
-    return isinstance(text, (str, int)) and _QUANTITY.fullmatch(str(text)) is not None
+def is_quantity(text: str) -> bool:
+    return _QUANTITY.fullmatch(text) is not None
+
+
+def canonical_quantity(text: str) -> str:
+    """Return a quantity as the server writes it back: "1024Mi" is "1Gi", "1000" is "1k", "0.5" is "500m".
+
+    One with an exponent stays as it is, and so does one finer than a nano.
+    """
+    found = _QUANTITY_PARTS.fullmatch(text)
+    if not found or re.search(r"[eE]\d", text):
+        return text
+    digits, suffix = Fraction(found[1].rstrip(".")), found[2]
+    if not digits:
+        return "0"
+    if suffix.endswith("i"):
+        value = digits * 1024 ** _BINARY.index(suffix)
+        if value.denominator == 1:
+            power = max(i for i in range(len(_BINARY)) if value.numerator % 1024**i == 0)
+            return f"{value.numerator // 1024**power}{_BINARY[power]}"
+    else:
+        value = digits * Fraction(1000) ** (_DECIMAL.index(suffix) - _DECIMAL.index(""))
+    for power in reversed(range(len(_DECIMAL))):
+        scaled = value / Fraction(1000) ** (power - _DECIMAL.index(""))
+        if scaled.denominator == 1:
+            return f"{scaled.numerator}{_DECIMAL[power]}"
+    return text
+
+
+def is_label_key(text: str) -> bool:
+    """Tell whether a text can be the key of a label, an annotation or a taint, or a finalizer."""
+    prefix, slash, name = text.rpartition("/")
+    return (not slash or is_subdomain(prefix)) and len(name) <= 63 and _NAME.fullmatch(name) is not None
+
+
+def is_label_value(text: str) -> bool:
+    return not text or (len(text) <= 63 and _NAME.fullmatch(text) is not None)

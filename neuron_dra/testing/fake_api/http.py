@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from neuron_dra.testing.fake_api import conversion, discovery, errors, messages, patches, selectors
+from neuron_dra.testing.fake_api import conversion, discovery, errors, messages, patches, schema, selectors
 from neuron_dra.testing.fake_api.errors import ApiError, Obj
 from neuron_dra.testing.fake_api.eviction import bind, evict
 from neuron_dra.testing.fake_api.faults import Do, Fault, Faults
@@ -177,13 +177,19 @@ class Handler:
         dry_run = request.query.getall("dryRun", [])
         if dry_run not in ([], ["All"]):
             raise errors.bad_request('dryRun: Unsupported value: supported values: "All"')
-        status, answer = self._do(request, verb, target, body, dry_run=bool(dry_run))
+        warnings: list[str] = []
+        status, answer = self._do(request, verb, target, body, warnings, dry_run=bool(dry_run))
         if fault is not None and fault.do is Do.DROP_AFTER:
             self._log(request, verb, target, status)
             messages.cut(request)
-        return messages.json_response(status, answer)
+        response = messages.json_response(status, answer)
+        for text in warnings:
+            response.headers.add("Warning", f"299 - {messages.quoted(text)}")
+        return response
 
-    def _do(self, request: web.Request, verb: str, target: _Target, body: Any, *, dry_run: bool) -> tuple[int, Obj]:
+    def _do(
+        self, request: web.Request, verb: str, target: _Target, body: Any, warnings: list[str], *, dry_run: bool
+    ) -> tuple[int, Obj]:
         """Carry out one request that is not a watch; everything here happens at once."""
         resource, namespace, name = target.resource, target.namespace, target.name
         store = self._store
@@ -196,14 +202,16 @@ class Handler:
         if verb == "create" and target.subresource == "eviction":
             return 201, evict(store, namespace, name, body, dry_run=dry_run)
         if verb == "create":
-            return 201, self._out(target, store.create(resource, namespace, self._in(target, body), dry_run=dry_run))
+            return 201, self._out(
+                target, store.create(resource, namespace, self._in(request, target, body, warnings), dry_run=dry_run)
+            )
         if verb == "update":
-            return 200, self._update(target, self._in(target, body), dry_run=dry_run)
+            return 200, self._update(target, self._in(request, target, body, warnings), dry_run=dry_run)
         if verb == "patch":
             content_type = request.content_type
             old = self._out(target, store.get(resource, namespace, name))
             changed = patches.apply(content_type, old, body, custom=resource.custom)
-            return 200, self._update(target, self._in(target, changed), dry_run=dry_run)
+            return 200, self._update(target, self._in(request, target, changed, warnings), dry_run=dry_run)
         options = messages.delete_options(request, body)
         if verb == "deletecollection":
             chosen = [obj for obj in store.list(resource, namespace) if self._predicate(request, resource)(obj)]
@@ -222,14 +230,26 @@ class Handler:
         )
         return self._out(target, updated)
 
-    def _in(self, target: _Target, body: Obj) -> Obj:
+    def _in(self, request: web.Request, target: _Target, body: Obj, warnings: list[str]) -> Obj:
         """Check apiVersion and kind of what a client sent, and convert it to the stored version."""
         resource, expected = target.resource, target.resource.api_version(target.version)
         sent = body.get("apiVersion", expected), body.get("kind", resource.kind)
         if sent != (expected, resource.kind):
             text = f"{sent[1]} in version {sent[0]!r} cannot be handled as a {resource.kind} of {expected}"
             raise errors.bad_request(text)
-        return conversion.to_storage(resource.kind, target.version, body)
+        try:
+            obj = conversion.to_storage(resource.kind, target.version, body)
+        except (AttributeError, TypeError) as error:
+            raise errors.bad_request(f"{resource.kind} in version {expected} cannot be handled: {error}") from error
+        _, unknown = schema.decode(resource.group, resource.kind, obj)
+        texts = [f'unknown field "{path}"' for path in unknown]
+        if unknown and request.query.get("fieldValidation") == "Strict":
+            listed = ", ".join(texts)
+            text = f"{resource.kind} in version {expected} cannot be handled: strict decoding error: {listed}"
+            raise errors.bad_request(text)
+        if request.query.get("fieldValidation") != "Ignore":
+            warnings += texts
+        return obj
 
     def _out(self, target: _Target, obj: Obj) -> Obj:
         resource = target.resource

@@ -77,6 +77,12 @@ def json_response(status: int, body: Obj, headers: dict[str, str] | None = None)
     return web.Response(status=status, body=msgspec.json.encode(body), content_type="application/json", headers=headers)
 
 
+def quoted(text: str) -> str:
+    """Return a text as HTTP quotes it."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
 def error_response(error: ApiError) -> web.Response:
     headers = {"Retry-After": str(error.retry_after)} if error.retry_after is not None else None
     return json_response(error.code, error.to_status(), headers)

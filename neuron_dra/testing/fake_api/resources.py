@@ -11,7 +11,7 @@ from neuron_dra.testing.fake_api.errors import Cause, Obj
 DRA_GROUP = "resource.k8s.io"
 
 
-def _nothing(obj: Obj, old: Obj | None) -> None:
+def _nothing(obj: Obj, old: Obj | None, now: str) -> None:
     """Leave the object as it is."""
 
 
@@ -23,8 +23,8 @@ def _no_causes(obj: Obj, old: Obj | None) -> list[Cause]:
 class Resource:
     """One kind. `versions` are the served ones, the preferred first; `storage` is the one that the store holds.
 
-    `prepare(obj, old)` completes an object before it is stored (`old` is None on create); `check` and `check_status`
-    return what is wrong with a write of the object and of its status.
+    `prepare(obj, old, now)` completes an object before it is stored (`old` is None on create, `now` a time); `check`
+    and `check_status` return what is wrong with a write of the object and of its status.
     """
 
     group: str
@@ -42,7 +42,7 @@ class Resource:
     returns_deleted: bool = True  # DELETE answers with the object instead of a Status
     subresources: tuple[str, ...] = ()
     short_names: tuple[str, ...] = ()
-    prepare: Callable[[Obj, Obj | None], None] = _nothing
+    prepare: Callable[[Obj, Obj | None, str], None] = _nothing
     check: Callable[[Obj, Obj | None], list[Cause]] = _no_causes
     check_status: Callable[[Obj, Obj | None], list[Cause]] = _no_causes
 
@@ -84,14 +84,14 @@ def _dra() -> Iterator[Resource]:
     versions = ("v1", "v1beta2", "v1beta1")
     yield Resource(DRA_GROUP, "ResourceSlice", "resourceslices", False, versions, generation=True,
                    selectable=("spec.driver", "spec.nodeName", "spec.pool.name"),
-                   check=slice_rules.check)  # fmt: skip
+                   prepare=slice_rules.prepare, check=slice_rules.check)  # fmt: skip
     yield Resource(DRA_GROUP, "ResourceClaim", "resourceclaims", True, versions, status=True,
                    prepare=claim_rules.prepare_claim, check=claim_rules.check_claim,
                    check_status=claim_rules.check_status)  # fmt: skip
     yield Resource(DRA_GROUP, "ResourceClaimTemplate", "resourceclaimtemplates", True, versions,
                    prepare=claim_rules.prepare_template, check=claim_rules.check_template)  # fmt: skip
     yield Resource(DRA_GROUP, "DeviceClass", "deviceclasses", False, versions, generation=True,
-                   check=claim_rules.check_class)  # fmt: skip
+                   prepare=claim_rules.prepare_class, check=claim_rules.check_class)  # fmt: skip
 
 
 def _others() -> Iterator[Resource]:

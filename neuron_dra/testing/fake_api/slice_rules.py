@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 from neuron_dra.testing.fake_api import formats
-from neuron_dra.testing.fake_api.errors import Cause, Obj, duplicate, invalid, required, too_long, too_many
+from neuron_dra.testing.fake_api.errors import Cause, Obj, duplicate, forbidden, invalid, required, too_long, too_many
 
 _MOST_DEVICES = 128
-_MOST_HEAVY_DEVICES = 64  # in a slice with taints, counters or attributes that are lists
+_MOST_HEAVY_DEVICES = 64  # in a slice with taints or counters
 _MOST_ENTRIES = 32  # attributes and capacities of a device, together
-_MOST_VALUES = 48  # the same with every element of a list counted
 _MOST_TAINTS = 16
 _MOST_COUNTER_SETS = 8
 _MOST_COUNTERS = 32
 _MOST_CONSUMED_SETS = 2
+_MOST_BINDING = 4
+_LONGEST_POOL = 253
 _LONGEST_ID = 32
 _LONGEST_DOMAIN = 63
 _LONGEST_TEXT = 64
 _SELECTIONS = ("nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection")
-_SINGLE = ("string", "int", "bool", "version")
-_LISTS = ("strings", "ints", "bools", "versions")
+_SINGLE = ("int", "bool", "string", "version")
+_LISTS = ("ints", "bools", "strings", "versions")  # behind a feature gate that is off by default
 _EFFECTS = ("None", "NoSchedule", "NoExecute")
+
+
+def prepare(obj: Obj, old: Obj | None, now: str) -> None:
+    """Fill in the pool's generation and the times of taints: a taint sent without time gets a new one."""
+    spec = obj.get("spec") or {}
+    if isinstance(spec.get("pool"), dict):
+        spec["pool"].setdefault("generation", 0)
+        spec["pool"].setdefault("resourceSliceCount", 0)
+    for device in spec.get("devices") or []:
+        for taint in device.get("taints") or []:
+            taint.setdefault("timeAdded", now)
+        for capacity in (device.get("capacity") or {}).values():
+            capacity.setdefault("value", "0")
 
 
 def check(obj: Obj, old: Obj | None) -> list[Cause]:
@@ -47,6 +61,8 @@ def _check_head(spec: Obj) -> list[Cause]:
     name = pool.get("name") or ""
     if not name:
         causes.append(required("spec.pool.name"))
+    if len(name) > _LONGEST_POOL:
+        causes.append(too_long("spec.pool.name", _LONGEST_POOL))
     for part in name.split("/") if name else []:
         if not formats.is_subdomain(part):
             causes.append(invalid("spec.pool.name", part, formats.SUBDOMAIN_RULE))
@@ -61,17 +77,29 @@ def _check_head(spec: Obj) -> list[Cause]:
 def _check_selection(spec: Obj) -> list[Cause]:
     causes = []
     listed = ", ".join(f"`{name}`" for name in _SELECTIONS)
-    chosen = [name for name in _SELECTIONS if spec.get(name)]
+    chosen = [name for name in _SELECTIONS if spec.get(name) or isinstance(spec.get(name), dict)]
     for flag in ("allNodes", "perDeviceNodeSelection"):
         if spec.get(flag) is False:
             causes.append(invalid(f"spec.{flag}", "false", "must be either unset or set to true"))
     if spec.get("nodeName") == "":
         causes.append(invalid("spec.nodeName", "", "must be either unset or set to a non-empty string"))
+    elif spec.get("nodeName") and not formats.is_subdomain(spec["nodeName"]):
+        causes.append(invalid("spec.nodeName", spec["nodeName"], formats.SUBDOMAIN_RULE))
+    if "nodeSelector" in chosen:
+        causes += _check_selector(spec["nodeSelector"], "spec.nodeSelector.nodeSelectorTerms")
     if not chosen:
         causes.append(required("spec", f"exactly one of {listed} is required"))
     elif len(chosen) > 1:
         shown = "{" + ", ".join(f"`{name}`" for name in chosen) + "}"
         causes.append(invalid("spec", shown, f"exactly one of {listed} is required, but multiple fields are set"))
+    return causes
+
+
+def _check_selector(selector: Obj, path: str) -> list[Cause]:
+    terms = selector.get("nodeSelectorTerms") or []
+    causes = [] if terms else [required(path, "must have at least one node selector term")]
+    if len(terms) != 1:
+        causes.append(invalid(path, str(terms), "must have exactly one node selector term"))
     return causes
 
 
@@ -85,8 +113,7 @@ def _check_immutable(spec: Obj, old: Obj) -> list[Cause]:
 
 
 def _heavy(device: Obj) -> bool:
-    lists = any(kind in value for value in (device.get("attributes") or {}).values() for kind in _LISTS)
-    return bool(device.get("taints") or device.get("consumesCounters") or lists)
+    return bool(device.get("taints") or device.get("consumesCounters"))
 
 
 def _check_devices(devices: list[Obj], own_selection: bool) -> list[Cause]:
@@ -98,12 +125,10 @@ def _check_devices(devices: list[Obj], own_selection: bool) -> list[Cause]:
     for index, device in enumerate(devices):
         path = f"spec.devices[{index}]"
         name = device.get("name") or ""
-        if not name:
-            causes.append(required(f"{path}.name"))
-        elif not formats.is_label(name):
+        if not formats.is_label(name):
             causes.append(invalid(f"{path}.name", name, formats.LABEL_RULE))
         elif name in seen:
-            causes.append(duplicate(f"{path}.name", name))
+            causes.append(duplicate(path, name))
         seen.add(name)
         causes += _check_device(device, path)
         if own_selection != any(device.get(key) for key in ("nodeName", "nodeSelector", "allNodes")):
@@ -115,9 +140,11 @@ def _selection_of_device(device: Obj, path: str, own_selection: bool) -> Cause:
     if own_selection:
         return required(path, "exactly one of `nodeName`, `nodeSelector`, `allNodes` is required when "
                               "`perDeviceNodeSelection` is set to true in the ResourceSlice spec")  # fmt: skip
-    why = "can only be set if `perDeviceNodeSelection` is set to true in the ResourceSlice spec"
-    key = next(key for key in ("nodeName", "nodeSelector", "allNodes") if device.get(key))
-    return invalid(f"{path}.{key}", str(device[key]), why)
+    why = (
+        "`nodeName`, `nodeSelector` and `allNodes` can only be set if `perDeviceNodeSelection` is set to true in the "
+        "ResourceSlice spec"
+    )
+    return invalid(path, None, why)
 
 
 def _check_device(device: Obj, path: str) -> list[Cause]:
@@ -126,60 +153,57 @@ def _check_device(device: Obj, path: str) -> list[Cause]:
     if len(attributes) + len(capacity) > _MOST_ENTRIES:
         text = f"the total number of attributes and capacities must not exceed {_MOST_ENTRIES}"
         causes.append(invalid(path, len(attributes) + len(capacity), text))
-    values = sum(len(value[kind]) if kind in _LISTS else 1 for value in attributes.values() for kind in value)
-    if values + len(capacity) > _MOST_VALUES:
-        causes.append(
-            invalid(f"{path}.attributes", values, f"the number of attribute values must not exceed {_MOST_VALUES}")
-        )
     for key, value in attributes.items():
-        causes += _check_name(key, f"{path}.attributes[{key}]")
+        causes += _check_name(key, f"{path}.attributes")
         causes += _check_attribute(value, f"{path}.attributes[{key}]")
     for key, value in capacity.items():
-        causes += _check_name(key, f"{path}.capacity[{key}]")
-        if not formats.is_quantity(value.get("value")):
-            causes.append(invalid(f"{path}.capacity[{key}].value", value.get("value"), "must be a quantity"))
+        causes += _check_name(key, f"{path}.capacity")
         if value.get("requestPolicy") and not device.get("allowMultipleAllocations"):
-            why = "allowed only when allowMultipleAllocations is true"
-            causes.append(invalid(f"{path}.capacity[{key}].requestPolicy", "", why))
+            where = f"{path}.capacity[{key}].requestPolicy"
+            causes.append(forbidden(where, "allowMultipleAllocations must be true"))
     causes += _check_taints(device.get("taints") or [], f"{path}.taints")
+    causes += _check_binding(device, path)
     return causes + _check_consumption(device.get("consumesCounters") or [], f"{path}.consumesCounters")
 
 
 def _check_name(key: str, path: str) -> list[Cause]:
-    domain, slash, name = key.rpartition("/")
-    if not slash:
-        name = key
+    """Check the key of an attribute or capacity. Keys with two slashes pass unseen, as in the real server."""
+    parts = key.split("/")
+    if len(parts) > 2:
+        return []
     causes = []
-    if slash and not domain:
-        causes.append(invalid(path, "", "the domain must not be empty"))
-    if domain:
-        if len(domain) > _LONGEST_DOMAIN:
+    if len(parts) == 2:
+        domain = parts[0]
+        if not domain:
+            causes.append(invalid(path, "", "the domain must not be empty"))
+        elif len(domain) > _LONGEST_DOMAIN:
             causes.append(too_long(path, _LONGEST_DOMAIN))
-        if not formats.is_subdomain(domain):
+        elif not formats.is_subdomain(domain.lower()):
             causes.append(invalid(path, domain, formats.SUBDOMAIN_RULE))
-    if not name:
+    name = parts[-1]
+    if len(parts) == 2 and not name:
         causes.append(invalid(path, "", "the name must not be empty"))
-    else:
-        if len(name) > _LONGEST_ID:
-            causes.append(too_long(path, _LONGEST_ID))
-        if not formats.is_id(name):
-            causes.append(invalid(path, name, formats.ID_RULE))
+        return causes
+    if len(name) > _LONGEST_ID:
+        causes.append(too_long(path, _LONGEST_ID))
+    if not formats.is_id(name):
+        causes.append(invalid(path, name, formats.ID_RULE))
     return causes
 
 
 def _check_attribute(value: Obj, path: str) -> list[Cause]:
-    kinds = [kind for kind in (*_SINGLE, *_LISTS) if value.get(kind) is not None]
+    kinds = [kind for kind in _SINGLE if value.get(kind) is not None]
     if len(kinds) != 1:
-        return [invalid(path, "", "exactly one value must be specified")]
+        listed = ", ".join(f"`{kind}`" for kind in (*_SINGLE, *_LISTS))
+        return [invalid(path, "", f"must specify one of: {listed}")]
     kind = kinds[0]
     causes = []
-    for index, element in enumerate(value[kind] if kind in _LISTS else [value[kind]]):
-        where = f"{path}.{kind}[{index}]" if kind in _LISTS else f"{path}.{kind}"
-        if kind.startswith(("string", "version")):
-            if len(str(element).encode()) > _LONGEST_TEXT:
-                causes.append(too_long(where, _LONGEST_TEXT))
-            if kind.startswith("version") and not formats.is_semver(str(element)):
-                causes.append(invalid(where, element, "must be a string compatible with semver.org spec 2.0.0"))
+    where = f"{path}.{kind}"
+    if kind in ("string", "version"):
+        if len(value[kind].encode()) > _LONGEST_TEXT:
+            causes.append(too_long(where, _LONGEST_TEXT))
+        if kind == "version" and not formats.is_semver(value[kind]):
+            causes.append(invalid(where, value[kind], "must be a string compatible with semver.org spec 2.0.0"))
     return causes
 
 
@@ -188,8 +212,10 @@ def _check_taints(taints: list[Obj], path: str) -> list[Cause]:
         return [too_many(path, len(taints), _MOST_TAINTS)]
     causes = []
     for index, taint in enumerate(taints):
-        if not taint.get("key"):
-            causes.append(required(f"{path}[{index}].key"))
+        if not formats.is_label_key(taint.get("key") or ""):
+            causes.append(invalid(f"{path}[{index}].key", taint.get("key") or "", "must be a label name"))
+        if not formats.is_label_value(taint.get("value") or ""):
+            causes.append(invalid(f"{path}[{index}].value", taint["value"], "must be a label value"))
         if not taint.get("effect"):
             causes.append(required(f"{path}[{index}].effect"))
         elif taint["effect"] not in _EFFECTS:
@@ -199,15 +225,41 @@ def _check_taints(taints: list[Obj], path: str) -> list[Cause]:
     return causes
 
 
+def _check_binding(device: Obj, path: str) -> list[Cause]:
+    conditions, failures = device.get("bindingConditions") or [], device.get("bindingFailureConditions") or []
+    causes = []
+    for field, entries in (("bindingConditions", conditions), ("bindingFailureConditions", failures)):
+        if len(entries) > _MOST_BINDING:
+            causes.append(too_many(f"{path}.{field}", len(entries), _MOST_BINDING))
+    if conditions and not failures:
+        why = "bindingFailureConditions are required to use bindingConditions"
+        causes.append(invalid(f"{path}.bindingFailureConditions", None, why))
+    if failures and not conditions:
+        why = "bindingConditions are required to use bindingFailureConditions"
+        causes.append(invalid(f"{path}.bindingConditions", None, why))
+    for index, entry in enumerate(failures):
+        if entry in conditions:
+            why = "bindingFailureConditions must not overlap with bindingConditions"
+            causes.append(invalid(f"{path}.bindingFailureConditions[{index}]", entry, why))
+    return causes
+
+
 def _check_consumption(entries: list[Obj], path: str) -> list[Cause]:
     if len(entries) > _MOST_CONSUMED_SETS:
         return [too_many(path, len(entries), _MOST_CONSUMED_SETS)]
     causes = []
+    seen: set[str] = set()
     for index, entry in enumerate(entries):
-        if not entry.get("counterSet"):
+        name, counters = entry.get("counterSet") or "", entry.get("counters") or {}
+        if not name:
             causes.append(required(f"{path}[{index}].counterSet"))
-        if not entry.get("counters"):
+        elif name in seen:
+            causes.append(duplicate(f"{path}[{index}]", name))
+        seen.add(name)
+        if not counters:
             causes.append(required(f"{path}[{index}].counters"))
+        elif len(counters) > _MOST_COUNTERS:
+            causes.append(too_many(f"{path}[{index}].counters", len(counters), _MOST_COUNTERS))
     return causes
 
 
@@ -223,8 +275,13 @@ def _check_counter_sets(sets: list[Obj]) -> list[Cause]:
         elif not formats.is_label(name):
             causes.append(invalid(f"{path}.name", name, formats.LABEL_RULE))
         elif name in seen:
-            causes.append(duplicate(f"{path}.name", name))
+            causes.append(duplicate(path, name))
         seen.add(name)
+        causes += [
+            invalid(f"{path}.counters", key, formats.LABEL_RULE)
+            for key in entry.get("counters") or {}
+            if not formats.is_label(key)
+        ]
         if not entry.get("counters"):
             causes.append(required(f"{path}.counters"))
         elif len(entry["counters"]) > _MOST_COUNTERS:

@@ -15,7 +15,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from neuron_dra.testing.fake_api import errors, formats
+from neuron_dra.testing.fake_api import claim_rules, errors, formats, schema
 from neuron_dra.testing.fake_api.errors import Obj
 from neuron_dra.testing.fake_api.resources import Registry, Resource
 
@@ -139,7 +139,7 @@ class Store:
     # Writing
 
     def create(self, resource: Resource, namespace: str, obj: Obj, *, dry_run: bool = False) -> Obj:
-        obj = copy.deepcopy(obj)
+        obj, _ = schema.decode(resource.group, resource.kind, copy.deepcopy(obj))
         meta = obj.setdefault("metadata", {})
         if meta.get("resourceVersion"):
             raise errors.ApiError(500, "InternalError", "resourceVersion should not be set on objects to be created")
@@ -147,6 +147,8 @@ class Store:
         self._name(resource, namespace, meta)
         for key in ("managedFields", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "selfLink"):
             meta.pop(key, None)
+        if owners := meta.get("ownerReferences"):
+            meta["ownerReferences"] = [owner for index, owner in enumerate(owners) if owner not in owners[:index]]
         meta["uid"] = str(uuid.UUID(int=self._random.getrandbits(128), version=4))
         meta["creationTimestamp"] = self.timestamp()
         if resource.generation or resource.custom:
@@ -154,9 +156,10 @@ class Store:
         obj["apiVersion"], obj["kind"] = resource.api_version(resource.storage), resource.kind
         if resource.status and not resource.keeps_status_on_create:
             obj.pop("status", None)
-        resource.prepare(obj, None)
+        resource.prepare(obj, None, self.timestamp())
         self._mutate(resource, obj)
         self._validate(resource, obj, None, "")
+        obj = schema.tidy(resource.group, resource.kind, obj)
         if self.find(resource, namespace, meta["name"]) is not None:
             raise errors.already_exists(resource.group, resource.plural, meta["name"])
         return obj if dry_run else self._put("ADDED", resource, obj, None)
@@ -166,7 +169,7 @@ class Store:
     ) -> Obj:
         """Replace the object, or only its status when `subresource` is "status". An equal object is no write."""
         old = self.get(resource, namespace, name)
-        obj = copy.deepcopy(obj)
+        obj, _ = schema.decode(resource.group, resource.kind, copy.deepcopy(obj))
         meta = obj.setdefault("metadata", {})
         self._check_update(resource, old, meta)
         meta.pop("managedFields", None)
@@ -183,9 +186,10 @@ class Store:
             obj.pop("status", None)
             if "status" in old:
                 obj["status"] = copy.deepcopy(old["status"])
-        resource.prepare(obj, old)
+        resource.prepare(obj, old, self.timestamp())
         self._mutate(resource, obj)
         self._validate(resource, obj, old, subresource)
+        obj = schema.tidy(resource.group, resource.kind, obj)
         if obj == old:
             return old
         if (resource.generation or resource.custom) and _content(obj) != _content(old):
@@ -316,6 +320,9 @@ class Store:
     def _validate(self, resource: Resource, obj: Obj, old: Obj | None, subresource: str) -> None:
         causes = list(_check_metadata(obj, old))
         causes += resource.check_status(obj, old) if subresource == "status" else resource.check(obj, old)
+        if old is None and resource.kind in ("ResourceClaim", "ResourceClaimTemplate"):
+            namespace = self.get(self.registry.named("namespaces"), "", obj["metadata"]["namespace"])
+            causes += claim_rules.check_admin(obj, namespace)
         if causes:
             raise errors.unprocessable(resource.group, resource.kind, obj["metadata"]["name"], causes)
 
@@ -382,12 +389,29 @@ def _check_metadata(obj: Obj, old: Obj | None) -> Iterable[errors.Cause]:
             rule = "no new finalizers can be added if the object is being deleted"
             why = f"{rule}, found new finalizers []string{{{shown}}}"
             yield errors.forbidden("metadata.finalizers", why)
-    for index, owner in enumerate(meta.get("ownerReferences") or []):
+    for place in ("labels", "annotations"):
+        for key, value in (meta.get(place) or {}).items():
+            if not formats.is_label_key(key.lower() if place == "annotations" else key):
+                yield errors.invalid(f"metadata.{place}", key, "must be a label key: an optional domain and a name")
+            if place == "labels" and not formats.is_label_value(value):
+                yield errors.invalid("metadata.labels", value, "must be a label value")
+    for index, name in enumerate(meta.get("finalizers") or []):
+        if not formats.is_label_key(name):
+            yield errors.invalid("metadata.finalizers", name, "must be a name with a domain")
+        if "/" not in name and name not in ("orphan", "foregroundDeletion", "kubernetes"):
+            why = "name is neither a standard finalizer name nor is it fully qualified"
+            yield errors.invalid(f"metadata.finalizers[{index}]", name, why)
+    yield from _check_owners(meta.get("ownerReferences") or [])
+
+
+def _check_owners(owners: list[Obj]) -> Iterable[errors.Cause]:
+    for index, owner in enumerate(owners):
+        path = f"metadata.ownerReferences[{index}]"
         for key in ("apiVersion", "kind", "name", "uid"):
             if not owner.get(key):
-                yield errors.invalid(
-                    f"metadata.ownerReferences[{index}].{key}", owner.get(key, ""), "must not be empty"
-                )
-    if sum(1 for owner in meta.get("ownerReferences") or [] if owner.get("controller")) > 1:
+                yield errors.required(f"{path}.{key}", "must not be empty")
+        if (owner.get("apiVersion"), owner.get("kind")) == ("v1", "Event"):
+            yield errors.invalid(path, str(owner), "/v1, Kind=Event is disallowed from being an owner")
+    if sum(1 for owner in owners if owner.get("controller")) > 1:
         why = "Only one reference can have Controller set to true."
         yield errors.invalid("metadata.ownerReferences", "", why)

@@ -1,0 +1,155 @@
+// oracle answers, line by line, what Kubernetes' own code says: its structured allocator and its CEL selectors.
+//
+// Input, one JSON object per line, either a case for the allocator
+//
+//	{"slices": [...], "claims": [...], "classes": [...], "node": {...}, "inUse": [{"driver","pool","device"}, ...]}
+//
+// or one for a selector
+//
+//	{"expression": "...", "device": {"driver": "...", "attributes": {...}, "capacity": {...}}}
+//
+// Output, one JSON object per line: {"allocations": [...]} (null when there is no solution) or {"matches": true},
+// with "error" and "kind" (compile, node, pod) when the code returned an error.
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/dynamic-resource-allocation/cel"
+	"k8s.io/dynamic-resource-allocation/structured"
+)
+
+const (
+	maxLine = 64 << 20
+	timeout = 10 * time.Second // as the scheduler's filter
+)
+
+type question struct {
+	Slices  []*resourceapi.ResourceSlice `json:"slices"`
+	Claims  []*resourceapi.ResourceClaim `json:"claims"`
+	Classes classes                      `json:"classes"`
+	Node    *corev1.Node                 `json:"node"`
+	InUse   []deviceID                   `json:"inUse"`
+
+	Expression string      `json:"expression"`
+	Device     *deviceView `json:"device"`
+}
+
+type deviceID struct {
+	Driver string `json:"driver"`
+	Pool   string `json:"pool"`
+	Device string `json:"device"`
+}
+
+type deviceView struct {
+	Driver     string                                                    `json:"driver"`
+	Attributes map[resourceapi.QualifiedName]resourceapi.DeviceAttribute `json:"attributes"`
+	Capacity   map[resourceapi.QualifiedName]resourceapi.DeviceCapacity  `json:"capacity"`
+}
+
+type answer struct {
+	Allocations []resourceapi.AllocationResult `json:"allocations,omitempty"`
+	Matches     *bool                          `json:"matches,omitempty"`
+	Kind        string                         `json:"kind,omitempty"`
+	Error       string                         `json:"error,omitempty"`
+}
+
+type classes []*resourceapi.DeviceClass
+
+func (c classes) List() ([]*resourceapi.DeviceClass, error) { return c, nil }
+
+func (c classes) Get(name string) (*resourceapi.DeviceClass, error) {
+	for _, class := range c {
+		if class.Name == name {
+			return class, nil
+		}
+	}
+	return nil, fmt.Errorf("deviceclass.resource.k8s.io %q not found", name)
+}
+
+// features are those of a 1.37 cluster with default feature gates.
+var features = structured.Features{
+	AdminAccess:             true,
+	ConsumableCapacity:      true,
+	DeviceBindingAndStatus:  true,
+	DeviceTaints:            true,
+	FractionalCapacityRange: true,
+	PartitionableDevices:    true,
+	PrioritizedList:         true,
+}
+
+var celFeatures = cel.Features{EnableConsumableCapacity: true}
+
+func main() {
+	lines := bufio.NewScanner(os.Stdin)
+	lines.Buffer(make([]byte, 1<<20), maxLine)
+	out := json.NewEncoder(os.Stdout)
+	cache := cel.NewCache(1000, celFeatures)
+	for lines.Scan() {
+		var asked question
+		if err := json.Unmarshal(lines.Bytes(), &asked); err != nil {
+			fmt.Fprintln(os.Stderr, "oracle: not a question:", err)
+			os.Exit(1)
+		}
+		if err := out.Encode(reply(&asked, cache)); err != nil {
+			fmt.Fprintln(os.Stderr, "oracle:", err)
+			os.Exit(1)
+		}
+	}
+	if err := lines.Err(); err != nil {
+		fmt.Fprintln(os.Stderr, "oracle:", err)
+		os.Exit(1)
+	}
+}
+
+func reply(asked *question, cache *cel.Cache) answer {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	if asked.Device != nil {
+		return evaluate(ctx, asked)
+	}
+	inUse := sets.New[structured.DeviceID]()
+	for _, id := range asked.InUse {
+		inUse.Insert(structured.MakeDeviceID(id.Driver, id.Pool, id.Device))
+	}
+	state := structured.AllocatedState{
+		AllocatedDevices:         inUse,
+		AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
+		AggregatedCapacity:       structured.NewConsumedCapacityCollection(),
+	}
+	allocator, err := structured.NewAllocator(ctx, features, state, asked.Classes, asked.Slices, cache)
+	if err != nil {
+		return answer{Kind: "pod", Error: err.Error()}
+	}
+	allocations, err := allocator.Allocate(ctx, asked.Node, asked.Claims)
+	switch {
+	case err == nil:
+		return answer{Allocations: allocations}
+	case errors.Is(err, structured.ErrFailedAllocationOnNode):
+		return answer{Kind: "node", Error: err.Error()}
+	default:
+		return answer{Kind: "pod", Error: err.Error()}
+	}
+}
+
+func evaluate(ctx context.Context, asked *question) answer {
+	compiled := cel.GetCompiler(celFeatures).CompileCELExpression(asked.Expression, cel.Options{DisableCostEstimation: true})
+	if compiled.Error != nil {
+		return answer{Kind: "compile", Error: compiled.Error.Error()}
+	}
+	view := cel.Device{Driver: asked.Device.Driver, Attributes: asked.Device.Attributes, Capacity: asked.Device.Capacity}
+	matches, _, err := compiled.DeviceMatches(ctx, view)
+	if err != nil {
+		return answer{Kind: "pod", Error: err.Error()}
+	}
+	return answer{Matches: &matches}
+}

@@ -1,0 +1,364 @@
+"""What only the embedded API server can do: go wrong on request, count requests, and be changed from the test."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import yaml
+
+from neuron_dra.testing.fake_api import ApiError, Do, FakeApi, Fault
+
+SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+MAPS = "/api/v1/namespaces/default/configmaps"
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[FakeApi]:
+    async with FakeApi() as api:
+        yield api
+
+
+@pytest.fixture
+async def http(api: FakeApi) -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession(api.url, timeout=aiohttp.ClientTimeout(total=5)) as session:
+        yield session
+
+
+def config_map(name: str = "a", **data: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
+
+
+def device_slice(name: str = "s", **device: Any) -> dict[str, Any]:
+    spec = {
+        "driver": "neuron.aws.com",
+        "nodeName": "a",
+        "pool": {"name": "a", "generation": 1, "resourceSliceCount": 1},
+        "devices": [{"name": "neuron-device-0", **device}],
+    }
+    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": name}, "spec": spec}
+
+
+# Faults
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        (401, "Unauthorized"),
+        (409, "Conflict"),
+        (410, "Expired"),
+        (429, "TooManyRequests"),
+        (500, "InternalError"),
+        (503, "ServiceUnavailable"),
+    ],
+)
+async def test_a_fault_answers_with_a_status(
+    api: FakeApi, http: aiohttp.ClientSession, status: int, reason: str
+) -> None:
+    fault = api.faults.add(Fault(status=status, verb="get", resource="configmaps", retry_after=3))
+    api.create(config_map())
+    async with http.get(f"{MAPS}/a") as response:
+        body = await response.json()
+    assert (response.status, body["kind"], body["reason"], body["code"]) == (status, "Status", reason, status)
+    assert response.headers["Retry-After"] == "3"
+    assert body["details"]["retryAfterSeconds"] == 3
+    async with http.get(f"{MAPS}/a") as response:
+        assert response.status == 200
+    assert fault.hits == 1
+
+
+async def test_a_fault_begins_with_the_nth_match_and_ends_after_some(api: FakeApi, http: aiohttp.ClientSession) -> None:
+    api.create(config_map())
+    api.faults.add(Fault(status=500, verb="get", name="a", nth=2, times=2))
+    statuses = []
+    for _ in range(5):
+        async with http.get(f"{MAPS}/a") as response:
+            statuses.append(response.status)
+    assert statuses == [200, 500, 500, 200, 200]
+
+
+async def test_a_fault_matches_verb_resource_name_and_namespace(api: FakeApi, http: aiohttp.ClientSession) -> None:
+    api.create(config_map("a"))
+    api.create(config_map("b"))
+    api.faults.add(Fault(status=500, verb="get", resource="configmaps", namespace="default", name="b", times=None))
+    for name, status in (("a", 200), ("b", 500)):
+        async with http.get(f"{MAPS}/{name}") as response:
+            assert response.status == status
+    async with http.get(MAPS) as response:
+        assert response.status == 200
+    api.faults.clear()
+    async with http.get(f"{MAPS}/b") as response:
+        assert response.status == 200
+
+
+async def test_a_fault_on_a_subresource_spares_the_object(api: FakeApi, http: aiohttp.ClientSession) -> None:
+    api.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}})
+    api.faults.add(Fault(status=403, resource="nodes/status"))
+    headers = {"Content-Type": "application/merge-patch+json"}
+    async with http.patch("/api/v1/nodes/a", json={"metadata": {"labels": {"x": "y"}}}, headers=headers) as response:
+        assert response.status == 200
+    async with http.patch("/api/v1/nodes/a/status", json={"status": {}}, headers=headers) as response:
+        assert response.status == 403
+
+
+async def test_a_fault_can_speak_as_a_proxy_does(api: FakeApi, http: aiohttp.ClientSession) -> None:
+    api.faults.add(Fault(status=502, body=b"<html>Bad Gateway</html>"))
+    async with http.get(MAPS) as response:
+        assert (response.status, response.content_type) == (502, "text/plain")
+        assert await response.text() == "<html>Bad Gateway</html>"
+
+
+async def test_a_dropped_connection_does_nothing_or_loses_only_the_answer(
+    api: FakeApi, http: aiohttp.ClientSession
+) -> None:
+    api.faults.add(Fault(Do.DROP, verb="create"))
+    with pytest.raises(aiohttp.ClientError):
+        await http.post(MAPS, json=config_map())
+    assert api.find("configmaps", "a") is None
+
+    api.faults.add(Fault(Do.DROP_AFTER, verb="create"))
+    with pytest.raises(aiohttp.ClientError):
+        await http.post(MAPS, json=config_map())
+    assert api.get("configmaps", "a")["data"] == {}
+
+
+async def test_a_hanging_request_is_never_answered(api: FakeApi, http: aiohttp.ClientSession) -> None:
+    api.faults.add(Fault(Do.HANG, verb="list"))
+    with pytest.raises(TimeoutError):
+        await http.get(MAPS, timeout=aiohttp.ClientTimeout(total=0.2))
+    async with http.get(MAPS) as response:
+        assert response.status == 200
+
+
+async def test_a_delayed_request_is_answered_late(api: FakeApi, http: aiohttp.ClientSession) -> None:
+    api.faults.add(Fault(Do.DELAY, verb="list", delay_s=0.2))
+    began = time.monotonic()
+    async with http.get(MAPS) as response:
+        assert response.status == 200
+    assert time.monotonic() - began >= 0.2
+
+
+async def test_a_watch_can_end_as_soon_as_it_begins(api: FakeApi, http: aiohttp.ClientSession) -> None:
+    api.create(config_map())
+    api.faults.add(Fault(Do.CLOSE_WATCH, verb="watch"))
+    async with http.get(MAPS, params={"watch": "1"}) as response:
+        assert (response.status, await response.read()) == (200, b"")
+
+
+async def test_open_watches_can_be_ended_expired_and_counted(api: FakeApi, http: aiohttp.ClientSession) -> None:
+    async with http.get(MAPS, params={"watch": "1"}) as first, http.get(SLICES, params={"watch": "1"}) as second:
+        assert (api.watches.count(), api.watches.count("configmaps")) == (2, 1)
+        assert api.watches.close("configmaps") == 1
+        assert await first.read() == b""
+        assert api.watches.expire() == 1
+        line = await second.content.readline()
+        assert b'"ERROR"' in line
+        assert b'"code":410' in line
+        assert await second.read() == b""
+    assert api.watches.count() == 0
+
+
+async def test_a_page_from_before_a_compaction_is_410(api: FakeApi, http: aiohttp.ClientSession) -> None:
+    for name in ("a", "b", "c"):
+        api.create(config_map(name))
+    async with http.get(MAPS, params={"limit": "1"}) as response:
+        token = (await response.json())["metadata"]["continue"]
+    api.compact()
+    async with http.get(MAPS, params={"limit": "1", "continue": token}) as response:
+        body = await response.json()
+    assert (response.status, body["reason"]) == (410, "Expired")
+
+
+async def test_a_server_that_does_not_answer_goes_on_later(api: FakeApi, http: aiohttp.ClientSession) -> None:
+    async with http.get(MAPS, params={"watch": "1"}) as watch:
+        api.stop_answering()
+        request = asyncio.create_task(http.get(MAPS))
+        api.create(config_map())
+        done, _ = await asyncio.wait([request], timeout=0.2)
+        assert not done
+        await api.resume()
+        async with await request as response:
+            assert response.status == 200
+        assert b'"ADDED"' in await watch.content.readline()
+
+
+async def test_a_write_that_waited_in_vain_does_not_happen_later(api: FakeApi, http: aiohttp.ClientSession) -> None:
+    api.stop_answering()
+    with pytest.raises(TimeoutError):
+        await http.post(MAPS, json=config_map(), timeout=aiohttp.ClientTimeout(total=0.1))
+    await asyncio.sleep(0.05)
+    await api.resume()
+    await asyncio.sleep(0.05)
+    assert api.find("configmaps", "a") is None
+
+
+async def test_a_server_that_is_away_refuses_and_comes_back_at_the_same_address(api: FakeApi) -> None:
+    url = api.url
+    await api.refuse_connections()
+    async with aiohttp.ClientSession(url) as session:
+        with pytest.raises(aiohttp.ClientConnectorError):
+            await session.get("/readyz")
+        await api.resume()
+        assert api.url == url
+        async with session.get("/readyz") as response:
+            assert await response.text() == "ok"
+
+
+async def test_tokens_are_asked_for_when_they_are_required(api: FakeApi, http: aiohttp.ClientSession) -> None:
+    api.require_tokens("new")
+    for token, status in (("", 401), ("old", 401), ("new", 200)):
+        async with http.get(MAPS, headers={"Authorization": f"Bearer {token}"}) as response:
+            assert response.status == status
+    api.require_tokens()
+    async with http.get(MAPS) as response:
+        assert response.status == 200
+
+
+# The log
+
+
+async def test_every_request_is_in_the_log(api: FakeApi, http: aiohttp.ClientSession) -> None:
+    await http.post(SLICES, json=device_slice())
+    await http.get(f"{SLICES}/s", headers={"User-Agent": "neuron-dra"})
+    await http.get(f"{SLICES}/missing")
+    async with http.get(SLICES, params={"watch": "1", "timeoutSeconds": "1"}):
+        pass
+    await http.delete(SLICES, params={"fieldSelector": "spec.nodeName=a"})
+    entries = [(entry.verb, entry.resource, entry.name, entry.status) for entry in api.log]
+    assert entries == [
+        ("create", "resourceslices", "", 201),
+        ("get", "resourceslices", "s", 200),
+        ("get", "resourceslices", "missing", 404),
+        ("watch", "resourceslices", "", 200),
+        ("deletecollection", "resourceslices", "", 200),
+    ]
+    assert [entry.user_agent for entry in api.requests("get", name="s")] == ["neuron-dra"]
+    assert api.requests("deletecollection")[0].query == "fieldSelector=spec.nodeName%3Da"
+    assert len(api.requests(resource="resourceslices")) == 5
+
+
+# Dropped fields
+
+
+async def test_dropped_fields_are_forgotten_on_every_write(api: FakeApi, http: aiohttp.ClientSession) -> None:
+    api.dropped_fields["resourceslices"] = {"spec.devices[*].taints", "spec.sharedCounters"}
+    taints = [{"key": "neuron.aws.com/unhealthy", "effect": "NoSchedule"}]
+    async with http.post(SLICES, json=device_slice(taints=taints)) as response:
+        assert response.status == 201
+        assert (await response.json())["spec"]["devices"] == [{"name": "neuron-device-0"}]
+    async with http.put(f"{SLICES}/s", json=device_slice(taints=taints)) as response:
+        assert (await response.json())["metadata"]["generation"] == 1
+    api.dropped_fields.clear()
+    async with http.put(f"{SLICES}/s", json=device_slice(taints=taints)) as response:
+        assert (await response.json())["spec"]["devices"][0]["taints"][0]["key"] == taints[0]["key"]
+
+
+# Objects, at once
+
+
+async def test_objects_are_applied_from_yaml_in_any_version(api: FakeApi) -> None:
+    applied = api.apply_yaml(
+        """
+apiVersion: resource.k8s.io/v1beta1
+kind: ResourceClaimTemplate
+metadata: {name: connected}
+spec:
+  spec:
+    devices:
+      requests: [{name: neurons, deviceClassName: neuron.aws.com, count: 4}]
+---
+apiVersion: v1
+kind: List
+items:
+- {apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: {day: 2026-01-01}}
+""",
+        namespace="kube-system",
+    )
+    assert [obj["kind"] for obj in applied] == ["ResourceClaimTemplate", "ConfigMap"]
+    stored = api.get("resourceclaimtemplates", "connected", "kube-system")
+    assert stored["spec"]["spec"]["devices"]["requests"][0]["exactly"]["count"] == 4
+    assert api.get("ConfigMap", "a", "kube-system")["data"] == {"day": "2026-01-01"}
+
+
+async def test_applying_again_merges_and_writes_status(api: FakeApi) -> None:
+    api.register_neuron_kinds()
+    body = {"apiVersion": "neuron.aws.com/v1", "kind": "NeuronUltraServer", "metadata": {"name": "u"}}
+    api.apply({**body, "spec": {"size": 4}, "status": {"state": "Ready"}})
+    api.apply({**body, "spec": {"mode": 1}})
+    found = api.get("neuronultraservers", "u")
+    assert (found["spec"], found["status"], found["metadata"]["generation"]) == (
+        {"size": 4, "mode": 1},
+        {"state": "Ready"},
+        2,
+    )
+    assert found["apiVersion"] == "neuron.aws.com/v1beta1"
+
+
+async def test_objects_that_are_read_may_be_changed_by_the_reader(api: FakeApi) -> None:
+    made = api.create(config_map(x="1"))
+    made["data"]["x"] = "2"
+    api.objects("configmaps")[0]["data"]["x"] = "3"
+    assert api.get("configmaps", "a")["data"] == {"x": "1"}
+
+
+async def test_refusals_are_raised_to_the_test(api: FakeApi) -> None:
+    with pytest.raises(ApiError, match='configmaps "a" not found') as caught:
+        api.get("configmaps", "a")
+    assert (caught.value.code, caught.value.reason) == (404, "NotFound")
+    with pytest.raises(KeyError, match="serves no 'widgets'"):
+        api.objects("widgets")
+
+
+async def test_waiting_ends_when_the_condition_holds_and_shows_what_is_there_when_it_does_not(api: FakeApi) -> None:
+    asyncio.get_running_loop().call_later(0.05, api.create, config_map())
+    found = await api.until("configmaps", lambda objects: len(objects) == 1)
+    assert found[0]["metadata"]["name"] == "a"
+    with pytest.raises(TimeoutError, match=r"configmaps after 0\.1 s"):
+        await api.until("configmaps", lambda objects: len(objects) == 2, timeout_s=0.1)
+
+
+async def test_a_kubeconfig_leads_to_the_server(api: FakeApi, tmp_path: Path) -> None:
+    config = yaml.safe_load(api.write_kubeconfig(tmp_path / "config", token="t").read_text())
+    assert config["clusters"][0]["cluster"]["server"] == api.url
+    assert config["users"][0]["user"] == {"token": "t"}
+    assert config["current-context"] == config["contexts"][0]["name"]
+
+
+async def test_server_side_apply_is_refused_with_a_hint(api: FakeApi, http: aiohttp.ClientSession) -> None:
+    api.create(config_map())
+    headers = {"Content-Type": "application/apply-patch+yaml"}
+    async with http.patch(f"{MAPS}/a", data=b"data: {}", headers=headers, params={"fieldManager": "x"}) as response:
+        body = await response.json()
+    assert (response.status, body["reason"]) == (415, "UnsupportedMediaType")
+    assert "no server-side apply: use a merge patch" in body["message"]
+
+
+async def test_without_controllers_nothing_happens_by_itself() -> None:
+    async with FakeApi(controllers=False) as api:
+        owner = {"apiVersion": "v1", "kind": "Node", "name": "gone", "uid": "0"}
+        api.create({**device_slice(), "metadata": {"name": "s", "ownerReferences": [owner]}})
+        await asyncio.sleep(0.05)
+        assert api.find("resourceslices", "s")
+
+
+async def test_pods_of_a_deleted_node_and_of_one_out_of_service_go(api: FakeApi) -> None:
+    for name in ("a", "b"):
+        api.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
+        spec = {"nodeName": name, "containers": [{"name": "c"}]}
+        api.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"on-{name}"}, "spec": spec})
+    api.delete("nodes", "a")
+    await api.settle()
+    assert [pod["metadata"]["name"] for pod in api.objects("pods")] == ["on-b"]
+
+    api.delete("pods", "on-b")
+    await api.settle()
+    assert api.find("pods", "on-b", "default")
+    api.patch("nodes", "b", {"spec": {"taints": [{"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}]}})
+    await api.settle()
+    assert api.objects("pods") == []

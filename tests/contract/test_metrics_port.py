@@ -1,0 +1,35 @@
+"""The metrics port on a host's network, where two plugins meet during a rolling update."""
+
+from __future__ import annotations
+
+import asyncio
+import urllib.request
+
+from prometheus_client import CollectorRegistry
+
+from neuron_dra.node.http import HttpServer
+
+
+def server() -> HttpServer:
+    return HttpServer(CollectorRegistry(), lambda: "")
+
+
+async def fetch(port: int, path: str) -> str:
+    def get() -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            return str(answer.read().decode())
+
+    return await asyncio.to_thread(get)
+
+
+async def test_a_port_that_another_plugin_holds_is_taken_over_when_that_one_ends() -> None:
+    old, new = server(), server()
+    await old.run("127.0.0.1:0")
+    port = old.port
+    waiting = asyncio.create_task(new.run(f"127.0.0.1:{port}", retry_s=0.01))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    await old.stop()
+    await asyncio.wait_for(waiting, 5)
+    assert await fetch(port, "/readyz") == "ok\n"
+    await new.stop()

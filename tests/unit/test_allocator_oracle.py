@@ -1,0 +1,272 @@
+"""Our allocator and selectors against Kubernetes' own Go code (hack/oracle), on random small clusters."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from test_selectors import ABSORBED, ATTRIBUTES, CAPACITIES, COMPILE_ERRORS, DRIVER, EVALUATION_ERRORS, MEANINGS
+
+from neuron_dra.simulate import allocator, model
+from neuron_dra.simulate.failures import Failure, FailureKind
+from neuron_dra.simulate.pools import Inventory
+
+pytestmark = pytest.mark.long
+
+Wire = dict[str, Any]
+SOURCE = Path(__file__).resolve().parents[2] / "hack/oracle"
+CASES = 1500
+
+
+class Oracle:
+    """The Go program, asked line by line."""
+
+    def __init__(self, program: Path) -> None:
+        self._process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def ask(self, question: Wire) -> Wire:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(question) + "\n")
+        self._process.stdin.flush()
+        answer: Wire = json.loads(self._process.stdout.readline())
+        return answer
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(10)
+        self._process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def oracle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Oracle]:
+    go = shutil.which("go")
+    if go is None:
+        pytest.skip("needs the Go toolchain: the judge is Kubernetes' own allocator")
+    program = tmp_path_factory.mktemp("oracle") / "oracle"
+    built = subprocess.run([go, "build", "-o", program, "."], cwd=SOURCE, capture_output=True, text=True)
+    if built.returncode:
+        pytest.skip(f"the oracle does not build here: {built.stderr.strip()[-300:]}")
+    made = Oracle(program)
+    yield made
+    made.close()
+
+
+def asked(oracle: Oracle, expression: str) -> Wire:
+    capacity = {name: {"value": value} for name, value in CAPACITIES.items()}
+    device = {"driver": DRIVER, "attributes": ATTRIBUTES, "capacity": capacity}
+    return oracle.ask({"expression": expression, "device": device})
+
+
+@pytest.mark.parametrize(("expression", "expected"), MEANINGS + ABSORBED)
+def test_our_table_of_meanings_is_that_of_kubernetes(oracle: Oracle, expression: str, expected: bool) -> None:
+    assert asked(oracle, expression) == {"matches": expected}
+
+
+@pytest.mark.parametrize("expression", [expression for expression, _ in EVALUATION_ERRORS])
+def test_what_fails_on_a_device_fails_there_too(oracle: Oracle, expression: str) -> None:
+    assert asked(oracle, expression)["kind"] in ("pod", "compile")  # what is constant is evaluated at compile time
+
+
+@pytest.mark.parametrize("expression", [expression for expression, _ in COMPILE_ERRORS if len(expression) < 10_000])
+def test_what_does_not_compile_does_not_there(oracle: Oracle, expression: str) -> None:
+    assert asked(oracle, expression)["kind"] == "compile"
+
+
+# Random clusters: few values, so that they meet.
+
+SELECTORS = (
+    "device.attributes['a.example.com'].n == 0",
+    "device.attributes['a.example.com'].n < 2",
+    "has(device.attributes['a.example.com'].kind) && device.attributes['a.example.com'].kind == 'x'",
+    "device.attributes['a.example.com'].kind == 'x'",
+    "device.attributes['a.example.com'].kind != 'x' || device.attributes['a.example.com'].n == 1",
+    "device.driver == 'a.example.com'",
+)
+CLASSES: list[Wire] = [
+    {
+        "metadata": {"name": "any"},
+        "spec": {"config": [{"opaque": {"driver": "a.example.com", "parameters": {"c": 1}}}]},
+    },
+    {"metadata": {"name": "a"}, "spec": {"selectors": [{"cel": {"expression": SELECTORS[-1]}}]}},
+]
+NODE = {"metadata": {"name": "node", "labels": {"zone": "z1"}}}
+names = st.sampled_from(["x", "y"])
+often = st.integers(0, 3).map(bool)
+seldom = st.integers(0, 7).map(lambda number: number == 0)
+
+
+@st.composite
+def device(draw: st.DrawFn, index: int, per_device: bool) -> Wire:
+    attributes: Wire = {}
+    if not draw(seldom):
+        attributes["n"] = {"int": draw(st.integers(0, 2))}
+    if draw(often):
+        attributes["kind"] = {"string": draw(names)}
+    if not draw(seldom):
+        attributes["group.example.com/g"] = draw(
+            st.sampled_from(
+                [{"string": "g1"}] * 3 + [{"string": "g2"}] * 3 + [{"int": 1}, {"bool": True}, {"version": "1.0.0"}]
+            )
+        )
+    out: Wire = {"name": f"d{index}", "attributes": attributes}
+    if draw(seldom):
+        effect = draw(st.sampled_from(["NoSchedule", "NoExecute", "None"]))
+        out["taints"] = [{"key": "example.com/bad", "value": draw(names), "effect": effect}]
+    if draw(seldom):
+        out["bindingConditions"], out["bindingFailureConditions"] = ["ready"], ["failed"]
+    if per_device:
+        out.update(draw(st.sampled_from([{"nodeName": "node"}, {"nodeName": "other"}, {"allNodes": True}])))
+    return out
+
+
+WHERE: list[Wire] = [
+    *[{"nodeName": "node"}] * 12,
+    {"nodeName": "other"},
+    {"allNodes": True},
+    {"perDeviceNodeSelection": True},
+    *(
+        {"nodeSelector": {"nodeSelectorTerms": [{"matchExpressions": [requirement]}]}}
+        for requirement in (
+            {"key": "zone", "operator": "In", "values": ["z1", "z2"]},
+            {"key": "zone", "operator": "NotIn", "values": ["z1"]},
+            {"key": "gone", "operator": "DoesNotExist"},
+        )
+    ),
+]
+
+
+@st.composite
+def slices(draw: st.DrawFn) -> list[Wire]:
+    out = []
+    for number in range(draw(st.integers(1, 4))):
+        where = draw(st.sampled_from(WHERE))
+        first = 0 if draw(seldom) else 10 * number
+        items = [
+            draw(device(first + index, bool(where.get("perDeviceNodeSelection"))))
+            for index in range(draw(st.integers(1, 5)))
+        ]
+        pool = {
+            "name": draw(st.sampled_from(["p1", "p2", "p3"])) if draw(seldom) else f"q{number}",
+            "generation": 2 if draw(seldom) else 1,
+            "resourceSliceCount": 2 if draw(seldom) else 1,
+        }
+        driver = draw(st.sampled_from(["a.example.com", "a.example.com", "b.example.com"]))
+        spec = {"driver": driver, "pool": pool, **where, "devices": items}
+        out.append({"metadata": {"name": f"slice-{draw(st.integers(0, 9))}-{number}"}, "spec": spec})
+    return out
+
+
+selectors = st.lists(st.sampled_from(SELECTORS), max_size=1) | st.just([])
+
+
+@st.composite
+def alternative(draw: st.DrawFn, admin: bool) -> Wire:
+    out: Wire = {"deviceClassName": draw(st.sampled_from(["any", "any", "a"])), "allocationMode": "ExactCount"}
+    if draw(seldom):
+        out["allocationMode"] = "All"
+    else:
+        out["count"] = draw(st.integers(1, 3))
+    out["selectors"] = [
+        {"cel": {"expression": text}} for text in draw(st.lists(st.sampled_from(SELECTORS), max_size=1))
+    ]
+    if draw(seldom):
+        out["tolerations"] = [
+            draw(
+                st.sampled_from(
+                    [
+                        {"operator": "Exists"},
+                        {"key": "example.com/bad", "operator": "Equal", "value": "x"},
+                        {"key": "example.com/bad", "operator": "Exists", "effect": "NoSchedule"},
+                    ]
+                )
+            )
+        ]
+    if admin and draw(seldom):
+        out["adminAccess"] = True
+    return out
+
+
+@st.composite
+def claim(draw: st.DrawFn, number: int) -> Wire:
+    requests: list[Wire] = []
+    for index in range(draw(st.sampled_from([1, 1, 2, 2, 3]))):
+        if draw(st.integers(0, 3)) == 0:
+            subs = [{"name": f"s{i}", **draw(alternative(False))} for i in range(draw(st.integers(1, 3)))]
+            requests.append({"name": f"r{index}", "firstAvailable": subs})
+        else:
+            requests.append({"name": f"r{index}", "exactly": draw(alternative(True))})
+    of = st.lists(st.sampled_from(["r0", "r1", "r0/s0", "r1/s1"]), max_size=2, unique=True)
+    attribute = st.sampled_from(["group.example.com/g", "a.example.com/n", "a.example.com/kind"])
+    constraints = []
+    for _ in range(draw(st.sampled_from([0, 1, 1, 2]))):
+        kind = draw(st.sampled_from(["matchAttribute", "matchAttribute", "distinctAttribute"]))
+        constraints.append({kind: draw(attribute), "requests": draw(of)})
+    config = [
+        {"requests": draw(of), "opaque": {"driver": "a.example.com", "parameters": {"n": index}}}
+        for index in range(draw(st.integers(0, 2)))
+    ]
+    spec = {"devices": {"requests": requests, "constraints": constraints, "config": config}}
+    return {"metadata": {"name": f"claim-{number}", "namespace": "default"}, "spec": spec}
+
+
+@st.composite
+def cluster(draw: st.DrawFn) -> Wire:
+    published = draw(slices())
+    claims = [draw(claim(number)) for number in range(draw(st.sampled_from([1, 1, 2])))]
+    everything = [
+        {"driver": wire["spec"]["driver"], "pool": wire["spec"]["pool"]["name"], "device": item["name"]}
+        for wire in published
+        for item in wire["spec"]["devices"]
+    ]
+    in_use = [one for one in everything if draw(seldom)]
+    return {"slices": published, "claims": claims, "classes": CLASSES, "node": NODE, "inUse": in_use}
+
+
+def plain(value: Any) -> Any:
+    """Without what is empty: Go writes some empty lists as null, and leaves others out."""
+    if isinstance(value, dict):
+        return {key: found for key, item in value.items() if (found := plain(item)) not in (None, [], {})}
+    return [plain(item) for item in value] if isinstance(value, list) else value
+
+
+def ours(case: Wire) -> allocator.Allocated | Failure:
+    return allocator.allocate(
+        model.node(case["node"]),
+        [model.claim(wire) for wire in case["claims"]],
+        Inventory(case["slices"]),
+        {wire["metadata"]["name"]: model.device_class(wire) for wire in case["classes"]},
+        frozenset(model.DeviceId(**one) for one in case["inUse"]),
+    )
+
+
+@given(case=cluster())
+@settings(max_examples=CASES, deadline=None, suppress_health_check=list(HealthCheck))
+def test_our_allocator_decides_as_the_schedulers_does(oracle: Oracle, case: Wire) -> None:
+    theirs = oracle.ask(case)
+    error = theirs.get("error", "")
+    assume("filter operation aborted" not in error)
+    outcome = ours(case)
+    assume(not isinstance(outcome, Failure) or outcome.kind is not FailureKind.GAVE_UP)
+    if isinstance(outcome, allocator.Allocated):
+        assert error == ""
+        assert plain(theirs.get("allocations")) == plain(list(outcome.allocations))
+        return
+    assert "allocations" not in theirs, outcome
+    if outcome.kind is FailureKind.NO_SOLUTION:
+        assert error == ""
+    elif outcome.kind is FailureKind.NODE_ERROR:
+        assert theirs["kind"] == "node" or "asks for all devices, but resource pool" in error
+    else:
+        assert outcome.kind is FailureKind.POD_ERROR
+        assert theirs["kind"] == "pod", outcome
+        assert "asks for all devices, but resource pool" not in error

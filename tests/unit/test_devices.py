@@ -1,0 +1,236 @@
+"""What a node publishes: names, attributes, their types and when they are there."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from neuron_dra.core import catalogue, devices, topology
+from neuron_dra.core.devices import Attribute
+from neuron_dra.core.facts import DeviceFacts, NodeFacts, NodeLabels, UltraServerFacts, Unread
+
+NO_LABELS = NodeLabels()
+LAYERS = NodeLabels(network_layers=("nn-1", "nn-2", "nn-3"))
+COMPLETE_TRN2 = UltraServerFacts((1, 3, 4), 0, 2, "5a7b1c2d3e4f606f", "5a7b1c2d3e4f6070")
+COMPLETE_TRN3 = UltraServerFacts((1, 3, 4), node_id=3, node_cnt=4, reservation_id="00000000000000ab")
+BUSY = UltraServerFacts(*[Unread.BUSY] * 8)
+
+
+def node_of(
+    name: str = "trn2.48xlarge",
+    labels: NodeLabels = NO_LABELS,
+    ultraserver: UltraServerFacts | None = None,
+    driver: str | None = "2.30.2.0",
+) -> topology.Node:
+    known = catalogue.lookup(name)
+    assert known is not None
+    read = tuple(
+        DeviceFacts(i, known.cores_per_device, known.links[i] if known.links else (), (243, i), True)
+        for i in range(known.device_count)
+    )
+    return topology.build(NodeFacts(name, driver, read, ultraserver or UltraServerFacts()), labels)
+
+
+def published(node: topology.Node, mode: str = "node") -> tuple[devices.Device, ...]:
+    return devices.published(node, driver_version="1.2.3", ultraserver_devices=mode)
+
+
+def values(device: devices.Device) -> dict[str, object]:
+    return {name: attribute.value for name, attribute in device.attributes.items()}
+
+
+def test_a_device_of_a_trn2_node_is_described_in_full():
+    device = published(node_of(labels=LAYERS))[6]
+    assert device == devices.Device(
+        "neuron-device-6",
+        (6,),
+        {
+            "deviceId": Attribute("int", 6),
+            "instanceType": Attribute("string", "trn2.48xlarge"),
+            "neuronDriverVersion": Attribute("string", "2.30.2.0"),
+            "draDriverVersion": Attribute("version", "1.2.3"),
+            "resourceType": Attribute("string", "neuron_device"),
+            "networkNodeLayer1": Attribute("string", "nn-1"),
+            "networkNodeLayer2": Attribute("string", "nn-2"),
+            "networkNodeLayer3": Attribute("string", "nn-3"),
+            "topology_x": Attribute("int", 1),
+            "topology_y": Attribute("int", 2),
+            "topology4_id": Attribute("int", 1),
+            "topology8_id": Attribute("int", 0),
+            "resource.aws.com/devicegroup1_id": Attribute("string", "0000:56:00.0"),
+            "resource.aws.com/devicegroup4_id": Attribute("string", "671622785349fddf"),
+            "resource.aws.com/devicegroup8_id": Attribute("string", "3593812b8066a078"),
+            "resource.aws.com/devicegroup16_id": Attribute("string", "821d14afaf11327d"),
+        },
+        {"neuronCores": "8", "memory": "96Gi"},
+    )
+
+
+def test_a_small_node_has_neither_coordinates_nor_groups():
+    (device,) = published(node_of("trn1.2xlarge", LAYERS))
+    assert list(values(device)) == [
+        "deviceId",
+        "instanceType",
+        "neuronDriverVersion",
+        "draDriverVersion",
+        "resourceType",
+        "networkNodeLayer1",
+        "networkNodeLayer2",
+        "networkNodeLayer3",
+    ]
+
+
+@pytest.mark.parametrize(
+    "name", ["inf1.24xlarge", "inf2.48xlarge", "trn2u.48xlarge", "trn3.48xlarge", "trn3e.24xlarge"]
+)
+def test_only_a_trainium_torus_that_is_no_ultraserver_has_coordinates(name):
+    for device in published(node_of(name), "devices"):
+        assert not [attribute for attribute in device.attributes if attribute.startswith("topology")]
+
+
+def test_x_is_the_row_and_y_the_column():
+    rows = [(values(d)["topology_x"], values(d)["topology_y"]) for d in published(node_of("trn1.32xlarge"))]
+    assert rows == [(row, column) for row in range(4) for column in range(4)]
+
+
+def test_an_ultraserver_node_is_one_device_by_default():
+    (device,) = published(node_of("trn2u.48xlarge", replace(LAYERS, capacity_block_id="cr-1"), COMPLETE_TRN2))
+    assert (device.name, device.device_ids) == ("neuron-node-0", tuple(range(16)))
+    assert device.capacity == {"neuronCores": "128", "memory": "1536Gi"}
+    assert values(device) == {
+        "instanceType": "trn2u.48xlarge",
+        "neuronDriverVersion": "2.30.2.0",
+        "draDriverVersion": "1.2.3",
+        "resourceType": "neuron_node",
+        "networkNodeLayer1": "nn-1",
+        "networkNodeLayer2": "nn-2",
+        "networkNodeLayer3": "nn-3",
+        "capacityBlockId": "cr-1",
+        "ultraserverId": "cr-1",
+        "ultraserverNodeId": 2,
+        "ultraserverModes": "1_2_4",
+        "serverId2": "5a7b1c2d3e4f606f",
+        "serverId4": "5a7b1c2d3e4f6070",
+        "nodeId2": 0,
+        "nodeId4": 2,
+        "linkVertical": True,
+        "linkHorizontal": True,
+    }
+
+
+def test_a_trn3_ultraserver_is_known_by_its_reservation():
+    described = values(published(node_of("trn3.48xlarge", ultraserver=COMPLETE_TRN3))[0])
+    assert described["ultraserverId"] == described["reservationId"] == "00000000000000ab"
+    assert described["ultraserverNodeId"] == 3
+    assert not {"serverId2", "serverId4", "nodeId2", "nodeId4", "capacityBlockId"} & set(described)
+
+
+def test_an_ultraserver_node_publishes_its_devices_when_told_to():
+    kept = published(node_of("trn2u.48xlarge", ultraserver=COMPLETE_TRN2), "devices")
+    assert [device.name for device in kept] == [f"neuron-device-{n}" for n in range(16)]
+    assert all(values(device)["serverId4"] == "5a7b1c2d3e4f6070" for device in kept)
+    assert values(kept[0])["resource.aws.com/devicegroup4_id"] == "13713e551cd37c19"
+
+
+def test_other_nodes_publish_devices_whatever_they_are_told():
+    assert published(node_of(), "node") == published(node_of(), "devices")
+
+
+@pytest.mark.parametrize("unread", [BUSY, UltraServerFacts()], ids=["busy", "unknown"])
+def test_what_the_driver_does_not_know_is_absent(unread):
+    described = values(published(node_of("trn2u.48xlarge", ultraserver=unread))[0])
+    assert set(described) == {"instanceType", "neuronDriverVersion", "draDriverVersion", "resourceType"}
+
+
+def test_the_capacity_block_needs_no_driver():
+    labels = NodeLabels(capacity_block_id="cr-1")
+    described = values(published(node_of("trn2u.48xlarge", labels, BUSY))[0])
+    assert described["ultraserverId"] == described["capacityBlockId"] == "cr-1"
+
+
+def test_a_node_that_is_no_ultraserver_has_no_capacity_block():
+    labels = NodeLabels(capacity_block_id="cr-1")
+    assert "capacityBlockId" not in values(published(node_of("trn2.48xlarge", labels))[0])
+
+
+@pytest.mark.parametrize(
+    ("modes", "sizes", "vertical", "horizontal"),
+    [
+        ((1, 3, 4), "1_2_4", True, True),
+        ((3, 4), "1_2", True, False),
+        ((2, 4), "1_2", False, True),
+        ((2, 3, 4), "1_2", True, True),
+        ((4,), "1", False, False),
+    ],
+)
+def test_modes_are_numbers_of_nodes_and_tell_which_links_are_up(modes, sizes, vertical, horizontal):
+    described = values(published(node_of("trn2u.48xlarge", ultraserver=UltraServerFacts(modes)))[0])
+    assert described["ultraserverModes"] == sizes
+    assert (described["linkVertical"], described["linkHorizontal"]) == (vertical, horizontal)
+
+
+def test_a_device_without_its_file_is_not_published():
+    node = node_of()
+    gone = replace(node, devices=tuple(replace(d, node_present=d.device_id != 3) for d in node.devices))
+    assert [device.device_ids[0] for device in published(gone)] == [n for n in range(16) if n != 3]
+
+
+def test_a_node_device_holds_what_is_there():
+    node = node_of("trn2u.48xlarge")
+    gone = replace(node, devices=tuple(replace(d, node_present=d.device_id != 3) for d in node.devices))
+    (device,) = published(gone)
+    assert 3 not in device.device_ids
+    assert device.capacity == {"neuronCores": "120", "memory": "1440Gi"}
+    assert published(replace(node, devices=())) == ()
+
+
+def test_an_unknown_type_is_published_with_what_is_known():
+    read = NodeFacts("trn9.48xlarge", None, (DeviceFacts(0, 16, (), (243, 0), True),))
+    (device,) = published(topology.build(read, NO_LABELS))
+    assert device.capacity == {"neuronCores": "16"}
+    assert set(device.attributes) == {"deviceId", "instanceType", "draDriverVersion", "resourceType"}
+
+
+def test_unknown_cores_are_no_capacity_of_nought():
+    read = NodeFacts("trn9.48xlarge", None, (DeviceFacts(0, node_present=True),))
+    (device,) = published(topology.build(read, NO_LABELS))
+    assert device.capacity == {}
+
+
+def test_a_device_beyond_the_types_number_has_no_place():
+    read = NodeFacts("trn2.48xlarge", None, tuple(DeviceFacts(i, 8, (), (243, i), True) for i in range(17)))
+    device = published(topology.build(read, NO_LABELS))[16]
+    assert not [name for name in device.attributes if name.startswith(("topology", "resource.aws.com/"))]
+
+
+@given(st.permutations(range(16)))
+def test_devices_are_published_in_the_order_of_their_ids_however_they_were_found(order):
+    read = tuple(DeviceFacts(i, 8, (), (243, i), True) for i in order)
+    kept = published(topology.build(NodeFacts("trn2.48xlarge", None, read), NO_LABELS))
+    assert [device.device_ids for device in kept] == [(n,) for n in range(16)]
+
+
+def test_every_attribute_is_documented_with_its_type():
+    documented = {each.name: each.kind for each in devices.ATTRIBUTES}
+    seen: dict[str, str] = {}
+    for known in catalogue.all_types():
+        for ultraserver in (COMPLETE_TRN2, COMPLETE_TRN3):
+            for mode in ("node", "devices"):
+                labels = replace(LAYERS, capacity_block_id="cr-1")
+                for device in published(node_of(known.name, labels, ultraserver), mode):
+                    seen |= {name: attribute.kind for name, attribute in device.attributes.items()}
+                    assert set(device.capacity) == {name for name, _ in devices.CAPACITIES}
+    assert seen == documented
+
+
+def test_the_wire_form_has_sorted_names_and_typed_values():
+    device = devices.Device("d", (0,), {"b": Attribute("bool", True), "a": Attribute("int", 0)}, {"memory": "1Gi"})
+    wire = device.to_wire()
+    assert wire == {
+        "name": "d",
+        "attributes": {"a": {"int": 0}, "b": {"bool": True}},
+        "capacity": {"memory": {"value": "1Gi"}},
+    }
+    assert list(wire["attributes"]) == ["a", "b"]
+    assert devices.Device("d", (0,)).to_wire() == {"name": "d"}

@@ -1,0 +1,101 @@
+"""Emulation mode: a plugin that writes the hardware which it then reads."""
+
+from pathlib import Path
+
+import pytest
+
+from neuron_dra import cli, settings
+from neuron_dra.errors import SettingsError
+from neuron_dra.node import plugin, sysfs
+from neuron_dra.testing import emulation
+from neuron_dra.testing.fake_node import FakeNode
+
+
+@pytest.fixture
+def loaded(tmp_path: Path) -> settings.PluginSettings:
+    (tmp_path / "boot_id").write_text("first-boot\n")
+    return settings.load(
+        {"node_name": "a", "kubelet_plugins_directory_path": str(tmp_path), "boot_id_file": str(tmp_path / "boot_id")},
+        {"NEURON_DRA_DRIVER_EMULATION_MODE": "trn2u"},
+    )
+
+
+def stamps(root: str) -> dict[str, tuple[int, int]]:
+    return {str(path): (path.lstat().st_ino, path.lstat().st_mtime_ns) for path in sorted(Path(root).rglob("*"))}
+
+
+def test_the_official_value_trn2u_makes_an_ultraserver_node(loaded):
+    emulated = cli._emulated(loaded)
+    read = sysfs.read_node(Path(emulated.host_root))
+    assert read.product_name == "trn2u.48xlarge"
+    assert len(read.devices) == 16
+    assert all(device.node_present for device in read.devices)
+
+
+def test_a_restart_is_no_reboot_and_writes_nothing(loaded):
+    first = cli._emulated(loaded)
+    before = stamps(first.host_root)
+    again = cli._emulated(loaded)
+    assert again == first
+    assert stamps(first.host_root) == before
+    assert plugin.boot_id(first) == plugin.boot_id(again) == "first-boot"
+
+
+def test_the_boot_id_is_the_machines_own_also_without_the_file(loaded, tmp_path):
+    (tmp_path / "boot_id").unlink()
+    emulated = cli._emulated(loaded)
+    assert plugin.boot_id(emulated) == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def test_a_reboot_of_the_machine_is_seen_and_leaves_the_hardware(loaded, tmp_path):
+    emulated = cli._emulated(loaded)
+    FakeNode(emulated.host_root).remove_device(4)
+    (tmp_path / "boot_id").write_text("second-boot\n")
+    emulated = cli._emulated(loaded)
+    assert plugin.boot_id(emulated) == "second-boot"
+    (tmp_path / "boot_id").unlink()
+    assert plugin.boot_id(emulated) == "second-boot"
+    assert 4 not in FakeNode(emulated.host_root).device_ids()
+
+
+def test_a_restart_repairs_nothing(loaded):
+    emulated = cli._emulated(loaded)
+    FakeNode(emulated.host_root).break_link(0, 1)
+    cli._emulated(loaded)
+    assert 1 not in sysfs.read_node(Path(emulated.host_root)).devices[0].connected
+
+
+def test_another_type_is_written_anew(tmp_path):
+    emulation.prepare(tmp_path, "trn2u", "b")
+    emulation.prepare(tmp_path, "trn1.2xlarge", "b")
+    node = FakeNode.found(tmp_path)
+    assert (node.instance_type, node.device_ids(), node.boot_id) == ("trn1.2xlarge", [0], "b")
+
+
+def test_a_tree_that_is_not_complete_is_written_anew(tmp_path):
+    emulation.prepare(tmp_path, "trn2.48xlarge", "b")
+    (tmp_path / ".fake-node").unlink()
+    FakeNode(tmp_path).remove_device(3)
+    emulation.prepare(tmp_path, "trn2.48xlarge", "b")
+    assert FakeNode.found(tmp_path).device_ids() == list(range(16))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "name"), [("trn2u", "trn2u.48xlarge"), ("trn1", "trn1.32xlarge"), ("inf2.24xlarge",) * 2]
+)
+def test_a_family_stands_for_its_largest_type(wanted, name):
+    assert emulation.instance_type(wanted).name == name
+
+
+@pytest.mark.parametrize(
+    ("wanted", "hint"), [("trn2.84xlarge", "did you mean trn2.48xlarge"), ("gpu", "write one such as trn2.48xlarge")]
+)
+def test_an_unknown_type_is_refused_with_a_hint(tmp_path, wanted, hint):
+    with pytest.raises(SettingsError, match=hint):
+        emulation.prepare(tmp_path, wanted, "b")
+
+
+def test_a_folder_that_cannot_be_written_is_a_setting_that_cannot_be_obeyed(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(SettingsError, match=r"--emulation-mode trn2u: .*file"):
+        emulation.prepare(tmp_path / "file", "trn2u", "b")

@@ -1,0 +1,239 @@
+"""The API server's rules, applied before it does."""
+
+import re
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+import neuron_dra
+from neuron_dra.core import catalogue, devices, facts, limits, topology
+from neuron_dra.core.devices import Attribute, Device
+from neuron_dra.simulate import semver as simulated_semver
+from neuron_dra.testing.fake_api import slice_rules
+
+LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+KEY = re.compile(r"([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z_][A-Za-z0-9_]{0,31}")
+TAGS = ("workloadId", "workloadNamespace", "workloadUid", "allocationId", "workloadPhase")
+
+
+def one(**attributes: Attribute) -> Device:
+    return Device("neuron-device-0", (0,), attributes)
+
+
+def refused(attribute: Attribute, name: str = "a") -> str:
+    (kept,), problems = limits.check_devices([Device("neuron-device-0", (0,), {name: attribute})])
+    assert dict(kept.attributes) == {}
+    assert len(problems) == 1
+    return problems[0]
+
+
+@pytest.mark.parametrize(
+    ("attribute", "why"),
+    [
+        (Attribute("string", ""), "empty"),
+        (Attribute("string", "x" * 65), "more than 64 bytes"),
+        (Attribute("string", "é" * 33), "more than 64 bytes"),
+        (Attribute("string", "a\nb"), "cannot be printed"),
+        (Attribute("string", "\ud800"), "cannot be printed"),
+        (Attribute("string", 5), "empty"),
+        (Attribute("version", "2.26.10.0"), "no semantic version"),
+        (Attribute("version", "1.02.3"), "no semantic version"),
+        (Attribute("version", "99999999999999999999.0.0"), "no semantic version"),
+        (Attribute("int", 2**63), "64 bits"),
+        (Attribute("int", -(2**63) - 1), "64 bits"),
+        (Attribute("int", "5"), "no number"),
+        (Attribute("int", True), "no number"),
+        (Attribute("bool", 1), "neither true nor false"),
+    ],
+)
+def test_a_bad_value_costs_the_attribute_and_says_why(attribute, why):
+    assert why in refused(attribute)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["numa-1", "1a", "", "a" * 33, "A.example/x", "a/b/c", "/a", "a/", "exa_mple/x", "-a/x", f"{'a' * 64}/x", "naïve"],
+)
+def test_a_bad_name_costs_the_attribute(name):
+    assert f"attribute {name} is left out" in refused(Attribute("int", 1), name)
+
+
+@pytest.mark.parametrize("name", ["a" * 32, "_x", "topology_x", "resource.aws.com/devicegroup1_id", f"{'a' * 63}/x"])
+def test_a_good_name_stays(name):
+    device = Device("neuron-device-0", (0,), {name: Attribute("int", 1)})
+    assert limits.check_devices([device]) == ((device,), [])
+
+
+@pytest.mark.parametrize(
+    "attribute",
+    [
+        Attribute("string", "x" * 64),
+        Attribute("version", "1.2.3-rc.1+build.5"),
+        Attribute("int", 2**63 - 1),
+        Attribute("int", -(2**63)),
+        Attribute("bool", False),
+    ],
+)
+def test_a_value_at_the_limit_stays(attribute):
+    device = one(a=attribute)
+    assert limits.check_devices([device]) == ((device,), [])
+
+
+@pytest.mark.parametrize("name", ["Neuron-0", "neuron_0", "neuron.0", "", "-a", "a" * 64])
+def test_a_bad_device_costs_itself_and_not_the_slice(name):
+    good = Device("neuron-device-1", (1,))
+    kept, problems = limits.check_devices([Device(name, (0,)), good])
+    assert kept == (good,)
+    assert "not a DNS label" in problems[0]
+
+
+def test_a_name_that_is_there_twice_costs_the_second():
+    first = one(a=Attribute("int", 1))
+    kept, problems = limits.check_devices([first, one(a=Attribute("int", 2))])
+    assert kept == (first,)
+    assert "there twice" in problems[0]
+
+
+def test_too_many_attributes_leave_room_for_capacities_and_tags():
+    many = {f"a{n}": Attribute("int", n) for n in range(40)}
+    (kept,), problems = limits.check_devices([Device("neuron-device-0", (0,), many, {"memory": "96Gi"})])
+    assert len(kept.attributes) == 32 - 1 - len(TAGS)
+    assert len(problems) == 40 - len(kept.attributes)
+
+
+def test_a_capacity_that_is_no_quantity_is_left_out():
+    device = Device("neuron-device-0", (0,), {}, {"memory": "96 GiB", "neuronCores": "8"})
+    (kept,), problems = limits.check_devices([device])
+    assert kept.capacity == {"neuronCores": "8"}
+    assert "no quantity" in problems[0]
+
+
+def test_room_is_kept_for_every_tag_of_a_workload():
+    assert len(TAGS) == limits.WORKLOAD_TAGS
+
+
+def as_slice(wire: list) -> dict:
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": "a"},
+        "spec": {
+            "driver": "neuron.aws.com",
+            "nodeName": "a",
+            "pool": {"name": "a", "generation": 1, "resourceSliceCount": 1},
+            "devices": wire,
+        },
+    }
+
+
+texts = st.text(max_size=80) | st.sampled_from(["1.2.3", "a", "é" * 32])
+values = st.builds(
+    Attribute,
+    st.sampled_from(["string", "int", "bool", "version"]),
+    texts | st.integers() | st.booleans() | st.sampled_from([2**63, -(2**63)]),
+)
+keys = st.text(max_size=40) | st.from_regex(KEY, fullmatch=True)
+strange = st.builds(
+    Device,
+    st.text(max_size=70) | st.from_regex(LABEL, fullmatch=True),
+    st.just((0,)),
+    st.dictionaries(keys, values, max_size=40),
+    st.dictionaries(keys, texts | st.just("96Gi"), max_size=8),
+)
+
+
+@given(st.lists(strange, max_size=5))
+def test_whatever_passes_obeys_every_limit_of_the_api(candidates):
+    kept, problems = limits.check_devices(candidates)
+    assert len({device.name for device in kept}) == len(kept)
+    assert problems or list(kept) == candidates
+    for device in kept:
+        assert LABEL.fullmatch(device.name)
+        assert len(device.attributes) + len(device.capacity) + len(TAGS) <= 32
+        for name, attribute in device.attributes.items():
+            assert KEY.fullmatch(name)
+            assert len(name.rpartition("/")[0]) <= 63
+            if attribute.kind in ("string", "version"):
+                assert 0 < len(attribute.value.encode()) <= 64
+            if attribute.kind == "version":
+                simulated_semver.parse(attribute.value)
+            if attribute.kind == "int":
+                assert -(2**63) <= attribute.value < 2**63
+    assert slice_rules.check(as_slice([device.to_wire() for device in kept]), None) == []
+
+
+@pytest.mark.parametrize("mode", ["node", "devices"])
+@pytest.mark.parametrize("known", catalogue.all_types(), ids=lambda known: known.name)
+def test_every_type_obeys_every_limit_with_all_tags_and_full_labels(known, mode):
+    labels = facts.NodeLabels(known.name, ("n" * 64, "n" * 64, "n" * 64), "c" * 64)
+    node = topology.build(
+        facts.NodeFacts(
+            known.name,
+            "2.30.2.0",
+            tuple(
+                facts.DeviceFacts(i, known.cores_per_device, known.links[i] if known.links else (), (243, i), True)
+                for i in range(known.device_count)
+            ),
+            facts.UltraServerFacts((1, 3, 4), 0, 2, "f" * 16, "f" * 16, 2, 4, "f" * 16),
+        ),
+        labels,
+    )
+    published = devices.published(node, driver_version="1.2.3", ultraserver_devices=mode)
+    kept, problems = limits.check_devices(published)
+    assert problems == []
+    assert kept == published
+    wire = [device.to_wire() for device in kept]
+    for device in wire:
+        device["attributes"] |= {tag: {"string": "x" * 64} for tag in TAGS}
+        assert len(device["attributes"]) + len(device["capacity"]) <= 32
+    assert slice_rules.check(as_slice(wire), None) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("1.2.3", "1.2.3"),
+        ("v1.2.3", "1.2.3"),
+        ("v1.2.3-rc.1", "1.2.3-rc.1"),
+        ("1.2.3-rc.1+x", "1.2.3-rc.1+x"),
+        ("2.26.10.0", "2.26.10+0"),
+        ("6.19.14.31400000", "6.19.14+31400000"),
+        ("570.86", "570.86.0"),
+        ("5", "5.0.0"),
+        ("1.02.3", "1.2.3"),
+        ("0.1.0.dev1", "0.1.0+dev1"),
+        ("1.0.0-01", "1.0.0+-01"),
+        ("00.0", "0.0.0"),
+        ("1.2.3\n", "1.2.3"),
+        ("2.x.8072.0", None),
+        ("", None),
+        ("v", None),
+        ("latest", None),
+        ("-1.2", None),
+        ("1..2", None),
+        ("1.2.3 beta", None),
+        ("１.2.3", None),
+        ("1" * 65, None),
+        ("99999999999999999999.0.0", None),
+    ],
+)
+def test_a_version_becomes_a_semantic_one_or_none(text, version):
+    assert limits.semver(text) == version
+
+
+@given(st.text(max_size=100) | st.from_regex(r"v?[0-9]{1,22}(\.[0-9]{1,4}){0,5}([-+~_.][0-9a-z.+-]*)?", fullmatch=True))
+@example("1.2.3.")
+@example("9" * 5000)
+@example("1.0.0+")
+def test_what_the_normaliser_returns_is_always_a_semantic_version(text):
+    version = limits.semver(text)
+    if version is not None:
+        simulated_semver.parse(version)
+        assert len(version) <= 64
+        assert limits.semver(version) == version
+        assert limits.check_devices([one(v=Attribute("version", version))])[1] == []
+
+
+def test_this_drivers_own_version_is_a_semantic_one():
+    assert limits.is_semver(neuron_dra.__version__)

@@ -1,0 +1,255 @@
+"""Settings: where a value comes from, how it may be written, and what is refused."""
+
+import pytest
+
+from neuron_dra import cli, settings
+from neuron_dra.arguments import Parser
+from neuron_dra.errors import SettingsError
+
+
+def given(*arguments: str, **environ: str) -> settings.PluginSettings:
+    """Return the settings of a command line and an environment; the node's name is a matter of course."""
+    parser = Parser(prog="plugin")
+    settings.add_arguments(parser)
+    parsed = parser.parse_args(settings.go_style(arguments))
+    return settings.load(vars(parsed), {"NODE_NAME": "a", **environ})
+
+
+def refused(*arguments: str, **environ: str) -> str:
+    with pytest.raises(SettingsError) as caught:
+        given(*arguments, **environ)
+    return str(caught.value)
+
+
+def test_defaults_are_the_official_ones():
+    loaded = given()
+    assert loaded == settings.PluginSettings(
+        node_name="a",
+        pod_uid="",
+        cdi_root="/var/run/cdi",
+        kubelet_registrar_directory_path="/var/lib/kubelet/plugins_registry",
+        kubelet_plugins_directory_path="/var/lib/kubelet/plugins",
+        kubelet_device_plugins_directory_path="/var/lib/kubelet/device-plugins",
+        healthcheck_address="0.0.0.0",
+        healthcheck_port=51515,
+        metrics_bind_address="0.0.0.0:8080",
+        emulation_mode="",
+        host_root="",
+        boot_id_file="/host/boot_id",
+        ultraserver_devices="node",
+        enable_ultraserver_operator=False,
+        device_plugin_coexistence="refuse",
+        kubeconfig="",
+        kube_api_server="",
+        log_format="text",
+        v=2,
+    )
+
+
+EXAMPLES = {
+    "node_name": ("node-1", "node-2"),
+    "pod_uid": ("u1", "u2"),
+    "healthcheck_address": ("127.0.0.1", "::"),
+    "healthcheck_port": ("1", "2"),
+    "metrics_bind_address": (":1", ":2"),
+    "emulation_mode": ("trn2u", "trn1.2xlarge"),
+    "ultraserver_devices": ("devices", "node"),
+    "enable_ultraserver_operator": ("true", "false"),
+    "device_plugin_coexistence": ("warn", "refuse"),
+    "kube_api_server": ("http://a", "http://b"),
+    "log_format": ("json", "text"),
+    "v": ("4", "5"),
+}
+
+
+@pytest.mark.parametrize("row", settings.reference(), ids=lambda row: row.flag)
+def test_a_flag_beats_the_environment_which_beats_the_default(row):
+    name = row.flag.removeprefix("--").replace("-", "_")
+    one, other = EXAMPLES.get(name, ("/one", "/other"))
+
+    def shown(loaded: settings.PluginSettings) -> tuple[str, str]:
+        return next((value.lower(), source) for key, value, source in loaded.rows() if key == name)
+
+    assert shown(given(**{row.env: one})) == (one, "environment")
+    assert shown(given(f"{row.flag}={other}", **{row.env: one})) == (other, "flag")
+    assert shown(given(row.flag, other, **{row.env: one})) == (other, "flag")
+    if name != "node_name":
+        assert shown(given()) == (row.default, "default")
+
+
+def test_the_rows_are_every_setting_in_order_with_its_source():
+    rows = given("--v=4", CDI_ROOT="/cdi").rows()
+    assert [name for name, _, _ in rows] == [row.flag[2:].replace("-", "_") for row in settings.reference()]
+    sources = {name: source for name, _, source in rows}
+    assert sources.pop("v") == "flag"
+    assert sources.pop("cdi_root") == sources.pop("node_name") == "environment"
+    assert set(sources.values()) == {"default"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name", "value"),
+    [
+        (["-v=4"], "v", 4),
+        (["-v", "4"], "v", 4),
+        (["--v", "4"], "v", 4),
+        (["--v=4"], "v", 4),
+        (["-kubeconfig=/x"], "kubeconfig", "/x"),
+        (["-kubeconfig", "/x"], "kubeconfig", "/x"),
+        (["-node-name=b"], "node_name", "b"),
+        (["--enable-ultraserver-operator"], "enable_ultraserver_operator", True),
+        (["--enable-ultraserver-operator=true"], "enable_ultraserver_operator", True),
+        (["-enable-ultraserver-operator=1"], "enable_ultraserver_operator", True),
+        (["--enable-ultraserver-operator=T"], "enable_ultraserver_operator", True),
+        (["--enable-ultraserver-operator=false"], "enable_ultraserver_operator", False),
+        (["--healthcheck-port=-1", "--healthcheck-port", "0"], "healthcheck_port", 0),
+    ],
+)
+def test_gos_spellings_are_understood(arguments, name, value):
+    assert getattr(given(*arguments), name) == value
+
+
+def test_only_flags_are_respelled():
+    arguments = ["-", "--", "-10", "-1.5", "x-y", "", "--a=-b", "-v"]
+    assert settings.go_style(arguments) == arguments
+
+
+@pytest.mark.parametrize("text", ["true", "TRUE", "True", "1", "t"])
+def test_gos_words_for_true_are_understood(text):
+    assert given(ENABLE_ULTRASERVER_OPERATOR=text).enable_ultraserver_operator is True
+
+
+@pytest.mark.parametrize(
+    ("environ", "why"),
+    [
+        ({"HEALTHCHECK_PORT": "http"}, "HEALTHCHECK_PORT=http: write a whole number"),
+        ({"HEALTHCHECK_PORT": "--5"}, "write a whole number"),
+        ({"HEALTHCHECK_PORT": "٥"}, "write a whole number"),
+        ({"HEALTHCHECK_PORT": "70000"}, "--healthcheck-port 70000 is not a port"),
+        ({"HEALTHCHECK_PORT": "-1"}, "is not a port"),
+        ({"VERBOSITY": "9" * 5000}, "write a whole number"),
+        ({"ENABLE_ULTRASERVER_OPERATOR": "yes"}, "ENABLE_ULTRASERVER_OPERATOR=yes: write true or false"),
+        ({"ULTRASERVER_DEVICES": "device"}, "write node or devices; did you mean devices?"),
+        ({"DEVICE_PLUGIN_COEXISTENCE": "allow"}, "write refuse or warn"),
+        ({"LOG_FORMAT": "JSON"}, "write text or json"),
+        ({"METRICS_BIND_ADDRESS": "8080"}, "--metrics-bind-address 8080: write address:port"),
+        ({"METRICS_BIND_ADDRESS": "0.0.0.0"}, "write address:port"),
+        ({"METRICS_BIND_ADDRESS": ":99999"}, "write address:port"),
+        ({"NODE_NAME": ""}, "--node-name (NODE_NAME) is required: set it from spec.nodeName"),
+        ({"NODE_NAME": "$(NODE_NAME)"}, "a Node has no such name"),
+        ({"POD_UID": "../x"}, "a Pod has no such UID"),
+        ({"NEURON_DRA_DRIVER_EMULATION_MODE": "trn2u", "HOST_ROOT": "/host"}, "set one"),
+    ],
+)
+def test_a_malformed_or_contradictory_value_is_refused_with_the_reason(environ, why):
+    assert why in refused(**environ)
+
+
+def test_a_flag_is_named_as_a_flag():
+    assert refused("--healthcheck-port=http", HEALTHCHECK_PORT="1") == "--healthcheck-port=http: write a whole number"
+
+
+def test_two_api_servers_contradict_each_other():
+    assert "set one" in refused("--kubeconfig=/x", "--kube-api-server=http://x")
+    assert given("--kube-api-server=http://x", KUBECONFIG="/x").kube_api_server == "http://x", (
+        "a person's own KUBECONFIG"
+    )
+
+
+def test_everything_that_is_wrong_is_told_at_once():
+    said = refused("--v=x", NODE_NAME="", LOG_FORMAT="xml")
+    assert said.count(";") == 2
+    assert "--v=x" in said
+    assert "LOG_FORMAT=xml" in said
+    assert "NODE_NAME" in said
+
+
+@pytest.mark.parametrize("flag", ["--cdi-root=", "--kubelet-plugins-directory-path=", "--boot-id-file=", "--v="])
+def test_an_empty_flag_is_refused_where_empty_means_nothing(flag):
+    assert flag in refused(flag)
+
+
+def test_an_empty_variable_is_not_set():
+    loaded = given(
+        **{row.env: "" for row in settings.reference() if row.env not in ("NODE_NAME", "METRICS_BIND_ADDRESS")}
+    )
+    assert loaded == given()
+    assert loaded.sources == {"node_name": "environment"}
+
+
+def test_an_empty_address_switches_metrics_off():
+    assert given(METRICS_BIND_ADDRESS="").metrics_bind_address == ""
+    assert given("--metrics-bind-address=").metrics_bind_address == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "folder"), [("/var/run/cdi/", "/var/run/cdi"), ("/var/run/cdi//", "/var/run/cdi"), ("/", "/"), ("//", "/")]
+)
+def test_a_slash_at_the_end_is_none(text, folder):
+    assert given(CDI_ROOT=text).cdi_root == folder
+    assert given(f"--kubelet-plugins-directory-path={text}").kubelet_plugins_directory_path == folder
+    assert given(HOST_ROOT=text).host_root == folder
+
+
+def test_sockets_belong_to_the_pod_when_its_uid_is_known():
+    loaded = given(POD_UID="u")
+    assert str(loaded.dra_socket) == "/var/lib/kubelet/plugins/neuron.aws.com/dra-u.sock"
+    assert str(loaded.registration_socket) == "/var/lib/kubelet/plugins_registry/neuron.aws.com-u-reg.sock"
+    loaded = given()
+    assert str(loaded.dra_socket) == "/var/lib/kubelet/plugins/neuron.aws.com/dra.sock"
+    assert str(loaded.registration_socket) == "/var/lib/kubelet/plugins_registry/neuron.aws.com-reg.sock"
+
+
+@pytest.mark.parametrize(
+    ("env", "rest"),
+    [
+        ("KUBELET_PLUGINS_DIRECTORY_PATH", "/neuron.aws.com/dra.sock"),
+        ("KUBELET_REGISTRAR_DIRECTORY_PATH", "/neuron.aws.com-reg.sock"),
+    ],
+)
+def test_a_socket_path_has_at_most_107_bytes(env, rest):
+    longest = "/" + "é" * ((107 - len(rest) - 1) // 2) + "x" * ((107 - len(rest) - 1) % 2)
+    assert len((longest + rest).encode()) == 107
+    given(**{env: longest})
+    said = refused(**{env: longest + "y"})
+    assert f"{longest}y{rest} has 108 bytes, and Linux allows 107; shorten the folder" in said
+
+
+def ends(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    try:
+        code = cli.main(["plugin", *arguments])
+    except SystemExit as end:
+        code = int(end.code or 0)
+    return code, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argument", "near"),
+    [
+        ("--nodename=a", "unknown flag --nodename; did you mean --node-name?"),
+        ("--kubelet-plugin-directory-path=/x", "did you mean --kubelet-plugins-directory-path?"),
+        ("-kubeconfg=/x", "unknown flag --kubeconfg; did you mean --kubeconfig?"),
+        ("--log=json", "unknown flag --log"),
+        ("--kube", "unknown flag --kube"),
+        ("run", "unexpected argument 'run'"),
+    ],
+)
+def test_an_unknown_flag_ends_the_program_and_suggests_the_nearest(capsys, argument, near):
+    code, err = ends(capsys, argument)
+    assert code == 2
+    assert near in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_malformed_value_ends_the_program_in_one_line(capsys, monkeypatch):
+    monkeypatch.delenv("NODE_NAME", raising=False)
+    code, err = ends(capsys, "--healthcheck-port=x")
+    assert code == 2
+    assert len(err.splitlines()) == 1
+    assert "--healthcheck-port=x: write a whole number" in err
+    assert "--node-name (NODE_NAME) is required" in err
+
+
+def test_a_flag_without_its_value_is_told(capsys):
+    code, err = ends(capsys, "--node-name")
+    assert code == 2
+    assert "argument --node-name: expected one argument" in err

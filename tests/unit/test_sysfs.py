@@ -1,0 +1,260 @@
+"""Reading sysfs: a value, busy or unknown, and never a wrong value or an exception."""
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from neuron_dra.core.facts import DeviceFacts, NodeFacts, UltraServerFacts, Unread
+from neuron_dra.node import sysfs
+from neuron_dra.testing import fake_node
+
+BUSY, UNKNOWN = Unread.BUSY, Unread.UNKNOWN
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    fake_node.write(tmp_path, "trn2u.48xlarge", node_id=2, server_id="5a7b1c2d3e4f6070")
+    return tmp_path
+
+
+def device_file(root: Path, name: str, device_id: int = 0) -> Path:
+    return root / fake_node.DEVICES / f"neuron{device_id}" / name
+
+
+def class_file(root: Path, name: str) -> Path:
+    return root / fake_node.CLASS / name
+
+
+def put(path: Path, content: bytes | str) -> None:
+    path.unlink(missing_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def device(root: Path, device_id: int = 0) -> DeviceFacts:
+    return sysfs.read_node(root).devices[device_id]
+
+
+def test_a_simulated_node_is_read_whole(root):
+    read = sysfs.read_node(root)
+    assert (read.product_name, read.driver_version) == ("trn2u.48xlarge", "2.30.2.0")
+    assert [each.device_id for each in read.devices] == list(range(16))
+    assert read.ultraserver == UltraServerFacts(
+        modes=(1, 3, 4), node_id_2=0, node_id_4=2, server_id_2="5a7b1c2d3e4f606f", server_id_4="5a7b1c2d3e4f6070"
+    )
+    first = read.devices[0]
+    assert (first.core_count, first.connected, first.dev) == (8, (12, 1, 3, 4), (fake_node.DEFAULT_MAJOR, 0))
+    assert first.node_present
+    assert (first.reset_state, first.arch_type, first.unhealthy_components) == (1, "NDv3", ())
+    assert (first.sram_ecc_uncorrected, first.mem_ecc_uncorrected) == (0, 0)
+    assert re.fullmatch("[0-9a-f]{16}", str(first.serial))
+
+
+def test_an_empty_root_says_nothing(tmp_path):
+    assert sysfs.read_node(tmp_path) == NodeFacts(None, None, ())
+    assert sysfs.read_node(tmp_path / "missing") == NodeFacts(None, None, ())
+
+
+def test_a_file_that_is_absent_is_unknown_never_nought(root):
+    for name in ("core_count", "connected_devices", "reset", "stats/hardware/mem_ecc_uncorrected"):
+        device_file(root, name).unlink()
+    read = device(root)
+    assert (read.core_count, read.connected, read.reset_state, read.mem_ecc_uncorrected) == (UNKNOWN,) * 4
+
+
+def test_busy_is_not_unknown(root):
+    fake_node.FakeNode(root).busy()
+    put(device_file(root, "core_count"), "busy\n")
+    put(device_file(root, "connected_devices"), "busy\n")
+    put(device_file(root, "stats/hardware/health_status/unhealthy_components"), "busy\n")
+    read = sysfs.read_node(root)
+    assert (read.ultraserver.modes, read.ultraserver.node_id_2, read.ultraserver.node_id_4) == (BUSY,) * 3
+    assert (read.ultraserver.server_id_2, read.ultraserver.server_id_4) == (UNKNOWN, UNKNOWN), "zeros meanwhile"
+    first = read.devices[0]
+    assert (first.core_count, first.connected, first.unhealthy_components) == (BUSY,) * 3
+
+
+def test_a_node_on_its_own_has_no_ids(tmp_path):
+    fake_node.write(tmp_path, "trn2u.48xlarge")
+    assert sysfs.read_node(tmp_path).ultraserver == UltraServerFacts(modes=(4,))
+
+
+@pytest.mark.parametrize("version", ["2.24.7.0", "2.30.2.0"])
+def test_an_ordinary_machine_says_the_same_with_old_class_files_and_without(tmp_path, version):
+    fake_node.write(tmp_path, "trn2.48xlarge", driver_version=version)
+    assert sysfs.read_node(tmp_path).ultraserver == UltraServerFacts()
+
+
+@pytest.mark.parametrize(("content", "cores"), [("8", 8), ("8\n", 8), (" 8 \n\n", 8), ("0", UNKNOWN), ("", UNKNOWN)])
+def test_a_core_count_may_have_a_newline_or_none(root, content, cores):
+    put(device_file(root, "core_count"), content)
+    assert device(root).core_count == cores
+
+
+@pytest.mark.parametrize(
+    ("content", "connected"),
+    [
+        ("12, 1, 3, 4\n", (12, 1, 3, 4)),
+        ("12,1\n", (12, 1)),
+        ("\n", ()),
+        ("", UNKNOWN),
+        ("12, \n", UNKNOWN),
+        ("12 1\n", UNKNOWN),
+        ("-1\n", UNKNOWN),
+        ("012\n", UNKNOWN),
+        ("99999\n", UNKNOWN),
+    ],
+)
+def test_no_neighbours_is_not_the_same_as_nothing_said(root, content, connected):
+    put(device_file(root, "connected_devices"), content)
+    assert device(root).connected == connected
+
+
+@pytest.mark.parametrize(
+    ("content", "modes"),
+    [
+        ("1,3,4\n", (1, 3, 4)),
+        ("4\n", (4,)),
+        ("\n", UNKNOWN),
+        ("", UNKNOWN),
+        ("0\n", UNKNOWN),
+        ("1,9\n", (1,)),
+        ("x", UNKNOWN),
+    ],
+)
+def test_modes_are_those_that_the_runtime_knows(root, content, modes):
+    put(class_file(root, "ultraserver_mode"), content)
+    assert sysfs.read_node(root).ultraserver.modes == modes
+
+
+@pytest.mark.parametrize(
+    ("content", "server"),
+    [
+        ("00000000000000ab\n", "00000000000000ab"),
+        ("0" * 16, UNKNOWN),
+        ("ab\n", UNKNOWN),
+        ("00000000000000AB\n", UNKNOWN),
+        ("busy\n", BUSY),
+    ],
+)
+def test_a_server_id_is_sixteen_hex_digits_and_not_all_noughts(root, content, server):
+    put(class_file(root, "server_id_4"), content)
+    assert sysfs.read_node(root).ultraserver.server_id_4 == server
+
+
+@pytest.mark.parametrize(
+    ("content", "components"),
+    [("hbm,link_host\n", ("hbm", "link_host")), ("\n", ()), ("", ()), ("hbm,,sram", UNKNOWN), ("Hbm!", UNKNOWN)],
+)
+def test_sick_components_are_listed_and_empty_means_well(root, content, components):
+    put(device_file(root, "stats/hardware/health_status/unhealthy_components"), content)
+    assert device(root).unhealthy_components == components
+
+
+@pytest.mark.parametrize("place", ["stats/hardware/unhealthy_components", "health_status/unhealthy_components"])
+def test_a_file_is_found_at_its_other_places(root, place):
+    device_file(root, "stats/hardware/health_status/unhealthy_components").unlink()
+    put(device_file(root, place), "sram\n")
+    assert device(root).unhealthy_components == ("sram",)
+
+
+def test_the_product_name_is_found_through_the_class_folder_too(root):
+    read = root / "sys/devices/virtual/dmi/id/product_name"
+    put(root / "other/product_name", read.read_bytes())
+    read.unlink()
+    (root / "sys/class/dmi/id").unlink()
+    (root / "sys/class/dmi/id").symlink_to(root / "other")
+    assert sysfs.read_node(root).product_name == "trn2u.48xlarge"
+
+
+def test_devices_stand_in_numeric_order_and_odd_names_are_none(root):
+    for name in ("neuron", "neuron-1", "neuron01", "neuron٣", "neuronx", "neuron99999", "neuron_core0"):
+        class_file(root, name).mkdir()
+    assert sysfs.device_ids(root / fake_node.CLASS) == list(range(16))
+
+
+def test_a_device_whose_folder_is_gone_is_listed_with_nothing_known(root):
+    link = class_file(root, "neuron16")
+    link.symlink_to("../../devices/virtual/neuron_device/neuron16")
+    read = sysfs.read_node(root)
+    assert read.devices[16] == DeviceFacts(16)
+
+
+def test_a_file_that_cannot_be_opened_is_unknown(root):
+    device_file(root, "core_count").unlink()
+    device_file(root, "core_count").symlink_to("core_count")  # even root cannot read a loop
+    assert device(root).core_count == UNKNOWN
+
+
+def test_a_folder_in_place_of_a_file_is_unknown(root):
+    device_file(root, "core_count").unlink()
+    device_file(root, "core_count").mkdir()
+    assert device(root).core_count == UNKNOWN
+
+
+def test_reset_is_read_and_never_written(root):
+    before = device_file(root, "reset").stat()
+    sysfs.read_node(root)
+    after = device_file(root, "reset").stat()
+    assert (before.st_mtime_ns, before.st_ino) == (after.st_mtime_ns, after.st_ino)
+
+
+def text_of(content: bytes) -> str:
+    return content.decode("ascii", errors="replace").strip()
+
+
+def number_said(content: bytes) -> int | Unread:
+    text = text_of(content)
+    if text == "busy":
+        return BUSY
+    return int(text) if re.fullmatch("[0-9]{1,18}", text) else UNKNOWN
+
+
+SOME = st.binary(max_size=40) | st.sampled_from(
+    [
+        b"busy",
+        b"busy\n",
+        b"-1\n",
+        b"8",
+        b"1, 2",
+        b"\x00",
+        b"8\x00",
+        b"\xff8",
+        b"1,3,4\n",
+        b"0" * 16,
+        b"9" * 30,
+        b"8" * 5000,
+    ]
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(SOME, SOME, SOME, SOME)
+@example(b"\xd9\xa3", b"\xd9\xa3", b"\xd9\xa3", b"\xd9\xa3")
+def test_random_bytes_are_never_an_exception_or_a_wrong_value(root, cores, links, server, name):
+    put(device_file(root, "core_count"), cores)
+    put(device_file(root, "stats/hardware/mem_ecc_uncorrected"), cores)
+    put(device_file(root, "connected_devices"), links)
+    put(device_file(root, "dev"), links)
+    put(device_file(root, "info/serial_number"), server)
+    put(class_file(root, "server_id_4"), server)
+    put(class_file(root, "ultraserver_mode"), links)
+    put(class_file(root, "node_id_4"), cores)
+    put(root / "sys/devices/virtual/dmi/id/product_name", name)
+    put(root / "sys/module/neuron/version", name)
+    read = sysfs.read_node(root)
+    first = read.devices[0]
+    assert first.mem_ecc_uncorrected == read.ultraserver.node_id_4 == number_said(cores)
+    if isinstance(first.core_count, int):
+        assert first.core_count == number_said(cores) > 0
+    if not isinstance(first.connected, Unread):
+        assert ",".join(map(str, first.connected)) == "".join(text_of(links).split())
+    if not isinstance(read.ultraserver.modes, Unread):
+        assert set(read.ultraserver.modes) <= {1, 2, 3, 4}
+    for said in (first.serial, read.ultraserver.server_id_4):
+        assert isinstance(said, Unread) or (said == text_of(server) and re.fullmatch("[0-9a-f]{16}", said))
+    for word in (read.product_name, read.driver_version):
+        assert word is None or (word == text_of(name) and word.isprintable() and len(word) <= 64)

@@ -1,0 +1,51 @@
+"""The test bed on cgroup v2: what it asks of the machine, on a folder that looks like one."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "hack" / "testbed"))
+
+from bed import cgroups, layout
+from bed.errors import NotPossibleHereError
+
+HERE = layout.Layout("some-bed", True, Path("/nowhere"), Path("/nowhere"))
+
+
+@pytest.fixture
+def v2(tmp_path, monkeypatch) -> Path:
+    (tmp_path / "cgroup.controllers").write_text("cpuset cpu io memory hugetlb pids\n")
+    (tmp_path / "cgroup.subtree_control").write_text("")
+    monkeypatch.setattr(cgroups, "ROOT", tmp_path)
+    return tmp_path
+
+
+def test_a_machine_with_all_controllers_is_accepted(v2):
+    cgroups.check()
+    assert cgroups.hierarchies() == [v2]
+
+
+def test_a_missing_controller_is_named(v2):
+    (v2 / "cgroup.controllers").write_text("cpuset cpu pids\n")
+    with pytest.raises(NotPossibleHereError, match=r"cgroup v2 controllers memory, and .* does not offer them"):
+        cgroups.check()
+
+
+def test_controllers_are_handed_on_before_the_node_gets_its_cgroup(v2):
+    below = v2 / "some-bed"
+    below.mkdir()
+    (below / "cgroup.controllers").write_text("cpuset cpu memory pids\n")
+    cgroups.make(HERE, "a")
+    assert (v2 / "cgroup.subtree_control").read_text() == "+cpu +cpuset +memory +pids +io +hugetlb"
+    assert (below / "cgroup.subtree_control").read_text() == "+cpu +cpuset +memory +pids"
+    assert (below / "a").is_dir()
+
+
+def test_a_cgroup_that_cannot_hand_on_is_refused_with_what_to_do(v2):
+    (v2 / "cgroup.subtree_control").unlink()
+    (v2 / "cgroup.subtree_control").mkdir()  # a write fails, as it does with processes inside
+    with pytest.raises(NotPossibleHereError, match="--cgroupns=host"):
+        cgroups.make(HERE, "a")

@@ -1,0 +1,221 @@
+"""From what was read to what is true, and what is said about the difference."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from neuron_dra.core import catalogue, facts, topology
+from neuron_dra.core.facts import DeviceFacts, NodeFacts, NodeLabels, Unread
+
+TORUS = catalogue.lookup("trn2.48xlarge")
+assert TORUS is not None
+
+
+def node_of(name: str = "trn2.48xlarge") -> NodeFacts:
+    known = catalogue.lookup(name)
+    assert known is not None
+    return NodeFacts(
+        name,
+        "2.30.2.0",
+        tuple(
+            DeviceFacts(i, known.cores_per_device, known.links[i] if known.links else (), (243, i), True)
+            for i in range(known.device_count)
+        ),
+    )
+
+
+def changed(read: NodeFacts, device_id: int, **values: object) -> NodeFacts:
+    return replace(read, devices=tuple(replace(d, **values) if d.device_id == device_id else d for d in read.devices))
+
+
+def without(read: NodeFacts, *device_ids: int) -> NodeFacts:
+    return replace(read, devices=tuple(d for d in read.devices if d.device_id not in device_ids))
+
+
+def build(read: NodeFacts, **labels: str) -> topology.Node:
+    return topology.build(read, NodeLabels(**labels))
+
+
+def kinds(node: topology.Node) -> list[str]:
+    return [finding.kind for finding in node.findings]
+
+
+@pytest.mark.parametrize("known", catalogue.all_types(), ids=lambda known: known.name)
+def test_a_healthy_node_of_every_type_gives_no_finding(known):
+    node = build(node_of(known.name))
+    assert node.findings == ()
+    assert [device.device_id for device in node.devices] == list(range(known.device_count))
+    assert all(device.core_count == known.cores_per_device for device in node.devices)
+
+
+@pytest.mark.parametrize("known", catalogue.all_types(), ids=lambda known: known.name)
+def test_links_are_symmetric(known):
+    connected = {device.device_id: device.connected for device in build(node_of(known.name)).devices}
+    assert all(one in connected[other] for one, others in connected.items() for other in others)
+
+
+def test_behind_a_switch_everyone_is_connected_whatever_the_driver_prints():
+    node = build(node_of("trn3.48xlarge"))
+    assert all(device.connected == frozenset(range(16)) - {device.device_id} for device in node.devices)
+
+
+def test_a_link_that_one_end_denies_counts_as_down_and_is_told_once():
+    left = tuple(i for i in TORUS.links[1] if i != 0)
+    node = build(changed(node_of(), 1, connected=left))
+    assert 1 not in node.devices[0].connected
+    assert 0 not in node.devices[1].connected
+    assert kinds(node) == ["one-sided-link"]
+    assert "neuron0 reports a link to neuron1" in node.findings[0].message
+
+
+def test_a_link_that_both_ends_lost_is_missing_and_is_told_once():
+    read = node_of()
+    read = changed(read, 0, connected=tuple(i for i in TORUS.links[0] if i != 4))
+    read = changed(read, 4, connected=tuple(i for i in TORUS.links[4] if i != 0))
+    node = build(read)
+    assert kinds(node) == ["missing-link"]
+    assert "between neuron0 and neuron4" in node.findings[0].message
+    assert 4 not in node.devices[0].connected
+
+
+@pytest.mark.parametrize("reading", list(Unread))
+def test_a_device_that_says_nothing_of_its_links_is_neither_up_nor_down(reading):
+    node = build(changed(node_of(), 3, connected=reading))
+    assert node.findings == ()
+    assert node.devices[3].connected == frozenset()
+    assert 3 not in node.devices[2].connected
+
+
+def test_a_driver_that_prints_no_link_at_all_is_told_in_one_sentence():
+    read = node_of()
+    for device in range(16):
+        read = changed(read, device, connected=())
+    assert kinds(build(read)) == ["no-links"]
+    assert kinds(build(without(read, 9))) == ["missing-device", "no-links"]
+
+
+def test_links_that_are_no_promise_are_not_missed():
+    read = node_of("inf1.6xlarge")
+    for device in range(4):
+        read = changed(read, device, connected=())
+    assert build(read).findings == ()
+
+
+def test_a_missing_device_is_named_and_the_others_stay():
+    node = build(without(node_of(), 7))
+    assert kinds(node) == ["missing-device"]
+    assert "neuron7 of trn2.48xlarge's 16 devices is missing" in node.findings[0].message
+    assert len(node.devices) == 15
+
+
+def test_several_missing_devices_are_one_sentence():
+    assert "neuron7, neuron9 of" in build(without(node_of(), 7, 9)).findings[0].message
+
+
+def test_no_devices_ask_for_the_kernel_driver():
+    node = build(without(node_of(), *range(16)))
+    assert kinds(node) == ["no-devices"]
+    assert "kernel driver" in node.findings[0].message
+
+
+def test_a_device_too_many_is_told_and_kept():
+    read = node_of("trn2.3xlarge")
+    node = build(replace(read, devices=(*read.devices, DeviceFacts(1, 8, (), (243, 1), True))))
+    assert kinds(node) == ["unexpected-device"]
+    assert len(node.devices) == 2
+
+
+def test_a_wrong_core_count_is_told_and_kept():
+    node = build(changed(node_of(), 2, core_count=6))
+    assert kinds(node) == ["wrong-core-count"]
+    assert node.devices[2].core_count == 6
+
+
+@pytest.mark.parametrize("reading", list(Unread))
+def test_a_core_count_that_cannot_be_read_is_the_types(reading):
+    node = build(changed(node_of(), 2, core_count=reading))
+    assert node.findings == ()
+    assert node.devices[2].core_count == 8
+
+
+def test_a_core_count_that_nothing_tells_is_nought():
+    read = replace(changed(node_of(), 2, core_count=Unread.UNKNOWN), product_name=None)
+    assert build(read).devices[2].core_count == 0
+
+
+def test_a_device_without_its_file_is_told():
+    node = build(changed(node_of(), 5, node_present=False))
+    assert kinds(node) == ["missing-device-file"]
+    assert "/dev/neuron5" in node.findings[0].message
+
+
+def test_dmi_is_believed_before_the_label():
+    node = build(node_of("trn2.48xlarge"), instance_type="trn1.32xlarge")
+    assert node.instance_type_name == "trn2.48xlarge"
+    assert kinds(node) == ["instance-type-disagreement"]
+
+
+@pytest.mark.parametrize("product", [None, "Standard PC (Q35 + ICH9, 2009)"])
+def test_the_label_tells_the_type_where_dmi_does_not(product):
+    node = build(replace(node_of(), product_name=product), instance_type="trn2.48xlarge")
+    assert node.instance_type_name == "trn2.48xlarge"
+    assert node.spec == TORUS
+    assert node.findings == ()
+
+
+def test_sagemakers_label_agrees_with_ec2s_dmi():
+    node = build(node_of(), instance_type="ml.trn2.48xlarge")
+    assert (node.instance_type_name, node.findings) == ("trn2.48xlarge", ())
+
+
+def test_an_unknown_type_is_told_and_its_devices_stay():
+    node = build(replace(node_of(), product_name="trn9.48xlarge"))
+    assert kinds(node) == ["unknown-instance-type"]
+    assert node.spec is None
+    assert len(node.devices) == 16
+    assert node.devices[0].connected == frozenset(TORUS.links[0])
+    assert node.devices[0].memory_bytes is None
+
+
+def test_no_type_at_all_is_told():
+    node = build(replace(node_of(), product_name=None))
+    assert node.instance_type_name is None
+    assert kinds(node) == ["unknown-instance-type"]
+    assert "/sys" in node.findings[0].message
+
+
+def test_labels_are_picked_by_name_and_empty_ones_are_none():
+    labels = NodeLabels.from_labels(
+        {
+            "node.kubernetes.io/instance-type": "trn2u.48xlarge",
+            "topology.k8s.aws/network-node-layer-1": "nn-1",
+            "topology.k8s.aws/network-node-layer-3": "",
+            "topology.k8s.aws/capacity-block-id": "cr-1",
+            "other": "x",
+        }
+    )
+    assert labels == NodeLabels("trn2u.48xlarge", ("nn-1", None, None), "cr-1")
+
+
+readings = st.sampled_from(list(Unread)) | st.lists(st.integers(0, 20), max_size=6).map(tuple)
+cores = st.sampled_from(list(Unread)) | st.integers(1, 16)
+
+
+@given(
+    st.sampled_from([known.name for known in catalogue.all_types()] + ["trn9.48xlarge", None]),
+    st.dictionaries(st.integers(0, 20), st.tuples(readings, cores, st.booleans()), max_size=18),
+)
+def test_whatever_is_read_links_have_two_ends_and_no_device_is_invented(name, read):
+    devices = tuple(
+        DeviceFacts(i, core_count, connected, (243, i), present)
+        for i, (connected, core_count, present) in sorted(read.items())
+    )
+    node = topology.build(NodeFacts(name, None, devices, facts.UltraServerFacts()), NodeLabels())
+    connected = {device.device_id: device.connected for device in node.devices}
+    assert sorted(connected) == sorted(read)
+    for one, others in connected.items():
+        assert one not in others
+        assert all(one in connected[other] for other in others)
+    assert all(finding.message for finding in node.findings)
