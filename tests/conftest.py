@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -15,15 +16,19 @@ from neuron_dra.testing.plugin_host import PluginHost
 
 @pytest.fixture
 def short_path() -> Iterator[Path]:
-    """A folder with a short name, for sockets: pytest's own leave them little of their 107 bytes."""
-    with tempfile.TemporaryDirectory(prefix="nd") as name:
+    """A folder with a short name, for sockets: pytest's own leave them little of their 107 bytes.
+
+    In memory where that is possible: the hundreds of files of a simulated node take their time on a disk.
+    """
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(prefix="nd", dir=memory if os.access(memory, os.W_OK) else None) as name:
         yield Path(name)
 
 
 @pytest.fixture
 async def api() -> AsyncIterator[FakeApi]:
-    """An embedded API server with the Node `node-a`."""
-    async with FakeApi() as server:
+    """An embedded API server with the Node `node-a`; nobody frees claims whose pods do not exist."""
+    async with FakeApi(controllers=False) as server:
         server.create(node_object("node-a"))
         yield server
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import enum
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -119,7 +120,6 @@ class HealthSource:
             yield shown
             if self.devices is not shown or self._closed:
                 continue  # it changed while the reader was slow
-            try:
-                await asyncio.wait_for(changed.wait(), period_s)
-            except TimeoutError:
-                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(period_s):
+                    await changed.wait()

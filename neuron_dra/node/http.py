@@ -48,9 +48,10 @@ class HttpServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            request = await asyncio.wait_for(reader.readline(), READ_TIMEOUT_S)
-            while (await asyncio.wait_for(reader.readline(), READ_TIMEOUT_S)).strip():
-                pass
+            async with asyncio.timeout(READ_TIMEOUT_S):
+                request = await reader.readline()
+                while (await reader.readline()).strip():
+                    pass
             status, kind, body = self._answer(request.decode("latin-1").split(" "))
             head = (
                 f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"

@@ -66,7 +66,8 @@ SUPERVISE_PERIOD_S: Final = 1.0
 COEXISTENCE_PERIOD_S: Final = 10.0
 ORPHANS_PERIOD_S: Final = 300.0
 CLAIM_GET_TIMEOUT_S: Final = 8.0  # twice, well below the kubelet's 45 s
-TRANSACTION_GRACE_S: Final = 20.0
+CALL_GRACE_S: Final = 5.0  # for calls of the kubelet that are under way when we stop
+TRANSACTION_GRACE_S: Final = 20.0  # together with CALL_GRACE_S below the pod's 30 s
 LAG_ALARM_S: Final = 0.5
 
 
@@ -151,7 +152,6 @@ class Plugin:
                 "publish": self.publishing.run(),
                 "read hardware": self.hardware.poll(HARDWARE_PERIOD_S),
                 "repair CDI files": self._repair(),
-                "supervise sockets": self._supervise(),
                 "look for a device plugin": self._look_for_device_plugin(),
                 "look for orphans": self._look_for_orphans(),
                 "check versions": self._check_versions(),
@@ -162,12 +162,14 @@ class Plugin:
             if self.settings.metrics_bind_address:
                 loops["serve metrics"] = self.http.run(self.settings.metrics_bind_address)
             running = [tasks.create_task(loop, name=name) for name, loop in loops.items()]
+            supervisor = tasks.create_task(self._supervise(), name="supervise sockets")
             if self.transactions.damaged is not None:
                 self._damaged()
             await self._stop.wait()
             log.info("stopping: no new claims from here on")
             self.health.close()
-            await asyncio.gather(self._reg.stop(1.0), self._dra.stop(5.0))
+            await supervisor  # or it would serve the sockets again that we take away
+            await asyncio.gather(self._reg.stop(1.0), self._dra.stop(CALL_GRACE_S))
             await self.transactions.finish(TRANSACTION_GRACE_S)
             for task in [*running, *([self._recovering] if self._recovering else [])]:
                 task.cancel()
@@ -275,8 +277,11 @@ class Plugin:
                 log.warning("CDI files could not be checked", extra={"error": str(err)})
 
     async def _supervise(self) -> None:
-        while True:
-            await asyncio.sleep(SUPERVISE_PERIOD_S)
+        while not self._stop.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(SUPERVISE_PERIOD_S):
+                    await self._stop.wait()
+                return
             self.turn.poll()
             if self.turn.changed.is_set():
                 self.turn.changed.clear()

@@ -97,7 +97,9 @@ class Publishing:
         compare_at = _next_compare()
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._dirty.wait(), max(0.0, compare_at - time.monotonic()))
+                # Not wait_for: in Python 3.11 it forgets a cancellation that comes just as the event is set.
+                async with asyncio.timeout(max(0.0, compare_at - time.monotonic())):
+                    await self._dirty.wait()
             await asyncio.sleep(GATHER_S)
             self._dirty.clear()
             try:

@@ -28,7 +28,7 @@ from neuron_dra.settings import PluginSettings
 from neuron_dra.testing import fake_node
 from neuron_dra.testing.waiting import eventually
 
-STOP_TIMEOUT_S: Final = 30.0
+STOP_TIMEOUT_S: Final = 10.0
 
 
 class PluginProcess:
@@ -145,8 +145,12 @@ class PluginHost:
             yield plugin
         finally:
             plugin.stop()
-            async with asyncio.timeout(STOP_TIMEOUT_S):
-                await task
+            _, late = await asyncio.wait([task], timeout=STOP_TIMEOUT_S)
+            if late:
+                busy = [f"{other.get_name()}: {other.get_stack(limit=1)}" for other in asyncio.all_tasks()]
+                task.cancel()
+                raise TimeoutError(f"the plugin does not end within {STOP_TIMEOUT_S:g} s: {busy}")
+            await task
 
     async def start_process(self, pod_uid: str = "", **more: Any) -> PluginProcess:
         """Start a plugin as a process; `more` are settings by their names."""

@@ -37,7 +37,7 @@ from neuron_dra.testing.objects import allocated_claim, node_object
 
 @pytest.fixture
 async def api() -> AsyncIterator[FakeApi]:
-    async with FakeApi() as server:
+    async with FakeApi(controllers=False) as server:
         server.create(node_object("a"))
         yield server
 

@@ -19,37 +19,37 @@ OLD, NEW = b"old" * 1000, b"new" * 2000
 STEPS = range(1, 8)
 
 
-def test_a_missing_file_reads_as_none_and_a_missing_folder_is_empty(tmp_path: Path) -> None:
+def test_a_missing_file_reads_as_none_and_a_missing_folder_is_empty(short_path: Path) -> None:
     files = Files()
-    assert files.read(tmp_path / "none") is None
-    assert files.names(tmp_path / "none") == []
-    assert files.remove(tmp_path / "none") is False
+    assert files.read(short_path / "none") is None
+    assert files.names(short_path / "none") == []
+    assert files.remove(short_path / "none") is False
 
 
-def test_a_file_gets_the_mode_that_was_asked_for_whatever_the_umask(tmp_path: Path) -> None:
+def test_a_file_gets_the_mode_that_was_asked_for_whatever_the_umask(short_path: Path) -> None:
     before = os.umask(0o077)
     try:
-        write_atomically(Files(), tmp_path / "spec.json", NEW, 0o644)
+        write_atomically(Files(), short_path / "spec.json", NEW, 0o644)
     finally:
         os.umask(before)
-    assert stat.S_IMODE((tmp_path / "spec.json").stat().st_mode) == 0o644
-    assert (tmp_path / "spec.json").read_bytes() == NEW
+    assert stat.S_IMODE((short_path / "spec.json").stat().st_mode) == 0o644
+    assert (short_path / "spec.json").read_bytes() == NEW
 
 
-def test_the_bytes_before_are_kept_beside(tmp_path: Path) -> None:
-    path, keep = tmp_path / "a", tmp_path / "a.bak"
+def test_the_bytes_before_are_kept_beside(short_path: Path) -> None:
+    path, keep = short_path / "a", short_path / "a.bak"
     write_atomically(Files(), path, OLD, 0o600, keep=keep)
     assert not keep.exists()
     write_atomically(Files(), path, NEW, 0o600, keep=keep)
     assert (path.read_bytes(), keep.read_bytes()) == (NEW, OLD)
-    assert sorted(os.listdir(tmp_path)) == ["a", "a.bak"]
+    assert sorted(os.listdir(short_path)) == ["a", "a.bak"]
 
 
 @pytest.mark.contract("P18")
 @pytest.mark.parametrize("moment", Moment)
 @pytest.mark.parametrize("step", STEPS)
-def test_a_power_cut_leaves_the_old_bytes_or_the_new(tmp_path: Path, step: int, moment: Moment) -> None:
-    path, keep = tmp_path / "a", tmp_path / "a.bak"
+def test_a_power_cut_leaves_the_old_bytes_or_the_new(short_path: Path, step: int, moment: Moment) -> None:
+    path, keep = short_path / "a", short_path / "a.bak"
     write_atomically(Files(), path, OLD, 0o600, keep=keep)
     files = FaultyFiles()
     files.fail(step, PowerCut(), moment)
@@ -66,8 +66,8 @@ def test_a_power_cut_leaves_the_old_bytes_or_the_new(tmp_path: Path, step: int, 
 @pytest.mark.contract("P22")
 @pytest.mark.parametrize("number", DISK_ERRORS)
 @pytest.mark.parametrize("step", STEPS)
-def test_a_disk_that_fails_leaves_no_temporary_file(tmp_path: Path, step: int, number: int) -> None:
-    path, keep = tmp_path / "a", tmp_path / "a.bak"
+def test_a_disk_that_fails_leaves_no_temporary_file(short_path: Path, step: int, number: int) -> None:
+    path, keep = short_path / "a", short_path / "a.bak"
     write_atomically(Files(), path, OLD, 0o600, keep=keep)
     files = FaultyFiles()
     files.fail(step, disk_error(number), Moment.HALF)
@@ -77,12 +77,12 @@ def test_a_disk_that_fails_leaves_no_temporary_file(tmp_path: Path, step: int, n
         assert err.errno == number
         last = files.changes[-1].startswith("sync_folder")
         assert path.read_bytes() == (NEW if last else OLD)
-    assert set(os.listdir(tmp_path)) <= {"a", "a.bak"}
+    assert set(os.listdir(short_path)) <= {"a", "a.bak"}
 
 
 @pytest.mark.contract("C2")
-def test_a_reader_never_sees_half_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "a"
+def test_a_reader_never_sees_half_a_file(short_path: Path) -> None:
+    path = short_path / "a"
     write_atomically(Files(), path, OLD, 0o600)
     wrong: list[int] = []
     done = threading.Event()
@@ -101,8 +101,8 @@ def test_a_reader_never_sees_half_a_file(tmp_path: Path) -> None:
     assert not wrong
 
 
-def test_a_lock_keeps_others_out_and_says_for_how_long(tmp_path: Path) -> None:
-    path = tmp_path / "lock"
+def test_a_lock_keeps_others_out_and_says_for_how_long(short_path: Path) -> None:
+    path = short_path / "lock"
     with locked(path, timeout_s=1):
         started = time.monotonic()
         with (
@@ -120,19 +120,19 @@ def _hold_and_die(path: str) -> None:
         os._exit(9)
 
 
-def test_a_lock_ends_with_the_process_that_held_it(tmp_path: Path) -> None:
-    child = multiprocessing.get_context("spawn").Process(target=_hold_and_die, args=(str(tmp_path / "lock"),))
+def test_a_lock_ends_with_the_process_that_held_it(short_path: Path) -> None:
+    child = multiprocessing.get_context("spawn").Process(target=_hold_and_die, args=(str(short_path / "lock"),))
     child.start()
     child.join(20)
     assert child.exitcode == 9
     child.close()
-    handle = os.open(tmp_path / "lock", os.O_RDWR)
+    handle = os.open(short_path / "lock", os.O_RDWR)
     try:
         assert try_lock(handle)
     finally:
         os.close(handle)
 
 
-def test_an_error_of_the_system_is_not_taken_for_a_held_lock(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match=os.strerror(errno.ENOENT)), locked(tmp_path / "no" / "lock", timeout_s=1):
+def test_an_error_of_the_system_is_not_taken_for_a_held_lock(short_path: Path) -> None:
+    with pytest.raises(OSError, match=os.strerror(errno.ENOENT)), locked(short_path / "no" / "lock", timeout_s=1):
         pass

@@ -103,9 +103,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def node(tmp_path: Path) -> Node:
+async def node(short_path: Path) -> Node:
     """Claims 0, 1 and 2 are prepared; the last good copy knows 0 and 1."""
-    made = Node(tmp_path, Cluster())
+    made = Node(short_path, Cluster())
     made.cluster.claims = {c.ref.uid: c for c in map(claim, range(3))}
     transactions, _ = made.process()
     await transactions.open()

@@ -67,8 +67,8 @@ class Disk:
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Disk:
-    return Disk(tmp_path)
+def disk(short_path: Path) -> Disk:
+    return Disk(short_path)
 
 
 @pytest.fixture

@@ -1,0 +1,708 @@
+"""The plugin as the kubelet meets it: real sockets, both dialects, a kubelet that restarts, refuses and gives up."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import stat
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from neuron_dra.errors import SettingsError, SocketError
+from neuron_dra.gen.kubelet.dra.v1 import dra_pb2, dra_pb2_grpc
+from neuron_dra.gen.kubelet.pluginregistration.v1 import registration_pb2, registration_pb2_grpc
+from neuron_dra.gen.neuron.dra.v1 import inspector_pb2, inspector_pb2_grpc
+from neuron_dra.node import kubelet as kubelet_module
+from neuron_dra.node import plugin as plugin_module
+from neuron_dra.node.plugin import Plugin
+from neuron_dra.node.sockets import TcpHealthServer, UnixServer
+from neuron_dra.settings import load
+from neuron_dra.testing.fake_api import Do, FakeApi, Fault
+from neuron_dra.testing.fake_kubelet import (
+    DRA_V1,
+    DRA_V1BETA1,
+    HEALTH_V1,
+    HEALTH_V1ALPHA1,
+    ClaimRef,
+    FakeKubelet,
+    KubeletError,
+)
+from neuron_dra.testing.objects import allocated_claim, neuron_config, opaque
+from neuron_dra.testing.plugin_host import PluginHost
+from neuron_dra.testing.waiting import always, eventually
+
+DRIVER = "neuron.aws.com"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugin_module, "SUPERVISE_PERIOD_S", 0.05)
+    monkeypatch.setattr(plugin_module, "HARDWARE_PERIOD_S", 0.1)
+    monkeypatch.setattr(kubelet_module, "REFUSAL_PAUSE_S", 0.3)
+
+
+@pytest.fixture
+async def plugin(host: PluginHost) -> AsyncIterator[Plugin]:
+    async with host.running("pod-1") as running:
+        yield running
+
+
+@pytest.fixture
+async def kubelet(host: PluginHost) -> AsyncIterator[FakeKubelet]:
+    async with FakeKubelet(host.registry) as made:
+        yield made
+
+
+@contextlib.asynccontextmanager
+async def dialled(path: Any) -> AsyncIterator[grpc.aio.Channel]:
+    options = (("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1))
+    async with grpc.aio.insecure_channel(f"unix:{path}", options=options) as channel:
+        yield channel
+
+
+# Registration and sockets.
+
+
+@pytest.mark.contract("R1")
+async def test_the_plugin_says_who_it_is_where_it_listens_and_which_services_it_has(
+    plugin: Plugin, host: PluginHost
+) -> None:
+    async with dialled(host.registry / "neuron.aws.com-pod-1-reg.sock") as channel:
+        stub = registration_pb2_grpc.RegistrationStub(channel)
+        info = await stub.GetInfo(registration_pb2.InfoRequest(), timeout=1)
+    assert info == registration_pb2.PluginInfo(
+        type="DRAPlugin",
+        name=DRIVER,
+        endpoint=str(host.data / "dra-pod-1.sock"),
+        supported_versions=["v1.DRAPlugin", "v1beta1.DRAPlugin", "v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth"],
+    )
+
+
+@pytest.mark.contract("R2")
+async def test_the_service_answers_before_the_registration_socket_is_there(host: PluginHost) -> None:
+    settings = host.settings("pod-1")
+    for _ in range(3):
+        async with host.running("pod-1"):
+            async with dialled(settings.dra_socket) as channel:
+                answer = await dra_pb2_grpc.DRAPluginStub(channel).NodePrepareResources(
+                    dra_pb2.NodePrepareResourcesRequest(), timeout=1
+                )
+            assert not answer.claims
+
+
+@pytest.mark.contract("R3")
+async def test_registration_answers_while_a_prepare_and_a_publish_hang(
+    plugin: Plugin, kubelet: FakeKubelet, host: PluginHost, api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plugin_module, "CLAIM_GET_TIMEOUT_S", 1.0)
+    await kubelet.registered(DRIVER)
+    made = api.create(allocated_claim("job", "node-a", [0]))
+    hang = api.faults.add(Fault(Do.HANG, verb="get", resource="resourceclaims", times=None))
+    call = asyncio.create_task(kubelet.prepare([made]))
+    await eventually(lambda: hang.hits)
+    slowest = 0.0
+    async with dialled(host.registry / "neuron.aws.com-pod-1-reg.sock") as channel:
+        stub = registration_pb2_grpc.RegistrationStub(channel)
+        for _ in range(20):
+            started = time.monotonic()
+            await stub.GetInfo(registration_pb2.InfoRequest(), timeout=1)
+            slowest = max(slowest, time.monotonic() - started)
+    assert slowest < 1
+    call.cancel()
+    api.faults.clear()
+
+
+@pytest.mark.contract("R6")
+async def test_a_kubelet_that_restarts_finds_the_plugin_again(
+    plugin: Plugin, kubelet: FakeKubelet, api: FakeApi
+) -> None:
+    made = api.create(allocated_claim("job", "node-a", [0]))
+    for _ in range(2):
+        await kubelet.registered(DRIVER)
+        assert not (await kubelet.prepare([made]))[made["metadata"]["uid"]].error
+        await kubelet.restart()
+    await kubelet.registered(DRIVER)
+
+
+@pytest.mark.contract("R8")
+@pytest.mark.contract("R9")
+@pytest.mark.parametrize("retries", [True, False])
+@pytest.mark.parametrize("text", ["unsupported", ""])
+async def test_a_refused_plugin_stays_alive_tells_why_and_offers_itself_again(
+    plugin: Plugin, host: PluginHost, retries: bool, text: str
+) -> None:
+    kubelet = FakeKubelet(host.registry)
+    kubelet.script.refusals = [text]
+    kubelet.script.retries_registration = retries
+    if not text:
+        kubelet._judge = lambda info, path: (" ", retries) if not kubelet.attempts else ("", False)  # type: ignore[method-assign]
+    assert "not registered" in plugin.why_not_ready()
+    async with kubelet:
+        await kubelet.registered(DRIVER)
+        assert len(kubelet.attempts) == 1
+        await eventually(lambda: plugin.registration.registered)
+        assert "not registered" not in plugin.why_not_ready()
+
+
+@pytest.mark.contract("R8")
+async def test_a_kubelet_that_asks_and_never_judges_gets_a_fresh_socket(
+    plugin: Plugin, host: PluginHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kubelet_module, "VERDICT_PATIENCE_S", 0.3)
+    kubelet = FakeKubelet(host.registry)
+    kubelet.script.silent_attempts = 1
+    async with kubelet:
+        await kubelet.registered(DRIVER)
+    assert len(kubelet.attempts) == 1
+
+
+async def test_our_own_probe_is_not_taken_for_a_kubelet(
+    plugin: Plugin, host: PluginHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kubelet_module, "VERDICT_PATIENCE_S", 0.1)
+    async with dialled(host.data / "dra-pod-1.sock") as channel:
+        answer = await health_pb2_grpc.HealthStub(channel).Check(
+            health_pb2.HealthCheckRequest(service="liveness"), timeout=5
+        )
+    assert answer.status == health_pb2.HealthCheckResponse.SERVING
+    before = os.lstat(host.registry / "neuron.aws.com-pod-1-reg.sock").st_ino
+    await always(lambda: os.lstat(host.registry / "neuron.aws.com-pod-1-reg.sock").st_ino == before, 0.5)
+
+
+@pytest.mark.contract("R10")
+@pytest.mark.parametrize("which", ["dra", "reg"])
+@pytest.mark.parametrize("how", ["removed", "stolen"])
+async def test_a_socket_that_is_taken_away_is_served_again(
+    plugin: Plugin, kubelet: FakeKubelet, host: PluginHost, api: FakeApi, which: str, how: str
+) -> None:
+    await kubelet.registered(DRIVER)
+    settings = host.settings("pod-1")
+    path = settings.dra_socket if which == "dra" else settings.registration_socket
+    path.unlink()
+    with socket.socket(socket.AF_UNIX) as thief:
+        if how == "stolen":
+            thief.bind(str(path))
+        await eventually(lambda: plugin._dra.intact and plugin._reg.intact)
+        await eventually(lambda: plugin.registration.registered)
+        made = api.create(allocated_claim("job", "node-a", [0]))
+
+        async def prepared() -> bool:
+            try:
+                answer = await kubelet.prepare([made], deadline_s=2)
+            except KubeletError:
+                return False
+            return not answer[made["metadata"]["uid"]].error
+
+        async with asyncio.timeout(10):
+            while not await prepared():
+                await asyncio.sleep(0.05)
+
+
+@pytest.mark.contract("R11")
+async def test_a_socket_that_cannot_be_bound_is_an_error_with_the_reason(host: PluginHost) -> None:
+    (host.data).mkdir()
+    (host.data / "dra.sock").mkdir()
+    with pytest.raises(SocketError, match=r"cannot bind .*dra\.sock: there is a file of that name which is no socket"):
+        async with host.running():
+            pass
+    with pytest.raises(SocketError, match="does not exist; is it mounted from the host"):
+        await UnixServer(host.root / "none" / "a.sock", lambda server: None).start()
+
+
+@pytest.mark.contract("R12")
+def test_a_socket_path_that_linux_cannot_take_is_refused_with_its_length() -> None:
+    folder = "/var/lib/" + "x" * 90
+    with pytest.raises(SettingsError, match=r"has 1\d\d bytes, and Linux allows 107; shorten the folder"):
+        load({"node_name": "a", "kubelet_plugins_directory_path": folder}, {})
+    fits = "/" + "x" * (107 - len("//neuron.aws.com/dra.sock"))
+    assert len(str(load({"node_name": "a", "kubelet_plugins_directory_path": fits}, {}).dra_socket)) == 107
+
+
+@pytest.mark.contract("R13")
+async def test_two_plugins_run_side_by_side_and_the_end_of_one_does_not_touch_the_other(
+    host: PluginHost, kubelet: FakeKubelet, api: FakeApi
+) -> None:
+    made = api.create(allocated_claim("job", "node-a", [0]))
+    async with host.running("pod-2") as second:
+        await kubelet.registered(DRIVER)
+        async with host.running("pod-1"):
+            await kubelet.registered(DRIVER, endpoint=str(host.data / "dra-pod-1.sock"))
+            assert not (await kubelet.prepare([made]))[made["metadata"]["uid"]].error
+        await kubelet.gone(DRIVER, endpoint=str(host.data / "dra-pod-1.sock"))
+        assert not (await kubelet.unprepare([made]))[made["metadata"]["uid"]]
+        assert second._dra.intact
+        assert second._reg.intact
+
+
+async def test_stopping_spares_a_socket_that_another_process_has_put_there(host: PluginHost) -> None:
+    path = host.root / "a.sock"
+    server = UnixServer(path, lambda server: None)
+    await server.start()
+    path.unlink()
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(path))
+        ours = os.lstat(path).st_ino
+        await server.stop(0)
+        assert os.lstat(path).st_ino == ours
+    assert sorted(os.listdir(host.root)) == sorted({"a.sock", "host", "registry", "plugins", "device-plugins"})
+
+
+@pytest.mark.contract("R16")
+@pytest.mark.parametrize("dialect", [DRA_V1, DRA_V1BETA1])
+async def test_old_and_new_kubelets_are_served_alike(
+    plugin: Plugin, host: PluginHost, api: FakeApi, dialect: str
+) -> None:
+    made = api.create(allocated_claim("job", "node-a", [0, 1], config=[neuron_config(1)]))
+    uid = made["metadata"]["uid"]
+    async with FakeKubelet(host.registry, services=[dialect]) as kubelet:
+        assert (await kubelet.registered(DRIVER)).service == dialect
+        (one, other) = (await kubelet.prepare([made]))[uid].devices
+        assert (one.device_name, one.pool_name, one.request_names) == ("neuron-device-0", "node-a", ("neuron",))
+        assert other.cdi_device_ids == (f"k8s.neuron.aws.com/claim={uid}-neuron-device-1",)
+        assert await kubelet.unprepare([made]) == {uid: ""}
+    assert host.specified == set()
+
+
+@pytest.mark.contract("R17")
+async def test_unknown_methods_are_unimplemented_and_disturb_nobody(plugin: Plugin, host: PluginHost) -> None:
+    async with dialled(host.data / "dra-pod-1.sock") as channel:
+        for method in ("/v9.DRAPlugin/NodePrepareResources", "/v1.DRAPlugin/NodeReboot", "/x"):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await channel.unary_unary(method)(b"", timeout=2, metadata=(("x-unknown", "1"),))
+            assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        stub = dra_pb2_grpc.DRAPluginStub(channel)
+        await stub.NodePrepareResources(dra_pb2.NodePrepareResourcesRequest(), timeout=2)
+
+
+@pytest.mark.contract("R18")
+@pytest.mark.contract("H7")
+async def test_one_connection_carries_prepare_unprepare_and_health_at_once(
+    plugin: Plugin, host: PluginHost, api: FakeApi
+) -> None:
+    claims = [api.create(allocated_claim(f"job-{i}", "node-a", [i])) for i in range(8)]
+    async with FakeKubelet(host.registry) as kubelet:
+        await kubelet.registered(DRIVER)
+        stream = kubelet.health()
+        async with asyncio.timeout(5):
+            await anext(stream)
+        answers = await asyncio.gather(*(kubelet.prepare([made]) for made in claims))
+        assert not [result for answer in answers for result in answer.values() if result.error]
+        await asyncio.gather(*(kubelet.unprepare([made]) for made in claims))
+        await stream.aclose()
+
+
+@pytest.mark.contract("R19")
+@pytest.mark.contract("P16")
+async def test_a_connection_cut_in_the_middle_of_a_prepare_costs_nothing(
+    plugin: Plugin, kubelet: FakeKubelet, api: FakeApi, host: PluginHost
+) -> None:
+    await kubelet.registered(DRIVER)
+    made = api.create(allocated_claim("job", "node-a", [0]))
+    delay = api.faults.add(Fault(Do.DELAY, verb="get", resource="resourceclaims", delay_s=0.4))
+    call = asyncio.create_task(kubelet.prepare([made]))
+    await eventually(lambda: delay.hits)
+    await kubelet.drop_connections()
+    with pytest.raises((KubeletError, asyncio.CancelledError)):
+        await call
+    await kubelet.registered(DRIVER)
+    answer = await kubelet.prepare([made])
+    assert not answer[made["metadata"]["uid"]].error
+    assert host.specified == {made["metadata"]["uid"]}
+    assert len(api.requests("get", "resourceclaims")) == 1
+
+
+@pytest.mark.contract("P16")
+async def test_a_deadline_that_passes_does_not_stop_the_work(
+    plugin: Plugin, kubelet: FakeKubelet, api: FakeApi, host: PluginHost
+) -> None:
+    await kubelet.registered(DRIVER)
+    made = api.create(allocated_claim("job", "node-a", [0]))
+    api.faults.add(Fault(Do.DELAY, verb="get", resource="resourceclaims", delay_s=0.5))
+    with pytest.raises(KubeletError, match="DeadlineExceeded"):
+        await kubelet.prepare([made], deadline_s=0.2)
+    assert not (await kubelet.prepare([made]))[made["metadata"]["uid"]].error
+    assert len(api.requests("get", "resourceclaims")) == 1
+
+
+@pytest.mark.contract("R20")
+async def test_a_service_socket_that_was_away_for_a_while_works_again(
+    plugin: Plugin, kubelet: FakeKubelet, host: PluginHost, api: FakeApi
+) -> None:
+    path = host.data / "dra-pod-1.sock"
+    await kubelet.registered(DRIVER)
+    os.rename(path, path.with_suffix(".away"))
+    await eventually(lambda: plugin._dra.intact)
+    await kubelet.drop_connections()
+    await kubelet.registered(DRIVER)
+    made = api.create(allocated_claim("job", "node-a", [0]))
+    assert not (await kubelet.prepare([made]))[made["metadata"]["uid"]].error
+
+
+@pytest.mark.contract("R21")
+async def test_sockets_and_data_are_for_root_alone(plugin: Plugin, host: PluginHost) -> None:
+    modes = {path.name: stat.S_IMODE(path.lstat().st_mode) for path in (host.data, *host.data.iterdir())}
+    assert modes["neuron.aws.com"] == 0o750
+    assert {mode & 0o077 for name, mode in modes.items() if name != "neuron.aws.com"} == {0}
+    assert stat.S_IMODE((host.registry / "neuron.aws.com-pod-1-reg.sock").lstat().st_mode) == 0o600
+
+
+# Prepare and unprepare.
+
+
+@pytest.mark.contract("P1")
+@pytest.mark.contract("P4")
+@pytest.mark.contract("P12")
+async def test_every_claim_of_a_batch_gets_its_answer_and_none_spoils_its_neighbour(
+    plugin: Plugin, kubelet: FakeKubelet, api: FakeApi, host: PluginHost
+) -> None:
+    await kubelet.registered(DRIVER)
+    good = api.create(allocated_claim("good", "node-a", [0]))
+    typo = {"apiVersion": "neuron.aws.com/v1", "kind": "NeuronConfig", "logicalNeuronCoreCount": 1}
+    wrong = api.create(allocated_claim("wrong", "node-a", [1], config=[opaque(typo)]))
+    pending = api.create({**allocated_claim("pending", "node-a", [2]), "status": {}})
+    replaced = ClaimRef("default", "good", "another-uid")
+    gone = ClaimRef("default", "gone", "gone-uid")
+    answers = await kubelet.prepare([ClaimRef.of(good), ClaimRef.of(wrong), ClaimRef.of(pending), replaced, gone])
+    assert [device.device_name for device in answers[good["metadata"]["uid"]].devices] == ["neuron-device-0"]
+    assert 'did you mean "logicalNeuronCore"' in answers[wrong["metadata"]["uid"]].error
+    assert "claim default/pending is not allocated" in answers[pending["metadata"]["uid"]].error
+    assert "claim default/good was replaced" in answers["another-uid"].error
+    assert "claim default/gone (UID gone-uid) does not exist" in answers["gone-uid"].error
+    assert host.specified == host.checkpointed == {good["metadata"]["uid"]}
+
+
+@pytest.mark.contract("P2")
+async def test_a_retried_prepare_gives_the_same_answer(plugin: Plugin, kubelet: FakeKubelet, api: FakeApi) -> None:
+    await kubelet.registered(DRIVER)
+    made = api.create(allocated_claim("job", "node-a", [0, 3], config=[neuron_config(2)]))
+    assert await kubelet.prepare([made]) == await kubelet.prepare([made])
+    assert len(api.requests("get", "resourceclaims")) == 1
+
+
+@pytest.mark.contract("P5")
+async def test_a_claim_that_was_made_again_under_its_name_is_not_mistaken(
+    plugin: Plugin, kubelet: FakeKubelet, api: FakeApi
+) -> None:
+    await kubelet.registered(DRIVER)
+    old = api.create(allocated_claim("job", "node-a", [0]))
+    api.patch("resourceclaims", "job", {"status": {"reservedFor": None, "allocation": None}}, "default")
+    api.delete("resourceclaims", "job", "default")
+    new = api.create(allocated_claim("job", "node-a", [5]))
+    answers = await kubelet.prepare([old, new])
+    assert "was replaced" in answers[old["metadata"]["uid"]].error
+    assert [d.device_name for d in answers[new["metadata"]["uid"]].devices] == ["neuron-device-5"]
+
+
+@pytest.mark.contract("P6")
+@pytest.mark.contract("N12")
+async def test_an_empty_batch_is_answered_with_an_empty_answer(plugin: Plugin, kubelet: FakeKubelet) -> None:
+    await kubelet.registered(DRIVER)
+    assert await kubelet.prepare([]) == {}
+    assert await kubelet.unprepare([]) == {}
+
+
+@pytest.mark.contract("N2")
+@pytest.mark.contract("N3")
+async def test_unpreparing_the_unknown_is_success_twice(plugin: Plugin, kubelet: FakeKubelet) -> None:
+    await kubelet.registered(DRIVER)
+    unknown = ClaimRef("ml", "none", "uid-none")
+    for _ in range(2):
+        assert await kubelet.unprepare([unknown]) == {"uid-none": ""}
+
+
+@pytest.mark.contract("P3")
+async def test_a_prepare_that_failed_once_succeeds_when_it_is_tried_again(
+    plugin: Plugin, kubelet: FakeKubelet, api: FakeApi
+) -> None:
+    await kubelet.registered(DRIVER)
+    made = api.create(allocated_claim("job", "node-a", [0]))
+    api.faults.add(Fault(verb="get", resource="resourceclaims", status=500, times=2))
+    uid = made["metadata"]["uid"]
+    assert "500" in (await kubelet.prepare([made]))[uid].error
+    assert not (await kubelet.prepare([made]))[uid].error
+
+
+@pytest.mark.contract("P26")
+async def test_a_bug_is_an_answer_without_its_traceback_and_the_server_lives_on(
+    plugin: Plugin, kubelet: FakeKubelet, api: FakeApi
+) -> None:
+    await kubelet.registered(DRIVER)
+    made = api.create(allocated_claim("job", "node-a", [0]))
+    uid = made["metadata"]["uid"]
+
+    def broken(*_: object) -> Any:
+        raise ZeroDivisionError("secret detail")
+
+    decide, plugin.transactions._decide = plugin.transactions._decide, broken
+    error = (await kubelet.prepare([made]))[uid].error
+    assert error == "claim default/job: internal error in neuron.aws.com; its log on this node has the details"
+    plugin.transactions._decide = decide
+    assert not (await kubelet.prepare([made]))[uid].error
+
+
+@pytest.mark.contract("P27")
+async def test_an_api_server_that_hangs_is_told_in_time(
+    plugin: Plugin, kubelet: FakeKubelet, api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert 2 * plugin_module.CLAIM_GET_TIMEOUT_S < 20
+    monkeypatch.setattr(plugin_module, "CLAIM_GET_TIMEOUT_S", 0.2)
+    await kubelet.registered(DRIVER)
+    made = api.create(allocated_claim("job", "node-a", [0]))
+    api.faults.add(Fault(Do.HANG, verb="get", resource="resourceclaims", times=None))
+    started = time.monotonic()
+    error = (await kubelet.prepare([made]))[made["metadata"]["uid"]].error
+    assert "resourceclaims/job: the API server does not answer" in error
+    assert time.monotonic() - started < 3
+
+
+@pytest.mark.contract("P30")
+async def test_many_claims_with_many_devices_are_answered_within_seconds(
+    plugin: Plugin, kubelet: FakeKubelet, api: FakeApi, host: PluginHost
+) -> None:
+    await kubelet.registered(DRIVER)
+    every = [{"device": i, "adminAccess": True} for i in range(16)]
+    claims = [api.create(allocated_claim(f"job-{i}", "node-a", every)) for i in range(20)]
+    started = time.monotonic()
+    answers = await kubelet.prepare(claims)
+    assert time.monotonic() - started < 5
+    assert [len(answer.devices) for answer in answers.values()] == [16] * 20
+    assert len(host.specified) == 20
+
+
+@pytest.mark.contract("P15")
+async def test_shares_of_one_device_are_told_apart(plugin: Plugin, kubelet: FakeKubelet, api: FakeApi) -> None:
+    await kubelet.registered(DRIVER)
+    shares = [f"00000000-0000-4000-8000-00000000000{i}" for i in (1, 2)]
+    made = api.create(allocated_claim("job", "node-a", [{"device": 0, "shareID": share} for share in shares]))
+    devices = (await kubelet.prepare([made]))[made["metadata"]["uid"]].devices
+    assert [device.share_id for device in devices] == shares
+    assert len({device.cdi_device_ids for device in devices}) == 2
+
+
+# Health.
+
+
+@pytest.mark.contract("H1")
+@pytest.mark.contract("H2")
+@pytest.mark.contract("H8")
+@pytest.mark.parametrize("dialect", [HEALTH_V1, HEALTH_V1ALPHA1])
+async def test_the_whole_list_comes_at_once_on_change_and_periodically(
+    plugin: Plugin, kubelet: FakeKubelet, host: PluginHost, dialect: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert kubelet_module.HEALTH_PERIOD_S < kubelet_module.HEALTH_TIMEOUT_S / 2
+    monkeypatch.setattr(kubelet_module, "HEALTH_PERIOD_S", 0.2)
+    await kubelet.registered(DRIVER)
+    await eventually(lambda: len(plugin.health.devices) == 16)
+    stream = kubelet.health(dialect)
+    async with asyncio.timeout(10):
+        first = await anext(stream)
+        assert [device.device_name for device in first] == [f"neuron-device-{i}" for i in range(16)]
+        assert {(d.health, d.pool_name, d.timeout_s) for d in first} == {("HEALTHY", "node-a", 60)}
+        assert await anext(stream)  # nothing changed: the period
+        host.hardware.add_ecc(3)
+        while (device := (await anext(stream))[3]).health == "HEALTHY":
+            pass
+        assert (device.health, device.message) == ("UNHEALTHY", "1 uncorrectable HBM error")
+    await stream.aclose()
+
+
+@pytest.mark.contract("H3")
+@pytest.mark.contract("H4")
+async def test_streams_are_independent_and_leave_nothing_behind(plugin: Plugin, kubelet: FakeKubelet) -> None:
+    await kubelet.registered(DRIVER)
+    await eventually(lambda: len(plugin.health.devices) == 16)
+    kept = kubelet.health()
+    async with asyncio.timeout(20):
+        await anext(kept)
+        before = len(asyncio.all_tasks())
+        for _ in range(50):
+            other = kubelet.health()
+            await anext(other)
+            await other.aclose()
+        await eventually(lambda: len(asyncio.all_tasks()) <= before + 2)
+        plugin.health.set(())
+        assert await anext(kept) == []
+    await kept.aclose()
+
+
+@pytest.mark.contract("H9")
+async def test_a_reader_that_does_not_read_blocks_nobody(plugin: Plugin, kubelet: FakeKubelet, api: FakeApi) -> None:
+    await kubelet.registered(DRIVER)
+    slow = kubelet.health()
+    await anext(slow)
+    states = plugin.health.devices
+    for turn in range(2000):
+        plugin.health.set(() if turn % 2 else states)
+    made = api.create(allocated_claim("job", "node-a", [0]))
+    assert not (await kubelet.prepare([made], deadline_s=5))[made["metadata"]["uid"]].error
+    await slow.aclose()
+
+
+@pytest.mark.contract("R5")
+async def test_an_open_health_stream_does_not_delay_the_end(host: PluginHost, kubelet: FakeKubelet) -> None:
+    async with host.running("pod-1"):
+        await kubelet.registered(DRIVER)
+        stream = kubelet.health()
+        await anext(stream)
+        started = time.monotonic()
+    assert time.monotonic() - started < 3
+    assert not list(host.registry.iterdir())
+    assert not list(host.data.glob("*.sock"))
+    await stream.aclose()
+
+
+async def test_a_claim_that_hangs_does_not_delay_the_end_beyond_its_grace(
+    host: PluginHost, kubelet: FakeKubelet, api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plugin_module, "TRANSACTION_GRACE_S", 0.3)
+    monkeypatch.setattr(plugin_module, "CALL_GRACE_S", 0.3)
+    made = api.create(allocated_claim("job", "node-a", [0]))
+    hang = api.faults.add(Fault(Do.HANG, verb="get", resource="resourceclaims", times=None))
+    async with host.running("pod-1"):
+        await kubelet.registered(DRIVER)
+        call = asyncio.create_task(kubelet.prepare([made]))
+        await eventually(lambda: hang.hits)
+        started = time.monotonic()
+    assert time.monotonic() - started < 3
+    with pytest.raises((KubeletError, asyncio.CancelledError)):
+        await call
+    assert [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("prepare")] == []
+
+
+# Looking in from outside.
+
+
+async def test_people_find_every_service_without_a_proto_file(plugin: Plugin, host: PluginHost) -> None:
+    async def ask(channel: grpc.aio.Channel, request: Any) -> Any:
+        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+        stream = stub.ServerReflectionInfo(iter([request]), timeout=5)
+        answers = [answer async for answer in stream]
+        return answers[0]
+
+    everything = reflection_pb2.ServerReflectionRequest(list_services="")
+    async with dialled(host.data / "dra-pod-1.sock") as channel:
+        answer = await ask(channel, everything)
+        services = {service.name for service in answer.list_services_response.service}
+        assert services == {
+            "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin",
+            "k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin",
+            "v1.DRAResourceHealth",
+            "v1alpha1.DRAResourceHealth",
+            "neuron.dra.v1.NodeInspector",
+            "grpc.health.v1.Health",
+            "grpc.reflection.v1alpha.ServerReflection",
+        }
+        for name in services:
+            described = await ask(channel, reflection_pb2.ServerReflectionRequest(file_containing_symbol=name))
+            assert described.file_descriptor_response.file_descriptor_proto, name
+    async with dialled(host.registry / "neuron.aws.com-pod-1-reg.sock") as channel:
+        answer = await ask(channel, everything)
+        assert "pluginregistration.Registration" in {s.name for s in answer.list_services_response.service}
+
+
+async def test_the_inspector_shows_devices_claims_status_and_settings(
+    plugin: Plugin, kubelet: FakeKubelet, host: PluginHost, api: FakeApi
+) -> None:
+    await kubelet.registered(DRIVER)
+    made = api.create(allocated_claim("job", "node-a", [3], namespace="default", config=[neuron_config(1)]))
+    uid = made["metadata"]["uid"]
+    await kubelet.prepare([made])
+    host.hardware.add_ecc(5)
+    await eventually(lambda: plugin.publish_state.result and plugin.hardware.facts.devices[5].mem_ecc_uncorrected == 1)
+    async with dialled(host.data / "dra-pod-1.sock") as channel:
+        stub = inspector_pb2_grpc.NodeInspectorStub(channel)
+        devices = await stub.ListDevices(inspector_pb2.ListDevicesRequest(), timeout=5)
+        claims = await stub.ListPreparedClaims(inspector_pb2.ListPreparedClaimsRequest(), timeout=5)
+        status = await stub.GetStatus(inspector_pb2.GetStatusRequest(), timeout=5)
+        settings = await stub.GetConfiguration(inspector_pb2.GetConfigurationRequest(), timeout=5)
+    assert (devices.node_name, devices.instance_type, len(devices.devices)) == ("node-a", "trn2.48xlarge", 16)
+    assert [device.device_id for device in devices.devices if device.claim_uid] == [3]
+    assert devices.devices[3].claim_uid == uid
+    assert devices.devices[5].health == inspector_pb2.Health.HEALTH_UNHEALTHY
+    assert list(devices.devices[0].connected_devices) == sorted(plugin.hardware.node.devices[0].connected)
+    (claim,) = claims.claims
+    assert (claim.namespace, claim.name, claim.uid) == ("default", "job", uid)
+    assert json.loads(Path(claim.cdi_file).read_text())["kind"] == "k8s.neuron.aws.com/claim"
+    assert "NEURON_LOGICAL_NC_CONFIG=1" in claim.devices[0].env
+    assert (status.registered, status.published, status.devices, status.slices) == (True, True, 16, 1)
+    assert {s.name: s.value for s in settings.settings}["node_name"] == "node-a"
+
+
+@pytest.mark.contract("O1")
+async def test_liveness_goes_through_the_sockets(plugin: Plugin, host: PluginHost) -> None:
+    async def alive(channel: grpc.aio.Channel) -> int:
+        stub = health_pb2_grpc.HealthStub(channel)
+        return int((await stub.Check(health_pb2.HealthCheckRequest(service="liveness"), timeout=10)).status)
+
+    async with dialled(host.registry / "neuron.aws.com-pod-1-reg.sock") as channel:
+        assert await alive(channel) == health_pb2.HealthCheckResponse.SERVING
+        await plugin._dra.stop(0)
+        assert await alive(channel) == health_pb2.HealthCheckResponse.NOT_SERVING
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service="other"), timeout=5)
+        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+async def test_the_health_port_is_taken_over_when_its_holder_goes(plugin: Plugin) -> None:
+    holder = socket.create_server(("127.0.0.1", 0))
+    port = holder.getsockname()[1]
+    server = TcpHealthServer("127.0.0.1", port, plugin._configure_health)
+    waiting = asyncio.create_task(server.run(retry_s=0.05))
+    try:
+        await always(lambda: not waiting.done(), 0.3)
+        holder.close()
+        async with asyncio.timeout(5):
+            await waiting
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            answer = await health_pb2_grpc.HealthStub(channel).Check(
+                health_pb2.HealthCheckRequest(service="liveness"), timeout=10
+            )
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+    finally:
+        holder.close()
+        waiting.cancel()
+        await server.stop(0)
+
+
+@pytest.mark.contract("O2")
+@pytest.mark.contract("O3")
+@pytest.mark.contract("R9")
+async def test_readiness_and_metrics_are_served_over_http(host: PluginHost, api: FakeApi) -> None:
+    async with (
+        host.running("pod-1", metrics_bind_address="127.0.0.1:0") as plugin,
+        aiohttp.ClientSession() as http,
+    ):
+        await eventually(lambda: plugin.http.port)
+        base = f"http://127.0.0.1:{plugin.http.port}"
+
+        async def read(path: str) -> tuple[int, str]:
+            async with http.get(base + path) as response:
+                return response.status, await response.text()
+
+        assert (await read("/healthz"))[0] == 200
+        status, text = await read("/readyz")
+        assert status == 503
+        assert "not registered with the kubelet" in text
+        async with FakeKubelet(host.registry) as kubelet:
+            await kubelet.registered(DRIVER)
+            await eventually(lambda: not plugin.why_not_ready())
+            assert (await read("/readyz"))[0] == 200
+            made = api.create(allocated_claim("job", "node-a", [3], pod="job-pod"))
+            await kubelet.prepare([made])
+            await eventually(lambda: plugin.metrics.registry.get_sample_value("neuron_dra_prepared_claims") == 1)
+            _, metrics = await read("/metrics")
+        held = 'neuron_dra_device_info{claim="job",device="neuron3",namespace="default",pod="job-pod",workload=""} 1.0'
+        assert held in metrics, [line for line in metrics.splitlines() if "neuron3" in line]
+        assert 'neuron_dra_claim_operation_seconds_count{operation="prepare",result="ok"} 1.0' in metrics
+        assert (await read("/other"))[0] == 404
