@@ -81,6 +81,16 @@ ATTRIBUTES: tuple[Described, ...] = (
     Described("nodeId4", "int", "Trn2 UltraServers", "number of this node among four"),
     Described("linkVertical", "bool", "UltraServers", "links inside the rack are up"),
     Described("linkHorizontal", "bool", "UltraServers", "links between the racks are up"),
+    Described("workloadId", "string", "reserved UltraServer nodes", "name of the workload that holds the node"),
+    Described("workloadNamespace", "string", "reserved UltraServer nodes", "namespace of that workload"),
+    Described("workloadUid", "string", "reserved UltraServer nodes", "UID of that workload"),
+    Described("allocationId", "string", "reserved UltraServer nodes", "id of the reservation, new for each"),
+    Described(
+        "workloadPhase",
+        "string",
+        "reserved UltraServer nodes",
+        "`Pending` until every node of the workload has answered, `Bound` while its pods may start, `Draining`",
+    ),
 )
 
 
@@ -150,6 +160,16 @@ def _coordinates(node: Node, device: NeuronDevice) -> dict[str, Attribute | None
     }
 
 
+def ultraserver_id(node: Node) -> str | None:
+    """Return `ultraserverId`: the capacity block's id, or else the hardware's; None if neither is known (yet)."""
+    if node.spec is None or not node.spec.whole_node:
+        return None
+    facts = node.ultraserver
+    hardware_id = facts.server_id_4 if isinstance(facts.reservation_id, Unread) else facts.reservation_id
+    found = node.labels.capacity_block_id or hardware_id
+    return None if isinstance(found, Unread) else found or None
+
+
 NODES_OF_MODE = {1: 4, 2: 2, 3: 2, 4: 1}
 
 
@@ -158,13 +178,11 @@ def _ultraserver(node: Node) -> dict[str, Attribute | None]:
     spec, facts = node.spec, node.ultraserver
     if spec is None or not spec.whole_node:
         return {}
-    block = node.labels.capacity_block_id
-    hardware_id = facts.server_id_4 if isinstance(facts.reservation_id, Unread) else facts.reservation_id
     modes = () if isinstance(facts.modes, Unread) else facts.modes
     sizes = sorted({NODES_OF_MODE[mode] for mode in modes})
     return {
-        "capacityBlockId": _string(block),
-        "ultraserverId": _string(block or hardware_id),
+        "capacityBlockId": _string(node.labels.capacity_block_id),
+        "ultraserverId": _string(ultraserver_id(node)),
         "ultraserverNodeId": _int(facts.node_id_4 if isinstance(facts.node_id, Unread) else facts.node_id),
         "ultraserverModes": _string("_".join(map(str, sizes))),
         "serverId2": _string(facts.server_id_2),

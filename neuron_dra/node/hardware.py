@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from neuron_dra.core import cdi, names, topology
+from neuron_dra.core import cdi, devices, names, topology
 from neuron_dra.core.facts import NodeFacts, NodeLabels
 from neuron_dra.core.topology import Node
 from neuron_dra.node import sysfs
@@ -57,6 +57,16 @@ class Hardware:
             return tuple(sorted({device.device_id for device in self.node.devices} | set(range(count))))
         suffix = device_name.removeprefix(names.DEVICE_PREFIX)
         return (int(suffix),) if suffix.isdigit() else ()
+
+    @property
+    def ultraserver_id(self) -> str | None:
+        """The id of the UltraServer that this node is in, as published; None while it is not known."""
+        return devices.ultraserver_id(self.node)
+
+    @property
+    def maybe_ultraserver(self) -> bool:
+        """The node may be in an UltraServer: only a known type says that it is not."""
+        return self.node.spec is None or self.node.spec.whole_node
 
     @property
     def device_files(self) -> cdi.DeviceFiles:

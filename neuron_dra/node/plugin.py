@@ -53,9 +53,11 @@ from neuron_dra.node.kubelet import (
 )
 from neuron_dra.node.metrics import Metrics
 from neuron_dra.node.publishing import Publishing, PublishState
+from neuron_dra.node.reserving import Gate, Tags
 from neuron_dra.node.sockets import TcpHealthServer, UnixServer
 from neuron_dra.node.transaction import Store, Transactions
 from neuron_dra.node.turns import PublishingTurn
+from neuron_dra.node.ultraserver import UltraServerWatch
 from neuron_dra.settings import PluginSettings
 
 log = logging.getLogger(__name__)
@@ -82,7 +84,7 @@ class Plugin:
         self.health = HealthSource()
         self.hardware = Hardware(settings.host_root, self._wake)
         self.store = Store(settings.data_folder, Path(settings.cdi_root), boot_id(settings), files)
-        self.transactions = Transactions(self.store, self.fetch, self.decide)
+        self.transactions = Transactions(self.store, self._fetch_and_wait, self.decide)
         self.transactions.on_change = self._wake
         self.transactions.on_damage = self._damaged
         self.turn = PublishingTurn(settings.data_folder, settings.pod_uid or f"pid-{os.getpid()}", files)
@@ -92,6 +94,11 @@ class Plugin:
         self.nodes = Reflector(
             self.client, NODES, field_selector=f"metadata.name={settings.node_name}", on_change=self._wake
         )
+        self.ultraserver = UltraServerWatch(self.client, self._wake, expected=settings.enable_ultraserver_operator)
+        if not self.hardware.maybe_ultraserver:
+            self.ultraserver.follow(None, whole_node=False)
+        tags = Tags(settings.node_name, self.ultraserver, self.transactions, self.allocated, self._wake)
+        self.gate = Gate(settings.node_name, self.ultraserver, tags)
         self.registration = Registration(str(settings.dra_socket), self._registration_changed)
         self.events = EventRecorder(self.client, settings.node_name)
         self.publishing = Publishing(
@@ -107,6 +114,8 @@ class Plugin:
             self.metrics,
             self.allocated,
             self._take_inventory,
+            self.ultraserver,
+            tags,
         )
         self.recovery = recovery.Recovery(
             self.store, self.transactions, self.fetch, self.decide, self.allocated, self._adopted
@@ -149,6 +158,7 @@ class Plugin:
             loops = {
                 "watch slices": self.slices.run(),
                 "watch node": self.nodes.run(),
+                "watch UltraServer": self.ultraserver.run(),
                 "publish": self.publishing.run(),
                 "read hardware": self.hardware.poll(HARDWARE_PERIOD_S),
                 "repair CDI files": self._repair(),
@@ -196,6 +206,12 @@ class Plugin:
                     raise
         raise AssertionError("unreachable")
 
+    async def _fetch_and_wait(self, ref: ClaimRef) -> Claim:
+        """Read a claim that is to be prepared, and give the node's reservation the time to fit it."""
+        claim = await self.fetch(ref)
+        await self.gate.wait(claim)
+        return claim
+
     def decide(self, claim: Claim, held: list[PreparedClaim]) -> PreparedClaim:
         """Decide with the hardware as it is now. Called in a thread."""
         return decisions.decide(
@@ -204,6 +220,7 @@ class Plugin:
             node=self.hardware.node,
             held=held,
             device_files=self.hardware.device_files,
+            reservation=self.gate.reservation,
             prepared_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         )
 
@@ -249,6 +266,7 @@ class Plugin:
 
     async def _recover(self) -> None:
         await self.nodes.synced.wait()
+        await self.gate.known()
         await self.recovery.run()
         self.metrics.checkpoint_damaged(False)
         self._wake()
