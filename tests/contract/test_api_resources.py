@@ -7,7 +7,7 @@ import copy
 from typing import Any
 
 import pytest
-from api_client import DRA, SLICES, THINGS_GROUP, Answer, Server
+from api_client import DRA, SLICES, Answer, Server
 
 Obj = dict[str, Any]
 
@@ -584,19 +584,19 @@ async def test_orphans_stay_when_they_are_asked_to(server: Server) -> None:
     assert "ownerReferences" not in kept.body["metadata"]
 
 
-async def test_a_foreground_deletion_waits_for_what_is_owned(things: Server) -> None:
-    owner = await things.made(things.place("configmaps"), {"metadata": {"name": "owner"}})
+async def test_a_foreground_deletion_waits_for_what_is_owned(server: Server) -> None:
+    place = server.place("configmaps")
+    owner = await server.made(place, {"metadata": {"name": "owner"}})
     reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["metadata"]["uid"],
                  "blockOwnerDeletion": True}  # fmt: skip
-    meta = {"name": "a", "ownerReferences": [reference], "finalizers": ["neuron.aws.com/keep"]}
-    body = {"apiVersion": f"{THINGS_GROUP}/v1beta1", "kind": "Thing", "metadata": meta}
-    await things.made(things.place("things"), body)
-    await things.delete(f"{things.place('configmaps')}/owner", propagationPolicy="Foreground")
-    await things.until(f"{things.place('things')}/a", lambda answer: answer.body["metadata"].get("deletionTimestamp"))
-    held = (await things.get(f"{things.place('configmaps')}/owner")).body
+    owned = {"name": "a", "ownerReferences": [reference], "finalizers": ["neuron.aws.com/keep"]}
+    await server.made(place, {"metadata": owned})
+    await server.delete(f"{place}/owner", propagationPolicy="Foreground")
+    await server.until(f"{place}/a", lambda answer: answer.body["metadata"].get("deletionTimestamp"))
+    held = (await server.get(f"{place}/owner")).body
     assert held["metadata"]["finalizers"] == ["foregroundDeletion"]
-    await things.patch(f"{things.place('things')}/a", {"metadata": {"finalizers": None}})
-    await things.until(f"{things.place('configmaps')}/owner", lambda answer: answer.status == 404)
+    await server.patch(f"{place}/a", {"metadata": {"finalizers": None}})
+    await server.until(f"{place}/owner", lambda answer: answer.status == 404)
 
 
 # Pods
