@@ -210,7 +210,7 @@ class Plugin:
     async def allocated(self) -> AsyncIterator[Claim]:
         """Yield every claim in the cluster that holds a device of this node; configuration is left out."""
         async for page in self.client.list(RESOURCE_CLAIMS):
-            for item in wire.decode_claim_list(page).items:
+            for item in wire.decode_claim_list(page).items or ():
                 held = tuple(d for d in wire.allocated_devices(item) if d.pool == self.settings.node_name)
                 if held and item.status.reserved_for:
                     meta = item.metadata
