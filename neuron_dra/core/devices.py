@@ -54,7 +54,7 @@ class Described:
 
 
 ATTRIBUTES: tuple[Described, ...] = (
-    Described("deviceId", "int", "devices", "number N of /dev/neuronN"),
+    Described("deviceId", "int", "always", "number N of /dev/neuronN; of a whole node, that of its first device"),
     Described("instanceType", "string", "always", "EC2 instance type"),
     Described("neuronDriverVersion", "string", "always", "version of the kernel driver, as it says it"),
     Described("draDriverVersion", "version", "always", "version of this driver"),
@@ -114,8 +114,13 @@ def _device(node: Node, device: NeuronDevice, group: Mapping[int, str], driver_v
 
 
 def _whole_node(node: Node, present: list[NeuronDevice], driver_version: str) -> Device:
-    values = {**_common(node, "neuron_node", driver_version), **_ultraserver(node)}
     ids = tuple(device.device_id for device in present)
+    values = {
+        # Documented as always there: a selector that reads an absent attribute is an error for every pod.
+        "deviceId": Attribute("int", min(ids)),
+        **_common(node, "neuron_node", driver_version),
+        **_ultraserver(node),
+    }
     return Device(names.NODE_DEVICE, ids, _present(values), _capacity(present))
 
 

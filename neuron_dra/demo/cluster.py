@@ -86,7 +86,7 @@ class SimulatedNode:
             driver_version=self.spec.driver_version,
         )
         for folder in (self._registry, self._plugins, self.cdi):
-            folder.mkdir(parents=True)
+            folder.mkdir(parents=True, exist_ok=True)
         await self._kubelet.start()
         await self.agent.start()
         if self._efa is not None:
@@ -115,12 +115,26 @@ class SimulatedNode:
 
     async def registered(self, timeout_s: float) -> None:
         """Return when the kubelet knows the plugin. Raises DemoError with the plugin's last words."""
-        try:
-            await self._kubelet.registered(names.DRIVER, timeout_s)
-        except TimeoutError:
+        known = asyncio.create_task(self._known(timeout_s), name=f"{self.spec.name}: registration")
+        ended = asyncio.create_task(self._ended(), name=f"{self.spec.name}: end of the plugin")
+        done, left = await asyncio.wait((known, ended), return_when=asyncio.FIRST_COMPLETED)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        if ended in done:
+            raise DemoError(f"the plugin of {self.spec.name} ended with code {ended.result()}: {self.last_words()}")
+        if known.exception() is not None:
             raise DemoError(f"the plugin of {self.spec.name} does not register: {self.last_words()}") from None
+
+    async def _known(self, timeout_s: float) -> None:
+        await self._kubelet.registered(names.DRIVER, timeout_s)
         if self._efa is not None:
             await self._kubelet.registered(efa.DRIVER, timeout_s)
+
+    async def _ended(self) -> int:
+        if self._plugin is None:
+            raise DemoError(f"the plugin of {self.spec.name} was not started")
+        return await self._plugin.wait()
 
     def last_words(self) -> str:
         """The end of the plugin's log, for an error message."""

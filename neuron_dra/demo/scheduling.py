@@ -76,6 +76,7 @@ class DemoScheduler:
             pod
             for pod in self._caches["pods"].items.values()
             if not pod["spec"].get("nodeName")
+            and not pod["spec"].get("schedulingGates")
             and not pod["metadata"].get("deletionTimestamp")
             and (pod.get("status") or {}).get("phase", "Pending") == "Pending"
         ]

@@ -79,7 +79,7 @@ class Story:
     # The documents' examples
 
     async def _documents(self) -> None:
-        self._view.heading("The documents' examples, applied as they are (deploy/examples)")
+        self._view.heading("The documents' examples, from deploy/examples (of LeaderWorkerSets, the first group)")
         rows: list[tuple[str, ...]] = []
         first = await self._example(FIRST, rows)
         detail = self._detail("pod0") + self._environment("vllm-0-3")

@@ -12,13 +12,11 @@ and prepared claims is in `fake_node_agent`; here every `prepare` is a call.
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
-import aiohttp
 import grpc.aio
 
 from neuron_dra.gen.kubelet.pluginregistration.v1 import registration_pb2, registration_pb2_grpc
@@ -42,6 +40,7 @@ from neuron_dra.testing.kubelet_wire import (
     health_of,
     result_of,
 )
+from neuron_dra.testing.slice_wiper import SliceWiper
 
 __all__ = [
     "DRA_V1",
@@ -114,8 +113,6 @@ class FakeKubelet:
         """
         self.script = Script()
         self.deadline_s = deadline_s
-        self.node_name = node_name
-        self.api_url = api_url
         self.attempts: list[str] = []  # what went wrong while registering, oldest first
         self._registry = Path(registry)
         self._services = frozenset(services)
@@ -123,10 +120,9 @@ class FakeKubelet:
         self._dial_timeout_s = dial_timeout_s
         self._info_timeout_s = info_timeout_s
         self._notify_timeout_s = notify_timeout_s
-        self._wipe_delay_s = wipe_delay_s
         self._sockets: dict[str, _Socket] = {}
         self._instances: list[_Instance] = []  # in the order of registration
-        self._wipes: dict[str, asyncio.Task[None]] = {}
+        self._wiper = SliceWiper(api_url, node_name, wipe_delay_s)
         self._watcher: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
 
@@ -139,13 +135,12 @@ class FakeKubelet:
 
     async def start(self) -> None:
         self._watcher = asyncio.create_task(self._watch(), name="kubelet: plugin registry")
-        self._start_wipe("", 0.0)
+        self._wiper.start("", 0.0)
 
     async def stop(self) -> None:
         """Be gone: close every connection and forget every plugin. The plugins' sockets stay."""
-        tasks = [task for task in (self._watcher, *self._wipes.values()) if task]
+        tasks = [task for task in (self._watcher, *self._wiper.stop()) if task]
         tasks += [socket.task for socket in self._sockets.values() if socket.task]
-        self._wipes.clear()
         for task in tasks:
             task.cancel()
         results = await asyncio.gather(*tasks, return_exceptions=True)
@@ -396,34 +391,10 @@ class FakeKubelet:
             self._settle_wipe(instance.registration.driver)
         self._changed.set()
 
-    # Slices
-
     def _settle_wipe(self, driver: str) -> None:
-        """Start the wipe timer of a driver without connected instance; stop it when there is one."""
-        if any(i.registration.driver == driver and i.connected for i in self._instances):
-            if task := self._wipes.pop(driver, None):
-                task.cancel()
-        elif driver not in self._wipes:
-            self._start_wipe(driver, self._wipe_delay_s)
-
-    def _start_wipe(self, driver: str, delay_s: float) -> None:
-        if self.api_url and self.node_name:
-            self._wipes[driver] = asyncio.create_task(self._wipe(driver, delay_s), name=f"kubelet: wipe {driver}")
-
-    async def _wipe(self, driver: str, delay_s: float) -> None:
-        """Delete this node's slices (of one driver), trying until the API server lets it."""
-        await asyncio.sleep(delay_s)
-        selector = f"spec.nodeName={self.node_name}" + (f",spec.driver={driver}" if driver else "")
-        url = f"{self.api_url}/apis/resource.k8s.io/v1/resourceslices"
-        async with aiohttp.ClientSession() as session:
-            for attempt in itertools.count():
-                try:
-                    async with session.delete(url, params={"fieldSelector": selector}) as response:
-                        if response.status in (200, 404):
-                            return
-                except aiohttp.ClientError:
-                    pass
-                await asyncio.sleep(min(0.1 * 2**attempt, 300.0))
+        self._wiper.settle(
+            driver, is_connected=any(i.registration.driver == driver and i.connected for i in self._instances)
+        )
 
 
 async def _cancel(task: asyncio.Task[None] | None) -> None:

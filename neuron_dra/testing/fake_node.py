@@ -361,7 +361,9 @@ class FakeNode:
         path = self.folder(device_id) / name
         if not path.exists():
             ids = self.device_ids()
-            have = f"it has neuron{ids[0]} to neuron{ids[-1]}" if ids else "it has no devices"
+            have = (
+                f"it has neuron{ids[0]}" + (f" to neuron{ids[-1]}" if ids[1:] else "") if ids else "it has no devices"
+            )
             raise NeuronDraError(f"{self.root} has no {name} of neuron{device_id}; {have}")
         return path
 

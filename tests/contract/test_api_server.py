@@ -10,7 +10,7 @@ import copy
 from typing import Any
 
 import pytest
-from api_client import SLICES, STRATEGIC, THINGS_GROUP, Server
+from api_client import JSON_PATCH, SLICES, STRATEGIC, THINGS_GROUP, Server
 
 Obj = dict[str, Any]
 
@@ -242,6 +242,25 @@ async def test_a_patch_with_a_stale_resource_version_is_409(server: Server) -> N
 async def test_a_patch_of_a_missing_object_is_404(server: Server) -> None:
     answer = await server.patch(f"{server.place('configmaps')}/a", {"data": {"x": "1"}})
     assert (answer.status, answer.reason) == (404, "NotFound")
+
+
+async def test_a_json_patch_adds_replaces_removes_and_tests(things: Server) -> None:
+    await things.made(things.place("things"), thing("a", items=[1, 2, 3], size=1))
+    operations = [
+        {"op": "test", "path": "/spec/size", "value": 1},
+        {"op": "replace", "path": "/spec/size", "value": 2},
+        {"op": "add", "path": "/spec/items/-", "value": 4},
+        {"op": "add", "path": "/spec/items/0", "value": 0},
+        {"op": "remove", "path": "/spec/items/1"},
+        {"op": "add", "path": "/metadata/labels", "value": {"a/b": "c"}},
+        {"op": "replace", "path": "/metadata/labels/a~1b", "value": "d"},
+    ]
+    answer = await things.patch(f"{things.place('things')}/a", operations, JSON_PATCH)
+    assert (answer.status, answer.body["spec"]) == (200, {"items": [0, 2, 3, 4], "size": 2})
+    assert answer.body["metadata"]["labels"] == {"a/b": "d"}
+    for wrong in ({"op": "test", "path": "/spec/size", "value": 1}, {"op": "remove", "path": "/spec/none"}):
+        answer = await things.patch(f"{things.place('things')}/a", [wrong], JSON_PATCH)
+        assert (answer.status, answer.reason) == (422, "Invalid")
 
 
 async def test_a_strategic_patch_merges_conditions_by_type(server: Server) -> None:

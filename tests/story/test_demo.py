@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
+import pytest
 from rich.console import Console
 
-from neuron_dra.demo import main
+from neuron_dra.demo import cluster, main
 from neuron_dra.demo.view import WIDTH, View, ranges
 
 
@@ -39,3 +41,13 @@ def test_numbers_are_written_as_people_write_them() -> None:
     assert ranges([3]) == "3"
     assert ranges([4, 5]) == "4 5"
     assert ranges([15, 0, 1, 2, 3, 9]) == "0-3 9 15"
+
+
+async def test_a_plugin_that_cannot_start_ends_the_demo_with_its_last_words(tmp_path: Path) -> None:
+    nodes = (cluster.NodeSpec("broken", "trn1.2xlarge"),)
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken/p").mkdir()
+    (tmp_path / "broken/p/neuron.aws.com").write_text("a file where the plugin needs a folder")
+    with pytest.raises(cluster.DemoError, match="the plugin of broken ended with code"):
+        async with cluster.Cluster(nodes, tmp_path) as made:
+            await made.ready(20)

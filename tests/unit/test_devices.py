@@ -99,6 +99,7 @@ def test_an_ultraserver_node_is_one_device_by_default():
     assert (device.name, device.device_ids) == ("neuron-node-0", tuple(range(16)))
     assert device.capacity == {"neuronCores": "128", "memory": "1536Gi"}
     assert values(device) == {
+        "deviceId": 0,
         "instanceType": "trn2u.48xlarge",
         "neuronDriverVersion": "2.30.2.0",
         "draDriverVersion": "1.2.3",
@@ -140,7 +141,7 @@ def test_other_nodes_publish_devices_whatever_they_are_told():
 @pytest.mark.parametrize("unread", [BUSY, UltraServerFacts()], ids=["busy", "unknown"])
 def test_what_the_driver_does_not_know_is_absent(unread):
     described = values(published(node_of("trn2u.48xlarge", ultraserver=unread))[0])
-    assert set(described) == {"instanceType", "neuronDriverVersion", "draDriverVersion", "resourceType"}
+    assert set(described) == {"deviceId", "instanceType", "neuronDriverVersion", "draDriverVersion", "resourceType"}
 
 
 def test_the_capacity_block_needs_no_driver():

@@ -6,6 +6,8 @@ that carry the finalizer which the scheduler adds when it allocates.
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from neuron_dra.testing.fake_api.errors import ApiError, Obj
 from neuron_dra.testing.fake_api.store import DeleteOptions, Event, Store
 
@@ -26,22 +28,43 @@ class ClaimController:
         self._pods = store.registry.named("pods")
         self._claims = store.registry.named("resourceclaims")
         self._templates = store.registry.named("resourceclaimtemplates")
+        self._users: defaultdict[tuple[str, str], set[str]] = defaultdict(set)  # names of pods, by claim
+        self._generated: defaultdict[str, set[str]] = defaultdict(set)  # names of claims, by UID of their pod
 
     def __call__(self, event: Event) -> None:
         namespace = event.obj["metadata"].get("namespace", "")
         if event.resource is self._pods:
-            if event.type != "DELETED":
-                self._sync_pod(namespace, event.obj["metadata"]["name"])
-            for name in self._claims_of(event.obj):
-                self._sync_claim(namespace, name)
-        elif event.resource is self._claims and event.type != "DELETED":
-            self._sync_claim(namespace, event.obj["metadata"]["name"])
-            for pod in self._store.list(self._pods, namespace):
-                if event.obj["metadata"]["name"] in self._claims_of(pod):
-                    self._sync_pod(namespace, pod["metadata"]["name"])
+            self._pod_changed(event, namespace)
+        elif event.resource is self._claims:
+            self._claim_changed(event, namespace)
         elif event.resource is self._templates and event.type == "ADDED":
             for pod in self._store.list(self._pods, namespace):
                 self._sync_pod(namespace, pod["metadata"]["name"])
+
+    def _pod_changed(self, event: Event, namespace: str) -> None:
+        pod_name = event.obj["metadata"]["name"]
+        claims = self._claims_of(event.obj)
+        for name in claims:
+            if event.type == "DELETED":
+                self._users[namespace, name].discard(pod_name)
+            else:
+                self._users[namespace, name].add(pod_name)
+        if event.type != "DELETED":
+            self._sync_pod(namespace, pod_name)
+        for name in claims:
+            self._sync_claim(namespace, name)
+
+    def _claim_changed(self, event: Event, namespace: str) -> None:
+        name = event.obj["metadata"]["name"]
+        if owner := _owner_pod(event.obj):
+            if event.type == "DELETED":
+                self._generated[owner[1]].discard(name)
+            else:
+                self._generated[owner[1]].add(name)
+        if event.type != "DELETED":
+            self._sync_claim(namespace, name)
+            for pod_name in sorted(self._users.get((namespace, name), ())):
+                self._sync_pod(namespace, pod_name)
 
     def _claims_of(self, pod: Obj) -> set[str]:
         """Return the names of the claims that a pod uses, generated ones that were forgotten included."""
@@ -75,10 +98,10 @@ class ClaimController:
     def _claim_for(self, pod: Obj, pod_claim: str, template_name: str) -> str:
         """Return the name of the claim made for one entry of a pod's resourceClaims; make it if there is none."""
         meta = pod["metadata"]
-        for claim in self._store.list(self._claims, meta["namespace"]):
-            notes = claim["metadata"].get("annotations") or {}
-            if notes.get(POD_CLAIM_NAME) == pod_claim and _owner_pod(claim) == (meta["name"], meta["uid"]):
-                return str(claim["metadata"]["name"])
+        for name in sorted(self._generated.get(meta["uid"], ())):
+            found = self._store.find(self._claims, meta["namespace"], name)
+            if found and (found["metadata"].get("annotations") or {}).get(POD_CLAIM_NAME) == pod_claim:
+                return name
         template = self._store.find(self._templates, meta["namespace"], template_name)
         if template is None:
             missing = f'resourceclaimtemplate.resource.k8s.io "{template_name}" not found'

@@ -1,13 +1,14 @@
-"""Patches: JSON merge patch, and strategic merge patch with the merge keys that this project's kinds use."""
+"""Patches: JSON patch, JSON merge patch, and strategic merge patch with the merge keys of the kinds served here."""
 
 from __future__ import annotations
 
 import copy
 from typing import Any
 
-from neuron_dra.testing.fake_api.errors import Obj, bad_request, unsupported_media_type
+from neuron_dra.testing.fake_api.errors import ApiError, Obj, bad_request, unsupported_media_type
 
 MERGE = "application/merge-patch+json"
+JSON = "application/json-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 
 # Lists that a strategic patch merges by a key instead of replacing them. The real server takes them from the types;
@@ -76,21 +77,63 @@ def _merge_list(old: list[Obj], patch: list[Obj], key: str) -> list[Obj]:
     return list(merged.values())
 
 
+def json_patch(target: Obj, operations: list[Obj]) -> Obj:
+    """Apply a JSON patch (RFC 6902: add, replace, remove, test). Raises a 422 when an operation does not fit."""
+    result = copy.deepcopy(target)
+    for operation in operations:
+        path = [part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:]]
+        try:
+            _operate(result, path, operation)
+        except (KeyError, IndexError, ValueError, TypeError) as error:
+            raise ApiError(
+                422, "Invalid", f"the server rejected our request due to an error in our request: {error}"
+            ) from error
+    return result
+
+
+def _operate(target: Any, path: list[str], operation: Obj) -> None:
+    for step in path[:-1]:
+        target = target[int(step)] if isinstance(target, list) else target[step]
+    last = path[-1]
+    kind, value = operation["op"], copy.deepcopy(operation.get("value"))
+    if isinstance(target, list):
+        index = len(target) if last == "-" else int(last)
+        if kind == "add":
+            target.insert(index, value)
+            return
+        position: Any = index
+    else:
+        position = last
+        if kind == "add":
+            target[last] = value
+            return
+    present = target[position]
+    if kind == "replace":
+        target[position] = value
+    elif kind == "remove":
+        del target[position]
+    elif kind != "test":
+        raise ValueError(f"unknown operation {kind}")
+    elif present != value:
+        raise ValueError(f"testing path {operation['path']} value failed")
+
+
 def apply(content_type: str, target: Obj, patch: Any, *, custom: bool) -> Obj:
     """Apply `patch` of the given media type. `custom`: the object is of a CRD, which knows no strategic patch.
 
-    Raises a 415 for server-side apply and JSON patch, which this server does not have.
+    Raises a 415 for server-side apply, which this server does not have.
     """
+    if content_type == JSON and isinstance(patch, list):
+        return json_patch(target, patch)
+    offered = [JSON, MERGE] if custom else [JSON, MERGE, STRATEGIC]
+    if content_type not in offered:
+        hint = ""
+        if content_type.startswith("application/apply-patch"):
+            hint = "; the embedded API server has no server-side apply: use a merge patch or PUT with resourceVersion"
+        listed = ", ".join(offered)
+        raise unsupported_media_type(
+            f"the body of the request was in an unknown format - accepted media types include: {listed}{hint}"
+        )
     if not isinstance(patch, dict):
         raise bad_request("the patch must be a JSON object")
-    if content_type == MERGE:
-        return dict(merge(target, patch))
-    if content_type == STRATEGIC and not custom:
-        return dict(strategic(target, patch))
-    offered = MERGE if custom else f"{MERGE}, {STRATEGIC}"
-    hint = ""
-    if content_type.startswith("application/apply-patch"):
-        hint = "; the embedded API server has no server-side apply: use a merge patch or PUT with resourceVersion"
-    raise unsupported_media_type(
-        f"the body of the request was in an unknown format - accepted media types include: {offered}{hint}"
-    )
+    return dict(merge(target, patch) if content_type == MERGE else strategic(target, patch))

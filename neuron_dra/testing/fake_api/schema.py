@@ -6,6 +6,7 @@ and texts are not stored. Kinds without an entry keep what they are sent, but fo
 
 from __future__ import annotations
 
+import copy
 import re
 from typing import Any, Final
 
@@ -139,7 +140,7 @@ def _of(group: str, kind: str) -> Type:
 def decode(group: str, kind: str, obj: Obj) -> tuple[Obj, list[str]]:
     """Return what the server understands of `obj`, and the paths of the fields that it does not know.
 
-    Raises a 400 for a value of a wrong type.
+    What is returned shares nothing with `obj`. Raises a 400 for a value of a wrong type.
     """
     unknown: list[str] = []
     return dict(_decode(_of(group, kind), obj, "", kind, unknown)), unknown
@@ -152,7 +153,7 @@ def tidy(group: str, kind: str, obj: Obj) -> Obj:
 
 def _decode(schema: Type, value: Any, path: str, kind: str, unknown: list[str]) -> Any:
     if schema == ANY or value is None:
-        return value
+        return copy.deepcopy(value)
     if isinstance(schema, dict):
         _expect(value, dict, "object", path, kind)
         found = {}
@@ -163,7 +164,7 @@ def _decode(schema: Type, value: Any, path: str, kind: str, unknown: list[str]) 
                 if decoded is not None:
                     found[name] = decoded
             elif OPEN in schema:
-                found[name] = entry
+                found[name] = copy.deepcopy(entry)
             else:
                 unknown.append(where)
         return found

@@ -11,11 +11,11 @@ The methods of the object act at once, without HTTP, faults or the request log; 
 from __future__ import annotations
 
 import asyncio
-import copy
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
+import msgspec
 import yaml
 from aiohttp import web
 
@@ -30,6 +30,8 @@ from neuron_dra.testing.fake_api.messages import load_manifests
 from neuron_dra.testing.fake_api.resources import Registry, Resource
 from neuron_dra.testing.fake_api.store import DeleteOptions, Store
 from neuron_dra.testing.fake_api.watch import Watches
+
+T = TypeVar("T")
 
 NEURON_GROUP = "neuron.aws.com"
 
@@ -136,9 +138,9 @@ class FakeApi:
         resource, namespace, stored = self._stored(obj)
         created = self.store.create(resource, namespace, stored)
         if "status" in obj and resource.status and not resource.keeps_status_on_create:
-            changed = {**created, "status": copy.deepcopy(obj["status"])}
+            changed = {**created, "status": _copy(obj["status"])}
             created = self.store.update(resource, namespace, created["metadata"]["name"], changed, subresource="status")
-        return copy.deepcopy(created)
+        return _copy(created)
 
     def apply(self, obj: Obj) -> Obj:
         """Create the object, or merge it (status too) into the one that exists."""
@@ -162,7 +164,7 @@ class FakeApi:
     def get(self, kind: str, name: str, namespace: str = "") -> Obj:
         """Return an object (v1 form for resource.k8s.io). Raises ApiError 404."""
         resource = self._registry.named(kind)
-        return copy.deepcopy(self.store.get(resource, _place(resource, namespace), name))
+        return _copy(self.store.get(resource, _place(resource, namespace), name))
 
     def find(self, kind: str, name: str, namespace: str = "") -> Obj | None:
         try:
@@ -172,12 +174,12 @@ class FakeApi:
 
     def objects(self, kind: str, namespace: str = "") -> list[Obj]:
         """Return the objects of a namespace, "" for all namespaces."""
-        return copy.deepcopy(self.store.list(self._registry.named(kind), namespace))
+        return _copy(self.store.list(self._registry.named(kind), namespace))
 
     def replace(self, obj: Obj) -> Obj:
         """PUT: with resourceVersion it can conflict."""
         resource, namespace, stored = self._stored(obj)
-        return copy.deepcopy(self.store.update(resource, namespace, stored["metadata"]["name"], stored))
+        return _copy(self.store.update(resource, namespace, stored["metadata"]["name"], stored))
 
     def patch(self, kind: str, name: str, patch: Obj, namespace: str = "") -> Obj:
         """Merge-patch an object; a `status` in the patch goes to the status subresource."""
@@ -190,7 +192,7 @@ class FakeApi:
         if "status" in patch and resource.status:
             changed = patches.merge(result, {"status": patch["status"]})
             result = self.store.update(resource, namespace, name, changed, subresource="status")
-        return copy.deepcopy(result)
+        return _copy(result)
 
     def delete(self, kind: str, name: str, namespace: str = "", *, grace_s: int | None = None) -> None:
         resource = self._registry.named(kind)
@@ -281,3 +283,9 @@ class FakeApi:
 
 def _place(resource: Resource, namespace: str) -> str:
     return (namespace or "default") if resource.namespaced else ""
+
+
+def _copy(value: T) -> T:
+    """Copy a JSON value, several times faster than copy.deepcopy."""
+    copied: T = msgspec.json.decode(msgspec.json.encode(value))
+    return copied

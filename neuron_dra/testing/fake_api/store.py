@@ -11,11 +11,11 @@ import copy
 import random
 import time
 import uuid
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from neuron_dra.testing.fake_api import claim_rules, errors, formats, schema
+from neuron_dra.testing.fake_api import claim_rules, errors, formats, metadata_rules, schema
 from neuron_dra.testing.fake_api.errors import Obj
 from neuron_dra.testing.fake_api.resources import Registry, Resource
 
@@ -84,6 +84,7 @@ class Store:
         self._now = now
         self._random = random.Random(seed)
         self._objects: dict[tuple[str, str], dict[tuple[str, str], Obj]] = {}
+        self._order: dict[tuple[str, str], list[tuple[str, str]]] = {}  # the keys of _objects, sorted
         self._histories: dict[tuple[str, str], History] = {}
         self._compacted = self.revision
         self._wakers: set[asyncio.Event] = set()
@@ -114,8 +115,11 @@ class Store:
 
     def list(self, resource: Resource, namespace: str = "") -> list[Obj]:
         """Return the objects of a namespace, or of all, in the order of etcd's keys."""
-        objects = self._objects.get(resource.key, {})
-        return [objects[key] for key in sorted(objects) if not namespace or key[0] == namespace]
+        objects, order = self._objects.get(resource.key, {}), self._order.get(resource.key, [])
+        if not namespace:
+            return [objects[key] for key in order]
+        first = bisect_left(order, (namespace, ""))
+        return [objects[key] for key in order[first : bisect_left(order, (namespace + "\0", ""))]]
 
     def everything(self) -> Iterator[tuple[Resource, Obj]]:
         for resource in self.registry:
@@ -139,7 +143,7 @@ class Store:
     # Writing
 
     def create(self, resource: Resource, namespace: str, obj: Obj, *, dry_run: bool = False) -> Obj:
-        obj, _ = schema.decode(resource.group, resource.kind, copy.deepcopy(obj))
+        obj, _ = schema.decode(resource.group, resource.kind, obj)
         meta = obj.setdefault("metadata", {})
         if meta.get("resourceVersion"):
             raise errors.ApiError(500, "InternalError", "resourceVersion should not be set on objects to be created")
@@ -169,7 +173,7 @@ class Store:
     ) -> Obj:
         """Replace the object, or only its status when `subresource` is "status". An equal object is no write."""
         old = self.get(resource, namespace, name)
-        obj, _ = schema.decode(resource.group, resource.kind, copy.deepcopy(obj))
+        obj, _ = schema.decode(resource.group, resource.kind, obj)
         meta = obj.setdefault("metadata", {})
         self._check_update(resource, old, meta)
         meta.pop("managedFields", None)
@@ -318,7 +322,7 @@ class Store:
             mutator(resource, obj)
 
     def _validate(self, resource: Resource, obj: Obj, old: Obj | None, subresource: str) -> None:
-        causes = list(_check_metadata(obj, old))
+        causes = list(metadata_rules.check(obj, old))
         causes += resource.check_status(obj, old) if subresource == "status" else resource.check(obj, old)
         if old is None and resource.kind in ("ResourceClaim", "ResourceClaimTemplate"):
             namespace = self.get(self.registry.named("namespaces"), "", obj["metadata"]["namespace"])
@@ -330,7 +334,10 @@ class Store:
         self.revision += 1
         obj = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(self.revision)}}
         namespace, name = obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
-        self._objects.setdefault(resource.key, {})[(namespace, name)] = obj
+        objects = self._objects.setdefault(resource.key, {})
+        if (namespace, name) not in objects:
+            insort(self._order.setdefault(resource.key, []), (namespace, name))
+        objects[(namespace, name)] = obj
         self._by_uid[obj["metadata"]["uid"]] = resource, (*resource.key, namespace, name)
         self._record(Event(self.revision, change, resource, obj, old))
         return obj
@@ -339,6 +346,8 @@ class Store:
         self.revision += 1
         namespace, name = obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
         old = self._objects[resource.key].pop((namespace, name))
+        order = self._order[resource.key]
+        del order[bisect_left(order, (namespace, name))]
         del self._by_uid[obj["metadata"]["uid"]]
         last = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(self.revision)}}
         self._record(Event(self.revision, "DELETED", resource, last, old))
@@ -377,41 +386,3 @@ def _grace(resource: Resource, obj: Obj, wanted: int | None) -> int:
     if not spec.get("nodeName") or (obj.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
         return 0
     return int(spec.get("terminationGracePeriodSeconds", 30) if wanted is None else wanted)
-
-
-def _check_metadata(obj: Obj, old: Obj | None) -> Iterable[errors.Cause]:
-    meta = obj["metadata"]
-    if old is not None and old["metadata"].get("deletionTimestamp"):
-        before = old["metadata"].get("finalizers") or []
-        added = [name for name in meta.get("finalizers") or [] if name not in before]
-        if added:
-            shown = ", ".join(f'"{name}"' for name in added)
-            rule = "no new finalizers can be added if the object is being deleted"
-            why = f"{rule}, found new finalizers []string{{{shown}}}"
-            yield errors.forbidden("metadata.finalizers", why)
-    for place in ("labels", "annotations"):
-        for key, value in (meta.get(place) or {}).items():
-            if not formats.is_label_key(key.lower() if place == "annotations" else key):
-                yield errors.invalid(f"metadata.{place}", key, "must be a label key: an optional domain and a name")
-            if place == "labels" and not formats.is_label_value(value):
-                yield errors.invalid("metadata.labels", value, "must be a label value")
-    for index, name in enumerate(meta.get("finalizers") or []):
-        if not formats.is_label_key(name):
-            yield errors.invalid("metadata.finalizers", name, "must be a name with a domain")
-        if "/" not in name and name not in ("orphan", "foregroundDeletion", "kubernetes"):
-            why = "name is neither a standard finalizer name nor is it fully qualified"
-            yield errors.invalid(f"metadata.finalizers[{index}]", name, why)
-    yield from _check_owners(meta.get("ownerReferences") or [])
-
-
-def _check_owners(owners: list[Obj]) -> Iterable[errors.Cause]:
-    for index, owner in enumerate(owners):
-        path = f"metadata.ownerReferences[{index}]"
-        for key in ("apiVersion", "kind", "name", "uid"):
-            if not owner.get(key):
-                yield errors.required(f"{path}.{key}", "must not be empty")
-        if (owner.get("apiVersion"), owner.get("kind")) == ("v1", "Event"):
-            yield errors.invalid(path, str(owner), "/v1, Kind=Event is disallowed from being an owner")
-    if sum(1 for owner in owners if owner.get("controller")) > 1:
-        why = "Only one reference can have Controller set to true."
-        yield errors.invalid("metadata.ownerReferences", "", why)
