@@ -641,12 +641,14 @@ async def test_the_inspector_shows_devices_claims_status_and_settings(
 
 
 @pytest.mark.contract("O1")
-async def test_liveness_goes_through_the_sockets(plugin: Plugin, host: PluginHost) -> None:
+async def test_liveness_goes_through_the_sockets(host: PluginHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugin_module, "SUPERVISE_PERIOD_S", 60.0)  # it would serve the socket again
+
     async def alive(channel: grpc.aio.Channel) -> int:
         stub = health_pb2_grpc.HealthStub(channel)
         return int((await stub.Check(health_pb2.HealthCheckRequest(service="liveness"), timeout=10)).status)
 
-    async with dialled(host.registry / "neuron.aws.com-pod-1-reg.sock") as channel:
+    async with host.running("pod-1") as plugin, dialled(host.settings("pod-1").registration_socket) as channel:
         assert await alive(channel) == health_pb2.HealthCheckResponse.SERVING
         await plugin._dra.stop(0)
         assert await alive(channel) == health_pb2.HealthCheckResponse.NOT_SERVING
