@@ -201,7 +201,9 @@ def _capacity(devices: Iterable[NeuronDevice]) -> dict[str, str]:
     if all(device.core_count for device in devices):
         capacity["neuronCores"] = str(sum(device.core_count for device in devices))
     if all(device.memory_bytes for device in devices):
-        capacity["memory"] = f"{sum(device.memory_bytes or 0 for device in devices) // GIB}Gi"
+        gib = sum(device.memory_bytes or 0 for device in devices) // GIB
+        # As the API server writes it: another spelling would look like a change that never arrives.
+        capacity["memory"] = f"{gib}Gi" if gib % 1024 else f"{gib // 1024}Ti"
     return capacity
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import importlib
 import logging
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final
 
@@ -143,11 +144,11 @@ class Plugin:
         """Serve until `stop()`. Raises SettingsError, SocketError, OSError if it cannot start or go on."""
         async with self.client:
             await self.transactions.open()
-            await self._dra.start()
-            self.settings.registration_socket.parent.mkdir(parents=True, exist_ok=True)
-            await self._reg.start()
-            self.turn.begin()
             try:
+                await self._dra.start()
+                self.settings.registration_socket.parent.mkdir(parents=True, exist_ok=True)
+                await self._reg.start()
+                self._take_turn(self.turn.begin)
                 await self._serve()
             finally:
                 await self._end()
@@ -155,7 +156,9 @@ class Plugin:
     async def _serve(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
-            loops = {
+            # Known before the first publish, so that nothing is published beside a device plugin for a moment.
+            await self._see_device_plugin()
+            loops: dict[str, Coroutine[Any, Any, Any]] = {
                 "watch slices": self.slices.run(),
                 "watch node": self.nodes.run(),
                 "watch UltraServer": self.ultraserver.run(),
@@ -171,6 +174,8 @@ class Plugin:
                 loops["serve health"] = self._tcp_health.run()
             if self.settings.metrics_bind_address:
                 loops["serve metrics"] = self.http.run(self.settings.metrics_bind_address)
+            # Half a second of imports that the first claim with configuration would wait for.
+            loops["load configuration"] = asyncio.to_thread(importlib.import_module, "neuron_dra.api.config")
             running = [tasks.create_task(loop, name=name) for name, loop in loops.items()]
             supervisor = tasks.create_task(self._supervise(), name="supervise sockets")
             if self.transactions.damaged is not None:
@@ -227,7 +232,7 @@ class Plugin:
     async def allocated(self) -> AsyncIterator[Claim]:
         """Yield every claim in the cluster that holds a device of this node; configuration is left out."""
         async for page in self.client.list(RESOURCE_CLAIMS):
-            for item in wire.decode_claim_list(page).items:
+            for item in wire.decode_claim_list(page).items or ():
                 held = tuple(d for d in wire.allocated_devices(item) if d.pool == self.settings.node_name)
                 if held and item.status.reserved_for:
                     meta = item.metadata
@@ -256,8 +261,15 @@ class Plugin:
     def _registration_changed(self) -> None:
         self.metrics.registered(self.registration.registered)
         if self.registration.registered:
-            self.turn.claim()
+            self._take_turn(self.turn.claim)
             self._wake()
+
+    def _take_turn(self, step: Callable[[], None]) -> None:
+        """Take a step of the turn; a disk that is full must not keep claims from being answered."""
+        try:
+            step()
+        except OSError as err:
+            log.warning("whose turn it is to publish cannot be settled", extra={"error": str(err)})
 
     def _damaged(self) -> None:
         self.metrics.checkpoint_damaged(True)
@@ -300,7 +312,7 @@ class Plugin:
                 async with asyncio.timeout(SUPERVISE_PERIOD_S):
                     await self._stop.wait()
                 return
-            self.turn.poll()
+            self._take_turn(self.turn.poll)
             if self.turn.changed.is_set():
                 self.turn.changed.clear()
                 self._wake()
@@ -314,13 +326,16 @@ class Plugin:
             await self._reg.restart()
 
     async def _look_for_device_plugin(self) -> None:
-        folder = Path(self.settings.kubelet_device_plugins_directory_path)
         while True:
-            found = await asyncio.to_thread(coexistence.live_socket, folder)
-            if found != self.publishing.device_plugin_socket:
-                self.publishing.device_plugin_socket = found
-                self._wake()
             await asyncio.sleep(COEXISTENCE_PERIOD_S)
+            await self._see_device_plugin()
+
+    async def _see_device_plugin(self) -> None:
+        folder = Path(self.settings.kubelet_device_plugins_directory_path)
+        found = await asyncio.to_thread(coexistence.live_socket, folder)
+        if found != self.publishing.device_plugin_socket:
+            self.publishing.device_plugin_socket = found
+            self._wake()
 
     async def _look_for_orphans(self) -> None:
         """Report prepared claims whose object is gone. They stay: a container may still run."""

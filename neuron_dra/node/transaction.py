@@ -86,8 +86,11 @@ class Store:
                 current = Checkpoint(self._boot_id, extra={**current.extra, INVENTORY: True})
                 self._write(current)
             self._sweep(current)
-            for claim in current.claims.values():
-                self._write_missing_spec(claim)
+            try:
+                for claim in current.claims.values():
+                    self._write_missing_spec(claim)
+            except OSError as err:  # `repair` tries again; what is prepared can be answered all the same
+                log.warning("CDI files could not be written", extra={"error": str(err)})
             return current
 
     def read(self) -> Checkpoint:

@@ -386,3 +386,11 @@ def test_an_answer_that_is_no_claim_is_told_and_may_be_tried_again(answer: bytes
     with pytest.raises(ClaimError, match="is not a ResourceClaim") as caught:
         wire.decode_claim(answer)
     assert caught.value.retryable
+
+
+def test_lists_that_the_api_server_calls_null_are_empty() -> None:
+    nothing = b'"allocation":{"devices":{"results":null,"config":null}},"reservedFor":null'
+    body = b'{"metadata":{"uid":"u"},"status":{' + nothing + b"}}"
+    found = wire.to_core(wire.decode_claim(body), ClaimRef("ml", "job", "u"))
+    assert (found.devices, found.configs, found.pod) == ((), (), "")
+    assert not wire.decode_claim_list(b'{"metadata":{"resourceVersion":"1"},"items":null}').items
