@@ -124,7 +124,8 @@ def decide(
         settings = config.effective(claim.configs, result.request)
         env = environment(settings, node)
         if reservation is not None and reservation.names(settings.ultraserver, claim.ref):
-            _check_size(settings.ultraserver, reservation)
+            if not result.admin_access:
+                _check_size(settings.ultraserver, reservation)
             env += reservations.environment(reservation)
             workload = reservation.workload
         prepared.append(

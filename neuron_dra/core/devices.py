@@ -81,18 +81,21 @@ ATTRIBUTES: tuple[Described, ...] = (
     Described("nodeId4", "int", "Trn2 UltraServers", "number of this node among four"),
     Described("linkVertical", "bool", "UltraServers", "links inside the rack are up"),
     Described("linkHorizontal", "bool", "UltraServers", "links between the racks are up"),
-    Described("workloadId", "string", "reserved UltraServer nodes", "name of the workload that holds the node"),
-    Described("workloadNamespace", "string", "reserved UltraServer nodes", "namespace of that workload"),
-    Described("workloadUid", "string", "reserved UltraServer nodes", "UID of that workload"),
-    Described("allocationId", "string", "reserved UltraServer nodes", "id of the reservation, new for each"),
+)
+
+TAGS: tuple[Described, ...] = (
+    Described("workloadId", "string", "on reserved nodes", "name of the workload that holds the node"),
+    Described("workloadNamespace", "string", "on reserved nodes", "namespace of that workload"),
+    Described("workloadUid", "string", "on reserved nodes", "UID of that workload"),
+    Described("allocationId", "string", "on reserved nodes", "id of the reservation, new for each"),
     Described(
         "workloadPhase",
         "string",
-        "reserved UltraServer nodes",
+        "on reserved nodes",
         "`Pending` until every node of the workload has answered, `Bound` while its pods may start, `Draining`",
     ),
 )
-
+"""What a reserved UltraServer node adds to its devices (core/ultraserver.py, Tag)."""
 
 CAPACITIES: tuple[tuple[str, str], ...] = (
     ("neuronCores", "physical NeuronCores, of all devices behind this one"),
