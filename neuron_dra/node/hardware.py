@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -26,8 +27,14 @@ class Hardware:
         self.node: Node = topology.build(self.facts, self._labels)
 
     def label(self, labels: Mapping[str, str]) -> None:
-        """Take the Node object's labels: network layers, capacity block, and the type where DMI is silent."""
+        """Take the Node object's labels: network layers, capacity block, and the type where DMI is silent.
+
+        A capacity block that was known stays known: a Node that registers anew gets its label some time later, and
+        for so long the node would seem to be in another UltraServer.
+        """
         fresh = NodeLabels.from_labels(labels)
+        if fresh.capacity_block_id is None:
+            fresh = dataclasses.replace(fresh, capacity_block_id=self._labels.capacity_block_id)
         if fresh != self._labels:
             self._labels = fresh
             self._take(self.facts)

@@ -192,15 +192,15 @@ class Store:
             return None
         return Spec(ClaimRef(*parts), cdi.device_names(document, uid))
 
-    def rebuild(self, claims: dict[str, PreparedClaim]) -> Checkpoint:
-        """Replace a damaged or missing checkpoint by `claims`, their CDI files in place. Raises OSError.
+    def rebuild(self, claims: dict[str, PreparedClaim], tag: Tag | None = None) -> Checkpoint:
+        """Replace a damaged or missing checkpoint by `claims`, their CDI files in place, and `tag`. Raises OSError.
 
         If another process has rebuilt it since, its checkpoint stands: claims may have been prepared after that.
         """
         with self._locked():
             with contextlib.suppress(CheckpointDamaged):
                 return self._read()
-            rebuilt = Checkpoint(self._boot_id, claims, extra={INVENTORY: True})
+            rebuilt = Checkpoint(self._boot_id, claims, extra={INVENTORY: True}).with_tag(tag)
             for claim in claims.values():
                 if not claim.adopted:
                     self._write_spec(claim)
@@ -327,7 +327,7 @@ class Transactions:
     async def rebuilt(self, claims: dict[str, PreparedClaim]) -> None:
         """Take `claims` as what is prepared, after a damaged checkpoint. Raises OSError."""
         async with self._order:
-            self._took(await asyncio.to_thread(self._store.rebuild, claims))
+            self._took(await asyncio.to_thread(self._store.rebuild, claims, self.tag))
             self.damaged = None
 
     async def adopt(self, claims: dict[str, PreparedClaim]) -> list[PreparedClaim]:

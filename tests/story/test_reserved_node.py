@@ -310,6 +310,37 @@ async def test_closing_a_node_does_not_wait_for_its_disk(api: FakeApi, host: Plu
         )
 
 
+async def test_a_checkpoint_that_is_damaged_costs_no_tag(
+    api: FakeApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("neuron_dra.node.plugin.REPAIR_PERIOD_S", 0.1)
+    reserve(api, SLOT)
+    async with host.running() as plugin:
+        await tagged(api, SLOT)
+        prepared = await plugin.transactions.prepare(ours(api))
+        reserve(api, OTHER)
+        await tagged(api, replace(SLOT, phase=Phase.DRAINING))
+        host.checkpoint.write_bytes(b"{")
+        aside = host.data / "checkpoint.json.damaged"
+        await eventually(lambda: aside.exists() and host.checkpoint.exists() and not plugin.transactions.damaged)
+        assert host.checkpointed == {prepared.ref.uid}
+        await always(lambda: tag(api) == Tag.of(replace(SLOT, phase=Phase.DRAINING)), 0.4, "the old tag")
+        assert checkpoints.decode(host.checkpoint.read_bytes()).tag == Tag.of(replace(SLOT, phase=Phase.DRAINING))
+
+
+async def test_of_two_plugins_on_a_node_the_newer_one_goes_on_with_the_tag(api: FakeApi, host: PluginHost) -> None:
+    reserve(api, replace(SLOT, phase=Phase.PENDING))
+    async with FakeKubelet(host.registry), host.running("old") as old:
+        await tagged(api, replace(SLOT, phase=Phase.PENDING))
+        async with host.running("new") as new:
+            await eventually(lambda: new.turn.holding and not old.turn.holding)
+            reserve(api, SLOT)
+            await tagged(api, SLOT)
+        await eventually(lambda: old.turn.holding, 20, "the old one's turn")
+        reserve(api)
+        await tagged(api, None)
+
+
 # Which object is watched, and whether there is one.
 
 
@@ -321,6 +352,16 @@ async def test_a_label_that_arrives_late_changes_the_object_that_is_watched(api:
         await tagged(api, OTHER)
         label(api, BLOCK)
         await tagged(api, SLOT)
+        assert plugin.ultraserver.name == object_name(BLOCK)
+
+
+async def test_a_label_that_is_gone_for_a_while_changes_nothing(api: FakeApi, host: PluginHost) -> None:
+    """As when a Node is deleted and registers anew."""
+    reserve(api, SLOT)
+    async with host.running() as plugin:
+        await tagged(api, SLOT)
+        label(api, None)
+        await always(lambda: tag(api) == Tag.of(SLOT), 0.6, "the tag")
         assert plugin.ultraserver.name == object_name(BLOCK)
 
 
