@@ -1,0 +1,266 @@
+"""NeuronUltraServer objects as both sides read them: their name, their allocations, and the tag a node makes of one.
+
+An *allocation* is one slot of a workload: 1, 2 or 4 nodes of one UltraServer. The controller writes allocations; a
+node's plugin reads those that name it, and answers by tagging its devices. Pure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, Final
+
+NAMESPACE: Final = "neuron-dra-driver"
+"""Where NeuronUltraServer objects live."""
+
+NAME_LENGTH: Final = 63
+TAG_BYTES: Final = 64  # an attribute's text may not be longer (kubernetes/api, resource/v1, DeviceAttribute)
+
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_READABLE, _HASHED = "us-", "ush-"  # two prefixes, so that no readable name can be some other id's hashed one
+
+
+def object_name(ultraserver_id: str) -> str:
+    """Return the name of the NeuronUltraServer object for a published `ultraserverId`: a DNS label, one for each id.
+
+    The id is in it as it is where it can be (`us-cr-0123456789abcdef0`); otherwise what is legible of it and a hash.
+    """
+    plain = _READABLE + ultraserver_id
+    if _LABEL.fullmatch(ultraserver_id) and len(plain) <= NAME_LENGTH:
+        return plain
+    digest = hashlib.sha256(ultraserver_id.encode(errors="surrogatepass")).hexdigest()[:16]
+    room = NAME_LENGTH - len(_HASHED) - len(digest) - 1
+    legible = re.sub(r"[^a-z0-9]+", "-", ultraserver_id.lower())[:room].strip("-")
+    return _HASHED + (f"{legible}-" if legible else "") + digest
+
+
+class Phase(Enum):
+    """How far an allocation is; only the pods of a Bound one may start."""
+
+    PENDING = "Pending"  # reserved: nodes close and tag their devices
+    BOUND = "Bound"  # every node has answered: the workload's pods may come
+    DRAINING = "Draining"  # being taken back: nothing new may come
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """One slot of a workload. `nodes` are in the order of their ranks; indices and ranks begin at 0.
+
+    `world_size` and `rank0_node` are of the workload over all its slots; None where the object does not say.
+    """
+
+    workload_namespace: str
+    workload_name: str
+    workload_uid: str
+    allocation_id: str  # new for every reservation
+    phase: Phase
+    nodes: tuple[str, ...]
+    node_count: int
+    ultraserver_index: int
+    world_size: int | None = None
+    rank0_node: str | None = None
+    allocated_at: str = ""  # RFC 3339, UTC
+
+    def rank(self, node_name: str) -> int:
+        """Return NEURON_GLOBAL_TOPOID of a node of this slot: its place among all nodes of the workload."""
+        return self.ultraserver_index * self.node_count + self.nodes.index(node_name)
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return the entry of `status.allocations`."""
+        return {
+            "workloadRef": f"{self.workload_namespace}/{self.workload_name}",
+            "workloadUid": self.workload_uid,
+            "allocationId": self.allocation_id,
+            "phase": self.phase.value,
+            "nodeCount": self.node_count,
+            "allocatedNodes": list(self.nodes),
+            "leaderNodeName": self.nodes[0],
+            "ultraserverIndex": self.ultraserver_index,
+            "allocatedAt": self.allocated_at,
+            **({} if self.world_size is None else {"worldSize": self.world_size}),
+            **({} if self.rank0_node is None else {"rank0Node": self.rank0_node}),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a NeuronUltraServer says, and a sentence for every entry that could not be read."""
+
+    allocations: tuple[Allocation, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+def decode_allocations(obj: Mapping[str, Any]) -> tuple[Allocation, ...]:
+    """Return the allocations of a NeuronUltraServer, without those that cannot be read. Never raises."""
+    return read_allocations(obj).allocations
+
+
+def read_allocations(obj: Mapping[str, Any]) -> Reading:
+    """Return the allocations of a NeuronUltraServer, and why others are left out. Never raises."""
+    status = obj.get("status")
+    entries = status.get("allocations") if isinstance(status, Mapping) else None
+    if entries is None:
+        return Reading()
+    if not _is_list(entries):
+        return Reading(problems=("status.allocations is not a list",))
+    found, problems = [], []
+    for index, entry in enumerate(entries):
+        try:
+            found.append(_allocation(entry))
+        except ValueError as err:
+            problems.append(f"status.allocations[{index}] is left out: {err}")
+    return Reading(tuple(found), tuple(problems))
+
+
+def _allocation(entry: Any) -> Allocation:
+    """Raises ValueError, which says what is wrong."""
+    if not isinstance(entry, Mapping):
+        raise ValueError("it is not an object")
+    namespace, slash, name = str(entry.get("workloadRef")).partition("/")
+    if not (slash and _LABEL.fullmatch(namespace) and name):
+        raise ValueError(f"workloadRef {entry.get('workloadRef')!r} is not namespace/name")
+    nodes = entry.get("allocatedNodes")
+    if not _is_list(nodes) or not nodes or not all(isinstance(node, str) and node for node in nodes):
+        raise ValueError("allocatedNodes is not a list of node names")
+    if len(set(nodes)) != len(nodes):
+        raise ValueError("allocatedNodes has a node twice")
+    try:
+        phase = Phase(entry.get("phase"))
+    except ValueError:
+        raise ValueError(f"phase {entry.get('phase')!r} is none of {', '.join(each.value for each in Phase)}") from None
+    count = _number(entry, "nodeCount", at_least=1, missing=len(nodes))
+    if count != len(nodes):
+        raise ValueError(f"nodeCount is {count}, and allocatedNodes has {len(nodes)}")
+    rank0 = entry.get("rank0Node")
+    return Allocation(
+        workload_namespace=_tag_text("workloadRef's namespace", namespace),
+        workload_name=_tag_text("workloadRef's name", name),
+        workload_uid=_tag_text("workloadUid", entry.get("workloadUid")),
+        allocation_id=_tag_text("allocationId", entry.get("allocationId")),
+        phase=phase,
+        nodes=tuple(nodes),
+        node_count=count,
+        ultraserver_index=_number(entry, "ultraserverIndex", at_least=0),
+        world_size=None if entry.get("worldSize") is None else _number(entry, "worldSize", at_least=1),
+        rank0_node=rank0 if isinstance(rank0, str) and rank0 else None,
+        allocated_at=str(entry.get("allocatedAt") or ""),
+    )
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
+def _number(entry: Mapping[str, Any], name: str, *, at_least: int, missing: int | None = None) -> int:
+    value = entry.get(name, missing)
+    if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
+        raise ValueError(f"{name} {value!r} is not a whole number of at least {at_least}")
+    return value
+
+
+def _tag_text(name: str, value: Any) -> str:
+    """Check what ends as an attribute of devices."""
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{name} is missing")
+    if not value.isprintable() or len(value.encode(errors="surrogatepass")) > TAG_BYTES:
+        raise ValueError(f"{name} {value[:80]!r} is not a printable text of at most {TAG_BYTES} bytes")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """What a reserved node's devices say about its allocation, as five attributes of each."""
+
+    workload_namespace: str
+    workload_name: str
+    workload_uid: str
+    allocation_id: str
+    phase: Phase
+
+    @classmethod
+    def of(cls, allocation: Allocation) -> Tag:
+        """Return the tag for an allocation."""
+        return cls(
+            allocation.workload_namespace,
+            allocation.workload_name,
+            allocation.workload_uid,
+            allocation.allocation_id,
+            allocation.phase,
+        )
+
+    @classmethod
+    def from_texts(cls, texts: Mapping[str, Any]) -> Tag | None:
+        """Return the tag in what `texts()` gave, or None if that is not one."""
+        try:
+            namespace, name, uid, allocation_id = (_tag_text(name, texts.get(name)) for name in TAG_ATTRIBUTES[:4])
+            return cls(namespace, name, uid, allocation_id, Phase(texts.get(_PHASE)))
+        except ValueError:
+            return None
+
+    def texts(self) -> dict[str, str]:
+        """Return the attributes' names and values."""
+        values = (self.workload_namespace, self.workload_name, self.workload_uid, self.allocation_id, self.phase.value)
+        return dict(zip(TAG_ATTRIBUTES, values, strict=True))
+
+    @property
+    def workload(self) -> str:
+        """The workload as namespace/name."""
+        return f"{self.workload_namespace}/{self.workload_name}"
+
+
+_PHASE: Final = "workloadPhase"
+TAG_ATTRIBUTES: Final = ("workloadNamespace", "workloadId", "workloadUid", "allocationId", _PHASE)
+"""The attributes that tag a device; `workloadId` is the workload's name."""
+
+
+def slot_of(reading: Reading, node_name: str, current: Tag | None) -> Allocation | None:
+    """Return the allocation that holds the node; of several, the one that it is tagged with, or else the first."""
+    mine = [allocation for allocation in reading.allocations if node_name in allocation.nodes]
+    same = [a for a in mine if current is not None and a.allocation_id == current.allocation_id]
+    return next(iter(same or mine), None)
+
+
+def next_tag(current: Tag | None, reading: Reading, node_name: str, *, occupied: bool) -> Tag | None:
+    """Return the tag that the node's devices carry from now on.
+
+    Only allocation ids are compared. Closing is always allowed: an untagged node takes a tag at once, and a tag that
+    is to make room is Draining. Another reservation's tag takes its place when no claim is left (`occupied`). An
+    entry that cannot be read ends nothing.
+    """
+    slot = slot_of(reading, node_name, current)
+    if current is None:
+        return None if slot is None else Tag.of(slot)
+    if slot is not None and slot.allocation_id == current.allocation_id:
+        return Tag.of(slot)
+    if reading.problems:
+        return current
+    if slot is None:
+        return None
+    return replace(current, phase=Phase.DRAINING) if occupied else Tag.of(slot)
+
+
+def waits_for_claims(current: Tag | None, reading: Reading, node_name: str) -> bool:
+    """Tell whether the next tag depends on the node's claims."""
+    return next_tag(current, reading, node_name, occupied=True) != next_tag(current, reading, node_name, occupied=False)
+
+
+def tagged(device: Mapping[str, Any], tag: Tag | None) -> dict[str, Any]:
+    """Return a device, as the API has it, with `tag` in place of whatever tag it had."""
+    attributes = {k: v for k, v in (device.get("attributes") or {}).items() if k not in TAG_ATTRIBUTES}
+    if tag is not None:
+        attributes |= {name: {"string": text} for name, text in tag.texts().items()}
+    rest = {name: value for name, value in device.items() if name != "attributes"}
+    return {**rest, "attributes": dict(sorted(attributes.items()))} if attributes else rest
+
+
+def tag_on(devices: Sequence[Mapping[str, Any]]) -> Tag | None:
+    """Return the tag that devices carry, as the API has them: the first that is whole."""
+    for device in devices:
+        found = {name: value.get("string") for name, value in (device.get("attributes") or {}).items()}
+        tag = Tag.from_texts(found)
+        if tag is not None:
+            return tag
+    return None

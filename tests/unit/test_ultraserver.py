@@ -1,0 +1,196 @@
+"""NeuronUltraServer objects: names, allocations as written by anybody, and the tag a node makes of them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from neuron_dra.core.ultraserver import (
+    TAG_ATTRIBUTES,
+    Allocation,
+    Phase,
+    Reading,
+    Tag,
+    decode_allocations,
+    next_tag,
+    object_name,
+    read_allocations,
+    slot_of,
+    tag_on,
+    tagged,
+    waits_for_claims,
+)
+
+NODES = ("node-a", "node-b", "node-c", "node-d")
+SLOT = Allocation("ml", "llm", "uid-llm", "a-1", Phase.BOUND, NODES, 4, 1, 8, "node-x", "2026-01-02T03:04:05Z")
+OTHER = replace(SLOT, workload_name="other", workload_uid="uid-other", allocation_id="b-1", phase=Phase.PENDING)
+TAG = Tag.of(SLOT)
+
+
+def ultraserver(*entries: Any) -> dict[str, Any]:
+    return {"metadata": {"name": "us-id-0"}, "status": {"allocations": list(entries)}}
+
+
+# Names.
+
+
+@pytest.mark.parametrize(
+    ("ultraserver_id", "name"),
+    [
+        ("cr-0123456789abcdef0", "us-cr-0123456789abcdef0"),
+        ("0a1b2c3d4e5f6071", "us-0a1b2c3d4e5f6071"),
+        ("Block/7", "ush-block-7-b3148b92e56b17a1"),
+    ],
+)
+def test_the_objects_name_shows_the_id(ultraserver_id: str, name: str) -> None:
+    assert object_name(ultraserver_id) == name
+
+
+@given(st.text(max_size=80) | st.from_regex(r"(us|ush)?-?[-a-z0-9]{0,80}", fullmatch=True))
+def test_every_id_has_a_name_that_kubernetes_accepts(ultraserver_id: str) -> None:
+    name = object_name(ultraserver_id)
+    assert len(name) <= 63
+    assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", name)
+    assert name == object_name(ultraserver_id)
+
+
+@given(st.lists(st.text("aA-._ 0é", max_size=70), min_size=2, max_size=2, unique=True))
+def test_two_ids_never_share_a_name(ids: list[str]) -> None:
+    assert object_name(ids[0]) != object_name(ids[1])
+
+
+# Allocations.
+
+
+def test_an_allocation_is_read_as_it_was_written() -> None:
+    assert decode_allocations(ultraserver(SLOT.to_wire(), OTHER.to_wire())) == (SLOT, OTHER)
+    assert SLOT.to_wire()["workloadRef"] == "ml/llm"
+    assert SLOT.to_wire()["leaderNodeName"] == "node-a"
+
+
+def test_what_the_object_does_not_say_about_the_whole_workload_is_none() -> None:
+    entry = {k: v for k, v in SLOT.to_wire().items() if k not in ("worldSize", "rank0Node", "allocatedAt", "nodeCount")}
+    assert decode_allocations(ultraserver(entry)) == (replace(SLOT, world_size=None, rank0_node=None, allocated_at=""),)
+
+
+def test_ranks_count_over_all_slots_in_the_order_of_the_nodes() -> None:
+    assert [replace(SLOT, ultraserver_index=2).rank(node) for node in NODES] == [8, 9, 10, 11]
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"workloadRef": "llm"}, "workloadRef 'llm' is not namespace/name"),
+        ({"workloadRef": None}, "workloadRef None is not namespace/name"),
+        ({"workloadUid": None}, "workloadUid is missing"),
+        ({"allocationId": ""}, "allocationId is missing"),
+        ({"allocationId": "a" * 65}, "not a printable text of at most 64 bytes"),
+        ({"workloadUid": "a\nb"}, "not a printable text"),
+        ({"phase": "bound"}, "phase 'bound' is none of Pending, Bound, Draining"),
+        ({"phase": ["Bound"]}, "is none of Pending, Bound, Draining"),
+        ({"allocatedNodes": "node-a"}, "allocatedNodes is not a list of node names"),
+        ({"allocatedNodes": []}, "allocatedNodes is not a list of node names"),
+        ({"allocatedNodes": ["node-a", 1]}, "allocatedNodes is not a list of node names"),
+        ({"allocatedNodes": ["node-a"] * 4}, "allocatedNodes has a node twice"),
+        ({"nodeCount": 2}, "nodeCount is 2, and allocatedNodes has 4"),
+        ({"nodeCount": True}, "nodeCount True is not a whole number"),
+        ({"ultraserverIndex": -1}, "ultraserverIndex -1 is not a whole number of at least 0"),
+        ({"ultraserverIndex": None}, "ultraserverIndex None"),
+        ({"worldSize": "8"}, "worldSize '8' is not a whole number"),
+    ],
+)
+def test_an_entry_that_cannot_be_believed_is_left_out_with_a_reason(change: dict[str, Any], why: str) -> None:
+    reading = read_allocations(ultraserver({**SLOT.to_wire(), **change}, OTHER.to_wire()))
+    assert reading.allocations == (OTHER,)
+    (problem,) = reading.problems
+    assert problem.startswith("status.allocations[0] is left out: ")
+    assert why in problem
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.sampled_from(sorted(SLOT.to_wire())), ANYTHING) | ANYTHING)
+def test_no_garbage_raises(garbage: Any) -> None:
+    merged = {**SLOT.to_wire(), **garbage} if isinstance(garbage, dict) else garbage
+    for obj in ({"status": garbage}, ultraserver(garbage), ultraserver(merged), {"status": {"allocations": garbage}}):
+        assert len(read_allocations(obj).allocations) <= 1
+
+
+@pytest.mark.parametrize("obj", [{}, {"status": None}, {"status": {}}, {"status": {"allocations": None}}])
+def test_an_object_without_allocations_has_none_and_no_problem(obj: dict[str, Any]) -> None:
+    assert read_allocations(obj) == Reading()
+
+
+# Tags.
+
+
+def test_a_free_node_takes_the_tag_of_its_reservation_at_once() -> None:
+    assert next_tag(None, Reading((OTHER,)), "node-a", occupied=True) == Tag.of(OTHER)
+    assert next_tag(None, Reading((SLOT,)), "node-z", occupied=False) is None
+
+
+@pytest.mark.parametrize("before", Phase)
+@pytest.mark.parametrize("after", Phase)
+def test_the_phase_of_the_same_reservation_is_followed(before: Phase, after: Phase) -> None:
+    current = Tag.of(replace(SLOT, phase=before))
+    wanted = replace(SLOT, phase=after)
+    assert next_tag(current, Reading((wanted,)), "node-a", occupied=True) == Tag.of(wanted)
+
+
+def test_a_tag_ends_with_its_allocation_id_and_with_nothing_else() -> None:
+    again = replace(SLOT, allocation_id="a-2", phase=Phase.PENDING)
+    assert next_tag(TAG, Reading(), "node-a", occupied=True) is None
+    assert next_tag(TAG, Reading((again,)), "node-a", occupied=False) == Tag.of(again)
+
+
+def test_another_reservation_waits_for_the_claims_while_the_old_tag_is_closed() -> None:
+    reading = Reading((OTHER,))
+    assert next_tag(TAG, reading, "node-a", occupied=True) == replace(TAG, phase=Phase.DRAINING)
+    assert next_tag(TAG, reading, "node-a", occupied=False) == Tag.of(OTHER)
+    assert waits_for_claims(TAG, reading, "node-a")
+    assert not waits_for_claims(None, reading, "node-a")
+    assert not waits_for_claims(TAG, Reading((SLOT,)), "node-a")
+
+
+def test_an_entry_that_cannot_be_read_ends_no_tag() -> None:
+    assert next_tag(TAG, Reading((), ("nonsense",)), "node-a", occupied=False) == TAG
+    assert next_tag(TAG, Reading((OTHER,), ("nonsense",)), "node-a", occupied=False) == TAG
+
+
+def test_of_two_reservations_of_a_node_the_one_it_is_tagged_with_counts() -> None:
+    reading = Reading((OTHER, replace(SLOT, phase=Phase.DRAINING)))
+    assert slot_of(reading, "node-a", TAG) == replace(SLOT, phase=Phase.DRAINING)
+    assert slot_of(reading, "node-a", None) == OTHER
+    assert slot_of(reading, "node-z", TAG) is None
+
+
+def test_a_tag_survives_its_attributes() -> None:
+    device = tagged({"name": "neuron-node-0", "attributes": {"deviceId": {"int": 0}}}, TAG)
+    assert device["attributes"] == {
+        "allocationId": {"string": "a-1"},
+        "deviceId": {"int": 0},
+        "workloadId": {"string": "llm"},
+        "workloadNamespace": {"string": "ml"},
+        "workloadPhase": {"string": "Bound"},
+        "workloadUid": {"string": "uid-llm"},
+    }
+    assert tag_on([{"name": "other"}, device]) == TAG
+    assert tagged(device, None) == {"name": "neuron-node-0", "attributes": {"deviceId": {"int": 0}}}
+    assert tagged({"name": "bare"}, None) == {"name": "bare"}
+
+
+@pytest.mark.parametrize("name", TAG_ATTRIBUTES)
+def test_a_tag_that_is_not_whole_is_none(name: str) -> None:
+    device = tagged({"name": "neuron-node-0"}, TAG)
+    del device["attributes"][name]
+    assert tag_on([device]) is None
