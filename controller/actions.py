@@ -108,8 +108,19 @@ class WriteWorkloadStatus(Action):
 
 
 @dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of a workload in this plan."""
+
+    state: str
+    reason: str
+    message: str
+    degraded: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
-    """Writes in the order to make them, and when to plan again though nothing changes."""
+    """Writes in their order, what becomes of each workload (by UID), and when to plan again at the latest."""
 
     actions: tuple[Action, ...] = ()
+    verdicts: Mapping[str, Verdict] = field(default_factory=dict)
     recheck: datetime.datetime | None = None

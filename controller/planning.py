@@ -24,12 +24,13 @@ from controller.actions import (
     Plan,
     SetFinalizers,
     UpdateTopology,
+    Verdict,
     WriteUltraServerStatus,
     WriteWorkloadStatus,
 )
 from controller.discovery import Group, discover, labels
 from controller.holdings import Holdings
-from controller.model import FINALIZER, NODE_NAMES_SHOWN, Reservation, Snapshot, Workload, shortened
+from controller.model import FINALIZER, NODE_NAMES_SHOWN, Reservation, Snapshot, UltraServer, Workload, shortened
 from neuron_dra.core.ultraserver import Phase
 
 
@@ -43,16 +44,6 @@ class Limits:
 
 DEFAULT_LIMITS = Limits()
 QUIET = datetime.timedelta(seconds=5)  # nodes answer in well under a second; those that have not by then are named
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What becomes of a workload in this plan."""
-
-    state: str
-    reason: str
-    message: str
-    degraded: tuple[str, str] | None = None
 
 
 @dataclass(slots=True)
@@ -77,9 +68,11 @@ def plan(snapshot: Snapshot, now: datetime.datetime, limits: Limits = DEFAULT_LI
     groups = discover(snapshot)
     holdings = Holdings(snapshot)
     state = _Planning(snapshot, now, limits, groups, holdings)
+    verdicts: dict[str, Verdict] = {}
     for workload in sorted(snapshot.workloads, key=lambda each: _turn(each, holdings)):
         verdict = _release(state, workload) if workload.deleting else _serve(state, workload)
         if verdict is not None:
+            verdicts[workload.uid] = verdict
             _write_status(state, workload, verdict)
     present = {workload.uid for workload in snapshot.workloads}
     for uid in sorted(holdings.workload_uids() - present):
@@ -94,6 +87,7 @@ def plan(snapshot: Snapshot, now: datetime.datetime, limits: Limits = DEFAULT_LI
             *state.statuses,
             *state.last,
         ),
+        verdicts=verdicts,
         recheck=min((moment for moment in state.recheck if moment > now), default=None),
     )
 
@@ -115,9 +109,14 @@ def _topologies(state: _Planning) -> list[Action]:
             actions.append(CreateUltraServer(render.ultraserver(group)))
         elif not group.topology and not have.reservations:
             actions.append(DeleteUltraServer(have.name, have.uid, have.version))
-        elif (have.spec.get("topology") or []) != (wanted := render.topology(group)):
+        elif (have.spec.get("topology") or []) != (wanted := render.topology(group)) and not _moves(state, have):
             actions.append(UpdateTopology(have.name, have.version, tuple(wanted)))
     return actions
+
+
+def _moves(state: _Planning, stored: UltraServer) -> bool:
+    """Reservations change here. One object is written once in a plan, and these are written first."""
+    return {*state.holdings.at(stored.name)} != {*stored.reservations}
 
 
 def _labels(state: _Planning) -> list[Action]:
@@ -137,7 +136,7 @@ def _labels(state: _Planning) -> list[Action]:
 
 
 def _reservations(state: _Planning) -> list[Action]:
-    """Write the status of every NeuronUltraServer that differs; one whose topology is written now follows next time."""
+    """Write the status of every NeuronUltraServer that differs, but for those whose topology is written now."""
     groups = {group.name: group for group in state.groups}
     actions: list[Action] = []
     for stored in sorted(state.snapshot.ultraservers, key=lambda each: each.name):
@@ -145,8 +144,8 @@ def _reservations(state: _Planning) -> list[Action]:
         held = state.holdings.at(stored.name)
         if not group.topology and not held and not stored.reservations:
             continue
-        if (stored.spec.get("topology") or []) != render.topology(group):
-            continue  # the same object would be written twice, and the second write would be refused
+        if (stored.spec.get("topology") or []) != render.topology(group) and not _moves(state, stored):
+            continue
         status = render.ultraserver_status(group, stored, held, state.holdings.in_use, state.now)
         if status != dict(stored.status):
             changed = {r.allocation.workload_uid for r in {*held} ^ {*stored.reservations}}
@@ -176,8 +175,6 @@ def _serve(state: _Planning, workload: Workload) -> Verdict:
         state.before.append(
             SetFinalizers(workload.namespace, workload.name, workload.version, names, owners=frozenset({workload.uid}))
         )
-        # The write changes the resourceVersion: reserving and the status follow when it is seen.
-        return Verdict("Pending", "Accepted", "the workload was seen")
     setbacks = _clean(state, workload)
     shortage = _reserve(state, workload)
     return _advance(state, workload, template is not None and not template.deleting, shortage, setbacks)
@@ -185,18 +182,19 @@ def _serve(state: _Planning, workload: Workload) -> Verdict:
 
 def _clean(state: _Planning, workload: Workload) -> list[str]:
     """Give back what the workload holds in vain, and return why."""
-    holdings, said, seen = state.holdings, [], set()
-    mine = holdings.of(workload.uid)
+    holdings, said, kept = state.holdings, [], set()
     nodes = {node.name: node for node in state.snapshot.nodes}
-    for one in mine:
+    # Of two for one index, which a write that failed leaves behind, the one whose pods may run stays.
+    for one in sorted(holdings.of(workload.uid), key=lambda each: each.allocation.phase is not Phase.BOUND):
         allocation = one.allocation
         if allocation.phase is Phase.DRAINING:
             continue
-        surplus = allocation.ultraserver_index >= workload.count or allocation.ultraserver_index in seen
-        seen.add(allocation.ultraserver_index)
+        surplus = allocation.ultraserver_index >= workload.count or allocation.ultraserver_index in kept
         if allocation.phase is Phase.BOUND:
             if surplus:
                 holdings.change(one, phase=Phase.DRAINING)
+            else:
+                kept.add(allocation.ultraserver_index)
             continue
         foreign = [use for use in holdings.uses(allocation.nodes) if use.workload_uid != workload.uid]
         gone = [name for name in allocation.nodes if name not in nodes]
@@ -210,7 +208,9 @@ def _clean(state: _Planning, workload: Workload) -> list[str]:
         if late and state.now >= deadline:
             holdings.change(one, phase=Phase.DRAINING)  # kept closed until its plugin answers, so not chosen again
             said.append(f"no tag within {state.limits.tag_timeout.total_seconds():g} s from {shortened(late)}")
-        elif late:
+            continue
+        kept.add(allocation.ultraserver_index)
+        if late:
             state.recheck.append(deadline)
     _give_back(state, workload.uid, [r for r in holdings.of(workload.uid) if r.allocation.phase is Phase.DRAINING])
     return said
