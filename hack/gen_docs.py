@@ -25,6 +25,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def attributes() -> str:
     """Return docs/attributes.md."""
     rows = [(f"`{each.name}`", each.kind, each.when, each.text) for each in devices.ATTRIBUTES]
+    tags = [(f"`{each.name}`", each.kind, each.text) for each in devices.TAGS]
     capacities = [(f"`{name}`", text) for name, text in devices.CAPACITIES]
     types = [
         (
@@ -74,6 +75,10 @@ Nodes of UltraServer types publish the one device `{names.NODE_DEVICE}` (`resour
 nodes, in ascending order with `_` between them: `1_2_4` is a complete UltraServer, `1` a node that works alone. While
 the kernel driver is still finding out who its neighbours are, these attributes are absent, and nothing matches them.
 
+A node that an UltraServer operator has reserved for a workload says so in five more attributes of each of its devices,
+see [UltraServers](ultraservers.md):
+
+{table(["attribute", "type", "says"], tags)}
 ## Instance types
 
 {table(["type", "devices", "cores", "memory", "logical core size", "links", "EFA groups", "publishes"], types)}

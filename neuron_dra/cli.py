@@ -97,15 +97,16 @@ def _run_plugin(parsed: argparse.Namespace) -> int:
 
     try:
         asyncio.run(serve())
-    except* NeuronDraError as group:
+    except* (NeuronDraError, OSError) as group:
         err = _first(group)
         log.error("neuron-dra plugin ends", extra={"error": str(err)})
-        raise err from None
+        log.debug("where it failed", exc_info=err)
+        raise err if isinstance(err, NeuronDraError) else NeuronDraError(str(err)) from None
     log.info("neuron-dra plugin ended")
     return 0
 
 
-def _first(group: BaseExceptionGroup[NeuronDraError]) -> NeuronDraError:
+def _first(group: BaseExceptionGroup[NeuronDraError | OSError]) -> NeuronDraError | OSError:
     found = group.exceptions[0]
     return _first(found) if isinstance(found, BaseExceptionGroup) else found
 

@@ -70,7 +70,7 @@ class ListMetadata(msgspec.Struct, rename="camel"):
 
 class ResourceClaimList(msgspec.Struct):
     metadata: ListMetadata = msgspec.field(default_factory=ListMetadata)
-    items: list[ResourceClaim] = msgspec.field(default_factory=list)
+    items: list[ResourceClaim] | None = None
 
 
 _claim_decoder = msgspec.json.Decoder(ResourceClaim)

@@ -110,8 +110,8 @@ def device_names(document: object, claim_uid: str) -> tuple[str, ...]:
 
 
 def encode(document: Mapping[str, Any]) -> bytes:
-    """Return the bytes of a spec; equal specs give equal bytes."""
-    return json.dumps(document, indent=2, sort_keys=False).encode() + b"\n"
+    """Return the bytes of a spec; equal specs give equal bytes, whatever order their fields were read in."""
+    return json.dumps(document, indent=2, sort_keys=True).encode() + b"\n"
 
 
 def annotated_ref(document: object) -> tuple[str, str, str] | None:

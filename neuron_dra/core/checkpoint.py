@@ -13,9 +13,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from neuron_dra.core.claims import ClaimRef, PreparedClaim, PreparedDevice
+from neuron_dra.core.ultraserver import Tag
 from neuron_dra.errors import CheckpointDamaged
 
 VERSION = "v1"
+_TAG = "workloadTag"  # in `extra`, where a release that knows nothing of tags keeps it
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,17 @@ class Checkpoint:
         """Return a checkpoint without these claims."""
         gone = set(uids)
         return replace(self, claims={uid: claim for uid, claim in self.claims.items() if uid not in gone})
+
+    def with_tag(self, tag: Tag | None) -> Checkpoint:
+        """Return a checkpoint with this tag, or without any."""
+        extra = {name: value for name, value in self.extra.items() if name != _TAG}
+        return replace(self, extra=extra if tag is None else {**extra, _TAG: tag.texts()})
+
+    @property
+    def tag(self) -> Tag | None:
+        """The workload tag that the node's devices carry."""
+        texts = self.extra.get(_TAG)
+        return Tag.from_texts(texts) if isinstance(texts, dict) else None
 
     @property
     def held_device_ids(self) -> Mapping[int, PreparedClaim]:
@@ -89,7 +102,7 @@ def _checksum(body: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-_CLAIM_FIELDS = ("namespace", "name", "preparedAt", "pod", "adopted", "devices")
+_CLAIM_FIELDS = ("namespace", "name", "preparedAt", "pod", "adopted", "workload", "devices")
 _DEVICE_FIELDS = ("request", "pool", "device", "deviceIds", "cdiIds", "edits", "adminAccess", "shareId")
 
 
@@ -101,6 +114,7 @@ def _claim_to_wire(claim: PreparedClaim) -> dict[str, Any]:
         "preparedAt": claim.prepared_at,
         **({"pod": claim.pod} if claim.pod else {}),
         **({"adopted": True} if claim.adopted else {}),
+        **({"workload": claim.workload} if claim.workload else {}),
         "devices": [_device_to_wire(device) for device in claim.devices],
     }
 
@@ -126,6 +140,7 @@ def _claim_from_wire(uid: str, wire: Any) -> PreparedClaim:
         prepared_at=_text(wire, "preparedAt"),
         pod=str(wire.get("pod", "")),
         adopted=wire.get("adopted") is True,
+        workload=str(wire.get("workload", "")),
         extra={name: value for name, value in wire.items() if name not in _CLAIM_FIELDS} or None,
     )
 

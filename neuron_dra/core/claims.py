@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from neuron_dra.core import cdi, config, names
+from neuron_dra.core import reservation as reservations
 from neuron_dra.core.catalogue import Platform
 from neuron_dra.core.facts import Unread
+from neuron_dra.core.reservation import Reservation
 from neuron_dra.core.topology import NeuronDevice, Node
 from neuron_dra.errors import ClaimError
 
@@ -87,16 +89,8 @@ class PreparedClaim:
     prepared_at: str = ""  # RFC 3339, UTC
     pod: str = ""
     adopted: bool = False
+    workload: str = ""  # the NeuronUltraServerWorkload, in the claim's namespace, that the node is bound to for it
     extra: Mapping[str, Any] | None = None  # fields of a newer release, kept for it
-
-
-@dataclass(frozen=True, slots=True)
-class Reservation:
-    """The workload that holds this node, once one does."""
-
-    namespace: str
-    workload: str
-    workload_uid: str
 
 
 def decide(
@@ -115,8 +109,11 @@ def decide(
     """
     if not claim.devices:
         raise ClaimError(f"claim {claim.ref} has no device of {names.DRIVER} in its allocation")
+    why = reservations.why_refused(claim, reservation, node_name)
+    if why:
+        raise ClaimError(why, retryable=True)
     others = [other for other in held if other.ref.uid != claim.ref.uid]
-    prepared = []
+    prepared, workload = [], ""
     for result in claim.devices:
         if result.pool != node_name:
             raise ClaimError(
@@ -125,7 +122,12 @@ def decide(
         physical = _physical(claim.ref, result.device, node)
         _refuse_overlap(claim.ref, result, physical, others)
         settings = config.effective(claim.configs, result.request)
-        env = environment(settings, node, reservation, claim.ref)
+        env = environment(settings, node)
+        if reservation is not None and reservation.names(settings.ultraserver, claim.ref):
+            if not result.admin_access:
+                _check_size(settings.ultraserver, reservation)
+            env += reservations.environment(reservation)
+            workload = reservation.workload
         prepared.append(
             PreparedDevice(
                 request=result.base_request,
@@ -138,7 +140,7 @@ def decide(
                 share_id=result.share_id,
             )
         )
-    return PreparedClaim(claim.ref, tuple(prepared), prepared_at, claim.pod)
+    return PreparedClaim(claim.ref, tuple(prepared), prepared_at, claim.pod, workload=workload)
 
 
 def _physical(ref: ClaimRef, device_name: str, node: Node) -> tuple[NeuronDevice, ...]:
@@ -183,9 +185,7 @@ def _refuse_overlap(
                 )
 
 
-def environment(
-    settings: config.Settings, node: Node, reservation: Reservation | None, ref: ClaimRef
-) -> tuple[str, ...]:
+def environment(settings: config.Settings, node: Node) -> tuple[str, ...]:
     """Return NAME=value for a container that gets a device of `node` with `settings`.
 
     Sources: Neuron SDK, logical-neuroncore-config and the UltraServer init script (design.md 2, neuron.md 3).
@@ -196,27 +196,20 @@ def environment(
         _check_lnc(value, node)
         env += [f"NEURON_LOGICAL_NC_CONFIG={value}", f"NEURON_RT_VIRTUAL_CORE_SIZE={value}"]
     if settings.ultraserver is not None:
-        _check_workload(settings.ultraserver, reservation, ref)
         env += ultraserver_environment(settings.ultraserver.nodes, node)
     elif node.spec is not None and node.spec.platform in (Platform.PDS, Platform.MAX):
         env.append(f"NEURON_RT_ULTRASERVER_MODE={names.RUNTIME_MODE_SINGLE}")
     return tuple(env)
 
 
-def _check_workload(wanted: config.UltraServerSettings, reservation: Reservation | None, ref: ClaimRef) -> None:
-    if (wanted.workload_id, wanted.workload_uid) == (None, None) or (
-        reservation is not None
-        and (reservation.workload, reservation.namespace) == (wanted.workload_id, ref.namespace)
-        and wanted.workload_uid in (None, reservation.workload_uid)
-    ):
-        return
-    raise ClaimError(
-        f"claim {ref}: error applying config: workloadId {wanted.workload_id!r} (workloadUid "
-        f"{wanted.workload_uid!r}) names a NeuronUltraServerWorkload of "
-        f"namespace {ref.namespace}, but this node is not reserved for it; use the ResourceClaimTemplate that the "
-        "UltraServer operator made for that workload",
-        retryable=True,
-    )
+def _check_size(wanted: config.UltraServerSettings | None, reservation: Reservation) -> None:
+    """The runtime's group and the ranks must be of the same size."""
+    if wanted is not None and reservation.place is not None and wanted.nodes != reservation.place.node_count:
+        raise ClaimError(
+            f"error applying config: ultraserverMode {wanted.nodes} differs from the topologySize "
+            f"{reservation.place.node_count} of workload {reservation.namespace}/{reservation.workload}; use the "
+            "ResourceClaimTemplate that the UltraServer operator made for it, unchanged"
+        )
 
 
 def _check_lnc(value: int, node: Node) -> None:

@@ -83,6 +83,19 @@ ATTRIBUTES: tuple[Described, ...] = (
     Described("linkHorizontal", "bool", "UltraServers", "links between the racks are up"),
 )
 
+TAGS: tuple[Described, ...] = (
+    Described("workloadId", "string", "on reserved nodes", "name of the workload that holds the node"),
+    Described("workloadNamespace", "string", "on reserved nodes", "namespace of that workload"),
+    Described("workloadUid", "string", "on reserved nodes", "UID of that workload"),
+    Described("allocationId", "string", "on reserved nodes", "id of the reservation, new for each"),
+    Described(
+        "workloadPhase",
+        "string",
+        "on reserved nodes",
+        "`Pending` until every node of the workload has answered, `Bound` while its pods may start, `Draining`",
+    ),
+)
+"""What a reserved UltraServer node adds to its devices (core/ultraserver.py, Tag)."""
 
 CAPACITIES: tuple[tuple[str, str], ...] = (
     ("neuronCores", "physical NeuronCores, of all devices behind this one"),
@@ -150,6 +163,16 @@ def _coordinates(node: Node, device: NeuronDevice) -> dict[str, Attribute | None
     }
 
 
+def ultraserver_id(node: Node) -> str | None:
+    """Return `ultraserverId`: the capacity block's id, or else the hardware's; None if neither is known (yet)."""
+    if node.spec is None or not node.spec.whole_node:
+        return None
+    facts = node.ultraserver
+    hardware_id = facts.server_id_4 if isinstance(facts.reservation_id, Unread) else facts.reservation_id
+    found = node.labels.capacity_block_id or hardware_id
+    return None if isinstance(found, Unread) else found or None
+
+
 NODES_OF_MODE = {1: 4, 2: 2, 3: 2, 4: 1}
 
 
@@ -158,13 +181,11 @@ def _ultraserver(node: Node) -> dict[str, Attribute | None]:
     spec, facts = node.spec, node.ultraserver
     if spec is None or not spec.whole_node:
         return {}
-    block = node.labels.capacity_block_id
-    hardware_id = facts.server_id_4 if isinstance(facts.reservation_id, Unread) else facts.reservation_id
     modes = () if isinstance(facts.modes, Unread) else facts.modes
     sizes = sorted({NODES_OF_MODE[mode] for mode in modes})
     return {
-        "capacityBlockId": _string(block),
-        "ultraserverId": _string(block or hardware_id),
+        "capacityBlockId": _string(node.labels.capacity_block_id),
+        "ultraserverId": _string(ultraserver_id(node)),
         "ultraserverNodeId": _int(facts.node_id_4 if isinstance(facts.node_id, Unread) else facts.node_id),
         "ultraserverModes": _string("_".join(map(str, sizes))),
         "serverId2": _string(facts.server_id_2),
@@ -183,7 +204,9 @@ def _capacity(devices: Iterable[NeuronDevice]) -> dict[str, str]:
     if all(device.core_count for device in devices):
         capacity["neuronCores"] = str(sum(device.core_count for device in devices))
     if all(device.memory_bytes for device in devices):
-        capacity["memory"] = f"{sum(device.memory_bytes or 0 for device in devices) // GIB}Gi"
+        gib = sum(device.memory_bytes or 0 for device in devices) // GIB
+        # As the API server writes it: another spelling would look like a change that never arrives.
+        capacity["memory"] = f"{gib}Gi" if gib % 1024 else f"{gib // 1024}Ti"
     return capacity
 
 

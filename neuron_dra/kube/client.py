@@ -73,6 +73,11 @@ class KubeClient:
         """Replace an object, guarded by its resourceVersion. Raises Conflict, Invalid, ApiError."""
         return _object(await self.request("PUT", resource.path(namespace, body["metadata"]["name"]), body=body))
 
+    async def patch(self, resource: Resource, namespace: str, name: str, patch: Mapping[str, Any]) -> dict[str, Any]:
+        """Merge `patch` into an object and return what the server made of it. Raises NotFound, Invalid, ApiError."""
+        path = resource.path(namespace, name)
+        return _object(await self.request("PATCH", path, body=patch, content_type=MERGE_PATCH))
+
     async def delete(
         self, resource: Resource, namespace: str, name: str, *, uid: str | None = None, version: str | None = None
     ) -> None:

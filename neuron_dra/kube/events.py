@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import hashlib
 import json
@@ -9,8 +10,8 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-from neuron_dra.errors import ApiError, NotFound
-from neuron_dra.kube.client import MERGE_PATCH, KubeClient
+from neuron_dra.errors import AlreadyExists, ApiError, NotFound
+from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.requests import EVENTS
 
 log = logging.getLogger(__name__)
@@ -43,24 +44,27 @@ class EventRecorder:
         last, count = self._posted.get(name, (0.0, 0))
         if count and now.timestamp() - last < REPEAT_AFTER_S:
             return
-        self._posted[name] = (now.timestamp(), count + 1)
         stamp = now.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         try:
-            if count:
-                patch = {"count": count + 1, "lastTimestamp": stamp}
-                try:
-                    await self._client.request(
-                        "PATCH", EVENTS.path(namespace, name), body=patch, content_type=MERGE_PATCH
-                    )
+            if not count:
+                event = self._event(namespace, name, about, kind, reason, message, stamp)
+                with contextlib.suppress(AlreadyExists):  # of a run before: it is renewed
+                    await self._client.create(EVENTS, namespace, event)
+                    self._posted[name] = (now.timestamp(), 1)
                     return
-                except NotFound:
-                    pass
-            await self._client.create(
-                EVENTS, namespace, self._event(namespace, name, about, kind, reason, message, stamp)
-            )
+                # We may create and patch events, not read them; the answer to a patch tells the count.
+                count = await self._patch(namespace, name, {"lastTimestamp": stamp})
+            count = await self._patch(namespace, name, {"count": count + 1, "lastTimestamp": stamp})
+            self._posted[name] = (now.timestamp(), count)
+        except NotFound:
+            self._posted.pop(name, None)  # its hour was over: posted anew the next time
         except ApiError as err:
-            if err.reason != "AlreadyExists":
-                log.warning("an event could not be posted", extra={"reason": reason, "error": str(err)})
+            log.warning("an event could not be posted", extra={"reason": reason, "error": str(err)})
+
+    async def _patch(self, namespace: str, name: str, patch: Mapping[str, Any]) -> int:
+        """Change an event and return its count."""
+        found = (await self._client.patch(EVENTS, namespace, name, patch)).get("count")
+        return found if isinstance(found, int) else 1
 
     def _event(
         self,

@@ -25,7 +25,8 @@ SHORT_WATCH_S: Final = 1.0  # a watch that ends sooner counts as a failure, or a
 class Reflector:
     """Keeps `items` (by namespace/name) equal to what the server has. Run `run()` as a task; it never ends by itself.
 
-    `on_change` is called, without arguments, after every change and after every complete list.
+    `on_change` is called, without arguments, after every change and after every complete list. `run()` raises the
+    errors in `gives_up_on` instead of trying again: NotFound says that the server does not know the kind at all.
     """
 
     def __init__(
@@ -36,12 +37,14 @@ class Reflector:
         namespace: str = "",
         field_selector: str = "",
         on_change: Callable[[], None] = lambda: None,
+        gives_up_on: tuple[type[ApiError], ...] = (),
     ) -> None:
         self._client = client
         self._resource = resource
         self._namespace = namespace
         self._selector = {"fieldSelector": field_selector} if field_selector else {}
         self._on_change = on_change
+        self._gives_up_on = gives_up_on
         self._version = ""
         self.items: dict[str, dict[str, Any]] = {}
         self.synced = asyncio.Event()
@@ -72,7 +75,7 @@ class Reflector:
         self._on_change()
 
     async def run(self) -> None:
-        """List and watch until cancelled."""
+        """List and watch until cancelled. Raises what `gives_up_on` says."""
         waits = backoff.delays(*RETRY_S, random.random)
         while True:
             started = asyncio.get_running_loop().time()
@@ -85,6 +88,8 @@ class Reflector:
                 self._version = ""
                 failed = asyncio.get_running_loop().time() - started < SHORT_WATCH_S
             except ApiError as err:
+                if isinstance(err, self._gives_up_on):
+                    raise
                 log.warning("watch failed", extra={"resource": self._resource.plural, "error": str(err)})
                 failed = True
             except (ValueError, KeyError, TypeError) as err:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from neuron_dra.core import cdi, names, topology
+from neuron_dra.core import cdi, devices, names, topology
 from neuron_dra.core.facts import NodeFacts, NodeLabels
 from neuron_dra.core.topology import Node
 from neuron_dra.node import sysfs
@@ -26,8 +27,14 @@ class Hardware:
         self.node: Node = topology.build(self.facts, self._labels)
 
     def label(self, labels: Mapping[str, str]) -> None:
-        """Take the Node object's labels: network layers, capacity block, and the type where DMI is silent."""
+        """Take the Node object's labels: network layers, capacity block, and the type where DMI is silent.
+
+        A capacity block that was known stays known: a Node that registers anew gets its label some time later, and
+        for so long the node would seem to be in another UltraServer.
+        """
         fresh = NodeLabels.from_labels(labels)
+        if fresh.capacity_block_id is None:
+            fresh = dataclasses.replace(fresh, capacity_block_id=self._labels.capacity_block_id)
         if fresh != self._labels:
             self._labels = fresh
             self._take(self.facts)
@@ -57,6 +64,16 @@ class Hardware:
             return tuple(sorted({device.device_id for device in self.node.devices} | set(range(count))))
         suffix = device_name.removeprefix(names.DEVICE_PREFIX)
         return (int(suffix),) if suffix.isdigit() else ()
+
+    @property
+    def ultraserver_id(self) -> str | None:
+        """The id of the UltraServer that this node is in, as published; None while it is not known."""
+        return devices.ultraserver_id(self.node)
+
+    @property
+    def maybe_ultraserver(self) -> bool:
+        """The node may be in an UltraServer: only a known type says that it is not."""
+        return self.node.spec is None or self.node.spec.whole_node
 
     @property
     def device_files(self) -> cdi.DeviceFiles:

@@ -87,7 +87,7 @@ class Metrics:
                     name = f"neuron{device_id}"
                     if not device.admin_access:
                         held.add(name)
-                    labels = (name, claim.ref.namespace, claim.pod, claim.ref.name, _workload(claim))
+                    labels = (name, claim.ref.namespace, claim.pod, claim.ref.name, claim.workload)
                     self._device.labels(*labels).set(1)
         for name in devices:
             if name not in held:
@@ -140,7 +140,3 @@ class Metrics:
     def lag(self, seconds: float) -> None:
         """Tell the event loop's worst delay."""
         self._lag.set(seconds)
-
-
-def _workload(claim: PreparedClaim) -> str:
-    return str((claim.extra or {}).get("workload", ""))

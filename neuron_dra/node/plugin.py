@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import importlib
 import logging
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final
 
@@ -53,9 +54,11 @@ from neuron_dra.node.kubelet import (
 )
 from neuron_dra.node.metrics import Metrics
 from neuron_dra.node.publishing import Publishing, PublishState
+from neuron_dra.node.reserving import Gate, Tags
 from neuron_dra.node.sockets import TcpHealthServer, UnixServer
 from neuron_dra.node.transaction import Store, Transactions
 from neuron_dra.node.turns import PublishingTurn
+from neuron_dra.node.ultraserver import UltraServerWatch
 from neuron_dra.settings import PluginSettings
 
 log = logging.getLogger(__name__)
@@ -82,7 +85,7 @@ class Plugin:
         self.health = HealthSource()
         self.hardware = Hardware(settings.host_root, self._wake)
         self.store = Store(settings.data_folder, Path(settings.cdi_root), boot_id(settings), files)
-        self.transactions = Transactions(self.store, self.fetch, self.decide)
+        self.transactions = Transactions(self.store, self._fetch_and_wait, self.decide)
         self.transactions.on_change = self._wake
         self.transactions.on_damage = self._damaged
         self.turn = PublishingTurn(settings.data_folder, settings.pod_uid or f"pid-{os.getpid()}", files)
@@ -92,6 +95,11 @@ class Plugin:
         self.nodes = Reflector(
             self.client, NODES, field_selector=f"metadata.name={settings.node_name}", on_change=self._wake
         )
+        self.ultraserver = UltraServerWatch(self.client, self._wake, expected=settings.enable_ultraserver_operator)
+        if not self.hardware.maybe_ultraserver:
+            self.ultraserver.follow(None, whole_node=False)
+        tags = Tags(settings.node_name, self.ultraserver, self.transactions, self.allocated, self._wake)
+        self.gate = Gate(settings.node_name, self.ultraserver, tags)
         self.registration = Registration(str(settings.dra_socket), self._registration_changed)
         self.events = EventRecorder(self.client, settings.node_name)
         self.publishing = Publishing(
@@ -107,6 +115,8 @@ class Plugin:
             self.metrics,
             self.allocated,
             self._take_inventory,
+            self.ultraserver,
+            tags,
         )
         self.recovery = recovery.Recovery(
             self.store, self.transactions, self.fetch, self.decide, self.allocated, self._adopted
@@ -134,11 +144,11 @@ class Plugin:
         """Serve until `stop()`. Raises SettingsError, SocketError, OSError if it cannot start or go on."""
         async with self.client:
             await self.transactions.open()
-            await self._dra.start()
-            self.settings.registration_socket.parent.mkdir(parents=True, exist_ok=True)
-            await self._reg.start()
-            self.turn.begin()
             try:
+                await self._dra.start()
+                self.settings.registration_socket.parent.mkdir(parents=True, exist_ok=True)
+                await self._reg.start()
+                self._take_turn(self.turn.begin)
                 await self._serve()
             finally:
                 await self._end()
@@ -146,9 +156,12 @@ class Plugin:
     async def _serve(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
-            loops = {
+            # Known before the first publish, so that nothing is published beside a device plugin for a moment.
+            await self._see_device_plugin()
+            loops: dict[str, Coroutine[Any, Any, Any]] = {
                 "watch slices": self.slices.run(),
                 "watch node": self.nodes.run(),
+                "watch UltraServer": self.ultraserver.run(),
                 "publish": self.publishing.run(),
                 "read hardware": self.hardware.poll(HARDWARE_PERIOD_S),
                 "repair CDI files": self._repair(),
@@ -161,6 +174,8 @@ class Plugin:
                 loops["serve health"] = self._tcp_health.run()
             if self.settings.metrics_bind_address:
                 loops["serve metrics"] = self.http.run(self.settings.metrics_bind_address)
+            # Half a second of imports that the first claim with configuration would wait for.
+            loops["load configuration"] = asyncio.to_thread(importlib.import_module, "neuron_dra.api.config")
             running = [tasks.create_task(loop, name=name) for name, loop in loops.items()]
             supervisor = tasks.create_task(self._supervise(), name="supervise sockets")
             if self.transactions.damaged is not None:
@@ -196,6 +211,12 @@ class Plugin:
                     raise
         raise AssertionError("unreachable")
 
+    async def _fetch_and_wait(self, ref: ClaimRef) -> Claim:
+        """Read a claim that is to be prepared, and give the node's reservation the time to fit it."""
+        claim = await self.fetch(ref)
+        await self.gate.wait(claim)
+        return claim
+
     def decide(self, claim: Claim, held: list[PreparedClaim]) -> PreparedClaim:
         """Decide with the hardware as it is now. Called in a thread."""
         return decisions.decide(
@@ -204,13 +225,14 @@ class Plugin:
             node=self.hardware.node,
             held=held,
             device_files=self.hardware.device_files,
+            reservation=self.gate.reservation,
             prepared_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         )
 
     async def allocated(self) -> AsyncIterator[Claim]:
         """Yield every claim in the cluster that holds a device of this node; configuration is left out."""
         async for page in self.client.list(RESOURCE_CLAIMS):
-            for item in wire.decode_claim_list(page).items:
+            for item in wire.decode_claim_list(page).items or ():
                 held = tuple(d for d in wire.allocated_devices(item) if d.pool == self.settings.node_name)
                 if held and item.status.reserved_for:
                     meta = item.metadata
@@ -239,8 +261,15 @@ class Plugin:
     def _registration_changed(self) -> None:
         self.metrics.registered(self.registration.registered)
         if self.registration.registered:
-            self.turn.claim()
+            self._take_turn(self.turn.claim)
             self._wake()
+
+    def _take_turn(self, step: Callable[[], None]) -> None:
+        """Take a step of the turn; a disk that is full must not keep claims from being answered."""
+        try:
+            step()
+        except OSError as err:
+            log.warning("whose turn it is to publish cannot be settled", extra={"error": str(err)})
 
     def _damaged(self) -> None:
         self.metrics.checkpoint_damaged(True)
@@ -249,6 +278,7 @@ class Plugin:
 
     async def _recover(self) -> None:
         await self.nodes.synced.wait()
+        await self.gate.known()
         await self.recovery.run()
         self.metrics.checkpoint_damaged(False)
         self._wake()
@@ -282,7 +312,7 @@ class Plugin:
                 async with asyncio.timeout(SUPERVISE_PERIOD_S):
                     await self._stop.wait()
                 return
-            self.turn.poll()
+            self._take_turn(self.turn.poll)
             if self.turn.changed.is_set():
                 self.turn.changed.clear()
                 self._wake()
@@ -296,13 +326,16 @@ class Plugin:
             await self._reg.restart()
 
     async def _look_for_device_plugin(self) -> None:
-        folder = Path(self.settings.kubelet_device_plugins_directory_path)
         while True:
-            found = await asyncio.to_thread(coexistence.live_socket, folder)
-            if found != self.publishing.device_plugin_socket:
-                self.publishing.device_plugin_socket = found
-                self._wake()
             await asyncio.sleep(COEXISTENCE_PERIOD_S)
+            await self._see_device_plugin()
+
+    async def _see_device_plugin(self) -> None:
+        folder = Path(self.settings.kubelet_device_plugins_directory_path)
+        found = await asyncio.to_thread(coexistence.live_socket, folder)
+        if found != self.publishing.device_plugin_socket:
+            self.publishing.device_plugin_socket = found
+            self._wake()
 
     async def _look_for_orphans(self) -> None:
         """Report prepared claims whose object is gone. They stay: a container may still run."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from neuron_dra import __version__
-from neuron_dra.core import backoff, devices, limits, names, slices
+from neuron_dra.core import backoff, devices, limits, names, slices, ultraserver
 from neuron_dra.core.claims import Claim
 from neuron_dra.errors import AlreadyExists, ApiError, ClaimError, Conflict, NeuronDraError, NotFound
 from neuron_dra.kube.events import EventRecorder
@@ -26,8 +26,10 @@ from neuron_dra.kube.reflector import Reflector
 from neuron_dra.node import coexistence, health
 from neuron_dra.node.hardware import Hardware
 from neuron_dra.node.metrics import Metrics
+from neuron_dra.node.reserving import Tags
 from neuron_dra.node.transaction import Transactions
 from neuron_dra.node.turns import PublishingTurn
+from neuron_dra.node.ultraserver import UltraServerWatch
 from neuron_dra.settings import PluginSettings
 
 log = logging.getLogger(__name__)
@@ -64,6 +66,8 @@ class Publishing:
         metrics: Metrics,
         allocated: Callable[[], AsyncIterator[Claim]],
         before_first: Callable[[], Awaitable[None]],
+        watch: UltraServerWatch,
+        tags: Tags,
     ) -> None:
         self._settings = settings
         self._hardware = hardware
@@ -77,6 +81,8 @@ class Publishing:
         self._metrics = metrics
         self._allocated = allocated
         self._before_first: Callable[[], Awaitable[None]] | None = before_first
+        self._watch = watch
+        self._tags = tags
         self._dirty = asyncio.Event()
         self.device_plugin_socket: str | None = None
         self.state = PublishState()
@@ -132,6 +138,7 @@ class Publishing:
         node = self.node_object
         if node is not None:
             self._hardware.label(node["metadata"].get("labels") or {})
+            self._watch.follow(self._hardware.ultraserver_id, whole_node=self._hardware.maybe_ultraserver)
         self._tell_health()
         if node is None or not self._slices.synced.is_set():
             if self._nodes.synced.is_set():
@@ -145,6 +152,8 @@ class Publishing:
         if self._before_first is not None:
             await self._before_first()
             self._before_first = None
+        if not await self._tags.settle(self._published):
+            return
         wanted = await self._wanted(refusal)
         if wanted is None:
             self.state = PublishState(self.state.result, refusal, self.state.at)
@@ -162,9 +171,7 @@ class Publishing:
 
     async def _wanted(self, refusal: str) -> list[slices.Wire] | None:
         """Return the devices to publish, or None for: leave the absence of slices as it is."""
-        current = {
-            device["name"]: device for item in self._publisher.current for device in item["spec"].get("devices") or []
-        }
+        current = {device["name"]: device for device in self._published}
         held = {name for claim in self._transactions.claims.values() for name in (d.device for d in claim.devices)}
         if refusal:
             if not current:
@@ -176,7 +183,11 @@ class Publishing:
         for name in held - set(wire):
             if name in current:
                 wire[name] = current[name]  # allocated: stays published, sick or gone
-        return [wire[name] for name in sorted(wire, key=_device_order)]
+        return [ultraserver.tagged(wire[name], self._tags.current) for name in sorted(wire, key=_device_order)]
+
+    @property
+    def _published(self) -> list[slices.Wire]:
+        return [device for item in self._publisher.current for device in item["spec"].get("devices") or []]
 
     def _checked(self, shape: str) -> tuple[devices.Device, ...]:
         proposed = devices.published(self._hardware.node, driver_version=__version__, ultraserver_devices=shape)
@@ -203,7 +214,7 @@ class Publishing:
         return wanted
 
     def _tell_health(self) -> None:
-        published = [device["name"] for item in self._publisher.current for device in item["spec"].get("devices") or []]
+        published = [device["name"] for device in self._published]
         held = frozenset(d.device for claim in self._transactions.claims.values() for d in claim.devices)
         states = health.published_health(self._hardware.facts, self._hardware.node, published, held)
         self._health.set(states)

@@ -43,13 +43,12 @@ class UnixServer:
         """Serve; a stale socket is replaced. Raises SocketError."""
         server = grpc.aio.server(options=OPTIONS)
         self._configure(server)
-        before = os.umask(0o177)
         try:
             server.add_insecure_port(f"unix:{self.path}")
         except RuntimeError as err:
             raise SocketError(f"cannot bind {self.path}: {_why(self.path)}") from err
-        finally:
-            os.umask(before)
+        # Only its owner may connect. Not by umask, which is the whole process' and would touch other files too.
+        self.path.chmod(0o600)
         await server.start()
         self._server, self._inode = server, _inode(self.path)
 

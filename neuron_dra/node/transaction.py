@@ -23,6 +23,7 @@ from neuron_dra.core import cdi
 from neuron_dra.core import checkpoint as checkpoints
 from neuron_dra.core.checkpoint import Checkpoint
 from neuron_dra.core.claims import Claim, ClaimRef, PreparedClaim
+from neuron_dra.core.ultraserver import Tag
 from neuron_dra.errors import CheckpointDamaged, ClaimError
 from neuron_dra.node.files import TEMPORARY_SUFFIX, Files, locked, write_atomically
 
@@ -85,8 +86,11 @@ class Store:
                 current = Checkpoint(self._boot_id, extra={**current.extra, INVENTORY: True})
                 self._write(current)
             self._sweep(current)
-            for claim in current.claims.values():
-                self._write_missing_spec(claim)
+            try:
+                for claim in current.claims.values():
+                    self._write_missing_spec(claim)
+            except OSError as err:  # `repair` tries again; what is prepared can be answered all the same
+                log.warning("CDI files could not be written", extra={"error": str(err)})
             return current
 
     def read(self) -> Checkpoint:
@@ -153,6 +157,15 @@ class Store:
             self._sweep(merged)
             return merged
 
+    def keep_tag(self, tag: Tag | None) -> Checkpoint:
+        """Remember the workload tag of the node's devices, over a reboot too. Raises CheckpointDamaged, OSError."""
+        with self._locked():
+            current = self._read()
+            if current.tag != tag:
+                current = current.with_tag(tag)
+                self._write(current)
+            return current
+
     # Recovery of a damaged checkpoint, driven by node/recovery.py.
 
     def last_good(self) -> Checkpoint | None:
@@ -179,15 +192,15 @@ class Store:
             return None
         return Spec(ClaimRef(*parts), cdi.device_names(document, uid))
 
-    def rebuild(self, claims: dict[str, PreparedClaim]) -> Checkpoint:
-        """Replace a damaged or missing checkpoint by `claims`, their CDI files in place. Raises OSError.
+    def rebuild(self, claims: dict[str, PreparedClaim], tag: Tag | None = None) -> Checkpoint:
+        """Replace a damaged or missing checkpoint by `claims`, their CDI files in place, and `tag`. Raises OSError.
 
         If another process has rebuilt it since, its checkpoint stands: claims may have been prepared after that.
         """
         with self._locked():
             with contextlib.suppress(CheckpointDamaged):
                 return self._read()
-            rebuilt = Checkpoint(self._boot_id, claims, extra={INVENTORY: True})
+            rebuilt = Checkpoint(self._boot_id, claims, extra={INVENTORY: True}).with_tag(tag)
             for claim in claims.values():
                 if not claim.adopted:
                     self._write_spec(claim)
@@ -274,6 +287,7 @@ class Transactions:
         self._running: dict[tuple[str, str], asyncio.Task[PreparedClaim | None]] = {}
         self._order = asyncio.Lock()
         self.claims: dict[str, PreparedClaim] = {}
+        self.tag: Tag | None = None
         self.damaged: str | None = None
         self.on_change: Callable[[], None] = lambda: None
         self.on_damage: Callable[[], None] = lambda: None
@@ -313,7 +327,7 @@ class Transactions:
     async def rebuilt(self, claims: dict[str, PreparedClaim]) -> None:
         """Take `claims` as what is prepared, after a damaged checkpoint. Raises OSError."""
         async with self._order:
-            self._took(await asyncio.to_thread(self._store.rebuild, claims))
+            self._took(await asyncio.to_thread(self._store.rebuild, claims, self.tag))
             self.damaged = None
 
     async def adopt(self, claims: dict[str, PreparedClaim]) -> list[PreparedClaim]:
@@ -325,6 +339,15 @@ class Transactions:
             except CheckpointDamaged as err:
                 self._damage(err)
         return [claim for uid, claim in self.claims.items() if claim.adopted and uid not in before]
+
+    async def keep_tag(self, tag: Tag | None) -> None:
+        """Keep the workload tag in the checkpoint; while that is damaged, nowhere. Raises OSError."""
+        async with self._order:
+            if self.damaged is None:
+                try:
+                    self._took(await asyncio.to_thread(self._store.keep_tag, tag))
+                except CheckpointDamaged as err:
+                    self._damage(err)
 
     async def finish(self, timeout_s: float) -> None:
         """Wait for running transactions, at most `timeout_s` seconds; then abandon them, as a crash would.
@@ -391,8 +414,8 @@ class Transactions:
             raise ClaimError(f"claim {ref}: {_REBUILDING} ({self.damaged})", retryable=True)
 
     def _took(self, checkpoint: Checkpoint) -> None:
-        if self.claims != checkpoint.claims:
-            self.claims = dict(checkpoint.claims)
+        if (self.claims, self.tag) != (checkpoint.claims, checkpoint.tag):
+            self.claims, self.tag = dict(checkpoint.claims), checkpoint.tag
             self.on_change()
 
     def _damage(self, err: CheckpointDamaged) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from typing import Any
 
 import pytest
-from api_client import DRA, SLICES, THINGS_GROUP, Answer, Server
+from api_client import DRA, SLICES, Answer, Server
 
 Obj = dict[str, Any]
 
@@ -99,6 +100,7 @@ async def test_what_is_sent_is_what_is_stored_save_for_spelling(server: Server) 
     assert answer.body["spec"] == wanted
 
 
+@pytest.mark.usefixtures("newest")
 async def test_an_empty_list_of_devices_is_not_stored(server: Server) -> None:
     made = await server.made(SLICES, device_slice(server, devices=[]))
     assert "devices" not in made["spec"]
@@ -113,15 +115,23 @@ async def test_strict_validation_names_unknown_fields(server: Server) -> None:
     assert 'strict decoding error: unknown field "spec.devices[0].colour"' in answer.body["message"]
 
 
+@pytest.mark.usefixtures("newest")
 async def test_a_taint_without_time_gets_one_and_a_later_put_without_it_a_new_one(server: Server) -> None:
     taints = [{"key": "neuron.aws.com/unhealthy", "effect": "NoSchedule"}]
     made = await server.made(SLICES, device_slice(server, devices=[device(taints=taints)]))
     added = made["spec"]["devices"][0]["taints"][0]["timeAdded"]
     assert added.endswith("Z")
-    kept = await server.put(f"{SLICES}/{made['metadata']['name']}", made)
+    path = f"{SLICES}/{made['metadata']['name']}"
+    kept = await server.put(path, made)
     assert kept.body["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
 
+    await asyncio.sleep(1.1)  # times have whole seconds
+    again = await server.put(path, device_slice(server, devices=[device(taints=taints)]))
+    assert again.body["spec"]["devices"][0]["taints"][0]["timeAdded"] > added
+    assert again.body["metadata"]["generation"] == 2
 
+
+@pytest.mark.usefixtures("newest")
 @pytest.mark.parametrize(
     ("spec", "causes"),
     [
@@ -406,6 +416,7 @@ async def generated(server: Server, name: str = "p") -> Obj:
     return dict((await server.get(f"{server.place('resourceclaims')}/{entry['resourceClaimName']}")).body)
 
 
+@pytest.mark.usefixtures("newest")
 async def test_a_pod_gets_a_claim_from_its_template(server: Server) -> None:
     await server.made(server.place("resourceclaimtemplates"), template())
     owner = await server.made(server.place("pods"), pod_with_claim(resourceClaimTemplateName="t"))
@@ -573,19 +584,19 @@ async def test_orphans_stay_when_they_are_asked_to(server: Server) -> None:
     assert "ownerReferences" not in kept.body["metadata"]
 
 
-async def test_a_foreground_deletion_waits_for_what_is_owned(things: Server) -> None:
-    owner = await things.made(things.place("configmaps"), {"metadata": {"name": "owner"}})
+async def test_a_foreground_deletion_waits_for_what_is_owned(server: Server) -> None:
+    place = server.place("configmaps")
+    owner = await server.made(place, {"metadata": {"name": "owner"}})
     reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["metadata"]["uid"],
                  "blockOwnerDeletion": True}  # fmt: skip
-    meta = {"name": "a", "ownerReferences": [reference], "finalizers": ["neuron.aws.com/keep"]}
-    body = {"apiVersion": f"{THINGS_GROUP}/v1beta1", "kind": "Thing", "metadata": meta}
-    await things.made(things.place("things"), body)
-    await things.delete(f"{things.place('configmaps')}/owner", propagationPolicy="Foreground")
-    await things.until(f"{things.place('things')}/a", lambda answer: answer.body["metadata"].get("deletionTimestamp"))
-    held = (await things.get(f"{things.place('configmaps')}/owner")).body
+    owned = {"name": "a", "ownerReferences": [reference], "finalizers": ["neuron.aws.com/keep"]}
+    await server.made(place, {"metadata": owned})
+    await server.delete(f"{place}/owner", propagationPolicy="Foreground")
+    await server.until(f"{place}/a", lambda answer: answer.body["metadata"].get("deletionTimestamp"))
+    held = (await server.get(f"{place}/owner")).body
     assert held["metadata"]["finalizers"] == ["foregroundDeletion"]
-    await things.patch(f"{things.place('things')}/a", {"metadata": {"finalizers": None}})
-    await things.until(f"{things.place('configmaps')}/owner", lambda answer: answer.status == 404)
+    await server.patch(f"{place}/a", {"metadata": {"finalizers": None}})
+    await server.until(f"{place}/owner", lambda answer: answer.status == 404)
 
 
 # Pods

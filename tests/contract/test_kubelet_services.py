@@ -38,6 +38,7 @@ from neuron_dra.testing.fake_kubelet import (
     FakeKubelet,
     KubeletError,
 )
+from neuron_dra.testing.faulty_files import DISK_ERRORS, FaultyFiles, disk_error
 from neuron_dra.testing.objects import allocated_claim, neuron_config, opaque
 from neuron_dra.testing.plugin_host import PluginHost
 from neuron_dra.testing.waiting import always, eventually
@@ -640,12 +641,14 @@ async def test_the_inspector_shows_devices_claims_status_and_settings(
 
 
 @pytest.mark.contract("O1")
-async def test_liveness_goes_through_the_sockets(plugin: Plugin, host: PluginHost) -> None:
+async def test_liveness_goes_through_the_sockets(host: PluginHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugin_module, "SUPERVISE_PERIOD_S", 60.0)  # it would serve the socket again
+
     async def alive(channel: grpc.aio.Channel) -> int:
         stub = health_pb2_grpc.HealthStub(channel)
         return int((await stub.Check(health_pb2.HealthCheckRequest(service="liveness"), timeout=10)).status)
 
-    async with dialled(host.registry / "neuron.aws.com-pod-1-reg.sock") as channel:
+    async with host.running("pod-1") as plugin, dialled(host.settings("pod-1").registration_socket) as channel:
         assert await alive(channel) == health_pb2.HealthCheckResponse.SERVING
         await plugin._dra.stop(0)
         assert await alive(channel) == health_pb2.HealthCheckResponse.NOT_SERVING
@@ -706,3 +709,52 @@ async def test_readiness_and_metrics_are_served_over_http(host: PluginHost, api:
         assert held in metrics, [line for line in metrics.splitlines() if "neuron3" in line]
         assert 'neuron_dra_claim_operation_seconds_count{operation="prepare",result="ok"} 1.0' in metrics
         assert (await read("/other"))[0] == 404
+
+
+@pytest.mark.contract("P22")
+async def test_with_a_full_disk_it_starts_registers_and_answers_for_what_is_prepared(
+    host: PluginHost, kubelet: FakeKubelet, api: FakeApi
+) -> None:
+    made = api.create(allocated_claim("job", "node-a", [0]))
+    async with host.running("pod-1"):
+        await kubelet.registered(DRIVER)
+        answer = await kubelet.prepare([made])
+    files = FaultyFiles()
+    files.fail(1, disk_error(DISK_ERRORS[0]), times=None)
+    async with host.running("pod-2", files=files) as plugin:
+        await kubelet.registered(DRIVER, endpoint=str(host.data / "dra-pod-2.sock"))
+        assert await kubelet.prepare([made]) == answer
+        assert "No space left" in (await kubelet.unprepare([made]))[made["metadata"]["uid"]]
+        files.heal()
+        assert await kubelet.unprepare([made]) == {made["metadata"]["uid"]: ""}
+        await eventually(lambda: plugin.turn.holding)
+
+
+async def test_an_event_that_could_not_be_posted_is_posted_later(host: PluginHost, api: FakeApi) -> None:
+    api.faults.add(Fault(verb="create", resource="events", status=500, times=1))
+    host.hardware.break_link(0, 1)
+    async with host.running("pod-1") as plugin:
+        await eventually(lambda: api.requests("create", "events"))
+        plugin.publishing.wake()
+        await eventually(lambda: api.objects("events"))
+        for _ in range(3):
+            plugin.publishing.wake()
+            await asyncio.sleep(0.05)
+        assert len({event["message"] for event in api.objects("events")}) == len(api.objects("events"))
+
+
+async def test_an_event_of_a_run_before_is_renewed_and_not_lost(host: PluginHost, api: FakeApi) -> None:
+    host.hardware.break_link(0, 1)
+    for count in (1, 2):
+        async with host.running("pod-1"):
+            await eventually(
+                lambda wanted=count: [e for e in api.objects("events") if e["count"] == wanted], what=f"count {count}"
+            )
+
+
+async def test_a_first_socket_is_taken_away_again_when_the_second_cannot_be_bound(host: PluginHost) -> None:
+    (host.registry / "neuron.aws.com-pod-1-reg.sock").mkdir()
+    with pytest.raises(SocketError):
+        async with host.running("pod-1"):
+            await asyncio.sleep(1)
+    assert list(host.data.glob("*.sock")) == []

@@ -357,7 +357,7 @@ async def test_a_refused_slice_is_told_and_not_tried_in_a_hot_loop(api: FakeApi,
         assert plugin.metrics.registry.get_sample_value("neuron_dra_published") == 0
         assert plugin.metrics.registry.get_sample_value("neuron_dra_publish_errors_total", {"reason": "Invalid"})
         await asyncio.sleep(0.5)
-        assert fault.hits <= 8
+        assert fault.hits <= 20  # a hot loop would have hundreds
         api.faults.clear()
         await settled(api, plugin)
         await eventually(lambda: plugin.metrics.registry.get_sample_value("neuron_dra_published") == 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neuron_dra.core import cdi
+from neuron_dra.core import checkpoint as checkpoints
 from neuron_dra.core.claims import ClaimRef, PreparedClaim, PreparedDevice
 
 VENDOR = re.compile(r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
@@ -163,6 +165,23 @@ def test_devices_of_a_simulated_host_are_taken_from_its_folder() -> None:
     assert "deviceNodes" not in plain
 
 
-def test_equal_specs_are_equal_bytes() -> None:
-    claim = PreparedClaim(ClaimRef("ml", "job", "1"), ())
-    assert cdi.encode(cdi.spec(claim)) == cdi.encode(cdi.spec(claim))
+@given(prepared_claims())
+def test_a_claim_that_was_read_from_the_checkpoint_has_the_same_file(claim: PreparedClaim) -> None:
+    """Or every file would be taken for an altered one, and written again."""
+    checkpoint = checkpoints.Checkpoint("boot", {claim.ref.uid: claim})
+    again = checkpoints.decode(checkpoints.encode(checkpoint)).claims[claim.ref.uid]
+    assert cdi.encode(cdi.spec(again)) == cdi.encode(cdi.spec(claim))
+
+
+@given(prepared_claims())
+def test_a_file_tells_which_devices_it_delivers(claim: PreparedClaim) -> None:
+    published = [f"neuron-device-{i}" for i in range(len(claim.devices))]
+    renamed = replace(
+        claim, devices=tuple(replace(d, device=name) for d, name in zip(claim.devices, published, strict=True))
+    )
+    assert cdi.device_names(json.loads(cdi.encode(cdi.spec(renamed))), claim.ref.uid) == tuple(published)
+
+
+@pytest.mark.parametrize("document", [None, [], {}, {"devices": 1}, {"devices": [1, {}, {"name": 2}, {"name": "x"}]}])
+def test_a_file_that_delivers_nothing_of_ours_is_not_guessed_at(document: object) -> None:
+    assert cdi.device_names(document, "1") == ()

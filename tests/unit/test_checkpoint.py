@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from neuron_dra.core import checkpoint as checkpoints
 from neuron_dra.core.checkpoint import Checkpoint
 from neuron_dra.core.claims import ClaimRef, PreparedClaim, PreparedDevice
+from neuron_dra.core.ultraserver import Phase, Tag
 from neuron_dra.errors import CheckpointDamaged
 
 _words = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
@@ -47,6 +48,7 @@ def _claims(draw: st.DrawFn) -> PreparedClaim:
         prepared_at=draw(_words),
         pod=draw(_words),
         adopted=draw(st.booleans()),
+        workload=draw(_words),
         extra=draw(_newer) or None,
     )
 
@@ -174,3 +176,28 @@ def test_administrators_hold_nothing_and_keep_their_devices_published() -> None:
 def test_adding_and_removing_a_claim_leaves_the_others(checkpoint: Checkpoint, claim: PreparedClaim) -> None:
     without = checkpoint.without([claim.ref.uid])
     assert without.with_claim(claim).without([claim.ref.uid]) == without
+
+
+# Reservations by UltraServer workloads.
+
+TAG = Tag("ml", "llm", "uid-llm", "a-1", Phase.BOUND)
+
+
+def test_a_tag_survives_the_checkpoint_and_is_forgotten_when_it_is_taken_off() -> None:
+    tagged = checkpoints.decode(checkpoints.encode(Checkpoint("boot").with_tag(TAG)))
+    assert tagged.tag == TAG
+    assert checkpoints.decode(checkpoints.encode(tagged.with_tag(None))) == Checkpoint("boot")
+
+
+def test_a_release_that_knows_no_tags_keeps_them_as_a_field_it_does_not_know() -> None:
+    body = json.loads(checkpoints.encode(Checkpoint("boot").with_tag(TAG)))
+    assert set(body) == {"checksum", "version", "bootId", "claims", "workloadTag"}
+    assert (
+        checkpoints.decode(checkpoints.encode(Checkpoint("boot", extra={"workloadTag": body["workloadTag"]}))).tag
+        == TAG
+    )
+
+
+@pytest.mark.parametrize("texts", [None, 7, [], {}, {**TAG.texts(), "workloadPhase": "bound"}, {"allocationId": "a-1"}])
+def test_a_tag_that_cannot_be_read_is_none(texts: Any) -> None:
+    assert checkpoints.decode(checkpoints.encode(Checkpoint("boot", extra={"workloadTag": texts}))).tag is None

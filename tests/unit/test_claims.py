@@ -10,10 +10,12 @@ import pytest
 
 from neuron_dra.api import claims as wire
 from neuron_dra.core import catalogue, cdi, topology
-from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim, Reservation, decide
+from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim, decide
 from neuron_dra.core.config import Entry, NeuronSettings, Source, UltraServerSettings
 from neuron_dra.core.facts import DeviceFacts, NodeFacts, NodeLabels, UltraServerFacts, Unread
+from neuron_dra.core.reservation import Place, Reservation
 from neuron_dra.core.topology import Node
+from neuron_dra.core.ultraserver import Phase
 from neuron_dra.errors import ClaimError
 
 NODE_NAME = "node-a"
@@ -197,31 +199,97 @@ def test_modes_that_cannot_be_read_offer_nothing() -> None:
     assert "reads nothing" in text
 
 
-RESERVED = Reservation("ml", "llm", "uid-llm")
+# A reserved node is closed.
+
+RESERVED = Reservation("ml", "llm", "uid-llm", Phase.BOUND, Place(5, 4, 8, "node-x"))
+TRN2U_NODE = node_of("trn2u.48xlarge", TRN2U)
+OURS = group(4, "llm", "uid-llm")
+
+
+def whole(*configs: Entry, namespace: str = "ml", **more: Any) -> Claim:
+    return Claim(ClaimRef(namespace, "job", "uid-job"), (device("neuron-node-0", **more),), configs)
 
 
 @pytest.mark.parametrize(
-    ("wanted", "reservation"),
+    ("wanted", "reservation", "why"),
     [
-        (group(4, "llm"), None),
-        (group(4, "llm"), replace(RESERVED, workload="other")),
-        (group(4, "llm"), replace(RESERVED, namespace="prod")),
-        (group(4, "llm", "uid-old"), RESERVED),
-        (group(4, None, "uid-llm"), None),
+        # A node without a reservation is no place for a workload's claim.
+        (whole(OURS), None, "this node is not reserved for it"),
+        (whole(group(4, "llm")), None, "this node is not reserved for it"),
+        (whole(group(4, None, "uid-llm")), None, "this node is not reserved for it"),
+        # A reserved node is no place for anybody else's claim.
+        (whole(), RESERVED, "reserved for NeuronUltraServerWorkload ml/llm, and this claim belongs to no workload"),
+        (whole(group(4)), RESERVED, "this claim belongs to no workload"),
+        (whole(lnc(1)), RESERVED, "this claim belongs to no workload"),
+        (whole(namespace="dev"), RESERVED, "use the ResourceClaimTemplate of that workload in namespace ml"),
+        (whole(OURS, namespace="dev"), RESERVED, "copied into namespace dev does not count"),
+        (whole(group(4, "llm", "uid-old")), RESERVED, "with UID uid-llm, and this claim names the UID uid-old"),
+        (whole(group(4, "llm")), RESERVED, "with UID uid-llm, and this claim names the UID (none)"),
+        (whole(group(4, "other", "uid-other")), RESERVED, "names workload ml/other (UID uid-other)"),
+        # Nor is it one for the workload's own claim, before and after it is bound.
+        (whole(OURS), replace(RESERVED, phase=Phase.PENDING), "not bound to it yet (phase Pending)"),
+        (
+            whole(OURS),
+            replace(RESERVED, phase=Phase.DRAINING),
+            "being taken back from NeuronUltraServerWorkload ml/llm",
+        ),
+        (whole(OURS), replace(RESERVED, place=None), "cannot be read now, so the rank is not known"),
     ],
 )
-def test_a_workload_that_does_not_hold_this_node_is_refused(wanted: Entry, reservation: Reservation | None) -> None:
-    node = node_of("trn2u.48xlarge", TRN2U)
-    text = refusal(claim(device("neuron-node-0"), configs=(wanted,)), node, (), reservation, retryable=True)
-    assert "workload" in text
-    assert "this node is not reserved for it" in text
+def test_who_may_not_start_on_a_node_is_told_why(wanted: Claim, reservation: Reservation | None, why: str) -> None:
+    text = refusal(wanted, TRN2U_NODE, (), reservation, retryable=True)
+    assert why in text
+    assert text.startswith(f"claim {wanted.ref}: ")
 
 
-@pytest.mark.parametrize("wanted", [group(4, "llm"), group(4, "llm", "uid-llm"), group(4)])
-def test_the_workload_that_holds_the_node_gets_it(wanted: Entry) -> None:
-    node = node_of("trn2u.48xlarge", TRN2U)
-    prepared = decided(claim(device("neuron-node-0"), configs=(wanted,)), node, (), RESERVED)
-    assert prepared.devices[0].env[0] == "NEURON_RT_ULTRASERVER_MODE=1"
+@pytest.mark.parametrize("phase", Phase)
+def test_a_claim_of_nobody_is_refused_in_every_phase(phase: Phase) -> None:
+    text = refusal(whole(), TRN2U_NODE, (), replace(RESERVED, phase=phase), retryable=True)
+    assert "belongs to no workload" in text
+
+
+def test_one_device_that_names_no_workload_is_enough_to_be_refused() -> None:
+    first, second = device(0, "one"), device(1, "two")
+    wanted = Claim(ref(), (first, second), (replace(OURS, requests=("one",)),))
+    assert "belongs to no workload" in refusal(wanted, TRN2U_NODE, (), RESERVED, retryable=True)
+
+
+def test_the_workload_to_which_the_node_is_bound_gets_it_with_its_rank() -> None:
+    prepared = decided(whole(OURS), TRN2U_NODE, (), RESERVED)
+    assert prepared.workload == "llm"
+    assert prepared.devices[0].env == (
+        "NEURON_RT_ULTRASERVER_MODE=1",
+        f"NEURON_RT_ULTRASERVER_SERVER_ID={TRN2U.server_id_4}",
+        f"NEURON_RT_ULTRASERVER_NODE_ID={TRN2U.node_id_4}",
+        "NEURON_GLOBAL_TOPOID=5",
+        "NEURON_DRA_WORLD_SIZE=8",
+        "NEURON_DRA_RANK0_NODE=node-x",
+    )
+
+
+def test_what_the_operator_does_not_say_is_not_in_the_environment() -> None:
+    silent = replace(RESERVED, place=Place(5, 4, None, None))
+    env = decided(whole(OURS), TRN2U_NODE, (), silent).devices[0].env
+    assert [each for each in env if each.startswith(("NEURON_GLOBAL", "NEURON_DRA"))] == ["NEURON_GLOBAL_TOPOID=5"]
+
+
+def test_a_mode_of_another_size_than_the_allocation_is_refused() -> None:
+    wanted = whole(group(2, "llm", "uid-llm"))
+    text = refusal(wanted, TRN2U_NODE, (), RESERVED, retryable=False)
+    assert "ultraserverMode 2 differs from the topologySize 4 of workload ml/llm" in text
+
+
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize("configs", [(), (group(4, "other", "uid-other"),), (OURS,)])
+def test_an_administrator_gets_in_anywhere(phase: Phase, configs: tuple[Entry, ...]) -> None:
+    prepared = decided(whole(*configs, admin_access=True), TRN2U_NODE, (), replace(RESERVED, phase=phase))
+    assert prepared.devices[0].admin_access
+
+
+def test_a_group_without_a_workload_needs_no_reservation() -> None:
+    prepared = decided(whole(group(4)), TRN2U_NODE)
+    assert prepared.workload == ""
+    assert not [each for each in prepared.devices[0].env if each.startswith("NEURON_GLOBAL")]
 
 
 # One device, one claim.
@@ -386,3 +454,11 @@ def test_an_answer_that_is_no_claim_is_told_and_may_be_tried_again(answer: bytes
     with pytest.raises(ClaimError, match="is not a ResourceClaim") as caught:
         wire.decode_claim(answer)
     assert caught.value.retryable
+
+
+def test_lists_that_the_api_server_calls_null_are_empty() -> None:
+    nothing = b'"allocation":{"devices":{"results":null,"config":null}},"reservedFor":null'
+    body = b'{"metadata":{"uid":"u"},"status":{' + nothing + b"}}"
+    found = wire.to_core(wire.decode_claim(body), ClaimRef("ml", "job", "u"))
+    assert (found.devices, found.configs, found.pod) == ((), (), "")
+    assert not wire.decode_claim_list(b'{"metadata":{"resourceVersion":"1"},"items":null}').items

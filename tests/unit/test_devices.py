@@ -235,3 +235,9 @@ def test_the_wire_form_has_sorted_names_and_typed_values():
     }
     assert list(wire["attributes"]) == ["a", "b"]
     assert devices.Device("d", (0,)).to_wire() == {"name": "d"}
+
+
+def test_memory_is_spelled_as_the_api_server_spells_it():
+    node = node_of("trn2u.48xlarge")
+    bigger = replace(node, devices=tuple(replace(d, memory_bytes=64 * 1024**3) for d in node.devices))
+    assert published(bigger)[0].capacity["memory"] == "1Ti"

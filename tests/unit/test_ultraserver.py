@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from neuron_dra.core import devices, limits
 from neuron_dra.core.ultraserver import (
     TAG_ATTRIBUTES,
     Allocation,
@@ -194,3 +195,9 @@ def test_a_tag_that_is_not_whole_is_none(name: str) -> None:
     device = tagged({"name": "neuron-node-0"}, TAG)
     del device["attributes"][name]
     assert tag_on([device]) is None
+
+
+def test_the_tags_are_documented_and_have_their_room() -> None:
+    assert {each.name for each in devices.TAGS} == set(TAG_ATTRIBUTES)
+    assert len(TAG_ATTRIBUTES) == limits.WORKLOAD_TAGS
+    assert {each.kind for each in devices.TAGS} == {"string"}

@@ -1,0 +1,153 @@
+"""What a reservation by an UltraServer operator means on the node: its tag is published, and its gate closed.
+
+`Tags` keeps the tag in the checkpoint, so that the first publish after a restart or a wipe carries it. `Gate` refuses
+who does not belong on a reserved node, after a last look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Final
+
+from neuron_dra.core import reservation, ultraserver
+from neuron_dra.core.claims import Claim
+from neuron_dra.core.reservation import Reservation
+from neuron_dra.core.slices import Wire
+from neuron_dra.core.ultraserver import Tag
+from neuron_dra.errors import ApiError
+from neuron_dra.node.transaction import Transactions
+from neuron_dra.node.ultraserver import UltraServerWatch
+
+log = logging.getLogger(__name__)
+
+FIRST_ANSWER_S: Final = 10.0  # how long a node that remembers no tag waits for its NeuronUltraServer, once
+RECHECK_S: Final = 5.0  # while a tag waits for the node's claims
+REFUSAL_WAIT_S: Final = 10.0  # a refusal costs the pod 90 s, and the kubelet waits 45 s
+REFRESH_S: Final = 2.5
+
+
+class Tags:
+    """The workload tag of this node's devices."""
+
+    def __init__(
+        self,
+        node_name: str,
+        watch: UltraServerWatch,
+        transactions: Transactions,
+        allocated: Callable[[], AsyncIterator[Claim]],
+        wake: Callable[[], None],
+    ) -> None:
+        self._node_name = node_name
+        self._watch = watch
+        self._transactions = transactions
+        self._allocated = allocated
+        self._wake = wake
+        self._tag: Tag | None = None
+        self._unkept = False  # `_tag` could not be written to the checkpoint
+        self._first_at: float | None = None
+
+    @property
+    def current(self) -> Tag | None:
+        """The tag as it was last settled, by whichever process of this node."""
+        return self._tag if self._unkept else self._transactions.tag
+
+    async def settle(self, published: Sequence[Wire]) -> bool:
+        """Bring `current` up to date and keep it; `published` are the devices in our slices.
+
+        False means that it is too early to publish: nothing remembers a tag, and the answer is on its way. Raises
+        ApiError.
+        """
+        now = time.monotonic()
+        before = self.current
+        if self._first_at is None:
+            self._first_at = now
+            before = before or ultraserver.tag_on(published)
+        if before is None and self._watch.pending and now < self._first_at + FIRST_ANSWER_S:
+            asyncio.get_running_loop().call_later(self._first_at + FIRST_ANSWER_S - now, self._wake)
+            return False
+        await self._keep(before, await self._next(before))
+        return True
+
+    async def _next(self, before: Tag | None) -> Tag | None:
+        reading = self._watch.reading
+        if reading is None:
+            return before  # the API server is away, or has no operator's objects (yet)
+        occupied = ultraserver.waits_for_claims(before, reading, self._node_name) and await self._occupied()
+        if occupied:
+            asyncio.get_running_loop().call_later(RECHECK_S, self._wake)
+        return ultraserver.next_tag(before, reading, self._node_name, occupied=occupied)
+
+    async def _occupied(self) -> bool:
+        """Tell whether any claim, administrators' access aside, is prepared or allocated here. Raises ApiError."""
+        prepared = self._transactions.claims.values()
+        if any(not device.admin_access for claim in prepared for device in claim.devices):
+            return True
+        return any([True async for claim in self._allocated() if not all(d.admin_access for d in claim.devices)])
+
+    async def _keep(self, before: Tag | None, tag: Tag | None) -> None:
+        self._tag = tag
+        if tag != before:
+            about = tag or before
+            log.info(
+                "the node is reserved" if tag else "the node is free again",
+                extra={
+                    "workload": about.workload if about else "",
+                    "allocation": about.allocation_id if about else "",
+                    **({"phase": tag.phase.value} if tag else {}),
+                },
+            )
+        if tag != self._transactions.tag or self._unkept:
+            try:
+                await self._transactions.keep_tag(tag)
+            except OSError as err:
+                # Closing the node must not wait for a disk; the next publish tries again.
+                log.error("the workload tag cannot be kept in the checkpoint", extra={"error": str(err)})
+                asyncio.get_running_loop().call_later(RECHECK_S, self._wake)
+        self._unkept = tag != self._transactions.tag
+
+
+class Gate:
+    """Who may start on this node."""
+
+    def __init__(self, node_name: str, watch: UltraServerWatch, tags: Tags) -> None:
+        self._node_name = node_name
+        self._watch = watch
+        self._tags = tags
+
+    @property
+    def reservation(self) -> Reservation | None:
+        """The workload that holds this node, as far as is known now."""
+        reading, tag = self._watch.reading, self._tags.current
+        if reading is not None:
+            slot = ultraserver.slot_of(reading, self._node_name, tag)
+            if slot is not None:
+                return Reservation.of(slot, self._node_name)
+            if not reading.problems:
+                return None
+        return None if tag is None else Reservation.remembered(tag)
+
+    async def known(self) -> None:
+        """Return when the NeuronUltraServer has been read, or is known not to be there; after 10 s in any case."""
+        until = time.monotonic() + REFUSAL_WAIT_S
+        while self._watch.pending and time.monotonic() < until:
+            await self._watch.news(REFRESH_S)
+
+    async def wait(self, claim: Claim) -> None:
+        """Return as soon as `claim` may start here, or after 10 s: what decides then is `reservation`."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(REFUSAL_WAIT_S):
+                await self.known()
+                while self._watch.name is not None and self._refuses(claim):
+                    try:
+                        await self._watch.refresh()
+                    except ApiError as err:
+                        log.warning("the NeuronUltraServer cannot be read", extra={"error": str(err)})
+                    if self._refuses(claim):
+                        await self._watch.news(REFRESH_S)
+
+    def _refuses(self, claim: Claim) -> bool:
+        return bool(reservation.why_refused(claim, self.reservation, self._node_name))

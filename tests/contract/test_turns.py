@@ -1,0 +1,113 @@
+"""Of several plugins on one node exactly one publishes: the one registered last, or the one that is left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from neuron_dra.node.files import Files
+from neuron_dra.node.turns import ORPHANED_POLLS, PublishingTurn
+
+pytestmark = [pytest.mark.contract("S23"), pytest.mark.contract("R14")]
+
+
+class Turns:
+    """Turns in one folder; each has an open file of its own, as processes have."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.made: list[PublishingTurn] = []
+
+    def __call__(self, identity: str) -> PublishingTurn:
+        self.made.append(PublishingTurn(self._folder, identity, Files()))
+        return self.made[-1]
+
+    @property
+    def holders(self) -> int:
+        return sum(turn.holding for turn in self.made)
+
+
+@pytest.fixture
+def turns(short_path: Path) -> Iterator[Turns]:
+    made = Turns(short_path)
+    yield made
+    for turn in made.made:
+        turn.release()
+
+
+def test_the_first_takes_the_turn_at_once(turns: Turns) -> None:
+    first = turns("a")
+    first.begin()
+    assert first.holding
+    assert first.changed.is_set()
+
+
+def test_a_second_waits_until_the_kubelet_has_registered_it(turns: Turns) -> None:
+    first, second = turns("a"), turns("b")
+    first.begin()
+    second.begin()
+    for _ in range(2 * ORPHANED_POLLS):
+        first.poll()
+        second.poll()
+    assert (first.holding, second.holding) == (True, False)
+
+
+def test_the_one_registered_last_gets_it_and_never_two_at_once(turns: Turns) -> None:
+    first, second = turns("a"), turns("b")
+    first.begin()
+    second.begin()
+    second.claim()
+    assert turns.holders == 1
+    for _ in range(3):
+        second.poll()
+        assert turns.holders <= 1
+        first.poll()
+        assert turns.holders <= 1
+    assert second.holding
+
+
+def test_when_the_newer_dies_the_older_takes_it_again_after_a_while(turns: Turns) -> None:
+    first, second = turns("a"), turns("b")
+    first.begin()
+    second.claim()
+    first.poll()
+    second.poll()
+    second.release()  # as the system does for a dead process
+    for _ in range(ORPHANED_POLLS):
+        first.poll()
+        assert not first.holding
+    first.poll()
+    assert first.holding
+    first.poll()
+    assert first.holding
+
+
+def test_a_pause_between_two_is_not_used_by_the_older(turns: Turns) -> None:
+    first, second = turns("a"), turns("b")
+    first.begin()
+    second.claim()
+    first.poll()  # gives way
+    first.poll()
+    assert turns.holders == 0
+    second.poll()
+    assert second.holding
+
+
+def test_a_restarted_container_takes_its_turn_again_at_once(turns: Turns) -> None:
+    turns("pod-1").begin()
+    turns.made[0].release()
+    again = turns("pod-1")
+    again.poll()
+    assert again.holding
+
+
+def test_a_lost_name_file_does_not_take_the_turn_away_for_good(turns: Turns, short_path: Path) -> None:
+    first = turns("a")
+    first.begin()
+    (short_path / "publisher").unlink()
+    for _ in range(ORPHANED_POLLS + 3):
+        first.poll()
+    assert first.holding
+    assert (short_path / "publisher").read_text() == "a"

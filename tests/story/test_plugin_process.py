@@ -1,0 +1,472 @@
+"""The plugin as a process of its own, through what happens to a node: starts, ends, kills, updates, outages."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import socket
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from neuron_dra.testing import fake_node
+from neuron_dra.testing.fake_api import Do, FakeApi, Fault
+from neuron_dra.testing.fake_kubelet import FakeKubelet
+from neuron_dra.testing.objects import allocated_claim, neuron_config, node_object
+from neuron_dra.testing.plugin_host import PluginHost, PluginProcess
+from neuron_dra.testing.waiting import always, eventually
+
+DRIVER = "neuron.aws.com"
+NAME = "node-a-neuron.aws.com-00"
+START_S = 30.0  # a process on a loaded machine
+
+
+@pytest.fixture
+async def kubelet(host: PluginHost) -> AsyncIterator[FakeKubelet]:
+    async with FakeKubelet(host.registry) as made:
+        yield made
+
+
+async def started(host: PluginHost, kubelet: FakeKubelet, pod_uid: str = "", **more: Any) -> PluginProcess:
+    """Start a plugin and return when the kubelet has it."""
+    process = await host.start_process(pod_uid, **more)
+    endpoint = str(host.settings(pod_uid).dra_socket)
+    registered = asyncio.create_task(kubelet.registered(DRIVER, START_S, endpoint=endpoint))
+    ended = asyncio.create_task(process.ended(START_S))
+    await asyncio.wait([registered, ended], return_when=asyncio.FIRST_COMPLETED)
+    ended.cancel()
+    if not registered.done():
+        registered.cancel()
+        raise AssertionError(f"the plugin ended before it was registered:\n{process.log}")
+    registered.result()
+    return process
+
+
+async def published(api: FakeApi, count: int = 16) -> dict[str, Any]:
+    (found,) = await api.until(
+        "resourceslices",
+        lambda items: len(items) == 1 and len(items[0]["spec"].get("devices", [])) == count,
+        timeout_s=START_S,
+    )
+    return found
+
+
+async def prepared(kubelet: FakeKubelet, claim: dict[str, Any]) -> Any:
+    """Prepare one claim, which must succeed."""
+    answer = (await kubelet.prepare([claim]))[claim["metadata"]["uid"]]
+    assert not answer.error
+    return answer
+
+
+async def unprepared(kubelet: FakeKubelet, claim: dict[str, Any]) -> None:
+    assert await kubelet.unprepare([claim]) == {claim["metadata"]["uid"]: ""}
+
+
+def slice_writes(api: FakeApi) -> list[str]:
+    return [e.verb for e in api.requests(resource="resourceslices") if e.verb in ("create", "update", "delete")]
+
+
+@pytest.mark.contract("R5")
+@pytest.mark.contract("S14")
+async def test_it_starts_publishes_and_ends_leaving_its_slices_and_no_socket(
+    host: PluginHost, kubelet: FakeKubelet, api: FakeApi
+) -> None:
+    process = await started(host, kubelet, "pod-1")
+    before = await published(api)
+    stream = kubelet.health()
+    await anext(stream)
+    began = time.monotonic()
+    assert await process.stop() == 0
+    assert time.monotonic() - began < 10
+    assert list(host.registry.iterdir()) == []
+    assert list(host.data.glob("*.sock")) == []
+    assert api.objects("resourceslices") == [before]
+    assert "Traceback" not in process.log
+    assert re.search(r"setting .*node_name.*node-a.*flag", process.log)
+    await stream.aclose()
+
+
+async def test_what_the_first_claim_needs_is_loaded_before_the_first_claim(
+    host: PluginHost, kubelet: FakeKubelet
+) -> None:
+    process = await started(host, kubelet, "pod-1")
+    maps = Path(f"/proc/{process.pid}/maps")
+    if maps.exists():
+        await eventually(lambda: "pydantic_core" in maps.read_text(), START_S, "the import of pydantic")
+
+
+@pytest.mark.contract("R4")
+@pytest.mark.contract("R15")
+@pytest.mark.contract("N6")
+async def test_after_a_kill_it_answers_as_before(host: PluginHost, kubelet: FakeKubelet, api: FakeApi) -> None:
+    claim = api.create(allocated_claim("job", "node-a", [0, 3, 12, 15], config=[neuron_config(1)]))
+    uid = claim["metadata"]["uid"]
+    process = await started(host, kubelet, "pod-1")
+    before = await published(api)
+    answer = await prepared(kubelet, claim)
+    file = host.spec(uid)
+    await process.kill()
+    assert (host.data / "dra-pod-1.sock").is_socket(), "a kill leaves the socket file behind"
+    await kubelet.stop()
+    await kubelet.start()
+    await started(host, kubelet, "pod-1")
+    assert await prepared(kubelet, claim) == answer
+    assert host.spec(uid) == file
+    await asyncio.sleep(0.5)
+    assert api.objects("resourceslices") == [before]
+    await unprepared(kubelet, claim)
+    assert (host.specified, host.checkpointed) == (set(), set())
+
+
+@pytest.mark.contract("P18")
+async def test_a_kill_at_any_time_while_claims_are_prepared_loses_and_leaks_nothing(
+    host: PluginHost, kubelet: FakeKubelet, api: FakeApi
+) -> None:
+    claims = [api.create(allocated_claim(f"job-{i}", "node-a", [i])) for i in range(16)]
+    process = await started(host, kubelet, "pod-1")
+    calls = [asyncio.create_task(kubelet.prepare([claim])) for claim in claims]
+    await eventually(lambda: host.cdi.exists() and host.specified)
+    await process.kill()
+    await asyncio.gather(*calls, return_exceptions=True)
+    await kubelet.stop()
+    await kubelet.start()
+    await started(host, kubelet, "pod-1")
+    assert host.specified == (host.checkpointed if host.checkpoint.exists() else set())
+    for claim in claims:
+        await prepared(kubelet, claim)
+    assert host.specified == host.checkpointed == {claim["metadata"]["uid"] for claim in claims}
+
+
+@pytest.mark.contract("N4")
+async def test_without_an_api_server_prepared_claims_keep_working_and_nothing_is_unpublished(
+    host: PluginHost, kubelet: FakeKubelet, api: FakeApi
+) -> None:
+    kept, given_back = (api.create(allocated_claim(f"job-{i}", "node-a", [i])) for i in range(2))
+    await started(host, kubelet, "pod-1")
+    before = await published(api)
+    answer = await prepared(kubelet, kept)
+    await prepared(kubelet, given_back)
+    await api.refuse_connections()
+    assert await prepared(kubelet, kept) == answer
+    await unprepared(kubelet, given_back)
+    host.hardware.remove_device(9)
+    error = (await kubelet.prepare([given_back]))[given_back["metadata"]["uid"]].error
+    assert "the API server does not answer" in error
+    assert api.objects("resourceslices") == [before]
+    await api.resume()
+    await prepared(kubelet, given_back)
+
+
+async def test_it_starts_without_an_api_server_and_answers_for_what_is_prepared(
+    host: PluginHost, kubelet: FakeKubelet, api: FakeApi
+) -> None:
+    claim = api.create(allocated_claim("job", "node-a", [0]))
+    process = await started(host, kubelet, "pod-1")
+    answer = await prepared(kubelet, claim)
+    await process.stop()
+    await api.refuse_connections()
+    await started(host, kubelet, "pod-1")
+    assert await prepared(kubelet, claim) == answer
+    await unprepared(kubelet, claim)
+    await api.resume()
+    await published(api)
+
+
+@pytest.mark.contract("S7")
+@pytest.mark.contract("P19")
+async def test_slices_that_are_wiped_and_a_cdi_file_that_is_deleted_come_back(
+    host: PluginHost, kubelet: FakeKubelet, api: FakeApi
+) -> None:
+    claim = api.create(allocated_claim("job", "node-a", [0]))
+    uid = claim["metadata"]["uid"]
+    await started(host, kubelet, "pod-1")
+    await published(api)
+    await prepared(kubelet, claim)
+    file = host.spec(uid)
+    (host.cdi / f"k8s.neuron.aws.com-claim_{uid}.json").unlink()
+    api.delete("resourceslices", NAME)
+    await published(api)
+    await eventually(lambda: uid in host.specified, 10, "the CDI file")
+    assert host.spec(uid) == file
+
+
+@pytest.mark.contract("R13")
+@pytest.mark.contract("R14")
+@pytest.mark.contract("S23")
+async def test_in_a_rolling_update_the_newer_publishes_and_either_serves_the_other_s_claims(
+    host: PluginHost, kubelet: FakeKubelet, api: FakeApi
+) -> None:
+    one, two = (api.create(allocated_claim(f"job-{i}", "node-a", [i])) for i in range(2))
+    old = await started(host, kubelet, "pod-old")
+    await published(api)
+    await prepared(kubelet, one)
+    new = await started(host, kubelet, "pod-new")
+    await eventually(lambda: "this plugin publishes" in new.log, START_S, "the hand-over")
+    assert "another plugin of this node publishes from now on" in old.log
+    await prepared(kubelet, two)
+    assert await old.stop() == 0
+    await kubelet.gone(DRIVER, endpoint=str(host.settings("pod-old").dra_socket))
+    await unprepared(kubelet, one)
+    api.delete("resourceslices", NAME)
+    await published(api)
+    assert slice_writes(api) == ["create", "create"]
+    assert host.checkpointed == {two["metadata"]["uid"]}
+
+
+@pytest.mark.contract("R14")
+async def test_when_the_newer_dies_the_older_publishes_again(
+    host: PluginHost, kubelet: FakeKubelet, api: FakeApi
+) -> None:
+    old = await started(host, kubelet, "pod-old")
+    await published(api)
+    new = await started(host, kubelet, "pod-new")
+    await eventually(lambda: "this plugin publishes" in new.log, START_S, "the hand-over")
+    await new.kill()
+    api.delete("resourceslices", NAME)
+    await published(api)
+    assert old.running
+    assert old.log.count("this plugin publishes") == 2
+
+
+@pytest.mark.contract("R14")
+async def test_a_newer_one_that_the_kubelet_does_not_register_does_not_take_over(
+    host: PluginHost, kubelet: FakeKubelet, api: FakeApi
+) -> None:
+    old = await started(host, kubelet, "pod-old")
+    await published(api)
+    kubelet.script.refusals = ["no"] * 100
+    new = await host.start_process("pod-new")
+    await eventually(lambda: "refused to register" in new.log, START_S)
+    await always(lambda: "another plugin of this node publishes" not in old.log, 1.5)
+
+
+# A device plugin on the same node.
+
+
+def node_events(api: FakeApi) -> list[str]:
+    return [e["message"] for e in api.objects("events") if e["reason"] == "NeuronDevicePluginAlive"]
+
+
+async def test_a_node_that_offers_devices_twice_is_refused_with_an_event_until_it_does_not(
+    host: PluginHost, kubelet: FakeKubelet, api: FakeApi
+) -> None:
+    api.patch("nodes", "node-a", {"status": {"allocatable": {"aws.amazon.com/neuron": "10"}}})
+    process = await started(host, kubelet, "pod-1")
+    await eventually(lambda: node_events(api), START_S)
+    assert "the Node offers aws.amazon.com/neuron: 10" in node_events(api)[0]
+    (event,) = (e for e in api.objects("events") if e["reason"] == "NeuronDevicePluginAlive")
+    assert event["involvedObject"] == {"apiVersion": "v1", "kind": "Node", "name": "node-a", "uid": "node-a"}
+    await eventually(lambda: "refusing to publish" in process.log)
+    assert api.objects("resourceslices") == []
+    api.patch("nodes", "node-a", {"status": {"allocatable": {"aws.amazon.com/neuron": "0"}}})
+    await published(api)
+
+
+async def test_a_device_plugin_s_live_socket_refuses_from_the_very_first_publish(
+    host: PluginHost, kubelet: FakeKubelet, api: FakeApi
+) -> None:
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(host.device_plugins / "neuron-devplugin.sock"))
+        listening.listen()
+        await started(host, kubelet, "pod-1")
+        await eventually(lambda: node_events(api), START_S)
+        assert slice_writes(api) == []
+
+
+async def test_with_warn_it_publishes_beside_a_device_plugin(
+    host: PluginHost, kubelet: FakeKubelet, api: FakeApi
+) -> None:
+    api.patch("nodes", "node-a", {"status": {"allocatable": {"aws.amazon.com/neuron": "10"}}})
+    await started(host, kubelet, "pod-1", device_plugin_coexistence="warn")
+    await published(api)
+    assert "published all the same" in node_events(api)[0]
+
+
+# In place of AWS's driver.
+
+
+@pytest.mark.contract("S25")
+async def test_it_takes_the_place_of_the_driver_before_it(host: PluginHost, kubelet: FakeKubelet, api: FakeApi) -> None:
+    api.create(
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceSlice",
+            "metadata": {"name": "node-a-neuron.aws.com-x7k2p"},
+            "spec": {
+                "driver": DRIVER,
+                "nodeName": "node-a",
+                "pool": {"name": "node-a", "generation": 3, "resourceSliceCount": 1},
+                "devices": [{"name": f"neuron-device-{i}"} for i in range(16)],
+            },
+        }
+    )
+    running = api.create(allocated_claim("running", "node-a", [5]))
+    rival = api.create(allocated_claim("rival", "node-a", [5]))
+    api.patch("resourceclaims", "rival", {"status": {"reservedFor": None}}, "default")
+    host.cdi.mkdir()
+    theirs = host.cdi / f"k8s.neuron.aws.com-claim_{running['metadata']['uid']}.json"
+    theirs.write_text('{"cdiVersion": "0.6.0", "kind": "k8s.neuron.aws.com/claim", "devices": []}')
+    process = await started(host, kubelet, "pod-1")
+    (made,) = await api.until(
+        "resourceslices", lambda found: len(found) == 1 and found[0]["metadata"]["name"] == NAME, timeout_s=START_S
+    )
+    assert made["spec"]["pool"] == {"name": "node-a", "generation": 4, "resourceSliceCount": 1}
+    assert slice_writes(api) == ["delete", "create"]
+    error = (await kubelet.prepare([rival]))[rival["metadata"]["uid"]].error
+    assert "neuron5 is held by claim default/running" in error
+    assert theirs.exists()
+    await process.stop()
+    await started(host, kubelet, "pod-1")
+    assert theirs.exists()
+    await unprepared(kubelet, running)
+    assert not theirs.exists()
+    await prepared(kubelet, rival)
+
+
+# Damage.
+
+
+@pytest.mark.contract("P20")
+async def test_a_damaged_checkpoint_is_rebuilt_at_the_start(
+    host: PluginHost, kubelet: FakeKubelet, api: FakeApi
+) -> None:
+    claims = [api.create(allocated_claim(f"job-{i}", "node-a", [i])) for i in range(3)]
+    process = await started(host, kubelet, "pod-1")
+    await published(api)
+    for claim in claims:
+        await prepared(kubelet, claim)
+    await process.stop()
+    host.checkpoint.write_bytes(host.checkpoint.read_bytes()[:-30])
+    away = api.faults.add(Fault(Do.RESPOND, verb="list", resource="resourceclaims", status=503, times=None))
+    process = await started(host, kubelet, "pod-1")
+    await eventually(lambda: away.hits, START_S)
+    error = (await kubelet.prepare([claims[0]]))[claims[0]["metadata"]["uid"]].error
+    assert "checkpoint was damaged and is being rebuilt; the kubelet tries again" in error
+    assert len(host.specified) == 3
+    api.faults.clear()
+    await eventually(lambda: "the checkpoint is rebuilt" in process.log, START_S)
+    for claim in claims:
+        await prepared(kubelet, claim)
+        await unprepared(kubelet, claim)
+    assert (host.specified, host.checkpointed) == (set(), set())
+    assert (host.data / "checkpoint.json.damaged").exists()
+
+
+@pytest.mark.contract("P19")
+async def test_after_a_reboot_nothing_is_prepared_any_more(
+    host: PluginHost, kubelet: FakeKubelet, api: FakeApi
+) -> None:
+    claim = api.create(allocated_claim("job", "node-a", [0]))
+    process = await started(host, kubelet, "pod-1")
+    answer = await prepared(kubelet, claim)
+    await process.kill()
+    host.hardware.set_boot_id()
+    for name in os.listdir(host.cdi):
+        (host.cdi / name).unlink()
+    await kubelet.stop()
+    await kubelet.start()
+    await started(host, kubelet, "pod-1")
+    assert host.checkpointed == set()
+    assert await prepared(kubelet, claim) == answer
+    assert host.specified == host.checkpointed == {claim["metadata"]["uid"]}
+
+
+# How it refuses to start.
+
+
+async def refused(host: PluginHost, *arguments: str, **environment: str) -> tuple[int, str]:
+    process = await host.start_command(*arguments, **environment)
+    return await process.ended(START_S), process.log
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "reason"),
+    [
+        ((), {}, "--node-name (NODE_NAME) is required"),
+        (("--node-names=a",), {}, "--node-names"),
+        (("--node-name=a", "-logtostderr=true"), {}, "logtostderr"),
+        (("--node-name=a", "--ultraserver-devices=device"), {}, "write node or devices; did you mean devices?"),
+        (("--node-name=a", "--healthcheck-port=x"), {}, "--healthcheck-port=x: write a whole number"),
+        (("--node-name=a",), {"ENABLE_ULTRASERVER_OPERATOR": "maybe"}, "write true or false"),
+        (("--node-name=a", "--emulation-mode=trn2u", "--host-root=/x"), {}, "set one"),
+        (("--node-name=a", "--emulation-mode=trn9"), {}, "trn9"),
+        (("--node-name=a", f"--kubelet-plugins-directory-path=/{'x' * 100}"), {}, "Linux allows 107"),
+        (("--node-name=a", "--healthcheck-port=0"), {}, "no API server: not in a cluster"),
+    ],
+)
+async def test_settings_that_cannot_be_obeyed_end_it_with_two_and_the_reason(
+    host: PluginHost, arguments: tuple[str, ...], environment: dict[str, str], reason: str
+) -> None:
+    folders = [f"--kubelet-plugins-directory-path={host.plugins}"]
+    if any("plugins-directory" in argument for argument in arguments):
+        folders = []
+    code, log = await refused(host, "plugin", *folders, *arguments, **environment)
+    assert (code, "Traceback" in log) == (2, False), log
+    assert reason in log
+
+
+@pytest.mark.contract("R11")
+async def test_a_socket_that_cannot_be_bound_ends_it_with_the_reason(host: PluginHost) -> None:
+    host.data.mkdir()
+    (host.data / "dra.sock").mkdir()
+    process = await host.start_process()
+    assert await process.ended(START_S) == 1
+    assert "there is a file of that name which is no socket; remove it" in process.log
+    assert "Traceback" not in process.log
+
+
+async def test_a_folder_that_cannot_be_written_ends_it_with_the_reason(host: PluginHost) -> None:
+    host.data.write_text("no folder")
+    process = await host.start_process()
+    assert await process.ended(START_S) == 1
+    assert "Traceback" not in process.log
+    assert "File exists" in process.log
+
+
+@pytest.mark.contract("S27")
+async def test_an_api_server_that_is_too_old_ends_it_with_the_reason(host: PluginHost, api: FakeApi) -> None:
+    nodes = {"metadata": {"resourceVersion": "1"}, "items": [node_object("node-a")]}
+
+    async def answer(request: web.Request) -> web.Response:
+        if request.path == "/version":
+            return web.json_response({"gitVersion": "v1.33.2"})
+        if request.path == "/api/v1/nodes":
+            return web.json_response(nodes)
+        return web.json_response({"reason": "NotFound", "message": "no such path"}, status=404)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        process = await host.start_process(kube_api_server=url)
+        assert await process.ended(START_S) == 2, process.log
+    finally:
+        await runner.cleanup()
+    assert "does not serve resource.k8s.io/v1; Kubernetes 1.34 to 1.37 does" in process.log
+    assert "Traceback" not in process.log
+
+
+async def test_an_ultraserver_changes_its_shape_only_when_no_claim_is_allocated(
+    host: PluginHost, kubelet: FakeKubelet, api: FakeApi
+) -> None:
+    fake_node.write(host.root / "host", "trn2u.48xlarge", node_id=2)
+    claim = api.create(allocated_claim("job", "node-a", ["neuron-node-0"]))
+    process = await started(host, kubelet, "pod-1")
+    await published(api, 1)
+    await prepared(kubelet, claim)
+    await process.stop()
+    process = await started(host, kubelet, "pod-1", ultraserver_devices="devices")
+    await eventually(lambda: "changed while claims are allocated" in process.log, START_S)
+    assert [d["name"] for d in (await published(api, 1))["spec"]["devices"]] == ["neuron-node-0"]
+    await unprepared(kubelet, claim)
+    api.delete("resourceclaims", "job", "default")
+    api.patch("nodes", "node-a", {"metadata": {"labels": {"x": "y"}}})
+    await published(api, 16)

@@ -1,0 +1,543 @@
+"""A node of an UltraServer while an operator reserves it: its tag, who may start there, and who is told what."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neuron_dra.core import checkpoint as checkpoints
+from neuron_dra.core.claims import ClaimRef, PreparedClaim
+from neuron_dra.core.ultraserver import NAMESPACE, Allocation, Phase, Tag, object_name, tag_on
+from neuron_dra.errors import ClaimError
+from neuron_dra.node import reserving, ultraserver
+from neuron_dra.node.plugin import Plugin
+from neuron_dra.testing.fake_api import Do, FakeApi, Fault
+from neuron_dra.testing.fake_kubelet import ClaimRef as KubeletClaim
+from neuron_dra.testing.fake_kubelet import FakeKubelet
+from neuron_dra.testing.faulty_files import DISK_ERRORS, FaultyFiles, disk_error
+from neuron_dra.testing.objects import allocated_claim, node_object, opaque
+from neuron_dra.testing.plugin_host import PluginHost
+from neuron_dra.testing.waiting import always, eventually
+
+BLOCK, HARDWARE_ID = "cr-0123456789abcdef0", "00000000deadbeef"
+NODES = ("node-x", "node-a", "node-y", "node-z")
+SLOT = Allocation("ml", "llm", "uid-llm", "alloc-1", Phase.BOUND, NODES, 4, 1, 8, "node-r", "2026-01-02T03:04:05Z")
+OTHER = replace(SLOT, workload_name="rl", workload_uid="uid-rl", allocation_id="alloc-2", phase=Phase.PENDING)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ultraserver, "PROBE_S", 0.2)
+    monkeypatch.setattr(reserving, "REFUSAL_WAIT_S", 0.4)
+    monkeypatch.setattr(reserving, "REFRESH_S", 0.1)
+    monkeypatch.setattr(reserving, "RECHECK_S", 0.1)
+
+
+@pytest.fixture
+async def api(api: FakeApi) -> FakeApi:
+    api.register_neuron_kinds()
+    namespaces(api)
+    label(api, BLOCK)
+    return api
+
+
+@pytest.fixture
+async def host(api: FakeApi, short_path: Path) -> AsyncIterator[PluginHost]:
+    """The files of `node-a`, number 1 of a Trn2 UltraServer."""
+    made = PluginHost(short_path, api.url, instance_type="trn2u.48xlarge", node_id=1, server_id=HARDWARE_ID)
+    yield made
+    await made.close()
+
+
+def namespaces(api: FakeApi) -> None:
+    for name in (NAMESPACE, "ml", "dev"):
+        api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+
+
+def label(api: FakeApi, block: str | None) -> None:
+    api.patch("nodes", "node-a", {"metadata": {"labels": {"topology.k8s.aws/capacity-block-id": block}}})
+
+
+def reserve(api: FakeApi, *slots: Allocation | dict[str, Any], block: str = BLOCK) -> None:
+    """What the operator writes: these allocations and no others."""
+    api.apply(
+        {
+            "apiVersion": "neuron.aws.com/v1beta1",
+            "kind": "NeuronUltraServer",
+            "metadata": {"name": object_name(block), "namespace": NAMESPACE},
+            "spec": {"instanceType": "trn2u.48xlarge", "topology": []},
+            "status": {"allocations": [slot if isinstance(slot, dict) else slot.to_wire() for slot in slots]},
+        }
+    )
+
+
+def tag(api: FakeApi) -> Tag | None:
+    return tag_on([device for item in api.objects("resourceslices") for device in item["spec"]["devices"]])
+
+
+def published(api: FakeApi) -> bool:
+    return any(item["spec"]["devices"] for item in api.objects("resourceslices"))
+
+
+async def tagged(api: FakeApi, slot: Allocation | None, timeout_s: float = 10.0) -> None:
+    wanted = None if slot is None else Tag.of(slot)
+    await eventually(lambda: published(api) and tag(api) == wanted, timeout_s, f"tag {wanted}")
+
+
+def new_claim(
+    api: FakeApi, name: str, workload: str = "", uid: str = "", *, namespace: str = "ml", **device: Any
+) -> ClaimRef:
+    """An allocated claim for the whole node, naming a workload if one is given."""
+    parameters = {"apiVersion": "neuron.aws.com/v1", "kind": "UltraServerConfig", "ultraserverMode": 4}
+    if workload:
+        parameters |= {"workloadId": workload, "workloadUid": uid}
+    made = api.create(
+        allocated_claim(
+            name,
+            "node-a",
+            [{"device": "neuron-node-0", **device}],
+            namespace=namespace,
+            config=[opaque(parameters)] if workload else [],
+        )
+    )
+    return ClaimRef(namespace, name, made["metadata"]["uid"])
+
+
+def ours(api: FakeApi, name: str = "job") -> ClaimRef:
+    return new_claim(api, name, "llm", "uid-llm")
+
+
+async def refusal(plugin: Plugin, ref: ClaimRef) -> str:
+    with pytest.raises(ClaimError) as caught:
+        await plugin.transactions.prepare(ref)
+    return str(caught.value)
+
+
+def environment(prepared: PreparedClaim) -> dict[str, str]:
+    return dict(text.split("=", 1) for device in prepared.devices for text in device.env)
+
+
+# The tag.
+
+
+async def test_the_tag_follows_the_reservation_from_its_beginning_to_its_end(api: FakeApi, host: PluginHost) -> None:
+    async with host.running():
+        await tagged(api, None)
+        for phase in (Phase.PENDING, Phase.BOUND, Phase.DRAINING):
+            reserve(api, replace(SLOT, phase=phase))
+            await tagged(api, replace(SLOT, phase=phase))
+        reserve(api)
+        await tagged(api, None)
+        (found,) = api.objects("resourceslices")
+        assert found["spec"]["pool"]["generation"] == 1
+        attributes = found["spec"]["devices"][0]["attributes"]
+        assert not {"workloadId", "allocationId", "workloadUid"} & set(attributes)
+        assert attributes["ultraserverId"] == {"string": BLOCK}
+
+
+async def test_every_device_of_a_node_carries_the_tag(api: FakeApi, host: PluginHost) -> None:
+    reserve(api, SLOT)
+    async with host.running(ultraserver_devices="devices"):
+        await tagged(api, SLOT)
+        (found,) = api.objects("resourceslices")
+        assert len(found["spec"]["devices"]) == 16
+        assert {device["attributes"]["allocationId"]["string"] for device in found["spec"]["devices"]} == {"alloc-1"}
+
+
+async def test_a_reservation_of_other_nodes_is_none_of_ours(api: FakeApi, host: PluginHost) -> None:
+    reserve(api, replace(SLOT, nodes=("node-x", "node-y"), node_count=2))
+    async with host.running() as plugin:
+        await eventually(lambda: plugin.ultraserver.reading)
+        await tagged(api, None)
+
+
+async def test_the_same_workload_reserved_anew_is_another_reservation(api: FakeApi, host: PluginHost) -> None:
+    reserve(api, SLOT)
+    async with host.running():
+        await tagged(api, SLOT)
+        again = replace(SLOT, allocation_id="alloc-9", phase=Phase.PENDING)
+        reserve(api, again)
+        await tagged(api, again)
+
+
+async def test_a_tag_of_another_workload_waits_for_the_claims_and_the_old_one_closes(
+    api: FakeApi, host: PluginHost
+) -> None:
+    reserve(api, SLOT)
+    async with host.running() as plugin:
+        await tagged(api, SLOT)
+        ref = ours(api)
+        await plugin.transactions.prepare(ref)
+        reserve(api, OTHER)
+        await tagged(api, replace(SLOT, phase=Phase.DRAINING))
+        await plugin.transactions.unprepare(ref)
+        await always(lambda: tag(api) == Tag.of(replace(SLOT, phase=Phase.DRAINING)), 0.4, "the wait for the claim")
+        api.delete("resourceclaims", "job", "ml")
+        await tagged(api, OTHER)
+
+
+async def test_an_administrators_claim_delays_no_tag(api: FakeApi, host: PluginHost) -> None:
+    reserve(api, SLOT)
+    async with host.running() as plugin:
+        await tagged(api, SLOT)
+        await plugin.transactions.prepare(new_claim(api, "monitor", adminAccess=True))
+        reserve(api, OTHER)
+        await tagged(api, OTHER)
+
+
+async def test_a_tag_edited_by_hand_is_put_right(api: FakeApi, host: PluginHost) -> None:
+    reserve(api, SLOT)
+    async with host.running():
+        await tagged(api, SLOT)
+        (found,) = api.objects("resourceslices")
+        found["spec"]["devices"][0]["attributes"]["workloadUid"] = {"string": "forged"}
+        api.patch("resourceslices", found["metadata"]["name"], {"spec": {"devices": found["spec"]["devices"]}})
+        await tagged(api, SLOT)
+
+
+async def test_an_entry_that_cannot_be_read_ends_no_reservation(api: FakeApi, host: PluginHost) -> None:
+    reserve(api, SLOT)
+    async with host.running() as plugin:
+        await tagged(api, SLOT)
+        reserve(api, {**SLOT.to_wire(), "phase": "bound"})
+        await eventually(lambda: plugin.ultraserver.reading and plugin.ultraserver.reading.problems)
+        await always(lambda: tag(api) == Tag.of(SLOT), 0.4, "the tag")
+        assert "belongs to no workload" in await refusal(plugin, new_claim(api, "plain"))
+
+
+# Restarts, wipes, and an API server that is away.
+
+
+async def test_the_first_publish_after_a_restart_and_a_wipe_carries_the_tag(api: FakeApi, host: PluginHost) -> None:
+    reserve(api, SLOT)
+    async with host.running():
+        await tagged(api, SLOT)
+    for item in api.objects("resourceslices"):
+        api.delete("resourceslices", item["metadata"]["name"])
+    api.faults.add(Fault(Do.HANG, resource="neuronultraservers", times=None))
+    async with host.running():
+        await eventually(lambda: published(api))
+        assert tag(api) == Tag.of(SLOT)
+    assert checkpoints.decode(host.checkpoint.read_bytes()).tag == Tag.of(SLOT)
+
+
+async def test_a_wipe_under_a_running_plugin_brings_the_tag_back(api: FakeApi, host: PluginHost) -> None:
+    reserve(api, SLOT)
+    async with host.running():
+        await tagged(api, SLOT)
+        api.delete("resourceslices", api.objects("resourceslices")[0]["metadata"]["name"])
+        await eventually(lambda: published(api))
+        assert tag(api) == Tag.of(SLOT)
+
+
+async def test_a_node_that_lost_its_disk_and_its_slices_asks_before_it_publishes(
+    api: FakeApi, host: PluginHost
+) -> None:
+    reserve(api, SLOT)
+    slow = Fault(Do.DELAY, verb="list", resource="neuronultraservers", delay_s=0.6)
+    api.faults.add(slow)
+    async with host.running():
+        await eventually(lambda: published(api))
+        assert tag(api) == Tag.of(SLOT)
+    assert slow.hits == 1
+
+
+async def test_a_node_that_lost_its_disk_believes_its_slice_until_it_knows_better(
+    api: FakeApi, host: PluginHost
+) -> None:
+    reserve(api, SLOT)
+    async with host.running():
+        await tagged(api, SLOT)
+    for file in host.data.glob("checkpoint.json*"):
+        file.unlink()
+    hang = Fault(Do.HANG, resource="neuronultraservers", times=None)
+    api.faults.add(hang)
+    async with host.running() as plugin:
+        await eventually(lambda: plugin.publish_state.result)
+        assert tag(api) == Tag.of(SLOT)
+        assert "belongs to no workload" in await refusal(plugin, new_claim(api, "plain"))
+
+
+async def test_a_reservation_that_ended_while_the_plugin_was_away_is_taken_off(api: FakeApi, host: PluginHost) -> None:
+    reserve(api, SLOT)
+    async with host.running():
+        await tagged(api, SLOT)
+    reserve(api)
+    async with host.running():
+        await tagged(api, None)
+    assert checkpoints.decode(host.checkpoint.read_bytes()).tag is None
+
+
+async def test_a_reboot_keeps_the_tag(api: FakeApi, host: PluginHost) -> None:
+    reserve(api, SLOT)
+    async with host.running():
+        await tagged(api, SLOT)
+    host.hardware.set_boot_id("11111111-2222-3333-4444-555555555555")
+    api.faults.add(Fault(Do.HANG, resource="neuronultraservers", times=None))
+    async with host.running() as plugin:
+        await eventually(lambda: plugin.publish_state.result)
+        assert tag(api) == Tag.of(SLOT)
+
+
+async def test_tags_stay_while_the_api_server_is_away(api: FakeApi, host: PluginHost) -> None:
+    reserve(api, SLOT)
+    async with host.running() as plugin:
+        await tagged(api, SLOT)
+        await api.refuse_connections()
+        plugin.publishing.wake()
+        await asyncio.sleep(0.3)
+        await api.resume()
+        await eventually(lambda: api.watches.count("neuronultraservers") == 1, 15)
+        assert tag(api) == Tag.of(SLOT)
+
+
+async def test_closing_a_node_does_not_wait_for_its_disk(api: FakeApi, host: PluginHost) -> None:
+    files = FaultyFiles()
+    reserve(api, SLOT)
+    async with host.running(files=files):
+        await tagged(api, SLOT)
+        files.fail(1, disk_error(DISK_ERRORS[0]), times=3)
+        reserve(api, replace(SLOT, phase=Phase.DRAINING))
+        await tagged(api, replace(SLOT, phase=Phase.DRAINING))
+        await eventually(
+            lambda: checkpoints.decode(host.checkpoint.read_bytes()).tag == Tag.of(replace(SLOT, phase=Phase.DRAINING))
+        )
+
+
+async def test_a_checkpoint_that_is_damaged_costs_no_tag(
+    api: FakeApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("neuron_dra.node.plugin.REPAIR_PERIOD_S", 0.1)
+    reserve(api, SLOT)
+    async with host.running() as plugin:
+        await tagged(api, SLOT)
+        prepared = await plugin.transactions.prepare(ours(api))
+        reserve(api, OTHER)
+        await tagged(api, replace(SLOT, phase=Phase.DRAINING))
+        host.checkpoint.write_bytes(b"{")
+        aside = host.data / "checkpoint.json.damaged"
+        await eventually(lambda: aside.exists() and host.checkpoint.exists() and not plugin.transactions.damaged)
+        assert host.checkpointed == {prepared.ref.uid}
+        await always(lambda: tag(api) == Tag.of(replace(SLOT, phase=Phase.DRAINING)), 0.4, "the old tag")
+        assert checkpoints.decode(host.checkpoint.read_bytes()).tag == Tag.of(replace(SLOT, phase=Phase.DRAINING))
+
+
+async def test_of_two_plugins_on_a_node_the_newer_one_goes_on_with_the_tag(api: FakeApi, host: PluginHost) -> None:
+    reserve(api, replace(SLOT, phase=Phase.PENDING))
+    async with FakeKubelet(host.registry), host.running("old") as old:
+        await tagged(api, replace(SLOT, phase=Phase.PENDING))
+        async with host.running("new") as new:
+            await eventually(lambda: new.turn.holding and not old.turn.holding)
+            reserve(api, SLOT)
+            await tagged(api, SLOT)
+        await eventually(lambda: old.turn.holding, 20, "the old one's turn")
+        reserve(api)
+        await tagged(api, None)
+
+
+# Which object is watched, and whether there is one.
+
+
+async def test_a_label_that_arrives_late_changes_the_object_that_is_watched(api: FakeApi, host: PluginHost) -> None:
+    label(api, None)
+    reserve(api, OTHER, block=HARDWARE_ID)
+    reserve(api, SLOT)
+    async with host.running() as plugin:
+        await tagged(api, OTHER)
+        label(api, BLOCK)
+        await tagged(api, SLOT)
+        assert plugin.ultraserver.name == object_name(BLOCK)
+
+
+async def test_a_label_that_is_gone_for_a_while_changes_nothing(api: FakeApi, host: PluginHost) -> None:
+    """As when a Node is deleted and registers anew."""
+    reserve(api, SLOT)
+    async with host.running() as plugin:
+        await tagged(api, SLOT)
+        label(api, None)
+        await always(lambda: tag(api) == Tag.of(SLOT), 0.6, "the tag")
+        assert plugin.ultraserver.name == object_name(BLOCK)
+
+
+async def test_a_node_watches_its_own_object_and_no_other(api: FakeApi, host: PluginHost) -> None:
+    async with host.running() as plugin:
+        await eventually(lambda: plugin.ultraserver.reading)
+        reserve(api, SLOT, block="cr-other")
+        await always(lambda: tag(api) is None, 0.4, "no tag")
+        assert plugin.ultraserver.name == f"us-{BLOCK}"
+
+
+async def test_a_node_that_is_of_no_ultraserver_watches_nothing(api: FakeApi, short_path: Path) -> None:
+    host = PluginHost(short_path, api.url, instance_type="trn2.48xlarge")
+    reserve(api, SLOT)
+    async with host.running() as plugin:
+        await eventually(lambda: plugin.publish_state.result)
+        assert tag(api) is None
+        assert not api.requests(resource="neuronultraservers")
+        claim = allocated_claim("plain", "node-a", [3])
+        meta = api.create(claim)["metadata"]
+        await plugin.transactions.prepare(ClaimRef("default", "plain", meta["uid"]))
+
+
+async def test_without_the_crd_the_node_works_and_finds_the_operator_later(
+    short_path: Path,
+) -> None:
+    async with FakeApi(controllers=False) as api:
+        namespaces(api)
+        api.create(node_object("node-a", labels={"topology.k8s.aws/capacity-block-id": BLOCK}))
+        host = PluginHost(short_path, api.url, instance_type="trn2u.48xlarge", node_id=1, server_id=HARDWARE_ID)
+        async with FakeKubelet(host.registry), host.running() as plugin:
+            await eventually(lambda: not plugin.why_not_ready(), what="readiness without a CRD")
+            await plugin.transactions.prepare(new_claim(api, "plain"))
+            api.register_neuron_kinds()
+            reserve(api, SLOT)
+            await tagged(api, SLOT)
+
+
+async def test_a_crd_that_is_gone_for_good_frees_the_node(api: FakeApi, host: PluginHost) -> None:
+    reserve(api, SLOT)
+    async with host.running():
+        await tagged(api, SLOT)
+    absent = Fault(resource="neuronultraservers", status=404, times=1)
+    api.faults.add(absent)
+    async with host.running() as plugin:
+        await eventually(lambda: absent.hits == 1 and plugin.ultraserver.reading is not None)
+        assert tag(api) == Tag.of(SLOT)  # once is not for good: the CRD was there again
+    api.faults.add(Fault(resource="neuronultraservers", status=404, times=None))
+    async with host.running():
+        await tagged(api, None)
+
+
+async def test_a_plugin_that_may_not_read_the_objects_keeps_what_it_knows(api: FakeApi, host: PluginHost) -> None:
+    reserve(api, SLOT)
+    async with host.running():
+        await tagged(api, SLOT)
+    forbidden = Fault(resource="neuronultraservers", status=403, times=None)
+    api.faults.add(forbidden)
+    async with host.running():
+        await eventually(lambda: forbidden.hits >= 4)
+        assert tag(api) == Tag.of(SLOT)
+
+
+# Who may start.
+
+
+async def test_the_workloads_claim_gets_the_node_with_its_rank(api: FakeApi, host: PluginHost) -> None:
+    reserve(api, SLOT)
+    async with FakeKubelet(host.registry) as kubelet, host.running() as plugin:
+        await tagged(api, SLOT)
+        await kubelet.registered("neuron.aws.com")
+        ref = ours(api)
+        answer = await kubelet.prepare([KubeletClaim(ref.namespace, ref.name, ref.uid)])
+        assert answer[ref.uid].error == ""
+        env = environment(plugin.transactions.claims[ref.uid])
+        assert {name: env[name] for name in env if name.startswith(("NEURON_GLOBAL", "NEURON_DRA"))} == {
+            "NEURON_GLOBAL_TOPOID": "5",
+            "NEURON_DRA_WORLD_SIZE": "8",
+            "NEURON_DRA_RANK0_NODE": "node-r",
+        }
+        assert env["NEURON_RT_ULTRASERVER_MODE"] == "1"
+        labels = {"device": "neuron0", "namespace": "ml", "pod": "job", "claim": "job", "workload": "llm"}
+        await eventually(lambda: plugin.metrics.registry.get_sample_value("neuron_dra_device_info", labels) == 1)
+
+
+async def test_nobody_else_starts_and_each_is_told_why(api: FakeApi, host: PluginHost) -> None:
+    reserve(api, SLOT)
+    async with FakeKubelet(host.registry) as kubelet, host.running():
+        await tagged(api, SLOT)
+        await kubelet.registered("neuron.aws.com")
+        claims = {
+            "belongs to no workload": new_claim(api, "plain"),
+            "copied into namespace dev does not count": new_claim(api, "copied", "llm", "uid-llm", namespace="dev"),
+            "this claim names the UID uid-old": new_claim(api, "old", "llm", "uid-old"),
+            "names workload ml/rl": new_claim(api, "other", "rl", "uid-rl"),
+        }
+        answer = await kubelet.prepare([KubeletClaim(ref.namespace, ref.name, ref.uid) for ref in claims.values()])
+        for why, ref in claims.items():
+            assert why in answer[ref.uid].error
+            assert "node node-a is reserved for NeuronUltraServerWorkload ml/llm" in answer[ref.uid].error
+        assert host.checkpointed == set()
+
+
+async def test_an_administrator_starts_on_a_reserved_node(api: FakeApi, host: PluginHost) -> None:
+    reserve(api, SLOT)
+    async with host.running() as plugin:
+        await tagged(api, SLOT)
+        prepared = await plugin.transactions.prepare(new_claim(api, "monitor", adminAccess=True))
+        assert prepared.devices[0].admin_access
+
+
+async def test_a_claim_that_names_a_workload_is_refused_on_a_free_node(api: FakeApi, host: PluginHost) -> None:
+    async with host.running() as plugin:
+        assert "this node is not reserved for it" in await refusal(plugin, ours(api))
+
+
+async def test_a_claim_that_comes_before_its_reservation_waits_for_it(
+    api: FakeApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reserving, "REFUSAL_WAIT_S", 10.0)
+    async with host.running() as plugin:
+        await eventually(lambda: plugin.ultraserver.reading)
+        waiting = asyncio.create_task(plugin.transactions.prepare(ours(api)))
+        reserve(api, replace(SLOT, phase=Phase.PENDING))
+        await asyncio.sleep(0.3)
+        assert not waiting.done()
+        reserve(api, SLOT)
+        assert environment(await waiting)["NEURON_GLOBAL_TOPOID"] == "5"
+
+
+async def test_the_object_is_read_afresh_before_a_refusal(api: FakeApi, host: PluginHost) -> None:
+    """Also when the watch is silent."""
+    reserve(api, replace(SLOT, phase=Phase.PENDING))
+    api.faults.add(Fault(Do.HANG, verb="watch", resource="neuronultraservers", times=None))
+    async with host.running() as plugin:
+        await tagged(api, replace(SLOT, phase=Phase.PENDING))
+        reserve(api, SLOT)
+        assert (await plugin.transactions.prepare(ours(api))).workload == "llm"
+
+
+async def test_a_refusal_comes_after_the_wait_and_well_before_the_kubelet_gives_up(
+    api: FakeApi, host: PluginHost
+) -> None:
+    reserve(api, SLOT)
+    async with host.running() as plugin:
+        await tagged(api, SLOT)
+        api.faults.add(Fault(Do.HANG, verb="list", resource="neuronultraservers", times=None))
+        started = time.monotonic()
+        await refusal(plugin, new_claim(api, "plain"))
+        assert 0.4 <= time.monotonic() - started < 5.0
+
+
+async def test_one_claim_that_waits_does_not_hold_up_another(
+    api: FakeApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reserving, "REFUSAL_WAIT_S", 10.0)
+    reserve(api, SLOT)
+    async with host.running() as plugin:
+        await tagged(api, SLOT)
+        waiting = asyncio.create_task(plugin.transactions.prepare(new_claim(api, "plain")))
+        await plugin.transactions.prepare(ours(api))
+        assert not waiting.done()
+        reserve(api)
+        with pytest.raises(ClaimError, match="is in use"):
+            await waiting
+
+
+async def test_a_prepared_claim_is_answered_as_before_whatever_became_of_the_reservation(
+    api: FakeApi, host: PluginHost
+) -> None:
+    reserve(api, SLOT)
+    async with host.running() as plugin:
+        await tagged(api, SLOT)
+        ref = ours(api)
+        prepared = await plugin.transactions.prepare(ref)
+        for slots in ((replace(SLOT, phase=Phase.DRAINING),), ()):
+            reserve(api, *slots)
+            await tagged(api, slots[0] if slots else None)
+            assert await plugin.transactions.prepare(ref) == prepared

@@ -1,0 +1,63 @@
+"""Rules that no linter knows, read off the source: where files are written, and which calls are traps."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import neuron_dra
+
+ROOT = Path(neuron_dra.__file__).parent
+PRODUCTION = sorted(
+    path
+    for path in ROOT.rglob("*.py")
+    if not {"gen", "testing", "demo"} & set(path.relative_to(ROOT).parts) and path.name != "show_slices.py"
+)
+WRITES = {"write_text", "write_bytes", "unlink", "rename", "replace_with", "rmtree", "touch", "symlink_to", "fsync"}
+ALLOWED = {
+    "node/files.py": WRITES | {"open"},
+    "node/sockets.py": {"rename"},  # moves a stranger's socket out of grpc's way, and back
+    "node/turns.py": {"open"},  # a lock file without contents
+}
+
+
+def calls(path: Path) -> Iterator[tuple[str, int, ast.Call]]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call):
+            function = node.func
+            name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+            owner = getattr(function, "value", None)
+            if getattr(owner, "attr", getattr(owner, "id", "")) not in ("files", "_files"):  # the seam itself
+                yield name, node.lineno, node
+
+
+def opens_for_writing(call: ast.Call) -> bool:
+    """`os.open` with flags, or `open` with a mode that is not for reading."""
+    if isinstance(call.func, ast.Attribute) and getattr(call.func.value, "id", "") == "os":
+        return True
+    modes = [
+        a.value
+        for a in [*call.args[1:2], *[k.value for k in call.keywords if k.arg == "mode"]]
+        if isinstance(a, ast.Constant)
+    ]
+    return any(set(str(mode)) & set("wax+") for mode in modes)
+
+
+@pytest.mark.parametrize("path", PRODUCTION, ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_are_written_through_the_one_seam(path: Path) -> None:
+    allowed = ALLOWED.get(str(path.relative_to(ROOT)), set())
+    wrong = [
+        f"{name} in line {line}"
+        for name, line, call in calls(path)
+        if name not in allowed and (name in WRITES or (name == "open" and opens_for_writing(call)))
+    ]
+    assert not wrong, "write with neuron_dra.node.files, where faults are injected"
+
+
+@pytest.mark.parametrize("path", PRODUCTION, ids=lambda path: str(path.relative_to(ROOT)))
+def test_nobody_waits_with_wait_for(path: Path) -> None:
+    lines = [line for name, line, _ in calls(path) if name == "wait_for"]
+    assert not lines, "asyncio.wait_for of Python 3.11 can forget a cancellation: use asyncio.timeout"
