@@ -27,11 +27,12 @@ class Controller:
 
     def __init__(self, settings: ControllerSettings, kube: KubeConfig) -> None:
         self._settings = settings
-        self._kube = kube
+        self._client = KubeClient(kube, user_agent=NAME)
         self._stopping = asyncio.Event()
         self._caches: Caches | None = None
         self._changed: asyncio.Event | None = None
-        self.leadership: Leadership = Alone()
+        self._elected = self._leader() if settings.leader_elect else None
+        self.leadership: Leadership = self._elected or Alone()
         self.metrics = Metrics()
         self.servers: list[HttpServer] = []
 
@@ -46,19 +47,16 @@ class Controller:
 
     async def run(self) -> None:
         """Watch, plan and write until stopped."""
-        async with KubeClient(self._kube, user_agent=NAME) as client:
+        async with self._client as client:
             self._caches = caches = Caches(client, self._wake)
             applier = Applier(client, caches, EventRecorder(client, self._settings.identity, NAME))
-            elected = self._leader(client)
-            if elected is not None:
-                self.leadership = elected
             reconciler = Reconciler(caches, applier, self.leadership, self.metrics, self._settings.limits)
             self._changed = reconciler.changed
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(each.run(), name=f"watch {name}") for name, each in caches.by_name.items()]
                 tasks.append(group.create_task(reconciler.run(), name="reconcile"))
-                if elected is not None:
-                    tasks.append(group.create_task(elected.run(), name="leader"))
+                if self._elected is not None:
+                    tasks.append(group.create_task(self._elected.run(), name="leader"))
                 for address in dict.fromkeys(
                     (self._settings.health_probe_bind_address, self._settings.metrics_bind_address)
                 ):
@@ -71,12 +69,10 @@ class Controller:
                 for server in self.servers:
                     await server.stop()
 
-    def _leader(self, client: KubeClient) -> Leader | None:
-        if not self._settings.leader_elect:
-            return None
+    def _leader(self) -> Leader:
         # Unique: a pod that starts again under its name is another replica until its old lease is over.
         identity = f"{self._settings.identity}_{uuid.uuid4()}"
-        return Leader(client, self._settings.leader_election_namespace, NAME, identity, self._wake)
+        return Leader(self._client, self._settings.leader_election_namespace, NAME, identity, self._wake)
 
     def _wake(self) -> None:
         if self._changed is not None:
