@@ -49,13 +49,22 @@ class SocketError(NeuronDraError):
 
 
 class ApiError(NeuronDraError):
-    """The API server refused a request, or could not be asked."""
+    """The API server refused a request, or could not be asked. `causes` are the sentences of its details."""
 
-    def __init__(self, message: str, *, status: int = 0, reason: str = "", retry_after_s: float | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 0,
+        reason: str = "",
+        retry_after_s: float | None = None,
+        causes: tuple[str, ...] = (),
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.reason = reason
         self.retry_after_s = retry_after_s
+        self.causes = causes
 
 
 class NotFound(ApiError):
@@ -90,7 +99,9 @@ class Unavailable(ApiError):
     """The server failed (5xx), or did not answer in time."""
 
 
-def api_error(status: int, reason: str, message: str, retry_after_s: float | None = None) -> ApiError:
+def api_error(
+    status: int, reason: str, message: str, retry_after_s: float | None = None, causes: tuple[str, ...] = ()
+) -> ApiError:
     """Return the error for an HTTP `status` and the `reason` of its Status object."""
     if status == 409 and reason == "AlreadyExists":
         kind: type[ApiError] = AlreadyExists
@@ -104,4 +115,4 @@ def api_error(status: int, reason: str, message: str, retry_after_s: float | Non
             422: Invalid,
             429: TooManyRequests,
         }.get(status, Unavailable if status >= 500 else ApiError)
-    return kind(message, status=status, reason=reason, retry_after_s=retry_after_s)
+    return kind(message, status=status, reason=reason, retry_after_s=retry_after_s, causes=causes)

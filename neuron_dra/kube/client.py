@@ -195,11 +195,14 @@ def _object(raw: bytes) -> dict[str, Any]:
 
 def _error(method: str, path: str, status: int, raw: bytes, retry_after: str | None) -> ApiError:
     reason, message = "", raw[:256].decode(errors="replace")
-    with contextlib.suppress(ValueError, AttributeError):
+    causes: tuple[str, ...] = ()
+    with contextlib.suppress(ValueError, AttributeError, TypeError):
         body = json.loads(raw)
         reason, message = str(body.get("reason", "")), str(body.get("message", message))[:1024]
+        listed = (body.get("details") or {}).get("causes") or []
+        causes = tuple(str(cause.get("message", ""))[:1024] for cause in listed[:16])
     seconds = float(retry_after) if retry_after and retry_after.isdigit() else None
-    return api_error(status, reason, f"{method} {path}: {status} {reason}: {message}", seconds)
+    return api_error(status, reason, f"{method} {path}: {status} {reason}: {message}", seconds, causes)
 
 
 def _reason(err: BaseException, timeout_s: float) -> str:

@@ -24,8 +24,9 @@ REPEAT_AFTER_S: Final = 600.0  # an event that still holds is renewed this often
 class EventRecorder:
     """Posts events of one component; a failure to post is logged and never more."""
 
-    def __init__(self, client: KubeClient, host: str) -> None:
+    def __init__(self, client: KubeClient, host: str, component: str = COMPONENT) -> None:
         self._client = client
+        self._component = component
         self._host = host
         self._posted: dict[str, tuple[float, int]] = {}
 
@@ -84,8 +85,8 @@ class EventRecorder:
             "type": kind,
             "reason": reason,
             "message": message[:MESSAGE_CHARACTERS],
-            "source": {"component": COMPONENT, "host": self._host},
-            "reportingComponent": COMPONENT,
+            "source": {"component": self._component, "host": self._host},
+            "reportingComponent": self._component,
             "reportingInstance": self._host,
             "firstTimestamp": stamp,
             "lastTimestamp": stamp,

@@ -27,6 +27,8 @@ class Reflector:
 
     `on_change` is called, without arguments, after every change and after every complete list. `run()` raises the
     errors in `gives_up_on` instead of trying again: NotFound says that the server does not know the kind at all.
+    `project` makes what is kept of an object, once, when it arrives; its `metadata` keeps namespace, name, uid and
+    resourceVersion.
     """
 
     def __init__(
@@ -38,6 +40,7 @@ class Reflector:
         field_selector: str = "",
         on_change: Callable[[], None] = lambda: None,
         gives_up_on: tuple[type[ApiError], ...] = (),
+        project: Callable[[dict[str, Any]], dict[str, Any]] = lambda item: item,
     ) -> None:
         self._client = client
         self._resource = resource
@@ -45,6 +48,7 @@ class Reflector:
         self._selector = {"fieldSelector": field_selector} if field_selector else {}
         self._on_change = on_change
         self._gives_up_on = gives_up_on
+        self._project = project
         self._version = ""
         self.items: dict[str, dict[str, Any]] = {}
         self.synced = asyncio.Event()
@@ -54,7 +58,7 @@ class Reflector:
         key = _key(item)
         have = self.items.get(key)
         if have is None or _is_older(have, item):
-            self.items[key] = dict(item)
+            self.items[key] = self._project(dict(item))
 
     def forget(self, item: Mapping[str, Any]) -> None:
         """Take out what we deleted ourselves, unless another object has its name by now."""
@@ -69,7 +73,7 @@ class Reflector:
         async for page in self._client.list(self._resource, self._namespace, **self._selector):
             body = json.loads(page)
             version = body["metadata"].get("resourceVersion", "")
-            items.update({_key(item): item for item in body.get("items") or []})
+            items.update({_key(item): self._project(item) for item in body.get("items") or []})
         self.items, self._version = items, version
         self.synced.set()
         self._on_change()
@@ -120,7 +124,7 @@ class Reflector:
         if event["type"] == "DELETED":
             self.items.pop(_key(item), None)
         else:
-            self.items[_key(item)] = item
+            self.items[_key(item)] = self._project(item)
         self._on_change()
 
 

@@ -41,7 +41,7 @@ from neuron_dra.node import coexistence, recovery, version
 from neuron_dra.node.files import Files
 from neuron_dra.node.hardware import Hardware
 from neuron_dra.node.health import HealthSource
-from neuron_dra.node.http import HttpServer
+from neuron_dra.http import HttpServer
 from neuron_dra.node.inspector import Inspector
 from neuron_dra.node.kubelet import (
     DRA_SERVICES,

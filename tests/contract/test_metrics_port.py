@@ -7,7 +7,7 @@ import urllib.request
 
 from prometheus_client import CollectorRegistry
 
-from neuron_dra.node.http import HttpServer
+from neuron_dra.http import HttpServer
 
 
 def server() -> HttpServer:

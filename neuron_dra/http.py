@@ -16,7 +16,7 @@ READ_TIMEOUT_S: Final = 5.0
 
 
 class HttpServer:
-    """Answers GET requests, one per connection. `ready` returns why the plugin is not ready, empty if it is."""
+    """Answers GET requests, one per connection. `ready` returns why the program is not ready, empty if it is."""
 
     def __init__(self, registry: CollectorRegistry, ready: Callable[[], str]) -> None:
         self._registry = registry

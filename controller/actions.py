@@ -1,0 +1,126 @@
+"""What a plan is made of: one action is one write. Pure values; `apply` performs them."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One write. `owners` are the UIDs of the workloads it is for: after a failure the rest of theirs waits."""
+
+    owners: frozenset[str] = field(default_factory=frozenset, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class CreateUltraServer(Action):
+    """Make a NeuronUltraServer object."""
+
+    body: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateTopology(Action):
+    """Write spec.topology of a NeuronUltraServer, guarded by its resourceVersion."""
+
+    name: str
+    version: str
+    topology: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteUltraServer(Action):
+    """Delete a NeuronUltraServer that has no node and no reservation."""
+
+    name: str
+    uid: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriteUltraServerStatus(Action):
+    """Write the status of a NeuronUltraServer, reservations included, guarded by its resourceVersion."""
+
+    name: str
+    version: str
+    before: Mapping[str, Any]
+    status: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class LabelNode(Action):
+    """Set labels of a Node, if it is still the one with this UID; None removes a label."""
+
+    name: str
+    uid: str
+    labels: Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class SetFinalizers(Action):
+    """Write a workload's finalizers, guarded by its resourceVersion."""
+
+    namespace: str
+    name: str
+    version: str
+    finalizers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTemplate(Action):
+    """Make a workload's ResourceClaimTemplate."""
+
+    body: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTemplate(Action):
+    """Delete a ResourceClaimTemplate of ours."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Evict(Action):
+    """Evict a pod that holds a claim on a node that is released; budgets are honoured."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriteWorkloadStatus(Action):
+    """Write a workload's status, and tell it in an Event when its reason changed."""
+
+    namespace: str
+    name: str
+    uid: str
+    version: str
+    before: Mapping[str, Any]
+    status: Mapping[str, Any]
+    warning: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of a workload in this plan."""
+
+    state: str
+    reason: str
+    message: str
+    degraded: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Writes in their order, what becomes of each workload (by UID), and when to plan again at the latest."""
+
+    actions: tuple[Action, ...] = ()
+    verdicts: Mapping[str, Verdict] = field(default_factory=dict)
+    recheck: datetime.datetime | None = None

@@ -1,0 +1,237 @@
+"""From the API's JSON to what the controller keeps. Lenient: what Kubernetes or another driver wrote never raises here.
+
+A ResourceSlice of 16 KB becomes a PublishedNode of a few hundred bytes; the caches hold nothing else.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from controller.model import (
+    ClaimUse,
+    ClusterNode,
+    PublishedNode,
+    Reservation,
+    Snapshot,
+    Template,
+    UltraServer,
+    Wire,
+    Workload,
+)
+from neuron_dra.core import names
+from neuron_dra.core.ultraserver import TAG_ATTRIBUTES, Tag, decode_allocations
+
+LABEL_PREFIX = "neuron.amazonaws.com/ultraserver-"
+WORKLOAD_CLASS = f"workload.{names.DRIVER}"
+EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedSlice:
+    """One slice of a pool, before the slices of a pool are put together."""
+
+    generation: int
+    count: int
+    node: PublishedNode
+
+
+def time(text: object) -> datetime.datetime:
+    """Return an API time; the epoch for what is none."""
+    try:
+        return datetime.datetime.fromisoformat(str(text).replace("Z", "+00:00")).astimezone(datetime.UTC)
+    except ValueError:
+        return EPOCH
+
+
+def published_slice(item: Wire) -> PublishedSlice | None:
+    """Return what a ResourceSlice says of its node; None if it is not one of our driver's."""
+    spec = item.get("spec") or {}
+    if spec.get("driver") != names.DRIVER or not spec.get("nodeName"):
+        return None
+    devices = [_attributes(device) for device in spec.get("devices") or []]
+    first = devices[0] if devices else {}
+    owners = (item.get("metadata") or {}).get("ownerReferences") or []
+    tags = {_tag(device) for device in devices}
+    node = PublishedNode(
+        name=str(spec["nodeName"]),
+        node_uid=str(owners[0].get("uid", "")) if owners else "",
+        instance_type=_string(first, "instanceType") or "",
+        kind=_string(first, "resourceType") or "",
+        ultraserver_id=_string(first, "ultraserverId"),
+        node_id=_int(first, "ultraserverNodeId"),
+        sizes=tuple(sorted(int(n) for n in (_string(first, "ultraserverModes") or "").split("_") if n.isdigit())),
+        vertical=_bool(first, "linkVertical"),
+        horizontal=_bool(first, "linkHorizontal"),
+        capacity_block=_string(first, "capacityBlockId"),
+        server_id_2=_string(first, "serverId2"),
+        server_id_4=_string(first, "serverId4"),
+        reservation_id=_string(first, "reservationId"),
+        node_id_2=_int(first, "nodeId2"),
+        layers=(
+            _string(first, "networkNodeLayer1"),
+            _string(first, "networkNodeLayer2"),
+            _string(first, "networkNodeLayer3"),
+        ),
+        tag=tags.pop() if len(tags) == 1 else None,
+        complete=bool(devices) and not tags,
+    )
+    pool = spec.get("pool") or {}
+    return PublishedSlice(int(pool.get("generation") or 0), int(pool.get("resourceSliceCount") or 1), node)
+
+
+def published_nodes(slices: Iterable[PublishedSlice]) -> tuple[PublishedNode, ...]:
+    """Put the slices of each node together; the newest generation counts, and is complete or not."""
+    by_node: dict[str, list[PublishedSlice]] = {}
+    for one in slices:
+        by_node.setdefault(one.node.name, []).append(one)
+    found = []
+    for parts in by_node.values():
+        newest = max(part.generation for part in parts)
+        current = sorted((part for part in parts if part.generation == newest), key=lambda part: repr(part.node))
+        agree = len({part.node.tag for part in current}) == 1
+        whole = len(current) == current[0].count and all(part.node.complete for part in current)
+        found.append(replace(current[0].node, complete=whole and agree))
+    return tuple(found)
+
+
+def cluster_node(item: Wire) -> ClusterNode:
+    """Return what we keep of a Node."""
+    meta, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
+    labels = meta.get("labels") or {}
+    conditions = {one.get("type"): one.get("status") for one in status.get("conditions") or []}
+    return ClusterNode(
+        name=meta["name"],
+        uid=str(meta.get("uid", "")),
+        provider_id=str(spec.get("providerID") or ""),
+        ready=conditions.get("Ready") == "True",
+        schedulable=not spec.get("unschedulable"),
+        capacity_block=labels.get(names.CAPACITY_BLOCK_LABEL),
+        labels={name: str(value) for name, value in labels.items() if name.startswith(LABEL_PREFIX)},
+    )
+
+
+def claim_use(item: Wire) -> ClaimUse | None:
+    """Return on which of our nodes a claim is allocated; None if it is on none, or for administrators only."""
+    meta, status = item["metadata"], item.get("status") or {}
+    devices = (status.get("allocation") or {}).get("devices") or {}
+    pools = {
+        str(result.get("pool"))
+        for result in devices.get("results") or []
+        if result.get("driver") == names.DRIVER and not result.get("adminAccess")
+    }
+    if not pools:
+        return None
+    parameters = [(entry.get("opaque") or {}).get("parameters") or {} for entry in devices.get("config") or []]
+    uids = [one.get("workloadUid") for one in parameters if isinstance(one, Mapping) and one.get("workloadUid")]
+    reserved = status.get("reservedFor") or []
+    return ClaimUse(
+        namespace=str(meta.get("namespace", "")),
+        name=meta["name"],
+        nodes=tuple(sorted(pools)),
+        workload_uid=str(uids[0]) if uids else None,
+        pods=tuple(
+            sorted((str(one.get("name")), str(one.get("uid"))) for one in reserved if one.get("resource") == "pods")
+        ),
+    )
+
+
+def ultraserver(item: Wire) -> UltraServer:
+    """Return a NeuronUltraServer."""
+    meta, status = item["metadata"], item.get("status") or {}
+    return UltraServer(
+        name=meta["name"],
+        uid=str(meta.get("uid", "")),
+        version=str(meta.get("resourceVersion", "")),
+        generation=int(meta.get("generation") or 0),
+        spec=item.get("spec") or {},
+        status=status,
+        reservations=tuple(Reservation(meta["name"], each) for each in decode_allocations(item)),
+    )
+
+
+def workload(item: Wire) -> Workload:
+    """Return a NeuronUltraServerWorkload; the API server has validated it."""
+    meta, spec = item["metadata"], item.get("spec") or {}
+    strategy = str((spec.get("allocationPolicy") or {}).get("failureStrategy") or "NoOp")
+    return Workload(
+        namespace=str(meta.get("namespace", "")),
+        name=meta["name"],
+        uid=str(meta.get("uid", "")),
+        version=str(meta.get("resourceVersion", "")),
+        generation=int(meta.get("generation") or 0),
+        created=time(meta.get("creationTimestamp")),
+        deleting=bool(meta.get("deletionTimestamp")),
+        finalizers=tuple(meta.get("finalizers") or ()),
+        instance_type=str(spec.get("instanceType", "")),
+        size=int(spec.get("topologySize") or 0),
+        count=int(spec.get("serverCount") or 0),
+        strategy="MigrateAffected" if strategy == "ReplaceAffected" else strategy,
+        logical_neuron_core=int((spec.get("config") or {}).get("logicalNeuronCore") or 2),
+        template_name=str((spec.get("resourceClaimTemplate") or {}).get("name") or meta["name"]),
+        status=item.get("status") or {},
+    )
+
+
+def template(item: Wire) -> Template:
+    """Return what we keep of a ResourceClaimTemplate: whose it is."""
+    meta = item["metadata"]
+    owners = [one for one in meta.get("ownerReferences") or [] if one.get("controller")]
+    return Template(
+        namespace=str(meta.get("namespace", "")),
+        name=meta["name"],
+        uid=str(meta.get("uid", "")),
+        owner_uid=str(owners[0].get("uid", "")) if owners else "",
+        deleting=bool(meta.get("deletionTimestamp")),
+    )
+
+
+def snapshot(items: Iterable[Wire]) -> Snapshot:
+    """Return the snapshot of a `kubectl get resourceslices,resourceclaims,nodes,nus,nusw,... -o yaml` list."""
+    by_kind: dict[str, list[Wire]] = {}
+    for item in items:
+        by_kind.setdefault(str(item.get("kind")), []).append(item)
+    classes = by_kind.get("DeviceClass", [])
+    uses = (claim_use(item) for item in by_kind.get("ResourceClaim", []))
+    slices = (published_slice(item) for item in by_kind.get("ResourceSlice", []))
+    return Snapshot(
+        published=published_nodes(one for one in slices if one),
+        nodes=tuple(cluster_node(item) for item in by_kind.get("Node", [])),
+        claims=tuple(one for one in uses if one),
+        ultraservers=tuple(ultraserver(item) for item in by_kind.get("NeuronUltraServer", [])),
+        workloads=tuple(workload(item) for item in by_kind.get("NeuronUltraServerWorkload", [])),
+        templates=tuple(template(item) for item in by_kind.get("ResourceClaimTemplate", [])),
+        workload_class=not classes or any(item["metadata"]["name"] == WORKLOAD_CLASS for item in classes),
+    )
+
+
+def _attributes(device: Wire) -> Mapping[str, Any]:
+    """The attributes of a device of resource.k8s.io/v1, or of v1beta1, where they are one level deeper."""
+    found = device.get("attributes") or (device.get("basic") or {}).get("attributes") or {}
+    return found if isinstance(found, Mapping) else {}
+
+
+def _tag(attributes: Mapping[str, Any]) -> Tag | None:
+    return Tag.from_texts({name: _string(attributes, name) for name in TAG_ATTRIBUTES})
+
+
+def _value(attributes: Mapping[str, Any], name: str, kind: str) -> Any:
+    value = attributes.get(name) or attributes.get(f"{names.DRIVER}/{name}") or {}
+    return value.get(kind) if isinstance(value, Mapping) else None
+
+
+def _string(attributes: Mapping[str, Any], name: str) -> str | None:
+    value = _value(attributes, name, "string")
+    return str(value) if value else None
+
+
+def _int(attributes: Mapping[str, Any], name: str) -> int | None:
+    value = _value(attributes, name, "int")
+    return int(value) if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _bool(attributes: Mapping[str, Any], name: str) -> bool | None:
+    value = _value(attributes, name, "bool")
+    return value if isinstance(value, bool) else None

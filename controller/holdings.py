@@ -1,0 +1,138 @@
+"""Who holds which node, as planned so far: starts as stored, and is changed by the plan. Pure, no I/O."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+from collections.abc import Iterable
+from typing import Any
+
+from controller import render
+from controller.model import ClaimUse, Reservation, Snapshot, Workload
+from controller.placement import Slot
+from neuron_dra.core.ultraserver import Allocation, Phase
+
+
+class Holdings:
+    """All reservations, and what nodes and claims show of them."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._nodes = {node.name: node for node in snapshot.nodes}
+        self._published = {each.name: each for each in snapshot.published}
+        self._ultraservers = {each.name: each for each in snapshot.ultraservers}
+        self._held = {each.name: list(each.reservations) for each in snapshot.ultraservers}
+        self._uses: dict[str, list[ClaimUse]] = {}
+        for use in sorted(snapshot.claims, key=lambda each: (each.namespace, each.name)):
+            for name in use.nodes:
+                self._uses.setdefault(name, []).append(use)
+
+    # What is there
+
+    @property
+    def in_use(self) -> frozenset[str]:
+        """Nodes with an allocated claim."""
+        return frozenset(self._uses)
+
+    def at(self, ultraserver: str) -> list[Reservation]:
+        """The reservations of one UltraServer."""
+        return self._held.get(ultraserver, [])
+
+    def of(self, workload_uid: str) -> list[Reservation]:
+        """The reservations of one workload, by index."""
+        found = [each for held in self._held.values() for each in held if each.allocation.workload_uid == workload_uid]
+        return sorted(found, key=lambda each: (each.allocation.ultraserver_index, each.allocation.allocation_id))
+
+    def live(self, workload_uid: str) -> dict[int, Reservation]:
+        """The reservations of one workload that are not being taken back, by index."""
+        return {
+            each.allocation.ultraserver_index: each
+            for each in self.of(workload_uid)
+            if each.allocation.phase is not Phase.DRAINING
+        }
+
+    def workload_uids(self) -> set[str]:
+        """Every workload that holds something."""
+        return {each.allocation.workload_uid for held in self._held.values() for each in held}
+
+    def taken(self) -> frozenset[str]:
+        """Nodes that a reservation or anybody's claim keeps."""
+        reserved = {name for held in self._held.values() for each in held for name in each.allocation.nodes}
+        return frozenset(reserved | self._uses.keys())
+
+    def uses(self, nodes: Iterable[str]) -> list[ClaimUse]:
+        """The claims that are allocated on these nodes, each once."""
+        return list(dict.fromkeys(use for name in nodes for use in self._uses.get(name, [])))
+
+    def shows(self, node: str, allocation: Allocation, phase: Phase) -> bool:
+        """The node's slices carry the tag of exactly this reservation, in this phase."""
+        published = self._published.get(node)
+        tag = published.tag if published else None
+        return (
+            published is not None
+            and published.complete
+            and tag is not None
+            and (tag.allocation_id, tag.phase) == (allocation.allocation_id, phase)
+        )
+
+    def is_ready(self, node: str) -> bool:
+        """The Node is there and Ready."""
+        return node in self._nodes and self._nodes[node].ready
+
+    def is_closed(self, node: str, allocation: Allocation, *, final: bool) -> bool:
+        """Nothing of the workload can be placed on the node any more, and its plugin knows or has nothing to offer."""
+        published = self._published.get(node)
+        if published is None or node not in self._nodes or self.shows(node, allocation, Phase.DRAINING):
+            return True
+        if not published.complete or not final:
+            return False
+        return published.tag is None or (published.tag.allocation_id, published.tag.phase) != (
+            allocation.allocation_id,
+            Phase.BOUND,
+        )
+
+    def kind(self, node: str) -> str | None:
+        """What the node publishes: neuron_node, neuron_device, or nothing."""
+        published = self._published.get(node)
+        return published.kind or None if published else None
+
+    # What the plan changes
+
+    def reserve(self, workload: Workload, index: int, slot: Slot, now: datetime.datetime) -> None:
+        """Hold a slot for a workload.
+
+        The id is made of the object's resourceVersion, which guards the write: no two reservations that were
+        written can have the same id, and planning twice gives the same one.
+        """
+        ultraserver = self._ultraservers[slot.ultraserver]
+        parts = (ultraserver.uid, ultraserver.version, workload.uid, str(index), *slot.nodes)
+        allocation = Allocation(
+            workload_namespace=workload.namespace,
+            workload_name=workload.name,
+            workload_uid=workload.uid,
+            allocation_id=hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16],
+            phase=Phase.PENDING,
+            nodes=slot.nodes,
+            node_count=len(slot.nodes),
+            ultraserver_index=index,
+            allocated_at=render.time(now),
+        )
+        self._held[slot.ultraserver].append(Reservation(slot.ultraserver, allocation))
+
+    def change(self, one: Reservation, **changes: Any) -> None:
+        """Change a reservation's allocation."""
+        held = self._held[one.ultraserver]
+        held[held.index(one)] = one.changed(**changes)
+
+    def drop(self, one: Reservation) -> None:
+        """Take a reservation away."""
+        self._held[one.ultraserver].remove(one)
+
+    def tell_world(self, workload: Workload) -> None:
+        """Write into every slot of a complete workload how many nodes there are in all, and which has rank 0."""
+        live = self.live(workload.uid)
+        if not live:
+            return
+        size, first = workload.count * workload.size, live[min(live)].allocation.nodes[0]
+        for each in list(live.values()):
+            if (each.allocation.world_size, each.allocation.rank0_node) != (size, first):
+                self.change(each, world_size=size, rank0_node=first)

@@ -1,0 +1,152 @@
+"""One replica at a time: a Lease that the leader renews, and that another takes over when it is not renewed.
+
+Times are those of Kubernetes' own components. A leader stops to write when it could not renew for `RENEW_DEADLINE_S`,
+well before another may take over; and every write is guarded by a resourceVersion besides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import json
+import logging
+import random
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from neuron_dra.errors import AlreadyExists, ApiError, Conflict, NotFound
+from neuron_dra.kube.client import KubeClient
+from neuron_dra.kube.requests import LEASES
+
+log = logging.getLogger(__name__)
+
+LEASE_S: Final = 15
+RENEW_DEADLINE_S: Final = 10.0
+RETRY_S: Final = 2.0
+REQUEST_S: Final = 5.0
+
+
+class Leadership(Protocol):
+    """Whether this process may write. `term` changes with every time that it became the leader."""
+
+    term: int
+
+    def holds(self) -> bool:
+        """Tell whether this process is the leader now."""
+
+
+class Alone:
+    """Leadership without election: for one replica."""
+
+    term = 1
+
+    def holds(self) -> bool:
+        """Return True."""
+        return True
+
+
+class Leader:
+    """Leadership by a Lease. Run `run()` as a task; `on_change` is called when leadership begins or ends."""
+
+    def __init__(
+        self, client: KubeClient, namespace: str, name: str, identity: str, on_change: Callable[[], None]
+    ) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._name = name
+        self._identity = identity
+        self._on_change = on_change
+        self._seen: tuple[str, str] = ("", "")  # holder and renewTime, as last read
+        self._seen_at = 0.0
+        self._valid_until = 0.0
+        self.term = 0
+
+    def holds(self) -> bool:
+        """Tell whether this process is the leader now."""
+        return self._now() < self._valid_until
+
+    async def run(self) -> None:
+        """Take the lease when it is free and keep it, until cancelled; then give it away at once."""
+        try:
+            while True:
+                held = self.holds()
+                started = self._now()
+                try:
+                    if await self._take():
+                        if not self.holds():  # also after a lapse while this very request was under way
+                            self.term += 1
+                            log.info("leader", extra={"identity": self._identity, "term": self.term})
+                        self._valid_until = started + RENEW_DEADLINE_S
+                    else:
+                        self._valid_until = 0.0
+                except (ApiError, ValueError, KeyError) as err:
+                    log.warning("the lease could not be renewed", extra={"lease": self._name, "error": str(err)})
+                if held != self.holds():
+                    if held:
+                        log.warning("no longer the leader", extra={"identity": self._identity})
+                    self._on_change()
+                await asyncio.sleep(RETRY_S * random.uniform(0.9, 1.2))
+        finally:
+            await self._release()
+
+    async def _take(self) -> bool:
+        """Renew or acquire the lease; return whether we have it. Raises ApiError."""
+        try:
+            lease: dict[str, Any] = json.loads(
+                await self._client.get(LEASES, self._namespace, self._name, timeout_s=REQUEST_S)
+            )
+        except NotFound:
+            body = {
+                "apiVersion": "coordination.k8s.io/v1",
+                "kind": "Lease",
+                "metadata": {"name": self._name, "namespace": self._namespace},
+                "spec": self._spec({}),
+            }
+            try:
+                await self._client.create(LEASES, self._namespace, body)
+            except AlreadyExists:
+                return False
+            return True
+        spec = lease.get("spec") or {}
+        holder, renewed = str(spec.get("holderIdentity") or ""), str(spec.get("renewTime") or "")
+        if (holder, renewed) != self._seen:
+            # By our own clock: those of two machines need not agree.
+            self._seen, self._seen_at = (holder, renewed), self._now()
+        duration = float(spec.get("leaseDurationSeconds") or LEASE_S)
+        if holder not in ("", self._identity) and self._now() < self._seen_at + duration:
+            return False
+        try:
+            await self._client.replace(LEASES, self._namespace, {**lease, "spec": self._spec(spec)})
+        except Conflict:
+            return False
+        return True
+
+    def _spec(self, before: dict[str, Any]) -> dict[str, Any]:
+        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        ours = before.get("holderIdentity") == self._identity
+        transitions = int(before.get("leaseTransitions") or 0)
+        return {
+            **before,
+            "holderIdentity": self._identity,
+            "leaseDurationSeconds": LEASE_S,
+            "acquireTime": before.get("acquireTime") if ours else now,
+            "renewTime": now,
+            "leaseTransitions": transitions if ours or not before else transitions + 1,
+        }
+
+    async def _release(self) -> None:
+        """Give the lease away, so that the next leader need not wait; failing that it expires."""
+        if not self.holds():
+            return
+        self._valid_until = 0.0
+        try:
+            lease = json.loads(await self._client.get(LEASES, self._namespace, self._name, timeout_s=REQUEST_S))
+            if lease["spec"].get("holderIdentity") == self._identity:
+                spec = {**lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
+                await self._client.replace(LEASES, self._namespace, {**lease, "spec": spec})
+        except (ApiError, ValueError, KeyError) as err:
+            log.info("the lease was not released", extra={"lease": self._name, "error": str(err)})
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()

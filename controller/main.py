@@ -1,0 +1,78 @@
+"""The command line of the controller: `neuron-ultraserver-controller run | plan`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+
+from controller import plan_command, settings
+from neuron_dra import __version__
+from neuron_dra.arguments import Parser
+from neuron_dra.errors import NeuronDraError, SettingsError
+from neuron_dra.settings import go_style
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run `neuron-ultraserver-controller` and return its exit code."""
+    parser = Parser(
+        prog="neuron-ultraserver-controller",
+        description="Finds UltraServers, and reserves them for NeuronUltraServerWorkloads.",
+    )
+    parser.add_argument("--version", action="version", version=f"neuron-ultraserver-controller {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    running = commands.add_parser("run", help="work on a cluster (runs as a Deployment)")
+    settings.add_arguments(running)
+    running.set_defaults(run=_run)
+    shown = commands.add_parser("plan", help="print what would be done with a cluster, read from a file")
+    plan_command.add_arguments(shown)
+    shown.set_defaults(run=plan_command.run)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    return _guarded(parser.parse_args(go_style(words) if words[:1] == ["run"] else words))
+
+
+def operator_main(arguments: Sequence[str] | None = None) -> int:
+    """Run the controller under AWS's name for it, `k8s-neuron-ultraserver-operator`, with its flags and spellings."""
+    parser = Parser(prog="k8s-neuron-ultraserver-operator", description="The UltraServer controller of neuron-dra.")
+    parser.add_argument("--version", action="version", version=f"neuron-ultraserver-controller {__version__}")
+    settings.add_arguments(parser)
+    parser.set_defaults(run=_run)
+    return _guarded(parser.parse_args(go_style(list(sys.argv[1:] if arguments is None else arguments))))
+
+
+def _guarded(parsed: argparse.Namespace) -> int:
+    try:
+        return int(parsed.run(parsed) or 0)
+    except NeuronDraError as err:
+        print(f"neuron-ultraserver-controller: {err}", file=sys.stderr)
+        return 2 if isinstance(err, SettingsError) else 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _run(parsed: argparse.Namespace) -> int:
+    from controller.program import Controller
+    from neuron_dra import log as logs
+    from neuron_dra.kube import config
+
+    loaded = settings.load(parsed, os.environ, socket.gethostname())
+    logs.configure("json" if loaded.log_format == "json" else "text", loaded.verbosity)
+    log = logging.getLogger("controller")
+    log.info("neuron-ultraserver-controller starts", extra={"version": __version__, "pid": os.getpid()})
+    kube = config.from_settings(loaded.kube_api_server, loaded.kubeconfig, os.environ)
+
+    async def serve() -> None:
+        controller = Controller(loaded, kube)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, controller.stop)
+        await controller.run()
+
+    asyncio.run(serve())
+    log.info("neuron-ultraserver-controller ended")
+    return 0

@@ -1,0 +1,160 @@
+"""What the controller keeps of the cluster: frozen values, decoded once when they arrive (`decode`)."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from neuron_dra.core.ultraserver import Allocation, Tag
+
+Wire = Mapping[str, Any]
+
+GROUP = "neuron.aws.com"
+API_VERSION = f"{GROUP}/v1beta1"
+FINALIZER = f"{GROUP}/ultraserver-release"
+"""Held on a workload while anything is reserved for it."""
+
+NODE_NAMES_SHOWN = 8
+"""How many names a message lists before it says how many more there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedNode:
+    """One node's ResourceSlices: the facts about its UltraServer, and its tag. None is "the driver does not know"."""
+
+    name: str
+    node_uid: str
+    instance_type: str
+    kind: str  # resourceType: neuron_node, or neuron_device where each device is published
+    ultraserver_id: str | None
+    node_id: int | None
+    sizes: tuple[int, ...]
+    vertical: bool | None = None
+    horizontal: bool | None = None
+    capacity_block: str | None = None
+    server_id_2: str | None = None
+    server_id_4: str | None = None
+    reservation_id: str | None = None
+    node_id_2: int | None = None
+    layers: tuple[str | None, str | None, str | None] = (None, None, None)
+    tag: Tag | None = None
+    complete: bool = True  # all slices of the pool's newest generation are there, and agree on the tag
+
+    @property
+    def hardware_id(self) -> str | None:
+        """What the hardware says of the UltraServer's identity."""
+        return self.reservation_id or self.server_id_4
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterNode:
+    """A Node object. `labels` are those about UltraServers only."""
+
+    name: str
+    uid: str
+    provider_id: str
+    ready: bool
+    schedulable: bool
+    capacity_block: str | None
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimUse:
+    """A ResourceClaim that is allocated on devices of ours. `pods` are the (name, uid) it is reserved for."""
+
+    namespace: str
+    name: str
+    nodes: tuple[str, ...]
+    workload_uid: str | None
+    pods: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def holder(self) -> str:
+        """The pod that a person should look at, else the claim."""
+        return f"pod {self.namespace}/{self.pods[0][0]}" if self.pods else f"claim {self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """An allocation, and the NeuronUltraServer in whose status it is."""
+
+    ultraserver: str
+    allocation: Allocation
+
+    def changed(self, **changes: Any) -> Reservation:
+        """Return the same reservation with other values in its allocation."""
+        return replace(self, allocation=replace(self.allocation, **changes))
+
+
+@dataclass(frozen=True, slots=True)
+class UltraServer:
+    """A NeuronUltraServer object as it is stored."""
+
+    name: str
+    uid: str
+    version: str
+    generation: int
+    spec: Wire
+    status: Wire
+    reservations: tuple[Reservation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A NeuronUltraServerWorkload as it is stored."""
+
+    namespace: str
+    name: str
+    uid: str
+    version: str
+    generation: int
+    created: datetime.datetime
+    deleting: bool
+    finalizers: tuple[str, ...]
+    instance_type: str
+    size: int
+    count: int
+    strategy: str
+    logical_neuron_core: int
+    template_name: str
+    status: Wire
+
+    @property
+    def ref(self) -> str:
+        """namespace/name."""
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A ResourceClaimTemplate of anybody."""
+
+    namespace: str
+    name: str
+    uid: str
+    owner_uid: str
+    deleting: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything a plan depends on, besides the time. The order of the tuples means nothing."""
+
+    published: tuple[PublishedNode, ...] = ()
+    nodes: tuple[ClusterNode, ...] = ()
+    claims: tuple[ClaimUse, ...] = ()
+    ultraservers: tuple[UltraServer, ...] = ()
+    workloads: tuple[Workload, ...] = ()
+    templates: tuple[Template, ...] = ()
+    workload_class: bool = True  # the DeviceClass workload.neuron.aws.com exists
+    blocked_evictions: Mapping[str, str] = field(default_factory=dict)  # pod UID: why the API server said no
+
+
+def shortened(names: list[str] | tuple[str, ...]) -> str:
+    """Return names for a message: all of a few, else the first and a count."""
+    if len(names) <= NODE_NAMES_SHOWN:
+        return ", ".join(names)
+    return ", ".join(names[:NODE_NAMES_SHOWN]) + f" and {len(names) - NODE_NAMES_SHOWN} more"

@@ -1,0 +1,79 @@
+"""The running controller: its tasks, and how they start and end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+
+from controller.apply import Applier
+from controller.caches import Caches
+from controller.leader import Alone, Leader, Leadership
+from controller.metrics import Metrics
+from controller.reconcile import Reconciler
+from controller.settings import ControllerSettings
+from neuron_dra.http import HttpServer
+from neuron_dra.kube.client import KubeClient
+from neuron_dra.kube.config import KubeConfig
+from neuron_dra.kube.events import EventRecorder
+
+log = logging.getLogger(__name__)
+
+NAME = "neuron-ultraserver-controller"
+
+
+class Controller:
+    """The controller. `run()` works until `stop()`."""
+
+    def __init__(self, settings: ControllerSettings, kube: KubeConfig) -> None:
+        self._settings = settings
+        self._client = KubeClient(kube, user_agent=NAME)
+        self._stopping = asyncio.Event()
+        self._caches: Caches | None = None
+        self._changed: asyncio.Event | None = None
+        self._elected = self._leader() if settings.leader_elect else None
+        self.leadership: Leadership = self._elected or Alone()
+        self.metrics = Metrics()
+        self.servers: list[HttpServer] = []
+
+    def stop(self) -> None:
+        """End `run()`: the lease is given away, what was reserved stays."""
+        self._stopping.set()
+
+    def ready(self) -> str:
+        """Return why the controller is not ready, empty if it is. A follower is ready too."""
+        missing = self._caches.missing() if self._caches else ["everything"]
+        return f"not listed yet: {', '.join(missing)} (are the CRDs installed?)" if missing else ""
+
+    async def run(self) -> None:
+        """Watch, plan and write until stopped."""
+        async with self._client as client:
+            self._caches = caches = Caches(client, self._wake)
+            applier = Applier(client, caches, EventRecorder(client, self._settings.identity, NAME))
+            reconciler = Reconciler(caches, applier, self.leadership, self.metrics, self._settings.limits)
+            self._changed = reconciler.changed
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(each.run(), name=f"watch {name}") for name, each in caches.by_name.items()]
+                tasks.append(group.create_task(reconciler.run(), name="reconcile"))
+                if self._elected is not None:
+                    tasks.append(group.create_task(self._elected.run(), name="leader"))
+                for address in dict.fromkeys(
+                    (self._settings.health_probe_bind_address, self._settings.metrics_bind_address)
+                ):
+                    if address:
+                        self.servers.append(HttpServer(self.metrics.registry, self.ready))
+                        tasks.append(group.create_task(self.servers[-1].run(address), name=f"http {address}"))
+                await self._stopping.wait()
+                for task in tasks:
+                    task.cancel()
+                for server in self.servers:
+                    await server.stop()
+
+    def _leader(self) -> Leader:
+        # Unique: a pod that starts again under its name is another replica until its old lease is over.
+        identity = f"{self._settings.identity}_{uuid.uuid4()}"
+        return Leader(self._client, self._settings.leader_election_namespace, NAME, identity, self._wake)
+
+    def _wake(self) -> None:
+        if self._changed is not None:
+            self._changed.set()

@@ -1,0 +1,122 @@
+"""Settings of `run`: the official operator's flags, and ours."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from controller.planning import Limits
+from neuron_dra.core.ultraserver import NAMESPACE
+from neuron_dra.errors import SettingsError
+
+TRUTH = {"true": True, "1": True, "t": True, "false": False, "0": False, "f": False}
+_DURATION = re.compile(r"(\d{1,6})(s|m|h|)", re.ASCII)
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerSettings:
+    """What `neuron-ultraserver-controller run` can be told."""
+
+    leader_elect: bool
+    leader_election_namespace: str
+    identity: str
+    health_probe_bind_address: str
+    metrics_bind_address: str
+    kubeconfig: str
+    kube_api_server: str
+    limits: Limits
+    log_format: str
+    verbosity: int
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `run`."""
+    parser.add_argument(
+        "--leader-elect",
+        nargs="?",
+        const="true",
+        default="false",
+        metavar="BOOL",
+        help="work only while holding the Lease neuron-ultraserver-controller; needed with two replicas",
+    )
+    parser.add_argument(
+        "--leader-election-namespace", metavar="NAMESPACE", help=f"of the Lease [POD_NAMESPACE] (default {NAMESPACE})"
+    )
+    parser.add_argument("--identity", metavar="NAME", help="of this replica [POD_NAME] (default: the host's name)")
+    parser.add_argument(
+        "--health-probe-bind-address",
+        default=":8081",
+        metavar="ADDRESS",
+        help="host:port of /healthz and /readyz; 0 or empty switches it off (default %(default)s)",
+    )
+    parser.add_argument(
+        "--metrics-bind-address",
+        default=":8080",
+        metavar="ADDRESS",
+        help="host:port of /metrics; 0 or empty switches it off (default %(default)s)",
+    )
+    parser.add_argument(
+        "--tag-timeout",
+        default="60s",
+        metavar="DURATION",
+        help="a reserved node that has not tagged its devices by then is replaced (default %(default)s)",
+    )
+    parser.add_argument(
+        "--starvation-threshold",
+        default="10m",
+        metavar="DURATION",
+        help="a workload that has waited so long is passed by no other of its instance type (default %(default)s)",
+    )
+    parser.add_argument("--kubeconfig", metavar="FILE", help="[KUBECONFIG] empty means: inside a cluster")
+    parser.add_argument("--kube-api-server", metavar="URL", help="an API server that wants no credentials")
+    parser.add_argument("--log-format", choices=("text", "json"), default="text", help="form of log lines")
+    parser.add_argument("--v", "-v", default="2", metavar="N", help="log verbosity as in klog (default %(default)s)")
+
+
+def load(parsed: argparse.Namespace, environ: Mapping[str, str], host: str) -> ControllerSettings:
+    """Return the settings. Raises SettingsError naming each value that cannot be obeyed."""
+    problems: list[str] = []
+    elect = TRUTH.get(parsed.leader_elect.lower())
+    if elect is None:
+        problems.append(f"--leader-elect={parsed.leader_elect}: write true or false")
+    durations = {}
+    for name in ("tag_timeout", "starvation_threshold"):
+        text = getattr(parsed, name)
+        match = _DURATION.fullmatch(text)
+        if match is None:
+            problems.append(f"--{name.replace('_', '-')}={text}: write a duration such as 60s, 10m or 1h")
+        else:
+            durations[name] = datetime.timedelta(seconds=int(match[1]) * _UNITS[match[2]])
+    addresses = {name: _address(parsed, name, problems) for name in _ADDRESSES}
+    if not re.fullmatch(r"\d{1,3}", parsed.v, re.ASCII):
+        problems.append(f"--v={parsed.v}: write a whole number")
+    if problems:
+        raise SettingsError("; ".join(problems))
+    return ControllerSettings(
+        leader_elect=bool(elect),
+        leader_election_namespace=parsed.leader_election_namespace or environ.get("POD_NAMESPACE") or NAMESPACE,
+        identity=parsed.identity or environ.get("POD_NAME") or host,
+        **addresses,
+        kubeconfig=parsed.kubeconfig or ("" if parsed.kube_api_server else environ.get("KUBECONFIG", "")),
+        kube_api_server=parsed.kube_api_server or "",
+        limits=Limits(**durations),
+        log_format=parsed.log_format,
+        verbosity=int(parsed.v),
+    )
+
+
+_ADDRESSES = ("health_probe_bind_address", "metrics_bind_address")
+
+
+def _address(parsed: argparse.Namespace, name: str, problems: list[str]) -> str:
+    text = str(getattr(parsed, name))
+    if text in ("", "0"):
+        return ""
+    _, colon, port = text.rpartition(":")
+    if not colon or not re.fullmatch(r"\d{1,5}", port, re.ASCII) or int(port) > 65535:
+        problems.append(f"--{name.replace('_', '-')} {text}: write host:port, or 0 for none")
+    return text

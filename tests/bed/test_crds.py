@@ -1,0 +1,145 @@
+"""The real API server takes the custom resources, and refuses bad workloads with the message that a person needs."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from bed.errors import BedError
+from real_cluster import REPOSITORY, Namespace, TestBed
+
+Obj = dict[str, Any]
+
+JOB: Obj = {
+    "apiVersion": "neuron.aws.com/v1beta1",
+    "kind": "NeuronUltraServerWorkload",
+    "metadata": {"name": "my-training-job"},
+    "spec": {
+        "instanceType": "trn3.48xlarge",
+        "topologySize": 4,
+        "serverCount": 2,
+        "allocationPolicy": {"failureStrategy": "NoOp"},
+        "resourceClaimTemplate": {"name": "my-training-job-rct"},
+    },
+}
+
+
+@pytest.fixture
+def kinds(bed: TestBed) -> TestBed:
+    """The test bed with our custom resources."""
+    bed.kubectl("apply", "-f", str(REPOSITORY / "deploy" / "crds"))
+    bed.kubectl(
+        "wait",
+        "--for=condition=Established",
+        "--timeout=60s",
+        "crd/neuronultraservers.neuron.aws.com",
+        "crd/neuronultraserverworkloads.neuron.aws.com",
+    )
+    return bed
+
+
+@pytest.fixture
+def place(kinds: TestBed, namespace: Namespace) -> Iterator[Namespace]:
+    """A namespace; workloads in it are gone before it is, also those that a controller holds with a finalizer."""
+    yield namespace
+    namespace.kubectl("delete", "nusw", "--all", "--timeout=60s")
+
+
+def changed(**changes: Any) -> Obj:
+    """JOB with other values, by path: `spec__serverCount=1`."""
+    made = copy.deepcopy(JOB)
+    for path, value in changes.items():
+        *parents, last = path.split("__")
+        target = made
+        for name in parents:
+            target = target.setdefault(name, {})
+        target[last] = value
+    return made
+
+
+def apply(place: Namespace, workload: Obj) -> None:
+    place.apply(workload)
+
+
+def stored(place: Namespace, version: str) -> Obj:
+    resource = f"neuronultraserverworkloads.{version}.neuron.aws.com"
+    return place.get(resource, "my-training-job")
+
+
+BAD = [
+    ({"spec__topologySize": 3}, "write 1, 2 or 4: the number of nodes that work together in one UltraServer"),
+    ({"spec__serverCount": 0}, "write 1 to 1024; to release everything, delete the workload"),
+    ({"spec__serverCount": 1025}, "write 1 to 1024"),
+    (
+        {"spec__allocationPolicy__failureStrategy": "Restart"},
+        "failureStrategy Restart: write NoOp, RestartAll or MigrateAffected (ReplaceAffected means the same)",
+    ),
+    ({"spec__config__logicalNeuronCore": 4}, "write 1 or 2: the physical NeuronCores that make one logical core"),
+    (
+        {"spec__instanceType": "trn3pds"},
+        "instanceType trn3pds: write the instance type of UltraServer nodes, such as trn3.48xlarge or trn2u.48xlarge",
+    ),
+    ({"metadata__name": "a" * 70}, "metadata.name: write at most 63 characters, it becomes the workloadId of devices"),
+    ({"spec__resourceClaimTemplate__name": "My_Template"}, "resourceClaimTemplate.name My_Template: write an object"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), BAD, ids=[next(iter(changes)) for changes, _ in BAD])
+def test_a_bad_workload_is_refused_when_it_is_applied(place, changes, message):
+    with pytest.raises(BedError) as refusal:
+        apply(place, changed(**changes))
+    assert message in str(refusal.value)
+
+
+@pytest.mark.parametrize("strategy", ["NoOp", "RestartAll", "MigrateAffected", "ReplaceAffected"])
+def test_all_four_strategies_are_accepted(place, strategy):
+    apply(place, changed(spec__allocationPolicy__failureStrategy=strategy))
+    assert stored(place, "v1")["spec"]["allocationPolicy"] == {"failureStrategy": strategy}
+
+
+def test_what_is_written_in_one_version_reads_alike_in_the_other_with_its_defaults(place):
+    apply(place, changed(apiVersion="neuron.aws.com/v1"))
+    old, new = stored(place, "v1beta1"), stored(place, "v1")
+    assert old["spec"] == new["spec"]
+    assert new["spec"]["config"] == {"logicalNeuronCore": 2}
+
+
+LOCKED = [
+    ({"spec__instanceType": "trn2u.48xlarge"}, "spec.instanceType cannot be changed while the workload is Allocated"),
+    ({"spec__topologySize": 2}, "spec.topologySize cannot be changed while the workload is Allocated"),
+    ({"spec__config__logicalNeuronCore": 1}, "spec.config.logicalNeuronCore cannot be changed"),
+    ({"spec__resourceClaimTemplate__name": "another"}, "spec.resourceClaimTemplate.name cannot be changed"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), LOCKED, ids=[next(iter(changes)) for changes, _ in LOCKED])
+def test_what_was_reserved_for_cannot_be_changed(place, changes, message):
+    apply(place, JOB)
+    set_state(place, "Allocated")
+    with pytest.raises(BedError) as refusal:
+        apply(place, changed(**changes))
+    assert message in str(refusal.value)
+    assert "delete the workload and create it again" in str(refusal.value)
+
+
+def test_the_count_and_the_strategy_may_change_at_any_time(place):
+    apply(place, JOB)
+    set_state(place, "Allocated")
+    apply(place, changed(spec__serverCount=5, spec__allocationPolicy__failureStrategy="RestartAll"))
+    assert stored(place, "v1")["spec"]["serverCount"] == 5
+
+
+def test_a_workload_that_still_waits_may_be_changed_altogether(place):
+    apply(place, JOB)
+    set_state(place, "Pending")
+    apply(place, changed(spec__instanceType="trn2u.48xlarge", spec__topologySize=2))
+    assert stored(place, "v1")["spec"]["topologySize"] == 2
+
+
+def set_state(place: Namespace, state: str) -> None:
+    """Write the state as a controller does."""
+    patch = json.dumps({"status": {"state": state}})
+    place.kubectl("patch", "nusw", "my-training-job", "--subresource=status", "--type=merge", "-p", patch)

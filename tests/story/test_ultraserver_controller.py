@@ -1,0 +1,320 @@
+"""The controller against the embedded API server: slices come from simulated nodes that answer as plugins do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import urllib.request
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from controller import leader as leader_module
+from controller import reconcile as reconcile_module
+from controller import settings as controller_settings
+from controller.program import Controller
+from neuron_dra.arguments import Parser
+from neuron_dra.core.ultraserver import NAMESPACE
+from neuron_dra.kube import reflector as reflector_module
+from neuron_dra.kube.config import KubeConfig
+from neuron_dra.testing.fake_api import Do, FakeApi, Fault
+from neuron_dra.testing.ultraservers import answered, ultraserver
+from neuron_dra.testing.waiting import eventually
+
+Obj = dict[str, Any]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reflector_module, "RETRY_S", (0.01, 0.1))
+    monkeypatch.setattr(reconcile_module, "RETRY_S", (0.01, 0.1))
+    monkeypatch.setattr(reconcile_module, "EVICT_AGAIN_S", 0.1)
+    monkeypatch.setattr(leader_module, "LEASE_S", 1)
+    monkeypatch.setattr(leader_module, "RENEW_DEADLINE_S", 0.6)
+    monkeypatch.setattr(leader_module, "RETRY_S", 0.1)
+
+
+class Cluster:
+    """The embedded API server, with two UltraServers whose plugins answer."""
+
+    def __init__(self, api: FakeApi) -> None:
+        self.api = api
+        self.silent: set[str] = set()
+        for name in ("default", "ml", NAMESPACE):
+            if api.find("namespaces", name) is None:
+                api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        api.create(
+            {
+                "apiVersion": "resource.k8s.io/v1",
+                "kind": "DeviceClass",
+                "metadata": {"name": "workload.neuron.aws.com"},
+                "spec": {},
+            }
+        )
+        for block in ("u0", "u1"):
+            self.add(ultraserver(block))
+
+    def add(self, objects: list[Obj]) -> None:
+        """Create nodes and their slices; a slice is owned by its Node as the server knows it."""
+        for item in objects:
+            if item["kind"] == "ResourceSlice":
+                node = self.api.get("nodes", item["spec"]["nodeName"])
+                item["metadata"]["ownerReferences"][0]["uid"] = node["metadata"]["uid"]
+            self.api.create(item)
+
+    def answer(self) -> None:
+        """Tag every slice as its NeuronUltraServer says, and end pods that are to end, as kubelets do."""
+        for pod in self.api.objects("pods"):
+            if pod["metadata"].get("deletionTimestamp"):
+                self.api.delete("pods", pod["metadata"]["name"], pod["metadata"]["namespace"], grace_s=0)
+        claims = self.api.objects("resourceclaims")
+        busy = {
+            result["pool"]
+            for claim in claims
+            for result in (((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}).get(
+                "results", []
+            )
+        }
+        members = {
+            entry["nodeName"]: item
+            for item in self.api.objects("neuronultraservers")
+            for entry in item["spec"]["topology"]
+        }
+        for item in self.api.objects("resourceslices"):
+            name = item["spec"]["nodeName"]
+            if name not in self.silent:
+                new = answered(item, members.get(name), occupied=name in busy)
+                if new["spec"] != item["spec"]:
+                    self.api.replace(new)
+
+    def submit(self, name: str, *, size: int = 4, count: int = 2) -> Obj:
+        return self.api.create(
+            {
+                "apiVersion": "neuron.aws.com/v1beta1",
+                "kind": "NeuronUltraServerWorkload",
+                "metadata": {"name": name, "namespace": "ml"},
+                "spec": {"instanceType": "trn3.48xlarge", "topologySize": size, "serverCount": count},
+            }
+        )
+
+    def pod_with_claim(self, name: str, node: str, workload: Obj) -> None:
+        """A pod that runs on a node of the workload, and the claim that it holds."""
+        pod = self.api.create(
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {"name": name, "namespace": "ml", "labels": {"app": "job"}},
+                "spec": {"nodeName": node, "containers": [{"name": "c", "image": "i"}]},
+            }
+        )
+        self.api.patch("pods", name, {"status": {"phase": "Running"}}, "ml")
+        claim = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": {
+                "name": name,
+                "namespace": "ml",
+                "ownerReferences": [
+                    {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": pod["metadata"]["uid"], "controller": True}
+                ],
+            },
+            "spec": {
+                "devices": {
+                    "requests": [
+                        {
+                            "name": "neuron",
+                            "exactly": {
+                                "deviceClassName": "workload.neuron.aws.com",
+                                "allocationMode": "ExactCount",
+                                "count": 1,
+                            },
+                        }
+                    ]
+                }
+            },
+        }
+        self.api.create(claim)
+        parameters = {
+            "apiVersion": "neuron.aws.com/v1",
+            "kind": "UltraServerConfig",
+            "ultraserverMode": 4,
+            "workloadId": workload["metadata"]["name"],
+            "workloadUid": workload["metadata"]["uid"],
+        }
+        result = {"request": "neuron", "driver": "neuron.aws.com", "pool": node, "device": "neuron-node-0"}
+        allocation = {
+            "devices": {
+                "results": [result],
+                "config": [{"source": "FromClaim", "opaque": {"driver": "neuron.aws.com", "parameters": parameters}}],
+            }
+        }
+        reserved = [{"resource": "pods", "name": name, "uid": pod["metadata"]["uid"]}]
+        self.api.patch("resourceclaims", name, {"status": {"allocation": allocation, "reservedFor": reserved}}, "ml")
+
+    def state(self, name: str) -> str:
+        found = self.api.find("neuronultraserverworkloads", name, "ml")
+        return str((found or {}).get("status", {}).get("state"))
+
+    def reason(self, name: str) -> tuple[str, str]:
+        conditions = self.api.get("neuronultraserverworkloads", name, "ml")["status"]["conditions"]
+        return next((c["reason"], c["message"]) for c in conditions if c["type"] == "Ready")
+
+    def allocations(self) -> list[Obj]:
+        return [
+            entry
+            for item in self.api.objects("neuronultraservers")
+            for entry in (item.get("status") or {}).get("allocations", [])
+        ]
+
+    def tags(self) -> set[str]:
+        return {
+            item["spec"]["nodeName"]
+            for item in self.api.objects("resourceslices")
+            if "workloadUid" in item["spec"]["devices"][0]["attributes"]
+        }
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    async with FakeApi() as api:
+        api.register_neuron_kinds()
+        made = Cluster(api)
+
+        async def plugins() -> None:
+            while True:
+                made.answer()
+                await asyncio.sleep(0.02)
+
+        task = asyncio.create_task(plugins())
+        try:
+            yield made
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+
+@contextlib.asynccontextmanager
+async def controlling(cluster: Cluster, *flags: str) -> AsyncIterator[Controller]:
+    """Run a controller; it is stopped as by SIGTERM."""
+    parser = Parser()
+    controller_settings.add_arguments(parser)
+    words = ["--kube-api-server", cluster.api.url, "--health-probe-bind-address", "127.0.0.1:0"]
+    parsed = parser.parse_args([*words, "--metrics-bind-address", "0", *flags])
+    loaded = controller_settings.load(parsed, {}, "here")
+    controller = Controller(loaded, KubeConfig(loaded.kube_api_server))
+    task = asyncio.create_task(controller.run())
+    try:
+        yield controller
+    finally:
+        controller.stop()
+        await task
+
+
+async def test_a_workload_is_allocated_runs_and_is_released_without_a_trace(cluster):
+    async with controlling(cluster):
+        workload = cluster.submit("job")
+        await eventually(lambda: cluster.state("job") == "Allocated", what="the workload is Allocated")
+        assert cluster.tags() == {f"u{u}-{n}" for u in range(2) for n in range(4)}
+        assert {entry["phase"] for entry in cluster.allocations()} == {"Bound"}
+        template = cluster.api.get("resourceclaimtemplates", "job", "ml")
+        assert template["metadata"]["ownerReferences"][0]["uid"] == workload["metadata"]["uid"]
+        for n in range(4):
+            cluster.pod_with_claim(f"pod-{n}", f"u0-{n}", workload)
+        cluster.api.delete("neuronultraserverworkloads", "job", "ml")
+        await eventually(lambda: cluster.state("job") == "None", what="the workload is gone")
+        await eventually(lambda: not cluster.tags(), what="the tags are gone")
+    assert (cluster.api.objects("pods"), cluster.allocations()) == ([], [])
+    assert cluster.api.objects("resourceclaimtemplates") == []
+    reasons = [event["reason"] for event in cluster.api.objects("events")]
+    assert {"WaitingForNodes", "Allocated"} <= set(reasons)
+
+
+async def test_a_steady_cluster_gets_no_writes(cluster):
+    async with controlling(cluster):
+        cluster.submit("job", size=2, count=1)
+        await eventually(lambda: cluster.state("job") == "Allocated", what="the workload is Allocated")
+        await asyncio.sleep(0.3)
+        cluster.api.log.clear()
+        node = cluster.api.get("nodes", "u0-0")
+        cluster.api.patch("nodes", "u0-0", {"metadata": {"annotations": {"kubelet": "was here"}}})
+        await asyncio.sleep(0.5)
+        assert node["metadata"]["uid"]
+        assert [r for r in cluster.api.log if r.verb in ("create", "update", "patch", "delete")] == []
+
+
+async def test_an_eviction_that_a_budget_forbids_is_told_with_the_budgets_name(cluster):
+    cluster.api.create(
+        {
+            "apiVersion": "policy/v1",
+            "kind": "PodDisruptionBudget",
+            "metadata": {"name": "trainers", "namespace": "ml"},
+            "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "job"}}},
+        }
+    )
+    async with controlling(cluster):
+        workload = cluster.submit("job", count=1)
+        await eventually(lambda: cluster.state("job") == "Allocated", what="the workload is Allocated")
+        cluster.pod_with_claim("pod-0", cluster.allocations()[0]["leaderNodeName"], workload)
+        cluster.api.delete("neuronultraserverworkloads", "job", "ml")
+        await eventually(lambda: cluster.reason("job")[0] == "EvictionBlocked", what="the budget is named")
+        assert "trainers" in cluster.reason("job")[1]
+
+
+@pytest.mark.parametrize("verb", ["create", "patch", "delete"])
+@pytest.mark.parametrize("do", [Do.RESPOND, Do.DROP_AFTER])
+async def test_writes_that_fail_or_whose_answer_is_lost_only_delay(cluster, verb, do):
+    for nth in (1, 3, 6):
+        cluster.api.faults.add(Fault(do, verb=verb, nth=nth, status=409 if nth == 1 else 503))
+    async with controlling(cluster):
+        cluster.submit("job")
+        await eventually(lambda: cluster.state("job") == "Allocated", what="the workload is Allocated")
+        held = [name for entry in cluster.allocations() for name in entry["allocatedNodes"]]
+        assert len(held) == len(set(held)) == 8
+        cluster.api.delete("neuronultraserverworkloads", "job", "ml")
+        await eventually(lambda: cluster.state("job") == "None", what="the workload is gone")
+
+
+async def test_a_second_replica_takes_over_where_the_first_stopped(cluster):
+    cluster.silent = {"u1-3"}
+    elect = ("--leader-elect", "--identity", "a")
+    async with controlling(cluster, *elect) as first:
+        await eventually(first.leadership.holds, what="the first leads")
+        async with controlling(cluster, "--leader-elect", "--identity", "b") as second:
+            cluster.submit("job")
+            await eventually(lambda: cluster.state("job") == "Allocating", what="nodes are reserved")
+            assert not second.leadership.holds()
+            before = {entry["allocationId"] for entry in cluster.allocations()}
+            first.stop()
+            await eventually(second.leadership.holds, what="the second leads")
+            cluster.silent = set()
+            await eventually(lambda: cluster.state("job") == "Allocated", what="the workload is Allocated")
+            assert {entry["allocationId"] for entry in cluster.allocations()} == before
+
+
+async def test_a_leader_that_is_cut_off_stops_before_another_may_take_over(cluster):
+    async with controlling(cluster, "--leader-elect", "--identity", "a") as first:
+        await eventually(first.leadership.holds, what="the first leads")
+        cluster.api.faults.add(Fault(resource="leases", status=503, times=None))
+        await eventually(lambda: not first.leadership.holds(), timeout_s=3, what="it gave up")
+        cluster.api.faults.clear()
+        await eventually(first.leadership.holds, timeout_s=5, what="it leads again")
+        assert first.leadership.term == 2
+
+
+async def test_health_and_metrics_are_served(cluster):
+    async with controlling(cluster) as controller:
+        cluster.submit("job")
+        await eventually(lambda: cluster.state("job") == "Allocated", what="the workload is Allocated")
+        port = controller.servers[0].port
+
+        def fetch(path: str) -> str:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+                return str(answer.read().decode())
+
+        assert (await asyncio.to_thread(fetch, "/healthz"), await asyncio.to_thread(fetch, "/readyz")) == ("ok\n",) * 2
+        await eventually(lambda: controller.metrics.registry.get_sample_value("neuron_ultraserver_leader") == 1.0)
+        page = await asyncio.to_thread(fetch, "/metrics")
+        assert 'neuron_ultraserver_writes_total{action="CreateTemplate",result="ok"} 1.0' in page
+        assert "neuron_ultraserver_time_to_allocated_seconds_count 1.0" in page

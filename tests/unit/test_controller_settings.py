@@ -1,0 +1,86 @@
+"""The controller's flags: AWS's spellings are understood, and what cannot be obeyed is named."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from controller import settings
+from controller.main import operator_main
+from controller.settings import ControllerSettings
+from neuron_dra.arguments import Parser
+from neuron_dra.errors import SettingsError
+from neuron_dra.settings import go_style
+
+
+def load(*words: str, environ: dict[str, str] | None = None) -> ControllerSettings:
+    parser = Parser()
+    settings.add_arguments(parser)
+    return settings.load(parser.parse_args(go_style(words)), environ or {}, "this-host")
+
+
+def test_the_official_operators_command_line_is_understood():
+    found = load("--leader-elect", "--health-probe-bind-address=:8081", "--metrics-bind-address=:8080", "-v=4")
+    assert (found.leader_elect, found.verbosity) == (True, 4)
+    assert (found.health_probe_bind_address, found.metrics_bind_address) == (":8081", ":8080")
+
+
+def test_who_we_are_comes_from_the_pod():
+    found = load(environ={"POD_NAME": "controller-0", "POD_NAMESPACE": "elsewhere"})
+    assert (found.identity, found.leader_election_namespace) == ("controller-0", "elsewhere")
+    assert (load().identity, load().leader_election_namespace) == ("this-host", "neuron-dra-driver")
+
+
+def test_0_switches_an_address_off_as_in_other_operators():
+    assert load("--metrics-bind-address=0", "--health-probe-bind-address=").metrics_bind_address == ""
+
+
+def test_durations_have_units():
+    found = load("--tag-timeout=90s", "--starvation-threshold=1h").limits
+    assert found.tag_timeout == datetime.timedelta(seconds=90)
+    assert found.starvation_threshold == datetime.timedelta(hours=1)
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("--leader-elect=perhaps", "--leader-elect=perhaps: write true or false"),
+        ("--tag-timeout=soon", "--tag-timeout=soon: write a duration such as 60s, 10m or 1h"),
+        ("--metrics-bind-address=8080", "--metrics-bind-address 8080: write host:port, or 0 for none"),
+        ("-v=loud", "--v=loud: write a whole number"),
+    ],
+)
+def test_what_cannot_be_obeyed_is_named(word, message):
+    with pytest.raises(SettingsError, match=message):
+        load(word)
+
+
+def test_an_unknown_flag_ends_with_the_nearest_one(capsys):
+    with pytest.raises(SystemExit) as end:
+        operator_main(["--leader-electt"])
+    assert end.value.code == 2
+    assert "did you mean --leader-elect?" in capsys.readouterr().err
+
+
+def test_without_a_cluster_the_operator_says_what_is_missing(capsys, monkeypatch):
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    assert operator_main(["--metrics-bind-address=0"]) == 2
+    assert "set --kubeconfig" in capsys.readouterr().err
+
+
+def test_sigterm_ends_the_program_with_code_0():
+    words = [sys.executable, "-c", "import sys; from controller.main import main; sys.exit(main())", "run"]
+    flags = ["--kube-api-server=http://127.0.0.1:1", "--metrics-bind-address=0", "--health-probe-bind-address=0"]
+    with subprocess.Popen([*words, *flags], stderr=subprocess.PIPE, text=True, env=dict(os.environ)) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "watch failed" in line:
+                break
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=20) == 0

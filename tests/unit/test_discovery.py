@@ -1,0 +1,180 @@
+"""Which nodes are an UltraServer, and what is said when the stories of hardware, EC2 and Kubernetes differ."""
+
+from __future__ import annotations
+
+from ultraserver_world import World
+
+from neuron_dra.core.facts import UltraServerFacts, Unread
+from neuron_dra.testing.ultraservers import facts, node_and_slice, ultraserver
+
+PREFIX = "neuron.amazonaws.com/ultraserver-"
+
+
+def settled(*objects) -> World:
+    world = World(objects)
+    world.settle()
+    return world
+
+
+def ready(item) -> tuple[str, str]:
+    condition = next(c for c in item["status"]["conditions"] if c["type"] == "Ready")
+    return condition["reason"], condition["message"]
+
+
+def test_four_nodes_of_one_capacity_block_are_an_ultraserver():
+    world = settled(*ultraserver("cr-1", "trn2u.48xlarge"))
+    (item,) = world.all("NeuronUltraServer")
+    assert (item["metadata"]["name"], item["spec"]["instanceType"]) == ("us-cr-1", "trn2u.48xlarge")
+    assert [(e["nodeName"], e["nodeId"]) for e in item["spec"]["topology"]] == [(f"cr-1-{n}", n) for n in range(4)]
+    assert {(e["linkStatusVertical"], e["linkStatusHorizontal"]) for e in item["spec"]["topology"]} == {("up", "up")}
+    status = item["status"]
+    assert (status["state"], status["availability"], status["supportedSizes"]) == ("Ready", "Available", "1_2_4")
+    assert (status["nodeCount"], status["freeNodeCount"]) == (4, 4)
+
+
+def test_ordinary_nodes_are_in_no_ultraserver_and_get_no_label():
+    world = settled(*node_and_slice("plain", "trn1.32xlarge", None, UltraServerFacts()))
+    assert world.all("NeuronUltraServer") == []
+    assert not [name for name in world.get("Node", "plain")["metadata"]["labels"] if name.startswith(PREFIX)]
+
+
+def test_nodes_get_the_labels_of_the_device_plugin():
+    world = settled(*ultraserver("cr-1", "trn2u.48xlarge"))
+    labels = {
+        n: {
+            name.removeprefix(PREFIX): value
+            for name, value in world.get("Node", f"cr-1-{n}")["metadata"]["labels"].items()
+            if name.startswith(PREFIX)
+        }
+        for n in range(4)
+    }
+    assert [(labels[n]["node-id-2"], labels[n]["node-id-4"]) for n in range(4)] == [
+        ("0", "0"),
+        ("1", "1"),
+        ("0", "2"),
+        ("1", "3"),
+    ]
+    assert {labels[n]["mode"] for n in range(4)} == {"1_2_4"}
+    assert len({labels[n]["server-id-4"] for n in range(4)}) == 1
+    assert labels[0]["server-id-2"] == labels[1]["server-id-2"] != labels[2]["server-id-2"] == labels[3]["server-id-2"]
+
+
+def test_a_pair_on_trn3_has_a_label_of_its_own_though_the_hardware_has_one_id_for_all():
+    world = settled(*ultraserver("cr-1", "trn3.48xlarge"))
+    labels = [world.get("Node", f"cr-1-{n}")["metadata"]["labels"][f"{PREFIX}server-id-2"] for n in range(4)]
+    assert labels[0] == labels[1] != labels[2] == labels[3]
+
+
+def test_labels_follow_the_hardware_and_go_when_it_leaves():
+    world = settled(*ultraserver("cr-1", "trn2u.48xlarge"))
+    alone = UltraServerFacts(modes=(4,), node_id_4=Unread.UNKNOWN)
+    _, slice_ = node_and_slice("cr-1-3", "trn2u.48xlarge", None, alone)
+    world.put(slice_)
+    world.settle()
+    labels = world.get("Node", "cr-1-3")["metadata"]["labels"]
+    assert [name for name in labels if name.startswith(PREFIX)] == []
+
+
+def test_a_capacity_block_over_two_servers_is_degraded_and_both_are_named():
+    objects = ultraserver("cr-1", "trn2u.48xlarge")
+    wrong = facts("trn2u.48xlarge", 3, "00000000000000aa")
+    objects[-2:] = node_and_slice("cr-1-3", "trn2u.48xlarge", "cr-1", wrong)
+    world = settled(*objects)
+    reason, message = ready(world.all("NeuronUltraServer")[0])
+    assert reason == "IdentityMismatch"
+    assert "00000000000000aa on cr-1-3" in message
+    assert "on cr-1-0, cr-1-1, cr-1-2" in message
+    world.submit("job", instanceType="trn2u.48xlarge", size=4)
+    world.settle()
+    assert world.state("job")[0] == "Pending"
+
+
+def test_a_label_that_contradicts_the_driver_is_told():
+    world = settled(*ultraserver("cr-1"))
+    node = world.get("Node", "cr-1-0")
+    node["metadata"]["labels"]["topology.k8s.aws/capacity-block-id"] = "cr-9"
+    world.put(node)
+    world.settle()
+    assert ready(world.all("NeuronUltraServer")[0]) == (
+        "IdentityMismatch",
+        "node cr-1-0 is labelled capacity block cr-9, and its driver publishes cr-1",
+    )
+
+
+def test_an_ultraserver_without_one_of_its_nodes_is_degraded():
+    world = settled(*ultraserver("cr-1")[:-2])
+    (item,) = world.all("NeuronUltraServer")
+    assert (item["status"]["state"], ready(item)) == ("Degraded", ("NodeMissing", "3 of 4 nodes are there"))
+
+
+def test_a_node_that_went_leaves_and_comes_back():
+    objects = ultraserver("cr-1")
+    world = settled(*objects)
+    world.remove("ResourceSlice", "cr-1-3-neuron.aws.com-00")
+    world.remove("Node", "cr-1-3")
+    world.settle()
+    assert len(world.all("NeuronUltraServer")[0]["spec"]["topology"]) == 3
+    for item in objects[-2:]:
+        world.put(item)
+    world.settle()
+    assert world.all("NeuronUltraServer")[0]["status"]["state"] == "Ready"
+
+
+def test_a_wiped_slice_keeps_the_node_a_member():
+    world = settled(*ultraserver("cr-1"))
+    world.remove("ResourceSlice", "cr-1-3-neuron.aws.com-00")
+    world.settle()
+    (item,) = world.all("NeuronUltraServer")
+    assert len(item["spec"]["topology"]) == 4
+    assert ready(item) == ("SliceMissing", "nodes that publish no ResourceSlice: cr-1-3")
+    world.submit("job", size=4)
+    world.settle()
+    assert world.state("job")[0] == "Pending"
+
+
+def test_slices_of_a_former_instance_of_that_name_do_not_count():
+    objects = ultraserver("cr-1")
+    world = settled(*objects)
+    node = world.get("Node", "cr-1-3")
+    node["metadata"]["uid"] = "another-instance"
+    world.put(node)
+    world.settle()
+    assert [e["nodeName"] for e in world.all("NeuronUltraServer")[0]["spec"]["topology"]] == [
+        "cr-1-0",
+        "cr-1-1",
+        "cr-1-2",
+    ]
+
+
+def test_the_last_node_takes_the_object_with_it():
+    world = settled(*ultraserver("cr-1"))
+    for n in range(4):
+        world.remove("ResourceSlice", f"cr-1-{n}-neuron.aws.com-00")
+        world.remove("Node", f"cr-1-{n}")
+    world.settle()
+    assert world.all("NeuronUltraServer") == []
+
+
+def test_a_driver_that_says_busy_keeps_the_number_from_before_and_gives_no_slot():
+    world = settled(*ultraserver("cr-1"))
+    busy = UltraServerFacts(modes=Unread.BUSY, node_id=Unread.BUSY, reservation_id=Unread.UNKNOWN)
+    _, slice_ = node_and_slice("cr-1-1", "trn3.48xlarge", "cr-1", busy)
+    world.put(slice_)
+    world.submit("pair", size=2)
+    world.settle()
+    (item,) = world.all("NeuronUltraServer")
+    assert [e["nodeId"] for e in item["spec"]["topology"]] == [0, 1, 2, 3]
+    assert "linkStatusVertical" not in item["spec"]["topology"][1]
+    assert ready(item)[0] == "TopologyUnknown"
+    assert world.reserved("pair") == {0: ("cr-1-2", "cr-1-3")}
+
+
+def test_a_link_that_is_down_is_named_with_its_nodes():
+    objects = ultraserver("cr-1")
+    for n in (0, 1):
+        broken = UltraServerFacts(modes=(4,), node_id=n, reservation_id="00000000000000aa")
+        objects[2 * n : 2 * n + 2] = node_and_slice(f"cr-1-{n}", "trn3.48xlarge", "cr-1", broken)
+    world = settled(*objects)
+    (item,) = world.all("NeuronUltraServer")
+    assert "links inside the rack are down on: cr-1-0, cr-1-1" in ready(item)[1]
+    assert [e["linkStatusVertical"] for e in item["spec"]["topology"]] == ["down", "down", "up", "up"]

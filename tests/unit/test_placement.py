@@ -1,0 +1,183 @@
+"""Where a workload goes; and the laws that hold for every fleet and every order of its parts."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ultraserver_world import START, World
+
+from controller import decode
+from controller.planning import plan
+from neuron_dra.core.facts import UltraServerFacts
+from neuron_dra.testing.ultraservers import node_and_slice, ultraserver
+
+FLEET = [ultraserver(f"u{n}", layers=("a", f"b{n // 2}", f"c{n // 2}")) for n in range(4)]
+
+
+def fleet(*numbers: int) -> World:
+    world = World([item for n in numbers for item in FLEET[n]])
+    world.settle()
+    return world
+
+
+def test_a_pair_is_two_nodes_of_one_rack():
+    world = fleet(0)
+    world.claim("x", ["u0-1"])
+    world.submit("pair", size=2)
+    world.settle()
+    assert world.reserved("pair") == {0: ("u0-2", "u0-3")}
+
+
+def test_two_nodes_joined_between_the_racks_are_a_pair_too():
+    objects = []
+    for n in (0, 1):
+        found = UltraServerFacts(modes=(2, 4), node_id_2=n, node_id_4=n, server_id_2="aa", server_id_4="aa")
+        objects += node_and_slice(f"h-{n}", "trn2u.48xlarge", "h", found)
+    world = World(objects)
+    world.submit("pair", size=2, instanceType="trn2u.48xlarge")
+    world.settle()
+    assert world.reserved("pair") == {0: ("h-0", "h-1")}
+
+
+def test_a_partly_used_ultraserver_is_filled_before_a_whole_one_is_broken():
+    world = fleet(0, 1)
+    world.submit("a", size=2)
+    world.settle()
+    world.claim("x", ["u1-0"])
+    world.submit("one", size=1)
+    world.settle()
+    assert world.reserved("a") == {0: ("u0-0", "u0-1")}
+    assert world.reserved("one") == {0: ("u0-2",)}
+
+
+def test_a_single_node_takes_the_rest_of_a_broken_pair_first():
+    world = fleet(0)
+    world.claim("x", ["u0-3"])
+    world.submit("one", size=1)
+    world.settle()
+    assert world.reserved("one") == {0: ("u0-2",)}
+
+
+def test_slots_of_one_workload_lie_close_together_in_the_network():
+    world = fleet(0, 1, 2, 3)
+    world.claim("x", ["u0-0"])
+    world.submit("job", size=4, count=2)
+    world.settle()
+    assert sorted(world.workload("job")["status"]["allocatedUltraServers"]) == ["us-u2", "us-u3"]
+
+
+def test_a_workload_that_fits_nowhere_close_is_spread():
+    world = fleet(0, 1, 2, 3)
+    world.claim("x", ["u0-0"])
+    world.submit("job", size=4, count=3)
+    world.settle()
+    assert sorted(world.workload("job")["status"]["allocatedUltraServers"]) == ["us-u1", "us-u2", "us-u3"]
+
+
+def test_one_workload_gets_nodes_that_publish_alike():
+    world = World([*ultraserver("whole"), *ultraserver("parts", whole_nodes=False)])
+    world.settle()
+    world.submit("job", size=4, count=2)
+    world.settle()
+    assert world.state("job")[0] == "Pending"
+
+
+@st.composite
+def histories(draw):
+    """A small fleet, claims of others, and what people submit and delete."""
+    numbers = draw(st.sets(st.integers(0, 3), min_size=1, max_size=3))
+    steps = draw(
+        st.lists(
+            st.one_of(
+                st.tuples(st.just("submit"), st.sampled_from([1, 2, 4]), st.integers(1, 3)),
+                st.tuples(st.just("delete"), st.integers(0, 5), st.just(0)),
+                st.tuples(st.just("claim"), st.sampled_from(sorted(numbers)), st.integers(0, 3)),
+                st.tuples(st.just("silence"), st.sampled_from(sorted(numbers)), st.integers(0, 3)),
+                st.tuples(st.just("lose"), st.sampled_from(sorted(numbers)), st.integers(0, 3)),
+                st.tuples(st.just("wait"), st.integers(1, 100), st.just(0)),
+            ),
+            max_size=8,
+        )
+    )
+    return sorted(numbers), steps
+
+
+def act(world: World, number: int, step: tuple[str, int, int]) -> None:
+    what, a, b = step
+    match what:
+        case "submit":
+            world.submit(f"w{number}", size=a, count=b)
+        case "delete":
+            if ("NeuronUltraServerWorkload", "ml", f"w{a}") in world.objects:
+                world.delete_workload(f"w{a}")
+        case "claim":
+            world.claim(f"claim-u{a}-{b}", [f"u{a}-{b}"])
+        case "silence":
+            world.silent = {f"u{a}-{b}"}
+        case "lose":
+            for kind, name in (("Node", f"u{a}-{b}"), ("ResourceSlice", f"u{a}-{b}-neuron.aws.com-00")):
+                world.objects.pop((kind, "", name), None)
+        case "wait":
+            world.later(a)
+
+
+def check(world: World) -> None:
+    """No node for two, no half slot, no workload with a part of what it needs while nothing of it runs."""
+    entries = [e for u in world.all("NeuronUltraServer") for e in (u.get("status") or {}).get("allocations", [])]
+    held = [name for entry in entries for name in entry["allocatedNodes"]]
+    assert len(held) == len(set(held))
+    for item in world.all("NeuronUltraServerWorkload"):
+        mine = [e for e in entries if e["workloadUid"] == item["metadata"]["uid"] and e["phase"] != "Draining"]
+        assert {len(e["allocatedNodes"]) for e in mine} <= {item["spec"]["topologySize"]}
+        assert len({e["ultraserverIndex"] for e in mine}) == len(mine)
+        assert len(mine) in (0, item["spec"]["serverCount"])
+        for entry in mine:
+            ids = sorted(int(name[-1]) for name in entry["allocatedNodes"])
+            assert ids == list(range(ids[0], ids[0] + len(ids)))
+            assert ids[0] % len(ids) == 0
+            assert len({name[:2] for name in entry["allocatedNodes"]}) == 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(histories(), st.randoms(use_true_random=False))
+def test_whatever_happens_no_node_serves_two_and_no_slot_is_split(history, shuffle: random.Random):
+    numbers, steps = history
+    world = World([item for n in numbers for item in FLEET[n]])
+    for number, step in enumerate(steps):
+        act(world, number, step)
+        world.step()
+        check(world)
+        snapshot, made = world.snapshot(), world.plan()
+        mixed = replace(
+            snapshot,
+            **{
+                name: tuple(shuffle.sample(getattr(snapshot, name), len(getattr(snapshot, name))))
+                for name in ("published", "nodes", "claims", "ultraservers", "workloads", "templates")
+            },
+        )
+        assert plan(mixed, world.now) == made
+    world.silent = set()
+    world.settle()
+    check(world)
+    assert world.plan().actions == ()
+    for item in world.all("NeuronUltraServerWorkload"):
+        degraded = next(c for c in item["status"]["conditions"] if c["type"] == "Degraded")
+        assert item["status"]["state"] in ("Allocated", "Pending") or degraded["reason"] == "NodeGone"
+
+
+def test_slices_of_one_pool_are_put_together_and_the_newest_generation_counts():
+    items = [item for item in ultraserver("u", whole_nodes=False) if item["kind"] == "ResourceSlice"]
+    first = items[0]
+    assert len(decode.snapshot([first]).published) == 1
+    pool = first["spec"]["pool"]
+    half = {**first, "spec": {**first["spec"], "pool": {**pool, "resourceSliceCount": 2}}}
+    assert [each.complete for each in decode.snapshot([half]).published] == [False]
+    newer = {**first, "spec": {**first["spec"], "pool": {**pool, "generation": 2}}}
+    assert [each.complete for each in decode.snapshot([half, newer]).published] == [True]
+
+
+def test_nothing_to_do_is_an_empty_plan():
+    assert plan(decode.snapshot([]), START).actions == ()

@@ -1,0 +1,75 @@
+"""`neuron-ultraserver-controller plan` tells what would be done with a cluster that is a file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+from ultraserver_world import World
+
+from controller.main import main
+from neuron_dra.testing.ultraservers import ultraserver
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "plan"
+
+
+def cluster(path: Path) -> Path:
+    """Two UltraServers, of which one is in use: a workload that waits and one that is half reserved."""
+    world = World([*ultraserver("u0"), *ultraserver("u1")])
+    world.settle()
+    world.claim("foreign", ["u0-1"], pod="notebook")
+    world.submit("pair", size=2)
+    world.step()
+    world.later(1)
+    world.submit("big", size=4, count=2)
+    path.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": list(world.objects.values())}))
+    return path
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(["plan", *words]) == 0
+    return capsys.readouterr().out
+
+
+def test_the_plan_of_a_cluster_reads_as_its_golden_file(tmp_path, capsys):
+    found = printed(capsys, "--snapshot", str(cluster(tmp_path / "c.yaml")), "--at", "2026-03-01T12:00:02Z")
+    golden = GOLDEN / "two-ultraservers.txt"
+    if os.environ.get("NEURON_DRA_WRITE_GOLDEN"):
+        golden.parent.mkdir(exist_ok=True)
+        golden.write_text(found)
+    assert found == golden.read_text()
+
+
+def test_an_empty_cluster_has_nothing_to_do(tmp_path, capsys):
+    path = tmp_path / "empty.yaml"
+    path.write_text("kind: List\napiVersion: v1\nitems: []\n")
+    assert printed(capsys, "--snapshot", str(path)) == (
+        "UltraServers\n  none: no node publishes an ultraserverId\nWorkloads\n  none\n"
+        "Writes: none, nothing is left to do\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "No such file"),
+        ("a: [", "not YAML"),
+        ("- 1", "not a list of Kubernetes objects"),
+        ("kind: List\nitems: [{kind: Node}]", "a Node without metadata.name"),
+    ],
+)
+def test_a_file_that_is_no_list_of_objects_is_refused_in_one_line(tmp_path, capsys, content, message):
+    path = tmp_path / "c.yaml"
+    if content is not None:
+        path.write_text(content)
+    assert main(["plan", "--snapshot", str(path)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"neuron-ultraserver-controller: --snapshot {path}: ")
+    assert message in said
+
+
+def test_a_time_that_is_none_is_refused(tmp_path, capsys):
+    assert main(["plan", "--snapshot", str(cluster(tmp_path / "c.yaml")), "--at", "noon"]) == 2
+    assert "--at noon: write a time such as" in capsys.readouterr().err

@@ -1,0 +1,413 @@
+"""Workloads get their UltraServers and give them back, one readable step after the other."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import replace
+
+import pytest
+from ultraserver_world import World
+
+from controller.actions import Evict, WriteWorkloadStatus
+from controller.planning import Limits, plan
+from neuron_dra.api import config
+from neuron_dra.testing.ultraservers import ultraserver
+
+
+def fleet(count: int = 2, **options) -> World:
+    world = World([item for n in range(count) for item in ultraserver(f"u{n}", **options)])
+    world.settle()
+    return world
+
+
+def kinds(actions) -> list[str]:
+    return [type(action).__name__ for action in actions]
+
+
+def phases(world: World) -> set[str]:
+    return {e["phase"] for u in world.all("NeuronUltraServer") for e in u["status"].get("allocations", [])}
+
+
+def tags(world: World) -> dict[str, str]:
+    """workloadId by tagged node."""
+    found = {}
+    for item in world.all("ResourceSlice"):
+        attributes = item["spec"]["devices"][0]["attributes"]
+        if "workloadId" in attributes:
+            found[item["spec"]["nodeName"]] = attributes["workloadId"]["string"]
+    return found
+
+
+# -- allocation --------------------------------------------------------------------------------------------------------
+
+
+def test_a_workload_of_two_ultraservers_is_allocated_with_all_eight_nodes():
+    world = fleet(2)
+    world.submit("job", size=4, count=2)
+    world.settle()
+    assert world.state("job") == ("Allocated", "Allocated")
+    assert world.reserved("job") == {
+        0: ("u0-0", "u0-1", "u0-2", "u0-3"),
+        1: ("u1-0", "u1-1", "u1-2", "u1-3"),
+    }
+    status = world.workload("job")["status"]
+    assert (status["allocatedUltraServers"], status["totalNodesAllocated"]) == (["us-u0", "us-u1"], 8)
+    assert set(tags(world)) == {f"u{u}-{n}" for u in range(2) for n in range(4)}
+    assert set(tags(world).values()) == {"job"}
+
+
+def test_the_template_comes_only_after_every_node_showed_its_tag():
+    world = fleet(2)
+    world.silent = {"u1-2"}
+    world.submit("job", size=4, count=2)
+    for _ in range(6):
+        world.step()
+    assert world.state("job") == ("Allocating", "WaitingForNodes")
+    assert (phases(world), world.all("ResourceClaimTemplate")) == ({"Pending"}, [])
+    world.silent = set()
+    world.settle()
+    assert (phases(world), len(world.all("ResourceClaimTemplate"))) == ({"Bound"}, 1)
+
+
+def test_a_node_that_is_late_is_named_but_not_at_once():
+    world = fleet(1)
+    world.silent = {"u0-2"}
+    world.submit("job")
+    world.step()
+    world.step()
+    assert world.message("job") == "waiting until all nodes show the reservation on their devices"
+    world.later(6)
+    world.step()
+    assert world.message("job") == "waiting for 1 nodes to show the reservation on their devices: u0-2"
+
+
+def test_a_node_that_never_tags_is_replaced_and_not_chosen_again_while_it_is_silent():
+    world = fleet(2)
+    world.silent = {"u0-0"}
+    world.submit("job", size=2)
+    world.step()
+    world.step()
+    assert world.reserved("job") == {0: ("u0-0", "u0-1")}
+    world.later(61)
+    for _ in range(6):
+        world.step()
+    held = [e for u in world.all("NeuronUltraServer") for e in u["status"]["allocations"]]
+    assert sorted((e["phase"], *e["allocatedNodes"]) for e in held) == [
+        ("Bound", "u0-2", "u0-3"),
+        ("Draining", "u0-0", "u0-1"),
+    ]
+    world.silent = set()
+    world.settle()
+    assert world.reserved("job") == {0: ("u0-2", "u0-3")}
+
+
+def test_an_old_tag_does_not_count_for_a_new_reservation():
+    world = fleet(1)
+    world.silent = {"u0-0"}
+    world.submit("job")
+    world.step()
+    world.step()
+    world.step()
+    slice_ = world.get("ResourceSlice", "u0-0-neuron.aws.com-00")
+    attributes = slice_["spec"]["devices"][0]["attributes"]
+    uid = world.workload("job")["metadata"]["uid"]
+    texts = {"workloadId": "job", "workloadNamespace": "ml", "workloadUid": uid, "allocationId": "an-older-one"}
+    attributes |= {name: {"string": text} for name, text in {**texts, "workloadPhase": "Pending"}.items()}
+    world.put(slice_)
+    for _ in range(3):
+        world.step()
+    assert phases(world) == {"Pending"}
+
+
+def test_the_template_asks_for_the_nodes_of_this_workload_and_its_config_is_accepted_by_the_plugin():
+    world = fleet(1)
+    world.submit("job", config={"logicalNeuronCore": 1}, resourceClaimTemplate={"name": "job-rct"})
+    world.settle()
+    uid = world.workload("job")["metadata"]["uid"]
+    template = world.get("ResourceClaimTemplate", "job-rct", "ml")
+    devices = template["spec"]["spec"]["devices"]
+    d = "device.attributes['neuron.aws.com']"
+    assert devices["requests"][0]["exactly"] == {
+        "deviceClassName": "workload.neuron.aws.com",
+        "allocationMode": "ExactCount",
+        "count": 1,
+        "selectors": [
+            {
+                "cel": {
+                    "expression": f"has({d}.workloadUid) && has({d}.workloadPhase) && {d}.workloadUid == '{uid}' && "
+                    f"{d}.workloadPhase == 'Bound' && {d}.resourceType == 'neuron_node'"
+                }
+            }
+        ],
+    }
+    decoded = [config.decode(entry["opaque"]["parameters"], "config") for entry in devices["config"]]
+    assert (decoded[0].nodes, decoded[0].workload_id, decoded[0].workload_uid) == (4, "job", uid)
+    assert decoded[1].logical_neuron_core == 1
+    assert [(o["kind"], o["uid"]) for o in template["metadata"]["ownerReferences"]] == [
+        ("NeuronUltraServerWorkload", uid)
+    ]
+
+
+def test_on_nodes_that_publish_each_device_the_template_asks_for_all_of_a_node():
+    world = fleet(1, whole_nodes=False)
+    world.submit("job")
+    world.settle()
+    exactly = world.get("ResourceClaimTemplate", "job", "ml")["spec"]["spec"]["devices"]["requests"][0]["exactly"]
+    assert (exactly["allocationMode"], "count" in exactly) == ("All", False)
+    assert "resourceType == 'neuron_device'" in exactly["selectors"][0]["cel"]["expression"]
+
+
+def test_without_our_second_device_class_the_template_uses_the_plain_one():
+    world = fleet(1)
+    world.put({"kind": "DeviceClass", "metadata": {"name": "neuron.aws.com"}})
+    world.submit("job")
+    world.settle()
+    exactly = world.get("ResourceClaimTemplate", "job", "ml")["spec"]["spec"]["devices"]["requests"][0]["exactly"]
+    assert exactly["deviceClassName"] == "neuron.aws.com"
+
+
+def test_a_template_of_that_name_that_is_not_ours_fails_the_workload_and_is_left_alone():
+    world = fleet(1)
+    other = {"kind": "ResourceClaimTemplate", "metadata": {"name": "job", "namespace": "ml"}, "spec": {}}
+    before = world.put(other)
+    world.submit("job")
+    world.settle()
+    assert world.state("job") == ("Failed", "TemplateNameTaken")
+    assert (world.get("ResourceClaimTemplate", "job", "ml"), world.reserved("job")) == (before, {})
+    world.remove("ResourceClaimTemplate", "job", "ml")
+    world.settle()
+    assert world.state("job") == ("Allocated", "Allocated")
+
+
+def test_a_template_deleted_by_hand_is_made_again_and_nothing_else_changes():
+    world = fleet(1)
+    world.submit("job")
+    world.settle()
+    world.remove("ResourceClaimTemplate", "job", "ml")
+    assert kinds(world.step().actions) == ["CreateTemplate"]
+    assert world.plan().actions == ()
+
+
+def test_a_node_in_use_by_anybody_is_not_reserved():
+    world = fleet(2)
+    world.claim("foreign", ["u0-1"])
+    world.submit("job")
+    world.settle()
+    assert world.reserved("job") == {0: ("u1-0", "u1-1", "u1-2", "u1-3")}
+
+
+def test_a_claim_that_slips_in_before_the_tag_moves_the_reservation_and_is_named():
+    world = fleet(2)
+    world.silent = {"u0-1"}
+    world.submit("job")
+    world.step()
+    world.step()
+    world.claim("foreign", ["u0-1"], pod="intruder")
+    world.step()
+    assert "passed over: pod ml/intruder has devices of u0-1" in world.message("job")
+    world.settle()
+    assert world.reserved("job") == {0: ("u1-0", "u1-1", "u1-2", "u1-3")}
+
+
+def test_reserving_costs_two_writes_for_each_ultraserver_and_four_more():
+    world = fleet(2)
+    world.submit("job", count=2)
+    world.log.clear()
+    world.settle()
+    assert sorted(kinds(world.log)) == sorted(
+        ["WriteUltraServerStatus"] * 4 + ["SetFinalizers", "CreateTemplate"] + ["WriteWorkloadStatus"] * 2
+    )
+
+
+def test_every_slot_knows_the_size_of_the_whole_and_the_node_of_rank_0():
+    world = fleet(2)
+    world.submit("job", size=2, count=3)
+    world.settle()
+    held = [e for u in world.all("NeuronUltraServer") for e in u["status"]["allocations"]]
+    first = next(e for e in held if e["ultraserverIndex"] == 0)
+    assert {(e["worldSize"], e["rank0Node"]) for e in held} == {(6, first["leaderNodeName"])}
+
+
+# -- who waits, and why ------------------------------------------------------------------------------------------------
+
+
+def test_of_two_that_each_need_more_than_half_the_first_gets_all_and_the_second_nothing_until_then():
+    world = fleet(4)
+    world.submit("first", count=3)
+    world.later(1)
+    world.submit("second", count=3)
+    world.settle()
+    assert (world.state("first")[0], len(world.reserved("second"))) == ("Allocated", 0)
+    assert world.state("second") == ("Pending", "InsufficientCapacity")
+    assert world.message("second") == (
+        "needs 3 x 4 trn3.48xlarge nodes; 1 of 3 groups of 4 are free: short of 8 nodes; 4 of 16 nodes are free"
+    )
+    world.delete_workload("first")
+    world.settle()
+    assert world.state("second") == ("Allocated", "Allocated")
+
+
+def test_capacity_that_is_split_over_ultraservers_is_said_to_be_so():
+    world = fleet(2)
+    for n in range(4):
+        world.submit(f"pair-{n}", size=2)
+        world.later(1)
+    world.settle()
+    assert {nodes for n in range(4) for nodes in world.reserved(f"pair-{n}").values()} == {
+        (f"u{u}-{first}", f"u{u}-{first + 1}") for u in range(2) for first in (0, 2)
+    }
+    world.submit("big", size=4)
+    world.settle()
+    assert (world.state("big")[1], "short of 4 nodes" in world.message("big")) == ("InsufficientCapacity", True)
+    ended = {nodes[0][:2]: n for n in range(4) for nodes in world.reserved(f"pair-{n}").values()}
+    for n in ended.values():
+        world.delete_workload(f"pair-{n}")
+    world.settle()
+    assert world.state("big") == ("Pending", "CapacitySplit")
+    assert "split over 2 UltraServers or without the links: us-u0 has 2, us-u1 has 2" in world.message("big")
+
+
+def test_a_type_that_nobody_has_is_said_to_be_so():
+    world = fleet(1)
+    world.submit("job", instanceType="trn2u.48xlarge")
+    world.settle()
+    assert world.state("job") == ("Pending", "NoUltraServers")
+    assert "UltraServers here are of type trn3.48xlarge" in world.message("job")
+
+
+def test_small_ones_pass_a_waiting_big_one_until_it_has_waited_too_long():
+    limits = Limits(starvation_threshold=datetime.timedelta(seconds=60))
+    world = fleet(1)
+    world.submit("holder", size=1)
+    world.settle(limits)
+    world.later(1)
+    world.submit("big", size=4)
+    world.later(1)
+    world.submit("small-0", size=1)
+    world.settle(limits)
+    assert (world.state("big")[0], world.state("small-0")[0]) == ("Pending", "Allocated")
+    world.later(60)
+    world.submit("small-1", size=1)
+    world.settle(limits)
+    assert world.state("small-1") == ("Pending", "WaitsForOlder")
+    assert world.message("small-1") == "workload ml/big has waited longer and comes first"
+
+
+def test_a_plan_says_when_to_look_again_though_nothing_happens():
+    world = fleet(1)
+    world.silent = {"u0-0"}
+    world.submit("job")
+    world.step()
+    world.step()
+    assert world.plan().recheck == world.now + datetime.timedelta(seconds=5)
+    world.later(30)
+    world.step()
+    assert world.plan().recheck == world.now + datetime.timedelta(seconds=30)
+
+
+# -- faults of nodes that hold a workload ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"), [("gone", "NodeGone"), ("not ready", "NodeNotReady"), ("no slice", "SliceMissing")]
+)
+def test_a_fault_under_an_allocated_workload_is_told_and_evicts_nobody(fault, reason):
+    world = fleet(1)
+    world.submit("job")
+    world.settle()
+    if fault == "not ready":
+        node = world.get("Node", "u0-1")
+        node["status"]["conditions"][0]["status"] = "Unknown"
+        world.put(node)
+    else:
+        world.remove("ResourceSlice", "u0-1-neuron.aws.com-00")
+        if fault == "gone":
+            world.remove("Node", "u0-1")
+    world.log.clear()
+    world.settle()
+    status = world.workload("job")["status"]
+    degraded = next(c for c in status["conditions"] if c["type"] == "Degraded")
+    assert (status["state"], degraded["status"], degraded["reason"]) == ("Allocated", "True", reason)
+    assert "u0-1" in degraded["message"]
+    assert set(kinds(world.log)) <= {"WriteUltraServerStatus", "WriteWorkloadStatus", "UpdateTopology"}
+    assert world.reserved("job") == {0: ("u0-0", "u0-1", "u0-2", "u0-3")}
+
+
+# -- release -----------------------------------------------------------------------------------------------------------
+
+
+def test_release_goes_template_draining_eviction_then_free():
+    world = fleet(1)
+    world.submit("job")
+    world.settle()
+    uid = world.workload("job")["metadata"]["uid"]
+    for name in ("u0-0", "u0-1"):
+        world.claim(f"claim-{name}", [name], workload_uid=uid)
+    world.delete_workload("job")
+    world.log.clear()
+    world.silent = {"u0-3"}
+    for _ in range(4):
+        world.step()
+    assert (kinds(world.log)[0], phases(world)) == ("DeleteTemplate", {"Draining"})
+    assert not any(isinstance(action, Evict) for action in world.log)
+    assert world.state("job") == ("Deallocating", "Draining")
+    assert world.message("job") == "waiting for 1 nodes to close: u0-3"
+    world.silent = set()
+    world.settle()
+    assert sorted(a.name for a in world.log if isinstance(a, Evict)) == ["claim-u0-0", "claim-u0-1"]
+    assert (world.all("NeuronUltraServerWorkload"), phases(world), tags(world)) == ([], set(), {})
+
+
+def test_an_eviction_that_a_budget_forbids_is_told_with_its_reason():
+    world = fleet(1)
+    world.submit("job")
+    world.settle()
+    world.claim("held", ["u0-0"], workload_uid=world.workload("job")["metadata"]["uid"])
+    world.delete_workload("job")
+    world.step()
+    why = "the disruption budget trainers needs 1 healthy pods"
+    verdict = replace(world.snapshot(), blocked_evictions={"pod-held": why})
+    made = [a for a in plan(verdict, world.now).actions if isinstance(a, WriteWorkloadStatus)]
+    ready = next(c for c in made[0].status["conditions"] if c["type"] == "Ready")
+    assert (ready["reason"], made[0].warning) == ("EvictionBlocked", True)
+    assert why in ready["message"]
+
+
+def test_reservations_whose_workload_was_removed_by_force_are_taken_back():
+    world = fleet(1)
+    world.submit("job")
+    world.settle()
+    world.remove("NeuronUltraServerWorkload", "job", "ml")
+    world.settle()
+    assert (phases(world), tags(world)) == (set(), {})
+
+
+def test_a_workload_that_shrinks_gives_back_its_highest_index():
+    world = fleet(2)
+    world.submit("job", count=2)
+    world.settle()
+    before = world.reserved("job")
+    item = world.workload("job")
+    item["spec"]["serverCount"] = 1
+    world.put(item)
+    world.settle()
+    assert world.reserved("job") == {0: before[0]}
+
+
+def test_a_workload_that_grows_keeps_its_ranks_and_gets_all_or_nothing_more():
+    world = fleet(2)
+    world.submit("job", size=4)
+    world.settle()
+    before = world.reserved("job")
+    item = world.workload("job")
+    item["spec"]["serverCount"] = 3
+    world.put(item)
+    world.settle()
+    assert (world.state("job")[0], world.reserved("job")) == ("PartiallyAllocated", before)
+    item = world.workload("job")
+    item["spec"]["serverCount"] = 2
+    world.put(item)
+    world.settle()
+    assert world.state("job")[0] == "Allocated"
+    assert world.reserved("job")[0] == before[0]
+    assert [kind for kind in kinds(world.log) if "Template" in kind] == ["CreateTemplate"]

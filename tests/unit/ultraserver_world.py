@@ -1,0 +1,208 @@
+"""A cluster as plain objects: plans are applied to it as an API server would, and nodes answer with tags."""
+
+from __future__ import annotations
+
+import copy
+import datetime
+from collections.abc import Iterable
+from typing import Any
+
+from controller import decode
+from controller.actions import (
+    Action,
+    CreateTemplate,
+    CreateUltraServer,
+    DeleteTemplate,
+    DeleteUltraServer,
+    Evict,
+    LabelNode,
+    Plan,
+    SetFinalizers,
+    UpdateTopology,
+    WriteUltraServerStatus,
+    WriteWorkloadStatus,
+)
+from controller.model import API_VERSION, Snapshot
+from controller.planning import DEFAULT_LIMITS, Limits, plan
+from neuron_dra.core.ultraserver import NAMESPACE
+from neuron_dra.testing.ultraservers import answered
+
+Obj = dict[str, Any]
+START = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
+
+
+class World:
+    """Objects by kind, namespace and name."""
+
+    def __init__(self, objects: Iterable[Obj] = ()) -> None:
+        self.objects: dict[tuple[str, str, str], Obj] = {}
+        self.now = START
+        self.version = 0
+        self.silent: set[str] = set()  # nodes whose plugin does not answer
+        self.log: list[Action] = []
+        for item in objects:
+            self.put(item)
+
+    # Objects
+
+    def put(self, item: Obj) -> Obj:
+        item = copy.deepcopy(item)
+        meta = item["metadata"]
+        self.version += 1
+        meta["resourceVersion"] = str(self.version)
+        meta.setdefault("uid", f"uid-{self.version}")
+        meta.setdefault("generation", 1)
+        meta.setdefault("creationTimestamp", self.now.strftime("%Y-%m-%dT%H:%M:%SZ"))
+        self.objects[item["kind"], meta.get("namespace", ""), meta["name"]] = item
+        return item
+
+    def get(self, kind: str, name: str, namespace: str = "") -> Obj:
+        return self.objects[kind, namespace, name]
+
+    def all(self, kind: str) -> list[Obj]:
+        return [item for (each, _, _), item in sorted(self.objects.items()) if each == kind]
+
+    def remove(self, kind: str, name: str, namespace: str = "") -> None:
+        del self.objects[kind, namespace, name]
+
+    def submit(self, name: str, *, size: int = 4, count: int = 1, namespace: str = "ml", **spec: Any) -> Obj:
+        return self.put(
+            {
+                "apiVersion": API_VERSION,
+                "kind": "NeuronUltraServerWorkload",
+                "metadata": {"name": name, "namespace": namespace},
+                "spec": {"instanceType": "trn3.48xlarge", "topologySize": size, "serverCount": count, **spec},
+            }
+        )
+
+    def workload(self, name: str) -> Obj:
+        return self.get("NeuronUltraServerWorkload", name, "ml")
+
+    def delete_workload(self, name: str) -> None:
+        item = self.workload(name)
+        item["metadata"]["deletionTimestamp"] = "2026-03-01T12:00:00Z"
+        self.put(item)
+
+    def claim(self, name: str, nodes: Iterable[str], *, workload_uid: str = "", pod: str = "") -> Obj:
+        """Put an allocated claim on whole nodes."""
+        results = [{"driver": "neuron.aws.com", "pool": node, "device": "neuron-node-0"} for node in nodes]
+        parameters = {"kind": "UltraServerConfig", "workloadUid": workload_uid}
+        config = [{"opaque": {"driver": "neuron.aws.com", "parameters": parameters}}] if workload_uid else []
+        return self.put(
+            {
+                "apiVersion": "resource.k8s.io/v1",
+                "kind": "ResourceClaim",
+                "metadata": {"name": name, "namespace": "ml"},
+                "status": {
+                    "allocation": {"devices": {"results": results, "config": config}},
+                    "reservedFor": [{"resource": "pods", "name": pod or name, "uid": f"pod-{name}"}],
+                },
+            }
+        )
+
+    def state(self, name: str) -> tuple[str, str]:
+        """State and reason of a workload."""
+        status = self.workload(name).get("status") or {}
+        reasons = [c["reason"] for c in status.get("conditions", []) if c["type"] == "Ready"]
+        return status.get("state", ""), reasons[0] if reasons else ""
+
+    def message(self, name: str) -> str:
+        conditions = self.workload(name)["status"]["conditions"]
+        return next(str(c["message"]) for c in conditions if c["type"] == "Ready")
+
+    def reserved(self, name: str) -> dict[int, tuple[str, ...]]:
+        """Nodes of a workload by ultraserverIndex."""
+        return {
+            entry["ultraserverIndex"]: tuple(entry["allocatedNodes"])
+            for item in self.all("NeuronUltraServer")
+            for entry in item.get("status", {}).get("allocations", [])
+            if entry["workloadRef"] == f"ml/{name}"
+        }
+
+    # Time
+
+    def snapshot(self) -> Snapshot:
+        return decode.snapshot(self.objects.values())
+
+    def plan(self, limits: Limits = DEFAULT_LIMITS) -> Plan:
+        return plan(self.snapshot(), self.now, limits)
+
+    def step(self, limits: Limits = DEFAULT_LIMITS) -> Plan:
+        """Plan, write, and let the nodes answer."""
+        made = self.plan(limits)
+        for action in made.actions:
+            self.write(action)
+        self.answer()
+        return made
+
+    def settle(self, limits: Limits = DEFAULT_LIMITS) -> None:
+        """Step until nothing is left to do."""
+        for _ in range(25):
+            if not self.step(limits).actions and not self.plan(limits).actions:
+                return
+        raise AssertionError(f"no end of plans: {self.plan(limits)}")
+
+    def later(self, seconds: float) -> None:
+        self.now += datetime.timedelta(seconds=seconds)
+
+    def answer(self) -> None:
+        """What node plugins do: tag their slices as their NeuronUltraServer says."""
+        busy = {r["pool"] for c in self.all("ResourceClaim") for r in c["status"]["allocation"]["devices"]["results"]}
+        members = {
+            name: item
+            for item in self.all("NeuronUltraServer")
+            for name in [e["nodeName"] for e in item["spec"]["topology"]]
+        }
+        for item in self.all("ResourceSlice"):
+            node = item["spec"]["nodeName"]
+            if node not in self.silent:
+                new = answered(item, members.get(node), occupied=node in busy)
+                if new["spec"] != item["spec"]:
+                    self.put(new)
+
+    def write(self, action: Action) -> None:
+        """Do what the API server would; refuse a stale resourceVersion."""
+        self.log.append(action)
+        match action:
+            case CreateUltraServer(body=body) | CreateTemplate(body=body):
+                key = body["kind"], body["metadata"].get("namespace", ""), body["metadata"]["name"]
+                assert key not in self.objects
+                self.put(dict(body))
+            case UpdateTopology(name=name, version=version, topology=topology):
+                item = self._guarded("NeuronUltraServer", name, NAMESPACE, version)
+                item["spec"]["topology"] = [dict(entry) for entry in topology]
+                item["metadata"]["generation"] += 1
+                self.put(item)
+            case DeleteUltraServer(name=name, version=version):
+                self._guarded("NeuronUltraServer", name, NAMESPACE, version)
+                self.remove("NeuronUltraServer", name, NAMESPACE)
+            case WriteUltraServerStatus(name=name, version=version, status=status):
+                item = self._guarded("NeuronUltraServer", name, NAMESPACE, version)
+                self.put({**item, "status": dict(status)})
+            case WriteWorkloadStatus(namespace=namespace, name=name, version=version, status=status):
+                item = self._guarded("NeuronUltraServerWorkload", name, namespace, version)
+                self.put({**item, "status": dict(status)})
+            case SetFinalizers(namespace=namespace, name=name, version=version, finalizers=finalizers):
+                item = self._guarded("NeuronUltraServerWorkload", name, namespace, version)
+                item["metadata"]["finalizers"] = list(finalizers)
+                self.put(item)
+                if not finalizers and "deletionTimestamp" in item["metadata"]:
+                    self.remove("NeuronUltraServerWorkload", name, namespace)
+            case DeleteTemplate(namespace=namespace, name=name):
+                self.remove("ResourceClaimTemplate", name, namespace)
+            case LabelNode(name=name, labels=labels):
+                item = self.get("Node", name)
+                merged = {**item["metadata"]["labels"], **labels}
+                item["metadata"]["labels"] = {k: v for k, v in merged.items() if v is not None}
+                self.put(item)
+            case Evict(namespace=namespace, uid=uid):
+                gone = [c for c in self.all("ResourceClaim") if c["status"]["reservedFor"][0]["uid"] == uid]
+                for item in gone:
+                    self.remove("ResourceClaim", item["metadata"]["name"], namespace)
+            case _:
+                raise AssertionError(f"unknown action {action}")
+
+    def _guarded(self, kind: str, name: str, namespace: str, version: str) -> Obj:
+        item = self.get(kind, name, namespace)
+        assert item["metadata"]["resourceVersion"] == version, f"stale write of {kind} {name}"
+        return copy.deepcopy(item)
