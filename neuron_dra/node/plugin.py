@@ -31,6 +31,7 @@ from neuron_dra.errors import ApiError, NotFound, SettingsError
 from neuron_dra.gen.kubelet.dra.v1 import dra_pb2, dra_pb2_grpc
 from neuron_dra.gen.kubelet.pluginregistration.v1 import registration_pb2, registration_pb2_grpc
 from neuron_dra.gen.neuron.dra.v1 import inspector_pb2, inspector_pb2_grpc
+from neuron_dra.http import HttpServer
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.events import EventRecorder
@@ -41,7 +42,6 @@ from neuron_dra.node import coexistence, recovery, version
 from neuron_dra.node.files import Files
 from neuron_dra.node.hardware import Hardware
 from neuron_dra.node.health import HealthSource
-from neuron_dra.http import HttpServer
 from neuron_dra.node.inspector import Inspector
 from neuron_dra.node.kubelet import (
     DRA_SERVICES,

@@ -260,6 +260,8 @@ async def test_an_eviction_that_a_budget_forbids_is_told_with_the_budgets_name(c
         cluster.api.delete("neuronultraserverworkloads", "job", "ml")
         await eventually(lambda: cluster.reason("job")[0] == "EvictionBlocked", what="the budget is named")
         assert "trainers" in cluster.reason("job")[1]
+        cluster.api.delete("poddisruptionbudgets", "trainers", "ml")
+        await eventually(lambda: cluster.state("job") == "None", timeout_s=20, what="the workload is gone")
 
 
 @pytest.mark.parametrize("verb", ["create", "patch", "delete"])
