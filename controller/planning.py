@@ -223,6 +223,11 @@ def _reserve(state: _Planning, workload: Workload) -> placement.Shortage | None:
     missing = [index for index in range(workload.count) if index not in live]
     if not missing:
         return None
+    leaving = [each for each in holdings.leaving(workload.uid) if each.allocation.ultraserver_index in missing]
+    if leaving:
+        names = [name for each in leaving for name in each.allocation.nodes]
+        text = f"pods with the same ranks may still run on nodes that are given back: {shortened(tuple(names))}"
+        return placement.Shortage("WaitingForRelease", text)
     stored = {each.name for each in state.snapshot.ultraservers}
     groups = [group for group in state.groups if group.name in stored]
     taken = holdings.taken()

@@ -394,6 +394,29 @@ def test_a_workload_that_shrinks_gives_back_its_highest_index():
     assert world.reserved("job") == {0: before[0]}
 
 
+def test_a_rank_is_given_again_only_when_its_former_pods_are_gone():
+    world = fleet(3)
+    world.submit("job", count=2)
+    world.settle()
+    uid = world.workload("job")["metadata"]["uid"]
+    second = world.reserved("job")[1]
+    world.claim("worker", second[:1], workload_uid=uid)
+
+    def resize(count: int) -> None:
+        item = world.workload("job")
+        item["spec"]["serverCount"] = count
+        world.put(item)
+
+    resize(1)
+    world.step()
+    resize(2)
+    world.step()
+    assert world.state("job") == ("PartiallyAllocated", "WaitingForRelease")
+    world.settle()
+    assert world.state("job")[0] == "Allocated"
+    assert not [claim for claim in world.all("ResourceClaim") if claim["metadata"]["name"] == "worker"]
+
+
 def test_a_workload_that_grows_keeps_its_ranks_and_gets_all_or_nothing_more():
     world = fleet(2)
     world.submit("job", size=4)
