@@ -50,6 +50,18 @@ class Holdings:
             if each.allocation.phase is not Phase.DRAINING
         }
 
+    def leaving(self, workload_uid: str) -> list[Reservation]:
+        """The reservations of one workload that are being taken back, and on which pods of it may be."""
+        return [
+            each
+            for each in self.of(workload_uid)
+            if each.allocation.phase is Phase.DRAINING
+            and (
+                any(self.shows(name, each.allocation, Phase.BOUND) for name in each.allocation.nodes)
+                or any(use.workload_uid == workload_uid for use in self.uses(each.allocation.nodes))
+            )
+        ]
+
     def workload_uids(self) -> set[str]:
         """Every workload that holds something."""
         return {each.allocation.workload_uid for held in self._held.values() for each in held}

@@ -39,6 +39,7 @@ class Reconciler:
         self._metrics = metrics
         self._limits = limits
         self._term = 0
+        self._told_blocked: dict[str, str] = {}
         self.changed = asyncio.Event()
 
     async def run(self) -> None:
@@ -65,6 +66,9 @@ class Reconciler:
                 continue
             waits = backoff.delays(*RETRY_S, random.random)
             wait_s = self._next(plan)
+            if self._told_blocked != self._applier.blocked_evictions:
+                self._told_blocked = dict(self._applier.blocked_evictions)
+                wait_s = 0.0  # the workload's status is to say so, and to stop saying so
             if busy >= BUSY_PASSES:
                 log.warning("every plan has writes: something undoes them", extra={"passes": busy})
                 wait_s = BUSY_WAIT_S

@@ -1,7 +1,8 @@
 """Render the chart into deploy/manifests, for those who install without Helm. `--check` compares instead.
 
-The files are numbered so that `kubectl apply -f deploy/manifests` creates them in an order that works. Needs helm,
-3 or 4: from `HELM`, or from the PATH.
+deploy/manifests/ultraserver is the same with the UltraServer controller; the custom resources are in deploy/crds. The
+files are numbered so that `kubectl apply -f` of a folder creates them in an order that works. Needs helm, 3 or 4: from
+`HELM`, or from the PATH.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ FILES = {
     "deviceclasses.yaml": "20-deviceclasses.yaml",
     "admission-policy.yaml": "30-admission-policy.yaml",
     "daemonset.yaml": "40-daemonset.yaml",
+    "controller.yaml": "50-ultraserver-controller.yaml",
 }
+VARIANTS = {".": (), "ultraserver": ("--set", "ultraserverOperator.enabled=true")}  # folder in OUT, values
 HEADER = "# Rendered from deploy/helm/neuron-dra by `make manifests`. Change the chart, not this file.\n"
 SOURCE = re.compile(r"^# Source: neuron-dra/templates/(\S+)\n", re.MULTILINE)
 
@@ -53,9 +56,19 @@ def split(rendered: str) -> dict[str, str]:
 
 
 def render(binary: str) -> dict[str, str]:
-    """Return the manifests that belong to the chart as it is. The release's namespace is another one, so that the
-    driver's is among them."""
-    return split(template(binary, "--namespace", "default", "--set", f"draDriver.image.repository={IMAGE}"))
+    """Return the manifests that belong to the chart as it is, by path in OUT. The release's namespace is another one, so
+    that the driver's is among them."""
+    common = ("--namespace", "default", "--set", f"draDriver.image.repository={IMAGE}")
+    return {
+        str(Path(folder, name)): text
+        for folder, values in VARIANTS.items()
+        for name, text in split(template(binary, *common, *values)).items()
+    }
+
+
+def present() -> dict[str, str]:
+    """Return the manifests in the tree, by path in OUT."""
+    return {str(path.relative_to(OUT)): path.read_text() for path in OUT.rglob("*.yaml")}
 
 
 def main() -> int:
@@ -65,17 +78,16 @@ def main() -> int:
     binary = helm()
     if binary is None:
         raise SystemExit("helm is not on the PATH; `hack/testbed/testbed build` builds one, name it with HELM=")
-    wanted = render(binary)
-    present = {path.name: path.read_text() for path in OUT.glob("*.yaml")}
+    wanted, found = render(binary), present()
     if check:
-        differing = sorted(name for name in wanted.keys() | present.keys() if wanted.get(name) != present.get(name))
+        differing = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
         if differing:
             print("deploy/manifests differs from the chart; run `make manifests`:", *differing, sep="\n  ")
         return 1 if differing else 0
-    OUT.mkdir(exist_ok=True)
-    for name in present.keys() - wanted.keys():
+    for name in found.keys() - wanted.keys():
         (OUT / name).unlink()
     for name, text in wanted.items():
+        (OUT / name).parent.mkdir(parents=True, exist_ok=True)
         (OUT / name).write_text(text)
     print(f"{len(wanted)} files in {OUT.relative_to(ROOT)}")
     return 0

@@ -28,7 +28,7 @@ class Reflector:
     `on_change` is called, without arguments, after every change and after every complete list. `run()` raises the
     errors in `gives_up_on` instead of trying again: NotFound says that the server does not know the kind at all.
     `project` makes what is kept of an object, once, when it arrives; its `metadata` keeps namespace, name, uid and
-    resourceVersion.
+    resourceVersion. A change of what is not kept calls nobody.
     """
 
     def __init__(
@@ -124,12 +124,24 @@ class Reflector:
         if event["type"] == "DELETED":
             self.items.pop(_key(item), None)
         else:
-            self.items[_key(item)] = self._project(item)
+            self.items[_key(item)] = new = self._project(item)
+            if have is not None and new is not item and _alike(have, new):
+                return  # what changed is not kept, such as a kubelet's heartbeat
         self._on_change()
 
 
 def _key(item: Mapping[str, Any]) -> str:
     return f"{item['metadata'].get('namespace', '')}/{item['metadata']['name']}"
+
+
+def _alike(one: Mapping[str, Any], two: Mapping[str, Any]) -> bool:
+    """Two projections that differ in nothing but their resourceVersion."""
+    return all(
+        one[key] == two[key]
+        if key != "metadata"
+        else {**one[key], "resourceVersion": ""} == {**two[key], "resourceVersion": ""}
+        for key in two
+    )
 
 
 def _is_older(have: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

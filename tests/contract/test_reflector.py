@@ -254,3 +254,23 @@ async def test_a_list_on_request_is_told_as_an_error_when_it_fails(api: FakeApi,
     assert not nodes.synced.is_set()
     await nodes.relist()
     assert names(nodes) == {"a"}
+
+
+async def test_a_change_of_what_is_not_kept_calls_nobody(api: FakeApi, client: KubeClient) -> None:
+    calls: list[int] = []
+
+    def project(item: dict[str, Any]) -> dict[str, Any]:
+        meta = item["metadata"]
+        kept = {name: meta[name] for name in ("name", "uid", "resourceVersion")}
+        return {"metadata": kept, "value": (meta.get("labels") or {}).get("rack")}
+
+    reflector = Reflector(client, NODES, on_change=lambda: calls.append(1), project=project)
+    async with running(reflector):
+        calls.clear()
+        api.patch("nodes", "a", {"metadata": {"annotations": {"heartbeat": "1"}}})
+        version = api.get("nodes", "a")["metadata"]["resourceVersion"]
+        await eventually(lambda: reflector.items["/a"]["metadata"]["resourceVersion"] == version)
+        assert calls == []
+        api.patch("nodes", "a", {"metadata": {"labels": {"rack": "7"}}})
+        await eventually(lambda: calls == [1])
+        assert reflector.items["/a"]["value"] == "7"

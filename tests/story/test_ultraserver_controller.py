@@ -5,20 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import urllib.request
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from controller import leader as leader_module
 from controller import reconcile as reconcile_module
 from controller import settings as controller_settings
-from controller.program import Controller
+from controller.program import NAME, Controller
 from neuron_dra.arguments import Parser
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.kube import reflector as reflector_module
 from neuron_dra.kube.config import KubeConfig
-from neuron_dra.testing.fake_api import Do, FakeApi, Fault
+from neuron_dra.testing.fake_api import Do, FakeApi, Fault, Request
 from neuron_dra.testing.ultraservers import answered, ultraserver
 from neuron_dra.testing.waiting import eventually
 
@@ -195,9 +197,31 @@ async def cluster() -> AsyncIterator[Cluster]:
                 await task
 
 
+def beyond_the_rights(requests: Iterable[Request]) -> set[tuple[str, str, str]]:
+    """Return verb, resource and namespace of the requests that the manifests' roles do not allow to the controller."""
+    path = Path(__file__).resolve().parents[2] / "deploy/manifests/ultraserver/50-ultraserver-controller.yaml"
+    rules = [
+        (item["metadata"].get("namespace"), rule)
+        for item in yaml.safe_load_all(path.read_text())
+        if item["kind"] in ("ClusterRole", "Role")
+        for rule in item["rules"]
+    ]
+
+    def allowed(request: Request) -> bool:
+        return any(
+            request.verb in rule["verbs"]
+            and request.resource in rule["resources"]
+            and namespace in (None, request.namespace)
+            and request.name in rule.get("resourceNames", [request.name])
+            for namespace, rule in rules
+        )
+
+    return {(each.verb, each.resource, each.namespace) for each in requests if not allowed(each)}
+
+
 @contextlib.asynccontextmanager
 async def controlling(cluster: Cluster, *flags: str) -> AsyncIterator[Controller]:
-    """Run a controller; it is stopped as by SIGTERM."""
+    """Run a controller; it is stopped as by SIGTERM, and may have done what the manifests' roles allow."""
     parser = Parser()
     controller_settings.add_arguments(parser)
     words = ["--kube-api-server", cluster.api.url, "--health-probe-bind-address", "127.0.0.1:0"]
@@ -210,6 +234,8 @@ async def controlling(cluster: Cluster, *flags: str) -> AsyncIterator[Controller
     finally:
         controller.stop()
         await task
+    requests = [each for each in cluster.api.log if each.user_agent == NAME]
+    assert beyond_the_rights(requests) == set()
 
 
 async def test_a_workload_is_allocated_runs_and_is_released_without_a_trace(cluster):
@@ -260,6 +286,8 @@ async def test_an_eviction_that_a_budget_forbids_is_told_with_the_budgets_name(c
         cluster.api.delete("neuronultraserverworkloads", "job", "ml")
         await eventually(lambda: cluster.reason("job")[0] == "EvictionBlocked", what="the budget is named")
         assert "trainers" in cluster.reason("job")[1]
+        cluster.api.delete("poddisruptionbudgets", "trainers", "ml")
+        await eventually(lambda: cluster.state("job") == "None", timeout_s=20, what="the workload is gone")
 
 
 @pytest.mark.parametrize("verb", ["create", "patch", "delete"])

@@ -19,3 +19,28 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app: {{ include "neuron-dra.name" . }}
 app.kubernetes.io/name: neuron-dra-driver
 {{- end -}}
+
+
+{{- define "neuron-dra.controllerName" -}}neuron-ultraserver-controller{{- end -}}
+
+{{- /* The driver's image has the controller in it: it is used where no other is named. */ -}}
+{{- define "neuron-dra.controllerImage" -}}
+{{- with .Values.ultraserverOperator.image -}}
+{{- if .repository -}}
+{{- .repository -}}{{- if .digest -}}@{{- .digest -}}{{- else -}}:{{- .tag | default $.Chart.AppVersion -}}{{- end -}}
+{{- else -}}
+{{- include "neuron-dra.image" $ -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "neuron-dra.controllerLabels" -}}
+{{ include "neuron-dra.controllerSelectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+{{- end -}}
+
+{{- define "neuron-dra.controllerSelectorLabels" -}}
+app: {{ include "neuron-dra.controllerName" . }}
+app.kubernetes.io/name: neuron-ultraserver-controller
+app.kubernetes.io/component: controller
+{{- end -}}

@@ -1,0 +1,141 @@
+"""The chart's UltraServer controller: off unless asked for, two replicas, and no right that it does not use."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from controller import settings
+from neuron_dra.arguments import Parser
+from neuron_dra.settings import go_style
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "deploy/helm/neuron-dra"
+
+
+def helm() -> str | None:
+    """Return a helm: named in HELM, on the PATH, or built by the test bed."""
+    cached = sorted((Path.home() / ".cache/neuron-dra-testbed").glob("tools-*/bin/helm"))
+    return os.environ.get("HELM") or shutil.which("helm") or (str(cached[-1]) if cached else None)
+
+
+HELM = helm()
+needs_helm = pytest.mark.skipif(HELM is None, reason="no helm on the PATH, and the test bed is not built")
+
+
+def rendered(*values: str) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return the controller's objects by kind and name."""
+    sets = [word for value in ("draDriver.image.repository=example/driver", *values) for word in ("--set", value)]
+    command = [str(HELM), "template", "r", str(CHART), "--kube-version", "1.34.0", *sets]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    found = [item for item in yaml.safe_load_all(text) if item]
+    return {
+        (item["kind"], item["metadata"]["name"]): item
+        for item in found
+        if item["metadata"]["name"] == "neuron-ultraserver-controller"
+    }
+
+
+@pytest.fixture(scope="module")
+def objects() -> dict[tuple[str, str], dict[str, Any]]:
+    return rendered("ultraserverOperator.enabled=true")
+
+
+def pod(objects: dict[tuple[str, str], dict[str, Any]]) -> dict[str, Any]:
+    spec: dict[str, Any] = objects["Deployment", "neuron-ultraserver-controller"]["spec"]["template"]["spec"]
+    return spec
+
+
+@needs_helm
+def test_nobody_gets_a_controller_who_did_not_ask_for_it():
+    assert rendered() == {}
+
+
+@needs_helm
+def test_two_replicas_elect_a_leader_and_a_drain_takes_one_at_a_time(objects):
+    assert objects["Deployment", "neuron-ultraserver-controller"]["spec"]["replicas"] == 2
+    assert objects["PodDisruptionBudget", "neuron-ultraserver-controller"]["spec"]["maxUnavailable"] == 1
+    assert "--leader-elect" in pod(objects)["containers"][0]["args"]
+
+
+@needs_helm
+def test_the_arguments_are_ones_that_the_controller_starts_with(objects):
+    container = pod(objects)["containers"][0]
+    parser = Parser()
+    settings.add_arguments(parser)
+    found = settings.load(parser.parse_args(go_style(container["args"])), {}, "host")
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert found.health_probe_bind_address == f":{ports['health']}"
+    assert found.metrics_bind_address == f":{ports['metrics']}"
+    assert {one["name"] for one in container["env"]} == {"POD_NAME", "POD_NAMESPACE"}
+
+
+@needs_helm
+def test_the_controller_runs_as_nobody_without_any_privilege(objects):
+    spec = pod(objects)
+    assert (spec["securityContext"]["runAsNonRoot"], spec["securityContext"]["runAsUser"]) == (True, 65532)
+    assert spec["containers"][0]["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+@needs_helm
+def test_the_controller_may_do_this_and_nothing_else(objects):
+    rights = {
+        (resource, tuple(rule["verbs"]))
+        for kind in ("ClusterRole", "Role")
+        for rule in objects[kind, "neuron-ultraserver-controller"]["rules"]
+        for resource in rule["resources"]
+    }
+    watch = ("get", "list", "watch")
+    assert rights == {
+        ("resourceslices", watch),
+        ("resourceclaims", watch),
+        ("deviceclasses", watch),
+        ("resourceclaimtemplates", (*watch, "create", "delete")),
+        ("nodes", (*watch, "patch")),
+        ("neuronultraserverworkloads", (*watch, "patch")),
+        ("neuronultraserverworkloads/status", ("patch",)),
+        ("neuronultraserverworkloads/finalizers", ("update",)),
+        ("neuronultraservers", (*watch, "create", "patch", "delete")),
+        ("neuronultraservers/status", ("patch",)),
+        ("pods/eviction", ("create",)),
+        ("events", ("create", "patch")),
+        ("leases", ("create",)),
+        ("leases", ("get", "update")),
+    }
+
+
+@needs_helm
+def test_the_drivers_image_is_used_unless_another_is_named(objects):
+    assert pod(objects)["containers"][0]["image"].startswith("example/driver:")
+    other = rendered("ultraserverOperator.enabled=true", "ultraserverOperator.image.repository=example/controller")
+    assert pod(other)["containers"][0]["image"].startswith("example/controller:")
+
+
+@needs_helm
+def test_two_replicas_without_election_are_refused():
+    with pytest.raises(subprocess.CalledProcessError) as refusal:
+        rendered("ultraserverOperator.enabled=true", "ultraserverOperator.leaderElect=false")
+    assert "replicas" in refusal.value.stderr
+
+
+def test_the_chart_carries_the_custom_resources_of_this_tree():
+    assert {path.name: path.read_text() for path in (CHART / "crds").glob("*.yaml")} == {
+        path.name: path.read_text() for path in (ROOT / "deploy/crds").glob("*.yaml")
+    }
+
+
+def test_every_value_of_the_controller_has_a_place_in_the_schema():
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    assert values["ultraserverOperator"].keys() == schema["properties"]["ultraserverOperator"]["properties"].keys()

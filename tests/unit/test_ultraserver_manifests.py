@@ -1,0 +1,237 @@
+"""The manifests with the UltraServer controller, whole: what they add to those without, and the image."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from controller import program, settings
+from controller.planning import Limits
+from neuron_dra import __version__
+from neuron_dra.arguments import Parser
+from neuron_dra.core.ultraserver import NAMESPACE
+from neuron_dra.settings import go_style
+
+ROOT = Path(__file__).resolve().parents[2]
+MANIFESTS = ROOT / "deploy/manifests"
+NAME = "neuron-ultraserver-controller"
+LABELS = {
+    "app": NAME,
+    "app.kubernetes.io/name": NAME,
+    "app.kubernetes.io/component": "controller",
+    "app.kubernetes.io/version": __version__,
+}
+SELECTED = {key: value for key, value in LABELS.items() if not key.endswith("/version")}
+
+Objects = dict[tuple[str, str], dict[str, Any]]
+
+
+def objects(folder: Path) -> Objects:
+    """Return every object of the manifests in a folder by kind and name."""
+    documents = [d for path in sorted(folder.glob("*.yaml")) for d in yaml.safe_load_all(path.read_text())]
+    return {(d["kind"], d["metadata"]["name"]): d for d in documents}
+
+
+PLAIN, WITH = objects(MANIFESTS), objects(MANIFESTS / "ultraserver")
+
+
+@pytest.fixture
+def pod() -> dict[str, Any]:
+    return WITH["Deployment", NAME]["spec"]["template"]["spec"]
+
+
+@pytest.fixture
+def container(pod: dict[str, Any]) -> dict[str, Any]:
+    [only] = pod["containers"]
+    return only
+
+
+def test_these_objects_are_added() -> None:
+    kinds = ["ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"]
+    kinds += ["PodDisruptionBudget", "Deployment"]
+    assert WITH.keys() - PLAIN.keys() == {(kind, NAME) for kind in kinds}
+    assert PLAIN.keys() <= WITH.keys()
+    places = {kind: WITH[kind, NAME]["metadata"].get("namespace", "") for kind in kinds}
+    assert places == {kind: "" if kind.startswith("Cluster") else NAMESPACE for kind in kinds}
+    assert all(WITH[kind, NAME]["metadata"]["labels"] == LABELS for kind in kinds)
+
+
+def test_nothing_else_differs_but_that_the_plugin_expects_a_controller() -> None:
+    [(kind, name)] = [key for key in PLAIN if PLAIN[key] != WITH[key]]
+    assert kind == "DaemonSet"
+    [plain], [with_controller] = (each[kind, name]["spec"]["template"]["spec"]["containers"] for each in (PLAIN, WITH))
+    added = [entry for entry in with_controller["env"] if entry not in plain["env"]]
+    assert added == [{"name": "ENABLE_ULTRASERVER_OPERATOR", "value": "true"}]
+    assert [entry for entry in with_controller["env"] if entry not in added] == plain["env"]
+
+
+def test_two_replicas_on_two_nodes_where_there_are_two_of_which_a_drain_takes_one() -> None:
+    deployment = WITH["Deployment", NAME]["spec"]
+    assert deployment["replicas"] == 2
+    assert deployment["selector"] == {"matchLabels": SELECTED}
+    assert deployment["template"]["metadata"]["labels"] == LABELS
+    assert WITH["PodDisruptionBudget", NAME]["spec"] == {
+        "maxUnavailable": 1,
+        "selector": {"matchLabels": SELECTED},
+    }
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": SELECTED}}
+    assert deployment["template"]["spec"]["affinity"] == {
+        "podAntiAffinity": {
+            "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": term}]
+        }
+    }
+
+
+def test_the_budget_and_the_daemonset_do_not_select_each_others_pods() -> None:
+    plugin = WITH["DaemonSet", "neuron-dra-driver-kubelet-plugin"]["spec"]
+    assert not plugin["selector"]["matchLabels"].items() <= LABELS.items()
+    assert not SELECTED.items() <= plugin["template"]["metadata"]["labels"].items()
+
+
+def test_the_controller_runs_as_nobody_and_may_write_nothing_on_its_node(
+    pod: dict[str, Any], container: dict[str, Any]
+) -> None:
+    assert pod["securityContext"] == {
+        "runAsNonRoot": True,
+        "runAsUser": 65532,
+        "runAsGroup": 65532,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert not {"hostNetwork", "hostPID", "hostIPC", "initContainers", "volumes"} & set(pod)
+
+
+def test_the_pod_is_its_own_service_account_and_only_the_pod_mounts_its_token(pod: dict[str, Any]) -> None:
+    assert (pod["serviceAccountName"], pod["automountServiceAccountToken"]) == (NAME, True)
+    assert WITH["ServiceAccount", NAME]["automountServiceAccountToken"] is False
+    for kind in ("ClusterRole", "Role"):
+        binding = WITH[f"{kind}Binding", NAME]
+        assert binding["roleRef"] == {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": NAME}
+        assert binding["subjects"] == [{"kind": "ServiceAccount", "name": NAME, "namespace": NAMESPACE}]
+
+
+def rules(kind: str) -> dict[tuple[str, str, tuple[str, ...]], list[str]]:
+    """Return the verbs of a role by group, resource and the names that they are confined to."""
+    return {
+        (group, resource, tuple(rule.get("resourceNames", ()))): rule["verbs"]
+        for rule in WITH[kind, NAME]["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+
+
+def test_in_every_namespace_the_controller_may_do_this_and_nothing_else() -> None:
+    read = ["get", "list", "watch"]
+    assert rules("ClusterRole") == {
+        ("resource.k8s.io", "resourceslices", ()): read,
+        ("resource.k8s.io", "resourceclaims", ()): read,
+        ("resource.k8s.io", "deviceclasses", ()): read,
+        ("resource.k8s.io", "resourceclaimtemplates", ()): [*read, "create", "delete"],
+        ("", "nodes", ()): [*read, "patch"],
+        ("", "pods/eviction", ()): ["create"],
+        ("", "events", ()): ["create", "patch"],
+        ("neuron.aws.com", "neuronultraserverworkloads", ()): [*read, "patch"],
+        ("neuron.aws.com", "neuronultraserverworkloads/status", ()): ["patch"],
+        ("neuron.aws.com", "neuronultraserverworkloads/finalizers", ()): ["update"],
+    }
+
+
+def test_ultraservers_and_the_lease_are_writable_in_one_namespace_only() -> None:
+    assert rules("Role") == {
+        ("neuron.aws.com", "neuronultraservers", ()): ["get", "list", "watch", "create", "patch", "delete"],
+        ("neuron.aws.com", "neuronultraservers/status", ()): ["patch"],
+        ("coordination.k8s.io", "leases", ()): ["create"],
+        ("coordination.k8s.io", "leases", (program.NAME,)): ["get", "update"],
+    }
+
+
+def test_what_is_started_is_the_documented_program_with_its_defaults_and_an_election(container: dict[str, Any]) -> None:
+    # The driver's image, which has both programs: the README's one `sed` names the registry of both.
+    assert container["image"] == f"neuron-dra-driver:{__version__}"
+    assert container["command"] == ["k8s-neuron-ultraserver-operator"]
+    fields = {e["name"]: e["valueFrom"]["fieldRef"]["fieldPath"] for e in container["env"]}
+    assert fields == {"POD_NAME": "metadata.name", "POD_NAMESPACE": "metadata.namespace"}
+    parser = Parser()
+    settings.add_arguments(parser)
+    given = settings.load(
+        parser.parse_args(go_style(container["args"])), {"POD_NAME": "a-b", "POD_NAMESPACE": NAMESPACE}, "host"
+    )
+    assert given == settings.ControllerSettings(
+        leader_elect=True,
+        leader_election_namespace=NAMESPACE,
+        identity="a-b",
+        health_probe_bind_address=":8081",
+        metrics_bind_address=":8080",
+        kubeconfig="",
+        kube_api_server="",
+        limits=Limits(),
+        log_format="text",
+        verbosity=2,
+    )
+
+
+def test_the_probes_ask_the_port_that_serves_them(container: dict[str, Any]) -> None:
+    assert container["ports"] == [
+        {"name": "health", "containerPort": 8081},
+        {"name": "metrics", "containerPort": 8080},
+    ]
+    assert container["livenessProbe"] == {
+        "httpGet": {"path": "/healthz", "port": "health"},
+        "initialDelaySeconds": 15,
+        "periodSeconds": 20,
+        "timeoutSeconds": 5,
+    }
+    assert container["readinessProbe"] == {
+        "httpGet": {"path": "/readyz", "port": "health"},
+        "initialDelaySeconds": 2,
+        "periodSeconds": 10,
+        "timeoutSeconds": 5,
+    }
+    assert "startupProbe" not in container
+
+
+def test_memory_is_limited_and_cpu_is_not(container: dict[str, Any], pod: dict[str, Any]) -> None:
+    assert container["resources"] == {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}}
+    assert pod["priorityClassName"] == "system-cluster-critical"
+
+
+# The image.
+
+
+def stages(name: str) -> tuple[list[str], list[str]]:
+    """Return the lines of a Dockerfile's two stages, without comments and labels."""
+    text = re.sub(r"\\\n", "", (ROOT / name).read_text())
+    lines = [line for line in text.splitlines() if line and not line.startswith(("#", "LABEL"))]
+    second = [i for i, line in enumerate(lines) if line.startswith("FROM")][1]
+    return lines[:second], lines[second:]
+
+
+def test_the_controllers_image_is_built_as_the_drivers_and_runs_as_nobody(pod: dict[str, Any]) -> None:
+    (build, final), (drivers_build, drivers_final) = stages("Dockerfile.controller"), stages("Dockerfile.plugin")
+    assert build == drivers_build
+    assert final[:-2] == drivers_final[:-2]
+    user = pod["securityContext"]
+    assert final[-2:] == [
+        f"USER {user['runAsUser']}:{user['runAsGroup']}",
+        'ENTRYPOINT ["k8s-neuron-ultraserver-operator"]',
+    ]
+
+
+def test_the_image_has_what_the_controller_imports() -> None:
+    """Besides the standard library and ourselves, only what the image's lock file has."""
+    locked = set(re.findall(r"^([a-z0-9-]+)==", (ROOT / "requirements/plugin.txt").read_text(), re.MULTILINE))
+    texts = [path.read_text() for path in (ROOT / "controller").glob("*.py")]
+    imported = {name for text in texts for name in re.findall(r"^ *(?:from|import) ([a-z_]+)", text, re.MULTILINE)}
+    foreign = imported - sys.stdlib_module_names - {"controller", "neuron_dra", "__future__"}
+    owners = importlib.metadata.packages_distributions()
+    assert {owner.lower().replace("_", "-") for name in foreign for owner in owners[name]} <= locked
