@@ -405,12 +405,14 @@ def _give_back(
             holdings.change(one, phase=Phase.DRAINING)
             unseen += allocation.nodes
             continue
-        still_open = [name for name in allocation.nodes if not holdings.is_closed(name, allocation, final=final)]
-        if still_open:
-            unseen += still_open
+        closed = [name for name in allocation.nodes if holdings.is_closed(name, allocation, final=final)]
+        still_open = [name for name in allocation.nodes if name not in closed]
+        unseen += still_open
+        if any(holdings.is_ready(name) for name in still_open):
             continue
-        uses = [use for use in holdings.uses(allocation.nodes) if use.workload_uid == workload_uid]
-        if not uses:
+        # Only dead nodes are left open: they do not keep the pods of the others.
+        uses = [use for use in holdings.uses(closed) if use.workload_uid == workload_uid]
+        if not uses and not still_open:
             holdings.drop(one)
         for use in uses:
             for name, uid in use.pods:
@@ -422,11 +424,24 @@ def _give_back(
                 pods.append(f"claim {use.namespace}/{use.name}")
     if blocked:
         return "EvictionBlocked", "pods that may not be evicted: " + "; ".join(sorted(blocked)[:NODE_NAMES_SHOWN])
+    hint = _way_out(state, [name for one in reservations for name in one.allocation.nodes])
     if pods:
-        return "WaitingForPods", f"waiting for what holds the nodes: {shortened(sorted(set(pods)))}"
+        text = f"waiting for what holds the nodes: {shortened(sorted(set(pods)))}"
+        return "WaitingForPods", _joined(text, hint)
     if unseen:
-        return "Draining", f"waiting for {len(unseen)} nodes to close: {shortened(unseen)}"
+        return "Draining", _joined(f"waiting for {len(unseen)} nodes to close: {shortened(unseen)}", hint)
     return None
+
+
+def _way_out(state: _Planning, names: list[str]) -> str:
+    """What a person can do about nodes that do not answer: nothing is ever deleted by force."""
+    dead = sorted(node.name for node in state.snapshot.nodes if node.name in names and not node.ready)
+    if not dead:
+        return ""
+    return (
+        f"not Ready: {shortened(dead)}; a node that will not come back is given up by deleting its Node, or by the "
+        "taint node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
+    )
 
 
 # -- statuses ----------------------------------------------------------------------------------------------------------

@@ -373,6 +373,31 @@ def test_an_eviction_that_a_budget_forbids_is_told_with_its_reason():
     assert why in ready["message"]
 
 
+def test_a_dead_node_holds_back_only_itself_and_the_way_out_is_told():
+    world = fleet(1)
+    world.submit("job")
+    world.settle()
+    uid = world.workload("job")["metadata"]["uid"]
+    for name in ("u0-0", "u0-1"):
+        world.claim(f"claim-{name}", [name], workload_uid=uid)
+    node = world.get("Node", "u0-1")
+    node["status"]["conditions"][0]["status"] = "Unknown"
+    world.put(node)
+    world.silent = {"u0-1"}
+    world.delete_workload("job")
+    for _ in range(5):
+        world.step()
+    assert [a.name for a in world.log if isinstance(a, Evict)] == ["claim-u0-0"]
+    assert world.state("job") == ("Deallocating", "Draining")
+    assert "not Ready: u0-1" in world.message("job")
+    assert "deleting its Node" in world.message("job")
+    world.remove("Node", "u0-1")
+    world.remove("ResourceSlice", "u0-1-neuron.aws.com-00")
+    world.remove("ResourceClaim", "claim-u0-1", "ml")
+    world.settle()
+    assert (world.all("NeuronUltraServerWorkload"), phases(world)) == ([], set())
+
+
 def test_reservations_whose_workload_was_removed_by_force_are_taken_back():
     world = fleet(1)
     world.submit("job")

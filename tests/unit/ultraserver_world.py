@@ -127,10 +127,10 @@ class World:
     def plan(self, limits: Limits = DEFAULT_LIMITS) -> Plan:
         return plan(self.snapshot(), self.now, limits)
 
-    def step(self, limits: Limits = DEFAULT_LIMITS) -> Plan:
-        """Plan, write, and let the nodes answer."""
+    def step(self, limits: Limits = DEFAULT_LIMITS, *, writes: int | None = None) -> Plan:
+        """Plan, write, and let the nodes answer. With `writes` the controller dies after so many."""
         made = self.plan(limits)
-        for action in made.actions:
+        for action in made.actions[:writes]:
             self.write(action)
         self.answer()
         return made
