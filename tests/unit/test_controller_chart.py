@@ -129,6 +129,43 @@ def test_two_replicas_without_election_are_refused():
     assert "replicas" in refusal.value.stderr
 
 
+@needs_helm
+def test_a_namespace_in_which_the_controller_would_find_nothing_is_refused():
+    with pytest.raises(subprocess.CalledProcessError) as refusal:
+        rendered("ultraserverOperator.enabled=true", "draDriver.namespaceOverride=elsewhere")
+    assert "needs draDriver.namespaceOverride=neuron-dra-driver, not elsewhere" in refusal.value.stderr
+
+
+@needs_helm
+def test_the_controller_can_be_installed_beside_a_driver_of_another_release():
+    assert HELM is not None
+    values = ("ultraserverOperator.enabled=true", "ultraserverOperator.image.repository=c", "draDriver.enabled=false")
+    command = [HELM, "template", "r", str(CHART), "--kube-version", "1.34.0", "--set", ",".join(values)]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    kinds = sorted(item["kind"] for item in yaml.safe_load_all(text) if item)
+    assert kinds == [
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "Deployment",
+        "Namespace",
+        "PodDisruptionBudget",
+        "Role",
+        "RoleBinding",
+        "ServiceAccount",
+    ]
+
+
+@needs_helm
+def test_helm_installs_the_custom_resources_unless_told_not_to():
+    assert HELM is not None
+    command = [HELM, "template", "r", str(CHART), "--kube-version", "1.34.0", "--set", "draDriver.image.repository=d"]
+    kind = "kind: CustomResourceDefinition"
+    text = subprocess.run([*command, "--include-crds"], check=True, capture_output=True, text=True).stdout
+    assert text.count(kind) == 2
+    text = subprocess.run([*command, "--skip-crds"], check=True, capture_output=True, text=True).stdout
+    assert kind not in text
+
+
 def test_the_chart_carries_the_custom_resources_of_this_tree():
     assert {path.name: path.read_text() for path in (CHART / "crds").glob("*.yaml")} == {
         path.name: path.read_text() for path in (ROOT / "deploy/crds").glob("*.yaml")
