@@ -134,7 +134,7 @@ def act(world: World, number: int, step: tuple[str, int, int]) -> None:
 
 
 def check(world: World) -> None:
-    """No node for two, no half slot; after a whole plan nobody holds a part of what it needs while nothing of it runs."""
+    """No node for two, no half slot; after a whole plan nobody holds a part while nothing of it runs."""
     entries = [e for u in world.all("NeuronUltraServer") for e in (u.get("status") or {}).get("allocations", [])]
     held = [name for entry in entries for name in entry["allocatedNodes"]]
     assert len(held) == len(set(held))
