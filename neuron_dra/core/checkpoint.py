@@ -73,7 +73,8 @@ def encode(checkpoint: Checkpoint) -> bytes:
         "bootId": checkpoint.boot_id,
         "claims": {uid: _claim_to_wire(checkpoint.claims[uid]) for uid in sorted(checkpoint.claims)},
     }
-    return json.dumps({"checksum": _checksum(body), **body}, sort_keys=True, separators=(",", ":")).encode() + b"\n"
+    text = _canonical(body)
+    return b'{"checksum":"' + _digest(text).encode() + b'",' + text[1:] + b"\n"
 
 
 def decode(raw: bytes) -> Checkpoint:
@@ -87,7 +88,7 @@ def decode(raw: bytes) -> Checkpoint:
     if body.get("version") != VERSION:
         raise CheckpointDamaged(f"version {body.get('version')!r} is not known to this release (it knows {VERSION})")
     checksum = body.pop("checksum", None)
-    if checksum != _checksum(body):
+    if checksum != _digest(_canonical(body)):
         raise CheckpointDamaged("the checksum does not match the contents")
     try:
         boot_id = _text(body, "bootId")
@@ -98,8 +99,12 @@ def decode(raw: bytes) -> Checkpoint:
     return Checkpoint(boot_id, claims, extra)
 
 
-def _checksum(body: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+def _canonical(body: Mapping[str, Any]) -> bytes:
+    return json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _digest(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()
 
 
 _CLAIM_FIELDS = ("namespace", "name", "preparedAt", "pod", "adopted", "workload", "devices")

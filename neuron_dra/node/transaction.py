@@ -60,6 +60,7 @@ class Store:
         self._boot_id = boot_id
         self._files = files
         self._lock_path = folder / "serialize.lock"
+        self._seen: tuple[bytes, Checkpoint] | None = None
 
     @property
     def cdi_root(self) -> Path:
@@ -221,7 +222,7 @@ class Store:
                     raise CheckpointDamaged(f"{CHECKPOINT} is gone, but {witness} tells that there was one")
             return Checkpoint(self._boot_id)
         try:
-            current = checkpoints.decode(raw)
+            current = self._decoded(raw)
         except CheckpointDamaged:
             self._files.rename(self._folder / CHECKPOINT, self._folder / DAMAGED)
             self._files.sync_folder(self._folder)
@@ -230,14 +231,15 @@ class Store:
             return Checkpoint(self._boot_id, extra=current.extra)
         return current
 
+    def _decoded(self, raw: bytes) -> Checkpoint:
+        """Decode what is on disk, unless it is, byte for byte, what was seen last."""
+        if self._seen is None or self._seen[0] != raw:
+            self._seen = (raw, checkpoints.decode(raw))
+        return self._seen[1]
+
     def _write(self, checkpoint: Checkpoint) -> None:
-        write_atomically(
-            self._files,
-            self._folder / CHECKPOINT,
-            checkpoints.encode(checkpoint),
-            0o600,
-            keep=self._folder / LAST_GOOD,
-        )
+        raw = checkpoints.encode(checkpoint)
+        write_atomically(self._files, self._folder / CHECKPOINT, raw, 0o600, keep=self._folder / LAST_GOOD)
 
     def _spec_path(self, uid: str) -> Path:
         return self._cdi_root / cdi.file_name(uid)
