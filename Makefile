@@ -69,7 +69,7 @@ docs: setup ## Write the reference pages of docs/ from the code
 golden: setup ## Rewrite the golden files; read the difference
 	@$(BIN)/python hack/golden.py
 
-wheels: setup ## Build the locked wheels that Dockerfile.plugin installs; IMAGE_PYTHON=3.11 for another base
+wheels: setup ## Build the locked wheels that the images install; IMAGE_PYTHON=3.11 for another base
 	@$(BIN)/python hack/wheels.py $(if $(IMAGE_PYTHON),--python $(IMAGE_PYTHON)) $(if $(IMAGE_MACHINE),--machine $(IMAGE_MACHINE))
 
 manifests: setup ## Render deploy/manifests from the chart (needs helm, or HELM=path)
