@@ -13,8 +13,7 @@ from collections.abc import Sequence
 
 from controller import plan_command, settings
 from neuron_dra import __version__
-from neuron_dra.arguments import Parser
-from neuron_dra.errors import NeuronDraError, SettingsError
+from neuron_dra.arguments import Parser, guarded
 from neuron_dra.settings import go_style
 
 
@@ -33,7 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     plan_command.add_arguments(shown)
     shown.set_defaults(run=plan_command.run)
     words = list(sys.argv[1:] if arguments is None else arguments)
-    return _guarded(parser.parse_args(go_style(words) if words[:1] == ["run"] else words))
+    return guarded(
+        "neuron-ultraserver-controller", parser.parse_args(go_style(words) if words[:1] == ["run"] else words)
+    )
 
 
 def operator_main(arguments: Sequence[str] | None = None) -> int:
@@ -42,17 +43,10 @@ def operator_main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"neuron-ultraserver-controller {__version__}")
     settings.add_arguments(parser)
     parser.set_defaults(run=_run)
-    return _guarded(parser.parse_args(go_style(list(sys.argv[1:] if arguments is None else arguments))))
-
-
-def _guarded(parsed: argparse.Namespace) -> int:
-    try:
-        return int(parsed.run(parsed) or 0)
-    except NeuronDraError as err:
-        print(f"neuron-ultraserver-controller: {err}", file=sys.stderr)
-        return 2 if isinstance(err, SettingsError) else 1
-    except KeyboardInterrupt:
-        return 130
+    return guarded(
+        "neuron-ultraserver-controller",
+        parser.parse_args(go_style(list(sys.argv[1:] if arguments is None else arguments))),
+    )
 
 
 def _run(parsed: argparse.Namespace) -> int:

@@ -1,11 +1,14 @@
-"""The parser of every command line here: what it does not know it refuses, in one line, naming the nearest flag."""
+"""What every command line here has in common: a parser that refuses what it does not know, and how a program ends."""
 
 from __future__ import annotations
 
 import argparse
 import difflib
+import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
+
+from neuron_dra.errors import NeuronDraError, SettingsError
 
 
 class Parser(argparse.ArgumentParser):
@@ -34,3 +37,14 @@ class Parser(argparse.ArgumentParser):
         name = argument.partition("=")[0]
         near = difflib.get_close_matches(name, self._option_string_actions, n=1, cutoff=0.6)
         return f"unknown flag {name}" + (f"; did you mean {near[0]}?" if near else "")
+
+
+def guarded(program: str, parsed: argparse.Namespace) -> int:
+    """Do what `parsed.run` says and return the exit code: 2 for a setting, 1 for another error of ours, in one line."""
+    try:
+        return int(parsed.run(parsed) or 0)
+    except NeuronDraError as err:
+        print(f"{program}: {err}", file=sys.stderr)  # noqa: T201 - the last words of a program
+        return 2 if isinstance(err, SettingsError) else 1
+    except KeyboardInterrupt:
+        return 130

@@ -15,8 +15,8 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 from neuron_dra import __version__, settings
-from neuron_dra.arguments import Parser
-from neuron_dra.errors import NeuronDraError, SettingsError
+from neuron_dra.arguments import Parser, guarded
+from neuron_dra.errors import NeuronDraError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     shown.set_defaults(run=demo.run)
 
     words = list(sys.argv[1:] if arguments is None else arguments)
-    return _guarded(parser.parse_args(settings.go_style(words) if words[:1] == ["plugin"] else words))
+    return guarded("neuron-dra", parser.parse_args(settings.go_style(words) if words[:1] == ["plugin"] else words))
 
 
 def plugin_main() -> int:
@@ -57,17 +57,7 @@ def plugin_main() -> int:
     parser.add_argument("--version", action="version", version=f"neuron-dra {__version__}")
     settings.add_arguments(parser)
     parser.set_defaults(run=_run_plugin)
-    return _guarded(parser.parse_args(settings.go_style(sys.argv[1:])))
-
-
-def _guarded(parsed: argparse.Namespace) -> int:
-    try:
-        return int(parsed.run(parsed) or 0)
-    except NeuronDraError as err:
-        print(f"neuron-dra: {err}", file=sys.stderr)
-        return 2 if isinstance(err, SettingsError) else 1
-    except KeyboardInterrupt:
-        return 130
+    return guarded("neuron-dra", parser.parse_args(settings.go_style(sys.argv[1:])))
 
 
 def _run_plugin(parsed: argparse.Namespace) -> int:

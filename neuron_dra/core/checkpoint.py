@@ -51,18 +51,28 @@ class Checkpoint:
     @property
     def held_device_ids(self) -> Mapping[int, PreparedClaim]:
         """Neuron device id -> the claim that holds it; administrators' access holds nothing."""
-        return {
-            device_id: claim
-            for claim in self.claims.values()
-            for device in claim.devices
-            if not device.admin_access
-            for device_id in device.device_ids
-        }
+        return holders(self.claims.values())
 
     @property
     def held_devices(self) -> frozenset[str]:
         """Names of published devices that some claim holds, administrators' access included."""
-        return frozenset(device.device for claim in self.claims.values() for device in claim.devices)
+        return device_names(self.claims.values())
+
+
+def holders(claims: Iterable[PreparedClaim]) -> dict[int, PreparedClaim]:
+    """Return Neuron device id -> the claim that holds it; administrators' access holds nothing."""
+    return {
+        device_id: claim
+        for claim in claims
+        for device in claim.devices
+        if not device.admin_access
+        for device_id in device.device_ids
+    }
+
+
+def device_names(claims: Iterable[PreparedClaim]) -> frozenset[str]:
+    """Return the names of published devices that `claims` hold, administrators' access included."""
+    return frozenset(device.device for claim in claims for device in claim.devices)
 
 
 def encode(checkpoint: Checkpoint) -> bytes:

@@ -54,9 +54,9 @@ def device_health(facts: DeviceFacts) -> DeviceHealth:
     return DeviceHealth(name, Health.HEALTHY)
 
 
-def missing_device(device_id: int) -> DeviceHealth:
+def _missing(name: str) -> DeviceHealth:
     """Return the health of a device that was published and is gone from sysfs."""
-    return DeviceHealth(f"{names.DEVICE_PREFIX}{device_id}", Health.UNHEALTHY, "the device is gone from the node")
+    return DeviceHealth(name, Health.UNHEALTHY, "the device is gone from the node")
 
 
 def published_health(
@@ -74,7 +74,7 @@ def published_health(
         elif name in judged:
             result.append(judged[name])
         else:
-            result.append(DeviceHealth(name, Health.UNHEALTHY, "the device is gone from the node"))
+            result.append(_missing(name))
     return tuple(result)
 
 

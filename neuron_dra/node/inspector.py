@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from neuron_dra import __version__
-from neuron_dra.core import cdi
+from neuron_dra.core import cdi, checkpoint
 from neuron_dra.core.claims import PreparedClaim
 from neuron_dra.gen.neuron.dra.v1 import inspector_pb2 as pb
 from neuron_dra.gen.neuron.dra.v1 import inspector_pb2_grpc
@@ -42,13 +42,7 @@ class Inspector(inspector_pb2_grpc.NodeInspectorServicer):
         judged = {state.name: state for state in map(health.device_health, hardware.facts.devices)}
         state = self._from.publish_state
         as_node = self._from.settings.ultraserver_devices == "node"
-        holders = {
-            device_id: claim.ref.uid
-            for claim in self._from.transactions.claims.values()
-            for device in claim.devices
-            if not device.admin_access
-            for device_id in device.device_ids
-        }
+        holders = checkpoint.holders(self._from.transactions.claims.values())
         return pb.ListDevicesResponse(
             node_name=self._from.settings.node_name,
             instance_type=hardware.node.instance_type_name or "",
@@ -63,7 +57,7 @@ class Inspector(inspector_pb2_grpc.NodeInspectorServicer):
                     connected_devices=sorted(device.connected),
                     health=pb.Health.Value(f"HEALTH_{judged[device.name].status.value}"),
                     health_message=judged[device.name].message,
-                    claim_uid=holders.get(device.device_id, ""),
+                    claim_uid=holders[device.device_id].ref.uid if device.device_id in holders else "",
                     published=state.result is not None
                     and not (as_node and hardware.node.spec is not None and hardware.node.spec.whole_node),
                 )

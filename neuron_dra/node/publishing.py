@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from neuron_dra import __version__
-from neuron_dra.core import backoff, devices, limits, names, slices, ultraserver
+from neuron_dra.core import backoff, checkpoint, devices, limits, names, slices, ultraserver
 from neuron_dra.core.claims import Claim
 from neuron_dra.errors import AlreadyExists, ApiError, ClaimError, Conflict, NeuronDraError, NotFound
 from neuron_dra.kube.events import EventRecorder
@@ -172,13 +172,13 @@ class Publishing:
     async def _wanted(self, refusal: str) -> list[slices.Wire] | None:
         """Return the devices to publish, or None for: leave the absence of slices as it is."""
         current = {device["name"]: device for device in self._published}
-        held = {name for claim in self._transactions.claims.values() for name in (d.device for d in claim.devices)}
+        held = checkpoint.device_names(self._transactions.claims.values())
         if refusal:
             if not current:
                 return None
             fresh: tuple[devices.Device, ...] = ()
         else:
-            fresh = self._checked(await self._shape(set(current)))
+            fresh = await self._fresh(set(current))
         wire: dict[str, slices.Wire] = {device.name: device.to_wire() for device in fresh}
         for name in held - set(wire):
             if name in current:
@@ -196,18 +196,22 @@ class Publishing:
             log.error("not published: it breaks a rule of the API", extra={"problem": problem})
         return kept
 
-    async def _shape(self, published: set[str]) -> str:
-        """Return what UltraServer nodes publish now: a new shape waits until no claim is allocated on the node."""
-        wanted = self._settings.ultraserver_devices
-        other = "devices" if wanted == "node" else "node"
-        names_wanted = {d.name for d in self._checked(wanted)}
-        if not published or published & names_wanted or not (published & {d.name for d in self._checked(other)}):
+    async def _fresh(self, published: set[str]) -> tuple[devices.Device, ...]:
+        """Return what the hardware offers now. UltraServer nodes keep the shape that is published while it is in use:
+        a new one waits until no claim is allocated on the node.
+        """
+        shape = self._settings.ultraserver_devices
+        wanted = self._checked(shape)
+        if not published or published & {device.name for device in wanted}:
+            return wanted
+        other = self._checked("devices" if shape == "node" else "node")
+        if not published & {device.name for device in other}:
             return wanted
         if self._transactions.claims or [claim async for claim in self._allocated()]:
             log.warning(
                 "--ultraserver-devices changed while claims are allocated on the node; published as before until "
                 "they are gone",
-                extra={"wanted": wanted},
+                extra={"wanted": shape},
             )
             asyncio.get_running_loop().call_later(60.0, self.wake)
             return other
@@ -215,7 +219,7 @@ class Publishing:
 
     def _tell_health(self) -> None:
         published = [device["name"] for device in self._published]
-        held = frozenset(d.device for claim in self._transactions.claims.values() for d in claim.devices)
+        held = checkpoint.device_names(self._transactions.claims.values())
         states = health.published_health(self._hardware.facts, self._hardware.node, published, held)
         self._health.set(states)
         self._metrics.health((state.name, state.status.value) for state in states)
