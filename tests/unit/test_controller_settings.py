@@ -41,9 +41,10 @@ def test_0_switches_an_address_off_as_in_other_operators():
 
 
 def test_durations_have_units():
-    found = load("--tag-timeout=90s", "--starvation-threshold=1h").limits
+    found = load("--tag-timeout=90s", "--starvation-threshold=1h", "--fault-grace=5s").limits
     assert found.tag_timeout == datetime.timedelta(seconds=90)
     assert found.starvation_threshold == datetime.timedelta(hours=1)
+    assert (found.fault_grace, found.node_failure_grace) == (datetime.timedelta(seconds=5), datetime.timedelta(minutes=5))
 
 
 @pytest.mark.parametrize(
