@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 TESTBED := hack/testbed/testbed
 T ?= tests
 
-.PHONY: help setup check test test-long bench demo testbed-up testbed-down gen golden docs wheels manifests clean
+.PHONY: help setup check test test-long bench demo testbed-up testbed-down gen golden docs contract wheels manifests clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -65,6 +65,9 @@ gen: build/gen-venv/.installed ## Generate neuron_dra/gen from proto/
 
 docs: setup ## Write the reference pages of docs/ from the code
 	@$(BIN)/python hack/gen_docs.py
+
+contract: setup ## Write docs/contract.md from the results of the last make test
+	@$(BIN)/python hack/contract.py
 
 golden: setup ## Rewrite the golden files; read the difference
 	@$(BIN)/python hack/golden.py
