@@ -209,6 +209,10 @@ def _planned(
         fits=fits,
         reservations=[_reservation(name, each) for name, each in mine],
     )
+    stored = {each.allocation.allocation_id for one in snapshot.ultraservers for each in one.reservations}
+    for reservation in answer.reservations:
+        if reservation.allocation_id not in stored:
+            reservation.ClearField("allocation_id")
     if verdict is not None:
         answer.state, answer.reason, answer.message = verdict.state, verdict.reason, verdict.message
         if verdict.degraded is not None:

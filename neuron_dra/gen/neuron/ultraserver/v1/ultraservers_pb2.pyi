@@ -278,6 +278,7 @@ class Reservation(_message.Message):
     phase: _builtins.str
     """Pending, Bound or Draining."""
     allocation_id: _builtins.str
+    """Empty in a plan, if nothing is reserved yet."""
     @_builtins.property
     def nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """In the order of rank."""
