@@ -28,9 +28,9 @@ class Checkpoint:
     claims: Mapping[str, PreparedClaim] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
 
-    def with_claim(self, claim: PreparedClaim) -> Checkpoint:
-        """Return a checkpoint that holds `claim` too."""
-        return replace(self, claims={**self.claims, claim.ref.uid: claim})
+    def with_claims(self, claims: Mapping[str, PreparedClaim]) -> Checkpoint:
+        """Return a checkpoint that holds these claims too, by UID."""
+        return replace(self, claims={**self.claims, **claims})
 
     def without(self, uids: Iterable[str]) -> Checkpoint:
         """Return a checkpoint without these claims."""
