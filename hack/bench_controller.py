@@ -14,7 +14,6 @@ import contextlib
 import datetime
 import json
 import os
-import platform
 import subprocess
 import sys
 import time
@@ -23,14 +22,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import bench_api
 from bench_swarm import INSTANCE_TYPE, Swarm
 
 from neuron_dra.core.ultraserver import NAMESPACE
-from neuron_dra.kube.client import MERGE_PATCH, KubeClient
+from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig, from_kubeconfig
-from neuron_dra.kube.requests import CLAIM_TEMPLATES, NEURON_ULTRASERVERS, NEURON_WORKLOADS, Resource
+from neuron_dra.kube.requests import NEURON_ULTRASERVERS, NEURON_WORKLOADS, Resource
 
 Obj = dict[str, Any]
 TICK = os.sysconf("SC_CLK_TCK")
