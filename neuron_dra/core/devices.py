@@ -81,6 +81,18 @@ ATTRIBUTES: tuple[Described, ...] = (
     Described("nodeId4", "int", "Trn2 UltraServers", "number of this node among four"),
     Described("linkVertical", "bool", "UltraServers", "links inside the rack are up"),
     Described("linkHorizontal", "bool", "UltraServers", "links between the racks are up"),
+    Described(
+        "linkInterserver",
+        "bool",
+        "UltraServers, driver 2.30.2 or newer",
+        "no device of the node reports its links to other nodes as unhealthy",
+    ),
+    Described(
+        "nodeHealthy",
+        "bool",
+        "UltraServers",
+        "all devices of the node are there, and none reports another fault than its links to other nodes",
+    ),
 )
 
 TAGS: tuple[Described, ...] = (
@@ -195,6 +207,8 @@ def _ultraserver(node: Node) -> dict[str, Attribute | None]:
         "nodeId4": _int(facts.node_id_4),
         "linkVertical": Attribute("bool", 1 in modes or 3 in modes) if modes else None,
         "linkHorizontal": Attribute("bool", 1 in modes or 2 in modes) if modes else None,
+        "linkInterserver": _bool(node.interserver_links_healthy),
+        "nodeHealthy": _bool(node.devices_healthy),
     }
 
 
@@ -216,6 +230,10 @@ def _string(value: str | Unread | None) -> Attribute | None:
 
 def _int(value: int | Unread) -> Attribute | None:
     return None if isinstance(value, Unread) else Attribute("int", value)
+
+
+def _bool(value: bool | None) -> Attribute | None:
+    return None if value is None else Attribute("bool", value)
 
 
 def _present(values: Mapping[str, Attribute | None]) -> dict[str, Attribute]:

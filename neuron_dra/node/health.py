@@ -4,54 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import enum
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
 
 from neuron_dra.core import names
-from neuron_dra.core.facts import DeviceFacts, NodeFacts, Unread
+from neuron_dra.core.facts import NodeFacts
+from neuron_dra.core.health import DeviceHealth, Health, device_health
 from neuron_dra.core.topology import Node
-
-
-class Health(enum.Enum):
-    """A device's state, in the words of the kubelet's service."""
-
-    UNKNOWN = "UNKNOWN"
-    HEALTHY = "HEALTHY"
-    UNHEALTHY = "UNHEALTHY"
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceHealth:
-    """One published device; `message` says why when it is not healthy."""
-
-    name: str
-    status: Health
-    message: str = ""
-
-
-RESET_INVALID = 2
-
-
-def device_health(facts: DeviceFacts) -> DeviceHealth:
-    """Judge one device by what the kernel driver says. Nothing said is unknown, never healthy (neuron.md 8)."""
-    name = f"{names.DEVICE_PREFIX}{facts.device_id}"
-    problems = []
-    if not facts.node_present:
-        problems.append(f"/dev/neuron{facts.device_id} is missing")
-    if facts.reset_state == RESET_INVALID:
-        problems.append("the kernel driver calls the device invalid")
-    for label, count in (("SRAM", facts.sram_ecc_uncorrected), ("HBM", facts.mem_ecc_uncorrected)):
-        if not isinstance(count, Unread) and count > 0:
-            problems.append(f"{count} uncorrectable {label} error{'s' if count > 1 else ''}")
-    if not isinstance(facts.unhealthy_components, Unread) and facts.unhealthy_components:
-        problems.append(f"unhealthy components: {', '.join(facts.unhealthy_components)}")
-    if problems:
-        return DeviceHealth(name, Health.UNHEALTHY, "; ".join(problems))
-    witnesses = (facts.reset_state, facts.sram_ecc_uncorrected, facts.mem_ecc_uncorrected, facts.unhealthy_components)
-    if all(isinstance(value, Unread) for value in witnesses):
-        return DeviceHealth(name, Health.UNKNOWN, "the kernel driver tells nothing about the device's health")
-    return DeviceHealth(name, Health.HEALTHY)
 
 
 def _missing(name: str) -> DeviceHealth:
