@@ -17,14 +17,21 @@ log = logging.getLogger(__name__)
 
 
 class Hardware:
-    """Reads sysfs in a thread, on a timer: sysfs tells nobody when it changes."""
+    """Reads sysfs in a thread, on a timer: sysfs tells nobody when it changes.
 
-    def __init__(self, host_root: str, on_change: Callable[[], None]) -> None:
+    `on_change` is called after a reading that differs.
+    """
+
+    def __init__(self, host_root: str) -> None:
         self._root = Path(host_root or "/")
-        self._on_change = on_change
         self._labels = NodeLabels.from_labels({})
-        self.facts: NodeFacts = sysfs.read_node(self._root)
+        self.on_change: Callable[[], None] = lambda: None
+        self.facts: NodeFacts = self.read()
         self.node: Node = topology.build(self.facts, self._labels)
+
+    def read(self) -> NodeFacts:
+        """Read everything now. Blocks."""
+        return sysfs.read_node(self._root)
 
     def label(self, labels: Mapping[str, str]) -> None:
         """Take the Node object's labels: network layers, capacity block, and the type where DMI is silent.
@@ -43,7 +50,7 @@ class Hardware:
         """Read again every `period_s` seconds, until cancelled."""
         while True:
             await asyncio.sleep(period_s)
-            self._take(await asyncio.to_thread(sysfs.read_node, self._root))
+            self._take(await asyncio.to_thread(self.read))
 
     def _take(self, facts: NodeFacts) -> None:
         node = topology.build(facts, self._labels)
@@ -55,7 +62,7 @@ class Hardware:
                 "hardware differs from its instance type", extra={"kind": finding.kind, "text": finding.message}
             )
         if changed:
-            self._on_change()
+            self.on_change()
 
     def device_ids(self, device_name: str) -> tuple[int, ...]:
         """Return the Neuron devices behind a published name, whether they are there now or not."""
