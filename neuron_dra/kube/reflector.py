@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from neuron_dra.core import backoff
-from neuron_dra.errors import ApiError, Gone
+from neuron_dra.errors import ApiError, Gone, Unavailable
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.requests import Resource
 
@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 WATCH_S: Final = (240, 360)  # the server ends the watch; spread, so that a fleet does not come back as one
 SILENCE_S: Final = 420.0  # bookmarks arrive every minute or so; no byte for this long is a dead connection
 RETRY_S: Final = (0.5, 30.0)  # first and longest wait after a failure
+NONSENSE: Final = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+"""What reading an answer raises that is not what an API server sends: some proxy's page, or a broken server."""
 SHORT_WATCH_S: Final = 1.0  # a watch that ends sooner counts as a failure, or a broken server is hammered
 
 
@@ -82,12 +84,15 @@ class Reflector:
         """Read everything again, whatever the watch believes. Raises ApiError."""
         items: dict[str, dict[str, Any]] = {}
         version = ""
-        async for page in self._client.list(self._resource, self._namespace, **self._selector):
-            body = msgspec.json.decode(page, type=_Page)
-            version = body.metadata.version
-            for raw in body.items or ():
-                item = msgspec.json.decode(raw)
-                items[_key(item)] = self._project(item)
+        try:
+            async for page in self._client.list(self._resource, self._namespace, **self._selector):
+                body = msgspec.json.decode(page, type=_Page)
+                version = body.metadata.version
+                for raw in body.items or ():
+                    item = msgspec.json.decode(raw)
+                    items[_key(item)] = self._project(item)
+        except NONSENSE as err:
+            raise Unavailable(f"the list of {self._resource.plural} is not one: {err!r}") from err
         self.items, self._version = items, version
         self.synced.set()
         self._on_change()
@@ -110,7 +115,7 @@ class Reflector:
                     raise
                 log.warning("watch failed", extra={"resource": self._resource.plural, "error": str(err)})
                 failed = True
-            except (ValueError, KeyError, TypeError) as err:
+            except NONSENSE as err:
                 log.warning("watch sent nonsense", extra={"resource": self._resource.plural, "error": repr(err)})
                 self._version, failed = "", True
             if failed:
