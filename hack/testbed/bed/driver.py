@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from bed.lifecycle import Bed
     from bed.node import Node
 
+HOLD_S = 5  # a repaired device is handed out again after this long, so that tests need not wait a minute
 CHART = REPOSITORY / "deploy" / "helm" / "neuron-dra"
 RELEASE = "neuron-dra"
 NAMESPACE = "neuron-dra-driver"
@@ -80,6 +81,7 @@ def start_process(bed: Bed, node: Node) -> None:
     pki.write_kubeconfig(bed.layout, kubeconfig, bed.plane.url, {"token": token.strip()})
     settings = {
         "NODE_NAME": node.name,
+        "UNHEALTHY_DEVICE_HOLD_SECONDS": str(HOLD_S),
         "POD_UID": "00000000-0000-4000-8000-" + short_hash("pod", node.name),
         "KUBECONFIG": str(kubeconfig),
         "BOOT_ID_FILE": "/proc/sys/kernel/random/boot_id",
@@ -105,7 +107,7 @@ def _install_without_daemonset(bed: Bed) -> None:
 
 def _chart_without_daemonset(bed: Bed) -> list[dict[str, Any]]:
     """Return the chart's other objects; without the namespace, which outlives a change of the driver."""
-    rendered = _helm(bed, "template", RELEASE, str(CHART), "--namespace", NAMESPACE, *_image_values("unused"))
+    rendered = _helm(bed, "template", RELEASE, str(CHART), "--namespace", NAMESPACE, *_values("unused"))
     as_json = bed.plane.kubectl(
         "create", "--dry-run=client", "--validate=false", "-o", "json", "-f", "-", stdin=rendered
     )
@@ -132,7 +134,7 @@ def _objects(text: str) -> Iterator[dict[str, Any]]:
 
 def _install_daemonset(bed: Bed) -> None:
     _helm(bed, "upgrade", "--install", RELEASE, str(CHART), "--namespace", NAMESPACE, "--create-namespace",
-          *_image_values(plugin_image.tag()))  # fmt: skip
+          *_values(plugin_image.tag()))  # fmt: skip
     wait_daemonset_ready(bed)
 
 
@@ -163,12 +165,14 @@ def pod_logs(bed: Bed, node: Node) -> str:
     return "".join(result)
 
 
-def _image_values(tag: str) -> list[str]:
+def _values(tag: str) -> list[str]:
     return [
         "--set",
         f"draDriver.image.repository={plugin_image.REPOSITORY_NAME}",
         "--set",
         f"draDriver.image.tag={tag}",
+        "--set",
+        f"draDriver.unhealthyDevices.holdSeconds={HOLD_S}",
     ]
 
 
