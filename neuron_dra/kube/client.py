@@ -76,9 +76,15 @@ class KubeClient:
             if not token:
                 return
 
-    async def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Create an object and return what the server made of it. Raises AlreadyExists, Invalid, ApiError."""
-        return _object(await self.request("POST", resource.path(namespace), body=body))
+    async def create(
+        self, resource: Resource, namespace: str, body: Mapping[str, Any], *, dry_run: bool = False
+    ) -> dict[str, Any]:
+        """Create an object and return what the server made of it. Raises AlreadyExists, Invalid, ApiError.
+
+        With `dry_run` the server only says what it would make of it.
+        """
+        params = {"dryRun": "All"} if dry_run else None
+        return _object(await self.request("POST", resource.path(namespace), params=params, body=body))
 
     async def replace(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Replace an object, guarded by its resourceVersion. Raises Conflict, Invalid, ApiError."""
