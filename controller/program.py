@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
+from typing import TYPE_CHECKING
 
 from controller.apply import Applier
 from controller.caches import Caches
@@ -16,6 +17,9 @@ from neuron_dra.http import HttpServer
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.events import EventRecorder
+
+if TYPE_CHECKING:
+    from controller.service import Server
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +39,7 @@ class Controller:
         self.leadership: Leadership = self._elected or Alone()
         self.metrics = Metrics()
         self.servers: list[HttpServer] = []
+        self.grpc: Server | None = None
 
     def stop(self) -> None:
         """End `run()`: the lease is given away, what was reserved stays."""
@@ -57,6 +62,9 @@ class Controller:
                 tasks.append(group.create_task(reconciler.run(), name="reconcile"))
                 if self._elected is not None:
                     tasks.append(group.create_task(self._elected.run(), name="leader"))
+                if self._settings.grpc_address:
+                    self.grpc = self._service(caches, applier)
+                    tasks.append(group.create_task(self.grpc.run(), name="grpc"))
                 for address in dict.fromkeys(
                     (self._settings.health_probe_bind_address, self._settings.metrics_bind_address)
                 ):
@@ -73,6 +81,17 @@ class Controller:
         # Unique: a pod that starts again under its name is another replica until its old lease is over.
         identity = f"{self._settings.identity}_{uuid.uuid4()}"
         return Leader(self._client, self._settings.leader_election_namespace, NAME, identity, self._wake)
+
+    def _service(self, caches: Caches, applier: Applier) -> Server:
+        from controller.service import Server, Sources  # gRPC is loaded only where it is served
+
+        sources = Sources(
+            snapshot=lambda: caches.snapshot(applier.blocked_evictions),
+            unready=self.ready,
+            limits=self._settings.limits,
+            metrics=self.metrics,
+        )
+        return Server(self._settings.grpc_address, sources)
 
     def _wake(self) -> None:
         if self._changed is not None:

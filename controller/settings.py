@@ -26,6 +26,7 @@ class ControllerSettings:
     identity: str
     health_probe_bind_address: str
     metrics_bind_address: str
+    grpc_address: str
     kubeconfig: str
     kube_api_server: str
     limits: Limits
@@ -58,6 +59,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=":8080",
         metavar="ADDRESS",
         help="host:port of /metrics; 0 or empty switches it off (default %(default)s)",
+    )
+    parser.add_argument(
+        "--grpc-address",
+        default="127.0.0.1:8082",
+        metavar="ADDRESS",
+        help="host:port or unix:/path of the gRPC service UltraServers, which only reads and asks nobody who they are; "
+        "0 or empty switches it off (default %(default)s)",
     )
     parser.add_argument(
         "--tag-timeout",
@@ -109,14 +117,23 @@ def load(parsed: argparse.Namespace, environ: Mapping[str, str], host: str) -> C
     )
 
 
-_ADDRESSES = ("health_probe_bind_address", "metrics_bind_address")
+_ADDRESSES = ("health_probe_bind_address", "metrics_bind_address", "grpc_address")
+_SOCKET_PATH_BYTES = 107  # of Linux
 
 
 def _address(parsed: argparse.Namespace, name: str, problems: list[str]) -> str:
     text = str(getattr(parsed, name))
     if text in ("", "0"):
         return ""
+    if name == "grpc_address" and text.startswith("unix:"):
+        path = text.removeprefix("unix:")
+        if not path.startswith("/") or len(path.encode()) > _SOCKET_PATH_BYTES:
+            problems.append(
+                f"--grpc-address {text}: write unix: and an absolute path of at most {_SOCKET_PATH_BYTES} bytes"
+            )
+        return text
     _, colon, port = text.rpartition(":")
     if not colon or not re.fullmatch(r"\d{1,5}", port, re.ASCII) or int(port) > 65535:
-        problems.append(f"--{name.replace('_', '-')} {text}: write host:port, or 0 for none")
+        forms = "host:port, unix:/path" if name == "grpc_address" else "host:port"
+        problems.append(f"--{name.replace('_', '-')} {text}: write {forms}, or 0 for none")
     return text

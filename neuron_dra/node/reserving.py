@@ -130,6 +130,11 @@ class Gate:
                 return None
         return None if tag is None else Reservation.remembered(tag)
 
+    @property
+    def tag(self) -> Tag | None:
+        """What the node's devices show of it."""
+        return self._tags.current
+
     async def known(self) -> None:
         """Return when the NeuronUltraServer has been read, or is known not to be there; after 10 s in any case."""
         until = time.monotonic() + REFUSAL_WAIT_S

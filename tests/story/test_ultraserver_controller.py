@@ -225,7 +225,7 @@ async def controlling(cluster: Cluster, *flags: str) -> AsyncIterator[Controller
     parser = Parser()
     controller_settings.add_arguments(parser)
     words = ["--kube-api-server", cluster.api.url, "--health-probe-bind-address", "127.0.0.1:0"]
-    parsed = parser.parse_args([*words, "--metrics-bind-address", "0", *flags])
+    parsed = parser.parse_args([*words, "--metrics-bind-address", "0", "--grpc-address", "0", *flags])
     loaded = controller_settings.load(parsed, {}, "here")
     controller = Controller(loaded, KubeConfig(loaded.kube_api_server))
     task = asyncio.create_task(controller.run())

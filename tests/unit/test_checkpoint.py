@@ -172,6 +172,17 @@ def test_administrators_hold_nothing_and_keep_their_devices_published() -> None:
     assert checkpoint.held_devices == {"neuron-device-0"}
 
 
+@pytest.mark.contract("P20")
+@pytest.mark.parametrize(
+    "change", [{"shareId": {}}, {"deviceIds": [-1]}, {"deviceIds": ["0"]}, {"deviceIds": [True]}, {"cdiIds": [None]}]
+)
+def test_a_sealed_device_of_the_wrong_shape_is_damage(change: dict[str, Any]) -> None:
+    body = body_of(some())
+    body["claims"]["uid-0"]["devices"][0].update(change)
+    with pytest.raises(CheckpointDamaged, match="of the wrong type"):
+        checkpoints.decode(sealed(body))
+
+
 @given(_checkpoints, _claims())
 def test_adding_and_removing_a_claim_leaves_the_others(checkpoint: Checkpoint, claim: PreparedClaim) -> None:
     without = checkpoint.without([claim.ref.uid])
