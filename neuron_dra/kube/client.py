@@ -49,7 +49,11 @@ class KubeClient:
     async def __aenter__(self) -> KubeClient:
         connector = aiohttp.TCPConnector(ssl=self._config.tls if self._config.tls is not None else False, limit=0)
         self._session = aiohttp.ClientSession(
-            connector=connector, headers={"User-Agent": self._user_agent}, read_bufsize=2**20, trust_env=False
+            connector=connector,
+            headers={"User-Agent": self._user_agent},
+            read_bufsize=2**20,
+            trust_env=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
         )
         return self
 

@@ -32,6 +32,7 @@ class Hardware:
         self.facts: NodeFacts = self.read()
         self.node: Node = topology.build(self.facts, self._labels)
         self._watch: health.Watch = self._watched({}, self.facts, self.node)
+        self._device_files: tuple[Node, cdi.DeviceFiles] | None = None
 
     def read(self) -> NodeFacts:
         """Read everything now. Blocks."""
@@ -108,10 +109,14 @@ class Hardware:
     @property
     def device_files(self) -> cdi.DeviceFiles:
         """Where a container runtime finds the device files."""
+        node = self.node
+        if self._device_files is None or self._device_files[0] is not node:
+            self._device_files = (node, self._look_for_device_files(node))
+        return self._device_files[1]
+
+    def _look_for_device_files(self, node: Node) -> cdi.DeviceFiles:
         folder = self._root / "dev"
         if folder == Path("/dev"):
             return cdi.DeviceFiles()
-        plain = any(
-            (folder / f"neuron{device.device_id}").is_file() for device in self.node.devices if device.node_present
-        )
+        plain = any((folder / f"neuron{device.device_id}").is_file() for device in node.devices if device.node_present)
         return cdi.DeviceFiles(str(folder), mounted=plain)
