@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from neuron_dra.core import groups, names
+from neuron_dra.core import groups, health, names
 from neuron_dra.core.catalogue import GIB
 from neuron_dra.core.facts import Unread
 from neuron_dra.core.topology import NeuronDevice, Node
@@ -81,18 +81,6 @@ ATTRIBUTES: tuple[Described, ...] = (
     Described("nodeId4", "int", "Trn2 UltraServers", "number of this node among four"),
     Described("linkVertical", "bool", "UltraServers", "links inside the rack are up"),
     Described("linkHorizontal", "bool", "UltraServers", "links between the racks are up"),
-    Described(
-        "linkInterserver",
-        "bool",
-        "UltraServers, driver 2.30.2 or newer",
-        "no device of the node reports its links to other nodes as unhealthy",
-    ),
-    Described(
-        "nodeHealthy",
-        "bool",
-        "UltraServers",
-        "all devices of the node are there, and none reports another fault than its links to other nodes",
-    ),
 )
 
 TAGS: tuple[Described, ...] = (
@@ -108,6 +96,16 @@ TAGS: tuple[Described, ...] = (
     ),
 )
 """What a reserved UltraServer node adds to its devices (core/ultraserver.py, Tag)."""
+
+MARKS: tuple[Described, ...] = (
+    Described(
+        health.ATTRIBUTE,
+        "string",
+        "on sick devices",
+        "the reasons, worst first, with commas between them",
+    ),
+)
+"""What a sick device says besides its taints (core/health.py)."""
 
 CAPACITIES: tuple[tuple[str, str], ...] = (
     ("neuronCores", "physical NeuronCores, of all devices behind this one"),
@@ -207,8 +205,6 @@ def _ultraserver(node: Node) -> dict[str, Attribute | None]:
         "nodeId4": _int(facts.node_id_4),
         "linkVertical": Attribute("bool", 1 in modes or 3 in modes) if modes else None,
         "linkHorizontal": Attribute("bool", 1 in modes or 2 in modes) if modes else None,
-        "linkInterserver": _bool(node.interserver_links_healthy),
-        "nodeHealthy": _bool(node.devices_healthy),
     }
 
 
@@ -230,10 +226,6 @@ def _string(value: str | Unread | None) -> Attribute | None:
 
 def _int(value: int | Unread) -> Attribute | None:
     return None if isinstance(value, Unread) else Attribute("int", value)
-
-
-def _bool(value: bool | None) -> Attribute | None:
-    return None if value is None else Attribute("bool", value)
 
 
 def _present(values: Mapping[str, Attribute | None]) -> dict[str, Attribute]:

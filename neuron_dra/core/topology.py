@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from neuron_dra.core import catalogue, health, names
+from neuron_dra.core import catalogue, names
 from neuron_dra.core.catalogue import InstanceType
 from neuron_dra.core.facts import DeviceFacts, NodeFacts, NodeLabels, UltraServerFacts, Unread
 
@@ -45,8 +45,6 @@ class Node:
     ultraserver: UltraServerFacts
     labels: NodeLabels
     findings: tuple[Finding, ...]
-    devices_healthy: bool | None = None  # all are there and none reports a fault, links to other nodes aside
-    interserver_links_healthy: bool | None = None
 
 
 def build(facts: NodeFacts, labels: NodeLabels) -> Node:
@@ -74,17 +72,7 @@ def build(facts: NodeFacts, labels: NodeLabels) -> Node:
     in_order = sorted(facts.devices, key=lambda device: device.device_id)
     devices = tuple(_device(device, spec, linked[device.device_id], findings) for device in in_order)
     _count(facts, spec, findings)
-    return Node(
-        name,
-        spec,
-        facts.driver_version,
-        devices,
-        facts.ultraserver,
-        labels,
-        tuple(sorted(findings)),
-        health.devices_healthy(facts.devices, spec.device_count if spec else len(facts.devices)),
-        health.interserver_links_healthy(facts.devices),
-    )
+    return Node(name, spec, facts.driver_version, devices, facts.ultraserver, labels, tuple(sorted(findings)))
 
 
 def _instance_type(facts: NodeFacts, labels: NodeLabels, findings: list[Finding]) -> str | None:
