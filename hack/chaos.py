@@ -24,6 +24,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,10 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 REPORT = REPOSITORY / "docs" / "reports" / "chaos.md"
 sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "tests" / "bed")]
 
-from deployed import NAMESPACE, cdi_claims, is_ready, neurons, pod, prepared, template  # noqa: E402
-from real_cluster import BedNode, CommandFailedError, Namespace, TestBed, eventually  # noqa: E402
-
 from bed import cgroups, layout  # noqa: E402  (on the path through real_cluster)
 from bed.errors import BedError  # noqa: E402
+from deployed import cdi_claims, is_ready, neurons, pod, prepared, template  # noqa: E402
+from real_cluster import BedNode, CommandFailedError, Namespace, TestBed, eventually  # noqa: E402
 
 PLAIN = {"c-0": "trn2.48xlarge", "c-1": "trn2.48xlarge"}
 ULTRASERVER, ULTRASERVER_TYPE = "u", "trn3.48xlarge"
@@ -107,11 +107,11 @@ def churn(run: Run, until: float) -> None:
             del run.pods[name]
             run.counts["pods force-deleted" if hard else "pods ended"] += 1
             words = ("--grace-period=0", "--force") if hard else ("--grace-period=1",)
-            patiently(lambda: run.place.kubectl("delete", "pod", name, "--ignore-not-found", "--wait=false", *words))
+            patiently(partial(run.place.kubectl, "delete", "pod", name, "--ignore-not-found", "--wait=false", *words))
         else:
             name = f"pod-{number}"
             kind = rng.choices(sorted(TEMPLATES), weights=[1, 4, 2, 6])[0]
-            patiently(lambda: run.place.apply(pod(name, kind)))
+            patiently(partial(run.place.apply, pod(name, kind)))
             run.pods[name] = kind
             run.counts["pods started"] += 1
         look(run)
