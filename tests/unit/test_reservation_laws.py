@@ -22,29 +22,30 @@ DOWN = {"ultraserverModes": {"string": "1"}, "linkVertical": {"bool": False}, "l
 
 nodes = st.sampled_from(NODES)
 jobs = st.sampled_from(JOBS)
+sizes = st.sampled_from([1, 2, 4])
+counts = st.integers(1, 3)
+strategies = st.sampled_from(["NoOp", "RestartAll", "MigrateAffected"])
 
 
 class Reservations(RuleBasedStateMachine):
     """A small cluster to which things happen; `World` answers as API server, plugins and pod garbage collector do."""
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(size=sizes, count=counts, strategy=strategies)
+    def begin(self, size: int, count: int, strategy: str) -> None:
         self.world = World([item for block in BLOCKS for item in ultraserver(block)])
         self.world.settle(LIMITS)
+        self.submit("a", size, count, strategy)
+        self.world.settle(LIMITS)
+        self.start_pods()
 
     # What people do
 
-    @rule(
-        name=jobs,
-        size=st.sampled_from([1, 2, 4]),
-        count=st.integers(1, 3),
-        strategy=st.sampled_from(["NoOp", "RestartAll", "MigrateAffected"]),
-    )
+    @rule(name=jobs, size=sizes, count=counts, strategy=strategies)
     def submit(self, name: str, size: int, count: int, strategy: str) -> None:
         if ("NeuronUltraServerWorkload", "ml", name) not in self.world.objects:
             self.world.submit(name, size=size, count=count, allocationPolicy={"failureStrategy": strategy})
 
-    @rule(name=jobs, count=st.integers(1, 3))
+    @rule(name=jobs, count=counts)
     def resize(self, name: str, count: int) -> None:
         if ("NeuronUltraServerWorkload", "ml", name) in self.world.objects:
             item = self.world.workload(name)
