@@ -14,7 +14,6 @@ import contextlib
 import datetime
 import json
 import os
-import platform
 import subprocess
 import sys
 import time
@@ -23,14 +22,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import bench_api
 from bench_swarm import INSTANCE_TYPE, Swarm
 
 from neuron_dra.core.ultraserver import NAMESPACE
-from neuron_dra.kube.client import MERGE_PATCH, KubeClient
+from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig, from_kubeconfig
-from neuron_dra.kube.requests import CLAIM_TEMPLATES, NEURON_ULTRASERVERS, NEURON_WORKLOADS, Resource
+from neuron_dra.kube.requests import NEURON_ULTRASERVERS, NEURON_WORKLOADS, Resource
 
 Obj = dict[str, Any]
 TICK = os.sysconf("SC_CLK_TCK")
@@ -202,7 +200,9 @@ def workload(name: str, count: int) -> Obj:
     }
 
 
-async def measure(args: argparse.Namespace, sizes: Sequence[int], plane: bench_api.Plane, kube: KubeConfig) -> list[Column]:
+async def measure(
+    args: argparse.Namespace, sizes: Sequence[int], plane: bench_api.Plane, kube: KubeConfig
+) -> list[Column]:
     """Grow one fleet, and measure it at each size with a fresh controller."""
     columns = []
     async with KubeClient(kube, user_agent="bench") as client, KubeClient(kube, user_agent="swarm") as plugins:
@@ -279,7 +279,9 @@ async def heartbeats(swarm: Swarm) -> AsyncIterator[None]:
         number = 0
         while True:
             number += 1
-            await asyncio.gather(swarm.heartbeat(names[number % len(names)], number), asyncio.sleep(HEARTBEAT_S / len(names)))
+            await asyncio.gather(
+                swarm.heartbeat(names[number % len(names)], number), asyncio.sleep(HEARTBEAT_S / len(names))
+            )
 
     task = asyncio.create_task(beat())
     try:
