@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from bed.lifecycle import Bed
     from bed.node import Node
 
+HOLD_S = 5  # a repaired device is handed out again after this long, so that tests need not wait a minute
 CHART = REPOSITORY / "deploy" / "helm" / "neuron-dra"
 CRDS = REPOSITORY / "deploy" / "crds"
 RELEASE = "neuron-dra"
@@ -85,6 +86,7 @@ def start_process(bed: Bed, node: Node) -> None:
     pki.write_kubeconfig(bed.layout, kubeconfig, bed.plane.url, {"token": token.strip()})
     settings = {
         "NODE_NAME": node.name,
+        "UNHEALTHY_DEVICE_HOLD_SECONDS": str(HOLD_S),
         "POD_UID": "00000000-0000-4000-8000-" + short_hash("pod", node.name),
         "KUBECONFIG": str(kubeconfig),
         "BOOT_ID_FILE": "/proc/sys/kernel/random/boot_id",
@@ -110,7 +112,7 @@ def _install_without_daemonset(bed: Bed) -> None:
 
 def _chart_without_daemonset(bed: Bed) -> list[dict[str, Any]]:
     """Return the chart's other objects; without the namespace, which outlives a change of the driver."""
-    rendered = _helm(bed, "template", RELEASE, str(CHART), "--namespace", NAMESPACE, *_image_values("unused"))
+    rendered = _helm(bed, "template", RELEASE, str(CHART), "--namespace", NAMESPACE, *_values("unused"))
     as_json = bed.plane.kubectl(
         "create", "--dry-run=client", "--validate=false", "-o", "json", "-f", "-", stdin=rendered
     )
@@ -125,7 +127,7 @@ def _install_daemonset(bed: Bed) -> None:
     bed.plane.kubectl("apply", "-f", str(CRDS))
     values = [f"{name}={value}" for name, value in bed.state.chart_values.items()]
     _helm(bed, "upgrade", "--install", RELEASE, str(CHART), "--namespace", NAMESPACE, "--create-namespace",
-          "--skip-crds", "--set", "ultraserverOperator.enabled=true", *_image_values(plugin_image.tag()),
+          "--skip-crds", "--set", "ultraserverOperator.enabled=true", *_values(plugin_image.tag()),
           *(word for value in values for word in ("--set", value)))  # fmt: skip
     _wait_rolled_out(bed, f"daemonset/{DAEMONSET}")
     if any(spec.ultraserver for spec in bed.state.nodes.values()):
@@ -173,12 +175,14 @@ def pod_logs(bed: Bed, node: Node) -> str:
     return "".join(result)
 
 
-def _image_values(tag: str) -> list[str]:
+def _values(tag: str) -> list[str]:
     return [
         "--set",
         f"draDriver.image.repository={plugin_image.REPOSITORY_NAME}",
         "--set",
         f"draDriver.image.tag={tag}",
+        "--set",
+        f"draDriver.unhealthyDevices.holdSeconds={HOLD_S}",
     ]
 
 
