@@ -92,7 +92,7 @@ def test_no_node_is_given_twice_however_often_the_leader_dies(
             moment = dice.uniform(0, 0.8)
             time.sleep(moment)
             died = datetime.datetime.now(datetime.UTC)
-            os.kill(pid, signal.SIGTERM if number % 2 else signal.SIGKILL)
+            os.kill(pid, signal.SIGTERM if number % 3 else signal.SIGKILL)
             eventually("another leader", lambda old=identity: leader(fleet)[0] not in ("", old), 60)
             took = (datetime.datetime.fromisoformat(leader(fleet)[1]["acquireTime"]) - died).total_seconds()
             late += [(number, moment, took)] if took >= FAILOVER_S else []
