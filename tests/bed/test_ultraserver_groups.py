@@ -17,7 +17,6 @@ GROUP = "leaderworkerset.sigs.k8s.io/group-index"
 @pytest.fixture
 def sets(fleet: TestBed, place: Namespace) -> Iterator[Namespace]:
     """A namespace for LeaderWorkerSets; their pods are gone before the workloads are."""
-    fleet.command("up", "--leaderworkersets")
     yield place
     place.kubectl("delete", "leaderworkersets", "--all", "--cascade=foreground", "--timeout=60s", timeout_s=70)
 
