@@ -9,9 +9,9 @@ from typing import Any, Final
 from neuron_dra.core import names
 from neuron_dra.demo import examples
 from neuron_dra.demo.cluster import Cluster, DemoError, NodeSpec
-from neuron_dra.demo.scheduling import DemoScheduler
 from neuron_dra.demo.view import View, ranges
 from neuron_dra.testing.cdi_runtime import Container
+from neuron_dra.testing.pod_scheduler import PodScheduler
 
 STEP_TIMEOUT_S: Final = 20.0
 
@@ -43,7 +43,7 @@ Wire = dict[str, Any]
 class Story:
     """Tells everything on one view. Raises DemoError when something does not happen."""
 
-    def __init__(self, cluster: Cluster, scheduler: DemoScheduler, view: View, started: float) -> None:
+    def __init__(self, cluster: Cluster, scheduler: PodScheduler, view: View, started: float) -> None:
         self._cluster = cluster
         self._api = cluster.api
         self._scheduler = scheduler
