@@ -7,13 +7,14 @@ one in its place, so that readers, watches and pages of a list can keep what the
 from __future__ import annotations
 
 import asyncio
-import copy
 import random
 import time
 import uuid
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+
+import msgspec
 
 from neuron_dra.testing.fake_api import claim_rules, errors, formats, metadata_rules, schema
 from neuron_dra.testing.fake_api.errors import Obj
@@ -193,13 +194,13 @@ class Store:
                 meta[key] = old["metadata"][key]
         obj["apiVersion"], obj["kind"] = old["apiVersion"], old["kind"]
         if subresource == "status":
-            obj = {**copy.deepcopy(old), "status": obj.get("status") or {}}
+            obj = {**_copied(old), "status": obj.get("status") or {}}
             if not obj["status"]:
                 del obj["status"]
         elif resource.status:
             obj.pop("status", None)
             if "status" in old:
-                obj["status"] = copy.deepcopy(old["status"])
+                obj["status"] = _copied(old["status"])
         resource.prepare(obj, old, self.timestamp())
         self._mutate(resource, obj)
         self._validate(resource, obj, old, subresource)
@@ -375,6 +376,12 @@ class Store:
         for waker, resource in self._wakers.items():
             if resource is None or resource is event.resource:
                 waker.set()
+
+
+def _copied(obj: Obj) -> Obj:
+    """Copy a JSON value, several times faster than copy.deepcopy."""
+    copied: Obj = msgspec.json.decode(msgspec.json.encode(obj))
+    return copied
 
 
 def _content(obj: Obj) -> Obj:

@@ -49,7 +49,7 @@ class Line(KubeClient):
         super().__init__(KubeConfig("line:"), user_agent=name)
         self._inner = inner
         self._rng = rng
-        self._watches: set[_Watch] = set()
+        self._watches: dict[_Watch, None] = {}  # in the order in which they were opened
         self._running = asyncio.Event()
         self._running.set()
         self.name = name
@@ -163,11 +163,11 @@ class Line(KubeClient):
         async with self._inner.watch(resource, namespace, params, idle_timeout_s=idle_timeout_s) as lines:
             watch = _Watch(resource.plural)
             pump = asyncio.create_task(watch.pump(lines), name=f"{self.name}: watch {resource.plural}")
-            self._watches.add(watch)
+            self._watches[watch] = None
             try:
                 yield self._delivered(watch)
             finally:
-                self._watches.discard(watch)
+                self._watches.pop(watch, None)
                 pump.cancel()
                 await asyncio.gather(pump, return_exceptions=True)
 

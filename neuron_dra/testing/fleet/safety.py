@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from neuron_dra.core.ultraserver import Allocation, Phase
+from neuron_dra.core.ultraserver import NAMESPACE, Allocation, Phase, tag_on
 from neuron_dra.testing.fleet.nodes import FleetNode
 from neuron_dra.testing.fleet.pods import Container, Pods
-from neuron_dra.testing.fleet.view import Held, View
+from neuron_dra.testing.fleet.view import Held, View, Wire
 
 ORDER = {Phase.PENDING: 0, Phase.BOUND: 1, Phase.DRAINING: 2}
 LATE_S = 5.0  # two watches of one server are no more apart than this
@@ -35,7 +35,9 @@ class Safety:
         self._nodes = nodes
         self._told = told
         self._known: dict[str, _Known] = {}
-        self._tagged: set[tuple[str, str]] = set()  # node and allocation id, ever published
+        self._tagged: dict[
+            tuple[str, str], int
+        ] = {}  # node and allocation id: the revision at which it was first shown
         self.found: list[str] = []
 
     def check(self) -> None:
@@ -51,9 +53,10 @@ class Safety:
 
     def slices_changed(self) -> None:
         """Note the tags."""
-        for node, tag in self._view.tags().items():
+        for item in self._view.all("resourceslices"):
+            tag = tag_on(item["spec"].get("devices") or ())
             if tag is not None:
-                self._tagged.add((node, tag.allocation_id))
+                self._tagged.setdefault((item["spec"]["nodeName"], tag.allocation_id), _revision(item))
 
     # Reservations
 
@@ -119,17 +122,17 @@ class Safety:
             self._violated(f"{_text(held)} is no slot of {wanted} nodes: numbers {numbers}")
 
     def _bound(self, held: Held) -> None:
-        allocation = held.allocation
+        """Nodes show a reservation before it is bound; the watch of slices may be late, so revisions are compared."""
+        allocation, found = held.allocation, self._view.find("neuronultraservers", held.ultraserver, NAMESPACE)
+        revision = _revision(found) if found is not None else 0
 
-        def late() -> None:
-            unseen = [name for name in allocation.nodes if (name, allocation.allocation_id) not in self._tagged]
+        def judge() -> None:
+            shown = {name: self._tagged.get((name, allocation.allocation_id)) for name in allocation.nodes}
+            unseen = [name for name, at in shown.items() if at is None or at > revision]
             if unseen:
                 self._violated(f"{_text(held)} was bound before its nodes showed it: {', '.join(unseen)}")
 
-        if all((name, allocation.allocation_id) in self._tagged for name in allocation.nodes):
-            late()
-        else:
-            asyncio.get_running_loop().call_later(LATE_S, late)
+        asyncio.get_running_loop().call_later(LATE_S, judge)
         for container in self._pods.running.values():
             if container.node in allocation.nodes and self._is_stranger(container, allocation):
                 self._violated(f"{_text(held)} was bound while {container.pod} runs on {container.node}")
@@ -164,6 +167,11 @@ class Safety:
     def _has_claims(self, container: Container) -> bool:
         present = {item["metadata"]["uid"] for item in self._view.all("resourceclaims")}
         return all(claim.ref.uid in present for claim in container.claims)
+
+
+def _revision(item: Wire) -> int:
+    """Of an object: revisions of one etcd, or of one embedded server, are those of all its objects."""
+    return int(item["metadata"]["resourceVersion"])
 
 
 def _identity(allocation: Allocation) -> tuple[Any, ...]:

@@ -14,7 +14,7 @@ from neuron_dra.testing.fleet.fleet import BUDGETS, USERS, Fleet
 from neuron_dra.testing.fleet.network import WATCH_LAG_S, Storm
 from neuron_dra.testing.fleet.nodes import BROKEN_MODES, MODES, FleetNode
 from neuron_dra.testing.fleet.pods import Job
-from neuron_dra.testing.fleet.settled import template_name
+from neuron_dra.testing.fleet.settled import robbed, template_name
 
 STRATEGIES: Final = ("NoOp", "RestartAll", "MigrateAffected", "ReplaceAffected")
 NODE_NOTICED_S: Final = 40.0  # from a node's last sign of life to NotReady
@@ -113,6 +113,9 @@ class Schedule:
         self.foreign.clear()
         fleet.taken_templates.clear()
         await self.remove_budgets()
+        for pod in fleet.view.all("pods"):
+            if robbed(fleet.view, pod):
+                await fleet.pods.delete(dict(pod))
 
     async def bring_back(self, node: FleetNode) -> None:
         """Have a node there, Ready, with its plugin."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from neuron_dra.core.ultraserver import NAMESPACE, Phase, Tag, object_name
-from neuron_dra.testing.fleet.nodes import FleetNode
-from neuron_dra.testing.fleet.pods import Pods
+from neuron_dra.testing.fleet.nodes import MODES, FleetNode
+from neuron_dra.testing.fleet.pods import Container, Pods
 from neuron_dra.testing.fleet.view import View, condition, state, workload_uid
 
 Wire = Mapping[str, Any]
@@ -55,6 +55,10 @@ def _ultraservers(view: View, nodes: Mapping[str, FleetNode]) -> Iterator[str]:
         missing = [name for number, name in wanted if (number, name) not in listed]
         if missing:
             yield f"the NeuronUltraServer of {block} misses {', '.join(missing)}"
+        block_nodes = [node for node in nodes.values() if node.block == block]
+        whole = all(node.healthy and node.modes == MODES for node in block_nodes)
+        if whole and condition(found, "Ready").get("status") != "True":
+            yield f"the NeuronUltraServer of {block} is not Ready: {condition(found, 'Ready').get('message')}"
         gone = [name for _, name in sorted(listed) if not nodes[name].present]
         if gone:
             yield f"the NeuronUltraServer of {block} lists nodes that are gone: {', '.join(gone)}"
@@ -127,6 +131,13 @@ def _allocated(view: View, uid: str, workload: Wire, nodes: Mapping[str, FleetNo
     if broken and condition(workload, "Degraded").get("status") != "True":
         yield f"workload {name} is not Degraded, and nodes of it are broken: {', '.join(broken)}"
 
+    slices = view.tags()
+    if all(nodes[each].healthy and nodes[each].modes == MODES and each in slices for each in mine):
+        blocks = {nodes[each].block for each in mine}
+        whole = all(node.healthy and node.modes == MODES for node in nodes.values() if node.block in blocks)
+        if whole and condition(workload, "Degraded").get("status") != "False":
+            yield f"workload {name} is Degraded, and nothing is wrong: {condition(workload, 'Degraded').get('message')}"
+
 
 def _failed(view: View, uid: str, workload: Wire, nodes: Mapping[str, FleetNode], known: Known) -> Iterator[str]:
     meta = workload["metadata"]
@@ -196,12 +207,27 @@ def _pods(view: View, nodes: Mapping[str, FleetNode], pods: Pods, known: Known) 
         if workload is None or state(workload) != "Allocated":
             continue
         mine = [node for held in view.of(str(uid)) for node in held.allocation.nodes]
-        strangers = {name for name in mine for claim in view.uses().get(name, ()) if workload_uid(claim) != uid}
+        strangers = {each.node for each in pods.running.values() if _is_robbed(view, each)} | {
+            name for name in mine for claim in view.uses().get(name, ()) if workload_uid(claim) != uid
+        }
         size = int(workload["spec"]["topologySize"])
         well = [n for n in mine if nodes[n].healthy and _offers(nodes[n], size) and n not in strangers]
         running = {each.node for each in pods.running.values() if each.workload_uid == uid}
-        if len(well) == len(mine) and len(running) < min(job.replicas, len(mine)):
-            yield f"{len(running)} of {min(job.replicas, len(mine))} pods of {job.name} run"
+        wanted = min(job.replicas, len(mine)) - sum(robbed(view, pod) for pod in pods.of_job(job))
+        if len(well) == len(mine) and len(running) < wanted:
+            yield f"{len(running)} of {wanted} pods of {job.name} run"
+
+
+def _is_robbed(view: View, container: Container) -> bool:
+    present = {item["metadata"]["uid"] for item in view.all("resourceclaims")}
+    return any(claim.ref.uid not in present for claim in container.claims)
+
+
+def robbed(view: View, pod: Wire) -> bool:
+    """Somebody deleted the pod's claim: it can never start again, until somebody deletes the pod, too."""
+    made = (pod.get("status") or {}).get("resourceClaimStatuses") or ()
+    namespace = pod["metadata"]["namespace"]
+    return any(view.find("resourceclaims", each["resourceClaimName"], namespace) is None for each in made)
 
 
 def template_name(workload: Wire) -> str:
