@@ -7,6 +7,7 @@ import datetime
 import logging
 import uuid
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from controller.apply import Applier
 from controller.caches import Caches
@@ -18,6 +19,9 @@ from neuron_dra.http import HttpServer
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.events import EventRecorder
+
+if TYPE_CHECKING:
+    from controller.service import Server
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +50,7 @@ class Controller:
         self.leadership: Leadership = self._elected or Alone()
         self.metrics = Metrics()
         self.servers: list[HttpServer] = []
+        self.grpc: Server | None = None
 
     def stop(self) -> None:
         """End `run()`: the lease is given away, what was reserved stays."""
@@ -68,6 +73,9 @@ class Controller:
                 tasks.append(group.create_task(reconciler.run(), name="reconcile"))
                 if self._elected is not None:
                     tasks.append(group.create_task(self._elected.run(), name="leader"))
+                if self._settings.grpc_address:
+                    self.grpc = self._service(caches, applier)
+                    tasks.append(group.create_task(self.grpc.run(), name="grpc"))
                 for address in dict.fromkeys(
                     (self._settings.health_probe_bind_address, self._settings.metrics_bind_address)
                 ):
@@ -84,6 +92,17 @@ class Controller:
         # Unique: a pod that starts again under its name is another replica until its old lease is over.
         identity = f"{self._settings.identity}_{uuid.uuid4()}"
         return Leader(self._client, self._settings.leader_election_namespace, NAME, identity, self._wake)
+
+    def _service(self, caches: Caches, applier: Applier) -> Server:
+        from controller.service import Server, Sources  # gRPC is loaded only where it is served
+
+        sources = Sources(
+            snapshot=lambda: caches.snapshot(applier.blocked_evictions),
+            unready=self.ready,
+            limits=self._settings.limits,
+            metrics=self.metrics,
+        )
+        return Server(self._settings.grpc_address, sources)
 
     def _wake(self) -> None:
         if self._changed is not None:

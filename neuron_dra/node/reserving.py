@@ -129,6 +129,11 @@ class Gate:
                 return None
         return None if tag is None else Reservation.remembered(tag)
 
+    @property
+    def tag(self) -> Tag | None:
+        """What the node's devices show of it."""
+        return self._tags.current
+
     async def known(self) -> None:
         """Return when the NeuronUltraServer has been read, or is known not to be there; after 10 s in any case."""
         now = asyncio.get_running_loop().time
@@ -138,6 +143,8 @@ class Gate:
 
     async def wait(self, claim: Claim) -> None:
         """Return as soon as `claim` may start here, or after 10 s: what decides then is `reservation`."""
+        if not self._watch.pending and (self._watch.name is None or not self._refuses(claim)):
+            return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(REFUSAL_WAIT_S):
                 await self.known()

@@ -12,7 +12,7 @@ from neuron_dra.kube.config import KubeConfig
 from neuron_dra.testing.fleet.clock import Clock
 from neuron_dra.testing.fleet.network import Deadly, Line
 
-FLAGS = ("--leader-elect", "--health-probe-bind-address=0", "--metrics-bind-address=0")
+FLAGS = ("--leader-elect", "--grpc-address=0", "--health-probe-bind-address=0", "--metrics-bind-address=0")
 
 
 class Replica:
