@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from bed.errors import BedError
+from fleet import TRN3, slots
 from real_cluster import REPOSITORY, Namespace, TestBed, eventually
 
 MANIFEST = REPOSITORY / "deploy/manifests/ultraserver/60-ultraserver-access.yaml"
@@ -77,3 +78,29 @@ def test_a_namespaces_editor_reserves_and_its_viewer_looks(access: TestBed, name
     }
     assert workloads == {(user, verb): user == "eve" or verb == "get" for user in ("eve", "vic") for verb in VERBS}
     assert not may("eve", "patch", "neuronultraservers")
+
+
+ASK = """
+kubectl --namespace neuron-dra-driver port-forward deploy/neuron-ultraserver-controller 18082:8082 >/dev/null 2>&1 &
+trap "kill $!" EXIT
+for _ in $(seq 50); do
+    grpcurl -plaintext -max-time 5 127.0.0.1:18082 list >/dev/null 2>&1 && break
+    sleep 0.1
+done
+grpcurl -plaintext -max-time 10 -d "$1" 127.0.0.1:18082 neuron.ultraserver.v1.UltraServers/Plan
+"""
+
+
+def test_a_workload_is_tried_through_a_forwarded_port_and_nothing_is_reserved(fleet: TestBed):
+    asked = {"workload": {"instance_type": TRN3, "topology_size": 4, "server_count": 3}}
+    answer = json.loads(fleet.command("exec", "--", "bash", "-c", ASK, "ask", json.dumps(asked)))
+    [planned] = answer["workloads"]
+    assert (planned["fits"], planned["reason"]) == (False, "InsufficientCapacity")
+    assert planned["shortage"] == {
+        "groups_missing": 3,
+        "groups_free": 2,
+        "nodes_short": 4,
+        "nodes_free": 8,
+        "nodes_total": 8,
+    }
+    assert slots(fleet) == {}
