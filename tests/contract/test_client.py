@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
-import os
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
