@@ -49,7 +49,11 @@ class KubeClient:
     async def __aenter__(self) -> KubeClient:
         connector = aiohttp.TCPConnector(ssl=self._config.tls if self._config.tls is not None else False, limit=0)
         self._session = aiohttp.ClientSession(
-            connector=connector, headers={"User-Agent": self._user_agent}, read_bufsize=2**20, trust_env=False
+            connector=connector,
+            headers={"User-Agent": self._user_agent},
+            read_bufsize=2**20,
+            trust_env=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
         )
         return self
 
@@ -76,9 +80,15 @@ class KubeClient:
             if not token:
                 return
 
-    async def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Create an object and return what the server made of it. Raises AlreadyExists, Invalid, ApiError."""
-        return _object(await self.request("POST", resource.path(namespace), body=body))
+    async def create(
+        self, resource: Resource, namespace: str, body: Mapping[str, Any], *, dry_run: bool = False
+    ) -> dict[str, Any]:
+        """Create an object and return what the server made of it. Raises AlreadyExists, Invalid, ApiError.
+
+        With `dry_run` the server only says what it would make of it.
+        """
+        params = {"dryRun": "All"} if dry_run else None
+        return _object(await self.request("POST", resource.path(namespace), params=params, body=body))
 
     async def replace(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Replace an object, guarded by its resourceVersion. Raises Conflict, Invalid, ApiError."""

@@ -338,6 +338,21 @@ async def test_a_second_replica_takes_over_where_the_first_stopped(cluster):
             assert {entry["allocationId"] for entry in cluster.allocations()} == before
 
 
+async def test_the_lease_of_a_dead_leader_is_taken_the_moment_that_it_runs_out(cluster, monkeypatch):
+    monkeypatch.setattr(leader_module, "RETRY_S", 3600)
+    dead = {"holderIdentity": "dead", "leaseDurationSeconds": 1, "renewTime": "2026-01-01T00:00:00.000000Z"}
+    cluster.api.create(
+        {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": NAME, "namespace": NAMESPACE},
+            "spec": dead,
+        }
+    )
+    async with controlling(cluster, "--leader-elect") as follower:
+        await eventually(follower.leadership.holds, timeout_s=10, what="it leads")
+
+
 async def test_a_leader_that_is_cut_off_stops_before_another_may_take_over(cluster):
     async with controlling(cluster, "--leader-elect", "--identity", "a") as first:
         await eventually(first.leadership.holds, what="the first leads")
