@@ -26,6 +26,7 @@ class Metrics:
             buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 45),
             registry=r,
         )
+        self._by_operation: dict[tuple[str, str], Histogram] = {}
         self._prepared = Gauge(f"{PREFIX}_prepared_claims", "Claims prepared on this node", registry=r)
         self._orphans = Gauge(
             f"{PREFIX}_prepared_claims_without_object",
@@ -39,6 +40,9 @@ class Metrics:
             registry=r,
         )
         self._health = Gauge(f"{PREFIX}_device_healthy", "1 healthy, 0 unhealthy, -1 unknown", ["device"], registry=r)
+        self._faults = Gauge(
+            f"{PREFIX}_device_fault", "1 for each reason for which a device is sick", ["device", "reason"], registry=r
+        )
         self._findings = Gauge(
             f"{PREFIX}_findings", "Differences between the hardware and its instance type", ["kind"], registry=r
         )
@@ -73,7 +77,10 @@ class Metrics:
 
     def claim_operation(self, operation: str, result: str, seconds: float) -> None:
         """Count one prepare or unprepare of one claim."""
-        self._operations.labels(operation, result).observe(seconds)
+        child = self._by_operation.get((operation, result))
+        if child is None:
+            child = self._by_operation[operation, result] = self._operations.labels(operation, result)
+        child.observe(seconds)
 
     def claims(self, claims: Iterable[PreparedClaim], devices: Iterable[str]) -> None:
         """Tell who holds what; of `devices`, those that nobody holds are told with empty labels."""
@@ -97,11 +104,14 @@ class Metrics:
         """Tell how many prepared claims have lost their object."""
         self._orphans.set(count)
 
-    def health(self, states: Iterable[tuple[str, str]]) -> None:
-        """Tell each device's health, by the words of the kubelet's service."""
+    def health(self, states: Iterable[tuple[str, str, tuple[str, ...]]]) -> None:
+        """Tell each device's health, by the words of the kubelet's service, and the reasons if it is sick."""
         self._health.clear()
-        for device, state in states:
+        self._faults.clear()
+        for device, state, reasons in states:
             self._health.labels(device).set({"HEALTHY": 1, "UNHEALTHY": 0}.get(state, -1))
+            for reason in reasons:
+                self._faults.labels(device, reason).set(1)
 
     def findings(self, kinds: Iterable[str]) -> None:
         """Tell how often each kind of finding holds now."""
