@@ -36,6 +36,7 @@ from neuron_dra.testing.waiting import eventually
 
 LIFE_TIMEOUT_S: Final = 20.0
 REACH_S: Final = 5.0  # from the end of what was to be done to the last operation that comes of it
+READS: Final = ("read ", "names ")
 QUICK: Final[tuple[tuple[Any, str, Any], ...]] = (
     (publishing, "GATHER_S", 0.02),
     (publishing, "RETRY_S", (0.02, 0.1)),
@@ -114,6 +115,20 @@ class DeadlyFiles(FaultyFiles):
             raise OSError(target.error, os.strerror(target.error), str(path))
         die()
         return None
+
+    def read(self, path: Path) -> bytes | None:
+        self._look("read", path)
+        return super().read(path)
+
+    def names(self, folder: Path) -> list[str]:
+        self._look("names", folder)
+        return super().names(folder)
+
+    def _look(self, what: str, path: Path) -> None:
+        """Fail, if so; a death while reading is the same as one after the change before."""
+        target = self._passed.reach(f"{what} {path.name}")
+        if target is not None and target.error is not None:
+            raise OSError(target.error, os.strerror(target.error), str(path))
 
 
 def _watch_requests(passed: Passed) -> None:
@@ -288,6 +303,7 @@ def points(passed: Mapping[str, int]) -> list[Point]:
     return [
         Point(what, nth, moment)
         for what, count in passed.items()
+        if not what.startswith(READS)
         for nth in range(1, count + 1)
         for moment in ((*Moment,) if what.startswith("write ") else (Moment.BEFORE, Moment.AFTER))
     ]
@@ -300,5 +316,5 @@ def disk_errors(passed: Mapping[str, int]) -> list[Point]:
         for what, count in passed.items()
         if what[0].islower()
         for nth in range(1, count + 1)
-        for error in DISK_ERRORS
+        for error in ((errno.EIO,) if what.startswith(READS) else DISK_ERRORS)
     ]

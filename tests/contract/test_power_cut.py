@@ -23,7 +23,7 @@ from neuron_dra.core.ultraserver import Allocation, Phase, Tag
 from neuron_dra.errors import CheckpointDamaged
 from neuron_dra.node import recovery
 from neuron_dra.node.files import Files
-from neuron_dra.node.transaction import Decide, Store, Transactions
+from neuron_dra.node.transaction import Store, Transactions
 from neuron_dra.node.turns import PublishingTurn
 from neuron_dra.testing.objects import healthy_node
 from neuron_dra.testing.power_cut import Cut, RecordingFiles, cuts
@@ -97,15 +97,19 @@ class Life:
         self.store = make_store(root, self.files, boot_id)
         self.turn = PublishingTurn(root / "plugins" / "neuron.aws.com", "pod-1", self.files)
 
-    def prepare(self, number: int) -> None:
-        self.files.mark(("asked to prepare", number))
-        self.store.prepare(claim(number), decided)
-        self.files.mark(("prepared", number))
+    def prepare(self, *numbers: int) -> None:
+        for number in numbers:
+            self.files.mark(("asked to prepare", number))
+        self.store.prepare_all([claim(number) for number in numbers], decided)
+        for number in numbers:
+            self.files.mark(("prepared", number))
 
-    def unprepare(self, number: int) -> None:
-        self.files.mark(("asked to unprepare", number))
-        self.store.unprepare(f"uid-{number}")
-        self.files.mark(("unprepared", number))
+    def unprepare(self, *numbers: int) -> None:
+        for number in numbers:
+            self.files.mark(("asked to unprepare", number))
+        self.store.unprepare_all([f"uid-{number}" for number in numbers])
+        for number in numbers:
+            self.files.mark(("unprepared", number))
 
     def keep(self, tag: Tag | None) -> None:
         self.files.mark(("asked to keep", tag))
@@ -122,7 +126,8 @@ async def from_the_first_start(life: Life) -> None:
     life.prepare(1)
     life.unprepare(0)
     life.keep(BOUND)
-    life.prepare(2)
+    life.prepare(2, 3)
+    life.unprepare(1, 2)
     life.turn.release()
 
 
@@ -327,15 +332,15 @@ class WithoutFileFlush(RecordingFiles):
 
 
 class CheckpointFirst(Store):
-    """Commits before the CDI file is there."""
+    """Commits before the CDI files are there."""
 
-    def prepare(self, claim: Claim, decide: Decide) -> PreparedClaim:
-        with self._locked():
-            current = self._read()
-            prepared = decide(claim, list(current.claims.values()))
-            self._write(current.with_claim(prepared))
-            self._write_spec(prepared)
-            return prepared
+    def _write_spec(self, claim: PreparedClaim, **more: Any) -> None:
+        self.__dict__.setdefault("late", []).append((claim, more))
+
+    def _write(self, checkpoint: Checkpoint) -> None:
+        super()._write(checkpoint)
+        for claim, more in self.__dict__.pop("late", []):
+            super()._write_spec(claim, **more)
 
 
 def checkpoint_first(root: Path, files: Files, boot_id: str) -> Store:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
 
 import pytest
 from crash_scene import SLOT, Flow, Scene, failed, killed, recorded
 
-from neuron_dra.core.claims import Claim, PreparedClaim
+from neuron_dra.core.checkpoint import Checkpoint
+from neuron_dra.core.claims import PreparedClaim
 from neuron_dra.node import plugin
-from neuron_dra.node.transaction import Decide, Store
+from neuron_dra.node.transaction import Store
 from neuron_dra.testing.crash_points import Lives, Point, disk_errors, points
 
 AT_ONCE = 3
@@ -139,15 +141,17 @@ async def test_a_disk_that_fails_at_any_point_is_told_and_made_good(
 
 
 def commit_before_the_cdi_file() -> None:
-    def prepare(self: Store, claim: Claim, decide: Decide) -> PreparedClaim:
-        with self._locked():
-            current = self._read()
-            prepared = decide(claim, list(current.claims.values()))
-            self._write(current.with_claim(prepared))
-            self._write_spec(prepared)
-            return prepared
+    write_spec, write = Store._write_spec, Store._write
+    late: list[tuple[PreparedClaim, dict[str, Any]]] = []
 
-    Store.prepare = prepare  # type: ignore[method-assign]
+    def write_specs_after(self: Store, checkpoint: Checkpoint) -> None:
+        write(self, checkpoint)
+        while late:
+            claim, more = late.pop()
+            write_spec(self, claim, **more)
+
+    Store._write_spec = lambda self, claim, **more: late.append((claim, more))  # type: ignore[assignment,method-assign]
+    Store._write = write_specs_after  # type: ignore[method-assign]
 
 
 def do_not_look_at_the_boot_id() -> None:
