@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 TESTBED := hack/testbed/testbed
 T ?= tests
 
-.PHONY: help setup check test test-long bench demo testbed-up testbed-down gen golden docs wheels manifests clean
+.PHONY: help setup check test test-long bench demo testbed-up testbed-down gen golden docs contract fuzz wheels manifests clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -63,8 +63,19 @@ build/gen-venv/.installed: requirements/gen.txt | build
 gen: build/gen-venv/.installed ## Generate neuron_dra/gen from proto/
 	@build/gen-venv/bin/python hack/gen_proto.py
 
+build/fuzz-packages/.installed: requirements/fuzz.txt $(VENV)/.installed | build
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --upgrade --target build/fuzz-packages -r requirements/fuzz.txt
+	@touch $@
+
+INPUTS ?= 1000000
+fuzz: build/fuzz-packages/.installed ## A million inputs for each fuzz target (INPUTS=n), and docs/reports/fuzz.md; hours
+	@PYTHONPATH=build/fuzz-packages $(BIN)/python hack/fuzz.py --inputs $(INPUTS) --report
+
 docs: setup ## Write the reference pages of docs/ from the code
 	@$(BIN)/python hack/gen_docs.py
+
+contract: setup ## Write docs/contract.md from the results of the last make test
+	@$(BIN)/python hack/contract.py
 
 golden: setup ## Rewrite the golden files; read the difference
 	@$(BIN)/python hack/golden.py

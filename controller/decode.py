@@ -25,6 +25,7 @@ from neuron_dra.core import names
 from neuron_dra.core.ultraserver import TAG_ATTRIBUTES, Tag, decode_allocations
 
 LABEL_PREFIX = "neuron.amazonaws.com/ultraserver-"
+OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 WORKLOAD_CLASS = f"workload.{names.DRIVER}"
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
@@ -65,6 +66,8 @@ def published_slice(item: Wire) -> PublishedSlice | None:
         sizes=tuple(sorted(int(n) for n in (_string(first, "ultraserverModes") or "").split("_") if n.isdigit())),
         vertical=_bool(first, "linkVertical"),
         horizontal=_bool(first, "linkHorizontal"),
+        interserver=_bool(first, "linkInterserver"),
+        healthy=_bool(first, "nodeHealthy"),
         capacity_block=_string(first, "capacityBlockId"),
         server_id_2=_string(first, "serverId2"),
         server_id_4=_string(first, "serverId4"),
@@ -101,12 +104,15 @@ def cluster_node(item: Wire) -> ClusterNode:
     """Return what we keep of a Node."""
     meta, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
     labels = meta.get("labels") or {}
-    conditions = {one.get("type"): one.get("status") for one in status.get("conditions") or []}
+    ready: Wire = next((one for one in status.get("conditions") or [] if one.get("type") == "Ready"), {})
+    taints = {one.get("key") for one in spec.get("taints") or []}
     return ClusterNode(
         name=meta["name"],
         uid=str(meta.get("uid", "")),
         provider_id=str(spec.get("providerID") or ""),
-        ready=conditions.get("Ready") == "True",
+        ready=ready.get("status") == "True",
+        ready_changed=time(ready.get("lastTransitionTime") or meta.get("creationTimestamp")),
+        out_of_service=OUT_OF_SERVICE in taints,
         schedulable=not spec.get("unschedulable"),
         capacity_block=labels.get(names.CAPACITY_BLOCK_LABEL),
         labels={name: str(value) for name, value in labels.items() if name.startswith(LABEL_PREFIX)},

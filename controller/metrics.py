@@ -24,6 +24,9 @@ class Metrics:
             f"{PREFIX}_nodes", "Nodes of UltraServers: free, reserved, or neither", ["state"], registry=r
         )
         self._writes = Counter(f"{PREFIX}_writes", "Writes, by action and result", ["action", "result"], registry=r)
+        self._answers = Counter(
+            f"{PREFIX}_grpc_answers", "Answers of the gRPC service, by method and code", ["method", "code"], registry=r
+        )
         self._plans = Histogram(
             f"{PREFIX}_plan_seconds",
             "Time to make one plan",
@@ -59,6 +62,10 @@ class Metrics:
     def wrote(self, action: str, result: str) -> None:
         """A write was made, or refused."""
         self._writes.labels(action, result).inc()
+
+    def answered(self, method: str, code: str) -> None:
+        """The gRPC service answered a call."""
+        self._answers.labels(method, code).inc()
 
     def allocated(self, seconds: float) -> None:
         """A workload became Allocated for the first time, so long after its creation."""

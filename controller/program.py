@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import logging
 import uuid
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from controller.apply import Applier
 from controller.caches import Caches
 from controller.leader import Alone, Leader, Leadership
 from controller.metrics import Metrics
-from controller.reconcile import Reconciler
+from controller.reconcile import Reconciler, wall_clock
 from controller.settings import ControllerSettings
 from neuron_dra.http import HttpServer
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.events import EventRecorder
+
+if TYPE_CHECKING:
+    from controller.service import Server
 
 log = logging.getLogger(__name__)
 
@@ -25,9 +31,18 @@ NAME = "neuron-ultraserver-controller"
 class Controller:
     """The controller. `run()` works until `stop()`."""
 
-    def __init__(self, settings: ControllerSettings, kube: KubeConfig) -> None:
+    def __init__(
+        self,
+        settings: ControllerSettings,
+        kube: KubeConfig,
+        *,
+        client: KubeClient | None = None,
+        clock: Callable[[], datetime.datetime] = wall_clock,
+    ) -> None:
+        """`client` and `clock` are for simulations, which bring their own network and their own time."""
         self._settings = settings
-        self._client = KubeClient(kube, user_agent=NAME)
+        self._client = client or KubeClient(kube, user_agent=NAME)
+        self._clock = clock
         self._stopping = asyncio.Event()
         self._caches: Caches | None = None
         self._changed: asyncio.Event | None = None
@@ -35,6 +50,7 @@ class Controller:
         self.leadership: Leadership = self._elected or Alone()
         self.metrics = Metrics()
         self.servers: list[HttpServer] = []
+        self.grpc: Server | None = None
 
     def stop(self) -> None:
         """End `run()`: the lease is given away, what was reserved stays."""
@@ -50,13 +66,16 @@ class Controller:
         async with self._client as client:
             self._caches = caches = Caches(client, self._wake)
             applier = Applier(client, caches, EventRecorder(client, self._settings.identity, NAME))
-            reconciler = Reconciler(caches, applier, self.leadership, self.metrics, self._settings.limits)
+            reconciler = Reconciler(caches, applier, self.leadership, self.metrics, self._settings.limits, self._clock)
             self._changed = reconciler.changed
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(each.run(), name=f"watch {name}") for name, each in caches.by_name.items()]
                 tasks.append(group.create_task(reconciler.run(), name="reconcile"))
                 if self._elected is not None:
                     tasks.append(group.create_task(self._elected.run(), name="leader"))
+                if self._settings.grpc_address:
+                    self.grpc = self._service(caches, applier)
+                    tasks.append(group.create_task(self.grpc.run(), name="grpc"))
                 for address in dict.fromkeys(
                     (self._settings.health_probe_bind_address, self._settings.metrics_bind_address)
                 ):
@@ -73,6 +92,17 @@ class Controller:
         # Unique: a pod that starts again under its name is another replica until its old lease is over.
         identity = f"{self._settings.identity}_{uuid.uuid4()}"
         return Leader(self._client, self._settings.leader_election_namespace, NAME, identity, self._wake)
+
+    def _service(self, caches: Caches, applier: Applier) -> Server:
+        from controller.service import Server, Sources  # gRPC is loaded only where it is served
+
+        sources = Sources(
+            snapshot=lambda: caches.snapshot(applier.blocked_evictions),
+            unready=self.ready,
+            limits=self._settings.limits,
+            metrics=self.metrics,
+        )
+        return Server(self._settings.grpc_address, sources)
 
     def _wake(self) -> None:
         if self._changed is not None:

@@ -26,6 +26,7 @@ class ControllerSettings:
     identity: str
     health_probe_bind_address: str
     metrics_bind_address: str
+    grpc_address: str
     kubeconfig: str
     kube_api_server: str
     limits: Limits
@@ -60,10 +61,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="host:port of /metrics; 0 or empty switches it off (default %(default)s)",
     )
     parser.add_argument(
+        "--grpc-address",
+        default="127.0.0.1:8082",
+        metavar="ADDRESS",
+        help="host:port or unix:/path of the gRPC service UltraServers, which only reads and asks nobody who they are; "
+        "0 or empty switches it off (default %(default)s)",
+    )
+    parser.add_argument(
         "--tag-timeout",
         default="60s",
         metavar="DURATION",
         help="a reserved node that has not tagged its devices by then is replaced (default %(default)s)",
+    )
+    parser.add_argument(
+        "--node-failure-grace",
+        default="5m",
+        metavar="DURATION",
+        help="failureStrategy acts on a node that has not been Ready for so long (default %(default)s)",
+    )
+    parser.add_argument(
+        "--fault-grace",
+        default="1m",
+        metavar="DURATION",
+        help="failureStrategy acts on a device or a link that has been broken for so long (default %(default)s)",
     )
     parser.add_argument(
         "--starvation-threshold",
@@ -84,7 +104,7 @@ def load(parsed: argparse.Namespace, environ: Mapping[str, str], host: str) -> C
     if elect is None:
         problems.append(f"--leader-elect={parsed.leader_elect}: write true or false")
     durations = {}
-    for name in ("tag_timeout", "starvation_threshold"):
+    for name in ("tag_timeout", "starvation_threshold", "node_failure_grace", "fault_grace"):
         text = getattr(parsed, name)
         match = _DURATION.fullmatch(text)
         if match is None:
@@ -109,14 +129,23 @@ def load(parsed: argparse.Namespace, environ: Mapping[str, str], host: str) -> C
     )
 
 
-_ADDRESSES = ("health_probe_bind_address", "metrics_bind_address")
+_ADDRESSES = ("health_probe_bind_address", "metrics_bind_address", "grpc_address")
+_SOCKET_PATH_BYTES = 107  # of Linux
 
 
 def _address(parsed: argparse.Namespace, name: str, problems: list[str]) -> str:
     text = str(getattr(parsed, name))
     if text in ("", "0"):
         return ""
+    if name == "grpc_address" and text.startswith("unix:"):
+        path = text.removeprefix("unix:")
+        if not path.startswith("/") or len(path.encode()) > _SOCKET_PATH_BYTES:
+            problems.append(
+                f"--grpc-address {text}: write unix: and an absolute path of at most {_SOCKET_PATH_BYTES} bytes"
+            )
+        return text
     _, colon, port = text.rpartition(":")
     if not colon or not re.fullmatch(r"\d{1,5}", port, re.ASCII) or int(port) > 65535:
-        problems.append(f"--{name.replace('_', '-')} {text}: write host:port, or 0 for none")
+        forms = "host:port, unix:/path" if name == "grpc_address" else "host:port"
+        problems.append(f"--{name.replace('_', '-')} {text}: write {forms}, or 0 for none")
     return text

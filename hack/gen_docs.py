@@ -3,10 +3,15 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from prometheus_client.metrics import MetricWrapperBase
+
+from controller import metrics as controller_metrics
+from controller import settings as controller_settings
 from neuron_dra import settings
 from neuron_dra.core import catalogue, devices, groups, limits, names
 from neuron_dra.core.catalogue import GIB
@@ -99,14 +104,36 @@ def settings_page() -> str:
         (f"`{row.flag}`", f"`{row.env}`", f"`{row.default}`" if row.default else "empty", row.text)
         for row in settings.reference()
     ]
-    return f"""{MADE}# Settings of the plugin
+    return f"""{MADE}# Settings
+
+## The plugin
 
 A flag beats its variable, which beats the default. Flags are accepted as Go programs write them, too: `-kubeconfig=x`,
 `-v=4`. An empty variable is one that is not set, but for `METRICS_BIND_ADDRESS`. A setting that is unknown, malformed
 or in contradiction with another ends the program with exit code 2 and a line that says which; those in force are
 logged at the start.
 
-{table(["flag", "variable", "default", "meaning"], rows)}"""
+{table(["flag", "variable", "default", "meaning"], rows)}
+## The UltraServer controller
+
+Flags of `neuron-ultraserver-controller run`, and of `k8s-neuron-ultraserver-operator`.
+
+{table(["flag", "default", "meaning"], controller_flags())}"""
+
+
+def controller_flags() -> Iterable[Sequence[str]]:
+    """The flags of the controller: name, default and help."""
+    parser = argparse.ArgumentParser(add_help=False)
+    controller_settings.add_arguments(parser)
+    for action in parser._actions:
+        default = f"`{action.default}`" if action.default else "empty"
+        text = (action.help or "").replace(" (default %(default)s)", "")
+        yield f"`{action.option_strings[0]}`", default, text
+
+
+def labels(metric: MetricWrapperBase) -> str:
+    """Return the label names of a metric, for a table."""
+    return ", ".join(f"`{label}`" for label in metric._labelnames) or "-"
 
 
 def metrics() -> str:
@@ -115,13 +142,31 @@ def metrics() -> str:
         (f"`{name}`", kind, ", ".join(f"`{label}`" for label in labels) or "-", text)
         for name, kind, labels, text in Metrics().reference()
     ]
-    return f"""{MADE}# Metrics of the plugin
+    of_controller = [
+        (
+            f"`{family.name}{'_total' if family.type == 'counter' else ''}`",
+            family.type,
+            labels(each),
+            family.documentation,
+        )
+        for each in vars(controller_metrics.Metrics()).values()
+        if isinstance(each, MetricWrapperBase)
+        for family in each.describe()
+    ]
+    return f"""{MADE}# Metrics
+
+## The plugin
 
 Served in Prometheus' format at `/metrics` of `--metrics-bind-address`.
 
 {table(["metric", "type", "labels", "says"], rows)}
 To see which pod a series of another exporter belongs to, join it with `neuron_dra_device_info` by device.
-"""
+
+## The UltraServer controller
+
+Served at `/metrics` of its `--metrics-bind-address`, by every replica; only the leader's gauges are kept up to date.
+
+{table(["metric", "type", "labels", "says"], sorted(of_controller))}"""
 
 
 PAGES = {"attributes.md": attributes, "settings.md": settings_page, "metrics.md": metrics}

@@ -23,7 +23,8 @@ build/gen-venv/bin/python hack/gen_proto.py --check || status=1
 echo "== format, lint, types, import contracts"
 make --no-print-directory check || status=1
 echo "== tests without a cluster"
-$BIN/python -m pytest tests -m "$marks" -n 2 --dist loadfile -q || status=1
+$BIN/python -m pytest tests -m "$marks" -n 2 --dist loadfile -q \
+    --junitxml build/results-cluster-free.xml || status=1
 
 if [ -z "$can_bed" ]; then
     reason="the test bed needs Linux and root (network and mount namespaces); this is $(uname -s), uid $(id -u)"
@@ -46,7 +47,7 @@ marks="testbed"
 [ -n "${NEURON_DRA_LONG:-}" ] || marks="testbed and not long"
 echo "== tests on the test bed: real kube-apiserver, scheduler, kubelet, containerd"
 trap 'hack/testbed/testbed down >build/testbed-down.log 2>&1 || true' EXIT
-$BIN/python -m pytest tests -m "$marks" -q || status=1
+$BIN/python -m pytest tests -m "$marks" -q --junitxml build/results-testbed.xml || status=1
 if [ -n "${NEURON_DRA_LONG:-}" ]; then
     echo "== the deployed driver on Kubernetes 1.34"
     hack/testbed/testbed down >build/testbed-down.log 2>&1

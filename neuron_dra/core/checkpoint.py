@@ -28,9 +28,9 @@ class Checkpoint:
     claims: Mapping[str, PreparedClaim] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
 
-    def with_claim(self, claim: PreparedClaim) -> Checkpoint:
-        """Return a checkpoint that holds `claim` too."""
-        return replace(self, claims={**self.claims, claim.ref.uid: claim})
+    def with_claims(self, claims: Mapping[str, PreparedClaim]) -> Checkpoint:
+        """Return a checkpoint that holds these claims too, by UID."""
+        return replace(self, claims={**self.claims, **claims})
 
     def without(self, uids: Iterable[str]) -> Checkpoint:
         """Return a checkpoint without these claims."""
@@ -153,9 +153,9 @@ def _claim_from_wire(uid: str, wire: Any) -> PreparedClaim:
         ref=ClaimRef(_text(wire, "namespace"), _text(wire, "name"), uid),
         devices=tuple(_device_from_wire(device) for device in wire["devices"]),
         prepared_at=_text(wire, "preparedAt"),
-        pod=str(wire.get("pod", "")),
+        pod=_optional(wire, "pod") or "",
         adopted=wire.get("adopted") is True,
-        workload=str(wire.get("workload", "")),
+        workload=_optional(wire, "workload") or "",
         extra={name: value for name, value in wire.items() if name not in _CLAIM_FIELDS} or None,
     )
 
@@ -165,11 +165,11 @@ def _device_from_wire(wire: Any) -> PreparedDevice:
         request=_text(wire, "request"),
         pool=_text(wire, "pool"),
         device=_text(wire, "device"),
-        device_ids=tuple(int(device_id) for device_id in wire["deviceIds"]),
-        cdi_ids=tuple(str(cdi_id) for cdi_id in wire["cdiIds"]),
+        device_ids=tuple(_device_id(each) for each in wire["deviceIds"]),
+        cdi_ids=tuple(_text({"cdiIds": each}, "cdiIds") for each in wire["cdiIds"]),
         edits=dict(_mapping(wire, "edits")),
         admin_access=wire.get("adminAccess") is True,
-        share_id=wire.get("shareId"),
+        share_id=_optional(wire, "shareId"),
         extra={name: value for name, value in wire.items() if name not in _DEVICE_FIELDS} or None,
     )
 
@@ -178,6 +178,16 @@ def _text(wire: Mapping[str, Any], name: str) -> str:
     value = wire[name]
     if not isinstance(value, str):
         raise TypeError(f"{name} is not a string")
+    return value
+
+
+def _optional(wire: Mapping[str, Any], name: str) -> str | None:
+    return _text(wire, name) if wire.get(name) is not None else None
+
+
+def _device_id(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise TypeError("deviceIds has something else than numbers from 0")
     return value
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from neuron_dra.core import backoff
-from neuron_dra.errors import ApiError, Gone
+from neuron_dra.errors import ApiError, Gone, Unavailable
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.requests import Resource
 
@@ -19,6 +19,8 @@ log = logging.getLogger(__name__)
 WATCH_S: Final = (240, 360)  # the server ends the watch; spread, so that a fleet does not come back as one
 SILENCE_S: Final = 420.0  # bookmarks arrive every minute or so; no byte for this long is a dead connection
 RETRY_S: Final = (0.5, 30.0)  # first and longest wait after a failure
+NONSENSE: Final = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+"""What reading an answer raises that is not what an API server sends: some proxy's page, or a broken server."""
 SHORT_WATCH_S: Final = 1.0  # a watch that ends sooner counts as a failure, or a broken server is hammered
 
 
@@ -70,10 +72,13 @@ class Reflector:
         """Read everything again, whatever the watch believes. Raises ApiError."""
         items: dict[str, dict[str, Any]] = {}
         version = ""
-        async for page in self._client.list(self._resource, self._namespace, **self._selector):
-            body = json.loads(page)
-            version = body["metadata"].get("resourceVersion", "")
-            items.update({_key(item): self._project(item) for item in body.get("items") or []})
+        try:
+            async for page in self._client.list(self._resource, self._namespace, **self._selector):
+                body = json.loads(page)
+                version = str(body["metadata"].get("resourceVersion", ""))
+                items.update({_key(item): self._project(item) for item in body.get("items") or []})
+        except NONSENSE as err:
+            raise Unavailable(f"the list of {self._resource.plural} is not one: {err!r}") from err
         self.items, self._version = items, version
         self.synced.set()
         self._on_change()
@@ -96,7 +101,7 @@ class Reflector:
                     raise
                 log.warning("watch failed", extra={"resource": self._resource.plural, "error": str(err)})
                 failed = True
-            except (ValueError, KeyError, TypeError) as err:
+            except NONSENSE as err:
                 log.warning("watch sent nonsense", extra={"resource": self._resource.plural, "error": repr(err)})
                 self._version, failed = "", True
             if failed:

@@ -13,6 +13,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+Stamp = tuple[int, int, int, int]
+"""A file's inode, size, time of writing and time of change."""
+
 
 class Files:
     """Operations on files, each of which either happened or raised OSError."""
@@ -23,6 +26,14 @@ class Files:
             return path.read_bytes()
         except FileNotFoundError:
             return None
+
+    def stamp(self, path: Path) -> Stamp | None:
+        """Return what changes when a file is replaced or written; None if there is no such file."""
+        try:
+            stat = os.stat(path)
+        except FileNotFoundError:
+            return None
+        return stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
 
     def names(self, folder: Path) -> list[str]:
         """Return the names in a folder, sorted; a missing folder is empty."""
@@ -80,6 +91,12 @@ def write_atomically(files: Files, path: Path, data: bytes, mode: int, *, keep: 
 
     `keep` gets the bytes that `path` had before, under the same guarantee. Raises OSError; then `path` is unchanged.
     """
+    replace_unsynced(files, path, data, mode, keep=keep)
+    files.sync_folder(path.parent)
+
+
+def replace_unsynced(files: Files, path: Path, data: bytes, mode: int, *, keep: Path | None = None) -> None:
+    """Do as `write_atomically`, but leave it to the caller to sync the folder: once, after several files."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
     try:
         files.write(temporary, data, mode)
@@ -90,7 +107,6 @@ def write_atomically(files: Files, path: Path, data: bytes, mode: int, *, keep: 
         with contextlib.suppress(OSError):
             files.remove(temporary)
         raise
-    files.sync_folder(path.parent)
 
 
 def _keep(files: Files, path: Path, keep: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -20,17 +19,22 @@ log = logging.getLogger(__name__)
 class Hardware:
     """Reads sysfs in a thread, on a timer: sysfs tells nobody when it changes.
 
-    A device that was sick counts as sick until it has read well for `hold_s` seconds.
+    `on_change` is called after a reading that differs. A device that was sick counts as sick until it has read well
+    for `hold_s` seconds.
     """
 
-    def __init__(self, host_root: str, on_change: Callable[[], None], hold_s: float) -> None:
+    def __init__(self, host_root: str) -> None:
         self._root = Path(host_root or "/")
-        self._on_change = on_change
-        self._hold_s = hold_s
+        self.hold_s = 0.0
         self._labels = NodeLabels.from_labels({})
-        self.facts: NodeFacts = sysfs.read_node(self._root)
+        self.on_change: Callable[[], None] = lambda: None
+        self.facts: NodeFacts = self.read()
         self.node: Node = topology.build(self.facts, self._labels)
-        self._watch: health.Watch = self._watched({}, self.facts, self.node)
+        self._watch: health.Watch = self._watched({}, self.facts, self.node, 0.0)
+
+    def read(self) -> NodeFacts:
+        """Read everything now. Blocks."""
+        return sysfs.read_node(self._root)
 
     def label(self, labels: Mapping[str, str]) -> None:
         """Take the Node object's labels: network layers, capacity block, and the type where DMI is silent.
@@ -49,11 +53,11 @@ class Hardware:
         """Read again every `period_s` seconds, until cancelled."""
         while True:
             await asyncio.sleep(period_s)
-            self._take(await asyncio.to_thread(sysfs.read_node, self._root))
+            self._take(await asyncio.to_thread(self.read))
 
     def _take(self, facts: NodeFacts) -> None:
         node = topology.build(facts, self._labels)
-        watch = self._watched(self._watch, facts, node)
+        watch = self._watched(self._watch, facts, node, asyncio.get_running_loop().time())
         changed = node != self.node or facts != self.facts or watch != self._watch
         new = set(node.findings) - set(self.node.findings)
         self.facts, self.node, self._watch = facts, node, watch
@@ -62,11 +66,11 @@ class Hardware:
                 "hardware differs from its instance type", extra={"kind": finding.kind, "text": finding.message}
             )
         if changed:
-            self._on_change()
+            self.on_change()
 
-    def _watched(self, before: health.Watch, facts: NodeFacts, node: Node) -> health.Watch:
+    def _watched(self, before: health.Watch, facts: NodeFacts, node: Node, now: float) -> health.Watch:
         expected = range(node.spec.device_count) if node.spec else ()
-        return health.observe(before, facts.devices, expected, time.monotonic(), self._hold_s)
+        return health.observe(before, facts.devices, expected, now, self.hold_s)
 
     def recall(self, device_name: str, reasons: Iterable[str]) -> None:
         """Hold against a device what the process before this one published of it."""

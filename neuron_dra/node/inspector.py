@@ -7,12 +7,15 @@ from typing import Any, Protocol
 from neuron_dra import __version__
 from neuron_dra.core import cdi, checkpoint
 from neuron_dra.core.claims import PreparedClaim
+from neuron_dra.core.reservation import Reservation
 from neuron_dra.gen.neuron.dra.v1 import inspector_pb2 as pb
 from neuron_dra.gen.neuron.dra.v1 import inspector_pb2_grpc
 from neuron_dra.node.hardware import Hardware
 from neuron_dra.node.kubelet import Registration
 from neuron_dra.node.publishing import PublishState
+from neuron_dra.node.reserving import Gate
 from neuron_dra.node.transaction import Store, Transactions
+from neuron_dra.node.ultraserver import UltraServerWatch
 from neuron_dra.settings import PluginSettings
 
 
@@ -24,6 +27,8 @@ class Sources(Protocol):
     transactions: Transactions
     store: Store
     registration: Registration
+    ultraserver: UltraServerWatch
+    gate: Gate
 
     @property
     def publish_state(self) -> PublishState: ...
@@ -108,9 +113,42 @@ class Inspector(inspector_pb2_grpc.NodeInspectorServicer):
             version=__version__,
         )
 
+    async def GetReservation(self, request: pb.GetReservationRequest, context: Any) -> pb.GetReservationResponse:
+        """Who has reserved this node, as it knows and as it shows."""
+        watch, reservation, tag = self._from.ultraserver, self._from.gate.reservation, self._from.gate.tag
+        answer = pb.GetReservationResponse(
+            ultraserver=watch.name or "",
+            known=watch.reading is not None,
+            problems=watch.reading.problems if watch.reading is not None else (),
+        )
+        if reservation is not None:
+            answer.reservation.CopyFrom(_reservation(reservation))
+        if tag is not None:
+            shown = pb.Tag(
+                workload=tag.workload,
+                workload_uid=tag.workload_uid,
+                allocation_id=tag.allocation_id,
+                phase=tag.phase.value,
+            )
+            answer.tag.CopyFrom(shown)
+        return answer
+
     async def GetConfiguration(self, request: pb.GetConfigurationRequest, context: Any) -> pb.GetConfigurationResponse:
         """The settings in force."""
         rows = self._from.settings.rows()
         return pb.GetConfigurationResponse(
             settings=[pb.Setting(name=name, value=value, source=source) for name, value, source in rows]
         )
+
+
+def _reservation(reservation: Reservation) -> pb.Reservation:
+    found = pb.Reservation(
+        workload=f"{reservation.namespace}/{reservation.workload}",
+        workload_uid=reservation.workload_uid,
+        phase=reservation.phase.value,
+    )
+    if reservation.place is not None:
+        place = reservation.place
+        found.rank, found.node_count = place.rank, place.node_count
+        found.world_size, found.rank0_node = place.world_size or 0, place.rank0_node or ""
+    return found

@@ -77,19 +77,30 @@ LAG_ALARM_S: Final = 0.5
 class Plugin:
     """One run of the plugin. `run()` serves until `stop()` is called."""
 
-    def __init__(self, settings: PluginSettings, kube: KubeConfig, files: Files | None = None) -> None:
+    def __init__(
+        self,
+        settings: PluginSettings,
+        kube: KubeConfig,
+        files: Files | None = None,
+        *,
+        client: KubeClient | None = None,
+        hardware: Hardware | None = None,
+    ) -> None:
+        """`files`, `client` and `hardware` are for simulations: their disk, their network, their devices."""
         files = files or Files()
         self.settings = settings
         self.metrics = Metrics()
         self.metrics.build(__version__)
         self.health = HealthSource()
-        self.hardware = Hardware(settings.host_root, self._wake, settings.unhealthy_device_hold_seconds)
+        self.hardware = hardware or Hardware(settings.host_root)
+        self.hardware.on_change = self._wake
+        self.hardware.hold_s = settings.unhealthy_device_hold_seconds
         self.store = Store(settings.data_folder, Path(settings.cdi_root), boot_id(settings), files)
         self.transactions = Transactions(self.store, self._fetch_and_wait, self.decide)
         self.transactions.on_change = self._wake
         self.transactions.on_damage = self._damaged
         self.turn = PublishingTurn(settings.data_folder, settings.pod_uid or f"pid-{os.getpid()}", files)
-        self.client = KubeClient(kube)
+        self.client = client or KubeClient(kube)
         mine = f"spec.driver={names.DRIVER},spec.nodeName={settings.node_name}"
         self.slices = Reflector(self.client, RESOURCE_SLICES, field_selector=mine, on_change=self._wake)
         self.nodes = Reflector(

@@ -11,7 +11,6 @@ import contextlib
 import datetime
 import logging
 import random
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -110,12 +109,12 @@ class Publishing:
         while True:
             with contextlib.suppress(TimeoutError):
                 # Not wait_for: in Python 3.11 it forgets a cancellation that comes just as the event is set.
-                async with asyncio.timeout(max(0.0, compare_at - time.monotonic())):
+                async with asyncio.timeout(max(0.0, compare_at - asyncio.get_running_loop().time())):
                     await self._dirty.wait()
             await asyncio.sleep(GATHER_S)
             self._dirty.clear()
             try:
-                if time.monotonic() >= compare_at:
+                if asyncio.get_running_loop().time() >= compare_at:
                     await self._slices.relist()
                     await self._nodes.relist()
                     compare_at = _next_compare()
@@ -319,8 +318,8 @@ class Publishing:
 
 
 def _next_compare() -> float:
-    """When to compare in full again, in monotonic seconds: spread, so that a fleet does not list at once."""
-    return time.monotonic() + COMPARE_S * random.uniform(0.9, 1.1)
+    """When to compare in full again, in the loop's time: spread, so that a fleet does not list at once."""
+    return asyncio.get_running_loop().time() + COMPARE_S * random.uniform(0.9, 1.1)
 
 
 def _device_order(name: str) -> tuple[int, str]:

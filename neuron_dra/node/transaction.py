@@ -3,6 +3,8 @@
     prepare    GET and decode, then under the lock: decide, write the CDI file, write the checkpoint; only then reply
     unprepare  under the lock: write the checkpoint, then remove the CDI file
 
+What waits for its turn at the same time shares one commit: sixteen claims of sixteen pods cost one checkpoint.
+
 A crash before the commit leaves a CDI file that nobody was told of, and the sweep removes it; a crash after it leaves
 the answer on disk, and the kubelet's retry gets it. A transaction runs in a task of its own: a kubelet that gives up
 after its deadline cancels the wait, never the work, and its retry joins it.
@@ -14,7 +16,7 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -25,7 +27,8 @@ from neuron_dra.core.checkpoint import Checkpoint
 from neuron_dra.core.claims import Claim, ClaimRef, PreparedClaim
 from neuron_dra.core.ultraserver import Tag
 from neuron_dra.errors import CheckpointDamaged, ClaimError
-from neuron_dra.node.files import TEMPORARY_SUFFIX, Files, locked, write_atomically
+from neuron_dra.node.files import TEMPORARY_SUFFIX, Files, Stamp, locked, replace_unsynced, write_atomically
+from neuron_dra.node.together import Together, value_of
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +47,15 @@ class Spec:
     devices: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """The checkpoint file as it was read or written last, under the lock."""
+
+    stamp: Stamp | None
+    raw: bytes
+    checkpoint: Checkpoint
+
+
 Decide = Callable[[Claim, list[PreparedClaim]], PreparedClaim]
 Fetch = Callable[[ClaimRef], Awaitable[Claim]]
 
@@ -60,7 +72,7 @@ class Store:
         self._boot_id = boot_id
         self._files = files
         self._lock_path = folder / "serialize.lock"
-        self._seen: tuple[bytes, Checkpoint] | None = None
+        self._seen: _Seen | None = None
 
     @property
     def cdi_root(self) -> Path:
@@ -108,41 +120,95 @@ class Store:
             self._write_missing_spec(claim)
             return claim
 
+    def surely_unknown(self, uid: str) -> bool:
+        """Tell, without the lock and without reading, that a claim is not prepared; False means: look.
+
+        True only while the checkpoint is the file that was seen last. A hint: `prepare_all` looks again in any case.
+        """
+        seen = self._seen
+        if seen is None or uid in seen.checkpoint.claims:
+            return False
+        try:
+            return seen.stamp is not None and self._files.stamp(self._folder / CHECKPOINT) == seen.stamp
+        except OSError:
+            return False
+
     def prepare(self, claim: Claim, decide: Decide) -> PreparedClaim:
         """Prepare `claim` as `decide` says, or repeat the answer if it is prepared. Raises ClaimError, OSError."""
+        [result] = self.prepare_all([claim], decide)
+        return value_of(result)
+
+    def prepare_all(self, claims: Sequence[Claim], decide: Decide) -> list[PreparedClaim | Exception]:
+        """Prepare several claims with one commit; return what each got, or why it got nothing.
+
+        Each is decided on with those before it in mind. Raises CheckpointDamaged, TimeoutError.
+        """
         with self._locked():
             current = self._read()
-            present = current.claims.get(claim.ref.uid)
+            fresh: dict[str, PreparedClaim] = {}
+            results = [self._prepared(claim, current, fresh, decide) for claim in claims]
+            if fresh:
+                try:
+                    self._files.sync_folder(self._cdi_root)
+                    self._write(current.with_claims(fresh))
+                except OSError as err:
+                    for uid in fresh:
+                        self._undo_spec(uid)
+                    return [err if claim.ref.uid in fresh else was for claim, was in zip(claims, results, strict=True)]
+            return results
+
+    def _prepared(
+        self, claim: Claim, current: Checkpoint, fresh: dict[str, PreparedClaim], decide: Decide
+    ) -> PreparedClaim | Exception:
+        """Return the answer for one claim, its CDI file written; a new answer is put into `fresh`, to be committed."""
+        uid = claim.ref.uid
+        present = current.claims.get(uid)
+        try:
             if present is not None and not present.adopted:
                 self._write_missing_spec(present)
                 return present
-            prepared = decide(claim, list(current.claims.values()))
-            try:
-                self._write_spec(prepared)
-                self._write(current.with_claim(prepared))
-            except OSError:
-                self._undo_spec(claim.ref.uid)
-                raise
-            return prepared
+            prepared = decide(claim, [*current.claims.values(), *fresh.values()])
+        except Exception as err:  # whatever it is, it is not its neighbours'
+            return err
+        try:
+            self._write_spec(prepared, sync=False)
+        except OSError as err:
+            self._undo_spec(uid)
+            return err
+        fresh[uid] = prepared
+        return prepared
 
     def unprepare(self, uid: str) -> PreparedClaim | None:
         """Forget a claim and remove its CDI file; return what it held, or None if it was unknown. Raises OSError."""
+        [result] = self.unprepare_all([uid])
+        return value_of(result)
+
+    def unprepare_all(self, uids: Sequence[str]) -> list[PreparedClaim | Exception | None]:
+        """Forget several claims with one commit, and remove their CDI files; return what each held, None for unknown.
+
+        A file that cannot be removed is an error of its claim alone. Raises CheckpointDamaged, OSError.
+        """
         with self._locked():
             current = self._read()
-            known = current.claims.get(uid)
-            if known is not None:
-                self._write(current.without([uid]))
-            self._files.remove(self._spec_path(uid))
-            return known
+            if any(uid in current.claims for uid in uids):
+                self._write(current.without(uids))
+            return [self._removed(uid, current.claims.get(uid)) for uid in uids]
 
-    def repair(self) -> list[ClaimRef]:
-        """Write the CDI files that are missing, and return the claims they belong to.
+    def _removed(self, uid: str, known: PreparedClaim | None) -> PreparedClaim | Exception | None:
+        try:
+            self._files.remove(self._spec_path(uid))
+        except OSError as err:
+            return err
+        return known
+
+    def repair(self) -> tuple[list[ClaimRef], Checkpoint]:
+        """Write the CDI files that are missing; return the claims they belong to, and what is prepared.
 
         A kubelet that remembers "prepared" never calls again, so nobody else would.
         """
         with self._locked():
             current = self._read()
-            return [claim.ref for claim in current.claims.values() if self._write_missing_spec(claim)]
+            return [claim.ref for claim in current.claims.values() if self._write_missing_spec(claim)], current
 
     def needs_inventory(self) -> bool:
         """Nobody has looked yet which claims a driver before us handed out. Raises CheckpointDamaged."""
@@ -233,20 +299,25 @@ class Store:
 
     def _decoded(self, raw: bytes) -> Checkpoint:
         """Decode what is on disk, unless it is, byte for byte, what was seen last."""
-        if self._seen is None or self._seen[0] != raw:
-            self._seen = (raw, checkpoints.decode(raw))
-        return self._seen[1]
+        stamp = self._files.stamp(self._folder / CHECKPOINT)
+        seen = self._seen
+        current = seen.checkpoint if seen is not None and seen.raw == raw else checkpoints.decode(raw)
+        self._seen = _Seen(stamp, raw, current)
+        return current
 
     def _write(self, checkpoint: Checkpoint) -> None:
         raw = checkpoints.encode(checkpoint)
-        write_atomically(self._files, self._folder / CHECKPOINT, raw, 0o600, keep=self._folder / LAST_GOOD)
+        path = self._folder / CHECKPOINT
+        write_atomically(self._files, path, raw, 0o600, keep=self._folder / LAST_GOOD)
+        self._seen = _Seen(self._files.stamp(path), raw, checkpoint)
 
     def _spec_path(self, uid: str) -> Path:
         return self._cdi_root / cdi.file_name(uid)
 
-    def _write_spec(self, claim: PreparedClaim) -> None:
+    def _write_spec(self, claim: PreparedClaim, *, sync: bool = True) -> None:
         self._files.make_folder(self._cdi_root, 0o755)
-        write_atomically(self._files, self._spec_path(claim.ref.uid), cdi.encode(cdi.spec(claim)), 0o644)
+        write = write_atomically if sync else replace_unsynced
+        write(self._files, self._spec_path(claim.ref.uid), cdi.encode(cdi.spec(claim)), 0o644)
 
     def _write_missing_spec(self, claim: PreparedClaim) -> bool:
         if claim.adopted or self._files.read(self._spec_path(claim.ref.uid)) == cdi.encode(cdi.spec(claim)):
@@ -288,6 +359,8 @@ class Transactions:
         self._decide = decide
         self._running: dict[tuple[str, str], asyncio.Task[PreparedClaim | None]] = {}
         self._order = asyncio.Lock()
+        self._commit: Together[Claim, PreparedClaim] = Together(self._order, self._prepare_all)
+        self._release: Together[str, PreparedClaim] = Together(self._order, store.unprepare_all)
         self.claims: dict[str, PreparedClaim] = {}
         self.tag: Tag | None = None
         self.damaged: str | None = None
@@ -317,8 +390,8 @@ class Transactions:
             return []
         async with self._order:
             try:
-                repaired = await asyncio.to_thread(self._store.repair)
-                self._took(await asyncio.to_thread(self._store.read))
+                repaired, current = await asyncio.to_thread(self._store.repair)
+                self._took(current)
             except CheckpointDamaged as err:
                 self._damage(err)
                 return []
@@ -383,14 +456,15 @@ class Transactions:
     async def _prepare(self, ref: ClaimRef) -> PreparedClaim:
         self._refuse_while_damaged(ref)
         try:
-            async with self._order:
-                known = await asyncio.to_thread(self._store.known, ref.uid)
-            if known is not None:
-                return known
+            if not self._store.surely_unknown(ref.uid):
+                async with self._order:
+                    known = await asyncio.to_thread(self._store.known, ref.uid)
+                if known is not None:
+                    return known
             claim = await self._fetch(ref)
-            async with self._order:
-                self._refuse_while_damaged(ref)
-                prepared = await asyncio.to_thread(self._store.prepare, claim, self._decide)
+            self._refuse_while_damaged(ref)
+            prepared = await self._commit(claim)
+            assert prepared is not None  # noqa: S101 - the store gives a claim or an error
         except CheckpointDamaged as err:
             self._damage(err)
             self._refuse_while_damaged(ref)
@@ -400,16 +474,18 @@ class Transactions:
         return prepared
 
     async def _unprepare(self, ref: ClaimRef) -> None:
-        async with self._order:
-            try:
-                await asyncio.to_thread(self._store.unprepare, ref.uid)
-            except CheckpointDamaged as err:
-                self._damage(err)
-            if self.damaged is not None:
-                # Answering success now could lose it: the rebuild would find the claim again.
-                raise ClaimError(f"claim {ref}: {_REBUILDING}", retryable=True)
+        try:
+            await self._release(ref.uid)
+        except CheckpointDamaged as err:
+            self._damage(err)
+        if self.damaged is not None:
+            # Answering success now could lose it: the rebuild would find the claim again.
+            raise ClaimError(f"claim {ref}: {_REBUILDING}", retryable=True)
         self.claims = {uid: claim for uid, claim in self.claims.items() if uid != ref.uid}
         self.on_change()
+
+    def _prepare_all(self, claims: list[Claim]) -> list[PreparedClaim | Exception]:
+        return self._store.prepare_all(claims, self._decide)
 
     def _refuse_while_damaged(self, ref: ClaimRef) -> None:
         if self.damaged is not None:

@@ -126,6 +126,9 @@ async def test_a_410_inside_the_stream_means_a_new_list(api: FakeApi, client: Ku
         Fault(status=403, times=3),
         Fault(status=200, body=b"<html>", times=3),
         Fault(status=200, body=b'{"items": null}', times=3),
+        Fault(status=200, body=b'{"metadata": []}', times=3),
+        Fault(status=200, body=b'{"metadata": {}, "items": ["a"]}', times=3),
+        Fault(status=200, body=b"[" * 200_000, times=3),
     ],
 )
 async def test_it_goes_on_after_lists_that_fail(api: FakeApi, client: KubeClient, fault: Fault) -> None:
@@ -144,6 +147,12 @@ async def test_it_goes_on_after_lists_that_fail(api: FakeApi, client: KubeClient
         Fault(Do.CLOSE_WATCH, times=3),
         Fault(status=200, body=b"{nonsense\n", times=2),
         Fault(status=200, body=b'{"type": "ADDED", "object": {}}\n', times=2),
+        Fault(status=200, body=b'{"type": "ERROR", "object": []}\n', times=2),
+        Fault(
+            status=200,
+            body=b'{"type": "ADDED", "object": {"metadata": {"name": "a", "resourceVersion": true}}}\n',
+            times=2,
+        ),
         Fault(status=200, body=b'{"type": "ERROR", "object": {"code": 500, "reason": "x"}}\n', times=2),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from neuron_dra.core import checkpoint as checkpoints
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim, decide
 from neuron_dra.errors import CheckpointDamaged, ClaimError, NotFound, Unavailable
 from neuron_dra.node.files import Files, locked
+from neuron_dra.node.together import Together
 from neuron_dra.node.transaction import Store, Transactions
 from neuron_dra.testing.faulty_files import DISK_ERRORS, FaultyFiles, Moment, PowerCut, disk_error
 from neuron_dra.testing.objects import healthy_node
@@ -281,9 +283,9 @@ def test_a_cdi_file_that_was_removed_or_altered_is_written_again(used: Disk, har
     path = used.cdi_root / "k8s.neuron.aws.com-claim_uid-old.json"
     before = path.read_bytes()
     harm(path)
-    assert used.store().repair() == [OLD.ref]
+    assert used.store().repair()[0] == [OLD.ref]
     assert path.read_bytes() == before
-    assert used.store().repair() == []
+    assert used.store().repair()[0] == []
     harm(path)
     used.store().known("uid-old")
     assert path.read_bytes() == before
@@ -293,7 +295,7 @@ def test_the_cdi_folder_itself_comes_back(used: Disk) -> None:
     for name in os.listdir(used.cdi_root):
         os.unlink(used.cdi_root / name)
     used.cdi_root.rmdir()
-    assert used.store().repair() == [OLD.ref]
+    assert used.store().repair()[0] == [OLD.ref]
     assert used.is_clean("old")
 
 
@@ -379,6 +381,144 @@ def test_a_damaged_or_missing_checkpoint_is_never_taken_for_an_empty_one(
 
 
 # Transactions.
+
+
+# Several claims with one commit.
+
+SOME = [claim(number) for number in (1, 2, 3)]
+
+
+def test_claims_that_are_prepared_together_cost_one_commit(used: Disk) -> None:
+    files = FaultyFiles()
+    answers = used.store(files).prepare_all(SOME, decided)
+    assert answers == [decided(c, []) for c in SOME]
+    assert used.is_clean("old", "job-1", "job-2", "job-3")
+    assert files.changes.count(f"write .checkpoint.json.{os.getpid()}.tmp") == 1
+    assert files.changes.count("sync_folder cdi") == 1
+
+
+def test_claims_that_are_unprepared_together_cost_one_commit(used: Disk) -> None:
+    used.store().prepare_all(SOME, decided)
+    files = FaultyFiles()
+    held = used.store(files).unprepare_all(["uid-job-1", "uid-never-seen", "uid-old"])
+    assert held == [decided(SOME[0], []), None, decided(OLD, [])]
+    assert used.is_clean("job-2", "job-3")
+    assert files.changes.count("rename checkpoint.json") == 1
+
+
+@pytest.mark.contract("P13")
+def test_of_two_claims_for_one_device_that_are_prepared_together_the_first_gets_it(used: Disk) -> None:
+    first, second = used.store().prepare_all([claim(3, "first"), claim(3, "second")], decided)
+    assert first == decided(claim(3, "first"), [])
+    assert isinstance(second, ClaimError)
+    assert "neuron3 is held by claim ml/first" in str(second)
+    assert used.is_clean("old", "first")
+
+
+def test_what_goes_wrong_with_one_claim_does_not_reach_those_prepared_with_it(used: Disk) -> None:
+    def picky(wanted: Claim, held: list[PreparedClaim]) -> PreparedClaim:
+        if wanted is SOME[1]:
+            raise KeyError("a bug")
+        return decided(wanted, held)
+
+    answers = used.store().prepare_all([OLD, *SOME], picky)
+    assert [type(answer).__name__ for answer in answers] == [
+        "PreparedClaim",
+        "PreparedClaim",
+        "KeyError",
+        "PreparedClaim",
+    ]
+    assert used.is_clean("old", "job-1", "job-3")
+
+
+def test_a_disk_error_at_one_of_the_cdi_files_fails_its_claim_alone(used: Disk) -> None:
+    files = FaultyFiles()
+    files.fail(3, disk_error(DISK_ERRORS[0]))  # write and rename of the first file, then the write of the second
+    answers = used.store(files).prepare_all(SOME, decided)
+    assert [isinstance(answer, OSError) for answer in answers] == [False, True, False]
+    assert used.is_clean("old", "job-1", "job-3")
+
+
+@pytest.mark.contract("P18")
+@pytest.mark.parametrize("moment", Moment)
+@pytest.mark.parametrize("step", range(1, 18))
+def test_a_power_cut_while_preparing_several_leaves_all_of_them_or_none(used: Disk, step: int, moment: Moment) -> None:
+    files = FaultyFiles()
+    store = used.store(files)
+    files.fail(step, PowerCut(), moment)
+    everything = ("old", "job-1", "job-2", "job-3")
+    try:
+        store.prepare_all(SOME, decided)
+    except PowerCut:
+        used.store().open()
+        assert used.is_clean("old") or used.is_clean(*everything)
+    else:
+        assert step > len(files.changes)
+    assert used.store().prepare_all(SOME, decided) == [decided(c, []) for c in SOME]
+    assert used.is_clean(*everything)
+
+
+@pytest.mark.parametrize("step", range(7, 15))
+def test_a_disk_error_at_the_common_commit_fails_every_claim_and_leaves_nothing(used: Disk, step: int) -> None:
+    files = FaultyFiles()
+    files.fail(step, disk_error(DISK_ERRORS[0]))  # after the three CDI files
+    answers = used.store(files).prepare_all([OLD, *SOME], decided)
+    assert answers[0] == decided(OLD, [])
+    committed = {answer.ref.name for answer in answers[1:] if isinstance(answer, PreparedClaim)}
+    assert committed in (set(), {"job-1", "job-2", "job-3"})
+    if not committed and "job-1" not in used.checkpointed:
+        assert used.specified == {"old"}
+    assert used.store().prepare_all(SOME, decided) == [decided(c, []) for c in SOME]
+    assert used.is_clean("old", "job-1", "job-2", "job-3")
+
+
+async def test_claims_that_wait_for_their_turn_are_committed_together(used: Disk) -> None:
+    claims = [claim(number) for number in range(1, 16)]
+    files = FaultyFiles()
+    made = await transactions(used, Api(*claims), files)
+    answers = await asyncio.gather(*(made.prepare(c.ref) for c in claims))
+    assert answers == [decided(c, []) for c in claims]
+    assert files.changes.count("rename checkpoint.json") == 2, "one for the first, and one for the other fourteen"
+
+
+async def test_a_transaction_that_is_abandoned_is_done_with_the_next_one(disk: Disk) -> None:
+    asked: list[list[str]] = []
+    began, go_on = threading.Event(), threading.Event()
+
+    def work(items: list[str]) -> list[str]:
+        asked.append(items)
+        began.set()
+        go_on.wait(5)
+        return [item.upper() for item in items]
+
+    together = Together(asyncio.Lock(), work)
+    leader, other = (asyncio.create_task(together(name)) for name in "ab")
+    await asyncio.to_thread(began.wait, 5)
+    leader.cancel()
+    go_on.set()
+    assert await other == "B"
+    assert leader.cancelled()
+    assert asked == [["a"], ["a", "b"]]
+
+
+@pytest.mark.contract("P2")
+async def test_what_another_process_prepared_a_moment_ago_needs_no_api_server(disk: Disk) -> None:
+    api = Api(NEW)
+    one, other = await transactions(disk, api), await transactions(disk, Api())
+    await one.prepare(NEW.ref)
+    assert await other.prepare(NEW.ref) == decided(NEW, [])
+
+
+async def test_a_claim_that_is_not_there_is_not_looked_for_in_an_unchanged_checkpoint(used: Disk) -> None:
+    store = used.store()
+    store.open()
+    assert store.surely_unknown("uid-new")
+    assert not store.surely_unknown("uid-old")
+    used.store().prepare(NEW, decided)
+    assert not store.surely_unknown("uid-new")
+    assert not store.surely_unknown("uid-never-seen")
+    store.read()
+    assert store.surely_unknown("uid-never-seen")
 
 
 class Api:

@@ -9,12 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from neuron_dra.core import checkpoint as checkpoints
 from neuron_dra.core.claims import ClaimRef, PreparedClaim
 from neuron_dra.core.ultraserver import NAMESPACE, Allocation, Phase, Tag, object_name, tag_on
 from neuron_dra.errors import ClaimError
+from neuron_dra.gen.neuron.dra.v1 import inspector_pb2 as pb
+from neuron_dra.gen.neuron.dra.v1 import inspector_pb2_grpc
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.node import reserving, ultraserver
@@ -470,6 +473,34 @@ async def test_the_workloads_claim_gets_the_node_with_its_rank(api: FakeApi, hos
         assert env["NEURON_RT_ULTRASERVER_MODE"] == "1"
         labels = {"device": "neuron0", "namespace": "ml", "pod": "job", "claim": "job", "workload": "llm"}
         await eventually(lambda: plugin.metrics.registry.get_sample_value("neuron_dra_device_info", labels) == 1)
+
+
+async def test_the_inspector_shows_who_reserved_the_node_and_its_place(api: FakeApi, host: PluginHost) -> None:
+    async def ask() -> pb.GetReservationResponse:
+        async with grpc.aio.insecure_channel(f"unix:{host.data / 'dra-pod-1.sock'}") as channel:
+            return await inspector_pb2_grpc.NodeInspectorStub(channel).GetReservation(
+                pb.GetReservationRequest(), timeout=5
+            )
+
+    async with host.running("pod-1"):
+        await tagged(api, None)
+        assert await ask() == pb.GetReservationResponse(ultraserver=object_name(BLOCK), known=True)
+        reserve(api, SLOT)
+        await tagged(api, SLOT)
+        assert await ask() == pb.GetReservationResponse(
+            ultraserver=object_name(BLOCK),
+            known=True,
+            reservation=pb.Reservation(
+                workload="ml/llm",
+                workload_uid="uid-llm",
+                phase="Bound",
+                rank=5,
+                node_count=4,
+                world_size=8,
+                rank0_node="node-r",
+            ),
+            tag=pb.Tag(workload="ml/llm", workload_uid="uid-llm", allocation_id="alloc-1", phase="Bound"),
+        )
 
 
 async def test_nobody_else_starts_and_each_is_told_why(api: FakeApi, host: PluginHost) -> None:

@@ -225,7 +225,7 @@ async def controlling(cluster: Cluster, *flags: str) -> AsyncIterator[Controller
     parser = Parser()
     controller_settings.add_arguments(parser)
     words = ["--kube-api-server", cluster.api.url, "--health-probe-bind-address", "127.0.0.1:0"]
-    parsed = parser.parse_args([*words, "--metrics-bind-address", "0", *flags])
+    parsed = parser.parse_args([*words, "--metrics-bind-address", "0", "--grpc-address", "0", *flags])
     loaded = controller_settings.load(parsed, {}, "here")
     controller = Controller(loaded, KubeConfig(loaded.kube_api_server))
     task = asyncio.create_task(controller.run())
@@ -319,6 +319,21 @@ async def test_a_second_replica_takes_over_where_the_first_stopped(cluster):
             cluster.silent = set()
             await eventually(lambda: cluster.state("job") == "Allocated", what="the workload is Allocated")
             assert {entry["allocationId"] for entry in cluster.allocations()} == before
+
+
+async def test_the_lease_of_a_dead_leader_is_taken_the_moment_that_it_runs_out(cluster, monkeypatch):
+    monkeypatch.setattr(leader_module, "RETRY_S", 3600)
+    dead = {"holderIdentity": "dead", "leaseDurationSeconds": 1, "renewTime": "2026-01-01T00:00:00.000000Z"}
+    cluster.api.create(
+        {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": NAME, "namespace": NAMESPACE},
+            "spec": dead,
+        }
+    )
+    async with controlling(cluster, "--leader-elect") as follower:
+        await eventually(follower.leadership.holds, timeout_s=10, what="it leads")
 
 
 async def test_a_leader_that_is_cut_off_stops_before_another_may_take_over(cluster):

@@ -136,7 +136,7 @@ def test_fields_of_a_newer_release_survive_a_write_of_this_one() -> None:
     body["claims"]["uid-0"]["workload"] = "llm"
     body["claims"]["uid-0"]["devices"][0]["network"] = {"data": [1]}
     read = checkpoints.decode(sealed(body))
-    written = body_of(read.with_claim(replace(read.claims["uid-1"], pod="other")))
+    written = body_of(read.with_claims({"uid-1": replace(read.claims["uid-1"], pod="other")}))
     written["claims"]["uid-1"]["pod"] = "job-1"
     assert written == body
 
@@ -172,10 +172,21 @@ def test_administrators_hold_nothing_and_keep_their_devices_published() -> None:
     assert checkpoint.held_devices == {"neuron-device-0"}
 
 
+@pytest.mark.contract("P20")
+@pytest.mark.parametrize(
+    "change", [{"shareId": {}}, {"deviceIds": [-1]}, {"deviceIds": ["0"]}, {"deviceIds": [True]}, {"cdiIds": [None]}]
+)
+def test_a_sealed_device_of_the_wrong_shape_is_damage(change: dict[str, Any]) -> None:
+    body = body_of(some())
+    body["claims"]["uid-0"]["devices"][0].update(change)
+    with pytest.raises(CheckpointDamaged, match="of the wrong type"):
+        checkpoints.decode(sealed(body))
+
+
 @given(_checkpoints, _claims())
 def test_adding_and_removing_a_claim_leaves_the_others(checkpoint: Checkpoint, claim: PreparedClaim) -> None:
     without = checkpoint.without([claim.ref.uid])
-    assert without.with_claim(claim).without([claim.ref.uid]) == without
+    assert without.with_claims({claim.ref.uid: claim}).without([claim.ref.uid]) == without
 
 
 # Reservations by UltraServer workloads.

@@ -137,6 +137,32 @@ def test_a_namespace_in_which_the_controller_would_find_nothing_is_refused():
 
 
 @needs_helm
+def test_a_pod_monitor_selects_the_pods_of_the_controller_and_a_port_that_they_have(objects):
+    monitored = rendered("ultraserverOperator.enabled=true", "ultraserverOperator.podMonitor.enabled=true")
+    spec = monitored["PodMonitor", "neuron-ultraserver-controller"]["spec"]
+    labels = objects["Deployment", "neuron-ultraserver-controller"]["spec"]["template"]["metadata"]["labels"]
+    assert spec["selector"]["matchLabels"].items() <= labels.items()
+    assert spec["podMetricsEndpoints"][0]["port"] in {port["name"] for port in pod(objects)["containers"][0]["ports"]}
+    assert ("PodMonitor", "neuron-ultraserver-controller") not in objects
+
+
+@needs_helm
+def test_users_who_may_label_capacity_blocks_are_in_the_policy_and_it_can_be_left_out():
+    def policies(*values):
+        command = [str(HELM), "template", "r", str(CHART), "--kube-version", "1.34.0"]
+        command += ["--set", "draDriver.image.repository=d,ultraserverOperator.enabled=true"]
+        sets = [word for value in values for word in ("--set", value)]
+        text = subprocess.run([*command, *sets], check=True, capture_output=True, text=True).stdout
+        items = [item for item in yaml.safe_load_all(text) if item]
+        return [i for i in items if i["metadata"]["name"] == "neuron-dra-driver-capacity-block-label"]
+
+    key = "ultraserverOperator.capacityBlockPolicy"
+    policy, _binding = policies(f"{key}.users={{eks:one,two}}")
+    assert policy["spec"]["matchConditions"][0]["expression"] == '!(request.userInfo.username in ["eks:one","two"])'
+    assert policies(f"{key}.enabled=false") == []
+
+
+@needs_helm
 def test_the_controller_can_be_installed_beside_a_driver_of_another_release():
     assert HELM is not None
     values = ("ultraserverOperator.enabled=true", "ultraserverOperator.image.repository=c", "draDriver.enabled=false")
@@ -145,6 +171,8 @@ def test_the_controller_can_be_installed_beside_a_driver_of_another_release():
     kinds = sorted(item["kind"] for item in yaml.safe_load_all(text) if item)
     assert kinds == [
         "ClusterRole",
+        "ClusterRole",
+        "ClusterRole",
         "ClusterRoleBinding",
         "Deployment",
         "Namespace",
@@ -152,6 +180,8 @@ def test_the_controller_can_be_installed_beside_a_driver_of_another_release():
         "Role",
         "RoleBinding",
         "ServiceAccount",
+        "ValidatingAdmissionPolicy",
+        "ValidatingAdmissionPolicyBinding",
     ]
 
 

@@ -40,10 +40,18 @@ def test_0_switches_an_address_off_as_in_other_operators():
     assert load("--metrics-bind-address=0", "--health-probe-bind-address=").metrics_bind_address == ""
 
 
+def test_the_grpc_service_is_for_this_pod_only_unless_told_otherwise():
+    assert load().grpc_address == "127.0.0.1:8082"
+    assert load("--grpc-address=").grpc_address == ""
+    assert load("--grpc-address=unix:/run/us.sock").grpc_address == "unix:/run/us.sock"
+
+
 def test_durations_have_units():
-    found = load("--tag-timeout=90s", "--starvation-threshold=1h").limits
+    found = load("--tag-timeout=90s", "--starvation-threshold=1h", "--fault-grace=5s").limits
     assert found.tag_timeout == datetime.timedelta(seconds=90)
     assert found.starvation_threshold == datetime.timedelta(hours=1)
+    assert found.fault_grace == datetime.timedelta(seconds=5)
+    assert found.node_failure_grace == datetime.timedelta(minutes=5)
 
 
 @pytest.mark.parametrize(
@@ -52,6 +60,8 @@ def test_durations_have_units():
         ("--leader-elect=perhaps", "--leader-elect=perhaps: write true or false"),
         ("--tag-timeout=soon", "--tag-timeout=soon: write a duration such as 60s, 10m or 1h"),
         ("--metrics-bind-address=8080", "--metrics-bind-address 8080: write host:port, or 0 for none"),
+        ("--grpc-address=8082", "--grpc-address 8082: write host:port, unix:/path, or 0 for none"),
+        ("--grpc-address=unix:us.sock", "--grpc-address unix:us.sock: write unix: and an absolute path"),
         ("-v=loud", "--v=loud: write a whole number"),
     ],
 )

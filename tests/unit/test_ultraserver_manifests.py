@@ -55,7 +55,13 @@ def container(pod: dict[str, Any]) -> dict[str, Any]:
 def test_these_objects_are_added() -> None:
     kinds = ["ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"]
     kinds += ["PodDisruptionBudget", "Deployment"]
-    assert WITH.keys() - PLAIN.keys() == {(kind, NAME) for kind in kinds}
+    access = {
+        ("ClusterRole", "neuron-ultraserver-workloads-edit"),
+        ("ClusterRole", "neuron-ultraserver-workloads-view"),
+        ("ValidatingAdmissionPolicy", "neuron-dra-driver-capacity-block-label"),
+        ("ValidatingAdmissionPolicyBinding", "neuron-dra-driver-capacity-block-label"),
+    }
+    assert WITH.keys() - PLAIN.keys() == {(kind, NAME) for kind in kinds} | access
     assert PLAIN.keys() <= WITH.keys()
     places = {kind: WITH[kind, NAME]["metadata"].get("namespace", "") for kind in kinds}
     assert places == {kind: "" if kind.startswith("Cluster") else NAMESPACE for kind in kinds}
@@ -155,6 +161,28 @@ def test_ultraservers_and_the_lease_are_writable_in_one_namespace_only() -> None
     }
 
 
+def test_who_may_edit_a_namespace_may_reserve_there_and_who_may_view_it_may_look() -> None:
+    found = {}
+    for what in ("edit", "view"):
+        role = WITH["ClusterRole", f"neuron-ultraserver-workloads-{what}"]
+        prefix = "rbac.authorization.k8s.io/aggregate-to-"
+        into = [key.removeprefix(prefix) for key in sorted(role["metadata"]["labels"]) if key.startswith(prefix)]
+        [rule] = role["rules"]
+        found[what] = (into, rule["resources"], rule["verbs"])
+    assert found == {
+        "edit": (
+            ["admin", "edit"],
+            ["neuronultraserverworkloads"],
+            ["create", "update", "patch", "delete", "deletecollection"],
+        ),
+        "view": (
+            ["admin", "edit", "view"],
+            ["neuronultraserverworkloads", "neuronultraservers"],
+            ["get", "list", "watch"],
+        ),
+    }
+
+
 def test_what_is_started_is_the_documented_program_with_its_defaults_and_an_election(container: dict[str, Any]) -> None:
     # The driver's image, which has both programs: the README's one `sed` names the registry of both.
     assert container["image"] == f"neuron-dra-driver:{__version__}"
@@ -172,6 +200,7 @@ def test_what_is_started_is_the_documented_program_with_its_defaults_and_an_elec
         identity="a-b",
         health_probe_bind_address=":8081",
         metrics_bind_address=":8080",
+        grpc_address="127.0.0.1:8082",
         kubeconfig="",
         kube_api_server="",
         limits=Limits(),

@@ -155,6 +155,20 @@ def _repair_plugin(bed: Bed, node: Node, argument: str) -> str:
     return f"the plugin on {node.name} is ready"
 
 
+def _break_controller(bed: Bed, node: Node, argument: str) -> str:
+    pids = driver.controller_pids(cgroups.members(bed.layout, node.name))
+    if not pids:
+        raise BedError(f"no replica of the UltraServer controller runs on {node.name}; `kubectl get pods -A -o wide`")
+    for pid in pids:
+        end([ProcessId(pid, start_ticks(pid) or -1)], signal.SIGKILL, 5)
+    return f"the UltraServer controller's replica on {node.name} is killed; the kubelet starts it again"
+
+
+def _repair_controller(bed: Bed, node: Node, argument: str) -> str:
+    driver.wait_controller_ready(bed)
+    return "the UltraServer controller is ready"
+
+
 def _break_kubelet(bed: Bed, node: Node, argument: str) -> str:
     node.restart_kubelet()
     return f"the kubelet of {node.name} is killed and started again"
@@ -199,6 +213,9 @@ FAULTS = {
         "N", "a device that could not be reset: the kernel driver calls it invalid", _break_reset, _repair_reset
     ),
     "plugin": Fault("", "kill -9 of the plugin", _break_plugin, _repair_plugin),
+    "controller": Fault(
+        "", "kill -9 of the UltraServer controller's replica on the node", _break_controller, _repair_controller
+    ),
     "kubelet": Fault("", "kill -9 of the kubelet, which is started again", _break_kubelet, _repair_node),
     "containerd": Fault("", "kill -9 of containerd, which is started again", _break_containerd, _repair_node),
     "reboot": Fault("", "power cut and start with a new boot id", _break_reboot, _repair_node),

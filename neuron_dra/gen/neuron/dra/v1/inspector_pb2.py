@@ -24,15 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n,neuron_dra/gen/neuron/dra/v1/inspector.proto\x12\rneuron.dra.v1\"\x14\n\x12ListDevicesRequest\"\x9e\x01\n\x13ListDevicesResponse\x12\x11\n\tnode_name\x18\x01 \x01(\t\x12\x15\n\rinstance_type\x18\x02 \x01(\t\x12\x1d\n\x15neuron_driver_version\x18\x03 \x01(\t\x12\x10\n\x08\x66indings\x18\x04 \x03(\t\x12,\n\x07\x64\x65vices\x18\x05 \x03(\x0b\x32\x1b.neuron.dra.v1.NeuronDevice\"\xd9\x01\n\x0cNeuronDevice\x12\x11\n\tdevice_id\x18\x01 \x01(\x05\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x12\n\ncore_count\x18\x03 \x01(\x05\x12\x14\n\x0cmemory_bytes\x18\x04 \x01(\x03\x12\x19\n\x11\x63onnected_devices\x18\x05 \x03(\x05\x12%\n\x06health\x18\x06 \x01(\x0e\x32\x15.neuron.dra.v1.Health\x12\x16\n\x0ehealth_message\x18\x07 \x01(\t\x12\x11\n\tclaim_uid\x18\x08 \x01(\t\x12\x11\n\tpublished\x18\t \x01(\x08\"\x1b\n\x19ListPreparedClaimsRequest\"J\n\x1aListPreparedClaimsResponse\x12,\n\x06\x63laims\x18\x01 \x03(\x0b\x32\x1c.neuron.dra.v1.PreparedClaim\"\x94\x01\n\rPreparedClaim\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0b\n\x03uid\x18\x03 \x01(\t\x12.\n\x07\x64\x65vices\x18\x04 \x03(\x0b\x32\x1d.neuron.dra.v1.PreparedDevice\x12\x10\n\x08\x63\x64i_file\x18\x05 \x01(\t\x12\x13\n\x0bprepared_at\x18\x06 \x01(\t\"z\n\x0ePreparedDevice\x12\x0f\n\x07request\x18\x01 \x01(\t\x12\x0c\n\x04pool\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x03 \x01(\t\x12\x16\n\x0e\x63\x64i_device_ids\x18\x04 \x03(\t\x12\x0b\n\x03\x65nv\x18\x05 \x03(\t\x12\x14\n\x0c\x61\x64min_access\x18\x06 \x01(\x08\"\x12\n\x10GetStatusRequest\"\xdf\x01\n\x11GetStatusResponse\x12\x12\n\nregistered\x18\x01 \x01(\x08\x12\x1a\n\x12registration_error\x18\x02 \x01(\t\x12\x11\n\tpublished\x18\x03 \x01(\x08\x12\x15\n\rpublish_error\x18\x04 \x01(\t\x12\x14\n\x0cpublished_at\x18\x05 \x01(\t\x12\x17\n\x0fpool_generation\x18\x06 \x01(\x03\x12\x0e\n\x06slices\x18\x07 \x01(\x05\x12\x0f\n\x07\x64\x65vices\x18\x08 \x01(\x05\x12\x0f\n\x07\x62oot_id\x18\t \x01(\t\x12\x0f\n\x07version\x18\n \x01(\t\"\x19\n\x17GetConfigurationRequest\"D\n\x18GetConfigurationResponse\x12(\n\x08settings\x18\x01 \x03(\x0b\x32\x16.neuron.dra.v1.Setting\"6\n\x07Setting\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\x12\x0e\n\x06source\x18\x03 \x01(\t*F\n\x06Health\x12\x12\n\x0eHEALTH_UNKNOWN\x10\x00\x12\x12\n\x0eHEALTH_HEALTHY\x10\x01\x12\x14\n\x10HEALTH_UNHEALTHY\x10\x02\x32\x8d\x03\n\rNodeInspector\x12V\n\x0bListDevices\x12!.neuron.dra.v1.ListDevicesRequest\x1a\".neuron.dra.v1.ListDevicesResponse\"\x00\x12k\n\x12ListPreparedClaims\x12(.neuron.dra.v1.ListPreparedClaimsRequest\x1a).neuron.dra.v1.ListPreparedClaimsResponse\"\x00\x12P\n\tGetStatus\x12\x1f.neuron.dra.v1.GetStatusRequest\x1a .neuron.dra.v1.GetStatusResponse\"\x00\x12\x65\n\x10GetConfiguration\x12&.neuron.dra.v1.GetConfigurationRequest\x1a\'.neuron.dra.v1.GetConfigurationResponse\"\x00\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n,neuron_dra/gen/neuron/dra/v1/inspector.proto\x12\rneuron.dra.v1\"\x14\n\x12ListDevicesRequest\"\x9e\x01\n\x13ListDevicesResponse\x12\x11\n\tnode_name\x18\x01 \x01(\t\x12\x15\n\rinstance_type\x18\x02 \x01(\t\x12\x1d\n\x15neuron_driver_version\x18\x03 \x01(\t\x12\x10\n\x08\x66indings\x18\x04 \x03(\t\x12,\n\x07\x64\x65vices\x18\x05 \x03(\x0b\x32\x1b.neuron.dra.v1.NeuronDevice\"\xd9\x01\n\x0cNeuronDevice\x12\x11\n\tdevice_id\x18\x01 \x01(\x05\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x12\n\ncore_count\x18\x03 \x01(\x05\x12\x14\n\x0cmemory_bytes\x18\x04 \x01(\x03\x12\x19\n\x11\x63onnected_devices\x18\x05 \x03(\x05\x12%\n\x06health\x18\x06 \x01(\x0e\x32\x15.neuron.dra.v1.Health\x12\x16\n\x0ehealth_message\x18\x07 \x01(\t\x12\x11\n\tclaim_uid\x18\x08 \x01(\t\x12\x11\n\tpublished\x18\t \x01(\x08\"\x1b\n\x19ListPreparedClaimsRequest\"J\n\x1aListPreparedClaimsResponse\x12,\n\x06\x63laims\x18\x01 \x03(\x0b\x32\x1c.neuron.dra.v1.PreparedClaim\"\x94\x01\n\rPreparedClaim\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0b\n\x03uid\x18\x03 \x01(\t\x12.\n\x07\x64\x65vices\x18\x04 \x03(\x0b\x32\x1d.neuron.dra.v1.PreparedDevice\x12\x10\n\x08\x63\x64i_file\x18\x05 \x01(\t\x12\x13\n\x0bprepared_at\x18\x06 \x01(\t\"z\n\x0ePreparedDevice\x12\x0f\n\x07request\x18\x01 \x01(\t\x12\x0c\n\x04pool\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x03 \x01(\t\x12\x16\n\x0e\x63\x64i_device_ids\x18\x04 \x03(\t\x12\x0b\n\x03\x65nv\x18\x05 \x03(\t\x12\x14\n\x0c\x61\x64min_access\x18\x06 \x01(\x08\"\x12\n\x10GetStatusRequest\"\xdf\x01\n\x11GetStatusResponse\x12\x12\n\nregistered\x18\x01 \x01(\x08\x12\x1a\n\x12registration_error\x18\x02 \x01(\t\x12\x11\n\tpublished\x18\x03 \x01(\x08\x12\x15\n\rpublish_error\x18\x04 \x01(\t\x12\x14\n\x0cpublished_at\x18\x05 \x01(\t\x12\x17\n\x0fpool_generation\x18\x06 \x01(\x03\x12\x0e\n\x06slices\x18\x07 \x01(\x05\x12\x0f\n\x07\x64\x65vices\x18\x08 \x01(\x05\x12\x0f\n\x07\x62oot_id\x18\t \x01(\t\x12\x0f\n\x07version\x18\n \x01(\t\"\x17\n\x15GetReservationRequest\"\xa0\x01\n\x16GetReservationResponse\x12\x13\n\x0bultraserver\x18\x01 \x01(\t\x12\r\n\x05known\x18\x02 \x01(\x08\x12/\n\x0breservation\x18\x03 \x01(\x0b\x32\x1a.neuron.dra.v1.Reservation\x12\x1f\n\x03tag\x18\x04 \x01(\x0b\x32\x12.neuron.dra.v1.Tag\x12\x10\n\x08problems\x18\x05 \x03(\t\"\x9c\x01\n\x0bReservation\x12\x10\n\x08workload\x18\x01 \x01(\t\x12\x14\n\x0cworkload_uid\x18\x02 \x01(\t\x12\r\n\x05phase\x18\x03 \x01(\t\x12\x11\n\x04rank\x18\x04 \x01(\x05H\x00\x88\x01\x01\x12\x12\n\nnode_count\x18\x05 \x01(\x05\x12\x12\n\nworld_size\x18\x06 \x01(\x05\x12\x12\n\nrank0_node\x18\x07 \x01(\tB\x07\n\x05_rank\"S\n\x03Tag\x12\x10\n\x08workload\x18\x01 \x01(\t\x12\x14\n\x0cworkload_uid\x18\x02 \x01(\t\x12\x15\n\rallocation_id\x18\x03 \x01(\t\x12\r\n\x05phase\x18\x04 \x01(\t\"\x19\n\x17GetConfigurationRequest\"D\n\x18GetConfigurationResponse\x12(\n\x08settings\x18\x01 \x03(\x0b\x32\x16.neuron.dra.v1.Setting\"6\n\x07Setting\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\x12\x0e\n\x06source\x18\x03 \x01(\t*F\n\x06Health\x12\x12\n\x0eHEALTH_UNKNOWN\x10\x00\x12\x12\n\x0eHEALTH_HEALTHY\x10\x01\x12\x14\n\x10HEALTH_UNHEALTHY\x10\x02\x32\xee\x03\n\rNodeInspector\x12V\n\x0bListDevices\x12!.neuron.dra.v1.ListDevicesRequest\x1a\".neuron.dra.v1.ListDevicesResponse\"\x00\x12k\n\x12ListPreparedClaims\x12(.neuron.dra.v1.ListPreparedClaimsRequest\x1a).neuron.dra.v1.ListPreparedClaimsResponse\"\x00\x12P\n\tGetStatus\x12\x1f.neuron.dra.v1.GetStatusRequest\x1a .neuron.dra.v1.GetStatusResponse\"\x00\x12_\n\x0eGetReservation\x12$.neuron.dra.v1.GetReservationRequest\x1a%.neuron.dra.v1.GetReservationResponse\"\x00\x12\x65\n\x10GetConfiguration\x12&.neuron.dra.v1.GetConfigurationRequest\x1a\'.neuron.dra.v1.GetConfigurationResponse\"\x00\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'neuron_dra.gen.neuron.dra.v1.inspector_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_HEALTH']._serialized_start=1245
-  _globals['_HEALTH']._serialized_end=1315
+  _globals['_HEALTH']._serialized_start=1677
+  _globals['_HEALTH']._serialized_end=1747
   _globals['_LISTDEVICESREQUEST']._serialized_start=63
   _globals['_LISTDEVICESREQUEST']._serialized_end=83
   _globals['_LISTDEVICESRESPONSE']._serialized_start=86
@@ -51,12 +51,20 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETSTATUSREQUEST']._serialized_end=864
   _globals['_GETSTATUSRESPONSE']._serialized_start=867
   _globals['_GETSTATUSRESPONSE']._serialized_end=1090
-  _globals['_GETCONFIGURATIONREQUEST']._serialized_start=1092
-  _globals['_GETCONFIGURATIONREQUEST']._serialized_end=1117
-  _globals['_GETCONFIGURATIONRESPONSE']._serialized_start=1119
-  _globals['_GETCONFIGURATIONRESPONSE']._serialized_end=1187
-  _globals['_SETTING']._serialized_start=1189
-  _globals['_SETTING']._serialized_end=1243
-  _globals['_NODEINSPECTOR']._serialized_start=1318
-  _globals['_NODEINSPECTOR']._serialized_end=1715
+  _globals['_GETRESERVATIONREQUEST']._serialized_start=1092
+  _globals['_GETRESERVATIONREQUEST']._serialized_end=1115
+  _globals['_GETRESERVATIONRESPONSE']._serialized_start=1118
+  _globals['_GETRESERVATIONRESPONSE']._serialized_end=1278
+  _globals['_RESERVATION']._serialized_start=1281
+  _globals['_RESERVATION']._serialized_end=1437
+  _globals['_TAG']._serialized_start=1439
+  _globals['_TAG']._serialized_end=1522
+  _globals['_GETCONFIGURATIONREQUEST']._serialized_start=1524
+  _globals['_GETCONFIGURATIONREQUEST']._serialized_end=1549
+  _globals['_GETCONFIGURATIONRESPONSE']._serialized_start=1551
+  _globals['_GETCONFIGURATIONRESPONSE']._serialized_end=1619
+  _globals['_SETTING']._serialized_start=1621
+  _globals['_SETTING']._serialized_end=1675
+  _globals['_NODEINSPECTOR']._serialized_start=1750
+  _globals['_NODEINSPECTOR']._serialized_end=2244
 # @@protoc_insertion_point(module_scope)

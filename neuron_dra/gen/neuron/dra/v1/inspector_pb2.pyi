@@ -307,6 +307,135 @@ class GetStatusResponse(_message.Message):
 Global___GetStatusResponse: _TypeAlias = GetStatusResponse  # noqa: Y015
 
 @_typing.final
+class GetReservationRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetReservationRequest: _TypeAlias = GetReservationRequest  # noqa: Y015
+
+@_typing.final
+class GetReservationResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ULTRASERVER_FIELD_NUMBER: _builtins.int
+    KNOWN_FIELD_NUMBER: _builtins.int
+    RESERVATION_FIELD_NUMBER: _builtins.int
+    TAG_FIELD_NUMBER: _builtins.int
+    PROBLEMS_FIELD_NUMBER: _builtins.int
+    ultraserver: _builtins.str
+    """The NeuronUltraServer that says so; empty on a node that is in no UltraServer."""
+    known: _builtins.bool
+    """False until that object was read, or is known not to exist: the rest is then what the node remembers."""
+    @_builtins.property
+    def reservation(self) -> Global___Reservation:
+        """Absent if the node is not reserved."""
+
+    @_builtins.property
+    def tag(self) -> Global___Tag:
+        """What the node's devices show of it in the ResourceSlices; absent if they carry no tag."""
+
+    @_builtins.property
+    def problems(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Entries of the NeuronUltraServer that cannot be read, in sentences."""
+
+    def __init__(
+        self,
+        *,
+        ultraserver: _builtins.str = ...,
+        known: _builtins.bool = ...,
+        reservation: Global___Reservation | None = ...,
+        tag: Global___Tag | None = ...,
+        problems: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["reservation", b"reservation", "tag", b"tag"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["known", b"known", "problems", b"problems", "reservation", b"reservation", "tag", b"tag", "ultraserver", b"ultraserver"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetReservationResponse: _TypeAlias = GetReservationResponse  # noqa: Y015
+
+@_typing.final
+class Reservation(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKLOAD_FIELD_NUMBER: _builtins.int
+    WORKLOAD_UID_FIELD_NUMBER: _builtins.int
+    PHASE_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    NODE_COUNT_FIELD_NUMBER: _builtins.int
+    WORLD_SIZE_FIELD_NUMBER: _builtins.int
+    RANK0_NODE_FIELD_NUMBER: _builtins.int
+    workload: _builtins.str
+    """namespace/name."""
+    workload_uid: _builtins.str
+    phase: _builtins.str
+    """Pending: its pods wait. Bound: its pods, and no others, may start. Draining: nobody may."""
+    rank: _builtins.int
+    """NEURON_GLOBAL_TOPOID; these are absent while only the node's own tag tells of the reservation."""
+    node_count: _builtins.int
+    """Nodes of this group, and of the whole workload."""
+    world_size: _builtins.int
+    rank0_node: _builtins.str
+    def __init__(
+        self,
+        *,
+        workload: _builtins.str = ...,
+        workload_uid: _builtins.str = ...,
+        phase: _builtins.str = ...,
+        rank: _builtins.int | None = ...,
+        node_count: _builtins.int = ...,
+        world_size: _builtins.int = ...,
+        rank0_node: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "rank", b"rank"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "node_count", b"node_count", "phase", b"phase", "rank", b"rank", "rank0_node", b"rank0_node", "workload", b"workload", "workload_uid", b"workload_uid", "world_size", b"world_size"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__rank: _TypeAlias = _typing.Literal["rank"]  # noqa: Y015
+    _WhichOneofArgType__rank: _TypeAlias = _typing.Literal["_rank", b"_rank"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rank) -> _WhichOneofReturnType__rank | None: ...
+
+Global___Reservation: _TypeAlias = Reservation  # noqa: Y015
+
+@_typing.final
+class Tag(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKLOAD_FIELD_NUMBER: _builtins.int
+    WORKLOAD_UID_FIELD_NUMBER: _builtins.int
+    ALLOCATION_ID_FIELD_NUMBER: _builtins.int
+    PHASE_FIELD_NUMBER: _builtins.int
+    workload: _builtins.str
+    """namespace/name."""
+    workload_uid: _builtins.str
+    allocation_id: _builtins.str
+    phase: _builtins.str
+    def __init__(
+        self,
+        *,
+        workload: _builtins.str = ...,
+        workload_uid: _builtins.str = ...,
+        allocation_id: _builtins.str = ...,
+        phase: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocation_id", b"allocation_id", "phase", b"phase", "workload", b"workload", "workload_uid", b"workload_uid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Tag: _TypeAlias = Tag  # noqa: Y015
+
+@_typing.final
 class GetConfigurationRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -49,6 +49,11 @@ class NodeInspectorStub(object):
                 request_serializer=neuron__dra_dot_gen_dot_neuron_dot_dra_dot_v1_dot_inspector__pb2.GetStatusRequest.SerializeToString,
                 response_deserializer=neuron__dra_dot_gen_dot_neuron_dot_dra_dot_v1_dot_inspector__pb2.GetStatusResponse.FromString,
                 _registered_method=True)
+        self.GetReservation = channel.unary_unary(
+                '/neuron.dra.v1.NodeInspector/GetReservation',
+                request_serializer=neuron__dra_dot_gen_dot_neuron_dot_dra_dot_v1_dot_inspector__pb2.GetReservationRequest.SerializeToString,
+                response_deserializer=neuron__dra_dot_gen_dot_neuron_dot_dra_dot_v1_dot_inspector__pb2.GetReservationResponse.FromString,
+                _registered_method=True)
         self.GetConfiguration = channel.unary_unary(
                 '/neuron.dra.v1.NodeInspector/GetConfiguration',
                 request_serializer=neuron__dra_dot_gen_dot_neuron_dot_dra_dot_v1_dot_inspector__pb2.GetConfigurationRequest.SerializeToString,
@@ -80,6 +85,13 @@ class NodeInspectorServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetReservation(self, request, context):
+        """Whether an UltraServer workload has reserved this node, and its place in the workload.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetConfiguration(self, request, context):
         """The settings in force, each with the place it came from.
         """
@@ -104,6 +116,11 @@ def add_NodeInspectorServicer_to_server(servicer, server):
                     servicer.GetStatus,
                     request_deserializer=neuron__dra_dot_gen_dot_neuron_dot_dra_dot_v1_dot_inspector__pb2.GetStatusRequest.FromString,
                     response_serializer=neuron__dra_dot_gen_dot_neuron_dot_dra_dot_v1_dot_inspector__pb2.GetStatusResponse.SerializeToString,
+            ),
+            'GetReservation': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetReservation,
+                    request_deserializer=neuron__dra_dot_gen_dot_neuron_dot_dra_dot_v1_dot_inspector__pb2.GetReservationRequest.FromString,
+                    response_serializer=neuron__dra_dot_gen_dot_neuron_dot_dra_dot_v1_dot_inspector__pb2.GetReservationResponse.SerializeToString,
             ),
             'GetConfiguration': grpc.unary_unary_rpc_method_handler(
                     servicer.GetConfiguration,
@@ -192,6 +209,33 @@ class NodeInspector(object):
             '/neuron.dra.v1.NodeInspector/GetStatus',
             neuron__dra_dot_gen_dot_neuron_dot_dra_dot_v1_dot_inspector__pb2.GetStatusRequest.SerializeToString,
             neuron__dra_dot_gen_dot_neuron_dot_dra_dot_v1_dot_inspector__pb2.GetStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetReservation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/neuron.dra.v1.NodeInspector/GetReservation',
+            neuron__dra_dot_gen_dot_neuron_dot_dra_dot_v1_dot_inspector__pb2.GetReservationRequest.SerializeToString,
+            neuron__dra_dot_gen_dot_neuron_dot_dra_dot_v1_dot_inspector__pb2.GetReservationResponse.FromString,
             options,
             channel_credentials,
             insecure,

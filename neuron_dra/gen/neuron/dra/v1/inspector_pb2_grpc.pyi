@@ -37,6 +37,8 @@ class NodeInspectorStub:
     """Every claim this node has prepared and not yet unprepared."""
     GetStatus: _grpc.UnaryUnaryMultiCallable[_inspector_pb2.GetStatusRequest, _inspector_pb2.GetStatusResponse]
     """The last attempt to publish ResourceSlices, and the registration with the kubelet."""
+    GetReservation: _grpc.UnaryUnaryMultiCallable[_inspector_pb2.GetReservationRequest, _inspector_pb2.GetReservationResponse]
+    """Whether an UltraServer workload has reserved this node, and its place in the workload."""
     GetConfiguration: _grpc.UnaryUnaryMultiCallable[_inspector_pb2.GetConfigurationRequest, _inspector_pb2.GetConfigurationResponse]
     """The settings in force, each with the place it came from."""
 
@@ -49,6 +51,8 @@ class NodeInspectorAsyncStub(NodeInspectorStub):
     """Every claim this node has prepared and not yet unprepared."""
     GetStatus: _aio.UnaryUnaryMultiCallable[_inspector_pb2.GetStatusRequest, _inspector_pb2.GetStatusResponse]  # type: ignore[assignment]
     """The last attempt to publish ResourceSlices, and the registration with the kubelet."""
+    GetReservation: _aio.UnaryUnaryMultiCallable[_inspector_pb2.GetReservationRequest, _inspector_pb2.GetReservationResponse]  # type: ignore[assignment]
+    """Whether an UltraServer workload has reserved this node, and its place in the workload."""
     GetConfiguration: _aio.UnaryUnaryMultiCallable[_inspector_pb2.GetConfigurationRequest, _inspector_pb2.GetConfigurationResponse]  # type: ignore[assignment]
     """The settings in force, each with the place it came from."""
 
@@ -76,6 +80,14 @@ class NodeInspectorServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_inspector_pb2.GetStatusResponse, _abc.Awaitable[_inspector_pb2.GetStatusResponse]]:
         """The last attempt to publish ResourceSlices, and the registration with the kubelet."""
+
+    @_abc_1.abstractmethod
+    def GetReservation(
+        self,
+        request: _inspector_pb2.GetReservationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_inspector_pb2.GetReservationResponse, _abc.Awaitable[_inspector_pb2.GetReservationResponse]]:
+        """Whether an UltraServer workload has reserved this node, and its place in the workload."""
 
     @_abc_1.abstractmethod
     def GetConfiguration(

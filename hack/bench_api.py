@@ -1,0 +1,126 @@
+"""A real etcd, kube-apiserver and kube-controller-manager on 127.0.0.1, with an audit log of every write."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(REPOSITORY / "hack" / "testbed"))
+
+from bed import build, controlplane, layout, pki, processes, state  # noqa: E402
+
+AUDIT_POLICY = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [
+        {"level": "Metadata", "verbs": ["create", "update", "patch", "delete", "deletecollection"]},
+        {"level": "None"},
+    ],
+}
+
+
+class Plane(controlplane.ControlPlane):
+    """The control plane without a scheduler, and with a controller manager that leaves Nodes without kubelets alone."""
+
+    def up(self) -> None:
+        """Start it, and wait until the API server answers."""
+        policy = self.layout.state_dir / "audit-policy.json"
+        policy.parent.mkdir(parents=True, exist_ok=True)
+        policy.write_text(json.dumps(AUDIT_POLICY))
+        super().up()
+
+    @property
+    def audit_log(self) -> Path:
+        return self.layout.state_dir / "audit.log"
+
+    def _start(self, name: str, arguments: Sequence[str]) -> None:
+        more: Sequence[str] = ()
+        if name == "kube-scheduler":
+            return
+        if name == "kube-apiserver":
+            more = (
+                f"--audit-policy-file={self.layout.state_dir}/audit-policy.json",
+                f"--audit-log-path={self.audit_log}",
+            )
+        if name == "kube-controller-manager":
+            more = ("--controllers=*,-node-lifecycle-controller",)
+        super()._start(name, [*arguments, *more])
+
+
+class Writes:
+    """Reads the audit log from where it was read last."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._offset = 0
+
+    def since(self) -> list[Write]:
+        """Return every write since the last call; leases left out."""
+        with self._log.open("rb") as file:
+            file.seek(self._offset)
+            raw = file.read()
+        end = raw.rfind(b"\n") + 1
+        self._offset += end
+        found = (_write(json.loads(line)) for line in raw[:end].splitlines())
+        return [each for each in found if each.resource != "leases"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Write:
+    """One request that wrote, or was refused."""
+
+    agent: str
+    verb: str
+    resource: str  # with its subresource: neuronultraservers/status
+    name: str
+    code: int
+
+
+def _write(line: dict[str, object]) -> Write:
+    about = line.get("objectRef") or {}
+    status = line.get("responseStatus") or {}
+    assert isinstance(about, dict)
+    assert isinstance(status, dict)
+    resource = "/".join(part for part in (about.get("resource", ""), about.get("subresource", "")) if part)
+    return Write(
+        str(line.get("userAgent")), str(line.get("verb")), resource, str(about.get("name")), int(status.get("code", 0))
+    )
+
+
+def tally(writes: Sequence[Write]) -> dict[str, int]:
+    """Return how many writes of which kind, for a person to read."""
+    return dict(Counter(f"{each.verb} {each.resource} {each.code}" for each in writes).most_common())
+
+
+@contextlib.contextmanager
+def running(kubernetes: str | None = None) -> Iterator[Plane]:
+    """Run the control plane in a folder of its own; the binaries are the test bed's and built when they are missing."""
+    usual = layout.from_environment()
+    folder = Path(tempfile.mkdtemp(prefix="neuron-dra-bench-"))
+    where = dataclasses.replace(usual, name="neuron-dra-bench", is_root=False, state_dir=folder)
+    version = kubernetes or build.DEFAULT_KUBERNETES
+    build.build(where, version)
+    known = state.load(where)
+    known.kubernetes = version
+    started = processes.Processes(where, known)
+    plane = Plane(where, known, started)
+    try:
+        plane.up()
+        yield plane
+    finally:
+        started.stop(list(known.processes))
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def token(plane: Plane) -> str:
+    """Return the administrator's token."""
+    return pki.token(plane.layout, "admin")

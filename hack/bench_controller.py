@@ -1,0 +1,352 @@
+"""Measure the UltraServer controller on a real kube-apiserver, and print a table: figure, floor, ratio, target.
+
+The controller is a process of its own. The nodes are objects, and their plugins one process (bench_swarm) that answers
+with the plugin's own code. Writes and conflicts are counted in the API server's audit log. The floor of an allocation
+is the same writes by the same client in the same order, with nobody deciding anything.
+Everything shares this machine, etcd and the API server too: read the ratios, and how the figures grow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import datetime
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import bench_api
+from bench_swarm import INSTANCE_TYPE, Swarm
+
+from neuron_dra.core.ultraserver import NAMESPACE
+from neuron_dra.kube.client import KubeClient
+from neuron_dra.kube.config import KubeConfig, from_kubeconfig
+from neuron_dra.kube.requests import NEURON_ULTRASERVERS, NEURON_WORKLOADS, Resource
+
+Obj = dict[str, Any]
+TICK = os.sysconf("SC_CLK_TCK")
+PLACE = "bench"
+AGENT = "neuron-ultraserver-controller"
+NAMESPACES = Resource("", "v1", "namespaces", namespaced=False)
+CRDS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False)
+IN_FLIGHT = 16  # of the floor
+HEARTBEAT_S = 300.0  # a kubelet writes its Node's status so often when nothing changes
+
+
+def main() -> int:
+    """Run every measurement."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--nodes", default="500,1000,2500,5000", help="fleets to measure (default %(default)s)")
+    parser.add_argument("--small", type=int, default=20, help="rounds of 8 nodes")
+    parser.add_argument("--large", type=int, default=3, help="rounds of 256 nodes")
+    parser.add_argument("--idle-s", type=float, default=20.0, help="seconds of idling to measure, twice")
+    parser.add_argument("--kubernetes", choices=bench_api.build.KUBERNETES)
+    args = parser.parse_args()
+    with bench_api.running(args.kubernetes) as plane:
+        sizes = [int(text) for text in args.nodes.split(",")]
+        # Read before the event loop runs: a kubeconfig may have to start a login program.
+        columns = asyncio.run(measure(args, sizes, plane, from_kubeconfig(plane.layout.kubeconfig)))
+    print_table(columns)
+    return 0
+
+
+@dataclass(slots=True)
+class Column:
+    """The figures of one size of the fleet."""
+
+    nodes: int
+    figures: dict[str, str] = field(default_factory=dict)
+
+
+TARGETS = {
+    "resident memory, idle": "<= 128 MiB",
+    "resident memory, largest": "<= 128 MiB",
+    "CPU, nothing changes": "<= 10 millicores",
+    "CPU, kubelets' heartbeats": "<= 10 millicores",
+    "8 nodes: to Allocated, p50": "",
+    "8 nodes: to Allocated, p99": "<= 2 s",
+    "256 nodes: to Allocated, p50": "",
+    "256 nodes: to Allocated, worst": "<= 10 s",
+    "8 nodes: controller's writes": "<= 8 (2 per UltraServer + 4)",
+    "256 nodes: controller's writes": "<= 132 (2 per UltraServer + 4)",
+    "slice writes per node": "<= 2",
+    "conflicts": "0",
+}
+
+
+class Controller:
+    """`neuron-ultraserver-controller run` as a process."""
+
+    def __init__(self, kubeconfig: Path, log: Path) -> None:
+        self._command = [
+            str(Path(sys.executable).parent / "neuron-ultraserver-controller"),
+            "run",
+            "--leader-elect",
+            f"--leader-election-namespace={NAMESPACE}",
+            f"--kubeconfig={kubeconfig}",
+            "--health-probe-bind-address=127.0.0.1:18081",
+            "--metrics-bind-address=127.0.0.1:18081",
+        ]
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Controller:
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(self._command, stderr=log)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process is not None
+        self._process.terminate()
+        self._process.wait(30)
+
+    def cpu_s(self) -> float:
+        """CPU seconds so far."""
+        fields = self._proc("stat").rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / TICK
+
+    def rss_mib(self, which: str = "VmRSS") -> float:
+        """Resident memory now; `VmHWM` is the largest so far."""
+        return int(self._proc("status").split(f"{which}:")[1].split()[0]) / 1024
+
+    def _proc(self, name: str) -> str:
+        assert self._process is not None
+        return Path(f"/proc/{self._process.pid}/{name}").read_text()
+
+
+class Cluster:
+    """The API server as the bench uses it."""
+
+    def __init__(self, client: KubeClient, writes: bench_api.Writes) -> None:
+        self.client = client
+        self.writes = writes
+        self._states: dict[str, str] = {}
+        self._changed = asyncio.Event()
+
+    async def prepare(self) -> None:
+        """Make the namespaces and the custom resources."""
+        import yaml
+
+        for name in (PLACE, NAMESPACE):
+            await self.client.create(NAMESPACES, "", {"metadata": {"name": name}})
+        for path in sorted((bench_api.REPOSITORY / "deploy/crds").glob("*.yaml")):
+            await self.client.create(CRDS, "", yaml.safe_load(path.read_text()))
+        await self.until("the custom resources are served", self._served)
+
+    async def _served(self) -> bool:
+        from neuron_dra.errors import ApiError
+
+        try:
+            for resource in (NEURON_ULTRASERVERS, NEURON_WORKLOADS):
+                await self.client.request("GET", resource.path(PLACE))
+        except ApiError:
+            return False
+        return True
+
+    async def until(self, what: str, check: Callable[[], Any], timeout_s: float = 300.0) -> None:
+        """Ask every 100 ms. Raises TimeoutError."""
+        deadline = time.monotonic() + timeout_s
+        while not await check():
+            if time.monotonic() > deadline:
+                raise TimeoutError(what)
+            await asyncio.sleep(0.1)
+
+    @contextlib.asynccontextmanager
+    async def watching(self) -> AsyncIterator[None]:
+        """Follow the states of workloads until left."""
+        task = asyncio.create_task(self._follow())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _follow(self) -> None:
+        version = "0"
+        while True:
+            params = {"resourceVersion": version, "timeoutSeconds": "300"}
+            async with self.client.watch(NEURON_WORKLOADS, PLACE, params, idle_timeout_s=420) as lines:
+                async for line in lines:
+                    event = json.loads(line)
+                    meta = event["object"]["metadata"]
+                    version = meta["resourceVersion"]
+                    if event["type"] != "BOOKMARK":
+                        state = event["object"].get("status", {}).get("state", "")
+                        self._states[meta["name"]] = "gone" if event["type"] == "DELETED" else state
+                        self._changed.set()
+
+    async def reaches(self, name: str, state: str, timeout_s: float = 120.0) -> None:
+        """Wait until the watch shows a workload in a state. Raises TimeoutError."""
+        async with asyncio.timeout(timeout_s):
+            while self._states.get(name) != state:
+                self._changed.clear()
+                await self._changed.wait()
+
+
+def workload(name: str, count: int) -> Obj:
+    """Return a workload of `count` whole UltraServers."""
+    return {
+        "apiVersion": "neuron.aws.com/v1beta1",
+        "kind": "NeuronUltraServerWorkload",
+        "metadata": {"name": name, "namespace": PLACE},
+        "spec": {"instanceType": INSTANCE_TYPE, "topologySize": 4, "serverCount": count},
+    }
+
+
+async def measure(
+    args: argparse.Namespace, sizes: Sequence[int], plane: bench_api.Plane, kube: KubeConfig
+) -> list[Column]:
+    """Grow one fleet, and measure it at each size with a fresh controller."""
+    columns = []
+    async with KubeClient(kube, user_agent="bench") as client, KubeClient(kube, user_agent="swarm") as plugins:
+        cluster = Cluster(client, bench_api.Writes(plane.audit_log))
+        await cluster.prepare()
+        swarm = Swarm(plugins)
+        async with cluster.watching():
+            for size in sizes:
+                say(f"{size} nodes: making them")
+                await swarm.grow(size // 4)
+                column = Column(size)
+                await one_size(args, column, cluster, swarm, plane)
+                columns.append(column)
+    return columns
+
+
+def say(text: str) -> None:
+    print(f"{datetime.datetime.now(datetime.UTC):%H:%M:%S} {text}", file=sys.stderr, flush=True)
+
+
+async def one_size(
+    args: argparse.Namespace, column: Column, cluster: Cluster, swarm: Swarm, plane: bench_api.Plane
+) -> None:
+    """Fill a column."""
+    figures = column.figures
+    log = plane.layout.log_dir / "controller.log"
+    started = time.monotonic()
+    with Controller(plane.layout.kubeconfig, log) as controller:
+        await discovered(cluster, column.nodes // 4)
+        figures["start: until all UltraServers are written"] = f"{time.monotonic() - started:.1f} s"
+        say(f"discovered in {time.monotonic() - started:.1f} s; {bench_api.tally(of(cluster.writes.since(), AGENT))}")
+        async with swarm.answering():
+            await asyncio.sleep(3)
+            figures["CPU, nothing changes"] = f"{await millicores(controller, args.idle_s):.1f} millicores"
+            figures["resident memory, idle"] = f"{controller.rss_mib():.0f} MiB"
+            async with heartbeats(swarm):
+                figures["CPU, kubelets' heartbeats"] = f"{await millicores(controller, args.idle_s):.1f} millicores"
+            cluster.writes.since()
+            await rounds(figures, cluster, swarm, controller, nodes=8, number=args.small)
+            await rounds(figures, cluster, swarm, controller, nodes=256, number=args.large)
+            figures["resident memory, largest"] = f"{controller.rss_mib('VmHWM'):.0f} MiB"
+    say(json.dumps(figures))
+
+
+async def discovered(cluster: Cluster, count: int) -> None:
+    """Wait until so many NeuronUltraServers are Ready, as one list of them says."""
+
+    async def all_ready() -> bool:
+        body = json.loads(await cluster.client.request("GET", NEURON_ULTRASERVERS.path(NAMESPACE), timeout_s=30))
+        states = [item.get("status", {}).get("state") for item in body["items"]]
+        await asyncio.sleep(0.5)
+        return states.count("Ready") == count
+
+    await cluster.until(f"{count} UltraServers are Ready", all_ready)
+
+
+def of(writes: Sequence[bench_api.Write], agent: str) -> list[bench_api.Write]:
+    return [each for each in writes if each.agent == agent]
+
+
+async def millicores(controller: Controller, seconds: float) -> float:
+    """Return the CPU that the controller takes while nothing is asked of it."""
+    before, started = controller.cpu_s(), time.monotonic()
+    await asyncio.sleep(seconds)
+    return (controller.cpu_s() - before) / (time.monotonic() - started) * 1000
+
+
+@contextlib.asynccontextmanager
+async def heartbeats(swarm: Swarm) -> AsyncIterator[None]:
+    """Have every kubelet write its Node's status each five minutes."""
+    names = list(swarm.nodes)
+
+    async def beat() -> None:
+        number = 0
+        while True:
+            number += 1
+            await asyncio.gather(
+                swarm.heartbeat(names[number % len(names)], number), asyncio.sleep(HEARTBEAT_S / len(names))
+            )
+
+    task = asyncio.create_task(beat())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def rounds(
+    figures: dict[str, str], cluster: Cluster, swarm: Swarm, controller: Controller, *, nodes: int, number: int
+) -> None:
+    """Allocate and release workloads of so many nodes, one after the other."""
+    times, released, writes, slice_writes, conflicts, cpu = [], [], [], [], 0, []
+    for index in range(number):
+        name = f"job-{nodes}-{index}-{len(swarm.nodes)}"
+        cluster.writes.since()
+        cpu_before, started = controller.cpu_s(), time.monotonic()
+        await cluster.client.create(NEURON_WORKLOADS, PLACE, workload(name, nodes // 4))
+        await cluster.reaches(name, "Allocated")
+        times.append(time.monotonic() - started)
+        cpu.append(controller.cpu_s() - cpu_before)
+        await asyncio.sleep(0.5)
+        found = cluster.writes.since()
+        ours = [each for each in of(found, AGENT) if each.resource != "events"]
+        if index == 0:
+            say(f"{nodes} nodes in {times[-1]:.2f} s, CPU {cpu[-1]:.2f} s: {bench_api.tally(of(found, AGENT))}")
+        writes.append(len(ours))
+        slice_writes.append(sum(each.resource == "resourceslices" for each in found) / nodes)
+        started = time.monotonic()
+        await cluster.client.delete(NEURON_WORKLOADS, PLACE, name)
+        await cluster.reaches(name, "gone")
+        released.append(time.monotonic() - started)
+        await asyncio.sleep(0.5)
+        gone = cluster.writes.since()
+        if index == 0:
+            say(f"released in {released[-1]:.2f} s: {bench_api.tally(of(gone, AGENT))}")
+        conflicts += sum(each.code == 409 for each in (*found, *gone))
+    figures[f"{nodes} nodes: to Allocated, p50"] = f"{quantile(times, 0.5):.2f} s"
+    name = "p99" if nodes == 8 else "worst"
+    figures[f"{nodes} nodes: to Allocated, {name}"] = f"{quantile(times, 0.99):.2f} s"
+    figures[f"{nodes} nodes: controller's CPU"] = f"{quantile(cpu, 0.5):.2f} s"
+    figures[f"{nodes} nodes: released, p50"] = f"{quantile(released, 0.5):.2f} s"
+    figures[f"{nodes} nodes: controller's writes"] = str(max(writes))
+    figures["slice writes per node"] = f"{max([float(figures.get('slice writes per node', '0')), *slice_writes]):.2f}"
+    figures["conflicts"] = str(int(figures.get("conflicts", "0")) + conflicts)
+
+
+def quantile(values: list[float], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
+
+
+def print_table(columns: Sequence[Column]) -> None:
+    """Print one column per size, and the targets; kept as JSON in build/bench-controller.json."""
+    names = list(dict.fromkeys(name for column in columns for name in column.figures))
+    names.sort(key=lambda name: [*TARGETS].index(name) if name in TARGETS else len(TARGETS))
+    table = [("controller", *(f"{column.nodes} nodes" for column in columns), "target")]
+    table += [(name, *(column.figures.get(name, "") for column in columns), TARGETS.get(name, "")) for name in names]
+    widths = [max(len(line[index]) for line in table) for index in range(len(table[0]))]
+    for line in table:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    Path("build").mkdir(exist_ok=True)
+    content = {str(column.nodes): column.figures for column in columns}
+    Path("build/bench-controller.json").write_text(json.dumps(content, indent=1))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,152 @@
+#!/usr/bin/env python3
+"""Fuzz the targets of tests/fuzz with atheris: `make fuzz` gives each a million inputs and writes docs/reports/fuzz.md.
+
+One target runs in a process of its own, its imports instrumented. Inputs that reach something new are added to
+tests/fuzz/corpus; one that fails is printed as a line for that file, and ends the target.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import logging
+import platform
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+FOLDER = REPOSITORY / "tests" / "fuzz"
+REPORT = REPOSITORY / "docs" / "reports" / "fuzz.md"
+TARGETS = ("parameters", "sysfs", "checkpoint", "slices", "watch")
+KEPT_INPUTS = 150
+"""Of each target, in the repository."""
+LONGEST_INPUT = 256  # bytes
+SHA1_DIGITS = 40
+FRESH_INPUTS = 200  # random ones, to begin with besides those that are kept
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What became of a target. `failed` is the input that failed, in hex, or empty."""
+
+    target: str
+    inputs: int
+    seconds: float
+    covered: int
+    failed: str
+
+
+def fuzz(target: str, inputs: int, seed: int) -> Run:
+    """Run one target in a process of its own."""
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as name:
+        corpus, found = Path(name, "corpus"), Path(name, "found")
+        for folder in (corpus, found):
+            folder.mkdir()
+        rng = random.Random(seed)
+        beginnings = [bytes.fromhex(line) for line in _kept(target)]
+        beginnings += [rng.randbytes(rng.randrange(8, LONGEST_INPUT)) for _ in range(FRESH_INPUTS)]
+        for number, data in enumerate(beginnings):
+            (corpus / f"{number:04d}").write_bytes(data)
+        started = time.monotonic()
+        output = _child(target, f"-runs={inputs}", f"-seed={seed}", f"-max_len={LONGEST_INPUT}", "-timeout=60", "-len_control=0",
+                        f"-artifact_prefix={found}/", "-print_final_stats=1", str(corpus))  # fmt: skip
+        seconds = time.monotonic() - started
+        failures = [path.read_bytes().hex() for path in found.iterdir()]
+        if failures:
+            print(output[-4000:])
+        else:
+            _keep(target, corpus)
+        done = re.findall(r"stat::number_of_executed_units:\s*(\d+)", output)
+        covered = re.findall(r"cov: (\d+)", output)
+        if not done and not failures:
+            raise SystemExit(f"{target} did not run:\n{output[-4000:]}")
+        return Run(target, int(done[-1]) if done else 0, seconds, int(covered[-1]) if covered else 0,
+                   failures[0] if failures else "")  # fmt: skip
+
+
+def _kept(target: str) -> list[str]:
+    path = FOLDER / "corpus" / f"{target}.txt"
+    return path.read_text().split() if path.exists() else []
+
+
+def _keep(target: str, corpus: Path) -> None:
+    """Keep what was kept, and of the inputs that reached something new (libFuzzer names them itself) some of each size."""
+    old = _kept(target)
+    new = {path.read_bytes().hex() for path in corpus.iterdir() if len(path.name) == SHA1_DIGITS} - {*old, ""}
+    ranked = sorted(new, key=lambda line: (len(line), line))
+    room = max(0, KEPT_INPUTS - len(old))
+    chosen = ranked[:: max(1, -(-len(ranked) // room))] if room else []
+    path = FOLDER / "corpus" / f"{target}.txt"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(f"{line}\n" for line in (*old, *chosen)))
+
+
+def _child(target: str, *arguments: str) -> str:
+    command = [sys.executable, "-W", "ignore", __file__, "--child", target, *arguments]
+    return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False).stdout
+
+
+def child(target: str, arguments: Sequence[str]) -> None:
+    """Instrument, and hand over to libFuzzer; never returns."""
+    import atheris
+
+    logging.disable(logging.CRITICAL)
+    sys.path[:0] = [str(FOLDER), str(REPOSITORY)]
+    with atheris.instrument_imports(include=["neuron_dra", "controller", "fuzz_targets"]):
+        import fuzz_targets
+    atheris.Setup(["fuzz", *arguments], fuzz_targets.TARGETS[target])
+    atheris.Fuzz()
+
+
+def report(runs: Sequence[Run], seed: int, command: str) -> str:
+    """Return docs/reports/fuzz.md."""
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True,
+                            check=True).stdout.strip()  # fmt: skip
+    rows = "".join(
+        f"| {run.target} | {run.inputs:,} | {run.covered:,} | {run.seconds / 60:.1f} min | "
+        f"{'FAILED: ' + run.failed if run.failed else 'no failure'} |\n"
+        for run in runs
+    )
+    return f"""# Fuzzing
+
+Commit {commit}, {datetime.date.today().isoformat()}, `{command}`, seed {seed}, Python {platform.python_version()}, atheris.
+
+| target | inputs | branches covered | duration | result |
+| --- | --- | --- | --- | --- |
+{rows}
+What each target promises is in its docstring in `tests/fuzz/fuzz_targets.py`. Inputs are bytes that choose a document
+and change it, so most are nearly valid. Inputs that reached something new are kept in `tests/fuzz/corpus`; `make test` runs
+them and some near them.
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Fuzz the targets asked for; 1 if one of them failed."""
+    if arguments[:1] == ["--child"]:
+        child(arguments[1], arguments[2:])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", action="append", choices=TARGETS, help="only this one; may be repeated")
+    parser.add_argument("--inputs", type=int, default=1_000_000, help="for each target (default: a million)")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--report", action="store_true", help="write docs/reports/fuzz.md")
+    options = parser.parse_args(arguments)
+    runs = []
+    for target in options.target or TARGETS:
+        runs.append(fuzz(target, options.inputs, options.seed))
+        last = runs[-1]
+        print(f"{target}: {last.inputs:,} inputs in {last.seconds:.0f} s: {last.failed or 'no failure'}", flush=True)
+    if options.report:
+        REPORT.parent.mkdir(exist_ok=True)
+        REPORT.write_text(report(runs, options.seed, f"make fuzz INPUTS={options.inputs}"))
+    return 1 if any(run.failed for run in runs) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

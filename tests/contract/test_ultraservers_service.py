@@ -1,0 +1,346 @@
+"""The gRPC service UltraServers over real sockets: the controller runs against the embedded API server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from controller import service as service_module
+from controller import settings as controller_settings
+from controller.program import Controller
+from neuron_dra.arguments import Parser
+from neuron_dra.core.ultraserver import NAMESPACE
+from neuron_dra.gen.neuron.ultraserver.v1 import ultraservers_pb2 as pb
+from neuron_dra.gen.neuron.ultraserver.v1 import ultraservers_pb2_grpc
+from neuron_dra.kube.config import KubeConfig
+from neuron_dra.testing.fake_api import FakeApi
+from neuron_dra.testing.ultraservers import answered, ultraserver
+from neuron_dra.testing.waiting import eventually
+
+SERVICE = "neuron.ultraserver.v1.UltraServers"
+SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+
+Obj = dict[str, Any]
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[FakeApi]:
+    """Two UltraServers of four nodes, u0 and u1."""
+    async with FakeApi() as made:
+        made.register_neuron_kinds()
+        for name in ("ml", NAMESPACE):
+            made.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        for block in ("u0", "u1"):
+            for item in ultraserver(block):
+                if item["kind"] == "ResourceSlice":
+                    node = made.get("nodes", item["spec"]["nodeName"])
+                    item["metadata"]["ownerReferences"][0]["uid"] = node["metadata"]["uid"]
+                made.create(item)
+        yield made
+
+
+@contextlib.asynccontextmanager
+async def controlling(api: FakeApi, address: str = "127.0.0.1:0", *, api_url: str = "") -> AsyncIterator[Controller]:
+    parser = Parser()
+    controller_settings.add_arguments(parser)
+    words = ["--kube-api-server", api_url or api.url, "--grpc-address", address]
+    parsed = parser.parse_args([*words, "--health-probe-bind-address", "0", "--metrics-bind-address", "0"])
+    loaded = controller_settings.load(parsed, {}, "here")
+    controller = Controller(loaded, KubeConfig(loaded.kube_api_server))
+    task = asyncio.create_task(controller.run())
+    try:
+        await eventually(lambda: controller.grpc is not None and controller.grpc.target, what="gRPC is served")
+        yield controller
+    finally:
+        controller.stop()
+        await task
+
+
+@pytest.fixture
+async def controller(api: FakeApi) -> AsyncIterator[Controller]:
+    """A controller that has found both UltraServers."""
+    async with controlling(api) as made:
+        found = api.objects
+        await eventually(
+            lambda: [o for o in found("neuronultraservers") if o.get("status")][1:], what="two UltraServers"
+        )
+        await eventually(lambda: not made.ready(), what="the controller is ready")
+        yield made
+
+
+@contextlib.asynccontextmanager
+async def dialled(controller: Controller) -> AsyncIterator[grpc.aio.Channel]:
+    assert controller.grpc is not None
+    async with grpc.aio.insecure_channel(controller.grpc.target) as channel:
+        yield channel
+
+
+@contextlib.asynccontextmanager
+async def asking(controller: Controller) -> AsyncIterator[ultraservers_pb2_grpc.UltraServersAsyncStub]:
+    async with dialled(controller) as channel:
+        yield ultraservers_pb2_grpc.UltraServersStub(channel)
+
+
+def submit(api: FakeApi, name: str, *, size: int = 4, count: int = 1) -> Obj:
+    return api.create(
+        {
+            "apiVersion": "neuron.aws.com/v1beta1",
+            "kind": "NeuronUltraServerWorkload",
+            "metadata": {"name": name, "namespace": "ml"},
+            "spec": {"instanceType": "trn3.48xlarge", "topologySize": size, "serverCount": count},
+        }
+    )
+
+
+def answer(api: FakeApi) -> None:
+    """Every node tags its slice as its NeuronUltraServer says."""
+    members = {e["nodeName"]: item for item in api.objects("neuronultraservers") for e in item["spec"]["topology"]}
+    for item in api.objects("resourceslices"):
+        new = answered(item, members.get(item["spec"]["nodeName"]))
+        if new["spec"] != item["spec"]:
+            api.replace(new)
+
+
+def state(api: FakeApi, name: str) -> str:
+    return str((api.get("neuronultraserverworkloads", name, "ml").get("status") or {}).get("state"))
+
+
+async def allocated(api: FakeApi, name: str) -> None:
+    def done() -> bool:
+        answer(api)
+        return state(api, name) == "Allocated"
+
+    await eventually(done, what=f"{name} is Allocated")
+
+
+async def test_people_find_every_service_without_a_proto_file(controller):
+    async def ask(channel: grpc.aio.Channel, request: Any) -> Any:
+        stream = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(iter([request]), timeout=5)
+        (answer,) = [each async for each in stream]
+        return answer
+
+    async with dialled(controller) as channel:
+        listed = await ask(channel, reflection_pb2.ServerReflectionRequest(list_services=""))
+        services = {each.name for each in listed.list_services_response.service}
+        assert services == {SERVICE, "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
+        for name in services:
+            described = await ask(channel, reflection_pb2.ServerReflectionRequest(file_containing_symbol=name))
+            assert described.file_descriptor_response.file_descriptor_proto, name
+
+
+async def test_a_list_shows_nodes_reservations_and_what_is_free(api, controller):
+    submit(api, "pair", size=2)
+    await allocated(api, "pair")
+    async with asking(controller) as stub:
+        await eventually(lambda: not controller.ready())
+        everything = (await stub.ListUltraServers(pb.ListUltraServersRequest(), timeout=5)).ultraservers
+        none = await stub.ListUltraServers(pb.ListUltraServersRequest(instance_type="trn2u.48xlarge"), timeout=5)
+    assert [each.name for each in everything] == ["us-u0", "us-u1"]
+    assert list(none.ultraservers) == []
+    used, free = everything
+    assert (used.instance_type, list(used.topology_sizes), list(used.problems)) == ("trn3.48xlarge", [1, 2, 4], [])
+    assert [(n.name, n.node_id, pb.NodeState.Name(n.state), n.holder) for n in used.nodes] == [
+        ("u0-0", 0, "NODE_STATE_RESERVED", "ml/pair"),
+        ("u0-1", 1, "NODE_STATE_RESERVED", "ml/pair"),
+        ("u0-2", 2, "NODE_STATE_FREE", ""),
+        ("u0-3", 3, "NODE_STATE_FREE", ""),
+    ]
+    assert {(n.vertical, n.horizontal) for n in used.nodes} == {(pb.LINK_UP, pb.LINK_UP)}
+    (reservation,) = used.reservations
+    assert (reservation.workload, reservation.phase, list(reservation.nodes)) == ("ml/pair", "Bound", ["u0-0", "u0-1"])
+    assert (used.free_nodes, [(each.topology_size, each.count) for each in used.free_groups]) == (
+        2,
+        [(1, 2), (2, 1), (4, 0)],
+    )
+    assert (free.free_nodes, [(each.topology_size, each.count) for each in free.free_groups]) == (
+        4,
+        [(1, 4), (2, 2), (4, 1)],
+    )
+
+
+async def test_a_workload_can_be_tried_before_it_exists_and_nothing_is_written(api, controller):
+    before = [len(api.objects(kind)) for kind in ("neuronultraserverworkloads", "resourceclaimtemplates")]
+    tried = pb.Workload(instance_type="trn3.48xlarge", topology_size=4, server_count=2)
+    async with asking(controller) as stub:
+        answer = await stub.Plan(pb.PlanRequest(workload=tried), timeout=5)
+    (planned,) = answer.workloads
+    assert (planned.namespace, planned.name, planned.fits) == ("default", "dry-run", True)
+    assert not planned.HasField("shortage")
+    assert [(each.ultraserver, each.ultraserver_index, list(each.nodes)) for each in planned.reservations] == [
+        ("us-u0", 0, ["u0-0", "u0-1", "u0-2", "u0-3"]),
+        ("us-u1", 1, ["u1-0", "u1-1", "u1-2", "u1-3"]),
+    ]
+    assert list(answer.writes) == [
+        "set the finalizers of workload default/dry-run: neuron.aws.com/ultraserver-release",
+        "write the status of NeuronUltraServer us-u0: Ready, default/dry-run Pending",
+        "write the status of NeuronUltraServer us-u1: Ready, default/dry-run Pending",
+    ]
+    await asyncio.sleep(0.2)  # a controller that took it for real would have written by then
+    assert [len(api.objects(kind)) for kind in ("neuronultraserverworkloads", "resourceclaimtemplates")] == before
+    assert all(not item["status"].get("allocations") for item in api.objects("neuronultraservers"))
+
+
+async def test_a_workload_that_does_not_fit_is_told_why_in_figures(api, controller):
+    submit(api, "pair", size=2)
+    await allocated(api, "pair")
+    tried = pb.Workload(name="big", namespace="ml", instance_type="trn3.48xlarge", topology_size=4, server_count=3)
+    async with asking(controller) as stub:
+        (planned,) = (await stub.Plan(pb.PlanRequest(workload=tried), timeout=5)).workloads
+    assert (planned.fits, planned.state, planned.reason) == (False, "Pending", "InsufficientCapacity")
+    assert planned.message == (
+        "needs 3 x 4 trn3.48xlarge nodes; 1 of 3 groups of 4 are free: short of 8 nodes; 6 of 8 nodes are free"
+    )
+    assert planned.shortage == pb.Shortage(groups_missing=3, groups_free=1, nodes_short=8, nodes_free=6, nodes_total=8)
+
+
+async def test_what_if_a_workload_grew(api, controller):
+    submit(api, "pair", size=2, count=1)
+    await allocated(api, "pair")
+    async with asking(controller) as stub:
+        tried = pb.Workload(namespace="ml", name="pair", instance_type="trn3.48xlarge", topology_size=2, server_count=2)
+        (grown,) = (await stub.Plan(pb.PlanRequest(workload=tried), timeout=5)).workloads
+        tried.server_count = 5
+        (too_big,) = (await stub.Plan(pb.PlanRequest(workload=tried), timeout=5)).workloads
+    assert [(each.phase, list(each.nodes)) for each in grown.reservations] == [
+        ("Bound", ["u0-0", "u0-1"]),
+        ("Pending", ["u0-2", "u0-3"]),
+    ]
+    assert (too_big.fits, too_big.shortage.groups_missing, too_big.shortage.groups_free) == (False, 4, 3)
+    assert [list(each.nodes) for each in too_big.reservations] == [["u0-0", "u0-1"]]
+
+
+async def test_a_plan_for_the_cluster_as_it_is_has_every_workload(api, controller):
+    submit(api, "fits", size=4, count=1)
+    await allocated(api, "fits")
+    submit(api, "waits", size=4, count=2)
+    await eventually(lambda: state(api, "waits") == "Pending")
+    async with asking(controller) as stub:
+        planned = {each.name: each for each in (await stub.Plan(pb.PlanRequest(), timeout=5)).workloads}
+    assert {name: (each.fits, each.state) for name, each in planned.items()} == {
+        "fits": (True, "Allocated"),
+        "waits": (False, "Pending"),
+    }
+    assert planned["waits"].shortage.nodes_short == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"topology_size": 3}, "workload.topology_size 3: write 1, 2 or 4, the number of nodes that work together"),
+        ({"topology_size": 0}, "workload.topology_size 0: write 1, 2 or 4"),
+        ({"server_count": 0}, "workload.server_count 0: write how many groups of 4 nodes, 1 to 1024"),
+        ({"server_count": 2000}, "workload.server_count 2000: write how many groups"),
+        (
+            {"instance_type": "trn9.48xlarge"},
+            "workload.instance_type trn9.48xlarge is not known: write the type of UltraServer nodes, such as "
+            "trn3.48xlarge, which are here",
+        ),
+        ({"instance_type": "trn1.2xlarge"}, "workload.instance_type trn1.2xlarge is no part of an UltraServer: write"),
+        ({"instance_type": ""}, "workload.instance_type is missing: write the type of UltraServer nodes, such as"),
+        ({"name": "My Job"}, "workload.name 'My Job': write a name of at most 63 lower-case letters, digits and '-'"),
+        (
+            {"namespace": "ml", "name": "job"},
+            "workload ml/job exists with 2 x trn3.48xlarge: only its server_count can change; write another name",
+        ),
+    ],
+)
+async def test_a_request_that_cannot_be_answered_says_what_to_write(api, controller, changes, text):
+    submit(api, "job", size=2)
+    await eventually(lambda: state(api, "job") != "None")
+    fields = {"instance_type": "trn3.48xlarge", "topology_size": 4, "server_count": 1, **changes}
+    async with asking(controller) as stub:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.Plan(pb.PlanRequest(workload=pb.Workload(**fields)), timeout=5)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert text in (caught.value.details() or "")
+
+
+async def test_until_the_cluster_was_read_the_answer_is_unavailable_and_health_says_so(api):
+    async with controlling(api, api_url="http://127.0.0.1:1") as controller, dialled(controller) as channel:
+        stub = ultraservers_pb2_grpc.UltraServersStub(channel)
+        for call in (stub.Plan(pb.PlanRequest(), timeout=5), stub.ListUltraServers(pb.ListUltraServersRequest())):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+            assert "this replica has not read the cluster yet: not listed yet: nodes," in (caught.value.details() or "")
+        health = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=5)
+        assert health.status == NOT_SERVING
+
+
+async def test_health_follows_what_the_controller_knows(controller):
+    async with dialled(controller) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        for name in ("", SERVICE):
+            assert (await stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=5)).status == SERVING
+        async for told in stub.Watch(health_pb2.HealthCheckRequest(service=SERVICE), timeout=5):
+            assert told.status == SERVING
+            break
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.Check(health_pb2.HealthCheckRequest(service="other"), timeout=5)
+        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+async def test_a_unix_socket_is_for_its_owner_only(api, tmp_path):
+    path = tmp_path / "us.sock"
+    async with controlling(api, f"unix:{path}") as controller, asking(controller) as stub:
+        await eventually(lambda: not controller.ready())
+        assert (path.stat().st_mode & 0o777) == 0o600
+        assert (await stub.Plan(pb.PlanRequest(), timeout=5)).workloads == []
+
+
+async def test_a_port_that_another_has_is_taken_when_it_is_free(api, monkeypatch):
+    monkeypatch.setattr(service_module, "RETRY_S", 0.05)
+    async with controlling(api) as first:
+        assert first.grpc is not None
+        address = first.grpc.target
+        second = service_module.Server(address, service_module.Sources(lambda: None, str, None, first.metrics))  # type: ignore[arg-type,return-value]
+        waiting = asyncio.create_task(second.run())
+        await asyncio.sleep(0.2)
+        assert second.target == ""
+    try:
+        await eventually(lambda: second.target == address, what="the second server has the port")
+    finally:
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+
+
+def grpcurl() -> str | None:
+    """Return a grpcurl: on the PATH, or built by the test bed."""
+    cached = sorted((Path.home() / ".cache/neuron-dra-testbed").glob("tools-*/bin/grpcurl"))
+    return os.environ.get("GRPCURL") or shutil.which("grpcurl") or (str(cached[-1]) if cached else None)
+
+
+@pytest.mark.skipif(grpcurl() is None, reason="no grpcurl on the PATH, and the test bed is not built")
+async def test_grpcurl_needs_no_proto_file(controller):
+    async def run(*words: str) -> str:
+        command = [str(grpcurl()), "-plaintext", *words]
+        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=20)
+        return done.stdout + done.stderr
+
+    target = controller.grpc.target
+    assert SERVICE in (await run(target, "list")).splitlines()
+    assert "rpc Plan" in await run(target, "describe", SERVICE)
+    asked = '{"workload": {"instance_type": "trn3.48xlarge", "topology_size": 1, "server_count": 9}}'
+    (planned,) = json.loads(await run("-d", asked, target, f"{SERVICE}/Plan"))["workloads"]
+    assert planned["shortage"] == {
+        "groups_missing": 9,
+        "groups_free": 8,
+        "nodes_short": 1,
+        "nodes_free": 8,
+        "nodes_total": 8,
+    }
+    refused = await run("-d", asked.replace("1,", "3,"), target, f"{SERVICE}/Plan")
+    assert "Code: InvalidArgument" in refused
+    assert "write 1, 2 or 4" in refused
