@@ -74,7 +74,8 @@ class Hardware:
 
     def recall(self, device_name: str, reasons: Iterable[str]) -> None:
         """Hold against a device what the process before this one published of it."""
-        self._watch = health.recall(self._watch, self.device_ids(device_name), reasons)
+        watch = health.recall(self._watch, self.device_ids(device_name), reasons)
+        self._watch = self._watched(watch, self.facts, self.node, asyncio.get_running_loop().time())
 
     def health_of(self, device_name: str) -> health.DeviceHealth:
         """Return the health of a published device."""
