@@ -92,6 +92,9 @@ def published_nodes(slices: Iterable[PublishedSlice]) -> tuple[PublishedNode, ..
         by_node.setdefault(one.node.name, []).append(one)
     found = []
     for parts in by_node.values():
+        if len(parts) == 1 and parts[0].count == 1:
+            found.append(parts[0].node)  # as nearly always, and the same object each time
+            continue
         newest = max(part.generation for part in parts)
         current = sorted((part for part in parts if part.generation == newest), key=lambda part: repr(part.node))
         agree = len({part.node.tag for part in current}) == 1

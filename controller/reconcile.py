@@ -10,13 +10,14 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from controller import planning
+from controller import planning, writes
 from controller.actions import Action, Evict, Plan, WriteWorkloadStatus
 from controller.apply import EVICT_AGAIN_S, Applier
 from controller.caches import Caches
 from controller.leader import Leadership
 from controller.metrics import Metrics
 from controller.planning import Limits
+from controller.wording import Wording
 from neuron_dra.core import backoff
 from neuron_dra.errors import AlreadyExists, ApiError, Conflict, NotFound
 
@@ -51,6 +52,7 @@ class Reconciler:
         self._metrics = metrics
         self._limits = limits
         self._clock = clock
+        self._wording = Wording()
         self._term = 0
         self._told_blocked: dict[str, str] = {}
         self.changed = asyncio.Event()
@@ -110,16 +112,8 @@ class Reconciler:
         now = self._clock()
         plan = planning.plan(snapshot, now, self._limits)
         self._metrics.planned(time.perf_counter() - started, snapshot)
-        failed: set[str] = set()
-        clean = True
-        for action in plan.actions:
-            if action.owners & failed:
-                continue
-            if not self._leadership.holds():
-                return plan, False
-            if not await self._write(action, now):
-                clean = False
-                failed |= action.owners
+        plan = self._wording.unhurried(plan, now)
+        clean = await writes.perform(plan.actions, lambda action: self._write(action, now), self._leadership.holds)
         return plan, clean
 
     async def _write(self, action: Action, now: datetime.datetime) -> bool:
@@ -137,6 +131,7 @@ class Reconciler:
             return False
         self._metrics.wrote(name, "ok")
         if isinstance(action, WriteWorkloadStatus):
+            self._wording.written(action, now)
             self._note_allocated(action, now)
         return True
 

@@ -23,14 +23,15 @@ class Hardware:
     for `hold_s` seconds.
     """
 
-    def __init__(self, host_root: str) -> None:
+    def __init__(self, host_root: str, hold_s: float = 0.0) -> None:
         self._root = Path(host_root or "/")
-        self.hold_s = 0.0
+        self._hold_s = hold_s
         self._labels = NodeLabels.from_labels({})
         self.on_change: Callable[[], None] = lambda: None
         self.facts: NodeFacts = self.read()
         self.node: Node = topology.build(self.facts, self._labels)
         self._watch: health.Watch = self._watched({}, self.facts, self.node, 0.0)
+        self._device_files: tuple[Node, cdi.DeviceFiles] | None = None
 
     def read(self) -> NodeFacts:
         """Read everything now. Blocks."""
@@ -70,7 +71,7 @@ class Hardware:
 
     def _watched(self, before: health.Watch, facts: NodeFacts, node: Node, now: float) -> health.Watch:
         expected = range(node.spec.device_count) if node.spec else ()
-        return health.observe(before, facts.devices, expected, now, self.hold_s)
+        return health.observe(before, facts.devices, expected, now, self._hold_s)
 
     def recall(self, device_name: str, reasons: Iterable[str]) -> None:
         """Hold against a device what the process before this one published of it."""
@@ -108,10 +109,14 @@ class Hardware:
     @property
     def device_files(self) -> cdi.DeviceFiles:
         """Where a container runtime finds the device files."""
+        node = self.node
+        if self._device_files is None or self._device_files[0] is not node:
+            self._device_files = (node, self._look_for_device_files(node))
+        return self._device_files[1]
+
+    def _look_for_device_files(self, node: Node) -> cdi.DeviceFiles:
         folder = self._root / "dev"
         if folder == Path("/dev"):
             return cdi.DeviceFiles()
-        plain = any(
-            (folder / f"neuron{device.device_id}").is_file() for device in self.node.devices if device.node_present
-        )
+        plain = any((folder / f"neuron{device.device_id}").is_file() for device in node.devices if device.node_present)
         return cdi.DeviceFiles(str(folder), mounted=plain)

@@ -88,6 +88,8 @@ class DraService:
         self, verb: str, claims: Iterable[dra_pb2.Claim], work: Callable[[ClaimRef], Awaitable[PreparedClaim | None]]
     ) -> list[tuple[dra_pb2.Claim, PreparedClaim | str | None]]:
         asked = list({claim.uid: claim for claim in claims}.values())
+        if len(asked) == 1:  # the ordinary case, and a task cheaper
+            return [(asked[0], await self._one(verb, asked[0], work))]
         results = await asyncio.gather(*(self._one(verb, claim, work) for claim in asked))
         return list(zip(asked, results, strict=True))
 

@@ -26,6 +26,7 @@ class Metrics:
             buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 45),
             registry=r,
         )
+        self._by_operation: dict[tuple[str, str], Histogram] = {}
         self._prepared = Gauge(f"{PREFIX}_prepared_claims", "Claims prepared on this node", registry=r)
         self._orphans = Gauge(
             f"{PREFIX}_prepared_claims_without_object",
@@ -76,7 +77,10 @@ class Metrics:
 
     def claim_operation(self, operation: str, result: str, seconds: float) -> None:
         """Count one prepare or unprepare of one claim."""
-        self._operations.labels(operation, result).observe(seconds)
+        child = self._by_operation.get((operation, result))
+        if child is None:
+            child = self._by_operation[operation, result] = self._operations.labels(operation, result)
+        child.observe(seconds)
 
     def claims(self, claims: Iterable[PreparedClaim], devices: Iterable[str]) -> None:
         """Tell who holds what; of `devices`, those that nobody holds are told with empty labels."""

@@ -92,9 +92,8 @@ class Plugin:
         self.metrics = Metrics()
         self.metrics.build(__version__)
         self.health = HealthSource()
-        self.hardware = hardware or Hardware(settings.host_root)
+        self.hardware = hardware or Hardware(settings.host_root, settings.unhealthy_device_hold_seconds)
         self.hardware.on_change = self._wake
-        self.hardware.hold_s = settings.unhealthy_device_hold_seconds
         self.store = Store(settings.data_folder, Path(settings.cdi_root), boot_id(settings), files)
         self.transactions = Transactions(self.store, self._fetch_and_wait, self.decide)
         self.transactions.on_change = self._wake

@@ -143,6 +143,8 @@ class Gate:
 
     async def wait(self, claim: Claim) -> None:
         """Return as soon as `claim` may start here, or after 10 s: what decides then is `reservation`."""
+        if not self._watch.pending and (self._watch.name is None or not self._refuses(claim)):
+            return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(REFUSAL_WAIT_S):
                 await self.known()

@@ -25,6 +25,7 @@ from neuron_dra.testing.ultraservers import answered, ultraserver
 from neuron_dra.testing.waiting import eventually
 
 Obj = dict[str, Any]
+STATUS = "neuronultraserverworkloads/status"
 
 
 @pytest.fixture(autouse=True)
@@ -268,6 +269,22 @@ async def test_a_steady_cluster_gets_no_writes(cluster):
         await asyncio.sleep(0.5)
         assert node["metadata"]["uid"]
         assert [r for r in cluster.api.log if r.verb in ("create", "update", "patch", "delete")] == []
+
+
+async def test_nodes_that_close_one_after_the_other_are_not_a_status_write_each(cluster):
+    async with controlling(cluster):
+        cluster.submit("job")
+        await eventually(lambda: cluster.state("job") == "Allocated", what="the workload is Allocated")
+        cluster.silent = {f"u{u}-{n}" for u in range(2) for n in range(4)}
+        cluster.api.log.clear()
+        cluster.api.delete("neuronultraserverworkloads", "job", "ml")
+        await eventually(lambda: cluster.reason("job")[0] == "Draining", what="nodes are waited for")
+        for name in sorted(cluster.silent):
+            cluster.silent = cluster.silent - {name}
+            await asyncio.sleep(0.15)
+        await eventually(lambda: cluster.state("job") == "None", what="the workload is gone")
+        told = [each for each in cluster.api.log if (each.verb, each.resource) == ("patch", STATUS)]
+        assert len(told) <= 2, told  # as it begins, and when its reservations are Draining
 
 
 async def test_an_eviction_that_a_budget_forbids_is_told_with_the_budgets_name(cluster):
