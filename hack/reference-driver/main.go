@@ -70,7 +70,8 @@ func config(url, kubeconfig string) (*rest.Config, error) {
 	if kubeconfig != "" {
 		return clientcmd.BuildConfigFromFlags("", kubeconfig)
 	}
-	return &rest.Config{Host: url}, nil
+	// JSON, as our driver asks for: the embedded API server knows nothing else.
+	return &rest.Config{Host: url, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, nil
 }
 
 func run() error {
