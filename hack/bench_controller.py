@@ -202,7 +202,9 @@ def workload(name: str, count: int) -> Obj:
     }
 
 
-async def measure(args: argparse.Namespace, sizes: Sequence[int], plane: bench_api.Plane, kube: KubeConfig) -> list[Column]:
+async def measure(
+    args: argparse.Namespace, sizes: Sequence[int], plane: bench_api.Plane, kube: KubeConfig
+) -> list[Column]:
     """Grow one fleet, and measure it at each size with a fresh controller."""
     columns = []
     async with KubeClient(kube, user_agent="bench") as client, KubeClient(kube, user_agent="swarm") as plugins:
@@ -279,7 +281,9 @@ async def heartbeats(swarm: Swarm) -> AsyncIterator[None]:
         number = 0
         while True:
             number += 1
-            await asyncio.gather(swarm.heartbeat(names[number % len(names)], number), asyncio.sleep(HEARTBEAT_S / len(names)))
+            await asyncio.gather(
+                swarm.heartbeat(names[number % len(names)], number), asyncio.sleep(HEARTBEAT_S / len(names))
+            )
 
     task = asyncio.create_task(beat())
     try:

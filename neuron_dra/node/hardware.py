@@ -44,7 +44,9 @@ class Hardware:
         """Read again every `period_s` seconds, until cancelled."""
         while True:
             await asyncio.sleep(period_s)
-            self._take(await asyncio.to_thread(sysfs.read_node, self._root))
+            facts = await asyncio.to_thread(sysfs.read_node, self._root)
+            if facts != self.facts:
+                self._take(facts)
 
     def _take(self, facts: NodeFacts) -> None:
         node = topology.build(facts, self._labels)

@@ -7,6 +7,7 @@ form is unknown too. `reset` is read, never written: any write resets the device
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -115,11 +116,17 @@ def _ultraserver(folder: Path) -> UltraServerFacts:
 def _text(folder: Path, candidates: tuple[str, ...]) -> str | None:
     """Return what the first candidate that can be read says, as it is; None if none can be."""
     for candidate in candidates:
+        # Some 200 files every few seconds: pathlib and buffers cost three times as much.
         try:
-            with (folder / candidate).open("rb") as file:
-                return file.read(MAX_BYTES).decode("ascii", errors="replace")
+            handle = os.open(f"{folder}/{candidate}", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             continue
+        try:
+            return os.read(handle, MAX_BYTES).decode("ascii", errors="replace")
+        except OSError:
+            continue
+        finally:
+            os.close(handle)
     return None
 
 

@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from neuron_dra.node.files import Files, try_lock, write_atomically
+from neuron_dra.node.files import Files, Stamp, try_lock, write_atomically
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +30,8 @@ class PublishingTurn:
         self._files = files
         self._handle: int | None = None
         self._free_polls = 0
+        self._read_at: Stamp | None = None
+        self._read = ""
         self.changed = asyncio.Event()
 
     @property
@@ -49,7 +51,7 @@ class PublishingTurn:
 
     def poll(self) -> None:
         """Take the turn if it is ours, give it up if it is somebody else's. Raises OSError."""
-        named = (self._files.read(self._name) or b"").decode(errors="replace")
+        named = self._named()
         if self.holding:
             if named != self._identity:
                 log.info("another plugin of this node publishes from now on", extra={"newest": named})
@@ -64,6 +66,14 @@ class PublishingTurn:
                 self.changed.set()
         else:
             self._free_polls = self._free_polls + 1 if self._is_free() else 0
+
+    def _named(self) -> str:
+        """Return who was named last; the file is read only when it is another one than before."""
+        stamp = self._files.stamp(self._name)
+        if stamp is None or stamp != self._read_at:
+            self._read = (self._files.read(self._name) or b"").decode(errors="replace")
+            self._read_at = stamp
+        return self._read
 
     def _take(self) -> bool:
         handle = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
