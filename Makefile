@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 TESTBED := hack/testbed/testbed
 T ?= tests
 
-.PHONY: help setup check test test-long bench demo testbed-up testbed-down gen golden docs contract fuzz wheels manifests clean
+.PHONY: help setup check test test-long bench demo testbed-up testbed-down gen golden docs contract fuzz chaos wheels manifests clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -70,6 +70,11 @@ build/fuzz-packages/.installed: requirements/fuzz.txt $(VENV)/.installed | build
 INPUTS ?= 1000000
 fuzz: build/fuzz-packages/.installed ## A million inputs for each fuzz target (INPUTS=n), and docs/reports/fuzz.md; hours
 	@PYTHONPATH=build/fuzz-packages $(BIN)/python hack/fuzz.py --inputs $(INPUTS) --report
+
+SEED ?= 1
+MINUTES ?= 10
+chaos: setup ## Minutes of killing on the test bed (SEED="1 2 3" MINUTES=10), and docs/reports/chaos.md
+	@$(BIN)/python hack/chaos.py $(foreach seed,$(SEED),--seed $(seed)) --minutes $(MINUTES) --report
 
 docs: setup ## Write the reference pages of docs/ from the code
 	@$(BIN)/python hack/gen_docs.py

@@ -115,6 +115,7 @@ class Verdict:
     reason: str
     message: str
     degraded: tuple[str, str] | None = None
+    restarting: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

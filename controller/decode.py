@@ -25,6 +25,7 @@ from neuron_dra.core import names
 from neuron_dra.core.ultraserver import TAG_ATTRIBUTES, Tag, decode_allocations
 
 LABEL_PREFIX = names.ULTRASERVER_LABELS
+OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 WORKLOAD_CLASS = f"workload.{names.DRIVER}"
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
@@ -65,6 +66,8 @@ def published_slice(item: Wire) -> PublishedSlice | None:
         sizes=tuple(sorted(int(n) for n in (_string(first, "ultraserverModes") or "").split("_") if n.isdigit())),
         vertical=_bool(first, "linkVertical"),
         horizontal=_bool(first, "linkHorizontal"),
+        interserver=_bool(first, "linkInterserver"),
+        healthy=_bool(first, "nodeHealthy"),
         capacity_block=_string(first, "capacityBlockId"),
         server_id_2=_string(first, "serverId2"),
         server_id_4=_string(first, "serverId4"),
@@ -89,6 +92,9 @@ def published_nodes(slices: Iterable[PublishedSlice]) -> tuple[PublishedNode, ..
         by_node.setdefault(one.node.name, []).append(one)
     found = []
     for parts in by_node.values():
+        if len(parts) == 1 and parts[0].count == 1:
+            found.append(parts[0].node)  # as nearly always, and the same object each time
+            continue
         newest = max(part.generation for part in parts)
         current = sorted((part for part in parts if part.generation == newest), key=lambda part: repr(part.node))
         agree = len({part.node.tag for part in current}) == 1
@@ -101,12 +107,15 @@ def cluster_node(item: Wire) -> ClusterNode:
     """Return what we keep of a Node."""
     meta, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
     labels = meta.get("labels") or {}
-    conditions = {one.get("type"): one.get("status") for one in status.get("conditions") or []}
+    ready: Wire = next((one for one in status.get("conditions") or [] if one.get("type") == "Ready"), {})
+    taints = {one.get("key") for one in spec.get("taints") or []}
     return ClusterNode(
         name=meta["name"],
         uid=str(meta.get("uid", "")),
         provider_id=str(spec.get("providerID") or ""),
-        ready=conditions.get("Ready") == "True",
+        ready=ready.get("status") == "True",
+        ready_changed=time(ready.get("lastTransitionTime") or meta.get("creationTimestamp")),
+        out_of_service=OUT_OF_SERVICE in taints,
         schedulable=not spec.get("unschedulable"),
         capacity_block=labels.get(names.CAPACITY_BLOCK_LABEL),
         labels={name: str(value) for name, value in labels.items() if name.startswith(LABEL_PREFIX)},

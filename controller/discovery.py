@@ -12,7 +12,7 @@ from typing import Any
 
 from controller.decode import LABEL_PREFIX
 from controller.model import ClusterNode, PublishedNode, Snapshot, UltraServer, shortened
-from neuron_dra.core.ultraserver import object_name
+from neuron_dra.core.ultraserver import Phase, object_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,9 @@ def _group(
         and each.node_id not in twice
         and each.complete
         and each.kind
+        and each.healthy is not False
         and nodes[each.name].ready
+        and not nodes[each.name].out_of_service
     }
     sizes = tuple(sorted({size for each in present for size in each.sizes}))
     problems = (
@@ -115,7 +117,13 @@ def _group(
             "TopologyUnknown",
             "nodes whose Neuron driver does not know their place yet (it says busy): {}",
         ),
+        *_if(
+            [each.name for each in present if each.healthy is False],
+            "DeviceUnhealthy",
+            "nodes with unhealthy or missing devices, which are not reserved: {}",
+        ),
         *_links(present),
+        *_quarantined(stored, nodes),
     )
     return Group(name, ultraserver_id, instance_type, topology, usable, sizes, problems)
 
@@ -194,13 +202,29 @@ def _missing(
 
 def _links(present: list[PublishedNode]) -> tuple[Problem, ...]:
     """On a group of four both kinds of link are there; a pair has one kind only, so one that is down says nothing."""
+    unhealthy = [each.name for each in present if each.interserver is False]
+    found = _if(unhealthy, "LinkDown", "devices report unhealthy links to other nodes on: {}")
     if len(present) < 4:
-        return ()
-    found: tuple[Problem, ...] = ()
+        return found
     for kind, text in (("vertical", "inside the rack"), ("horizontal", "between the racks")):
         down = [each.name for each in present if getattr(each, kind) is False]
         found += _if(down, "LinkDown", f"links {text} are down on: {{}}")
     return found
+
+
+def _quarantined(stored: UltraServer | None, nodes: Mapping[str, ClusterNode]) -> tuple[Problem, ...]:
+    """Nodes that stay closed because one of their slot is dead: nobody knows what still runs there."""
+    found = []
+    for each in stored.reservations if stored else ():
+        names = each.allocation.nodes
+        dead = [name for name in names if name in nodes and not nodes[name].ready and not nodes[name].out_of_service]
+        if each.allocation.phase is Phase.DRAINING and dead:
+            found.append(
+                f"{shortened(names)} stay closed after {each.allocation.workload_namespace}/"
+                f"{each.allocation.workload_name} until {shortened(dead)} is Ready again, or is given up by deleting "
+                "its Node or by the taint node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
+            )
+    return (Problem("Quarantined", "; ".join(found)),) if found else ()
 
 
 def labels(published: PublishedNode) -> dict[str, str]:

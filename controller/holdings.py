@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from controller import render
-from controller.model import ClaimUse, Reservation, Snapshot, Workload
+from controller.model import ClaimUse, PublishedNode, Reservation, Snapshot, Workload
 from controller.placement import Slot
 from neuron_dra.core.ultraserver import Allocation, Phase
 
@@ -43,21 +43,32 @@ class Holdings:
         return sorted(found, key=lambda each: (each.allocation.ultraserver_index, each.allocation.allocation_id))
 
     def live(self, workload_uid: str) -> dict[int, Reservation]:
-        """The reservations of one workload that are not being taken back, by index."""
-        return {
-            each.allocation.ultraserver_index: each
-            for each in self.of(workload_uid)
-            if each.allocation.phase is not Phase.DRAINING
-        }
+        """The reservations of one workload that are not being taken back, by index; of two, the one that is bound."""
+        found: dict[int, Reservation] = {}
+        for each in self.of(workload_uid):
+            index = each.allocation.ultraserver_index
+            if each.allocation.phase is Phase.BOUND or (each.allocation.phase is Phase.PENDING and index not in found):
+                found[index] = each
+        return found
+
+    def pending(self, workload_uid: str) -> list[Reservation]:
+        """The reservations of one workload on which no pod may start yet."""
+        return [each for each in self.of(workload_uid) if each.allocation.phase is Phase.PENDING]
 
     def leaving(self, workload_uid: str) -> list[Reservation]:
-        """The reservations of one workload that are being taken back, and on which pods of it may be."""
+        """The reservations of one workload that are being taken back, and on which pods of it may be.
+
+        A dead node shows its last tag for ever. Nothing can start there: a node that comes back asks first.
+        """
         return [
             each
             for each in self.of(workload_uid)
             if each.allocation.phase is Phase.DRAINING
             and (
-                any(self.shows(name, each.allocation, Phase.BOUND) for name in each.allocation.nodes)
+                any(
+                    self.shows(name, each.allocation, Phase.BOUND) and self.is_ready(name)
+                    for name in each.allocation.nodes
+                )
                 or any(use.workload_uid == workload_uid for use in self.uses(each.allocation.nodes))
             )
         ]
@@ -84,7 +95,29 @@ class Holdings:
             and published.complete
             and tag is not None
             and (tag.allocation_id, tag.phase) == (allocation.allocation_id, phase)
+            and self.is_there(node, allocation)
         )
+
+    def has_answered(self, allocation: Allocation) -> bool:
+        """All nodes are Ready and show exactly this reservation, and nobody else has a claim on one of them."""
+        return all(
+            self.shows(name, allocation, Phase.PENDING) and self.is_ready(name) for name in allocation.nodes
+        ) and not self.foreign(allocation)
+
+    def foreign(self, allocation: Allocation) -> list[ClaimUse]:
+        """Claims on the nodes of a reservation that are not its workload's."""
+        return [use for use in self.uses(allocation.nodes) if use.workload_uid != allocation.workload_uid]
+
+    def is_there(self, node: str, allocation: Allocation) -> bool:
+        """The Node that was reserved is there, and not another that has its name now."""
+        return node in self._nodes and allocation.is_for(node, self._nodes[node].uid)
+
+    def published(self, node: str, allocation: Allocation) -> PublishedNode | None:
+        """What the reserved node publishes; None if nothing, or if another has its name now."""
+        found = self._published.get(node)
+        if found is None or not self.is_there(node, allocation):
+            return None
+        return found if found.node_uid in ("", self._nodes[node].uid) else None
 
     def is_ready(self, node: str) -> bool:
         """The Node is there and Ready."""
@@ -93,7 +126,9 @@ class Holdings:
     def is_closed(self, node: str, allocation: Allocation, *, final: bool) -> bool:
         """Nothing of the workload can be placed on the node any more, and its plugin knows or has nothing to offer."""
         published = self._published.get(node)
-        if published is None or node not in self._nodes or self.shows(node, allocation, Phase.DRAINING):
+        if published is None or not self.is_there(node, allocation) or self._nodes[node].out_of_service:
+            return True
+        if self.shows(node, allocation, Phase.DRAINING):
             return True
         if not published.complete or not final:
             return False
@@ -127,6 +162,7 @@ class Holdings:
             node_count=len(slot.nodes),
             ultraserver_index=index,
             allocated_at=render.time(now),
+            node_uids=tuple(self._nodes[name].uid for name in slot.nodes),
         )
         self._held[slot.ultraserver].append(Reservation(slot.ultraserver, allocation))
 
@@ -139,12 +175,17 @@ class Holdings:
         """Take a reservation away."""
         self._held[one.ultraserver].remove(one)
 
-    def tell_world(self, workload: Workload) -> None:
-        """Write into every slot of a complete workload how many nodes there are in all, and which has rank 0."""
+    def tell_world(self, workload: Workload, *, grown: bool) -> None:
+        """Write into every slot how many nodes there are in all, and which has rank 0.
+
+        Without `grown` the size stays as it was told before: slots that are asked for are not there yet.
+        """
         live = self.live(workload.uid)
-        if not live:
+        if 0 not in live:
             return
-        size, first = workload.count * workload.size, live[min(live)].allocation.nodes[0]
+        told = [each.allocation.world_size for each in live.values() if each.allocation.world_size]
+        size = max(told) if told and not grown else workload.count * workload.size
+        first = live[0].allocation.nodes[0]
         for each in list(live.values()):
             if (each.allocation.world_size, each.allocation.rank0_node) != (size, first):
                 self.change(each, world_size=size, rank0_node=first)

@@ -58,6 +58,7 @@ class Leader:
         self._on_change = on_change
         self._seen: tuple[str, str] = ("", "")  # holder and renewTime, as last read
         self._seen_at = 0.0
+        self._free_at = 0.0  # when the lease of another runs out
         self._valid_until = 0.0
         self.term = 0
 
@@ -85,9 +86,15 @@ class Leader:
                     if held:
                         log.warning("no longer the leader", extra={"identity": self._identity})
                     self._on_change()
-                await asyncio.sleep(RETRY_S * random.uniform(0.9, 1.2))
+                await asyncio.sleep(self._pause_s())
         finally:
             await self._release()
+
+    def _pause_s(self) -> float:
+        """How long to the next try; not past the moment at which another's lease runs out."""
+        usual = RETRY_S * random.uniform(0.9, 1.2)
+        left = self._free_at - self._now()
+        return min(usual, left) if left > 0 else usual
 
     async def _take(self) -> bool:
         """Renew or acquire the lease; return whether we have it. Raises ApiError."""
@@ -113,8 +120,10 @@ class Leader:
             # By our own clock: those of two machines need not agree.
             self._seen, self._seen_at = (holder, renewed), self._now()
         duration = float(spec.get("leaseDurationSeconds") or LEASE_S)
-        if holder not in ("", self._identity) and self._now() < self._seen_at + duration:
-            return False
+        if holder not in ("", self._identity):
+            self._free_at = self._seen_at + duration
+            if self._now() < self._free_at:
+                return False
         try:
             await self._client.replace(LEASES, self._namespace, {**lease, "spec": self._spec(spec)})
         except Conflict:

@@ -33,6 +33,8 @@ class PublishedNode:
     sizes: tuple[int, ...]
     vertical: bool | None = None
     horizontal: bool | None = None
+    interserver: bool | None = None  # no device reports its links to other nodes as unhealthy
+    healthy: bool | None = None  # no device is missing or reports another component as unhealthy
     capacity_block: str | None = None
     server_id_2: str | None = None
     server_id_4: str | None = None
@@ -58,6 +60,8 @@ class ClusterNode:
     ready: bool
     schedulable: bool
     capacity_block: str | None
+    ready_changed: datetime.datetime = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)  # when `ready` last changed
+    out_of_service: bool = False  # somebody has said, by a taint, that the machine is off
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -121,6 +125,12 @@ class Workload:
     logical_neuron_core: int
     template_name: str
     status: Wire
+
+    @property
+    def restarting(self) -> Wire | None:
+        """What made RestartAll release everything, while that lasts: `since`, `reason` and `message`."""
+        found = self.status.get("restarting")
+        return found if isinstance(found, Mapping) and found.get("reason") else None
 
     @property
     def ref(self) -> str:

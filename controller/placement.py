@@ -74,12 +74,32 @@ def _work_together(nodes: Sequence[PublishedNode], size: int, group_size: int) -
         return True
     if len({node.hardware_id for node in nodes if node.hardware_id}) > 1:
         return False
+    if not all(links_up(node, size, group_size) for node in nodes):
+        return False
     if size > 2:
         return True
     pair_ids = {node.server_id_2 for node in nodes if node.server_id_2}
     vertical = all(node.vertical for node in nodes)
     horizontal = group_size == 2 and all(node.horizontal for node in nodes)
     return len(pair_ids) <= 1 and (vertical or horizontal)
+
+
+def links_up(node: PublishedNode, size: int, group_size: int) -> bool | None:
+    """Tell whether a node has the links that a slot of `size` nodes needs; None while its driver does not say.
+
+    `group_size` is the number of nodes in the UltraServer: a pair of its own may be joined by either kind of link.
+    """
+    if size == 1:
+        return True
+    if node.interserver is False:
+        return False
+    if not node.sizes:
+        return None
+    if size not in node.sizes:
+        return False
+    if size > 2 or node.vertical or (group_size == 2 and node.horizontal):
+        return True
+    return None if node.vertical is None else False
 
 
 def _layers(nodes: Sequence[PublishedNode]) -> tuple[str | None, ...]:

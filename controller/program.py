@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import logging
 import uuid
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from controller.apply import Applier
 from controller.caches import Caches
 from controller.leader import Alone, Leader, Leadership
 from controller.metrics import Metrics
-from controller.reconcile import Reconciler
+from controller.reconcile import Reconciler, wall_clock
 from controller.settings import ControllerSettings
 from neuron_dra.http import HttpServer
 from neuron_dra.kube.client import KubeClient
@@ -29,9 +31,18 @@ NAME = "neuron-ultraserver-controller"
 class Controller:
     """The controller. `run()` works until `stop()`."""
 
-    def __init__(self, settings: ControllerSettings, kube: KubeConfig) -> None:
+    def __init__(
+        self,
+        settings: ControllerSettings,
+        kube: KubeConfig,
+        *,
+        client: KubeClient | None = None,
+        clock: Callable[[], datetime.datetime] = wall_clock,
+    ) -> None:
+        """`client` and `clock` are for simulations, which bring their own network and their own time."""
         self._settings = settings
-        self._client = KubeClient(kube, user_agent=NAME)
+        self._client = client or KubeClient(kube, user_agent=NAME)
+        self._clock = clock
         self._stopping = asyncio.Event()
         self._caches: Caches | None = None
         self._changed: asyncio.Event | None = None
@@ -55,7 +66,7 @@ class Controller:
         async with self._client as client:
             self._caches = caches = Caches(client, self._wake)
             applier = Applier(client, caches, EventRecorder(client, self._settings.identity, NAME))
-            reconciler = Reconciler(caches, applier, self.leadership, self.metrics, self._settings.limits)
+            reconciler = Reconciler(caches, applier, self.leadership, self.metrics, self._settings.limits, self._clock)
             self._changed = reconciler.changed
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(each.run(), name=f"watch {name}") for name, each in caches.by_name.items()]

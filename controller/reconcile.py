@@ -7,15 +7,17 @@ import datetime
 import logging
 import random
 import time
+from collections.abc import Callable
 from typing import Final
 
-from controller import planning
+from controller import planning, writes
 from controller.actions import Action, Evict, Plan, WriteWorkloadStatus
 from controller.apply import EVICT_AGAIN_S, Applier
 from controller.caches import Caches
 from controller.leader import Leadership
 from controller.metrics import Metrics
 from controller.planning import Limits
+from controller.wording import Wording
 from neuron_dra.core import backoff
 from neuron_dra.errors import AlreadyExists, ApiError, Conflict, NotFound
 
@@ -27,17 +29,30 @@ BUSY_PASSES: Final = 50  # so many passes with writes in a row, and somebody und
 BUSY_WAIT_S: Final = 5.0
 
 
+def wall_clock() -> datetime.datetime:
+    """Return the time."""
+    return datetime.datetime.now(datetime.UTC)
+
+
 class Reconciler:
     """Plans and writes while this process is the leader."""
 
     def __init__(
-        self, caches: Caches, applier: Applier, leadership: Leadership, metrics: Metrics, limits: Limits
+        self,
+        caches: Caches,
+        applier: Applier,
+        leadership: Leadership,
+        metrics: Metrics,
+        limits: Limits,
+        clock: Callable[[], datetime.datetime] = wall_clock,
     ) -> None:
         self._caches = caches
         self._applier = applier
         self._leadership = leadership
         self._metrics = metrics
         self._limits = limits
+        self._clock = clock
+        self._wording = Wording()
         self._term = 0
         self._told_blocked: dict[str, str] = {}
         self.changed = asyncio.Event()
@@ -94,19 +109,11 @@ class Reconciler:
             self._term = term
         snapshot = self._caches.snapshot(self._applier.blocked_evictions)
         started = time.perf_counter()
-        now = datetime.datetime.now(datetime.UTC)
+        now = self._clock()
         plan = planning.plan(snapshot, now, self._limits)
         self._metrics.planned(time.perf_counter() - started, snapshot)
-        failed: set[str] = set()
-        clean = True
-        for action in plan.actions:
-            if action.owners & failed:
-                continue
-            if not self._leadership.holds():
-                return plan, False
-            if not await self._write(action, now):
-                clean = False
-                failed |= action.owners
+        plan = self._wording.unhurried(plan, now)
+        clean = await writes.perform(plan.actions, lambda action: self._write(action, now), self._leadership.holds)
         return plan, clean
 
     async def _write(self, action: Action, now: datetime.datetime) -> bool:
@@ -124,6 +131,7 @@ class Reconciler:
             return False
         self._metrics.wrote(name, "ok")
         if isinstance(action, WriteWorkloadStatus):
+            self._wording.written(action, now)
             self._note_allocated(action, now)
         return True
 
@@ -133,8 +141,7 @@ class Reconciler:
             if found is not None:
                 self._metrics.allocated(max(0.0, (now - found["value"].created).total_seconds()))
 
-    @staticmethod
-    def _next(plan: Plan) -> float | None:
+    def _next(self, plan: Plan) -> float | None:
         """How long the plan holds, in seconds; None until something changes."""
         if any(isinstance(action, Evict) for action in plan.actions):
             others = [action for action in plan.actions if not isinstance(action, Evict)]
@@ -142,5 +149,5 @@ class Reconciler:
         if plan.actions:
             return 0.0
         if plan.recheck is not None:
-            return max(0.0, (plan.recheck - datetime.datetime.now(datetime.UTC)).total_seconds())
+            return max(0.0, (plan.recheck - self._clock()).total_seconds())
         return None

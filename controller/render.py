@@ -6,6 +6,7 @@ import datetime
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from controller.actions import Verdict
 from controller.decode import WORKLOAD_CLASS
 from controller.discovery import Group
 from controller.model import API_VERSION, Reservation, UltraServer, Wire, Workload
@@ -175,15 +176,10 @@ def device_class(workload_class: bool) -> str:
 
 
 def workload_status(
-    workload: Workload,
-    state: str,
-    reason: str,
-    message: str,
-    degraded: tuple[str, str] | None,
-    reservations: Sequence[Reservation],
-    now: datetime.datetime,
+    workload: Workload, verdict: Verdict, reservations: Sequence[Reservation], now: datetime.datetime
 ) -> dict[str, Any]:
-    """Return the whole status of a NeuronUltraServerWorkload. `degraded` is a reason and a message, or None."""
+    """Return the whole status of a NeuronUltraServerWorkload."""
+    state, reason, message = verdict.state, verdict.reason, verdict.message
 
     def made(kind: str, value: bool, why: str, text: str) -> dict[str, Any]:
         return condition(workload.status, kind, value, why, text, now, workload.generation)
@@ -191,17 +187,22 @@ def workload_status(
     allocated = state == "Allocated"
     ordered = sorted(reservations, key=lambda each: (each.allocation.ultraserver_index, each.allocation.allocation_id))
     since = workload.status.get("allocatedAt") or (time(now) if allocated else None)
-    why, text = degraded or ("NoProblem", "nothing is known to be wrong with the reserved nodes")
+    why, text = verdict.degraded or ("NoProblem", "nothing is known to be wrong with the reserved nodes")
+    restarts = int(workload.status.get("restarts") or 0)
+    if verdict.restarting and not workload.restarting:
+        restarts += 1
     return {
         "state": state,
         "workloadId": workload.name,
         "allocatedUltraServers": [each.ultraserver for each in ordered],
         "totalNodesAllocated": sum(len(each.allocation.nodes) for each in ordered),
         **({"allocatedAt": since} if since and ordered else {}),
+        **({"restarting": dict(verdict.restarting)} if verdict.restarting else {}),
+        **({"restarts": restarts} if restarts else {}),
         "observedGeneration": workload.generation,
         "conditions": [
             made("Ready", allocated, reason, message),
             made("Progressing", state in ("Allocating", "Deallocating", "PartiallyAllocated"), reason, message),
-            made("Degraded", degraded is not None, why, text),
+            made("Degraded", verdict.degraded is not None, why, text),
         ],
     }

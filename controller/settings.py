@@ -74,6 +74,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a reserved node that has not tagged its devices by then is replaced (default %(default)s)",
     )
     parser.add_argument(
+        "--node-failure-grace",
+        default="5m",
+        metavar="DURATION",
+        help="failureStrategy acts on a node that has not been Ready for so long (default %(default)s)",
+    )
+    parser.add_argument(
+        "--fault-grace",
+        default="1m",
+        metavar="DURATION",
+        help="failureStrategy acts on a device or a link that has been broken for so long (default %(default)s)",
+    )
+    parser.add_argument(
         "--starvation-threshold",
         default="10m",
         metavar="DURATION",
@@ -92,7 +104,7 @@ def load(parsed: argparse.Namespace, environ: Mapping[str, str], host: str) -> C
     if elect is None:
         problems.append(f"--leader-elect={parsed.leader_elect}: write true or false")
     durations = {}
-    for name in ("tag_timeout", "starvation_threshold"):
+    for name in ("tag_timeout", "starvation_threshold", "node_failure_grace", "fault_grace"):
         text = getattr(parsed, name)
         match = _DURATION.fullmatch(text)
         if match is None:

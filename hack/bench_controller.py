@@ -13,8 +13,6 @@ import asyncio
 import contextlib
 import datetime
 import json
-import os
-import platform
 import subprocess
 import sys
 import time
@@ -23,17 +21,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import bench_api
 from bench_swarm import INSTANCE_TYPE, Swarm
 
 from neuron_dra.core.ultraserver import NAMESPACE
-from neuron_dra.kube.client import MERGE_PATCH, KubeClient
+from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig, from_kubeconfig
-from neuron_dra.kube.requests import CLAIM_TEMPLATES, NEURON_ULTRASERVERS, NEURON_WORKLOADS, Resource
+from neuron_dra.kube.requests import NEURON_ULTRASERVERS, NEURON_WORKLOADS, Resource
 
 Obj = dict[str, Any]
-TICK = os.sysconf("SC_CLK_TCK")
 PLACE = "bench"
 AGENT = "neuron-ultraserver-controller"
 NAMESPACES = Resource("", "v1", "namespaces", namespaced=False)
@@ -110,9 +106,10 @@ class Controller:
         self._process.wait(30)
 
     def cpu_s(self) -> float:
-        """CPU seconds so far."""
-        fields = self._proc("stat").rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / TICK
+        """CPU seconds so far, of all threads."""
+        assert self._process is not None
+        threads = Path(f"/proc/{self._process.pid}/task").iterdir()
+        return sum(int((each / "schedstat").read_text().split()[0]) for each in threads) / 1e9
 
     def rss_mib(self, which: str = "VmRSS") -> float:
         """Resident memory now; `VmHWM` is the largest so far."""

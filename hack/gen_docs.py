@@ -31,6 +31,7 @@ def attributes() -> str:
     """Return docs/attributes.md."""
     rows = [(f"`{each.name}`", each.kind, each.when, each.text) for each in devices.ATTRIBUTES]
     tags = [(f"`{each.name}`", each.kind, each.text) for each in devices.TAGS]
+    marks = [(f"`{each.name}`", each.kind, each.text) for each in devices.MARKS]
     capacities = [(f"`{name}`", text) for name, text in devices.CAPACITIES]
     types = [
         (
@@ -65,7 +66,12 @@ Names without a domain are of the domain `{names.DRIVER}`. Types never change.
 
 {table(["attribute", "type", "published", "says"], rows)}
 A fact that the node cannot tell, or not yet, is not published. A device may have {limits.ATTRIBUTES_AND_CAPACITIES}
-attributes and capacities together; room for {limits.WORKLOAD_TAGS} tags of an UltraServer workload is kept free.
+attributes and capacities together; room for {limits.WORKLOAD_TAGS} tags of an UltraServer workload and for the mark of a
+sick device is kept free.
+
+A [sick device](health.md) has one attribute more, on every version of the API server, and a taint where it keeps taints:
+
+{table(["attribute", "type", "says"], marks)}
 
 Groups have {sizes} devices with consecutive ids. Their ids are equal on every node of a type, and equal to those that
 the EFA driver publishes, so that `matchAttribute` pairs Neuron devices with their EFA interfaces.

@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return guarded("neuron-dra", parser.parse_args(settings.go_style(words) if words[:1] == ["plugin"] else words))
 
 
-def _add_other_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_other_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     from neuron_dra.testing import fake_node_command
 
     fake = commands.add_parser("fake-node", help="write the sysfs, dev and DMI files of a simulated Neuron node")

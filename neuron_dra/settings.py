@@ -95,6 +95,19 @@ class PluginSettings:
         "with a live Neuron device plugin on the node: refuse to publish, or only warn",
         ("refuse", "warn"),
     )
+    unhealthy_device_effect: str = _setting(
+        "--unhealthy-device-effect",
+        "UNHEALTHY_DEVICE_EFFECT",
+        "NoSchedule",
+        "what the taint of a sick device does; NoExecute also evicts pods that have it, None only reports it",
+        ("NoSchedule", "NoExecute", "None"),
+    )
+    unhealthy_device_hold_seconds: int = _setting(
+        "--unhealthy-device-hold-seconds",
+        "UNHEALTHY_DEVICE_HOLD_SECONDS",
+        60,
+        "seconds that a sick device must read well on end before it is handed out again",
+    )
     kubeconfig: str = _setting("--kubeconfig", "KUBECONFIG", "", "kubeconfig file; empty means: inside a cluster")
     kube_api_server: str = _setting(
         "--kube-api-server", "KUBE_API_SERVER", "", "URL of an API server that wants no credentials"
@@ -253,6 +266,10 @@ def _contradictions(settings: PluginSettings) -> list[str]:
         problems.append("--emulation-mode makes hardware up, --host-root says where to read it; set one")
     if not 0 <= settings.healthcheck_port <= 65535:
         problems.append(f"--healthcheck-port {settings.healthcheck_port} is not a port")
+    if not 0 <= settings.unhealthy_device_hold_seconds <= 86400:
+        problems.append(
+            f"--unhealthy-device-hold-seconds {settings.unhealthy_device_hold_seconds}: write 0 to 86400, a day"
+        )
     if settings.metrics_bind_address:
         _, colon, port = settings.metrics_bind_address.rpartition(":")
         if not colon or not re.fullmatch(r"\d{1,5}", port, re.ASCII) or int(port) > 65535:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from neuron_dra.core import names
+from neuron_dra.core import health, names
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef
 from neuron_dra.core.config import Entry, Source
 from neuron_dra.errors import ClaimError
@@ -18,6 +18,13 @@ class Metadata(msgspec.Struct):
     uid: str = ""
 
 
+class Toleration(msgspec.Struct):
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+
+
 class Result(msgspec.Struct, rename="camel"):
     request: str = ""
     driver: str = ""
@@ -25,6 +32,7 @@ class Result(msgspec.Struct, rename="camel"):
     device: str = ""
     admin_access: bool | None = None
     share_id: str | None = msgspec.field(default=None, name="shareID")
+    tolerations: list[Toleration] | None = None
 
 
 class Opaque(msgspec.Struct):
@@ -97,7 +105,14 @@ def allocated_devices(claim: ResourceClaim) -> tuple[AllocatedDevice, ...]:
     """Return the results of `claim` that belong to this driver, in the allocation's order."""
     allocation = claim.status.allocation
     return tuple(
-        AllocatedDevice(result.request, result.pool, result.device, bool(result.admin_access), result.share_id)
+        AllocatedDevice(
+            result.request,
+            result.pool,
+            result.device,
+            bool(result.admin_access),
+            result.share_id,
+            tuple(health.Toleration(t.key, t.operator, t.value, t.effect) for t in result.tolerations or ()),
+        )
         for result in (allocation.devices.results or [] if allocation else [])
         if result.driver == names.DRIVER
     )

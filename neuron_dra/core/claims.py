@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from neuron_dra.core import cdi, config, names
+from neuron_dra.core import cdi, config, health, names
 from neuron_dra.core import reservation as reservations
 from neuron_dra.core.catalogue import Platform
 from neuron_dra.core.facts import Unread
@@ -36,6 +36,7 @@ class AllocatedDevice:
     device: str
     admin_access: bool = False
     share_id: str | None = None
+    tolerations: tuple[health.Toleration, ...] = ()
 
     @property
     def base_request(self) -> str:
@@ -101,9 +102,10 @@ def decide(
     held: Iterable[PreparedClaim],
     device_files: cdi.DeviceFiles,
     reservation: Reservation | None = None,
+    sick: Callable[[AllocatedDevice], str] = lambda result: "",
     prepared_at: str = "",
 ) -> PreparedClaim:
-    """Return what `claim` gets.
+    """Return what `claim` gets. `sick` says why a device must not be handed out, if it must not.
 
     Raises ClaimError, whose text names the field, the device or the holder that stands in the way.
     """
@@ -121,6 +123,8 @@ def decide(
             )
         physical = _physical(claim.ref, result.device, node)
         _refuse_overlap(claim.ref, result, physical, others)
+        if not result.admin_access and (why := sick(result)):
+            raise ClaimError(f"claim {claim.ref}: {why}", retryable=True)
         settings = config.effective(claim.configs, result.request)
         env = environment(settings, node)
         if reservation is not None and reservation.names(settings.ultraserver, claim.ref):

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from neuron_dra.core import groups, names
+from neuron_dra.core import groups, health, names
 from neuron_dra.core.catalogue import GIB
 from neuron_dra.core.facts import Unread
 from neuron_dra.core.topology import NeuronDevice, Node
@@ -96,6 +96,16 @@ TAGS: tuple[Described, ...] = (
     ),
 )
 """What a reserved UltraServer node adds to its devices (core/ultraserver.py, Tag)."""
+
+MARKS: tuple[Described, ...] = (
+    Described(
+        health.ATTRIBUTE,
+        "string",
+        "on sick devices",
+        "the reasons, worst first, with commas between them",
+    ),
+)
+"""What a sick device says besides its taints (core/health.py)."""
 
 CAPACITIES: tuple[tuple[str, str], ...] = (
     ("neuronCores", "physical NeuronCores, of all devices behind this one"),

@@ -29,7 +29,8 @@ class DeviceFacts:
     serial: str | Unread = Unread.UNKNOWN
     arch_type: str | Unread = Unread.UNKNOWN
     sram_ecc_uncorrected: int | Unread = Unread.UNKNOWN
-    mem_ecc_uncorrected: int | Unread = Unread.UNKNOWN
+    mem_ecc_uncorrected: int | Unread = Unread.UNKNOWN  # on Trn2 and later: that could not be repaired
+    mem_ecc_repairable: int | Unread = Unread.UNKNOWN  # repaired when the kernel driver is loaded again
     unhealthy_components: tuple[str, ...] | Unread = Unread.UNKNOWN
 
 

@@ -46,10 +46,20 @@ class Phase(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that a node of a slot has lost and the slot needs; `since` is when the controller saw it first."""
+
+    node: str
+    reason: str
+    since: str  # RFC 3339, UTC
+
+
+@dataclass(frozen=True, slots=True)
 class Allocation:
     """One slot of a workload. `nodes` are in the order of their ranks; indices and ranks begin at 0.
 
-    `world_size` and `rank0_node` are of the workload over all its slots; None where the object does not say.
+    `node_uids` are those of the Node objects, in the same order, or empty where the object does not say. `world_size`
+    and `rank0_node` are of the workload over all its slots; None where the object does not say.
     """
 
     workload_namespace: str
@@ -63,6 +73,14 @@ class Allocation:
     world_size: int | None = None
     rank0_node: str | None = None
     allocated_at: str = ""  # RFC 3339, UTC
+    node_uids: tuple[str, ...] = ()
+    faults: tuple[Fault, ...] = ()
+
+    def is_for(self, node_name: str, node_uid: str) -> bool:
+        """Tell whether the slot has this very Node, and not one that had its name before."""
+        if node_name not in self.nodes:
+            return False
+        return not self.node_uids or not node_uid or self.node_uids[self.nodes.index(node_name)] == node_uid
 
     def rank(self, node_name: str) -> int:
         """Return NEURON_GLOBAL_TOPOID of a node of this slot: its place among all nodes of the workload."""
@@ -82,7 +100,13 @@ class Allocation:
             "allocatedAt": self.allocated_at,
             **({} if self.world_size is None else {"worldSize": self.world_size}),
             **({} if self.rank0_node is None else {"rank0Node": self.rank0_node}),
+            **({"nodeUids": list(self.node_uids)} if self.node_uids else {}),
+            **({"faults": faults} if (faults := [_fault_to_wire(each) for each in self.faults]) else {}),
         }
+
+
+def _fault_to_wire(fault: Fault) -> dict[str, str]:
+    return {"nodeName": fault.node, "reason": fault.reason, "since": fault.since}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +115,11 @@ class Reading:
 
     allocations: tuple[Allocation, ...] = ()
     problems: tuple[str, ...] = ()
+
+    def without_predecessors_of(self, node_name: str, node_uid: str) -> Reading:
+        """Leave out what was allocated to another Node of this name: the instance was replaced."""
+        kept = tuple(a for a in self.allocations if node_name not in a.nodes or a.is_for(node_name, node_uid))
+        return replace(self, allocations=kept)
 
 
 def decode_allocations(obj: Mapping[str, Any]) -> tuple[Allocation, ...]:
@@ -147,6 +176,28 @@ def _allocation(entry: Any) -> Allocation:
         world_size=None if entry.get("worldSize") is None else _number(entry, "worldSize", at_least=1),
         rank0_node=rank0 if isinstance(rank0, str) and rank0 else None,
         allocated_at=str(entry.get("allocatedAt") or ""),
+        node_uids=_node_uids(entry, len(nodes)),
+        faults=_faults(entry),
+    )
+
+
+def _node_uids(entry: Mapping[str, Any], count: int) -> tuple[str, ...]:
+    uids = entry.get("nodeUids")
+    if uids is None:
+        return ()
+    if not _is_list(uids) or len(uids) != count or not all(isinstance(uid, str) and uid for uid in uids):
+        raise ValueError(f"nodeUids is not a list of {count} UIDs, one for each of allocatedNodes")
+    return tuple(uids)
+
+
+def _faults(entry: Mapping[str, Any]) -> tuple[Fault, ...]:
+    """Faults inform the controller only, so what cannot be read of them is left out."""
+    found: Any = entry.get("faults")
+    texts = [one for one in found if isinstance(one, Mapping)] if _is_list(found) else []
+    return tuple(
+        Fault(str(one["nodeName"]), str(one["reason"]), str(one["since"]))
+        for one in texts
+        if all(isinstance(one.get(name), str) for name in ("nodeName", "reason", "since"))
     )
 
 

@@ -3,45 +3,45 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-import os
 import signal
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from neuron_dra import settings
 from neuron_dra.core import names
+from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.demo import efa
-from neuron_dra.errors import NeuronDraError
+from neuron_dra.demo.processes import CONTROLLER, DemoError, Process
 from neuron_dra.testing import fake_node
 from neuron_dra.testing.cdi_runtime import Container
 from neuron_dra.testing.fake_api import FakeApi
 from neuron_dra.testing.fake_kubelet import FakeKubelet
 from neuron_dra.testing.fake_node_agent import FakeNodeAgent
 
-START_TIMEOUT_S: Final = 30.0  # seven plugins, each a process of its own, on two cores take some seconds
-STOP_TIMEOUT_S: Final = 10.0
+START_TIMEOUT_S: Final = 30.0  # a dozen programs, each a process of its own, on two cores take some seconds
 LONGEST_SOCKET_FOLDER: Final = 40  # bytes; macOS allows 104 for a whole socket path
 
 Wire = dict[str, Any]
 
 
-class DemoError(NeuronDraError):
-    """The demo did not come to what it wanted to show."""
-
-
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """A node to simulate; `ultraserver_node` is its number in the one UltraServer of the demo."""
+    """A node to simulate; `ultraserver_node` is its number in the UltraServer `server_id`."""
 
     name: str
     instance_type: str
     driver_version: str = fake_node.DEFAULT_DRIVER_VERSION
     ultraserver_node: int | None = None
+    server_id: str | None = None
     efa: bool = False  # a second driver publishes the EFA interfaces
+
+
+CONTROLLER_FLAGS: Final = {
+    "--health-probe-bind-address": 0,
+    "--metrics-bind-address": 0,
+    "--grpc-address": 0,
+}
 
 
 def device_class(name: str, selector: str) -> Wire:
@@ -69,13 +69,13 @@ class SimulatedNode:
         self._api_url = api_url
         self._host, self._registry = folder / "host", folder / "r"
         self._plugins, self.cdi = folder / "p", folder / "cdi"
-        self.log = folder / "plugin.log"
         self._kubelet = FakeKubelet(self._registry, node_name=spec.name, api_url=api_url)
         self.agent = FakeNodeAgent(
             self._kubelet, api_url=api_url, node_name=spec.name, cdi_directories=[self.cdi], retry_s=0.5
         )
-        self._plugin: asyncio.subprocess.Process | None = None
+        self._plugin = Process(folder / "plugin.log", ("-m", "neuron_dra.cli", "plugin"), self._flags())
         self._efa = efa.EfaDriver(self._registry) if spec.efa else None
+        self._stopped = False
 
     async def start(self) -> None:
         """Write the hardware, start the kubelet and then the plugin."""
@@ -83,6 +83,7 @@ class SimulatedNode:
             self._host,
             self.spec.instance_type,
             node_id=self.spec.ultraserver_node,
+            server_id=self.spec.server_id,
             driver_version=self.spec.driver_version,
         )
         for folder in (self._registry, self._plugins, self.cdi):
@@ -91,7 +92,10 @@ class SimulatedNode:
         await self.agent.start()
         if self._efa is not None:
             await self._efa.start()
-        flags = {
+        await self._plugin.start()
+
+    def _flags(self) -> dict[str, object]:
+        return {
             "--node-name": self.spec.name,
             "--host-root": self._host,
             "--kube-api-server": self._api_url,
@@ -103,20 +107,11 @@ class SimulatedNode:
             "--healthcheck-port": 0,
             "--metrics-bind-address": "",
         }
-        with self.log.open("wb") as log:
-            self._plugin = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "neuron_dra.cli", "plugin"),
-                *(f"{flag}={value}" for flag, value in flags.items()),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=_clean_environment(),
-            )
 
     async def registered(self, timeout_s: float) -> None:
         """Return when the kubelet knows the plugin. Raises DemoError with the plugin's last words."""
         known = asyncio.create_task(self._known(timeout_s), name=f"{self.spec.name}: registration")
-        ended = asyncio.create_task(self._ended(), name=f"{self.spec.name}: end of the plugin")
+        ended = asyncio.create_task(self._plugin.ended(), name=f"{self.spec.name}: end of the plugin")
         done, left = await asyncio.wait((known, ended), return_when=asyncio.FIRST_COMPLETED)
         for task in left:
             task.cancel()
@@ -131,26 +126,24 @@ class SimulatedNode:
         if self._efa is not None:
             await self._kubelet.registered(efa.DRIVER, timeout_s)
 
-    async def _ended(self) -> int:
-        if self._plugin is None:
-            raise DemoError(f"the plugin of {self.spec.name} was not started")
-        return await self._plugin.wait()
-
     def last_words(self) -> str:
         """The end of the plugin's log, for an error message."""
-        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
-        return " | ".join(lines[-3:]) or "its log is empty"
+        return self._plugin.last_words()
 
     async def stop(self) -> None:
-        """End the plugin and the kubelet; kill the plugin if it takes longer than STOP_TIMEOUT_S."""
-        if self._plugin is not None and self._plugin.returncode is None:
-            self._plugin.send_signal(signal.SIGTERM)
-            try:
-                async with asyncio.timeout(STOP_TIMEOUT_S):
-                    await self._plugin.wait()
-            except TimeoutError:
-                self._plugin.kill()
-                await self._plugin.wait()
+        """End the plugin and the kubelet."""
+        await self._plugin.stop()
+        await self._stop_the_rest()
+
+    async def lose(self) -> None:
+        """Pull the plug: nothing of the node answers any more, and nobody was told."""
+        await self._plugin.stop(signal.SIGKILL)
+        await self._stop_the_rest()
+
+    async def _stop_the_rest(self) -> None:
+        if self._stopped:
+            return
+        self._stopped = True
         await self.agent.stop()
         await self._kubelet.stop()
         if self._efa is not None:
@@ -158,24 +151,30 @@ class SimulatedNode:
 
 
 class Cluster:
-    """The nodes and their API server. An async context manager: everything it started ends with it."""
+    """The nodes, the UltraServer controller, and their API server. Everything that it started ends with it."""
 
     def __init__(self, nodes: tuple[NodeSpec, ...], folder: Path) -> None:
         self.api = FakeApi()
         self._specs = nodes
         self._folder = folder
         self.nodes: dict[str, SimulatedNode] = {}
+        self._controller: Process | None = None
 
     async def __aenter__(self) -> Cluster:
         await self.api.start()
+        self.api.register_neuron_kinds()
+        self.api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
         for wire in (*CLASSES, efa.device_class()):
             self.api.apply(wire)
         for spec in self._specs:
             labels = {"kubernetes.io/hostname": spec.name, names.INSTANCE_TYPE_LABEL: spec.instance_type}
-            self.api.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": spec.name, "labels": labels}})
+            node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": spec.name, "labels": labels}}
+            self.api.apply({**node, "status": {"conditions": [{"type": "Ready", "status": "True"}]}})
             self.nodes[spec.name] = SimulatedNode(spec, self._folder / spec.name, self.api.url)
+        flags = {"--kube-api-server": self.api.url, **CONTROLLER_FLAGS}
+        self._controller = Process(self._folder / "controller.log", ("-c", CONTROLLER, "run"), flags)
         try:
-            await asyncio.gather(*(node.start() for node in self.nodes.values()))
+            await asyncio.gather(*(node.start() for node in self.nodes.values()), self._controller.start())
         except BaseException:
             await self._stop()
             raise
@@ -185,7 +184,11 @@ class Cluster:
         await self._stop()
 
     async def _stop(self) -> None:
-        await asyncio.gather(*(node.stop() for node in self.nodes.values()))
+        running: list[SimulatedNode | Process] = [
+            *self.nodes.values(),
+            *([self._controller] if self._controller else []),
+        ]
+        await asyncio.gather(*(each.stop() for each in running))
         await self.api.stop()
 
     async def ready(self, timeout_s: float) -> None:
@@ -218,9 +221,3 @@ def temporary_folder() -> Path:
     """Make a folder with a short path: Unix sockets live in it."""
     default = tempfile.gettempdir()
     return Path(tempfile.mkdtemp(prefix="nd-", dir="/tmp" if len(default) > LONGEST_SOCKET_FOLDER else None))
-
-
-def _clean_environment() -> dict[str, str]:
-    """Ours, without what would configure the plugin beside its flags."""
-    taken = {f.metadata["env"] for f in dataclasses.fields(settings.PluginSettings) if f.metadata}
-    return {name: value for name, value in os.environ.items() if name not in taken}

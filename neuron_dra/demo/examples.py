@@ -1,7 +1,7 @@
 """The documents' examples: deploy/examples.
 
-A LeaderWorkerSet needs a controller that the demo has not: its first group of pods is made from its templates here,
-with the names that the controller gives.
+LeaderWorkerSets and Deployments need controllers that the demo has not: a LeaderWorkerSet's first group of pods, and a
+Deployment's pods, are made from their templates here.
 """
 
 from __future__ import annotations
@@ -21,12 +21,21 @@ def folder() -> Path:
 
 
 def load(name: str) -> list[Wire]:
-    """The objects of one example file, LeaderWorkerSets as pods."""
+    """The objects of one example file, LeaderWorkerSets and Deployments as pods."""
     objects = [item for item in yaml.safe_load_all((folder() / name).read_text()) if item]
     return [pod for item in objects for pod in _pods(item)]
 
 
 def _pods(item: Wire) -> list[Wire]:
+    if item["kind"] == "Deployment":
+        return [
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                **_named(item["spec"]["template"], f"{item['metadata']['name']}-{index}"),
+            }
+            for index in range(int(item["spec"]["replicas"]))
+        ]
     if item["kind"] != "LeaderWorkerSet":
         return [item]
     name, spec = item["metadata"]["name"], item["spec"]["leaderWorkerTemplate"]
@@ -37,9 +46,14 @@ def _pods(item: Wire) -> list[Wire]:
 
 
 def _pod(template: Wire, name: str, index: int) -> Wire:
-    pod = copy.deepcopy(template)
-    pod["metadata"] = {**pod.get("metadata", {}), "name": f"{name}-0" if index == 0 else f"{name}-0-{index}"}
-    return {"apiVersion": "v1", "kind": "Pod", **pod}
+    named = _named(template, f"{name}-0" if index == 0 else f"{name}-0-{index}")
+    return {"apiVersion": "v1", "kind": "Pod", **named}
+
+
+def _named(template: Wire, name: str) -> Wire:
+    pod: Wire = copy.deepcopy(template)
+    pod["metadata"] = {**pod.get("metadata", {}), "name": name}
+    return pod
 
 
 def renamed(objects: list[Wire], pod_name: str) -> list[Wire]:

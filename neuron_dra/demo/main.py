@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from neuron_dra.demo import cluster, story
+from neuron_dra.demo.processes import DemoError
 from neuron_dra.demo.scheduling import DemoScheduler
 from neuron_dra.demo.view import View
 
@@ -42,4 +43,4 @@ async def _show(folder: Path, view: View) -> None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
     except TimeoutError:
-        raise cluster.DemoError(f"the demo was stopped after {TIMEOUT_S:g} s: is this machine too busy?") from None
+        raise DemoError(f"the demo was stopped after {TIMEOUT_S:g} s: is this machine too busy?") from None

@@ -7,19 +7,19 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from neuron_dra.core import names
-from neuron_dra.demo import examples
-from neuron_dra.demo.cluster import Cluster, DemoError, NodeSpec
+from neuron_dra.demo import examples, ultraservers
+from neuron_dra.demo.cluster import Cluster, NodeSpec
+from neuron_dra.demo.processes import DemoError
 from neuron_dra.demo.scheduling import DemoScheduler
+from neuron_dra.demo.steps import Steps, published
 from neuron_dra.demo.view import View, ranges
 from neuron_dra.testing.cdi_runtime import Container
-
-STEP_TIMEOUT_S: Final = 20.0
 
 NODES: Final = (
     NodeSpec("trn2-a", "trn2.48xlarge"),
     NodeSpec("trn2-b", "trn2.48xlarge", driver_version="2.24.7.0", efa=True),
     NodeSpec("trn1-a", "trn1.2xlarge", driver_version="2.26.5.0"),
-    *(NodeSpec(f"us-{number}", "trn2u.48xlarge", ultraserver_node=number) for number in range(4)),
+    *ultraservers.NODES,
 )
 FIRST: Final = (
     "1x4-connected-devices.yaml",
@@ -40,14 +40,11 @@ SECOND: Final = (
 Wire = dict[str, Any]
 
 
-class Story:
+class Story(Steps):
     """Tells everything on one view. Raises DemoError when something does not happen."""
 
     def __init__(self, cluster: Cluster, scheduler: DemoScheduler, view: View, started: float) -> None:
-        self._cluster = cluster
-        self._api = cluster.api
-        self._scheduler = scheduler
-        self._view = view
+        super().__init__(cluster, scheduler, view)
         self._started = started
 
     async def tell(self) -> None:
@@ -56,6 +53,8 @@ class Story:
         await self._documents()
         await self._refusals()
         await self._fifth()
+        await self._leave_all()
+        await ultraservers.UltraServers(self._cluster, self._scheduler, self._view).tell()
         took = time.monotonic() - self._started
         self._view.line(f"All of this took {took:.1f} s, most of it the start of {len(NODES)} plugins.", "dim")
 
@@ -65,9 +64,9 @@ class Story:
         )
         rows: list[tuple[str, str, str, str]] = []
         for spec in NODES:
-            published = [w["spec"] for w in self._api.objects("resourceslices") if w["spec"]["nodeName"] == spec.name]
-            published.sort(key=lambda one: bool(one["driver"] != names.DRIVER))
-            what = ", ".join(_published(one["driver"], one["devices"]) for one in published)
+            slices = [w["spec"] for w in self._api.objects("resourceslices") if w["spec"]["nodeName"] == spec.name]
+            slices.sort(key=lambda one: bool(one["driver"] != names.DRIVER))
+            what = ", ".join(published(one["driver"], one["devices"]) for one in slices)
             row = (spec.name, spec.instance_type, f"driver {spec.driver_version}", what)
             if rows and spec.ultraserver_node and rows[-1][1:] == row[1:]:
                 rows[-1] = (f"{rows[-1][0].split()[0]} to {spec.name}", *row[1:])
@@ -83,7 +82,7 @@ class Story:
         rows: list[tuple[str, ...]] = []
         first = await self._example(FIRST, rows)
         detail = self._detail("pod0") + self._environment("vllm-0-3")
-        await self._leave(*first)
+        await self.leave(*first)
         await self._example(SECOND, rows)
         detail += self._environment("lnc-1")
         self._view.table(("EXAMPLE", "POD", "NODE", "DEVICES", "CONFIGURED"), rows)
@@ -92,9 +91,9 @@ class Story:
 
     async def _example(self, files: Sequence[str], rows: list[tuple[str, ...]]) -> list[str]:
         """Apply files, wait until their pods run, and add what each got; return the pods."""
-        applied = {name: self._apply(examples.load(name)) for name in files}
+        applied = {name: self.apply(examples.load(name)) for name in files}
         for name, pods in applied.items():
-            await self._running(*pods)
+            await self.running(*pods)
             rows += [self._row(name if index == 0 else "", pod) for index, pod in enumerate(pods)]
         return [pod for pods in applied.values() for pod in pods]
 
@@ -106,14 +105,14 @@ class Story:
             said.append(f"LNC {env['NEURON_LOGICAL_NC_CONFIG']}")
         if "NEURON_RT_ULTRASERVER_MODE" in env:
             said.append(f"mode {env['NEURON_RT_ULTRASERVER_MODE']}, node {env['NEURON_RT_ULTRASERVER_NODE_ID']}")
-        results = self._results(self._claim_of(pod))
+        results = self._results(self.claim_of(pod))
         others = [result["driver"] for result in results if result["driver"] != names.DRIVER]
         devices = ranges(_ids(_files(container))) + (f" + {len(others)} EFA" if others else "")
         return example, pod, node, devices, ", ".join(said)
 
     def _detail(self, pod: str) -> list[tuple[str, str, str]]:
         node, container = self._cluster.container(pod)
-        claim = self._claim_of(pod)
+        claim = self.claim_of(pod)
         uid = claim["metadata"]["uid"]
         (file,) = self._cluster.nodes[node].cdi.glob(f"*{uid}*")
         group = self._group(self._results(claim)[0])
@@ -140,19 +139,22 @@ class Story:
                     return str(device["attributes"]["resource.aws.com/devicegroup4_id"]["string"])
         raise DemoError(f"{result['device']} is not published any more")
 
+    async def _leave_all(self) -> None:
+        await self.leave(*(wire["metadata"]["name"] for wire in self._api.objects("pods")))
+
     # What waits and what is refused
 
     async def _refusals(self) -> None:
         view = self._view
         view.heading("What does not fit waits; what cannot be is refused, and the pod's events say why")
-        await self._leave("lnc-1", "neuron-driver-version")
-        self._apply(examples.with_count(examples.load("xl-trn2.yaml"), 17, "seventeen"))
-        message = await self._waiting("seventeen")
-        view.refusal("seventeen", "Pending", [message, *self._why("seventeen", "trn2-a")])
-        self._apply(examples.load("neuron-lnc-1.yaml"))
-        event = await self._event("neuron-lnc-1", "FailedPrepareDynamicResources")
+        await self.leave("lnc-1", "neuron-driver-version")
+        self.apply(examples.with_count(examples.load("xl-trn2.yaml"), 17, "seventeen"))
+        message = await self.waiting("seventeen")
+        view.refusal("seventeen", "Pending", [message, *self.why("seventeen", "trn2-a")])
+        self.apply(examples.load("neuron-lnc-1.yaml"))
+        event = await self.event("neuron-lnc-1", "FailedPrepareDynamicResources")
         view.refusal("neuron-lnc-1", "ContainerCreating", [str(event["message"])])
-        await self._leave("seventeen", "neuron-lnc-1")
+        await self.leave("seventeen", "neuron-lnc-1")
 
     # The fifth pod
 
@@ -162,15 +164,15 @@ class Story:
         four = examples.load("1x4-connected-devices.yaml")
         columns = [("trn2-a, empty", self._held("trn2-a"))]
         for number in range(5):
-            self._apply(examples.renamed(four, f"pod{number}"))
+            self.apply(examples.renamed(four, f"pod{number}"))
             if number < 4:
-                await self._running(f"pod{number}")
-        message = await self._waiting("pod4")
-        why = self._why("pod4", "trn2-a")
+                await self.running(f"pod{number}")
+        message = await self.waiting("pod4")
+        why = self.why("pod4", "trn2-a")
         columns.append(("pod0 to pod3 run", self._held("trn2-a")))
         left = time.monotonic()
-        await self._leave("pod2", until_gone=False)
-        await self._running("pod4")
+        await self.leave("pod2", until_gone=False)
+        await self.running("pod4")
         took_ms = 1000 * (time.monotonic() - left)
         columns.append(("pod2 was deleted", self._held("trn2-a")))
         view.maps(columns)
@@ -185,97 +187,8 @@ class Story:
         }
 
     def _devices_of(self, pod: str, node: str) -> list[int]:
-        mine = [r["device"] for r in self._results(self._claim_of(pod, missing_ok=True)) if r["pool"] == node]
+        mine = [r["device"] for r in self._results(self.claim_of(pod, missing_ok=True)) if r["pool"] == node]
         return [int(name.removeprefix(names.DEVICE_PREFIX)) for name in mine if name.startswith(names.DEVICE_PREFIX)]
-
-    # Steps
-
-    def _apply(self, objects: Iterable[Wire]) -> list[str]:
-        """Apply like kubectl; return the names of the pods."""
-        pods = []
-        for item in objects:
-            self._api.apply(item)
-            if item["kind"] == "Pod":
-                pods.append(str(item["metadata"]["name"]))
-        return pods
-
-    async def _running(self, *pods: str) -> None:
-        def all_run(found: list[Wire]) -> bool:
-            phases = {wire["metadata"]["name"]: (wire.get("status") or {}).get("phase") for wire in found}
-            return all(phases.get(pod) == "Running" for pod in pods)
-
-        await self._until("pods", all_run, f"{', '.join(pods)} to run")
-
-    async def _waiting(self, pod: str) -> str:
-        """The scheduler's message about a pod that waits."""
-        found: list[str] = []
-
-        def told(pods: list[Wire]) -> bool:
-            found[:] = [
-                str(condition["message"])
-                for wire in pods
-                if wire["metadata"]["name"] == pod
-                for condition in (wire.get("status") or {}).get("conditions") or ()
-                if condition["type"] == "PodScheduled" and condition["status"] == "False"
-            ]
-            return bool(found)
-
-        await self._until("pods", told, f"{pod} to be refused by the scheduler")
-        return found[0]
-
-    def _why(self, pod: str, node: str) -> list[str]:
-        waiting = self._scheduler.waiting.get(pod)
-        return [f"{node}: {reason}" for reason in waiting.reasons.get(node, ())] if waiting else []
-
-    async def _event(self, pod: str, reason: str) -> Wire:
-        found: list[Wire] = []
-
-        def told(events: list[Wire]) -> bool:
-            found[:] = [e for e in events if e["involvedObject"]["name"] == pod and e["reason"] == reason]
-            return bool(found)
-
-        await self._until("events", told, f"the event {reason} of {pod}")
-        return found[0]
-
-    async def _leave(self, *pods: str, until_gone: bool = True) -> None:
-        for pod in pods:
-            self._api.delete("pods", pod, "default")
-        if until_gone:
-            await self._until(
-                "pods", lambda found: not {w["metadata"]["name"] for w in found} & set(pods), "pods to go"
-            )
-            await self._until("resourceclaims", lambda found: not any(_owner(w) in pods for w in found), "claims to go")
-
-    async def _until(self, kind: str, condition: Any, what: str) -> None:
-        try:
-            await self._api.until(kind, condition, timeout_s=STEP_TIMEOUT_S)
-        except TimeoutError:
-            said = [text for node in self._cluster.nodes.values() for text in node.agent.failures]
-            said += [f"{pod} waits: {outcome.message}" for pod, outcome in self._scheduler.waiting.items()]
-            why = said[-1] if said else "the plugins' logs may tell (neuron-dra demo --keep)"
-            raise DemoError(f"waited {STEP_TIMEOUT_S:g} s for {what}: {why}") from None
-
-    def _claim_of(self, pod: str, *, missing_ok: bool = False) -> Wire:
-        for wire in self._api.objects("resourceclaims"):
-            if _owner(wire) == pod:
-                return wire
-        if missing_ok:
-            return {}
-        raise DemoError(f"pod {pod} has no claim")
-
-
-def _owner(claim: Wire) -> str:
-    return next((str(owner["name"]) for owner in claim["metadata"].get("ownerReferences") or ()), "")
-
-
-def _published(driver: str, devices: Sequence[Wire]) -> str:
-    if driver != names.DRIVER:
-        return f"{len(devices)} EFA interfaces"
-    values = {name: next(iter(value.values())) for name, value in devices[0]["attributes"].items()}
-    if values["resourceType"] == "neuron_node":
-        return f"the whole node, of UltraServer {values.get('serverId4', '(not elected yet)')}"
-    count = len(devices)
-    return f"{count} devices in a 4 x 4 torus" if count == 16 else f"{count} device{'s' if count > 1 else ''}"
 
 
 def _files(container: Container) -> list[str]:

@@ -90,6 +90,29 @@ class View:
                 line.append_text(cell)
             self._print(line)
 
+    def ranks(self, groups: Sequence[str], moments: Sequence[tuple[str, Mapping[str, str]]]) -> None:
+        """What became of the nodes of each group: a line for each moment, a column for each node."""
+        margin = max(len(caption) for caption, _ in moments) + 4
+        nodes = [sorted(name for name in moments[0][1] if name.rpartition("-")[0] == group) for group in groups]
+        gap = "      "
+        heads = (Text("nodes " + nodes[index][0] + " to " + nodes[index][-1]) for index in range(len(groups)))
+        line = Text(" " * margin, "dim")
+        for head, found in zip(heads, nodes, strict=True):
+            head.pad_right(max(0, 4 * len(found) - len(head)))
+            line.append_text(head).append(gap)
+        self._print(line)
+        before: Mapping[str, str] = {}
+        for caption, cells in moments:
+            line = Text("  " + caption.ljust(margin - 2))
+            for found in nodes:
+                for name in found:
+                    style = "dim" if cells[name] == "." else "red" if cells[name] == "x" else "cyan"
+                    changed = before and before.get(name) != cells[name]
+                    line.append(cells[name].ljust(4), f"bold {style}" if changed else style)
+                line.append(" " * max(0, len(f"nodes {found[0]} to {found[-1]}") - 4 * len(found)) + gap)
+            self._print(line)
+            before = cells
+
     def _print(self, text: Text) -> None:
         text.rstrip()
         self._console.print(text, soft_wrap=True)

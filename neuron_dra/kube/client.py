@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Final
 
 import aiohttp
+import msgspec
 
 from neuron_dra import __version__
 from neuron_dra.errors import ApiError, Forbidden, Unavailable, api_error
@@ -20,11 +21,21 @@ from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.requests import Resource
 
 REQUEST_TIMEOUT_S: Final = 10.0
-PAGE_SIZE: Final = 500
+PAGE_SIZE: Final = 250  # objects: of the largest Nodes, 16 KB each, a page is 4 MB
 MAX_WATCH_LINE_BYTES: Final = 8 * 1024 * 1024  # a ResourceSlice of 128 devices was seen with 1 MiB
 
 JSON: Final = "application/json"
 MERGE_PATCH: Final = "application/merge-patch+json"
+
+
+class _PageMeta(msgspec.Struct):
+    token: str = msgspec.field(default="", name="continue")
+
+
+class _PageHead(msgspec.Struct):
+    """Of a page of a list only where it goes on."""
+
+    metadata: _PageMeta | None = None
 
 
 class KubeClient:
@@ -64,14 +75,20 @@ class KubeClient:
         while True:
             params = {**selectors, "limit": str(PAGE_SIZE), **({"continue": token} if token else {})}
             page = await self.request("GET", resource.path(namespace), params=params)
-            token = (_object(page).get("metadata") or {}).get("continue") or ""
+            token = _continue(page)
             yield page
             if not token:
                 return
 
-    async def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Create an object and return what the server made of it. Raises AlreadyExists, Invalid, ApiError."""
-        return _object(await self.request("POST", resource.path(namespace), body=body))
+    async def create(
+        self, resource: Resource, namespace: str, body: Mapping[str, Any], *, dry_run: bool = False
+    ) -> dict[str, Any]:
+        """Create an object and return what the server made of it. Raises AlreadyExists, Invalid, ApiError.
+
+        With `dry_run` the server only says what it would make of it.
+        """
+        params = {"dryRun": "All"} if dry_run else None
+        return _object(await self.request("POST", resource.path(namespace), params=params, body=body))
 
     async def replace(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Replace an object, guarded by its resourceVersion. Raises Conflict, Invalid, ApiError."""
@@ -195,6 +212,14 @@ def _object(raw: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise Unavailable("the API server's answer is not an object")
     return value
+
+
+def _continue(page: bytes) -> str:
+    try:
+        head = msgspec.json.decode(page, type=_PageHead)
+    except ValueError as err:
+        raise Unavailable(f"the API server's answer is not a list: {err}") from err
+    return head.metadata.token if head.metadata else ""
 
 
 def _error(method: str, path: str, status: int, raw: bytes, retry_after: str | None) -> ApiError:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import ssl
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from neuron_dra.errors import SettingsError
+from neuron_dra.kube import kubeconfig
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
@@ -25,15 +27,15 @@ class KubeConfig:
     tls: ssl.SSLContext | None = None
 
 
-def from_settings(kube_api_server: str, kubeconfig: str, environ: Mapping[str, str]) -> KubeConfig:
+def from_settings(kube_api_server: str, kubeconfig_file: str, environ: Mapping[str, str]) -> KubeConfig:
     """Return the configuration for these settings; both empty means: inside a cluster.
 
     Raises SettingsError if there is no way to an API server.
     """
     if kube_api_server:
         return KubeConfig(kube_api_server.rstrip("/"))
-    if kubeconfig:
-        return from_kubeconfig(Path(kubeconfig))
+    if kubeconfig_file:
+        return from_kubeconfig(Path(kubeconfig_file))
     return in_cluster(environ)
 
 
@@ -66,31 +68,16 @@ class _TokenFile:
 
 
 def from_kubeconfig(path: Path) -> KubeConfig:
-    """Return the configuration of a kubeconfig's current context: exec and OIDC logins included.
-
-    kubernetes-asyncio reads it, and is imported here alone: it costs 60 MiB that a DaemonSet need not pay.
-    """
-    import asyncio
-
-    from kubernetes_asyncio import client, config
-
-    if not path.exists():
-        raise SettingsError(f"--kubeconfig {path}: no such file")
-    loaded = client.Configuration()
-
-    async def load() -> None:
-        await config.load_kube_config(config_file=str(path), client_configuration=loaded)
-
-    try:
-        asyncio.run(load())
-    except config.ConfigException as err:
-        raise SettingsError(f"--kubeconfig {path}: {err}") from err
+    """Return the configuration of a kubeconfig's current context. Raises SettingsError."""
+    login = kubeconfig.read(path)
     tls = None
-    if str(loaded.host).startswith("https"):
-        tls = ssl.create_default_context(cafile=loaded.ssl_ca_cert or None)
-        if not loaded.verify_ssl:
+    if login.url.startswith("https"):
+        tls = ssl.create_default_context(cadata=login.authority or None)
+        if not login.verify:
             tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
-        if loaded.cert_file:
-            tls.load_cert_chain(loaded.cert_file, loaded.key_file)
-    bearer = str(loaded.api_key.get("BearerToken", "")).removeprefix("Bearer ")
-    return KubeConfig(str(loaded.host).rstrip("/"), (lambda: bearer) if bearer else None, tls)
+        if login.certificate:
+            with tempfile.NamedTemporaryFile("w") as file:  # mode 0600; the ssl module takes files alone
+                file.write(login.certificate + "\n" + login.key)
+                file.flush()
+                tls.load_cert_chain(file.name)
+    return KubeConfig(login.url, (lambda: login.bearer) if login.bearer else None, tls)

@@ -6,15 +6,17 @@ import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from neuron_dra.core import names, slices
-from neuron_dra.errors import AlreadyExists, Conflict, NotFound
+from neuron_dra.core import health, names, slices
+from neuron_dra.errors import AlreadyExists, ApiError, Conflict, NotFound
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.reflector import Reflector
 from neuron_dra.kube.requests import RESOURCE_SLICES
 
 log = logging.getLogger(__name__)
+
+PROBE_INDEX: Final = 99  # no node has so many slices
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,7 @@ class SlicePublisher:
         self._generation = 0
         self._accepted: dict[str, tuple[Sequence[slices.Wire], Sequence[slices.Wire]]] = {}
         self._reported: tuple[str, ...] = ()
+        self.keeps_taints: bool | None = None  # what the server did with the last taint; None before the first
 
     @property
     def current(self) -> list[dict[str, Any]]:
@@ -67,6 +70,26 @@ class SlicePublisher:
             dropped=self._reported,
         )
 
+    async def learn_taints(self, pool: slices.Pool) -> None:
+        """Find out whether the server keeps taints, by a dry run: before it is known, a sick device is not published.
+
+        A server that will not say counts as one that does not. Raises ApiError for what may be better next time.
+        """
+        taint = {"key": health.TAINT_KEY, "value": health.MISSING, "effect": "NoSchedule"}
+        (item,) = slices.desired(pool, [{"name": "neuron-device-0", "taints": [taint]}], generation=1)
+        item["metadata"]["name"] = slices.slice_name(pool.node_name, PROBE_INDEX)
+        try:
+            stored = await self._client.create(RESOURCE_SLICES, "", item, dry_run=True)
+        except ApiError as err:
+            if not 400 <= err.status < 500 or err.status == 429:
+                raise
+            log.warning("whether the API server keeps taints cannot be found out", extra={"error": str(err)})
+            self.keeps_taints = False
+        else:
+            self.keeps_taints = bool((stored["spec"].get("devices") or [{}])[0].get("taints"))
+        if not self.keeps_taints:
+            log.warning("the API server keeps no taints of devices: sick ones leave the slice once nobody has them")
+
     async def _delete(self, item: Mapping[str, Any]) -> None:
         meta = item["metadata"]
         with contextlib.suppress(NotFound):
@@ -80,6 +103,8 @@ class SlicePublisher:
         self._reflector.remember(stored)
         before, after = sent["spec"].get("devices") or [], stored["spec"].get("devices") or []
         dropped = slices.dropped_fields(before, after)
+        if any(device.get("taints") for device in before):
+            self.keeps_taints = not any(path.endswith(".taints") for path in dropped)
         name = sent["metadata"]["name"]
         if dropped:
             self._accepted[name] = (before, after)

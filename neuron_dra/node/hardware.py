@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from neuron_dra.core import cdi, devices, names, topology
+from neuron_dra.core import cdi, devices, health, names, topology
 from neuron_dra.core.facts import NodeFacts, NodeLabels
 from neuron_dra.core.topology import Node
 from neuron_dra.node import sysfs
@@ -17,15 +18,25 @@ log = logging.getLogger(__name__)
 
 
 class Hardware:
-    """Reads sysfs in a thread, on a timer: sysfs tells nobody when it changes."""
+    """Reads sysfs in a thread, on a timer: sysfs tells nobody when it changes.
 
-    def __init__(self, host_root: str, on_change: Callable[[], None]) -> None:
+    `on_change` is called after a reading that differs. A device that was sick counts as sick until it has read well
+    for `hold_s` seconds.
+    """
+
+    def __init__(self, host_root: str, hold_s: float = 0.0) -> None:
         self._root = Path(host_root or "/")
-        self._on_change = on_change
+        self._hold_s = hold_s
         self._labels = NodeLabels.from_labels({})
-        self.facts: NodeFacts = sysfs.read_node(self._root)
+        self.on_change: Callable[[], None] = lambda: None
+        self.facts: NodeFacts = self.read()
         self.node: Node = topology.build(self.facts, self._labels)
+        self._watch: health.Watch = self._watched({}, self.facts, self.node)
         self._device_files: tuple[Node, cdi.DeviceFiles] | None = None
+
+    def read(self) -> NodeFacts:
+        """Read everything now. Blocks."""
+        return sysfs.read_node(self._root)
 
     def label(self, labels: Mapping[str, str]) -> None:
         """Take the Node object's labels: network layers, capacity block, and the type where DMI is silent.
@@ -44,21 +55,40 @@ class Hardware:
         """Read again every `period_s` seconds, until cancelled."""
         while True:
             await asyncio.sleep(period_s)
-            facts = await asyncio.to_thread(sysfs.read_node, self._root)
+            facts = await asyncio.to_thread(self.read)
             if facts != self.facts:
                 self._take(facts)
 
     def _take(self, facts: NodeFacts) -> None:
         node = topology.build(facts, self._labels)
-        changed = node != self.node or facts != self.facts
+        watch = self._watched(self._watch, facts, node)
+        changed = node != self.node or facts != self.facts or watch != self._watch
         new = set(node.findings) - set(self.node.findings)
-        self.facts, self.node = facts, node
+        self.facts, self.node, self._watch = facts, node, watch
         for finding in new:
             log.warning(
                 "hardware differs from its instance type", extra={"kind": finding.kind, "text": finding.message}
             )
         if changed:
-            self._on_change()
+            self.on_change()
+
+    def _watched(self, before: health.Watch, facts: NodeFacts, node: Node) -> health.Watch:
+        expected = range(node.spec.device_count) if node.spec else ()
+        return health.observe(before, facts.devices, expected, time.monotonic(), self._hold_s)
+
+    def recall(self, device_name: str, reasons: Iterable[str]) -> None:
+        """Hold against a device what the process before this one published of it."""
+        self._watch = health.recall(self._watch, self.device_ids(device_name), reasons)
+
+    def health_of(self, device_name: str) -> health.DeviceHealth:
+        """Return the health of a published device."""
+        return health.judged(device_name, self.device_ids(device_name), self._watch)
+
+    def device_names(self, ultraserver_devices: str) -> list[str]:
+        """Return what this node would publish were everything well, gone devices included."""
+        if self.node.spec is not None and self.node.spec.whole_node and ultraserver_devices == "node":
+            return [names.NODE_DEVICE]
+        return [f"{names.DEVICE_PREFIX}{i}" for i in sorted(self._watch)]
 
     def device_ids(self, device_name: str) -> tuple[int, ...]:
         """Return the Neuron devices behind a published name, whether they are there now or not."""

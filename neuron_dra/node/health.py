@@ -1,93 +1,12 @@
-"""Health of this node's devices: one source for the kubelet's stream, NodeInspector and metrics."""
+"""The health of this node's devices as last told: one source for the kubelet's stream, however many readers it has."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import enum
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
 
-from neuron_dra.core import names
-from neuron_dra.core.facts import DeviceFacts, NodeFacts, Unread
-from neuron_dra.core.topology import Node
-
-
-class Health(enum.Enum):
-    """A device's state, in the words of the kubelet's service."""
-
-    UNKNOWN = "UNKNOWN"
-    HEALTHY = "HEALTHY"
-    UNHEALTHY = "UNHEALTHY"
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceHealth:
-    """One published device; `message` says why when it is not healthy."""
-
-    name: str
-    status: Health
-    message: str = ""
-
-
-RESET_INVALID = 2
-
-
-def device_health(facts: DeviceFacts) -> DeviceHealth:
-    """Judge one device by what the kernel driver says. Nothing said is unknown, never healthy (neuron.md 8)."""
-    name = f"{names.DEVICE_PREFIX}{facts.device_id}"
-    problems = []
-    if not facts.node_present:
-        problems.append(f"/dev/neuron{facts.device_id} is missing")
-    if facts.reset_state == RESET_INVALID:
-        problems.append("the kernel driver calls the device invalid")
-    for label, count in (("SRAM", facts.sram_ecc_uncorrected), ("HBM", facts.mem_ecc_uncorrected)):
-        if not isinstance(count, Unread) and count > 0:
-            problems.append(f"{count} uncorrectable {label} error{'s' if count > 1 else ''}")
-    if not isinstance(facts.unhealthy_components, Unread) and facts.unhealthy_components:
-        problems.append(f"unhealthy components: {', '.join(facts.unhealthy_components)}")
-    if problems:
-        return DeviceHealth(name, Health.UNHEALTHY, "; ".join(problems))
-    witnesses = (facts.reset_state, facts.sram_ecc_uncorrected, facts.mem_ecc_uncorrected, facts.unhealthy_components)
-    if all(isinstance(value, Unread) for value in witnesses):
-        return DeviceHealth(name, Health.UNKNOWN, "the kernel driver tells nothing about the device's health")
-    return DeviceHealth(name, Health.HEALTHY)
-
-
-def _missing(name: str) -> DeviceHealth:
-    """Return the health of a device that was published and is gone from sysfs."""
-    return DeviceHealth(name, Health.UNHEALTHY, "the device is gone from the node")
-
-
-def published_health(
-    facts: NodeFacts, node: Node, published: Sequence[str], held: frozenset[str]
-) -> tuple[DeviceHealth, ...]:
-    """Return the health of every published or held device, in the published order.
-
-    The whole-node device is as healthy as its worst device.
-    """
-    judged = {health.name: health for health in map(device_health, facts.devices)}
-    result = []
-    for name in (*published, *sorted(held - set(published))):
-        if name == names.NODE_DEVICE:
-            result.append(_whole_node(list(judged.values()), node))
-        elif name in judged:
-            result.append(judged[name])
-        else:
-            result.append(_missing(name))
-    return tuple(result)
-
-
-def _whole_node(devices: list[DeviceHealth], node: Node) -> DeviceHealth:
-    expected = node.spec.device_count if node.spec else len(devices)
-    bad = [f"{device.name}: {device.message}" for device in devices if device.status is Health.UNHEALTHY]
-    if len(devices) < expected:
-        bad.append(f"{expected - len(devices)} of {expected} devices are gone")
-    if bad:
-        return DeviceHealth(names.NODE_DEVICE, Health.UNHEALTHY, "; ".join(bad))
-    if any(device.status is Health.UNKNOWN for device in devices):
-        return DeviceHealth(names.NODE_DEVICE, Health.UNKNOWN, "the health of some devices is not known")
-    return DeviceHealth(names.NODE_DEVICE, Health.HEALTHY)
+from neuron_dra.core.health import DeviceHealth
 
 
 class HealthSource:

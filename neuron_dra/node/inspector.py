@@ -10,7 +10,6 @@ from neuron_dra.core.claims import PreparedClaim
 from neuron_dra.core.reservation import Reservation
 from neuron_dra.gen.neuron.dra.v1 import inspector_pb2 as pb
 from neuron_dra.gen.neuron.dra.v1 import inspector_pb2_grpc
-from neuron_dra.node import health
 from neuron_dra.node.hardware import Hardware
 from neuron_dra.node.kubelet import Registration
 from neuron_dra.node.publishing import PublishState
@@ -44,7 +43,7 @@ class Inspector(inspector_pb2_grpc.NodeInspectorServicer):
     async def ListDevices(self, request: pb.ListDevicesRequest, context: Any) -> pb.ListDevicesResponse:
         """Every Neuron device with its links, health and holder."""
         hardware = self._from.hardware
-        judged = {state.name: state for state in map(health.device_health, hardware.facts.devices)}
+        judged = {device.name: hardware.health_of(device.name) for device in hardware.node.devices}
         state = self._from.publish_state
         as_node = self._from.settings.ultraserver_devices == "node"
         holders = checkpoint.holders(self._from.transactions.claims.values())

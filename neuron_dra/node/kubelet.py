@@ -16,13 +16,14 @@ import grpc
 from neuron_dra import log as logs
 from neuron_dra.core import names
 from neuron_dra.core.claims import ClaimRef, PreparedClaim
+from neuron_dra.core.health import DeviceHealth
 from neuron_dra.errors import NeuronDraError
 from neuron_dra.gen.kubelet.dra.v1 import dra_pb2
 from neuron_dra.gen.kubelet.dra.v1beta1 import dra_pb2 as dra_v1beta1_pb2
 from neuron_dra.gen.kubelet.health.v1 import health_pb2
 from neuron_dra.gen.kubelet.health.v1alpha1 import health_pb2 as health_v1alpha1_pb2
 from neuron_dra.gen.kubelet.pluginregistration.v1 import registration_pb2, registration_pb2_grpc
-from neuron_dra.node.health import DeviceHealth, HealthSource
+from neuron_dra.node.health import HealthSource
 from neuron_dra.node.metrics import Metrics
 
 log = logging.getLogger(__name__)

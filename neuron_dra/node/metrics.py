@@ -40,6 +40,9 @@ class Metrics:
             registry=r,
         )
         self._health = Gauge(f"{PREFIX}_device_healthy", "1 healthy, 0 unhealthy, -1 unknown", ["device"], registry=r)
+        self._faults = Gauge(
+            f"{PREFIX}_device_fault", "1 for each reason for which a device is sick", ["device", "reason"], registry=r
+        )
         self._findings = Gauge(
             f"{PREFIX}_findings", "Differences between the hardware and its instance type", ["kind"], registry=r
         )
@@ -101,11 +104,14 @@ class Metrics:
         """Tell how many prepared claims have lost their object."""
         self._orphans.set(count)
 
-    def health(self, states: Iterable[tuple[str, str]]) -> None:
-        """Tell each device's health, by the words of the kubelet's service."""
+    def health(self, states: Iterable[tuple[str, str, tuple[str, ...]]]) -> None:
+        """Tell each device's health, by the words of the kubelet's service, and the reasons if it is sick."""
         self._health.clear()
-        for device, state in states:
+        self._faults.clear()
+        for device, state, reasons in states:
             self._health.labels(device).set({"HEALTHY": 1, "UNHEALTHY": 0}.get(state, -1))
+            for reason in reasons:
+                self._faults.labels(device, reason).set(1)
 
     def findings(self, kinds: Iterable[str]) -> None:
         """Tell how often each kind of finding holds now."""

@@ -24,7 +24,7 @@ from grpc_reflection.v1alpha import reflection
 from neuron_dra import __version__
 from neuron_dra.api import claims as wire
 from neuron_dra.core import claims as decisions
-from neuron_dra.core import names
+from neuron_dra.core import health, names
 from neuron_dra.core.claims import Claim, ClaimRef, PreparedClaim
 from neuron_dra.errors import ApiError, NotFound, SettingsError
 from neuron_dra.gen.kubelet.dra.v1 import dra_pb2, dra_pb2_grpc
@@ -76,19 +76,29 @@ LAG_ALARM_S: Final = 0.5
 class Plugin:
     """One run of the plugin. `run()` serves until `stop()` is called."""
 
-    def __init__(self, settings: PluginSettings, kube: KubeConfig, files: Files | None = None) -> None:
+    def __init__(
+        self,
+        settings: PluginSettings,
+        kube: KubeConfig,
+        files: Files | None = None,
+        *,
+        client: KubeClient | None = None,
+        hardware: Hardware | None = None,
+    ) -> None:
+        """`files`, `client` and `hardware` are for simulations: their disk, their network, their devices."""
         files = files or Files()
         self.settings = settings
         self.metrics = Metrics()
         self.metrics.build(__version__)
         self.health = HealthSource()
-        self.hardware = Hardware(settings.host_root, self._wake)
+        self.hardware = hardware or Hardware(settings.host_root, settings.unhealthy_device_hold_seconds)
+        self.hardware.on_change = self._wake
         self.store = Store(settings.data_folder, Path(settings.cdi_root), boot_id(settings), files)
         self.transactions = Transactions(self.store, self._fetch_and_wait, self.decide)
         self.transactions.on_change = self._wake
         self.transactions.on_damage = self._damaged
         self.turn = PublishingTurn(settings.data_folder, settings.pod_uid or f"pid-{os.getpid()}", files)
-        self.client = KubeClient(kube)
+        self.client = client or KubeClient(kube)
         mine = f"spec.driver={names.DRIVER},spec.nodeName={settings.node_name}"
         self.slices = Reflector(self.client, RESOURCE_SLICES, field_selector=mine, on_change=self._wake)
         self.nodes = Reflector(
@@ -225,8 +235,13 @@ class Plugin:
             held=held,
             device_files=self.hardware.device_files,
             reservation=self.gate.reservation,
+            sick=self._why_sick,
             prepared_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         )
+
+    def _why_sick(self, result: decisions.AllocatedDevice) -> str:
+        effect = self.settings.unhealthy_device_effect
+        return health.why_refused(self.hardware.health_of(result.device), result.tolerations, effect)
 
     async def allocated(self) -> AsyncIterator[Claim]:
         """Yield every claim in the cluster that holds a device of this node; configuration is left out."""
@@ -381,8 +396,8 @@ class Plugin:
 
     def _configure_dra(self, server: grpc.aio.Server) -> None:
         dra = DraService(self.transactions, self.metrics)
-        health = HealthService(self.health, self.settings.node_name)
-        server.add_generic_rpc_handlers(handlers(dra, health))
+        watch = HealthService(self.health, self.settings.node_name)
+        server.add_generic_rpc_handlers(handlers(dra, watch))
         inspector_pb2_grpc.add_NodeInspectorServicer_to_server(Inspector(self), server)
         self._configure_health(server)
         inspector = inspector_pb2.DESCRIPTOR.services_by_name["NodeInspector"].full_name

@@ -11,20 +11,20 @@ import contextlib
 import datetime
 import logging
 import random
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from neuron_dra import __version__
-from neuron_dra.core import backoff, checkpoint, devices, limits, names, slices, ultraserver
+from neuron_dra.core import backoff, checkpoint, devices, health, limits, names, slices, ultraserver
 from neuron_dra.core.claims import Claim
 from neuron_dra.errors import AlreadyExists, ApiError, ClaimError, Conflict, NeuronDraError, NotFound
 from neuron_dra.kube.events import EventRecorder
 from neuron_dra.kube.publish import Published, SlicePublisher
 from neuron_dra.kube.reflector import Reflector
-from neuron_dra.node import coexistence, health
+from neuron_dra.node import coexistence
 from neuron_dra.node.hardware import Hardware
+from neuron_dra.node.health import HealthSource
 from neuron_dra.node.metrics import Metrics
 from neuron_dra.node.reserving import Tags
 from neuron_dra.node.transaction import Transactions
@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 GATHER_S: Final = 0.2  # what happens together is written together
 COMPARE_S: Final = 720.0  # a full list of our slices and a compare, whatever the watch said: five an hour
 RETRY_S: Final = (0.5, 60.0)  # first and longest wait after a failure
+CLAIMED_S: Final = (5.0, 60.0)  # first and longest wait until a device that should leave is looked at again
 QUICK_RETRIES: Final = 5  # a lost race is run again at once, but not for ever
 
 
@@ -61,7 +62,7 @@ class Publishing:
         publisher: SlicePublisher,
         slice_cache: Reflector,
         node_cache: Reflector,
-        health_source: health.HealthSource,
+        health_source: HealthSource,
         events: EventRecorder,
         metrics: Metrics,
         allocated: Callable[[], AsyncIterator[Claim]],
@@ -84,6 +85,10 @@ class Publishing:
         self._watch = watch
         self._tags = tags
         self._dirty = asyncio.Event()
+        self._effect = settings.unhealthy_device_effect
+        self._sick: frozenset[str] = frozenset()
+        self._recalled = False
+        self._claimed_wait_s = CLAIMED_S[0]
         self.device_plugin_socket: str | None = None
         self.state = PublishState()
 
@@ -104,12 +109,12 @@ class Publishing:
         while True:
             with contextlib.suppress(TimeoutError):
                 # Not wait_for: in Python 3.11 it forgets a cancellation that comes just as the event is set.
-                async with asyncio.timeout(max(0.0, compare_at - time.monotonic())):
+                async with asyncio.timeout(max(0.0, compare_at - asyncio.get_running_loop().time())):
                     await self._dirty.wait()
             await asyncio.sleep(GATHER_S)
             self._dirty.clear()
             try:
-                if time.monotonic() >= compare_at:
+                if asyncio.get_running_loop().time() >= compare_at:
                     await self._slices.relist()
                     compare_at = _next_compare()
                 await self.publish()
@@ -146,21 +151,28 @@ class Publishing:
                 why = f"the Node {self._settings.node_name} does not exist; is NODE_NAME the Node's name?"
                 self.state = PublishState(self.state.result, "" if node else why, self.state.at)
             return
+        self._recall()
         await self._tell_findings(node)
         refusal = await self._refusal(node)
         if not self._turn.holding:
             return
+        await self._tell_sick(node)
         if self._before_first is not None:
             await self._before_first()
             self._before_first = None
         if not await self._tags.settle(self._published):
             return
+        pool = slices.Pool(self._settings.node_name, node["metadata"]["uid"])
+        if self._sick and self._effect != health.NO_EFFECT and self._publisher.keeps_taints is None:
+            await self._publisher.learn_taints(pool)
         wanted = await self._wanted(refusal)
         if wanted is None:
             self.state = PublishState(self.state.result, refusal, self.state.at)
             return
-        pool = slices.Pool(self._settings.node_name, node["metadata"]["uid"])
+        kept_taints = self._publisher.keeps_taints
         result = await self._publisher.publish(pool, wanted)
+        if self._publisher.keeps_taints is not kept_taints:
+            self.wake()  # an API server was up- or downgraded: without taints, sick devices must leave
         if result.writes:
             log.info(
                 "slices published",
@@ -180,11 +192,45 @@ class Publishing:
             fresh: tuple[devices.Device, ...] = ()
         else:
             fresh = await self._fresh(set(current))
-        wire: dict[str, slices.Wire] = {device.name: device.to_wire() for device in fresh}
+        offered: dict[str, slices.Wire] = {device.name: device.to_wire() for device in fresh}
+        wire = {name: device for name, device in offered.items() if name in held or not self._withheld(name)}
+        if not refusal:
+            held |= await self._claimed(set(current) - set(wire) - held)
         for name in held - set(wire):
-            if name in current:
-                wire[name] = current[name]  # allocated: stays published, sick or gone
-        return [ultraserver.tagged(wire[name], self._tags.current) for name in sorted(wire, key=_device_order)]
+            if name in offered or name in current:
+                wire[name] = offered.get(name) or current[name]  # allocated: stays published, sick or gone
+        marked = {
+            name: health.marked(device, self._hardware.health_of(name).reasons, self._effect)
+            for name, device in wire.items()
+        }
+        return [ultraserver.tagged(marked[name], self._tags.current) for name in sorted(marked, key=_device_order)]
+
+    def _withheld(self, name: str) -> bool:
+        """Tell whether a device must leave the slice unless somebody has it: there is no other way to keep it back."""
+        reasons = self._hardware.health_of(name).reasons
+        if health.MISSING in reasons and name != names.NODE_DEVICE:
+            return True  # back since a moment, perhaps for a moment
+        return bool(reasons) and self._effect != health.NO_EFFECT and self._publisher.keeps_taints is False
+
+    async def _claimed(self, leaving: set[str]) -> set[str]:
+        """Return those of the published devices `leaving` that a claim has been allocated, prepared or not.
+
+        Asked of the API server only when something is to leave; looked at again after a while. Raises ApiError.
+        """
+        claimed = {device.device async for claim in self._allocated() for device in claim.devices} if leaving else set()
+        if leaving & claimed:
+            asyncio.get_running_loop().call_later(self._claimed_wait_s, self.wake)
+            self._claimed_wait_s = min(2 * self._claimed_wait_s, CLAIMED_S[1])
+        else:
+            self._claimed_wait_s = CLAIMED_S[0]
+        return leaving & claimed
+
+    def _recall(self) -> None:
+        """Once: what the slices say of sick devices holds, whoever published it."""
+        if not self._recalled:
+            self._recalled = True
+            for device in self._published:
+                self._hardware.recall(device["name"], health.reasons_on(device))
 
     @property
     def _published(self) -> list[slices.Wire]:
@@ -219,14 +265,30 @@ class Publishing:
         return wanted
 
     def _tell_health(self) -> None:
-        published = [device["name"] for device in self._published]
-        held = checkpoint.device_names(self._transactions.claims.values())
-        states = health.published_health(self._hardware.facts, self._hardware.node, published, held)
+        states = self._states()
         self._health.set(states)
-        self._metrics.health((state.name, state.status.value) for state in states)
+        self._metrics.health((state.name, state.status.value, state.reasons) for state in states)
         self._metrics.claims(
             self._transactions.claims.values(), [f"neuron{d.device_id}" for d in self._hardware.node.devices]
         )
+
+    def _states(self) -> tuple[health.DeviceHealth, ...]:
+        """Return the health of every device that is published, held, or would be published if it were well."""
+        own = self._hardware.device_names(self._settings.ultraserver_devices)
+        seen = [device["name"] for device in self._published]
+        held = checkpoint.device_names(self._transactions.claims.values())
+        return tuple(self._hardware.health_of(name) for name in sorted({*own, *seen, *held}, key=_device_order))
+
+    async def _tell_sick(self, node: dict[str, Any]) -> None:
+        """Post an Event about each sick device, and about each that is well again."""
+        states = {state.name: state for state in self._states()}
+        sick = frozenset(name for name, state in states.items() if state.status is health.Health.UNHEALTHY)
+        for name in sorted(sick, key=_device_order):
+            await self._tell(node, "Warning", "NeuronDeviceUnhealthy", health.told(states[name], self._effect))
+        for name in sorted(self._sick - sick, key=_device_order):
+            if name in states:
+                await self._tell(node, "Normal", "NeuronDeviceHealthy", f"{name} is healthy again")
+        self._sick = sick
 
     async def _tell_findings(self, node: dict[str, Any]) -> None:
         findings = self._hardware.node.findings
@@ -248,14 +310,17 @@ class Publishing:
         return why if refuse else ""
 
     async def _warn(self, node: dict[str, Any], reason: str, message: str) -> None:
+        await self._tell(node, "Warning", reason, message)
+
+    async def _tell(self, node: dict[str, Any], kind: Literal["Normal", "Warning"], reason: str, message: str) -> None:
         # A node's events carry its name as UID, or `kubectl describe node` does not find them.
         about = {"apiVersion": "v1", "kind": "Node", "name": node["metadata"]["name"], "uid": node["metadata"]["name"]}
-        await self._events.post(about, "Warning", reason, message, datetime.datetime.now(datetime.UTC))
+        await self._events.post(about, kind, reason, message, datetime.datetime.now(datetime.UTC))
 
 
 def _next_compare() -> float:
-    """When to compare in full again, in monotonic seconds: spread, so that a fleet does not list at once."""
-    return time.monotonic() + COMPARE_S * random.uniform(0.9, 1.1)
+    """When to compare in full again, in the loop's time: spread, so that a fleet does not list at once."""
+    return asyncio.get_running_loop().time() + COMPARE_S * random.uniform(0.9, 1.1)
 
 
 def _device_order(name: str) -> tuple[int, str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
@@ -61,7 +60,7 @@ class Tags:
         False means that it is too early to publish: nothing remembers a tag, and the answer is on its way. Raises
         ApiError.
         """
-        now = time.monotonic()
+        now = asyncio.get_running_loop().time()
         before = self.current
         if self._first_at is None:
             self._first_at = now
@@ -137,8 +136,9 @@ class Gate:
 
     async def known(self) -> None:
         """Return when the NeuronUltraServer has been read, or is known not to be there; after 10 s in any case."""
-        until = time.monotonic() + REFUSAL_WAIT_S
-        while self._watch.pending and time.monotonic() < until:
+        now = asyncio.get_running_loop().time
+        until = now() + REFUSAL_WAIT_S
+        while self._watch.pending and now() < until:
             await self._watch.news(REFRESH_S)
 
     async def wait(self, claim: Claim) -> None:

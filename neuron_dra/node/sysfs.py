@@ -28,6 +28,7 @@ DEVICE_FILES: Final[Mapping[str, tuple[str, ...]]] = {
     "arch_type": ("info/architecture/arch_type",),
     "sram_ecc_uncorrected": ("stats/hardware/sram_ecc_uncorrected", "stats/ecc/sram_ecc_uncorrected"),
     "mem_ecc_uncorrected": ("stats/hardware/mem_ecc_uncorrected", "stats/ecc/mem_ecc_uncorrected"),
+    "mem_ecc_repairable": ("stats/hardware/mem_ecc_repairable_uncorrected", "stats/ecc/mem_ecc_repairable_uncorrected"),
     "unhealthy_components": (
         "stats/hardware/health_status/unhealthy_components",
         "stats/hardware/unhealthy_components",
@@ -95,6 +96,7 @@ def _device(folder: Path, has_file: bool | None, device_id: int) -> DeviceFacts:
         arch_type=_formed(text["arch_type"], _ARCH_TYPE),
         sram_ecc_uncorrected=_number(text["sram_ecc_uncorrected"]),
         mem_ecc_uncorrected=_number(text["mem_ecc_uncorrected"]),
+        mem_ecc_repairable=_number(text["mem_ecc_repairable"]),
         unhealthy_components=_components(text["unhealthy_components"]),
     )
 

@@ -89,5 +89,8 @@ def answered(item: Mapping[str, Any], ultraserver_object: Mapping[str, Any] | No
     """Return a node's slice as its plugin would tag it after reading the NeuronUltraServer."""
     spec = item["spec"]
     before = spec.get("devices") or []
-    tag = next_tag(tag_on(before), read_allocations(ultraserver_object or {}), spec["nodeName"], occupied=occupied)
+    owners = item["metadata"].get("ownerReferences") or [{}]
+    reading = read_allocations(ultraserver_object or {})
+    reading = reading.without_predecessors_of(spec["nodeName"], str(owners[0].get("uid", "")))
+    tag = next_tag(tag_on(before), reading, spec["nodeName"], occupied=occupied)
     return {**item, "spec": {**spec, "devices": [tagged(device, tag) for device in before]}}

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fleet import TRN3, end_workloads, slots
 from real_cluster import REPOSITORY, BedNode, Namespace, NodeLocks, TestBed
 
 HERE = Path(__file__).resolve().parent
@@ -120,3 +121,28 @@ def driver(bed: TestBed) -> TestBed:
         impossible("the driver's DaemonSet needs nodes, and nodes need root")
     bed.command("up", "--driver", "daemonset", timeout_s=1200)
     return bed
+
+
+@pytest.fixture(scope="session")
+def running_fleet(running_bed: TestBed) -> TestBed:
+    """The shared test bed with two UltraServers, u1 and u2, and the driver and controller that users install."""
+    if not running_bed.where.is_root:
+        impossible("UltraServers need nodes, and nodes need root")
+    ultraservers = ("--ultraserver", f"u1={TRN3}", "--ultraserver", f"u2={TRN3}")
+    running_bed.command("up", *ultraservers, "--driver", "daemonset", timeout_s=1200)
+    return running_bed
+
+
+@pytest.fixture
+def fleet(running_fleet: TestBed, bed: TestBed) -> TestBed:
+    """The UltraServers, for one test: none of their nodes is reserved when it begins."""
+    assert slots(running_fleet) == {}
+    return running_fleet
+
+
+@pytest.fixture
+def place(fleet: TestBed, namespace: Namespace) -> Iterator[Namespace]:
+    """A fresh namespace for workloads; when it goes, their nodes are free."""
+    yield namespace
+    namespace.kubectl("delete", "deployments", "--all", "--timeout=60s", timeout_s=70)
+    end_workloads(namespace)

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import subprocess
+import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
-from real_cluster import BedNode, Namespace, TestBed, eventually
+from real_cluster import REPOSITORY, TESTBED, BedNode, Namespace, TestBed, eventually
 
 NAMESPACE = "neuron-dra-driver"
 DAEMONSET = "neuron-dra-driver-kubelet-plugin"
+CONTROLLER = "neuron-ultraserver-controller"
+ONLY_PLUGINS = f"--selector=app!={CONTROLLER}"
 IMAGE = "public.ecr.aws/ubuntu/ubuntu:22.04"  # the test bed's own, under the name that the documents use
+MANIFESTS = REPOSITORY / "tests/bed/manifests"
 CHECKPOINT = "/var/lib/kubelet/plugins/neuron.aws.com/checkpoint.json"
 
 Object = dict[str, Any]
@@ -34,7 +41,7 @@ def devices(bed: TestBed, node: str) -> list[Object]:
 
 def plugin_pods(bed: TestBed, node: str) -> list[Object]:
     """Return the ready driver pods of a node, the newest first; those that are to go are left out."""
-    pods = bed.get("pods", "--namespace", NAMESPACE)["items"]
+    pods = bed.get("pods", "--namespace", NAMESPACE, ONLY_PLUGINS)["items"]
     mine = [p for p in pods if p["spec"].get("nodeName") == node and "deletionTimestamp" not in p["metadata"]]
     return sorted(filter(is_ready, mine), key=lambda p: p["metadata"]["creationTimestamp"], reverse=True)
 
@@ -107,6 +114,46 @@ def environment(place: Namespace, name: str) -> dict[str, str]:
 def rows(numbers: Iterable[int]) -> set[int]:
     """Return the groups of four that these devices are in."""
     return {number // 4 for number in numbers}
+
+
+# A second driver.
+
+
+@contextlib.contextmanager
+def net_drivers(bed: TestBed, nodes: Iterable[str], instance_type: str, log_dir: Path) -> Iterator[None]:
+    """Publish the EFA interfaces of these nodes too, by a driver of their own, for as long as this lasts."""
+    nodes = list(nodes)
+    bed.kubectl("apply", "-f", str(MANIFESTS / "efa-deviceclass.yaml"))
+    logs = {node: log_dir / f"{node}-net-driver.log" for node in nodes}
+    with contextlib.ExitStack() as stack:
+        for node, log in logs.items():
+            stack.enter_context(_net_driver(node, instance_type, log))
+        published = [f"{node}-dra.net" for node in nodes]
+        stack.callback(bed.kubectl, "delete", "resourceslice", "--ignore-not-found", *published)
+        for node, log in logs.items():
+            eventually(f"slices of dra.net on {node}", lambda node=node: slices(bed, node, "dra.net"), 60)
+            eventually(
+                f"dra.net registers on {node}", lambda log=log: "registered with the kubelet" in log.read_text(), 60
+            )
+        yield
+
+
+@contextlib.contextmanager
+def _net_driver(node: str, instance_type: str, log: Path) -> Iterator[None]:
+    program = f"{sys.executable} -m neuron_dra.testing.net_driver --node-name {node} --instance-type {instance_type}"
+    command = f'PYTHONPATH={REPOSITORY} exec {program} --kubeconfig "$KUBECONFIG"'
+    with log.open("wb") as out:
+        words = [TESTBED / "testbed", "exec", "--node", node, "--", "sh", "-c", command]
+        process = subprocess.Popen(words, stdout=out, stderr=out)
+    try:
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 # Manifests.

@@ -25,9 +25,11 @@ sys.path.insert(0, str(TESTBED))
 
 from bed import layout, lifecycle  # noqa: E402
 from bed.errors import BedError  # noqa: E402
+from bed.images import QUICK  # noqa: E402, F401 - the path to it is set here
 
 IMAGE = "testbed.local/test:1"
 COMMAND_TIMEOUT_S = 600
+OBJECTS_KEPT = "pods,resourceclaims,resourceclaimtemplates,daemonsets,deployments,nodes"
 CLONE_NEWNET = 0x40000000
 
 T = TypeVar("T")
@@ -111,8 +113,9 @@ class TestBed:
         if self.where.log_dir.exists():
             shutil.copytree(self.where.log_dir, target / "components")
         wanted = {
-            "objects.yaml": ("get", "pods,resourceclaims,resourceclaimtemplates,daemonsets,nodes", "-A", "-o", "yaml"),
+            "objects.yaml": ("get", OBJECTS_KEPT, "-A", "-o", "yaml"),
             "slices.yaml": ("get", "resourceslices,deviceclasses", "-o", "yaml"),
+            "ultraservers.yaml": ("get", "nus,nusw", "-A", "-o", "yaml"),
             "events.txt": ("get", "events", "-A", "--sort-by=.lastTimestamp"),
         }
         for name, words in wanted.items():
@@ -121,6 +124,8 @@ class TestBed:
         for node in self.parts.state.nodes:
             with contextlib.suppress(CommandFailedError):
                 (target / f"{node}-plugin.log").write_text(self.command("logs", f"{node}/plugin"))
+        with contextlib.suppress(CommandFailedError):
+            (target / "controller.log").write_text(self.command("logs", "neuron-ultraserver-controller"))
 
 
 @dataclass(slots=True)

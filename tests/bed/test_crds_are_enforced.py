@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from bed.errors import BedError
-from real_cluster import REPOSITORY, Namespace, TestBed
+from deployed import CONTROLLER, NAMESPACE
+from real_cluster import REPOSITORY, Namespace, TestBed, eventually
 
 Obj = dict[str, Any]
 
@@ -27,8 +28,24 @@ JOB: Obj = {
 }
 
 
+@pytest.fixture(scope="module")
+def without_controller(running_bed: TestBed) -> Iterator[None]:
+    """No controller: it would write back the states that these tests write by hand."""
+    deployment = ("deployment", CONTROLLER, "--namespace", NAMESPACE)
+    found = running_bed.kubectl("get", *deployment, "--ignore-not-found", "-o", "name")
+    if not found:
+        yield
+        return
+    running_bed.kubectl("scale", *deployment, "--replicas=0")
+    pods = ("pods", "--namespace", NAMESPACE, f"--selector=app={CONTROLLER}")
+    eventually("no controller", lambda: not running_bed.get(*pods)["items"], 60)
+    yield
+    running_bed.kubectl("scale", *deployment, "--replicas=2")
+    running_bed.kubectl("rollout", "status", *deployment, "--timeout=90s", timeout_s=100)
+
+
 @pytest.fixture
-def kinds(bed: TestBed) -> TestBed:
+def kinds(bed: TestBed, without_controller: None) -> TestBed:
     """The test bed with our custom resources."""
     bed.kubectl("apply", "-f", str(REPOSITORY / "deploy" / "crds"))
     bed.kubectl(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -17,12 +15,14 @@ from bed.errors import BedError
 from deployed import (
     CHECKPOINT,
     DAEMONSET,
+    MANIFESTS,
     NAMESPACE,
     cdi_claims,
     devices,
     environment,
     is_ready,
     lnc,
+    net_drivers,
     neurons,
     plugin_pod,
     pod,
@@ -34,9 +34,8 @@ from deployed import (
     stays_pending,
     template,
 )
-from real_cluster import REPOSITORY, TESTBED, BedNode, Namespace, TestBed, eventually
+from real_cluster import REPOSITORY, BedNode, Namespace, TestBed, eventually
 
-MANIFESTS = REPOSITORY / "tests/bed/manifests"
 EXAMPLES = REPOSITORY / "deploy/examples"
 TRN1, TRN2 = "trn1.2xlarge", "trn2.48xlarge"
 
@@ -273,25 +272,8 @@ def test_four_pods_fill_a_node_and_the_fifth_starts_when_one_leaves(trn2: BedNod
 @pytest.fixture
 def efa(trn2: BedNode, tmp_path: Path) -> Iterator[BedNode]:
     """A trn2.48xlarge whose EFA interfaces are published too, by a driver of their own."""
-    trn2.bed.kubectl("apply", "-f", str(MANIFESTS / "efa-deviceclass.yaml"))
-    program = f"{sys.executable} -m neuron_dra.testing.net_driver --node-name {trn2.name} --instance-type {TRN2}"
-    command = f'PYTHONPATH={REPOSITORY} exec {program} --kubeconfig "$KUBECONFIG"'
-    log = tmp_path / "net-driver.log"
-    with log.open("wb") as out:
-        words = [TESTBED / "testbed", "exec", "--node", trn2.name, "--", "sh", "-c", command]
-        process = subprocess.Popen(words, stdout=out, stderr=out)
-    try:
-        eventually("slices of dra.net", lambda: slices(trn2.bed, trn2.name, "dra.net"), 60)
-        eventually("dra.net registers", lambda: "registered with the kubelet" in log.read_text(), 60)
+    with net_drivers(trn2.bed, [trn2.name], TRN2, tmp_path):
         yield trn2
-    finally:
-        process.terminate()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        trn2.bed.kubectl("delete", "resourceslice", "--ignore-not-found", f"{trn2.name}-dra.net")
 
 
 @pytest.fixture

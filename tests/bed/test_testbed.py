@@ -13,6 +13,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from deployed import ONLY_PLUGINS
 from real_cluster import TESTBED, CommandFailedError, Namespace, TestBed, eventually
 
 LOOK = "ls /sys/class/neuron_device | grep -c neuron; cat /sys/class/dmi/id/product_name /sys/module/neuron/version"
@@ -202,7 +203,7 @@ def test_a_killed_plugin_is_started_again_by_the_kubelet(driver, node):
     system = Namespace(driver, "neuron-dra-driver")
 
     def restarts() -> int:
-        pods = system.get("pods", f"--field-selector=spec.nodeName={one.name}")["items"]
+        pods = system.get("pods", f"--field-selector=spec.nodeName={one.name}", ONLY_PLUGINS)["items"]
         return sum(status["restartCount"] for pod in pods for status in pod["status"]["containerStatuses"])
 
     before = restarts()

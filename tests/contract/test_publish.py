@@ -401,6 +401,7 @@ async def test_a_device_in_use_stays_published_when_it_is_gone(
     api: FakeApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("neuron_dra.node.plugin.HARDWARE_PERIOD_S", 0.1)
+    monkeypatch.setattr(publishing, "CLAIMED_S", (0.1, 0.1))
     meta = api.create(allocated_claim("job", "node-a", [3]))["metadata"]
     async with host.running() as plugin:
         await settled(api, plugin)
@@ -412,6 +413,8 @@ async def test_a_device_in_use_stays_published_when_it_is_gone(
         sick = {state.name: state for state in plugin.health.devices}["neuron-device-3"]
         assert (sick.status.value, sick.message) == ("UNHEALTHY", "the device is gone from the node")
         await plugin.transactions.unprepare(ClaimRef("default", "job", meta["uid"]))
+        await always(lambda: len(api.get("resourceslices", NAME)["spec"]["devices"]) == 15, 0.5)  # still allocated
+        api.delete("resourceclaims", "job", "default")
         await published(api, 14)
 
 

@@ -8,8 +8,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from neuron_dra.demo import cluster, main
+from neuron_dra.demo import cluster, main, processes
 from neuron_dra.demo.view import WIDTH, View, ranges
+
+RANKS = {
+    "nothing is reserved": "........",
+    "my-training-job has 2 groups of 4 nodes": "01234567",
+    "it was deleted": "........",
+    "another has 3 groups of 2 nodes": "012345..",
+}
 
 
 def test_the_demo_tells_its_story_from_the_first_node_to_the_fifth_pod() -> None:
@@ -17,7 +24,7 @@ def test_the_demo_tells_its_story_from_the_first_node_to_the_fifth_pod() -> None
     assert main.run(keep=False, view=View(Console(file=out, width=WIDTH, highlight=False))) == 0
     text = out.getvalue()
     lines = text.splitlines()
-    assert len(lines) <= 62
+    assert len(lines) <= 90
     assert max(map(len, lines)) <= WIDTH
     assert not any(line.endswith(" ") for line in lines)
     pods = {words[1]: words[2:] for line in lines if len(words := line.split()) > 3 and words[0].endswith(".yaml")}
@@ -25,15 +32,18 @@ def test_the_demo_tells_its_story_from_the_first_node_to_the_fifth_pod() -> None
     assert pods["row-1"] == ["trn2-a", "4-7"]
     assert pods["driver-2-26"] == ["trn2-b", "0-7"]
     assert pods["neuron-inference-worker"] == ["trn2-b", "8-11", "+", "4", "EFA"]
-    assert pods["vllm-0"] == ["us-0", "0-15", "mode", "1,", "node", "0"]
+    assert pods["vllm-0"] == ["us1-0", "0-15", "mode", "1,", "node", "0"]
     assert pods["lnc-1"] == ["trn2-a", "0-15", "LNC", "1"]
     assert "/dev/neuron0 /dev/neuron1 /dev/neuron2 /dev/neuron3" in text
-    assert "0/7 nodes are available: 7 cannot allocate all claims." in text
+    assert "0/11 nodes are available: 11 cannot allocate all claims." in text
     assert "request neurons wants 17 devices: 16 match" in text
     words = " ".join(text.split())
     assert "error applying config: LNC value is not configurable for instance type trn1.2xlarge" in words
     assert "2  2  2  2              4  4  4  4" in text
     assert "pod4   Running" in text
+    ranks = {caption: next(line for line in lines if caption in line).split()[-8:] for caption in RANKS}
+    assert ranks == {caption: list(cells) for caption, cells in RANKS.items()}
+    assert "NEURON_DRA_RANK0_NODE=us1-0 NEURON_DRA_WORLD_SIZE=8" in text
 
 
 def test_numbers_are_written_as_people_write_them() -> None:
@@ -48,6 +58,6 @@ async def test_a_plugin_that_cannot_start_ends_the_demo_with_its_last_words(tmp_
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken/p").mkdir()
     (tmp_path / "broken/p/neuron.aws.com").write_text("a file where the plugin needs a folder")
-    with pytest.raises(cluster.DemoError, match="the plugin of broken ended with code"):
+    with pytest.raises(processes.DemoError, match="the plugin of broken ended with code"):
         async with cluster.Cluster(nodes, tmp_path) as made:
             await made.ready(20)

@@ -25,6 +25,7 @@ from neuron_dra.testing.ultraservers import answered, ultraserver
 from neuron_dra.testing.waiting import eventually
 
 Obj = dict[str, Any]
+STATUS = "neuronultraserverworkloads/status"
 
 
 @pytest.fixture(autouse=True)
@@ -270,6 +271,22 @@ async def test_a_steady_cluster_gets_no_writes(cluster):
         assert [r for r in cluster.api.log if r.verb in ("create", "update", "patch", "delete")] == []
 
 
+async def test_nodes_that_close_one_after_the_other_are_not_a_status_write_each(cluster):
+    async with controlling(cluster):
+        cluster.submit("job")
+        await eventually(lambda: cluster.state("job") == "Allocated", what="the workload is Allocated")
+        cluster.silent = {f"u{u}-{n}" for u in range(2) for n in range(4)}
+        cluster.api.log.clear()
+        cluster.api.delete("neuronultraserverworkloads", "job", "ml")
+        await eventually(lambda: cluster.reason("job")[0] == "Draining", what="nodes are waited for")
+        for name in sorted(cluster.silent):
+            cluster.silent = cluster.silent - {name}
+            await asyncio.sleep(0.15)
+        await eventually(lambda: cluster.state("job") == "None", what="the workload is gone")
+        told = [each for each in cluster.api.log if (each.verb, each.resource) == ("patch", STATUS)]
+        assert len(told) <= 2, told  # as it begins, and when its reservations are Draining
+
+
 async def test_an_eviction_that_a_budget_forbids_is_told_with_the_budgets_name(cluster):
     cluster.api.create(
         {
@@ -319,6 +336,21 @@ async def test_a_second_replica_takes_over_where_the_first_stopped(cluster):
             cluster.silent = set()
             await eventually(lambda: cluster.state("job") == "Allocated", what="the workload is Allocated")
             assert {entry["allocationId"] for entry in cluster.allocations()} == before
+
+
+async def test_the_lease_of_a_dead_leader_is_taken_the_moment_that_it_runs_out(cluster, monkeypatch):
+    monkeypatch.setattr(leader_module, "RETRY_S", 3600)
+    dead = {"holderIdentity": "dead", "leaseDurationSeconds": 1, "renewTime": "2026-01-01T00:00:00.000000Z"}
+    cluster.api.create(
+        {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": NAME, "namespace": NAMESPACE},
+            "spec": dead,
+        }
+    )
+    async with controlling(cluster, "--leader-elect") as follower:
+        await eventually(follower.leadership.holds, timeout_s=10, what="it leads")
 
 
 async def test_a_leader_that_is_cut_off_stops_before_another_may_take_over(cluster):

@@ -342,6 +342,8 @@ def test_a_release_in_the_drivers_namespace_makes_no_second_one() -> None:
         ("devicePlugin.enabled=true", "/devicePlugin/enabled"),
         ("draDriver.env=x", "'env' not allowed"),
         ("draDriver.devicePluginCoexistence=ignore", "'refuse', 'warn'"),
+        ("draDriver.unhealthyDevices.effect=Evict", "'NoSchedule', 'NoExecute', 'None'"),
+        ("draDriver.unhealthyDevices.holdSeconds=-1", "minimum"),
     ],
 )
 def test_a_value_that_cannot_be_obeyed_is_refused(value: str, text: str) -> None:

@@ -47,9 +47,11 @@ def test_the_grpc_service_is_for_this_pod_only_unless_told_otherwise():
 
 
 def test_durations_have_units():
-    found = load("--tag-timeout=90s", "--starvation-threshold=1h").limits
+    found = load("--tag-timeout=90s", "--starvation-threshold=1h", "--fault-grace=5s").limits
     assert found.tag_timeout == datetime.timedelta(seconds=90)
     assert found.starvation_threshold == datetime.timedelta(hours=1)
+    assert found.fault_grace == datetime.timedelta(seconds=5)
+    assert found.node_failure_grace == datetime.timedelta(minutes=5)
 
 
 @pytest.mark.parametrize(

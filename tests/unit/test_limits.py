@@ -15,6 +15,7 @@ from neuron_dra.testing.fake_api import slice_rules
 LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 KEY = re.compile(r"([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z_][A-Za-z0-9_]{0,31}")
 TAGS = ("workloadId", "workloadNamespace", "workloadUid", "allocationId", "workloadPhase")
+MARKS = ("unhealthy",)
 
 
 def one(**attributes: Attribute) -> Device:
@@ -95,10 +96,10 @@ def test_a_name_that_is_there_twice_costs_the_second():
     assert "there twice" in problems[0]
 
 
-def test_too_many_attributes_leave_room_for_capacities_and_tags():
+def test_too_many_attributes_leave_room_for_capacities_tags_and_the_mark_of_a_sick_device():
     many = {f"a{n}": Attribute("int", n) for n in range(40)}
     (kept,), problems = limits.check_devices([Device("neuron-device-0", (0,), many, {"memory": "96Gi"})])
-    assert len(kept.attributes) == 32 - 1 - len(TAGS)
+    assert len(kept.attributes) == 32 - 1 - len(TAGS) - len(MARKS)
     assert len(problems) == 40 - len(kept.attributes)
 
 
@@ -109,8 +110,8 @@ def test_a_capacity_that_is_no_quantity_is_left_out():
     assert "no quantity" in problems[0]
 
 
-def test_room_is_kept_for_every_tag_of_a_workload():
-    assert len(TAGS) == limits.WORKLOAD_TAGS
+def test_room_is_kept_for_every_tag_of_a_workload_and_for_every_mark_of_a_sick_device():
+    assert (len(TAGS), len(MARKS)) == (limits.WORKLOAD_TAGS, limits.HEALTH_MARKS)
 
 
 def as_slice(wire: list) -> dict:
@@ -150,7 +151,7 @@ def test_whatever_passes_obeys_every_limit_of_the_api(candidates):
     assert problems or list(kept) == candidates
     for device in kept:
         assert LABEL.fullmatch(device.name)
-        assert len(device.attributes) + len(device.capacity) + len(TAGS) <= 32
+        assert len(device.attributes) + len(device.capacity) + len(TAGS) + len(MARKS) <= 32
         for name, attribute in device.attributes.items():
             assert KEY.fullmatch(name)
             assert len(name.rpartition("/")[0]) <= 63

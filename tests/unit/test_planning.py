@@ -388,7 +388,8 @@ def test_a_dead_node_holds_back_only_itself_and_the_way_out_is_told():
     for _ in range(5):
         world.step()
     assert [a.name for a in world.log if isinstance(a, Evict)] == ["claim-u0-0"]
-    assert world.state("job") == ("Deallocating", "Draining")
+    assert world.state("job") == ("Deallocating", "WaitingForPods")
+    assert "waiting for what holds the nodes: ml/claim-u0-1" in world.message("job")
     assert "not Ready: u0-1" in world.message("job")
     assert "deleting its Node" in world.message("job")
     world.remove("Node", "u0-1")

@@ -39,6 +39,8 @@ def test_defaults_are_the_official_ones():
         ultraserver_devices="node",
         enable_ultraserver_operator=False,
         device_plugin_coexistence="refuse",
+        unhealthy_device_effect="NoSchedule",
+        unhealthy_device_hold_seconds=60,
         kubeconfig="",
         kube_api_server="",
         log_format="text",
@@ -56,6 +58,8 @@ EXAMPLES = {
     "ultraserver_devices": ("devices", "node"),
     "enable_ultraserver_operator": ("true", "false"),
     "device_plugin_coexistence": ("warn", "refuse"),
+    "unhealthy_device_effect": ("NoExecute", "None"),
+    "unhealthy_device_hold_seconds": ("0", "600"),
     "kube_api_server": ("http://a", "http://b"),
     "log_format": ("json", "text"),
     "v": ("4", "5"),
@@ -68,7 +72,8 @@ def test_a_flag_beats_the_environment_which_beats_the_default(row):
     one, other = EXAMPLES.get(name, ("/one", "/other"))
 
     def shown(loaded: settings.PluginSettings) -> tuple[str, str]:
-        return next((value.lower(), source) for key, value, source in loaded.rows() if key == name)
+        value, source = next((value, source) for key, value, source in loaded.rows() if key == name)
+        return value.lower() if value in ("True", "False") else value, source
 
     assert shown(given(**{row.env: one})) == (one, "environment")
     assert shown(given(f"{row.flag}={other}", **{row.env: one})) == (other, "flag")
@@ -130,6 +135,8 @@ def test_gos_words_for_true_are_understood(text):
         ({"ENABLE_ULTRASERVER_OPERATOR": "yes"}, "ENABLE_ULTRASERVER_OPERATOR=yes: write true or false"),
         ({"ULTRASERVER_DEVICES": "device"}, "write node or devices; did you mean devices?"),
         ({"DEVICE_PLUGIN_COEXISTENCE": "allow"}, "write refuse or warn"),
+        ({"UNHEALTHY_DEVICE_EFFECT": "noSchedule"}, "did you mean NoSchedule?"),
+        ({"UNHEALTHY_DEVICE_HOLD_SECONDS": "-1"}, "--unhealthy-device-hold-seconds -1: write 0 to 86400, a day"),
         ({"LOG_FORMAT": "JSON"}, "write text or json"),
         ({"METRICS_BIND_ADDRESS": "8080"}, "--metrics-bind-address 8080: write address:port"),
         ({"METRICS_BIND_ADDRESS": "0.0.0.0"}, "write address:port"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import datetime
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from controller import decode
@@ -39,6 +40,7 @@ class World:
         self.now = START
         self.version = 0
         self.silent: set[str] = set()  # nodes whose plugin does not answer
+        self.budget: dict[str, str] = {}  # pods that may not be evicted, by UID, and why
         self.log: list[Action] = []
         for item in objects:
             self.put(item)
@@ -122,7 +124,7 @@ class World:
     # Time
 
     def snapshot(self) -> Snapshot:
-        return decode.snapshot(self.objects.values())
+        return replace(decode.snapshot(self.objects.values()), blocked_evictions=self.budget)
 
     def plan(self, limits: Limits = DEFAULT_LIMITS) -> Plan:
         return plan(self.snapshot(), self.now, limits)
@@ -195,6 +197,8 @@ class World:
                 merged = {**item["metadata"]["labels"], **labels}
                 item["metadata"]["labels"] = {k: v for k, v in merged.items() if v is not None}
                 self.put(item)
+            case Evict(uid=uid) if uid in self.budget:
+                pass
             case Evict(namespace=namespace, uid=uid):
                 gone = [c for c in self.all("ResourceClaim") if c["status"]["reservedFor"][0]["uid"] == uid]
                 for item in gone:

@@ -1,18 +1,19 @@
 """The programs of the test bed, built from pinned Go modules and cached outside the checkout.
 
-One Go module per Kubernetes version and one for the rest (`hack/testbed/go`). A module's binaries live in a directory
+One Go module per Kubernetes version, one for LeaderWorkerSet and one for the rest (`hack/testbed/go`). A module's binaries live in a directory
 named by a hash of all that decides about them, so branches that pin different versions do not disturb each other.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bed import packages
@@ -54,6 +55,13 @@ TOOL_PROGRAMS = (
     Program("grpcurl", "github.com/fullstorydev/grpcurl/cmd/grpcurl"),
     Program("helm", "helm.sh/helm/v4/cmd/helm"),
 )
+LWS_MODULE = "sigs.k8s.io/lws"
+LWS_PROGRAMS = (Program("lws-manager", f"{LWS_MODULE}/cmd", only_root=True),)
+# What it needs in the API server, from its module; each becomes a file of the last part's name beside the programs.
+LWS_MANIFESTS = (
+    "config/crd/bases/leaderworkerset.x-k8s.io_leaderworkersets.yaml",
+    "config/webhook/manifests.yaml",
+)
 
 
 def version_flags(version: str) -> str:
@@ -73,6 +81,7 @@ class Module:
     programs: tuple[Program, ...]
     ldflags: str
     bin_dir: Path
+    manifests: tuple[str, ...] = ()
 
 
 def _module(layout: Layout, name: str, programs: tuple[Program, ...], ldflags: str) -> Module:
@@ -81,8 +90,8 @@ def _module(layout: Layout, name: str, programs: tuple[Program, ...], ldflags: s
     return Module(name, source, programs, ldflags, layout.cache_dir / f"{name}-{key}" / "bin")
 
 
-def modules(layout: Layout, kubernetes: str) -> tuple[Module, Module]:
-    """Return the Kubernetes module and the tools module.
+def modules(layout: Layout, kubernetes: str) -> tuple[Module, ...]:
+    """Return the Kubernetes module, that of the tools, and LeaderWorkerSet's.
 
     Raises:
         BedError: `kubernetes` is none of the versions in `KUBERNETES`.
@@ -93,7 +102,13 @@ def modules(layout: Layout, kubernetes: str) -> tuple[Module, Module]:
     return (
         _module(layout, f"kubernetes-{kubernetes}", KUBERNETES_PROGRAMS, version_flags(version)),
         _module(layout, "tools", TOOL_PROGRAMS, "-s -w"),
+        lws(layout),
     )
+
+
+def lws(layout: Layout) -> Module:
+    """Return the module of the LeaderWorkerSet controller."""
+    return replace(_module(layout, "lws", LWS_PROGRAMS, "-s -w"), manifests=LWS_MANIFESTS)
 
 
 def bin_path(layout: Layout, kubernetes: str) -> str:
@@ -119,8 +134,34 @@ def build(layout: Layout, kubernetes: str = DEFAULT_KUBERNETES) -> None:
         print(f"testbed: building {len(todo)} programs for Kubernetes {KUBERNETES[kubernetes]}; the first time takes"
               f" about 15 minutes on two cores, and the result is kept in {layout.cache_dir}", flush=True)  # fmt: skip
         for number, (module, program) in enumerate(todo, start=1):
+            _copy_manifests(go, module)
             _build_one(go, module, program, f"[{number}/{len(todo)}] {program.file}")
         print(f"testbed: built in {time.monotonic() - started:.0f} s", flush=True)
+
+
+def _copy_manifests(go: Path, module: Module) -> None:
+    """Copy the manifests of the module's only dependency that has some to where its programs go."""
+    if not module.manifests:
+        return
+    words = [str(go), "mod", "download", "-json", LWS_MODULE]
+    done = subprocess.run(words, cwd=module.source, env=_environment(cgo=False), capture_output=True, text=True,
+                          timeout=600, check=False)  # fmt: skip
+    if done.returncode != 0:
+        raise BedError(f"{' '.join(words)} failed:\n{done.stderr[-2000:] or done.stdout[-2000:]}")
+    module.bin_dir.mkdir(parents=True, exist_ok=True)
+    for name in module.manifests:
+        source = Path(json.loads(done.stdout)["Dir"]) / name
+        (module.bin_dir / source.name).write_bytes(source.read_bytes())
+
+
+def _environment(*, cgo: bool) -> dict[str, str]:
+    return {
+        **os.environ,
+        "CGO_ENABLED": "1" if cgo else "0",
+        "GOFLAGS": "-mod=readonly -buildvcs=false",
+        "GOTOOLCHAIN": "local",
+        "GOWORK": "off",
+    }
 
 
 def _build_one(go: Path, module: Module, program: Program, title: str) -> None:
@@ -131,16 +172,9 @@ def _build_one(go: Path, module: Module, program: Program, title: str) -> None:
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     command = [str(go), "build", "-trimpath", "-ldflags", module.ldflags, "-o", str(temporary)]
     command += ["-tags", program.tags] if program.tags else []
-    environment = {
-        **os.environ,
-        "CGO_ENABLED": "1" if program.cgo else "0",
-        "GOFLAGS": "-mod=readonly -buildvcs=false",
-        "GOTOOLCHAIN": "local",
-        "GOWORK": "off",
-    }
     started = time.monotonic()
     print(f"testbed: {title} ...", flush=True)
-    child = subprocess.Popen([*command, program.package], cwd=module.source, env=environment,
+    child = subprocess.Popen([*command, program.package], cwd=module.source, env=_environment(cgo=program.cgo),
                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)  # fmt: skip
     try:
         output = _wait_with_heartbeat(child, title, started)

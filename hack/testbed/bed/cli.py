@@ -20,6 +20,13 @@ def _pair(text: str) -> tuple[str, str]:
     return name, instance_type
 
 
+def _value(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not (name and separator):
+        raise argparse.ArgumentTypeError(f"{text!r} is not VALUE=TEXT, such as ultraserverOperator.tagTimeout=10s")
+    return name, value
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="testbed", description="A real Kubernetes on this machine with simulated Neuron nodes."
@@ -36,6 +43,11 @@ def _parser() -> argparse.ArgumentParser:
                      help="four nodes NAME-0 to NAME-3 that are one UltraServer")  # fmt: skip
     sub.add_argument("--driver", choices=("none", "process", "daemonset"), default=None)
 
+    sub.add_argument("--set", metavar="VALUE=TEXT", type=_value, action="append", default=[], dest="values",
+                     help="a value of the chart, for --driver daemonset; kept until `down`")  # fmt: skip
+
+    sub.add_argument("--leaderworkersets", action="store_true", help="run the LeaderWorkerSet controller too")
+
     sub = commands.add_parser("exec", help="run a command inside: kubectl, helm, grpcurl, ctr are on the PATH")
     sub.add_argument("--node", help="in this node's mount namespace too")
     sub.add_argument("words", metavar="COMMAND", nargs="+")
@@ -50,7 +62,8 @@ def _parser() -> argparse.ArgumentParser:
 
     commands.add_parser("status", help="what runs")
     sub = commands.add_parser("logs", help="the log of one component")
-    sub.add_argument("what", metavar="WHAT", help="as `status` names it: kube-apiserver, a/kubelet, a/plugin ...")
+    what = "as `status` names it: kube-apiserver, a/kubelet, a/plugin, neuron-ultraserver-controller ..."
+    sub.add_argument("what", metavar="WHAT", help=what)
 
     commands.add_parser("down", help="end everything and remove it")
     return parser
@@ -58,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _up(args: argparse.Namespace) -> int:
     started = time.monotonic()
-    wanted = Wanted(args.kubernetes, args.node, args.ultraserver, args.driver)
+    wanted = Wanted(args.kubernetes, args.node, args.ultraserver, args.driver, args.values, args.leaderworkersets)
     bed = lifecycle.up(layout.from_environment(), wanted)
     nodes = ", ".join(f"{spec.name} ({spec.instance_type})" for spec in bed.state.nodes.values()) or "none"
     print(f"testbed: Kubernetes {bed.state.kubernetes} up in {time.monotonic() - started:.1f} s; nodes: {nodes}")
@@ -104,6 +117,11 @@ def _status(args: argparse.Namespace) -> int:
         print(
             f"  node {node.name:<21} {'Ready' if ready else 'NOT READY':<9} {node.spec.instance_type}  {node.address}"
         )
+    replicas = driver.controller_replicas(bed) if bed.state.driver == "daemonset" else None
+    if replicas is not None:
+        ready, wanted_replicas = replicas
+        dead += bool(bed.state.nodes) and ready < wanted_replicas
+        print(f"  {driver.CONTROLLER}: {ready} of {wanted_replicas} replicas ready")
     return 1 if dead else 0
 
 
@@ -113,12 +131,22 @@ def _logs(args: argparse.Namespace) -> int:
     if part == "plugin" and bed.state.driver == "daemonset":
         sys.stdout.write(driver.pod_logs(bed, bed.node(node)))
         return 0
+    if args.what == driver.CONTROLLER and bed.state.driver == "daemonset":
+        sys.stdout.write(driver.controller_logs(bed))
+        return 0
     log_file = bed.processes.log_file(args.what)
     if not log_file.exists():
-        known = ", ".join(sorted(bed.state.processes)) or "none, nothing runs"
+        known = ", ".join(sorted([*bed.state.processes, *_of_pods(bed)])) or "none, nothing runs"
         raise BedError(f"no log of {args.what!r}; known: {known}")
     sys.stdout.write(log_file.read_text(errors="replace"))
     return 0
+
+
+def _of_pods(bed: Bed) -> list[str]:
+    """Return the names of the logs that pods have."""
+    if bed.state.driver != "daemonset":
+        return []
+    return [driver.CONTROLLER, *(driver.process_name(name) for name in bed.state.nodes)]
 
 
 def _build(args: argparse.Namespace) -> int:

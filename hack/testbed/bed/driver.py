@@ -7,11 +7,10 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bed import network, pki, plugin_image
+from bed import network, objects, pki, plugin_image
 from bed.errors import BedError
 from bed.layout import REPOSITORY, short_hash
 from bed.processes import wait_until
@@ -20,12 +19,17 @@ if TYPE_CHECKING:
     from bed.lifecycle import Bed
     from bed.node import Node
 
+HOLD_S = 5  # a repaired device is handed out again after this long, so that tests need not wait a minute
 CHART = REPOSITORY / "deploy" / "helm" / "neuron-dra"
+CRDS = REPOSITORY / "deploy" / "crds"
 RELEASE = "neuron-dra"
 NAMESPACE = "neuron-dra-driver"
 DAEMONSET = "neuron-dra-driver-kubelet-plugin"
+CONTROLLER = "neuron-ultraserver-controller"
+ONLY_PLUGINS = f"--selector=app!={CONTROLLER}"  # of the pods in our namespace
 SERVICE_ACCOUNT = "neuron-dra-driver-sa"
 COMMAND = "k8s-neuron-dra-driver"
+CONTROLLER_COMMAND = "k8s-neuron-ultraserver-operator"
 METRICS_PORT = 8080
 HEALTHCHECK_PORT = 51515
 READY_TIMEOUT_S = 90
@@ -49,7 +53,9 @@ def apply(bed: Bed, kind: str) -> None:
     if kind != "process" and bed.state.driver == "process":
         bed.processes.stop([process_name(name) for name in bed.state.nodes], signal.SIGTERM, grace_s=30)
         # Helm takes no objects over that it did not make.
-        bed.plane.kubectl("delete", "--ignore-not-found", "-f", "-", stdin=_as_list(_chart_without_daemonset(bed)))
+        bed.plane.kubectl(
+            "delete", "--ignore-not-found", "-f", "-", stdin=objects.as_list(_chart_without_daemonset(bed))
+        )
     with bed.state.change():
         bed.state.driver = kind
     if kind == "process":
@@ -80,6 +86,7 @@ def start_process(bed: Bed, node: Node) -> None:
     pki.write_kubeconfig(bed.layout, kubeconfig, bed.plane.url, {"token": token.strip()})
     settings = {
         "NODE_NAME": node.name,
+        "UNHEALTHY_DEVICE_HOLD_SECONDS": str(HOLD_S),
         "POD_UID": "00000000-0000-4000-8000-" + short_hash("pod", node.name),
         "KUBECONFIG": str(kubeconfig),
         "BOOT_ID_FILE": "/proc/sys/kernel/random/boot_id",
@@ -99,62 +106,67 @@ def wait_process_ready(bed: Bed, node: Node) -> None:
 
 def _install_without_daemonset(bed: Bed) -> None:
     """Apply the chart but for its DaemonSet: namespace, service account, roles, policy and device classes."""
-    bed.plane.kubectl("apply", "-f", "-", stdin=_as_list([NAMESPACE_OBJECT]))
-    bed.plane.kubectl("apply", "-f", "-", stdin=_as_list(_chart_without_daemonset(bed)))
+    bed.plane.kubectl("apply", "-f", "-", stdin=objects.as_list([NAMESPACE_OBJECT]))
+    bed.plane.kubectl("apply", "-f", "-", stdin=objects.as_list(_chart_without_daemonset(bed)))
 
 
 def _chart_without_daemonset(bed: Bed) -> list[dict[str, Any]]:
     """Return the chart's other objects; without the namespace, which outlives a change of the driver."""
-    rendered = _helm(bed, "template", RELEASE, str(CHART), "--namespace", NAMESPACE, *_image_values("unused"))
+    rendered = _helm(bed, "template", RELEASE, str(CHART), "--namespace", NAMESPACE, *_values("unused"))
     as_json = bed.plane.kubectl(
         "create", "--dry-run=client", "--validate=false", "-o", "json", "-f", "-", stdin=rendered
     )
-    return [item for item in _objects(as_json) if item["kind"] not in ("DaemonSet", "Namespace")]
-
-
-def _as_list(items: list[dict[str, Any]]) -> str:
-    return json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
-
-
-def _objects(text: str) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a stream of JSON documents, Lists taken apart."""
-    decoder = json.JSONDecoder()
-    position = 0
-    while position < len(text.rstrip()):
-        while text[position].isspace():
-            position += 1
-        item, position = decoder.raw_decode(text, position)
-        yield from item["items"] if item["kind"] == "List" else [item]
+    return [item for item in objects.parse(as_json) if item["kind"] not in ("DaemonSet", "Namespace")]
 
 
 # -- as the DaemonSet --------------------------------------------------------------------------------------------------
 
 
 def _install_daemonset(bed: Bed) -> None:
+    """Install the chart with the UltraServer controller; it is waited for where there is an UltraServer."""
+    bed.plane.kubectl("apply", "-f", str(CRDS))
+    values = [f"{name}={value}" for name, value in bed.state.chart_values.items()]
     _helm(bed, "upgrade", "--install", RELEASE, str(CHART), "--namespace", NAMESPACE, "--create-namespace",
-          *_image_values(plugin_image.tag()))  # fmt: skip
-    wait_daemonset_ready(bed)
+          "--skip-crds", "--set", "ultraserverOperator.enabled=true", *_values(plugin_image.tag()),
+          *(word for value in values for word in ("--set", value)))  # fmt: skip
+    _wait_rolled_out(bed, f"daemonset/{DAEMONSET}")
+    if any(spec.ultraserver for spec in bed.state.nodes.values()):
+        _wait_rolled_out(bed, f"deployment/{CONTROLLER}")
 
 
-def wait_daemonset_ready(bed: Bed) -> None:
-    """Wait until the DaemonSet has a ready pod of the present image on each node that it selects.
+def _wait_rolled_out(bed: Bed, what: str) -> None:
+    """Wait until the DaemonSet has a ready pod of the present image on each node, the Deployment all its replicas.
 
     Raises:
         BedError: with what its pods say, if that does not happen.
     """
     try:
-        bed.plane.kubectl("rollout", "status", f"daemonset/{DAEMONSET}", "--namespace", NAMESPACE,
+        bed.plane.kubectl("rollout", "status", what, "--namespace", NAMESPACE,
                           f"--timeout={READY_TIMEOUT_S}s", timeout_s=READY_TIMEOUT_S + 10)  # fmt: skip
     except BedError as err:
         pods = bed.plane.kubectl("describe", "pods", "--namespace", NAMESPACE)
-        logs = bed.plane.kubectl("logs", "--namespace", NAMESPACE, f"daemonset/{DAEMONSET}", "--tail=30")
+        logs = bed.plane.kubectl("logs", "--namespace", NAMESPACE, what, "--tail=30")
         raise BedError(f"{err}\n{pods[-3000:]}\n{logs}") from err
+
+
+def controller_replicas(bed: Bed) -> tuple[int, int] | None:
+    """Return how many replicas of the UltraServer controller are ready, and how many there should be."""
+    text = bed.plane.kubectl("get", "deployment", CONTROLLER, "--namespace", NAMESPACE, "--ignore-not-found",
+                             "-o", "jsonpath={.status.readyReplicas}/{.spec.replicas}")  # fmt: skip
+    ready, _, wanted = text.partition("/")
+    return (int(ready or 0), int(wanted)) if wanted else None
+
+
+def controller_logs(bed: Bed) -> str:
+    """Return what all replicas of the UltraServer controller logged, each line with its pod's name."""
+    return bed.plane.kubectl("logs", "--namespace", NAMESPACE, f"--selector=app={CONTROLLER}", "--prefix",
+                             "--tail=-1", "--max-log-requests=20")  # fmt: skip
 
 
 def pod_logs(bed: Bed, node: Node) -> str:
     """Return what the plugin's pods on `node` logged, the container before a restart included."""
     text = bed.plane.kubectl("get", "pods", "--namespace", NAMESPACE, f"--field-selector=spec.nodeName={node.name}",
-                             "-o", "name")  # fmt: skip
+                             ONLY_PLUGINS, "-o", "name")  # fmt: skip
     result = []
     for pod in text.split():
         for which in (["--previous"], []):
@@ -163,12 +175,14 @@ def pod_logs(bed: Bed, node: Node) -> str:
     return "".join(result)
 
 
-def _image_values(tag: str) -> list[str]:
+def _values(tag: str) -> list[str]:
     return [
         "--set",
         f"draDriver.image.repository={plugin_image.REPOSITORY_NAME}",
         "--set",
         f"draDriver.image.tag={tag}",
+        "--set",
+        f"draDriver.unhealthyDevices.holdSeconds={HOLD_S}",
     ]
 
 
@@ -197,15 +211,29 @@ def plugin_pids(bed: Bed, node: Node, in_pods: set[int]) -> list[int]:
     """Return the plugin's processes on `node`: the recorded one, or those in the node's pods."""
     if bed.state.driver == "process":
         return [bed.processes.pid(process_name(node.name))]
+    return _running(COMMAND, in_pods)
+
+
+def controller_pids(in_pods: set[int]) -> list[int]:
+    """Return the UltraServer controller's processes among those of a node's pods."""
+    return _running(CONTROLLER_COMMAND, in_pods)
+
+
+def _running(command: str, pids: set[int]) -> list[int]:
     found = []
-    for pid in in_pods:
+    for pid in pids:
         try:
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if any(Path(os.fsdecode(word)).name == COMMAND for word in words[:2]):
+        if any(Path(os.fsdecode(word)).name == command for word in words[:2]):
             found.append(pid)
     return found
+
+
+def wait_controller_ready(bed: Bed) -> None:
+    """Wait until all replicas of the UltraServer controller are ready."""
+    _wait_rolled_out(bed, f"deployment/{CONTROLLER}")
 
 
 def wait_ready(bed: Bed, node: Node) -> None:
@@ -220,7 +248,7 @@ def wait_ready(bed: Bed, node: Node) -> None:
 def _pod_answers(bed: Bed, node: str) -> bool:
     """Ask the plugin's pod on `node` itself: its status in the API server is a second old after a kill."""
     text = bed.plane.kubectl(
-        "get", "pods", "--namespace", NAMESPACE, f"--field-selector=spec.nodeName={node}", "-o", "json"
+        "get", "pods", "--namespace", NAMESPACE, f"--field-selector=spec.nodeName={node}", ONLY_PLUGINS, "-o", "json"
     )
     addresses = [
         pod["status"].get("podIP") for pod in json.loads(text)["items"] if "deletionTimestamp" not in pod["metadata"]

@@ -16,6 +16,8 @@ from neuron_dra.core import catalogue
 from neuron_dra.errors import NeuronDraError
 
 ECC_COUNTER = "mem_ecc_uncorrected"
+COMPONENT = "hbm"
+RESET_READY, RESET_INVALID = 1, 2
 ECC_ALL = 10**9  # more than a counter ever holds
 
 
@@ -110,6 +112,34 @@ def _repair_ecc(bed: Bed, node: Node, argument: str) -> str:
     return f"the uncorrected memory errors of neuron{_number(node, argument)} of {node.name} are cleared"
 
 
+def _component(node: Node, argument: str) -> tuple[int, str]:
+    """Return the device and the component that `N` or `N:NAME` names."""
+    number, _, name = argument.partition(":")
+    return _number(node, number), name or COMPONENT
+
+
+def _break_component(bed: Bed, node: Node, argument: str) -> str:
+    device, name = _component(node, argument)
+    hardware.load(node.hardware_dir).set_unhealthy_components(device, name)
+    return f"neuron{device} of {node.name} has an unhealthy component: {name}"
+
+
+def _repair_component(bed: Bed, node: Node, argument: str) -> str:
+    device, _ = _component(node, argument)
+    hardware.load(node.hardware_dir).set_unhealthy_components(device, "")
+    return f"neuron{device} of {node.name} has no unhealthy component"
+
+
+def _break_reset(bed: Bed, node: Node, argument: str) -> str:
+    hardware.load(node.hardware_dir).set_reset_state(_number(node, argument), RESET_INVALID)
+    return f"the kernel driver calls neuron{_number(node, argument)} of {node.name} invalid"
+
+
+def _repair_reset(bed: Bed, node: Node, argument: str) -> str:
+    hardware.load(node.hardware_dir).set_reset_state(_number(node, argument), RESET_READY)
+    return f"the kernel driver calls neuron{_number(node, argument)} of {node.name} ready"
+
+
 def _break_plugin(bed: Bed, node: Node, argument: str) -> str:
     pids = driver.plugin_pids(bed, node, cgroups.members(bed.layout, node.name))
     if not pids:
@@ -123,6 +153,20 @@ def _break_plugin(bed: Bed, node: Node, argument: str) -> str:
 def _repair_plugin(bed: Bed, node: Node, argument: str) -> str:
     driver.wait_ready(bed, node)
     return f"the plugin on {node.name} is ready"
+
+
+def _break_controller(bed: Bed, node: Node, argument: str) -> str:
+    pids = driver.controller_pids(cgroups.members(bed.layout, node.name))
+    if not pids:
+        raise BedError(f"no replica of the UltraServer controller runs on {node.name}; `kubectl get pods -A -o wide`")
+    for pid in pids:
+        end([ProcessId(pid, start_ticks(pid) or -1)], signal.SIGKILL, 5)
+    return f"the UltraServer controller's replica on {node.name} is killed; the kubelet starts it again"
+
+
+def _repair_controller(bed: Bed, node: Node, argument: str) -> str:
+    driver.wait_controller_ready(bed)
+    return "the UltraServer controller is ready"
 
 
 def _break_kubelet(bed: Bed, node: Node, argument: str) -> str:
@@ -159,7 +203,19 @@ FAULTS = {
     ),
     "device": Fault("N", "a device: gone from sysfs and /dev", _break_device, _repair_device),
     "ecc": Fault("N", "an uncorrected memory error on a device", _break_ecc, _repair_ecc),
+    "component": Fault(
+        "N[:NAME]",
+        f"a component of a device is unhealthy ({COMPONENT}), as kernel drivers from 2.30.2 on tell",
+        _break_component,
+        _repair_component,
+    ),
+    "reset": Fault(
+        "N", "a device that could not be reset: the kernel driver calls it invalid", _break_reset, _repair_reset
+    ),
     "plugin": Fault("", "kill -9 of the plugin", _break_plugin, _repair_plugin),
+    "controller": Fault(
+        "", "kill -9 of the UltraServer controller's replica on the node", _break_controller, _repair_controller
+    ),
     "kubelet": Fault("", "kill -9 of the kubelet, which is started again", _break_kubelet, _repair_node),
     "containerd": Fault("", "kill -9 of containerd, which is started again", _break_containerd, _repair_node),
     "reboot": Fault("", "power cut and start with a new boot id", _break_reboot, _repair_node),

@@ -20,6 +20,7 @@ from bed.layout import Layout, short_hash
 
 PAUSE = "testbed.local/pause:1"
 TEST = "testbed.local/test:1"
+QUICK = "testbed.local/quick:1"  # the same, but a container of it ends at once: `sleep` does not hear SIGTERM
 # The documents' pods name these; the test image answers to them, so their manifests run as they are.
 # (With the tag `latest` the default pull policy is Always: such a pod needs another image name.)
 DOCUMENTED = ("public.ecr.aws/ubuntu/ubuntu:22.04", "public.ecr.aws/docker/library/alpine:latest")
@@ -30,6 +31,16 @@ ETC = {
     "etc/passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n",
     "etc/group": "root:x:0:\nnogroup:x:65534:\n",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """One image of one layer."""
+
+    names: tuple[str, ...]
+    layer: bytes
+    command: tuple[str, ...]
+    stop_signal: str = "SIGTERM"
 
 
 @dataclass(slots=True)
@@ -112,8 +123,8 @@ def _architecture() -> str:
     return {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 
 
-def _write_archive(path: Path, contents: list[tuple[tuple[str, ...], bytes, list[str]]]) -> None:
-    """Write an OCI archive of (names, layer, entrypoint or command) to `path`."""
+def _write_archive(path: Path, contents: list[Image]) -> None:
+    """Write an OCI archive to `path`."""
     blobs: dict[str, bytes] = {}
 
     def blob(data: bytes, media_type: str) -> dict[str, object]:
@@ -121,13 +132,18 @@ def _write_archive(path: Path, contents: list[tuple[tuple[str, ...], bytes, list
         return {"mediaType": media_type, "digest": _digest(data), "size": len(data)}
 
     manifests = []
-    for names, layer, command in contents:
-        compressed = gzip.compress(layer, compresslevel=3, mtime=0)
+    for image in contents:
+        compressed = gzip.compress(image.layer, compresslevel=3, mtime=0)
         config = {
             "architecture": _architecture(),
             "os": "linux",
-            "config": {"Cmd": command, "Env": ["PATH=/usr/bin:/bin"], "WorkingDir": "/"},
-            "rootfs": {"type": "layers", "diff_ids": [_digest(layer)]},
+            "config": {
+                "Cmd": image.command,
+                "Env": ["PATH=/usr/bin:/bin"],
+                "WorkingDir": "/",
+                "StopSignal": image.stop_signal,
+            },
+            "rootfs": {"type": "layers", "diff_ids": [_digest(image.layer)]},
         }
         manifest = {
             "schemaVersion": 2,
@@ -136,7 +152,7 @@ def _write_archive(path: Path, contents: list[tuple[tuple[str, ...], bytes, list
             "layers": [blob(compressed, "application/vnd.oci.image.layer.v1.tar+gzip")],
         }
         entry = blob(json.dumps(manifest).encode(), "application/vnd.oci.image.manifest.v1+json")
-        manifests += [{**entry, "annotations": {"io.containerd.image.name": name}} for name in names]
+        manifests += [{**entry, "annotations": {"io.containerd.image.name": name}} for name in image.names]
 
     archive = Layer()
     archive.file("oci-layout", b'{"imageLayoutVersion":"1.0.0"}')
@@ -152,14 +168,15 @@ def _write_archive(path: Path, contents: list[tuple[tuple[str, ...], bytes, list
 
 
 def small_images(layout: Layout) -> Path:
-    """Return the archive with the pause and the test image, written on first use."""
+    """Return the archive with the pause and the test images, written on first use."""
     packages.require(packages.FOR_NODES, "the nodes")
     key = short_hash(_busybox(), _bash(), Path(__file__).read_bytes())
     path = layout.cache_dir / "images" / f"small-{key}.tar"
     if not path.exists():
-        pause = ((PAUSE,), _pause_layer(), ["/bin/sleep", "infinity"])
-        test = ((TEST, *DOCUMENTED), _test_layer(), ["/bin/bash"])
-        _write_archive(path, [pause, test])
+        layer = _test_layer()
+        pause = Image((PAUSE,), _pause_layer(), ("/bin/sleep", "infinity"))
+        test = Image((TEST, *DOCUMENTED), layer, ("/bin/bash",))
+        _write_archive(path, [pause, test, Image((QUICK,), layer, ("/bin/bash",), "SIGKILL")])
         forget_old(path, "small-*.tar")
     return path
 

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from bed import build, cgroups, driver, hardware, images, mounts, network, packages, state
+from bed import build, cgroups, driver, hardware, images, leaderworkerset, mounts, network, packages, state
 from bed.controlplane import ControlPlane
 from bed.errors import BedError, NotPossibleHereError
 from bed.layout import Layout
@@ -32,6 +32,8 @@ class Wanted:
     nodes: Sequence[tuple[str, str]] = ()
     ultraservers: Sequence[tuple[str, str]] = ()
     driver: str | None = None
+    chart_values: Sequence[tuple[str, str]] = ()
+    leaderworkersets: bool = False
 
 
 class Bed:
@@ -69,6 +71,8 @@ def up(layout: Layout, wanted: Wanted) -> Bed:
         with bed.state.change():
             for spec in _new_nodes(bed.state, wanted):
                 bed.state.nodes[spec.name] = spec
+            bed.state.chart_values |= dict(wanted.chart_values)
+            bed.state.leaderworkersets |= wanted.leaderworkersets
         if layout.is_root:
             packages.require(packages.FOR_NODES, "the nodes")
             network.up(layout)
@@ -81,6 +85,8 @@ def up(layout: Layout, wanted: Wanted) -> Bed:
             with ThreadPoolExecutor(PARALLEL_STARTS) as pool:
                 list(pool.map(lambda node: node.up(archives), bed.nodes.values()))
         bed.plane.wait_complete()
+        if bed.state.leaderworkersets:
+            leaderworkerset.up(bed)
         driver.apply(bed, kind)
         return bed
 

@@ -41,9 +41,11 @@ class State:
     path: Path
     kubernetes: str = ""
     driver: str = "none"
+    chart_values: dict[str, str] = field(default_factory=dict)
     ports: dict[str, int] = field(default_factory=dict)
     nodes: dict[str, NodeSpec] = field(default_factory=dict)
     processes: dict[str, ProcessId] = field(default_factory=dict)
+    leaderworkersets: bool = False
     made_directories: list[str] = field(default_factory=list)
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
 
@@ -58,9 +60,11 @@ class State:
         content = {
             "kubernetes": self.kubernetes,
             "driver": self.driver,
+            "chart_values": self.chart_values,
             "ports": self.ports,
             "nodes": {name: asdict(node) for name, node in self.nodes.items()},
             "processes": {name: asdict(process) for name, process in self.processes.items()},
+            "leaderworkersets": self.leaderworkersets,
             "made_directories": self.made_directories,
         }
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -86,9 +90,11 @@ def load(layout: Layout) -> State:
         path=path,
         kubernetes=content["kubernetes"],
         driver=content["driver"],
+        chart_values=content.get("chart_values", {}),
         ports=content["ports"],
         nodes={name: NodeSpec(**node) for name, node in content["nodes"].items()},
         processes={name: ProcessId(**process) for name, process in content["processes"].items()},
+        leaderworkersets=content.get("leaderworkersets", False),
         made_directories=content["made_directories"],
     )
 

@@ -1,0 +1,113 @@
+"""Taking reservations back: template deleted, nodes closed, pods evicted, claims gone, nodes free. Pure.
+
+Nothing is ever deleted by force. A node that does not answer keeps its slot closed, and the message says what a person
+can do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from controller import decode
+from controller.actions import DeleteTemplate, Evict, SetFinalizers, Verdict
+from controller.draft import Draft, joined
+from controller.model import FINALIZER, NODE_NAMES_SHOWN, Reservation, Workload, shortened
+from neuron_dra.core.ultraserver import Allocation, Phase
+
+QUARANTINE = 10  # tag timeouts that a node which never answered is kept out of the choice, so that others are tried
+
+
+def release(draft: Draft, workload: Workload) -> Verdict | None:
+    """Bring the release of a deleted workload one step further; None when nothing of it is left."""
+    owners = frozenset({workload.uid})
+    left = delete_templates(draft, workload)
+    stored = list(draft.holdings.of(workload.uid))
+    waiting = give_back(draft, workload.uid, stored, final=True)
+    if FINALIZER not in workload.finalizers:
+        return None
+    if not stored and not left:
+        names = tuple(name for name in workload.finalizers if name != FINALIZER)
+        draft.last.append(SetFinalizers(workload.namespace, workload.name, workload.version, names, owners=owners))
+        return None
+    return Verdict("Deallocating", *(waiting or ("Releasing", "the reservation is being taken back")))
+
+
+def delete_templates(draft: Draft, workload: Workload) -> bool:
+    """Delete the workload's templates; return whether there are any yet."""
+    templates = [t for t in draft.snapshot.templates if t.owner_uid == workload.uid]
+    draft.before += [
+        DeleteTemplate(t.namespace, t.name, t.uid, owners=frozenset({workload.uid}))
+        for t in sorted(templates, key=lambda t: t.name)
+        if not t.deleting
+    ]
+    return bool(templates)
+
+
+def give_back(
+    draft: Draft, workload_uid: str, reservations: Sequence[Reservation], *, final: bool = False
+) -> tuple[str, str] | None:
+    """Take reservations back, each one step; return what is waited for, as a reason and a message.
+
+    A slot is free when its nodes show Draining, so that nothing new is placed, and when no claim of the workload is
+    left. `final`: the workload goes, so a node that never opened is not kept closed.
+    """
+    holdings = draft.holdings
+    unseen: list[str] = []
+    pods: list[str] = []
+    blocked: list[str] = []
+    for one in reservations:
+        allocation = one.allocation
+        if allocation.phase is Phase.PENDING:
+            holdings.drop(one)
+            continue
+        if allocation.phase is Phase.BOUND:
+            holdings.change(one, phase=Phase.DRAINING, faults=())
+            unseen += allocation.nodes
+            continue
+        lenient = final or _waited_long_enough(draft, allocation)
+        closed = [name for name in allocation.nodes if holdings.is_closed(name, allocation, final=lenient)]
+        still_open = [name for name in allocation.nodes if name not in closed]
+        unseen += still_open
+        if any(holdings.is_ready(name) for name in still_open):
+            continue
+        # Only dead nodes are left open: they do not keep the pods of the others.
+        uses = [use for use in holdings.uses(allocation.nodes) if use.workload_uid == workload_uid]
+        if not uses and not still_open:
+            holdings.drop(one)
+        for use in uses:
+            if not use.pods:
+                pods.append(f"claim {use.namespace}/{use.name}")
+            for name, uid in use.pods:
+                pods.append(f"{use.namespace}/{name}")
+                if not {*use.nodes} & {*closed}:
+                    continue  # on dead nodes only, where an eviction would change nothing
+                draft.after.append(Evict(use.namespace, name, uid, owners=frozenset({workload_uid})))
+                if uid in draft.snapshot.blocked_evictions:
+                    blocked.append(f"{use.namespace}/{name}: {draft.snapshot.blocked_evictions[uid]}")
+    if blocked:
+        return "EvictionBlocked", "pods that may not be evicted: " + "; ".join(sorted(blocked)[:NODE_NAMES_SHOWN])
+    hint = way_out(draft, [name for one in reservations for name in one.allocation.nodes])
+    if pods:
+        text = f"waiting for what holds the nodes: {shortened(sorted(set(pods)))}"
+        return "WaitingForPods", joined(text, hint)
+    if unseen:
+        return "Draining", joined(f"waiting for {len(unseen)} nodes to close: {shortened(unseen)}", hint)
+    return None
+
+
+def _waited_long_enough(draft: Draft, allocation: Allocation) -> bool:
+    """A node that does not answer is kept closed for a while, so that it is not chosen again, but not for ever."""
+    until = decode.time(allocation.allocated_at) + QUARANTINE * draft.limits.tag_timeout
+    draft.look_again(until)
+    return draft.now >= until
+
+
+def way_out(draft: Draft, names: Iterable[str]) -> str:
+    """What a person can do about nodes that are dead: nothing is ever deleted by force."""
+    dead = sorted(name for name in {*names} if name in draft.nodes and not draft.nodes[name].ready)
+    if not dead:
+        return ""
+    return (
+        f"not Ready: {shortened(dead)}; a node that will not come back is given up by deleting its Node, or by the "
+        "taint node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
+    )

@@ -1,0 +1,271 @@
+"""Giving a workload what it asks for: reserve, bind when all nodes have answered, replace what broke. Pure."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+
+from controller import decode, placement, recovery, releasing, render
+from controller.actions import CreateTemplate, SetFinalizers, Verdict
+from controller.draft import Draft, joined
+from controller.model import FINALIZER, Reservation, Template, Workload, shortened
+from controller.recovery import damage
+from neuron_dra.core.ultraserver import Phase
+
+QUIET = datetime.timedelta(seconds=5)  # nodes answer in well under a second; those that have not by then are named
+
+
+def serve(draft: Draft, workload: Workload) -> Verdict:
+    """Bring a workload one step closer to what it asks for."""
+    template = _template(draft, workload)
+    if template is not None and template.owner_uid != workload.uid:
+        _drop(draft, draft.holdings.pending(workload.uid))
+        return Verdict(
+            "Failed",
+            "TemplateNameTaken",
+            f"ResourceClaimTemplate {template.namespace}/{template.name} exists and is not ours: delete it, or delete "
+            "this workload and create it with another spec.resourceClaimTemplate.name",
+        )
+    if FINALIZER not in workload.finalizers:
+        names = (*workload.finalizers, FINALIZER)
+        draft.before.append(
+            SetFinalizers(workload.namespace, workload.name, workload.version, names, owners=frozenset({workload.uid}))
+        )
+    recovery.note_faults(draft, workload)
+    broken = recovery.broken(draft, workload)
+    restarting = recovery.restart(draft, workload, broken)
+    if restarting is not None:
+        return restarting
+    setbacks, leaving = _clean(draft, workload, broken)
+    shortage = _reserve(draft, workload)
+    spare, closing = _replace(draft, workload, broken)
+    draft.holdings.tell_world(workload, grown=shortage is None)
+    waiting = _bind(draft, workload, closing)
+    aside = "; ".join(f"passed over: {text}" for text in setbacks)
+    return _verdict(draft, workload, shortage, spare, leaving, waiting, aside)
+
+
+def _template(draft: Draft, workload: Workload) -> Template | None:
+    """What has the name of the workload's template."""
+    return draft.templates.get((workload.namespace, workload.template_name))
+
+
+def _clean(draft: Draft, workload: Workload, broken: set[str]) -> tuple[list[str], tuple[str, str] | None]:
+    """Give back what the workload holds in vain; return why, and what the slots that it leaves wait for."""
+    holdings, said, kept = draft.holdings, [], set()
+    leaving = {each.allocation.ultraserver_index for each in holdings.leaving(workload.uid)}
+
+    def worth(each: Reservation) -> tuple[bool, bool]:
+        """Of two for one index, which a write that failed leaves behind, the one whose pods may run stays."""
+        return each.allocation.phase is not Phase.BOUND, each.allocation.allocation_id in broken
+
+    for one in sorted(holdings.of(workload.uid), key=worth):
+        allocation = one.allocation
+        index = allocation.ultraserver_index
+        if allocation.phase is Phase.DRAINING:
+            continue
+        surplus = index >= workload.count or index in kept
+        if allocation.phase is Phase.BOUND:
+            if surplus:
+                holdings.change(one, phase=Phase.DRAINING, faults=())
+            elif allocation.allocation_id not in broken:
+                kept.add(index)
+            continue
+        foreign = holdings.foreign(allocation)
+        gone = [name for name in allocation.nodes if not holdings.is_there(name, allocation)]
+        if surplus or foreign or gone:
+            holdings.drop(one)
+            said += [f"{use.holder} has devices of {shortened(use.nodes)}" for use in foreign]
+            said += [f"node {name} is gone" for name in gone]
+            continue
+        why = "" if index in leaving else _too_late(draft, one)
+        if why:
+            said.append(why)
+        else:
+            kept.add(index)
+    taken_back = [r for r in holdings.of(workload.uid) if r.allocation.phase is Phase.DRAINING]
+    return said, releasing.give_back(draft, workload.uid, taken_back)
+
+
+def _too_late(draft: Draft, one: Reservation) -> str:
+    """Give a reservation up whose nodes have not all answered in time; return why, or nothing."""
+    holdings, allocation = draft.holdings, one.allocation
+    deadline = decode.time(allocation.allocated_at) + draft.limits.tag_timeout
+    late = [name for name in allocation.nodes if not holdings.shows(name, allocation, Phase.PENDING)]
+    dead = [name for name in allocation.nodes if not holdings.is_ready(name)]
+    if not (late or dead):
+        return ""
+    if draft.now < deadline:
+        draft.look_again(deadline)
+        return ""
+    seconds = f"{draft.limits.tag_timeout.total_seconds():g} s"
+    if dead:
+        holdings.drop(one)  # it is not Ready, so it is not chosen again
+        return f"not Ready for {seconds}: {shortened(dead)}"
+    holdings.change(one, phase=Phase.DRAINING)  # kept closed for a while, so that it is not chosen again at once
+    return f"no tag within {seconds} from {shortened(late)}"
+
+
+def _reserve(draft: Draft, workload: Workload) -> placement.Shortage | None:
+    """Reserve all slots that are missing, or none; return why none."""
+    holdings = draft.holdings
+    live = holdings.live(workload.uid)
+    missing = [index for index in range(workload.count) if index not in live]
+    if not missing:
+        return None
+    leaving = [each for each in holdings.leaving(workload.uid) if each.allocation.ultraserver_index in missing]
+    if leaving:
+        names = [name for each in leaving for name in each.allocation.nodes]
+        text = f"pods with the same ranks may still run on nodes that are given back: {shortened(tuple(names))}"
+        return placement.Shortage("WaitingForRelease", text)
+    stored = {each.name for each in draft.snapshot.ultraservers}
+    groups = [group for group in draft.groups if group.name in stored]
+    taken = holdings.taken()
+    free = placement.slots(groups, taken, workload.instance_type, workload.size)
+    first = draft.starving.get(workload.instance_type)
+    if first is None or live:
+        chosen = placement.choose(free, len(missing), kind=_kind(draft, live), near=_near(draft, live, workload))
+        if chosen is not None:
+            for index, slot in zip(missing, chosen, strict=True):
+                holdings.reserve(workload, index, slot, draft.now)
+            return None
+        shortage = placement.shortage(draft.groups, taken, workload, free, len(missing))
+    else:
+        shortage = placement.Shortage("WaitsForOlder", f"workload {first.ref} has waited longer and comes first")
+    if not any(each.allocation.phase is Phase.BOUND for each in live.values()):
+        _drop(draft, list(live.values()))  # all or nothing: half of it would keep others from the whole
+    if not live:
+        waited = workload.created + draft.limits.starvation_threshold
+        if draft.now >= waited:
+            draft.starving.setdefault(workload.instance_type, workload)
+        else:
+            draft.look_again(waited)
+    return shortage
+
+
+def _replace(draft: Draft, workload: Workload, broken: set[str]) -> tuple[placement.Shortage | None, set[int]]:
+    """Move the workload away from broken slots: a new one first, then the old one closes.
+
+    Return why there is no new one, and the indices of those that close now.
+    """
+    live = draft.holdings.live(workload.uid)
+    indices = {index for index, each in live.items() if each.allocation.allocation_id in broken}
+    fine = {index: each for index, each in live.items() if index not in indices}
+    spare = recovery.replace(draft, workload, indices, _kind(draft, live), _near(draft, fine, workload))
+    return spare, recovery.drain_replaced(draft, workload, indices)
+
+
+def _kind(draft: Draft, live: dict[int, Reservation]) -> str | None:
+    """What the nodes that the workload has publish."""
+    kinds = {draft.holdings.kind(name) for each in live.values() for name in each.allocation.nodes} - {None}
+    return min(kinds, default=None, key=str)
+
+
+def _near(draft: Draft, live: dict[int, Reservation], workload: Workload) -> Sequence[placement.Slot]:
+    """The slots that the workload has, as places in the network."""
+    have = {name for each in live.values() for name in each.allocation.nodes}
+    others = frozenset(node.name for node in draft.snapshot.nodes if node.name not in have)
+    return placement.slots(draft.groups, others, workload.instance_type, workload.size) if have else ()
+
+
+def _drop(draft: Draft, reservations: list[Reservation]) -> None:
+    for one in reservations:
+        if one.allocation.phase is Phase.PENDING:
+            draft.holdings.drop(one)
+
+
+# -- how far it is -----------------------------------------------------------------------------------------------------
+
+
+def _verdict(
+    draft: Draft,
+    workload: Workload,
+    shortage: placement.Shortage | None,
+    spare: placement.Shortage | None,
+    leaving: tuple[str, str] | None,
+    waiting: list[str],
+    aside: str,
+) -> Verdict:
+    """Say how far the workload is; when it is whole, make its template."""
+    holdings = draft.holdings
+    template = _template(draft, workload)
+    has_template = template is not None and not template.deleting
+    partly = "PartiallyAllocated" if has_template else "Allocating"
+    moves = recovery.moves(draft, workload)
+    live = holdings.live(workload.uid)
+    if spare is not None:
+        hurt = damage(draft, workload, f"no spare group: {spare.message}")
+        return Verdict(partly, "NoSpareGroup", joined(f"nowhere to move to yet: {spare.message}", moves, aside), hurt)
+    if moves:
+        answered = all(holdings.has_answered(each.allocation) for each in holdings.pending(workload.uid))
+        reason, text = leaving if answered and leaving else ("Migrating", _waiting(draft, workload, waiting))
+        return Verdict(partly, reason, joined(moves, text, aside), damage(draft, workload))
+    if shortage is None:
+        if waiting:
+            text = joined(_waiting(draft, workload, waiting), aside)
+            return Verdict(partly, "WaitingForNodes", text, damage(draft, workload))
+        return _whole(draft, workload, live, has_template, aside)
+    bound = [each for each in live.values() if each.allocation.phase is Phase.BOUND]
+    if bound:
+        text = f"{len(bound)} of {workload.count} groups are reserved; for the rest: {shortage.message}"
+        return Verdict("PartiallyAllocated", shortage.reason, joined(text, aside), damage(draft, workload))
+    return Verdict("Pending", shortage.reason, joined(shortage.message, aside), damage(draft, workload))
+
+
+def _bind(draft: Draft, workload: Workload, closing: set[int]) -> list[str]:
+    """Bind what is Pending when all of it has answered; return the nodes that have not.
+
+    A slot under whose index pods may still run elsewhere waits for their end, and the others do not wait for it.
+    `closing` are the indices that were closed in this very plan: whether they are empty is seen in the next.
+    """
+    holdings = draft.holdings
+    occupied = closing | {each.allocation.ultraserver_index for each in holdings.leaving(workload.uid)}
+    occupied |= {index for index, each in holdings.live(workload.uid).items() if each.allocation.phase is Phase.BOUND}
+    pending = holdings.pending(workload.uid)
+    free = [each for each in pending if each.allocation.ultraserver_index not in occupied]
+    if all(holdings.has_answered(each.allocation) for each in free):
+        for each in free:
+            holdings.change(each, phase=Phase.BOUND)
+    return [
+        name
+        for each in holdings.pending(workload.uid)
+        for name in each.allocation.nodes
+        if not (holdings.shows(name, each.allocation, Phase.PENDING) and holdings.is_ready(name))
+    ]
+
+
+def _waiting(draft: Draft, workload: Workload, nodes: Sequence[str]) -> str:
+    """Say what is waited for; who is late only after a while, or each node's answer would be a write of its own."""
+    began = [decode.time(each.allocation.allocated_at) for each in draft.holdings.of(workload.uid)]
+    patient_until = max(began, default=draft.now) + QUIET
+    if draft.now < patient_until or not nodes:
+        draft.look_again(patient_until)
+        return "waiting until all nodes show the reservation on their devices"
+    return f"waiting for {len(nodes)} nodes to show the reservation on their devices: {shortened(tuple(nodes))}"
+
+
+def _whole(draft: Draft, workload: Workload, live: dict[int, Reservation], has_template: bool, aside: str) -> Verdict:
+    """Every slot is bound: the template can be there."""
+    kind = _kind(draft, live)
+    if not has_template and kind is not None:
+        body = render.claim_template(workload, kind, render.device_class(draft.snapshot.workload_class))
+        draft.after.append(CreateTemplate(body, owners=frozenset({workload.uid})))
+    unseen = [
+        name
+        for each in live.values()
+        for name in each.allocation.nodes
+        if not draft.holdings.shows(name, each.allocation, Phase.BOUND)
+    ]
+    hurt = damage(draft, workload)
+    if workload.status.get("state") != "Allocated" and (unseen or not has_template):
+        state = "PartiallyAllocated" if has_template else "Allocating"
+        if workload.status.get("state") == "Allocating":
+            state = "Allocating"
+        return Verdict(state, "WaitingForNodes", joined(_waiting(draft, workload, unseen), aside), hurt)
+    total = workload.count * workload.size
+    servers = len({each.ultraserver for each in live.values()})
+    text = (
+        f"{total} node{'s' if total > 1 else ''} in {servers} UltraServer{'s' if servers > 1 else ''} reserved; pods "
+        f"get them with resourceClaimTemplateName: {workload.template_name}"
+    )
+    return Verdict("Allocated", "Allocated", text, hurt)

@@ -1,0 +1,396 @@
+#!/usr/bin/env python3
+"""Chaos on the test bed: `make chaos SEED=1 MINUTES=10`.
+
+Pods and UltraServer workloads come and go while plugins, kubelets, containerd, the API server, the scheduler and
+controllers are killed and nodes lose their power, all chosen by the seed. What is watched all the time: no device is
+allocated or prepared twice. What must hold in the end: every pod that should run runs, no two pods of a node see one
+device, and CDI files, checkpoint and API server tell the same. The same seed gives the same order of pods and faults;
+when each happens depends on the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+REPORT = REPOSITORY / "docs" / "reports" / "chaos.md"
+sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "tests" / "bed")]
+
+from bed import cgroups, layout  # noqa: E402  (on the path through real_cluster)
+from bed.errors import BedError  # noqa: E402
+from deployed import cdi_claims, is_ready, neurons, pod, prepared, template  # noqa: E402
+from real_cluster import BedNode, CommandFailedError, Namespace, TestBed, eventually  # noqa: E402
+
+PLAIN = {"c-0": "trn2.48xlarge", "c-1": "trn2.48xlarge"}
+ULTRASERVER, ULTRASERVER_TYPE = "u", "trn3.48xlarge"
+TEMPLATES = {"one": 1, "four": 4, "half": 8, "all": 16}
+PODS_AT_MOST = 14
+CALM_S = 300  # for everything to come right in the end
+TRIES = 60  # of one kubectl, a second apart: the API server is away now and then
+
+Object = dict[str, Any]
+
+
+class ViolationError(AssertionError):
+    """A promise that was broken."""
+
+
+@dataclass(slots=True)
+class Run:
+    """One run: what is wanted, what happened, what was broken."""
+
+    seed: int
+    bed: TestBed
+    place: Namespace
+    nodes: dict[str, BedNode]
+    started: float = field(default_factory=time.monotonic)
+    pods: dict[str, str] = field(default_factory=dict)  # wanted pods: name -> template
+    workloads: dict[str, int] = field(default_factory=dict)  # wanted workloads: name -> nodes
+    counts: Counter[str] = field(default_factory=Counter)
+    violations: list[str] = field(default_factory=list)
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def say(self, text: str) -> None:
+        """Print a line of the story."""
+        print(f"{time.monotonic() - self.started:7.1f} s  {text}", flush=True)
+
+    def violated(self, text: str) -> None:
+        """Remember a broken promise."""
+        if text not in self.violations:
+            self.violations.append(text)
+            self.say(f"VIOLATION: {text}")
+
+
+def patiently(call: Callable[[], Any]) -> Any:
+    """Call until the API server is there."""
+    for attempt in range(TRIES):
+        try:
+            return call()
+        except (BedError, CommandFailedError, subprocess.TimeoutExpired):
+            if attempt == TRIES - 1:
+                raise
+            time.sleep(1)
+    raise AssertionError("not reached")
+
+
+# -- pods and workloads ------------------------------------------------------------------------------------------------
+
+
+def churn(run: Run, until: float) -> None:
+    """Start and end pods and workloads until then."""
+    rng = random.Random(f"{run.seed} pods")
+    number = 0
+    while time.monotonic() < until:
+        number += 1
+        ends = run.pods and rng.random() < len(run.pods) / PODS_AT_MOST
+        if rng.random() < 0.15:
+            change_workload(run, rng, number)
+        elif ends:
+            name = rng.choice(sorted(run.pods))
+            hard = rng.random() < 0.2
+            del run.pods[name]
+            run.counts["pods force-deleted" if hard else "pods ended"] += 1
+            words = ("--grace-period=0", "--force") if hard else ("--grace-period=1",)
+            patiently(partial(run.place.kubectl, "delete", "pod", name, "--ignore-not-found", "--wait=false", *words))
+        else:
+            name = f"pod-{number}"
+            kind = rng.choices(sorted(TEMPLATES), weights=[1, 4, 2, 6])[0]
+            patiently(partial(run.place.apply, pod(name, kind)))
+            run.pods[name] = kind
+            run.counts["pods started"] += 1
+        look(run)
+        time.sleep(rng.uniform(0.1, 1.5))
+
+
+def change_workload(run: Run, rng: random.Random, number: int) -> None:
+    """Create a workload with its pods, or delete one."""
+    if run.workloads:
+        name = sorted(run.workloads)[0]
+        del run.workloads[name]
+        run.counts["workloads deleted"] += 1
+        patiently(lambda: run.place.kubectl("delete", "nusw,deployment", name, "--ignore-not-found", "--wait=false"))
+        return
+    name, size = f"job-{number}", rng.choice((1, 2, 4))
+    count = rng.choice((1, 2)) if size < 4 else 1
+    run.workloads[name] = size * count
+    run.counts["workloads created"] += 1
+    workload = {
+        "apiVersion": "neuron.aws.com/v1",
+        "kind": "NeuronUltraServerWorkload",
+        "metadata": {"name": name},
+        "spec": {"instanceType": ULTRASERVER_TYPE, "topologySize": size, "serverCount": count,
+                 "resourceClaimTemplate": {"name": name}},
+    }  # fmt: skip
+    body = pod(name, name)["spec"]
+    deployment = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": size * count,
+            "selector": {"matchLabels": {"job": name}},
+            "template": {"metadata": {"labels": {"job": name}}, "spec": body},
+        },
+    }
+    patiently(lambda: run.place.apply(workload))
+    patiently(lambda: run.place.apply(deployment))
+
+
+# -- faults ------------------------------------------------------------------------------------------------------------
+
+
+def faults(run: Run, until: float) -> None:
+    """Break something every few seconds until then."""
+    rng = random.Random(f"{run.seed} faults")
+    kinds = {"plugin": 6, "kubelet": 4, "containerd": 3, "reboot": 2, "kube-apiserver": 2, "kube-scheduler": 1,
+             "kube-controller-manager": 1, "controller": 4}  # fmt: skip
+    while time.monotonic() < until and not run.stop.is_set():
+        kind = rng.choices(sorted(kinds), weights=[kinds[name] for name in sorted(kinds)])[0]
+        node = rng.choice(sorted(run.nodes))
+        pause = rng.uniform(0.5, 6)
+        try:
+            break_(run, kind, node)
+            run.counts[f"{kind} killed" if kind != "reboot" else "reboots"] += 1
+        except (BedError, CommandFailedError, subprocess.TimeoutExpired) as err:
+            run.say(f"could not break {kind} on {node}: {str(err)[:200]}")
+            run.counts["faults that did not work"] += 1
+            with contextlib.suppress(BedError, CommandFailedError, subprocess.TimeoutExpired):
+                run.bed.command("up", timeout_s=300)
+        time.sleep(pause)
+
+
+def break_(run: Run, kind: str, node: str) -> None:
+    """Break one thing. Raises what the test bed says if that is not possible now."""
+    if kind.startswith("kube-"):
+        run.say(f"kill {kind}")
+        parts = run.bed.parts
+        os.kill(parts.processes.pid(kind), signal.SIGKILL)
+        time.sleep(random.Random(f"{run.seed} {kind} {run.counts[kind]}").uniform(0, 4))
+        run.bed.parts.plane.up()
+    elif kind == "controller":
+        pids = controllers(run)
+        if pids:
+            run.say(f"kill the controller on {node if node in pids else sorted(pids)[0]}")
+            os.kill(pids.get(node) or pids[sorted(pids)[0]], signal.SIGKILL)
+    else:
+        run.say(f"{kind} {node}")
+        run.bed.command("break", node, kind, timeout_s=180)
+
+
+def controllers(run: Run) -> dict[str, int]:
+    """Return the controller's process on each node that has one."""
+    found = {}
+    for node in run.nodes:
+        for pid in cgroups.members(run.bed.where, node):
+            with contextlib.suppress(OSError):
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                if any(b"ultraserver" in Path(os.fsdecode(word)).name.encode() for word in words[:2]):
+                    found[node] = pid
+    return found
+
+
+# -- what must hold ----------------------------------------------------------------------------------------------------
+
+
+def look(run: Run) -> None:
+    """Check what must hold at any time."""
+    with contextlib.suppress(BedError, CommandFailedError, subprocess.TimeoutExpired):
+        claims = run.bed.get("resourceclaims", "-A")["items"]
+        holders: dict[tuple[str, str], str] = {}
+        for claim in claims:
+            for result in allocated(claim):
+                key = result["pool"], result["device"]
+                other = holders.setdefault(key, claim["metadata"]["uid"])
+                if other != claim["metadata"]["uid"]:
+                    run.violated(f"device {key} is allocated to the claims {other} and {claim['metadata']['uid']}")
+    for node in run.nodes.values():
+        held: dict[int, str] = {}
+        for uid, ids in checkpoint(node):
+            for device_id in ids:
+                if held.setdefault(device_id, uid) != uid:
+                    run.violated(f"neuron{device_id} of {node.name} is prepared for {held[device_id]} and {uid}")
+
+
+def allocated(claim: Object) -> list[Object]:
+    """Return the results of a claim that are ours."""
+    devices = (claim.get("status", {}).get("allocation") or {}).get("devices") or {}
+    return [result for result in devices.get("results") or [] if result["driver"] == "neuron.aws.com"]
+
+
+def checkpoint(node: BedNode) -> Iterator[tuple[str, list[int]]]:
+    """Yield the claims in a node's checkpoint, with their Neuron devices; nothing while the node is down."""
+    text = ""
+    with contextlib.suppress(BedError, CommandFailedError, subprocess.TimeoutExpired, OSError):
+        text = node.run("cat", "/var/lib/kubelet/plugins/neuron.aws.com/checkpoint.json")
+    for uid, claim in (json.loads(text)["claims"] if text else {}).items():
+        yield uid, [device_id for device in claim["devices"] for device_id in device["deviceIds"]]
+
+
+def settle(run: Run) -> None:
+    """Wait for the end state; what is not reached is a violation, with what is known about it."""
+    for what, check in (
+        ("every pod that fits runs", everything_runs),
+        ("CDI files, checkpoint and API server tell the same", all_agree),
+        ("no two pods of a node see one device", nothing_shared),
+    ):
+        why: list[str] = []
+
+        def holds(check: Callable[[Run], str] = check, why: list[str] = why) -> bool:
+            try:
+                why[:] = [check(run)]
+            except (BedError, CommandFailedError, subprocess.TimeoutExpired, AssertionError) as err:
+                why[:] = [str(err)[:2000]]
+            return not why[0]
+
+        try:
+            eventually(what, holds, CALM_S, 1.0)
+        except AssertionError:
+            run.violated(f"{what}: not after {CALM_S} s: {why[0]}")
+
+
+def everything_runs(run: Run) -> str:
+    """Return what does not run and should: a pod whose devices are free somewhere, or a workload."""
+    items = {item["metadata"]["name"]: item for item in run.place.get("pods")["items"]}
+    left = [name for name, item in items.items() if "job" not in item["metadata"].get("labels", {})
+            and name not in run.pods]  # fmt: skip
+    if left:
+        return f"pods that were deleted are still there: {left}"
+    waiting = [name for name in run.pods if not is_ready(items.get(name, {}))]
+    free = {name: 16 - sum(len(ids) for _, ids in checkpoint(run.nodes[name])) for name in PLAIN}
+    stuck = [name for name in waiting if TEMPLATES[run.pods[name]] <= max(free.values())]
+    bound = [name for name in waiting if items.get(name, {}).get("spec", {}).get("nodeName")]
+    if stuck or bound:
+        return f"pods that could run and do not: {sorted({*stuck, *bound})}, free devices {free}"
+    for name, nodes in run.workloads.items():
+        mine = [item for item in items.values() if item["metadata"].get("labels", {}).get("job") == name]
+        running = [item for item in mine if is_ready(item) and "deletionTimestamp" not in item["metadata"]]
+        if len(running) != nodes:
+            state = run.place.get("nusw", name).get("status", {})
+            return f"workload {name}: {len(running)} of {nodes} pods run; {json.dumps(state)[:1000]}"
+    return ""
+
+
+def all_agree(run: Run) -> str:
+    """Return where CDI files, checkpoint and API server differ."""
+    claims = run.bed.get("resourceclaims", "-A")["items"]
+    for node in run.nodes.values():
+        in_api = {claim["metadata"]["uid"] for claim in claims if claim["status"].get("reservedFor")
+                  and any(result["pool"] == node.name for result in allocated(claim))}  # fmt: skip
+        if not in_api == prepared(node) == cdi_claims(node):
+            return f"{node.name}: API {in_api}, checkpoint {prepared(node)}, CDI {cdi_claims(node)}"
+    return ""
+
+
+def nothing_shared(run: Run) -> str:
+    """Return which pods of a node see the same device; looked at from inside the pods."""
+    seen: dict[tuple[str, int], str] = {}
+    for item in run.place.get("pods")["items"]:
+        name, node = item["metadata"]["name"], item["spec"].get("nodeName")
+        if not is_ready(item) or "deletionTimestamp" in item["metadata"]:
+            continue
+        devices = neurons(run.place, name)
+        if name in run.pods and len(devices) != TEMPLATES[run.pods[name]]:
+            return f"pod {name} asked for {TEMPLATES[run.pods[name]]} devices and sees {devices}"
+        for device_id in devices:
+            if seen.setdefault((node, device_id), name) != name:
+                return f"neuron{device_id} of {node} is seen by the pods {seen[node, device_id]} and {name}"
+    return ""
+
+
+# -- the run -----------------------------------------------------------------------------------------------------------
+
+
+def chaos(seed: int, minutes: float) -> Run:
+    """Bring up the test bed, let it all happen, and check the end."""
+    bed = TestBed(layout.from_environment())
+    words = [word for name, kind in PLAIN.items() for word in ("--node", f"{name}={kind}")]
+    bed.command("up", *words, "--ultraserver", f"{ULTRASERVER}={ULTRASERVER_TYPE}", "--driver", "daemonset")
+    types = {**PLAIN, **{f"{ULTRASERVER}-{position}": ULTRASERVER_TYPE for position in range(4)}}
+    run = Run(
+        seed, bed, Namespace(bed, f"chaos-{seed}"), {name: BedNode(bed, name, kind) for name, kind in types.items()}
+    )
+    run.bed.kubectl("create", "namespace", run.place.name)
+    for name, count in TEMPLATES.items():
+        run.place.apply(template(name, count, group=count if count in (4, 8) else 0))
+    until = time.monotonic() + minutes * 60
+    breaker = threading.Thread(target=faults, args=(run, until), name="faults", daemon=True)
+    breaker.start()
+    try:
+        churn(run, until)
+    finally:
+        run.stop.set()
+        breaker.join(timeout=300)
+    run.say("calm: everything is started again, and must come right")
+    bed.command("up", timeout_s=600)
+    settle(run)
+    look(run)
+    return run
+
+
+def row(run: Run, minutes: float) -> str:
+    """Return a line of the report."""
+    counts = ", ".join(f"{count} {name}" for name, count in sorted(run.counts.items()))
+    return f"| {run.seed} | {minutes:g} min | {counts} | {'; '.join(run.violations) or 'no violation'} |"
+
+
+def report(rows: Sequence[str], command: str) -> str:
+    """Return docs/reports/chaos.md."""
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True,
+                            check=True).stdout.strip()  # fmt: skip
+    lines = "\n".join(rows)
+    return f"""# Chaos on the test bed
+
+Commit {commit}, {datetime.date.today().isoformat()}, `{command}`: six real kubelets, two trn2.48xlarge and an UltraServer of
+four trn3.48xlarge; the DaemonSet, and the controller with two replicas. What is checked is in `hack/chaos.py`.
+
+| seed | duration | what happened | result |
+| --- | --- | --- | --- |
+{lines}
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the seeds; 1 if a promise was broken."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, action="append", help="may be repeated (default: 1)")
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--report", action="store_true", help="write docs/reports/chaos.md")
+    options = parser.parse_args(arguments)
+    rows, broken = [], False
+    for seed in options.seed or [1]:
+        run = chaos(seed, options.minutes)
+        rows.append(row(run, options.minutes))
+        print(rows[-1], flush=True)
+        if run.violations:
+            broken = True
+            logs = REPOSITORY / "build" / f"chaos-{seed}"
+            run.bed.keep_logs(logs)
+            print(
+                f"seed {seed} broke a promise; logs are in {logs.relative_to(REPOSITORY)}. Again: make chaos SEED={seed}"
+            )
+        run.bed.command("down")
+    if options.report:
+        REPORT.parent.mkdir(exist_ok=True)
+        seeds = " ".join(map(str, options.seed or [1]))
+        REPORT.write_text(report(rows, f'make chaos SEED="{seeds}" MINUTES={options.minutes:g}'))
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,89 @@
+"""The LeaderWorkerSet controller (sigs.k8s.io/lws), as a process beside the control plane, with its webhooks."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import TYPE_CHECKING, Any
+
+from bed import build, network, objects, pki
+from bed.errors import BedError
+from bed.processes import wait_until
+
+if TYPE_CHECKING:
+    from bed.lifecycle import Bed
+
+PROCESS = "lws-manager"
+WEBHOOKS = "https://127.0.0.1:9443"
+READY_TIMEOUT_S = 60
+# Of its default installation: of the pods, only those of a LeaderWorkerSet are its webhooks' business.
+OF_A_SET = {"matchExpressions": [{"key": "leaderworkerset.sigs.k8s.io/name", "operator": "Exists"}]}
+SMALLEST = {
+    "apiVersion": "leaderworkerset.x-k8s.io/v1",
+    "kind": "LeaderWorkerSet",
+    "metadata": {"name": "probe", "namespace": "default"},
+    "spec": {
+        "leaderWorkerTemplate": {"size": 1, "workerTemplate": {"spec": {"containers": [{"name": "a", "image": "a"}]}}}
+    },
+}
+
+
+def up(bed: Bed) -> None:
+    """Install its CRD, start it unless it runs, and let the API server ask its webhooks."""
+    if bed.processes.is_running(PROCESS):
+        return
+    manifests = build.lws(bed.layout).bin_dir
+    crd, webhooks = (manifests / name.rpartition("/")[2] for name in build.LWS_MANIFESTS)
+    # Too long for the annotation of a client's apply.
+    bed.plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(crd))
+    bed.plane.kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", str(crd), timeout_s=70)
+    _start(bed)
+    url = "http://127.0.0.1:9440/readyz"
+    bed.processes.wait_ready(PROCESS, lambda: network.answers(bed.layout, url), READY_TIMEOUT_S)
+    as_json = bed.plane.kubectl("create", "--dry-run=client", "--validate=false", "-o", "json", "-f", str(webhooks))
+    bed.plane.kubectl("apply", "-f", "-", stdin=objects.as_list(_with_our_server(bed, as_json)))
+    wait_until("the webhooks of LeaderWorkerSet answer", lambda: _answers(bed), READY_TIMEOUT_S, interval_s=0.2)
+
+
+def _start(bed: Bed) -> None:
+    directory = bed.layout.state_dir / "lws"
+    certificates = directory / "certificates"
+    certificates.mkdir(parents=True, exist_ok=True)
+    pki.issue(bed.layout, PROCESS, f"/CN={PROCESS}", "subjectAltName=IP:127.0.0.1")
+    for name in ("crt", "key"):
+        (certificates / f"tls.{name}").write_bytes((bed.layout.pki_dir / f"{PROCESS}.{name}").read_bytes())
+    config = directory / "config.json"
+    config.write_text(json.dumps({
+        "apiVersion": "config.lws.x-k8s.io/v1alpha1",
+        "kind": "Configuration",
+        "webhook": {"host": "127.0.0.1", "port": 9443, "certDir": str(certificates)},
+        "health": {"healthProbeBindAddress": "127.0.0.1:9440"},
+        "metrics": {"bindAddress": "0"},
+        "leaderElection": {"leaderElect": False},
+        "internalCertManagement": {"enable": False},
+    }))  # fmt: skip
+    program = build.lws(bed.layout).bin_dir / PROCESS
+    words = [program, f"--config={config}", "--leader-elect=false", "--zap-log-level=info"]
+    bed.processes.start(PROCESS, [*network.enter(bed.layout), *words], bed.plane.environment())
+
+
+def _with_our_server(bed: Bed, as_json: str) -> list[dict[str, Any]]:
+    """Return the webhook configurations for a server that is a process and no service."""
+    found = list(objects.parse(as_json))
+    trust = base64.b64encode((bed.layout.pki_dir / "ca.crt").read_bytes()).decode()
+    for item in found:
+        item["metadata"]["name"] = f"lws-{item['metadata']['name']}"
+        for webhook in item["webhooks"]:
+            path = webhook["clientConfig"]["service"]["path"]
+            webhook["clientConfig"] = {"url": WEBHOOKS + path, "caBundle": trust}
+            if any("pods" in rule["resources"] for rule in webhook["rules"]):
+                webhook["objectSelector"] = OF_A_SET
+    return found
+
+
+def _answers(bed: Bed) -> bool:
+    try:
+        bed.plane.kubectl("create", "--dry-run=server", "-f", "-", stdin=json.dumps(SMALLEST), timeout_s=20)
+    except BedError:
+        return False
+    return True

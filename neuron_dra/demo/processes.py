@@ -1,0 +1,68 @@
+"""A program of ours as a process of its own, as on a cluster: started, watched, ended."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from neuron_dra import settings
+from neuron_dra.errors import NeuronDraError
+
+STOP_TIMEOUT_S: Final = 10.0
+CONTROLLER: Final = "import sys; from controller.main import main; sys.exit(main())"
+
+
+class DemoError(NeuronDraError):
+    """The demo did not come to what it wanted to show."""
+
+
+class Process:
+    """One process, whose output goes to a log file."""
+
+    def __init__(self, log: Path, words: Sequence[str], flags: Mapping[str, object]) -> None:
+        """`words` are what Python is told to run; `flags` are the program's."""
+        self._log = log
+        self._command = (sys.executable, *words, *(f"{flag}={value}" for flag, value in flags.items()))
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        """Start it."""
+        with self._log.open("wb") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, env=_clean_environment()
+            )
+
+    async def ended(self) -> int:
+        """Return its exit code, when it ends. Raises DemoError if it was never started."""
+        if self._process is None:
+            raise DemoError(f"what logs to {self._log.name} was not started")
+        return await self._process.wait()
+
+    def last_words(self) -> str:
+        """The end of its log, for an error message."""
+        lines = self._log.read_text(errors="replace").splitlines() if self._log.exists() else []
+        return " | ".join(lines[-3:]) or "its log is empty"
+
+    async def stop(self, number: int = signal.SIGTERM) -> None:
+        """End it, and kill it if that takes longer than STOP_TIMEOUT_S."""
+        if self._process is None or self._process.returncode is not None:
+            return
+        self._process.send_signal(number)
+        try:
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                await self._process.wait()
+        except TimeoutError:
+            self._process.kill()
+            await self._process.wait()
+
+
+def _clean_environment() -> dict[str, str]:
+    """Ours, without what would configure a plugin beside its flags."""
+    taken = {f.metadata["env"] for f in dataclasses.fields(settings.PluginSettings) if f.metadata}
+    return {name: value for name, value in os.environ.items() if name not in taken}

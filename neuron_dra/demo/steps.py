@@ -1,0 +1,138 @@
+"""What every scene of the demo does with the cluster: apply, wait until something is so, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from neuron_dra.core import names
+from neuron_dra.demo.cluster import Cluster
+from neuron_dra.demo.processes import DemoError
+from neuron_dra.demo.scheduling import DemoScheduler
+from neuron_dra.demo.view import View
+
+STEP_TIMEOUT_S: Final = 20.0
+WORKLOADS: Final = "neuronultraserverworkloads"
+
+Wire = dict[str, Any]
+
+
+class Steps:
+    """A scene's hands. Every wait raises DemoError when it takes longer than STEP_TIMEOUT_S."""
+
+    def __init__(self, cluster: Cluster, scheduler: DemoScheduler, view: View) -> None:
+        self._cluster = cluster
+        self._api = cluster.api
+        self._scheduler = scheduler
+        self._view = view
+
+    def apply(self, objects: Iterable[Wire]) -> list[str]:
+        """Apply like kubectl; return the names of the pods."""
+        pods = []
+        for item in objects:
+            self._api.apply(item)
+            if item["kind"] == "Pod":
+                pods.append(str(item["metadata"]["name"]))
+        return pods
+
+    async def running(self, *pods: str) -> None:
+        """Return when all of these pods run."""
+
+        def all_run(found: list[Wire]) -> bool:
+            phases = {wire["metadata"]["name"]: (wire.get("status") or {}).get("phase") for wire in found}
+            return all(phases.get(pod) == "Running" for pod in pods)
+
+        await self.until("pods", all_run, f"{', '.join(pods)} to run")
+
+    async def waiting(self, pod: str) -> str:
+        """Return the scheduler's message about a pod that waits."""
+        found: list[str] = []
+
+        def told(pods: list[Wire]) -> bool:
+            found[:] = [
+                str(condition["message"])
+                for wire in pods
+                if wire["metadata"]["name"] == pod
+                for condition in (wire.get("status") or {}).get("conditions") or ()
+                if condition["type"] == "PodScheduled" and condition["status"] == "False"
+            ]
+            return bool(found)
+
+        await self.until("pods", told, f"{pod} to be refused by the scheduler")
+        return found[0]
+
+    def why(self, pod: str, node: str) -> list[str]:
+        """What the scheduler found against a pod on one node."""
+        waiting = self._scheduler.waiting.get(pod)
+        return [f"{node}: {reason}" for reason in waiting.reasons.get(node, ())] if waiting else []
+
+    async def event(self, pod: str, reason: str) -> Wire:
+        """Return the first such Event of a pod."""
+        found: list[Wire] = []
+
+        def told(events: list[Wire]) -> bool:
+            found[:] = [e for e in events if e["involvedObject"]["name"] == pod and e["reason"] == reason]
+            return bool(found)
+
+        await self.until("events", told, f"the event {reason} of {pod}")
+        return found[0]
+
+    async def leave(self, *pods: str, until_gone: bool = True) -> None:
+        """Delete pods, and wait until they and their claims are gone."""
+        for pod in pods:
+            self._api.delete("pods", pod, "default")
+        if until_gone:
+            await self.until("pods", lambda found: not {w["metadata"]["name"] for w in found} & set(pods), "pods to go")
+            await self.until("resourceclaims", lambda found: not any(owner(w) in pods for w in found), "claims to go")
+
+    async def until(self, kind: str, condition: Callable[[list[Wire]], Any], what: str) -> None:
+        """Return when a condition of all objects of a kind holds."""
+        try:
+            await self._api.until(kind, condition, timeout_s=STEP_TIMEOUT_S)
+        except TimeoutError:
+            said = [text for node in self._cluster.nodes.values() for text in node.agent.failures]
+            said += [f"{pod} waits: {outcome.message}" for pod, outcome in self._scheduler.waiting.items()]
+            said += [f"{each['metadata']['name']}: {status_text(each)[1]}" for each in self._api.objects(WORKLOADS)]
+            why = said[-1] if said else "the plugins' logs may tell (neuron-dra demo --keep)"
+            raise DemoError(f"waited {STEP_TIMEOUT_S:g} s for {what}: {why}") from None
+
+    def claim_of(self, pod: str, *, missing_ok: bool = False) -> Wire:
+        """Return the Neuron claim of a pod: the first that it owns. Raises DemoError."""
+        for wire in self._api.objects("resourceclaims"):
+            if owner(wire) == pod:
+                return wire
+        if missing_ok:
+            return {}
+        raise DemoError(f"pod {pod} has no claim")
+
+
+def owner(claim: Wire) -> str:
+    """The name of the pod that a claim was made for."""
+    return next((str(one["name"]) for one in claim["metadata"].get("ownerReferences") or ()), "")
+
+
+def values(device: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes of a published device, without their types."""
+    return {name: next(iter(value.values())) for name, value in device["attributes"].items()}
+
+
+def published(driver: str, devices: list[Wire]) -> str:
+    """What a slice has, in words."""
+    if driver != names.DRIVER:
+        return f"{len(devices)} EFA interfaces"
+    found = values(devices[0])
+    if found["resourceType"] == "neuron_node":
+        return f"the whole node, of UltraServer {found.get('serverId4', '(not elected yet)')}"
+    count = len(devices)
+    return f"{count} devices in a 4 x 4 torus" if count == 16 else f"{count} device{'s' if count > 1 else ''}"
+
+
+def status_text(workload: Wire) -> tuple[str, str]:
+    """The state of a NeuronUltraServerWorkload, and what it says of itself."""
+    status = workload.get("status") or {}
+    conditions = {each["type"]: each for each in status.get("conditions") or ()}
+    texts = [f"{status.get('state')}: {conditions['Ready']['message']}"] if "Ready" in conditions else []
+    degraded = conditions.get("Degraded", {})
+    if degraded.get("status") == "True":
+        texts.insert(0, f"{degraded['reason']}: {degraded['message']}")
+    return str(status.get("state")), "; ".join(texts)

@@ -1,0 +1,221 @@
+"""UltraServers on the test bed: workloads, who holds which node, and what pods were told about their place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from deployed import NAMESPACE, Object, environment
+from real_cluster import QUICK, BedError, Namespace, TestBed, eventually
+
+TRN3 = "trn3.48xlarge"
+NODES = tuple(f"{ultraserver}-{position}" for ultraserver in ("u1", "u2") for position in range(4))
+RANK = "NEURON_GLOBAL_TOPOID"
+
+
+# Workloads.
+
+
+def workload(
+    name: str, size: int, count: int, *, instance_type: str = TRN3, strategy: str = "NoOp", template: str = ""
+) -> Object:
+    """Return a NeuronUltraServerWorkload."""
+    spec: Object = {
+        "instanceType": instance_type,
+        "topologySize": size,
+        "serverCount": count,
+        "allocationPolicy": {"failureStrategy": strategy},
+    }
+    if template:
+        spec["resourceClaimTemplate"] = {"name": template}
+    return {
+        "apiVersion": "neuron.aws.com/v1",
+        "kind": "NeuronUltraServerWorkload",
+        "metadata": {"name": name},
+        "spec": spec,
+    }
+
+
+def wait_state(place: Namespace, name: str, state: str, timeout_s: int = 30) -> Object:
+    """Wait until a workload is in a state, and return it; the error has what it said instead."""
+    try:
+        place.kubectl(
+            "wait", f"nusw/{name}", f"--for=jsonpath={{.status.state}}={state}", f"--timeout={timeout_s}s",
+            timeout_s=timeout_s + 10,
+        )  # fmt: skip
+    except BedError as err:
+        raise AssertionError(f"{name} is not {state}: {err}; {said(place.get('nusw', name))}") from err
+    return place.get("nusw", name)
+
+
+def submit(place: Namespace, made: Object, state: str = "Allocated") -> Object:
+    """Apply a workload, wait for its state, and return it."""
+    place.apply(made)
+    return wait_state(place, made["metadata"]["name"], state)
+
+
+def said(made: Object, kind: str = "Ready") -> tuple[str, str]:
+    """Return reason and message of a workload's condition."""
+    conditions = made.get("status", {}).get("conditions", [])
+    return next(((each["reason"], each["message"]) for each in conditions if each["type"] == kind), ("", ""))
+
+
+def wait_said(place: Namespace, name: str, reason: str, kind: str = "Ready", timeout_s: float = 30) -> str:
+    """Wait until a workload's condition has this reason, and return its message."""
+    held = place.kubectl
+    jsonpath = f'--for=jsonpath={{.status.conditions[?(@.type=="{kind}")].reason}}={reason}'
+    try:
+        held("wait", f"nusw/{name}", jsonpath, f"--timeout={timeout_s:.0f}s", timeout_s=timeout_s + 10)
+    except BedError as err:
+        raise AssertionError(f"{name}: {err}; it says {said(place.get('nusw', name), kind)}") from err
+    return said(place.get("nusw", name), kind)[1]
+
+
+def end_workloads(place: Namespace) -> None:
+    """Delete the workloads of a namespace, and return when their nodes are free."""
+    place.kubectl("delete", "nusw", "--all", "--timeout=60s", timeout_s=70)
+
+
+# Who holds what.
+
+
+def slots(bed: TestBed) -> dict[str, dict[int, tuple[str, ...]]]:
+    """Return the nodes of each slot that is reserved, by workload and by the slot's index; a node has one holder."""
+    held: dict[str, dict[int, tuple[str, ...]]] = {}
+    nodes: list[str] = []
+    for ultraserver in bed.get("nus", "--namespace", NAMESPACE)["items"]:
+        for entry in ultraserver.get("status", {}).get("allocations") or []:
+            name = entry["workloadRef"].partition("/")[2]
+            held.setdefault(name, {})[entry["ultraserverIndex"]] = tuple(entry["allocatedNodes"])
+            nodes += entry["allocatedNodes"]
+    assert len(nodes) == len(set(nodes)), f"a node is in two slots: {held}"
+    return held
+
+
+def tags(bed: TestBed) -> dict[str, str]:
+    """Return the workload that the devices of each reserved node name."""
+    return {
+        item["spec"]["nodeName"]: device["attributes"]["workloadId"]["string"]
+        for item in bed.get("resourceslices")["items"]
+        for device in item["spec"].get("devices") or []
+        if "workloadId" in device["attributes"]
+    }
+
+
+def published(bed: TestBed) -> dict[str, dict[str, Any]]:
+    """Return the attributes of each node's first device, by node."""
+    return {
+        item["spec"]["nodeName"]: {
+            key: next(iter(value.values())) for key, value in item["spec"]["devices"][0]["attributes"].items()
+        }
+        for item in bed.get("resourceslices")["items"]
+        if item["spec"]["driver"] == "neuron.aws.com" and item["spec"].get("devices")
+    }
+
+
+# Pods.
+
+
+def job(name: str, replicas: int, *templates: str) -> Object:
+    """Return a Deployment whose pods take a claim from each template, and end at once when they are to."""
+    names = [f"claim-{number}" for number in range(len(templates))]
+    container = {
+        "name": "main",
+        "image": QUICK,
+        "command": ["sleep", "infinity"],
+        "resources": {"claims": [{"name": each} for each in names]},
+    }
+    claims = [
+        {"name": each, "resourceClaimTemplateName": template} for each, template in zip(names, templates, strict=True)
+    ]
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": {"job": name}},
+            "template": {
+                "metadata": {"labels": {"job": name}},
+                "spec": {"containers": [container], "resourceClaims": claims},
+            },
+        },
+    }
+
+
+def wait_available(place: Namespace, name: str, timeout_s: int = 60) -> None:
+    """Wait until all pods of a Deployment are ready; the error has what the scheduler and the kubelets said."""
+    try:
+        place.kubectl("rollout", "status", f"deployment/{name}", f"--timeout={timeout_s}s", timeout_s=timeout_s + 10)
+    except BedError as err:
+        events = place.kubectl("get", "events", "--field-selector=involvedObject.kind=Pod,type=Warning")
+        raise AssertionError(f"deployment {name}: {err}\n{events[-3000:]}") from err
+
+
+def pods(place: Namespace, name: str, selector: str = "") -> dict[str, Object]:
+    """Return the running pods of a Deployment by their node; a node has one."""
+    found = [
+        item
+        for item in place.get("pods", f"--selector={selector or f'job={name}'}")["items"]
+        if "nodeName" in item["spec"] and "deletionTimestamp" not in item["metadata"]
+    ]
+    by_node = {item["spec"]["nodeName"]: item for item in found}
+    assert len(by_node) == len(found), "two pods on one node"
+    return by_node
+
+
+def uids(by_node: dict[str, Object]) -> dict[str, str]:
+    """Return the UID of each node's pod."""
+    return {node: item["metadata"]["uid"] for node, item in by_node.items()}
+
+
+def told(place: Namespace, by_node: dict[str, Object]) -> dict[str, dict[str, str]]:
+    """Return the drivers' variables in each node's pod."""
+
+    def of(item: Object) -> dict[str, str]:
+        return environment(place, item["metadata"]["name"])
+
+    with ThreadPoolExecutor(4) as pool:
+        return dict(zip(by_node, pool.map(of, by_node.values()), strict=True))
+
+
+def ranks(place: Namespace, by_node: dict[str, Object]) -> dict[str, int]:
+    """Return the rank that each node's pod was told."""
+    return {node: int(variables[RANK]) for node, variables in told(place, by_node).items()}
+
+
+def in_order(held: dict[int, tuple[str, ...]]) -> dict[str, int]:
+    """Return the rank of each node of a workload's slots: the slot's index, then the place in it."""
+    return {
+        node: index * len(members) + number for index, members in held.items() for number, node in enumerate(members)
+    }
+
+
+def events_of(place: Namespace, uids: Iterable[str], reason: str) -> list[str]:
+    """Return the messages of the events with this reason about the objects with these UIDs."""
+    wanted = set(uids)
+    items = place.get("events", f"--field-selector=reason={reason}")["items"]
+    return [item["message"] for item in items if item["involvedObject"]["uid"] in wanted]
+
+
+def unplaced(place: Namespace, name: str, count: int, selector: str = "") -> list[Object]:
+    """Wait until all `count` pods of a Deployment are Pending without a node, and return them."""
+
+    def waiting() -> list[Object]:
+        items = place.get("pods", f"--selector={selector or f'job={name}'}")["items"]
+        fine = all(item["status"]["phase"] == "Pending" and "nodeName" not in item["spec"] for item in items)
+        return items if fine and len(items) == count else []
+
+    return eventually(f"{count} pods of {name} wait", waiting, 60)
+
+
+def scale(place: Namespace, name: str, replicas: int) -> None:
+    """Change how many pods a Deployment has."""
+    place.kubectl("scale", f"deployment/{name}", f"--replicas={replicas}")
+
+
+def resize(place: Namespace, name: str, count: int) -> None:
+    """Change a workload's serverCount."""
+    place.kubectl("patch", "nusw", name, "--type=merge", "--patch", json.dumps({"spec": {"serverCount": count}}))

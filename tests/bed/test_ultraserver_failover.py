@@ -1,0 +1,116 @@
+"""Two replicas of the controller: whenever the leader dies, the other goes on, and no node is given twice."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bed import cgroups, driver
+from deployed import CONTROLLER, NAMESPACE, is_ready
+from fleet import slots, workload
+from real_cluster import TESTBED, Namespace, TestBed, eventually
+
+FAILOVER_S = 20  # what is promised
+
+
+def leader(bed: TestBed) -> tuple[str, dict[str, Any]]:
+    """Return who holds the lease, and the lease."""
+    spec = bed.get("lease", CONTROLLER, "--namespace", NAMESPACE)["spec"]
+    return spec.get("holderIdentity", ""), spec
+
+
+def leader_process(bed: TestBed) -> tuple[str, int]:
+    """Wait for a leader; return its identity, and its process on this machine."""
+
+    def found() -> tuple[str, int] | None:
+        identity, _ = leader(bed)
+        pods = {item["metadata"]["name"]: item for item in replicas(bed)}
+        pod = pods.get(identity.partition("_")[0])
+        if pod is None:
+            return None
+        pids = driver.controller_pids(cgroups.members(bed.where, pod["spec"]["nodeName"]))
+        mine = [pid for pid in pids if f"/pod{pod['metadata']['uid']}/" in Path(f"/proc/{pid}/cgroup").read_text()]
+        return (identity, mine[0]) if mine else None
+
+    return eventually("a leader", found, 30)
+
+
+def replicas(bed: TestBed) -> list[dict[str, Any]]:
+    """Return the controller's pods."""
+    return bed.get("pods", "--namespace", NAMESPACE, f"--selector=app={CONTROLLER}")["items"]
+
+
+@contextlib.contextmanager
+def every_version(bed: TestBed, file: Path) -> Iterator[None]:
+    """Write every version of all NeuronUltraServers to a file, for as long as this lasts."""
+    words = [TESTBED / "testbed", "exec", "--", "kubectl", "get", "nus", "-n", NAMESPACE, "-w", "-o", "json"]
+    with file.open("wb") as out:
+        watch = subprocess.Popen(words, stdout=out, stderr=subprocess.DEVNULL)
+    try:
+        eventually("the watch", lambda: file.stat().st_size > 0, 10)
+        yield
+    finally:
+        watch.terminate()
+        watch.wait(10)
+
+
+def versions(file: Path) -> Iterator[dict[str, Any]]:
+    """Yield the objects that were written; the last one may be cut off."""
+    text, decoder, position = file.read_text(), json.JSONDecoder(), 0
+    with contextlib.suppress(ValueError):
+        while position < len(text):
+            item, position = decoder.raw_decode(text, position)
+            position += len(text[position:]) - len(text[position:].lstrip())
+            yield item
+
+
+@pytest.mark.parametrize(
+    "kills", [5, pytest.param(50, marks=[pytest.mark.long, pytest.mark.timeout(2400)])], ids=lambda kills: f"{kills}"
+)
+def test_no_node_is_given_twice_however_often_the_leader_dies(
+    fleet: TestBed, place: Namespace, tmp_path: Path, kills: int
+) -> None:
+    dice = random.Random(kills)
+    seen, late = tmp_path / "ultraservers.json", []
+    eventually("two replicas", lambda: [is_ready(pod) for pod in replicas(fleet)] == [True, True], 60)
+    # Four nodes and six: of eight, only one of the two can have what it wants.
+    wanted = {"four": workload("four", 4, 1), "six": workload("six", 2, 3)}
+    with every_version(fleet, seen):
+        for number in range(kills):
+            identity, pid = leader_process(fleet)
+            place.apply({"apiVersion": "v1", "kind": "List", "items": list(wanted.values())})
+            moment = dice.uniform(0, 0.8)
+            time.sleep(moment)
+            died = datetime.datetime.now(datetime.UTC)
+            os.kill(pid, signal.SIGTERM if number % 2 else signal.SIGKILL)
+            eventually("another leader", lambda old=identity: leader(fleet)[0] not in ("", old), 60)
+            took = (datetime.datetime.fromisoformat(leader(fleet)[1]["acquireTime"]) - died).total_seconds()
+            late += [(number, moment, took)] if took >= FAILOVER_S else []
+            eventually("one has all, the other waits", lambda: states(place) == ["Allocated", "Pending"], 30)
+            held = slots(fleet)
+            assert held.keys() in ({"four"}, {"six"})
+            place.kubectl("delete", "nusw", "--all", "--timeout=60s", timeout_s=70)
+    assert late == []
+    doubles = [
+        nodes
+        for item in versions(seen)
+        if len(set(nodes := [n for a in item.get("status", {}).get("allocations") or [] for n in a["allocatedNodes"]]))
+        != len(nodes)
+    ]
+    assert doubles == []
+    assert sum(1 for _ in versions(seen)) > kills
+
+
+def states(place: Namespace) -> list[str]:
+    """Return the states of the workloads, sorted."""
+    return sorted(item.get("status", {}).get("state", "") for item in place.get("nusw")["items"])

@@ -1,0 +1,294 @@
+"""UltraServers are reserved, used and given back, by the deployed controller and plugins on a real Kubernetes."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import yaml
+from deployed import Object, net_drivers, pod, refusal, settled, stays_pending
+from fleet import (
+    NODES,
+    RANK,
+    TRN3,
+    events_of,
+    in_order,
+    job,
+    pods,
+    published,
+    ranks,
+    resize,
+    said,
+    scale,
+    slots,
+    submit,
+    tags,
+    told,
+    uids,
+    unplaced,
+    wait_available,
+    wait_said,
+    wait_state,
+    workload,
+)
+from real_cluster import QUICK, REPOSITORY, BedNode, Namespace, TestBed, eventually
+
+EXAMPLES = REPOSITORY / "deploy/examples"
+DOCUMENTED_IMAGE = "public.ecr.aws/docker/library/alpine:latest"
+DEPLOYMENT, WORKLOAD, TEMPLATE = "my-training-workload-deployment", "my-training-job", "my-training-job-rct"
+
+
+# The documents' job.
+
+
+@pytest.fixture(
+    params=[
+        pytest.param((TRN3, "u1", "u2"), id="trn3"),
+        pytest.param(("trn2u.48xlarge", "u", "v"), id="trn2u", marks=pytest.mark.long),
+    ]
+)
+def pair(request: pytest.FixtureRequest, fleet: TestBed) -> tuple[str, list[str]]:
+    """An instance type, and the eight nodes of its two UltraServers."""
+    instance_type, *names = request.param
+    words = [word for name in names for word in ("--ultraserver", f"{name}={instance_type}")]
+    fleet.command("up", *words, "--driver", "daemonset")
+    return instance_type, [f"{name}-{position}" for name in names for position in range(4)]
+
+
+@pytest.fixture
+def training(fleet: TestBed, pair: tuple[str, list[str]], tmp_path: Any) -> Iterator[None]:
+    """The second driver, for the network between UltraServers, on the eight nodes."""
+    instance_type, nodes = pair
+    with net_drivers(fleet, nodes, instance_type, tmp_path):
+        yield
+
+
+@pytest.fixture
+def job_place(training: None, place: Namespace) -> Namespace:
+    """A namespace whose pods are gone before the second driver is."""
+    return place
+
+
+def test_the_documents_job_has_two_ultraservers_and_leaves_nothing_behind(
+    fleet: TestBed, pair: tuple[str, list[str]], job_place: Namespace
+) -> None:
+    instance_type, nodes = pair
+    text = (EXAMPLES / "ultraserver/training-job.yaml").read_text()
+    job_place.apply(text.replace(DOCUMENTED_IMAGE, QUICK).replace(TRN3, instance_type))
+    allocated = wait_state(job_place, WORKLOAD, "Allocated")
+    wait_available(job_place, DEPLOYMENT)
+
+    assert len(allocated["status"]["allocatedUltraServers"]) == 2
+    assert tags(fleet) == dict.fromkeys(nodes, WORKLOAD)
+    running = pods(job_place, DEPLOYMENT, "app=ultraserver-training")
+    assert sorted(running) == sorted(nodes)
+    facts, order = published(fleet), in_order(slots(fleet)[WORKLOAD])
+    assert told(job_place, running) == {
+        node: {
+            **variables_of(facts[node], mode="1"),
+            RANK: str(order[node]),
+            "NEURON_DRA_WORLD_SIZE": "8",
+            "NEURON_DRA_RANK0_NODE": next(name for name, rank in order.items() if rank == 0),
+            "DRA_NET_DEVICES": told_interfaces(fleet, node),
+        }
+        for node in nodes
+    }
+    assert sorted(order.values()) == list(range(8))
+
+    job_place.kubectl("delete", "nusw", WORKLOAD, "--timeout=60s", timeout_s=70)
+    waiting = unplaced(job_place, DEPLOYMENT, 8, "app=ultraserver-training")
+    replacements = {item["metadata"]["uid"] for item in waiting}
+    assert not replacements & set(uids(running).values())
+    words = eventually(
+        "a word about the template", lambda: events_of(job_place, replacements, "FailedResourceClaimCreation")
+    )
+    assert (
+        f'resource claim template "{TEMPLATE}": resourceclaimtemplate.resource.k8s.io "{TEMPLATE}" not found'
+        in words[0]
+    )
+    assert (tags(fleet), slots(fleet)) == ({}, {})
+    left = job_place.get("resourceclaimtemplates,resourceclaims,nusw")["items"]
+    names = [
+        item["metadata"]["name"]
+        for item in left
+        if "neuron-claim" in item["metadata"]["name"] or TEMPLATE in item["metadata"]["name"]
+    ]
+    assert names == []
+
+
+def variables_of(facts: dict[str, Any], mode: str) -> dict[str, str]:
+    """Return what the hardware of a node tells its containers in a slot of four nodes."""
+    server, number = (
+        facts.get("serverId4", facts.get("reservationId")),
+        facts.get("nodeId4", facts["ultraserverNodeId"]),
+    )
+    return {
+        "NEURON_LOGICAL_NC_CONFIG": "2",
+        "NEURON_RT_VIRTUAL_CORE_SIZE": "2",
+        "NEURON_RT_ULTRASERVER_MODE": mode,
+        "NEURON_RT_ULTRASERVER_SERVER_ID": server,
+        "NEURON_RT_ULTRASERVER_NODE_ID": str(number),
+    }
+
+
+def told_interfaces(bed: TestBed, node: str) -> str:
+    """Return the names of all EFA interfaces of a node, as its containers are told."""
+    [item] = [
+        each
+        for each in bed.get("resourceslices")["items"]
+        if (each["spec"].get("nodeName"), each["spec"]["driver"]) == (node, "dra.net")
+    ]
+    return ",".join(device["name"] for device in item["spec"]["devices"])
+
+
+# How nodes are chosen.
+
+
+def test_pairs_fill_two_ultraservers_and_four_nodes_wait_until_they_are_in_one(
+    fleet: TestBed, place: Namespace
+) -> None:
+    for name in "abcd":
+        submit(place, workload(name, 2, 1))
+    held = slots(fleet)
+    racks = [
+        (f"{ultraserver}-{first}", f"{ultraserver}-{first + 1}") for ultraserver in ("u1", "u2") for first in (0, 2)
+    ]
+    assert sorted(held[name][0] for name in "abcd") == racks
+
+    waiting = submit(place, workload("four", 4, 1), state="Pending")
+    reason, words = said(waiting)
+    assert reason == "InsufficientCapacity"
+    assert "short of 4 nodes" in words
+
+    one_of_each = {held[name][0][0].partition("-")[0]: name for name in "abcd"}
+    place.kubectl("delete", "nusw", *one_of_each.values(), "--timeout=60s")
+    words = wait_said(place, "four", "CapacitySplit")
+    assert "4 nodes are free, but split over 2 UltraServers" in words
+    assert place.get("nusw", "four")["status"]["state"] == "Pending"
+
+
+def test_of_two_workloads_that_do_not_both_fit_one_has_all_and_the_other_waits_with_nothing(
+    fleet: TestBed, place: Namespace
+) -> None:
+    both = {"apiVersion": "v1", "kind": "List", "items": [workload(name, 2, 3) for name in ("left", "right")]}
+    place.apply(both)
+
+    def states() -> dict[str, str]:
+        items = place.get("nusw")["items"]
+        return {item.get("status", {}).get("state", ""): item["metadata"]["name"] for item in items}
+
+    eventually("one has all, one waits", lambda: set(states()) == {"Allocated", "Pending"}, 30)
+    first, second = states()["Allocated"], states()["Pending"]
+    assert {name: len(held) for name, held in slots(fleet).items()} == {first: 3}
+    reason, words = said(place.get("nusw", second))
+    assert reason == "InsufficientCapacity"
+    assert f"needs 3 x 2 {TRN3} nodes; 1 of 3 groups of 2 are free: short of 4 nodes" in words
+
+    place.kubectl("delete", "nusw", first, "--timeout=60s")
+    wait_state(place, second, "Allocated")
+    assert {name: len(held) for name, held in slots(fleet).items()} == {second: 3}
+
+
+def test_a_workload_grows_and_shrinks_while_its_pods_run(fleet: TestBed, place: Namespace) -> None:
+    submit(place, workload("grown", 2, 1))
+    place.apply(job("grown", 2, "grown"))
+    wait_available(place, "grown")
+    before = pods(place, "grown")
+    first = in_order(slots(fleet)["grown"])
+    assert ranks(place, before) == first
+
+    resize(place, "grown", 2)
+    wait_said(place, "grown", "Allocated")
+    eventually("two groups", lambda: place.get("nusw", "grown")["status"]["totalNodesAllocated"] == 4)
+    scale(place, "grown", 4)
+    wait_available(place, "grown")
+    grown = pods(place, "grown")
+    order = in_order(slots(fleet)["grown"])
+    assert ranks(place, grown) == order
+    assert sorted(order.values()) == [0, 1, 2, 3]
+    assert {node: order[node] for node in first} == first
+    assert {node: uids(grown)[node] for node in first} == uids(before)
+
+    resize(place, "grown", 1)
+    eventually("the highest index has left", lambda: in_order(slots(fleet)["grown"]) == first, 60)
+    wait_state(place, "grown", "Allocated")
+    assert uids(pods(place, "grown")) == uids(before)
+    assert set(tags(fleet)) == set(first)
+
+
+# A reserved node is closed.
+
+
+@pytest.fixture
+def trn1(fleet: TestBed, node: Callable[[str], BedNode]) -> str:
+    """The name of a trn1.2xlarge beside the UltraServers, with the driver on it."""
+    taken = node("trn1.2xlarge")
+    settled(taken)
+    return taken.name
+
+
+@pytest.fixture
+def other(bed: TestBed) -> Iterator[Namespace]:
+    """A second namespace."""
+    own = Namespace(bed, f"test-{uuid.uuid4().hex[:8]}")
+    bed.kubectl("create", "namespace", own.name)
+    yield own
+    own.remove()
+
+
+def claim_template_of(file: str) -> Object:
+    """Return the ResourceClaimTemplate of an example."""
+    documents = yaml.safe_load_all((EXAMPLES / file).read_text())
+    [only] = [each for each in documents if each and each["kind"] == "ResourceClaimTemplate"]
+    return only
+
+
+def test_pods_of_a_pair_run_on_its_two_nodes_and_plain_pods_on_all_others(
+    fleet: TestBed, trn1: str, place: Namespace
+) -> None:
+    submit(place, workload("pair", 2, 1))
+    plain, single = claim_template_of("4-node-inference-us.yaml"), claim_template_of("single-neuron-device.yaml")
+    for made in (plain, single, job("pair", 2, "pair"), pod("alone", single["metadata"]["name"], node=trn1)):
+        place.apply(made)
+    elsewhere = job("plain", 6, plain["metadata"]["name"])
+    elsewhere["spec"]["template"]["spec"]["nodeSelector"] = {"node.kubernetes.io/instance-type": TRN3}
+    place.apply(elsewhere)
+    for name in ("pair", "plain"):
+        wait_available(place, name)
+    place.wait_ready("alone")
+
+    reserved = set(in_order(slots(fleet)["pair"]))
+    assert len(reserved) == 2
+    assert set(tags(fleet)) == reserved
+    assert set(pods(place, "pair")) == reserved
+    assert set(pods(place, "plain")) == set(NODES) - reserved
+
+
+def test_nobody_else_starts_on_a_reserved_node(fleet: TestBed, place: Namespace, other: Namespace) -> None:
+    submit(place, workload("owner", 2, 1))
+    first, second = in_order(slots(fleet)["owner"])
+    ours = place.get("resourceclaimtemplate", "owner")
+    elsewhere = {**ours, "metadata": {"name": "copied"}}
+    other.apply(elsewhere)
+    other.apply(pod("copied", "copied", node=first))
+    bare = json.loads(json.dumps({**ours, "metadata": {"name": "bare"}}))
+    del bare["spec"]["spec"]["devices"]["config"]
+    place.apply(bare)
+    place.apply(pod("bare", "bare", node=second))
+    plain = claim_template_of("4-node-inference-us.yaml")
+    place.apply(plain)
+    place.apply(pod("plain", plain["metadata"]["name"], node=first))
+
+    assert "cannot allocate all claims" in stays_pending(place, "plain", 1)
+    words = {"copied": refusal(other, "copied"), "bare": refusal(place, "bare")}
+    started = [
+        one.get("pod", name)["status"].get("containerStatuses", [{}])[0].get("state", {}).get("running")
+        for one, name in ((other, "copied"), (place, "bare"), (place, "plain"))
+    ]
+    holder = f"is reserved for NeuronUltraServerWorkload {place.name}/owner, and"
+    assert f"node {first} {holder} a ResourceClaimTemplate copied into namespace {other.name}" in words["copied"]
+    assert f"node {second} {holder} this claim belongs to no workload" in words["bare"]
+    assert started == [None, None, None]

@@ -1,0 +1,365 @@
+"""What a plugin publishes of its sick devices, on an API server that keeps taints and on one that drops them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from prometheus_client import generate_latest
+
+from neuron_dra.core.claims import ClaimRef
+from neuron_dra.errors import ClaimError
+from neuron_dra.node import publishing
+from neuron_dra.node.plugin import Plugin
+from neuron_dra.testing.fake_api import FakeApi, Fault
+from neuron_dra.testing.objects import allocated_claim
+from neuron_dra.testing.plugin_host import PluginHost
+from neuron_dra.testing.waiting import always, eventually
+
+HOLD = {"unhealthy_device_hold_seconds": 0.3}
+FOR_EVER = {"unhealthy_device_hold_seconds": 3600}
+TAINTS = {"spec.devices[*].taints"}
+Break = Callable[[PluginHost], Any]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("neuron_dra.node.plugin.HARDWARE_PERIOD_S", 0.05)
+    monkeypatch.setattr(publishing, "GATHER_S", 0.02)
+    monkeypatch.setattr(publishing, "RETRY_S", (0.05, 0.5))
+    monkeypatch.setattr(publishing, "CLAIMED_S", (0.1, 0.1))
+
+
+def marks(api: FakeApi) -> dict[str, tuple[str, list[str]]]:
+    """Return, by published device, its `unhealthy` attribute and its taints as value:effect."""
+    found = [device for item in api.objects("resourceslices") for device in item["spec"].get("devices", [])]
+    return {
+        device["name"].removeprefix("neuron-"): (
+            device["attributes"].get("unhealthy", {}).get("string", ""),
+            [f"{taint['value']}:{taint['effect']}" for taint in device.get("taints", [])],
+        )
+        for device in found
+    }
+
+
+def well(*without: int) -> dict[str, tuple[str, list[str]]]:
+    return {f"device-{i}": ("", []) for i in range(16) if i not in without}
+
+
+def writes(api: FakeApi) -> int:
+    """Count the writes of slices; a dry run is none."""
+    asked = api.requests(resource="resourceslices")
+    return len([e for e in asked if e.verb in ("create", "update", "delete") and "dryRun" not in e.query])
+
+
+async def until(api: FakeApi, expected: dict[str, tuple[str, list[str]]]) -> None:
+    await eventually(lambda: marks(api) == expected, what=f"the slice with {expected}")
+
+
+async def settled(api: FakeApi, plugin: Plugin) -> None:
+    await eventually(lambda: plugin.publish_state.result is not None)
+    await until(api, well())
+
+
+def ref(claim: dict[str, Any]) -> ClaimRef:
+    return ClaimRef("default", claim["metadata"]["name"], claim["metadata"]["uid"])
+
+
+def events(api: FakeApi) -> list[tuple[str, str, str, str]]:
+    found = api.objects("events", "default")
+    return [(e["involvedObject"]["name"], e["type"], e["reason"], e["message"]) for e in found]
+
+
+# Where taints are kept.
+
+
+@pytest.mark.contract("T1")
+@pytest.mark.contract("S12")
+@pytest.mark.parametrize(
+    ("break_", "repair", "reason"),
+    [
+        (lambda h: h.hardware.add_ecc(5), lambda h: h.hardware.add_ecc(5, count=-1), "hbm_ecc"),
+        (
+            lambda h: h.hardware.set_unhealthy_components(5, "link_efa"),
+            lambda h: h.hardware.set_unhealthy_components(5, ""),
+            "link_efa",
+        ),
+        (lambda h: h.hardware.set_reset_state(5, 2), lambda h: h.hardware.set_reset_state(5, 1), "invalid"),
+    ],
+)
+async def test_a_sick_device_is_tainted_with_one_write_and_well_again_with_one_more(
+    api: FakeApi, host: PluginHost, break_: Break, repair: Break, reason: str
+) -> None:
+    async with host.running(**HOLD) as plugin:
+        await settled(api, plugin)
+        before = writes(api)
+        break_(host)
+        await until(api, well() | {"device-5": (reason, [f"{reason}:NoSchedule"])})
+        await always(lambda: writes(api) == before + 1, 0.3)
+        repair(host)
+        await until(api, well())
+        assert writes(api) == before + 2
+
+
+async def test_a_device_that_is_gone_leaves_and_returns_after_it_was_watched(api: FakeApi, host: PluginHost) -> None:
+    async with host.running(**HOLD) as plugin:
+        await settled(api, plugin)
+        host.hardware.remove_device(5)
+        await until(api, well(5))
+        host.hardware.restore_device(5)
+        await always(lambda: marks(api) == well(5), 0.2)
+        await until(api, well())
+
+
+@pytest.mark.contract("T1")
+async def test_a_device_that_is_sick_when_the_plugin_starts_is_tainted_from_the_first_slice_on(
+    api: FakeApi, host: PluginHost
+) -> None:
+    host.hardware.add_ecc(5)
+    async with host.running():
+        await until(api, well() | {"device-5": ("hbm_ecc", ["hbm_ecc:NoSchedule"])})
+        assert writes(api) == 1
+
+
+async def test_who_reads_busy_is_published_as_before(api: FakeApi, host: PluginHost) -> None:
+    async with host.running(**HOLD) as plugin:
+        await settled(api, plugin)
+        host.hardware.set_unhealthy_components(5, "hbm")
+        sick = well() | {"device-5": ("hbm", ["hbm:NoSchedule"])}
+        await until(api, sick)
+        for number in (5, 6):
+            path = host.hardware.folder(number) / "stats/hardware/health_status/unhealthy_components"
+            path.chmod(0o644)
+            path.write_text("busy\n")
+        await always(lambda: marks(api) == sick, 0.6)
+
+
+async def test_a_new_plugin_forgives_no_sooner_than_the_one_before_it(api: FakeApi, host: PluginHost) -> None:
+    sick = well() | {"device-5": ("link_efa", ["link_efa:NoSchedule"])}
+    host.hardware.set_unhealthy_components(5, "link_efa")
+    async with host.running():
+        await until(api, sick)
+    host.hardware.set_unhealthy_components(5, "")
+    before = writes(api)
+    async with host.running(**FOR_EVER) as plugin:
+        await eventually(lambda: plugin.publish_state.result is not None)
+        await always(lambda: marks(api) == sick, 0.3)
+        assert writes(api) == before
+    async with host.running(**HOLD):
+        await until(api, well())
+
+
+@pytest.mark.contract("T2")
+@pytest.mark.parametrize(("effect", "taints"), [("NoExecute", ["hbm_ecc:NoExecute"]), ("None", [])])
+async def test_the_effect_is_the_settings(api: FakeApi, host: PluginHost, effect: str, taints: list[str]) -> None:
+    claim = api.create(allocated_claim("job", "node-a", [5]))
+    async with host.running(unhealthy_device_effect=effect) as plugin:
+        await settled(api, plugin)
+        host.hardware.add_ecc(5)
+        await until(api, well() | {"device-5": ("hbm_ecc", taints)})
+        if effect == "None":
+            assert (await plugin.transactions.prepare(ref(claim))).ref == ref(claim)
+
+
+# Where they are dropped.
+
+
+@pytest.mark.contract("S11")
+async def test_a_server_without_taints_is_found_out_before_anything_is_published(
+    api: FakeApi, host: PluginHost, caplog: pytest.LogCaptureFixture
+) -> None:
+    api.dropped_fields["resourceslices"] = TAINTS
+    host.hardware.add_ecc(5)
+    async with host.running():
+        await until(api, well(5))
+        await always(lambda: writes(api) == 1, 0.3)
+    assert caplog.text.count("keeps no taints") == 1
+
+
+async def test_without_taints_a_sick_device_leaves_and_comes_back(api: FakeApi, host: PluginHost) -> None:
+    api.dropped_fields["resourceslices"] = TAINTS
+    async with host.running(**HOLD) as plugin:
+        await settled(api, plugin)
+        before = writes(api)
+        host.hardware.add_ecc(5)
+        await until(api, well(5))
+        host.hardware.add_ecc(5, count=-1)
+        await until(api, well())
+        assert writes(api) == before + 2
+
+
+@pytest.mark.contract("S20")
+@pytest.mark.parametrize("prepared", [True, False])
+async def test_without_taints_a_sick_device_stays_as_long_as_a_claim_has_it(
+    api: FakeApi, host: PluginHost, prepared: bool
+) -> None:
+    api.dropped_fields["resourceslices"] = TAINTS
+    async with host.running() as plugin:
+        await settled(api, plugin)
+        claim = api.create(allocated_claim("job", "node-a", [5]))
+        if prepared:
+            await plugin.transactions.prepare(ref(claim))
+        host.hardware.add_ecc(5)
+        host.hardware.add_ecc(6)
+        sick = well(6) | {"device-5": ("hbm_ecc", [])}
+        await until(api, sick)
+        if prepared:
+            await plugin.transactions.unprepare(ref(claim))
+        await always(lambda: marks(api) == sick, 0.5)
+        api.delete("resourceclaims", "job", "default")
+        await until(api, well(5, 6))
+
+
+async def test_a_server_that_will_not_say_counts_as_one_without_taints(api: FakeApi, host: PluginHost) -> None:
+    host.hardware.add_ecc(5)
+    body = b'{"kind": "Status", "reason": "Forbidden", "message": "no dry runs here"}'
+    api.faults.add(Fault(verb="create", resource="resourceslices", status=403, body=body))
+    async with host.running():
+        await until(api, well(5))
+
+
+async def test_a_server_that_has_no_time_is_asked_again(api: FakeApi, host: PluginHost) -> None:
+    host.hardware.add_ecc(5)
+    fault = Fault(verb="create", resource="resourceslices", status=503, times=2)
+    api.faults.add(fault)
+    async with host.running():
+        await until(api, well() | {"device-5": ("hbm_ecc", ["hbm_ecc:NoSchedule"])})
+    assert fault.hits == 2
+
+
+async def test_a_sick_device_leaves_when_a_server_turns_out_to_drop_taints_after_all(
+    api: FakeApi, host: PluginHost
+) -> None:
+    async with host.running() as plugin:
+        await settled(api, plugin)
+        host.hardware.add_ecc(5)
+        await until(api, well() | {"device-5": ("hbm_ecc", ["hbm_ecc:NoSchedule"])})
+        api.dropped_fields["resourceslices"] = TAINTS
+        host.hardware.add_ecc(6)
+        await until(api, well(5, 6))
+
+
+async def test_reported_only_nothing_leaves_a_server_without_taints(api: FakeApi, host: PluginHost) -> None:
+    api.dropped_fields["resourceslices"] = TAINTS
+    async with host.running(unhealthy_device_effect="None") as plugin:
+        await settled(api, plugin)
+        host.hardware.add_ecc(5)
+        await until(api, well() | {"device-5": ("hbm_ecc", [])})
+
+
+# Whole nodes.
+
+
+@pytest.mark.parametrize("taints", [True, False])
+@pytest.mark.parametrize(
+    ("break_", "reason"),
+    [
+        (lambda h: h.hardware.add_ecc(5), "hbm_ecc"),
+        (lambda h: h.hardware.remove_device(5), "missing"),
+        (lambda h: h.hardware.set_unhealthy_components(5, "link_interserver"), "link_interserver"),
+    ],
+)
+async def test_a_whole_node_is_not_handed_out_with_a_sick_device(
+    api: FakeApi, tmp_path_factory: pytest.TempPathFactory, break_: Break, reason: str, taints: bool
+) -> None:
+    if not taints:
+        api.dropped_fields["resourceslices"] = TAINTS
+    host = PluginHost(tmp_path_factory.mktemp("u"), api.url, instance_type="trn2u.48xlarge", node_id=0)
+    async with host.running(**HOLD):
+        await until(api, {"node-0": ("", [])})
+        break_(host)
+        await until(api, {"node-0": (reason, [f"{reason}:NoSchedule"])} if taints else {})
+
+
+# Claims.
+
+
+@pytest.mark.contract("P32")
+async def test_a_claim_for_a_sick_device_is_refused_until_it_is_well_again(api: FakeApi, host: PluginHost) -> None:
+    async with host.running(**HOLD) as plugin:
+        await settled(api, plugin)
+        claim = api.create(allocated_claim("job", "node-a", [4, 5]))
+        host.hardware.add_ecc(5)
+        await eventually(lambda: marks(api)["device-5"][0] == "hbm_ecc")
+        with pytest.raises(ClaimError) as refused:
+            await plugin.transactions.prepare(ref(claim))
+        assert str(refused.value) == (
+            "claim default/job: neuron-device-5 is unhealthy: 1 uncorrectable HBM error; delete the pod so that it "
+            "gets another device, or wait until the device is repaired: the kubelet tries again"
+        )
+        assert refused.value.retryable
+        assert (host.checkpointed, host.specified) == (set(), set())
+        host.hardware.add_ecc(5, count=-1)
+        await until(api, well())
+        await plugin.transactions.prepare(ref(claim))
+        assert host.checkpointed == {claim["metadata"]["uid"]}
+
+
+@pytest.mark.contract("P32")
+@pytest.mark.parametrize(
+    "result",
+    [
+        {"device": 5, "tolerations": [{"key": "neuron.aws.com/unhealthy", "operator": "Exists"}]},
+        {"device": 5, "adminAccess": True},
+    ],
+)
+async def test_a_claim_that_says_so_gets_a_sick_device(api: FakeApi, host: PluginHost, result: dict[str, Any]) -> None:
+    host.hardware.add_ecc(5)
+    claim = api.create(allocated_claim("job", "node-a", [result]))
+    async with host.running() as plugin:
+        await eventually(lambda: plugin.publish_state.result is not None)
+        (device,) = (await plugin.transactions.prepare(ref(claim))).devices
+        assert device.device_ids == (5,)
+
+
+async def test_a_claim_for_a_device_that_is_gone_is_told_so_whatever_it_tolerates(
+    api: FakeApi, host: PluginHost
+) -> None:
+    tolerations = [{"operator": "Exists"}]
+    claim = api.create(allocated_claim("job", "node-a", [{"device": 5, "tolerations": tolerations}]))
+    host.hardware.remove_device(5)
+    async with host.running() as plugin:
+        with pytest.raises(ClaimError, match="neuron-device-5 is allocated, but the node has no such device"):
+            await plugin.transactions.prepare(ref(claim))
+
+
+async def test_a_claim_that_is_prepared_is_answered_as_before_when_its_device_turns_sick(
+    api: FakeApi, host: PluginHost
+) -> None:
+    claim = api.create(allocated_claim("job", "node-a", [5]))
+    async with host.running() as plugin:
+        await settled(api, plugin)
+        before = await plugin.transactions.prepare(ref(claim))
+        host.hardware.add_ecc(5)
+        await eventually(lambda: marks(api)["device-5"][0] == "hbm_ecc")
+        assert await plugin.transactions.prepare(ref(claim)) == before
+
+
+# Telling.
+
+
+async def test_events_and_metrics_give_the_reason_also_of_a_device_that_left(api: FakeApi, host: PluginHost) -> None:
+    api.dropped_fields["resourceslices"] = TAINTS
+    async with host.running(**HOLD) as plugin:
+        await settled(api, plugin)
+        host.hardware.add_ecc(5)
+        await until(api, well(5))
+        (sick,) = [state for state in plugin.health.devices if state.status.value == "UNHEALTHY"]
+        assert (sick.name, sick.message) == ("neuron-device-5", "1 uncorrectable HBM error")
+        samples = generate_latest(plugin.metrics.registry).decode().splitlines()
+        assert 'neuron_dra_device_healthy{device="neuron-device-5"} 0.0' in samples
+        assert 'neuron_dra_device_fault{device="neuron-device-5",reason="hbm_ecc"} 1.0' in samples
+        host.hardware.add_ecc(5)  # counts on, and is no new event
+        await eventually(lambda: any("2 uncorrectable" in state.message for state in plugin.health.devices))
+        host.hardware.add_ecc(5, count=-2)
+        await until(api, well())
+        await eventually(lambda: len(events(api)) == 2)
+    why = (
+        "neuron-device-5 is unhealthy (hbm_ecc): uncorrectable HBM errors since the kernel driver was loaded; replace "
+        "the instance. New claims do not get it; who has it keeps it"
+    )
+    assert sorted(events(api)) == [
+        ("node-a", "Normal", "NeuronDeviceHealthy", "neuron-device-5 is healthy again"),
+        ("node-a", "Warning", "NeuronDeviceUnhealthy", why),
+    ]

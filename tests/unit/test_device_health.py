@@ -1,0 +1,312 @@
+"""Which devices are sick, since when, and what keeps a sick one from being handed out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from neuron_dra.core import health, limits, slices
+from neuron_dra.core.facts import DeviceFacts, Unread
+from neuron_dra.core.health import DeviceHealth, Health, Toleration, Watch
+
+HOLD_S = 60.0
+WELL = DeviceFacts(
+    3, dev=(243, 3), node_present=True, reset_state=1, sram_ecc_uncorrected=0, mem_ecc_uncorrected=0,
+    mem_ecc_repairable=0, unhealthy_components=(),
+)  # fmt: skip
+SILENT = DeviceFacts(3, dev=(243, 3), node_present=True)
+BUSY = replace(SILENT, unhealthy_components=Unread.BUSY)
+NAME = "neuron-device-3"
+
+
+def watched(*readings: tuple[float, DeviceFacts | None], before: Watch | None = None) -> Watch:
+    """What is known of device 3 after these readings; None is a device that is not there."""
+    watch: Watch = before or {}
+    for now, facts in readings:
+        watch = health.observe(watch, [facts] if facts else [], [3], now, HOLD_S)
+    return watch
+
+
+def after(*readings: tuple[float, DeviceFacts | None]) -> DeviceHealth:
+    return health.judged(NAME, [3], watched(*readings))
+
+
+def sick(message: str, *reasons: str) -> DeviceHealth:
+    return DeviceHealth(NAME, Health.UNHEALTHY, message, reasons)
+
+
+HEALTHY = DeviceHealth(NAME, Health.HEALTHY)
+UNKNOWN = DeviceHealth(NAME, Health.UNKNOWN, "the kernel driver tells nothing about the device's health")
+
+# What counts.
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, HEALTHY),
+        ({"mem_ecc_uncorrected": 1}, sick("1 uncorrectable HBM error", "hbm_ecc")),
+        ({"sram_ecc_uncorrected": 2}, sick("2 uncorrectable SRAM errors", "sram_ecc")),
+        ({"mem_ecc_repairable": 1}, sick("1 repairable HBM error", "hbm_repair")),
+        ({"reset_state": 2}, sick("the kernel driver calls the device invalid", "invalid")),
+        ({"node_present": False}, sick("/dev/neuron3 is missing", "missing")),
+        ({"unhealthy_components": ("axi_fabric",)}, sick("component axi_fabric is unhealthy", "axi_fabric")),
+        ({"unhealthy_components": ("x" * 64,)}, sick(f"component {'x' * 64} is unhealthy", "other")),
+        (
+            {"unhealthy_components": ("hbm", "link_interserver"), "mem_ecc_uncorrected": 7, "reset_state": 2},
+            sick(
+                "the kernel driver calls the device invalid; component link_interserver is unhealthy; "
+                "7 uncorrectable HBM errors; component hbm is unhealthy",
+                *("invalid", "link_interserver", "hbm_ecc", "hbm"),
+            ),
+        ),
+    ],
+)
+def test_a_device_is_sick_by_what_the_kernel_driver_says(changes: dict[str, Any], expected: DeviceHealth) -> None:
+    assert after((0, replace(WELL, **changes))) == expected
+
+
+def test_a_device_of_which_nothing_is_told_is_neither_healthy_nor_sick() -> None:
+    assert after((0, SILENT)) == after((0, BUSY)) == after((0, replace(SILENT, reset_state=0))) == UNKNOWN
+
+
+def test_one_witness_is_enough_to_be_healthy() -> None:
+    assert after((0, replace(SILENT, reset_state=1))) == HEALTHY
+
+
+# Memory.
+
+
+@pytest.mark.contract("T1")
+def test_a_sick_device_is_healthy_again_when_it_has_read_well_for_long_enough() -> None:
+    bad = replace(WELL, mem_ecc_uncorrected=1)
+    waiting = sick("1 uncorrectable HBM error (reads well again; waiting whether it stays so)", "hbm_ecc")
+    seen = [after((0, bad), (10, WELL), (now, WELL)) for now in (10, 69.9, 70)]
+    assert seen == [waiting, waiting, HEALTHY]
+
+
+def test_one_bad_reading_in_between_begins_the_wait_anew() -> None:
+    bad = replace(WELL, mem_ecc_uncorrected=1)
+    readings = ((0, bad), (10, WELL), (60, bad), (65, WELL))
+    assert after(*readings, (124, WELL)).status is Health.UNHEALTHY
+    assert after(*readings, (125, WELL)) == HEALTHY
+
+
+@pytest.mark.parametrize("unread", [SILENT, BUSY, replace(SILENT, reset_state=0)])
+def test_what_cannot_be_read_leaves_a_device_as_sick_as_it_was(unread: DeviceFacts) -> None:
+    bad = replace(WELL, unhealthy_components=("hbm",), reset_state=2, mem_ecc_uncorrected=1, sram_ecc_uncorrected=1)
+    assert after((0, bad), (1000, unread)).reasons == ("invalid", "sram_ecc", "hbm_ecc", "hbm")
+
+
+def test_what_cannot_be_read_does_not_count_as_time_of_reading_well() -> None:
+    bad = replace(WELL, mem_ecc_uncorrected=1)
+    assert after((0, bad), (10, WELL), (60, SILENT), (70, WELL), (129, WELL)).status is Health.UNHEALTHY
+    assert after((0, bad), (10, WELL), (60, SILENT), (70, WELL), (130, WELL)) == HEALTHY
+
+
+def test_each_fault_is_forgiven_for_itself() -> None:
+    both = replace(WELL, mem_ecc_uncorrected=1, unhealthy_components=("link_efa",))
+    link = replace(WELL, unhealthy_components=("link_efa",))
+    assert after((0, both), (10, link), (70, link)) == sick("component link_efa is unhealthy", "link_efa")
+
+
+def test_a_device_that_was_gone_is_watched_before_it_counts_again() -> None:
+    assert after((0, WELL), (10, None)) == sick("the device is gone from the node", "missing")
+    assert after((0, WELL), (10, None), (20, WELL), (79, WELL)).reasons == ("missing",)
+    assert after((0, WELL), (10, None), (20, WELL), (80, WELL)) == HEALTHY
+
+
+def test_a_device_that_comes_later_than_the_plugin_is_not_held_back() -> None:
+    assert after((0, None), (10, WELL)) == HEALTHY
+
+
+def test_a_device_keeps_its_faults_while_it_is_gone() -> None:
+    bad = replace(WELL, mem_ecc_uncorrected=1)
+    assert after((0, bad), (10, None)).reasons == ("missing", "hbm_ecc")
+
+
+def test_a_restart_forgives_nothing() -> None:
+    began = health.recall(watched((0, WELL)), [3], ["missing", "hbm_ecc", "link_efa"])
+    assert health.judged(NAME, [3], watched((10, WELL), (69, WELL), before=began)).reasons == (
+        *("missing", "hbm_ecc", "link_efa"),
+    )
+    assert health.judged(NAME, [3], watched((10, WELL), (70, WELL), before=began)) == HEALTHY
+
+
+def test_a_restart_adds_nothing_to_what_is_still_seen() -> None:
+    watch = watched((0, replace(WELL, mem_ecc_uncorrected=1)))
+    assert health.recall(watch, [3], ["hbm_ecc"]) == {3: replace(watch[3], seen=True)}
+
+
+@given(
+    st.lists(
+        st.sampled_from([None, WELL, SILENT, BUSY, replace(WELL, reset_state=2), replace(WELL, mem_ecc_uncorrected=1)]),
+        min_size=1,
+    )
+)
+def test_no_history_makes_a_device_healthy_whose_last_reading_is_bad_or_missing(
+    history: list[DeviceFacts | None],
+) -> None:
+    result = after(*((10.0 * step, facts) for step, facts in enumerate(history)))
+    if history[-1] not in (WELL, SILENT, BUSY):
+        assert result.status is Health.UNHEALTHY
+    elif history[-1] is WELL and all(facts is WELL for facts in history[-7:]):
+        assert result == HEALTHY
+    elif history[-1] is not WELL:
+        assert result.status is not Health.HEALTHY
+
+
+# A whole node.
+
+
+def whole_node(devices: dict[int, DeviceFacts]) -> DeviceHealth:
+    facts = [replace(device, device_id=i) for i, device in devices.items()]
+    return health.judged("neuron-node-0", range(4), health.observe({}, facts, range(4), 0, HOLD_S))
+
+
+def test_a_whole_node_is_as_sick_as_its_devices_and_says_which() -> None:
+    bad = replace(WELL, mem_ecc_uncorrected=1)
+    found = whole_node({0: WELL, 1: bad, 2: replace(bad, reset_state=2)})
+    assert found == DeviceHealth(
+        "neuron-node-0",
+        Health.UNHEALTHY,
+        "neuron1, neuron2: 1 uncorrectable HBM error; neuron2: the kernel driver calls the device invalid; "
+        "neuron3: the device is gone from the node",
+        ("missing", "invalid", "hbm_ecc"),
+    )
+
+
+def test_a_whole_node_is_healthy_when_all_of_its_devices_are() -> None:
+    assert whole_node(dict.fromkeys(range(4), WELL)) == DeviceHealth("neuron-node-0", Health.HEALTHY)
+    silent = whole_node({**dict.fromkeys(range(3), WELL), 3: SILENT})
+    assert silent == DeviceHealth("neuron-node-0", Health.UNKNOWN, "the health of some devices is not known")
+
+
+def test_a_device_that_nobody_has_ever_seen_is_gone() -> None:
+    assert health.judged("neuron-device-9", [9], {}).message == "the device is gone from the node"
+
+
+# What is published.
+
+DEVICE = {"name": NAME, "attributes": {"deviceId": {"int": 3}}, "capacity": {"memory": {"value": "96Gi"}}}
+
+
+def test_a_sick_device_has_one_taint_for_each_reason_and_an_attribute_with_all() -> None:
+    assert health.marked(DEVICE, ("invalid", "hbm_ecc"), "NoSchedule") == {
+        **DEVICE,
+        "attributes": {"deviceId": {"int": 3}, "unhealthy": {"string": "invalid,hbm_ecc"}},
+        "taints": [
+            {"key": "neuron.aws.com/unhealthy", "value": "invalid", "effect": "NoSchedule"},
+            {"key": "neuron.aws.com/unhealthy", "value": "hbm_ecc", "effect": "NoSchedule"},
+        ],
+    }
+
+
+def test_a_device_that_is_well_again_loses_its_marks() -> None:
+    assert health.marked(health.marked(DEVICE, ("invalid",), "NoSchedule"), (), "NoSchedule") == DEVICE
+    bare = {"name": NAME}
+    assert health.marked(health.marked(bare, ("invalid",), "NoSchedule"), (), "NoSchedule") == bare
+
+
+def test_reported_only_a_sick_device_has_the_attribute_and_no_taint() -> None:
+    marked = health.marked(DEVICE, ("invalid",), "None")
+    assert (marked["attributes"]["unhealthy"], "taints" in marked) == ({"string": "invalid"}, False)
+
+
+@given(st.lists(st.from_regex(r"[a-z0-9]([a-z0-9_]{0,61}[a-z0-9])?", fullmatch=True), min_size=1, unique=True))
+def test_the_marks_obey_the_rules_of_the_api_and_are_read_back(reasons: list[str]) -> None:
+    marked = health.marked(DEVICE, reasons, "NoSchedule")
+    text = marked["attributes"]["unhealthy"]["string"]
+    assert len(text) <= limits.TEXT_BYTES
+    assert len(marked["taints"]) <= 4
+    assert health.reasons_on(marked) == tuple(text.split(","))
+    assert set(health.reasons_on(marked)) <= set(reasons)
+
+
+@pytest.mark.parametrize("attribute", [None, {"int": 3}, {"string": ""}, {"string": "-,A b"}])
+def test_an_attribute_that_is_not_ours_tells_no_reason(attribute: Any) -> None:
+    assert health.reasons_on({"name": NAME, "attributes": {"unhealthy": attribute}}) == ()
+
+
+def test_the_marks_change_no_slice_but_their_own() -> None:
+    before = [{"name": f"neuron-device-{i}"} for i in range(100)]
+    after_ = [health.marked(device, ("hbm_ecc",) if i == 3 else (), "NoSchedule") for i, device in enumerate(before)]
+    assert [chunk[0]["name"] for chunk in slices.layout(after_)] == [
+        chunk[0]["name"] for chunk in slices.layout(before)
+    ]
+
+
+# Who may have it.
+
+SICK = sick("1 uncorrectable HBM error", "hbm_ecc")
+
+
+def test_a_claim_is_refused_a_sick_device_and_told_why_and_what_to_do() -> None:
+    assert health.why_refused(SICK, (), "NoSchedule") == (
+        "neuron-device-3 is unhealthy: 1 uncorrectable HBM error; delete the pod so that it gets another device, or "
+        "wait until the device is repaired: the kubelet tries again"
+    )
+
+
+@pytest.mark.parametrize("state", [HEALTHY, UNKNOWN])
+def test_a_claim_gets_a_device_that_is_not_known_to_be_sick(state: DeviceHealth) -> None:
+    assert health.why_refused(state, (), "NoSchedule") == ""
+
+
+@pytest.mark.contract("T2")
+def test_with_the_effect_none_nobody_is_refused() -> None:
+    assert health.why_refused(SICK, (), "None") == ""
+
+
+@pytest.mark.contract("P32")
+@pytest.mark.parametrize(
+    ("toleration", "may"),
+    [
+        (Toleration("neuron.aws.com/unhealthy", "Exists"), True),
+        (Toleration("", "Exists"), True),
+        (Toleration("neuron.aws.com/unhealthy", "Equal", "hbm_ecc", "NoSchedule"), True),
+        (Toleration("neuron.aws.com/unhealthy", "", "hbm_ecc"), True),
+        (Toleration("neuron.aws.com/unhealthy", "Equal", "sram_ecc"), False),
+        (Toleration("neuron.aws.com/unhealthy", "Exists", "", "NoExecute"), False),
+        (Toleration("example.com/other", "Exists"), False),
+    ],
+)
+def test_a_claim_that_tolerates_the_taint_may_have_the_device(toleration: Toleration, may: bool) -> None:
+    assert (health.why_refused(SICK, [toleration], "NoSchedule") == "") is may
+
+
+def test_every_reason_must_be_tolerated() -> None:
+    two = sick("both", "hbm_ecc", "link_efa")
+    one, other = (Toleration("neuron.aws.com/unhealthy", "Equal", reason) for reason in two.reasons)
+    assert [health.why_refused(two, them, "NoSchedule") == "" for them in ([one], [other], [one, other])] == [
+        *(False, False, True),
+    ]
+
+
+# What is told.
+
+
+@pytest.mark.contract("T2")
+@pytest.mark.parametrize(
+    ("effect", "says"),
+    [
+        ("NoSchedule", "New claims do not get it; who has it keeps it"),
+        ("NoExecute", "pods that have it are evicted"),
+        ("None", "Nothing is done about it, as --unhealthy-device-effect says"),
+    ],
+)
+def test_an_event_says_what_is_wrong_what_to_do_and_what_happens(effect: str, says: str) -> None:
+    text = health.told(sick("3 uncorrectable HBM errors", "hbm_ecc", "link_efa"), effect)
+    assert text.startswith(
+        "neuron-device-3 is unhealthy (hbm_ecc, link_efa): uncorrectable HBM errors since the kernel driver was "
+        "loaded; replace the instance; the kernel driver calls its component link_efa unhealthy. "
+    )
+    assert says in text
+
+
+def test_an_event_stays_the_same_while_errors_are_counted() -> None:
+    assert health.told(SICK, "NoSchedule") == health.told(sick("9 uncorrectable HBM errors", "hbm_ecc"), "NoSchedule")

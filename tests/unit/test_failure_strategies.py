@@ -1,0 +1,582 @@
+"""A node or a link fails under a workload: what each strategy makes of it, step by step."""
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+from ultraserver_world import World
+
+from controller.actions import CreateTemplate, DeleteTemplate, Evict
+from controller.planning import Limits
+from neuron_dra.testing.ultraservers import ultraserver
+
+LIMITS = Limits(node_failure_grace=datetime.timedelta(seconds=60), fault_grace=datetime.timedelta(seconds=30))
+
+
+def running(strategy: str, *, servers: int = 3, size: int = 4, count: int = 2) -> World:
+    """A fleet with an allocated workload, and a claim of a pod of it on each of its nodes."""
+    world = World([item for n in range(servers) for item in ultraserver(f"u{n}")])
+    world.settle(LIMITS)
+    world.submit("job", size=size, count=count, allocationPolicy={"failureStrategy": strategy})
+    world.settle(LIMITS)
+    start_pods(world)
+    world.settle(LIMITS)
+    world.log.clear()
+    return world
+
+
+def start_pods(world: World) -> None:
+    """What the workload's owner and kube-scheduler do: a pod on each Bound node that has none."""
+    uid = world.workload("job")["metadata"]["uid"]
+    busy = {r["pool"] for c in world.all("ResourceClaim") for r in c["status"]["allocation"]["devices"]["results"]}
+    for entry in allocations(world):
+        if entry["phase"] == "Bound":
+            for name in entry["allocatedNodes"]:
+                if name not in busy:
+                    world.claim(f"claim-{name}", [name], workload_uid=uid, pod=f"pod-{name}")
+
+
+def allocations(world: World) -> list[dict]:
+    held = [e for u in world.all("NeuronUltraServer") for e in u["status"].get("allocations", [])]
+    return sorted(held, key=lambda e: (e["ultraserverIndex"], e["allocatedNodes"]))
+
+
+def held(world: World) -> list[tuple]:
+    return [(e["ultraserverIndex"], e["phase"], *e["allocatedNodes"]) for e in allocations(world)]
+
+
+def not_ready(world: World, *names: str) -> None:
+    """The kubelet falls silent, and the plugin with it."""
+    for name in names:
+        node = world.get("Node", name)
+        since = world.now.strftime("%Y-%m-%dT%H:%M:%SZ")
+        node["status"]["conditions"][0] |= {"status": "Unknown", "lastTransitionTime": since}
+        world.put(node)
+        world.silent.add(name)
+
+
+def ready_again(world: World, name: str) -> None:
+    node = world.get("Node", name)
+    since = world.now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    node["status"]["conditions"][0] |= {"status": "True", "lastTransitionTime": since}
+    world.put(node)
+    world.silent.discard(name)
+
+
+def remove_node(world: World, name: str) -> None:
+    """Delete a Node, and what Kubernetes then removes: its slices, its pods, and their claims."""
+    world.remove("Node", name)
+    for item in world.all("ResourceSlice"):
+        if item["spec"]["nodeName"] == name:
+            world.remove("ResourceSlice", item["metadata"]["name"])
+    for item in world.all("ResourceClaim"):
+        if item["metadata"]["name"] == f"claim-{name}":
+            world.remove("ResourceClaim", item["metadata"]["name"], "ml")
+
+
+def attribute(world: World, node: str, name: str, value: dict | None) -> None:
+    item = world.get("ResourceSlice", f"{node}-neuron.aws.com-00")
+    for device in item["spec"]["devices"]:
+        device["attributes"].pop(name, None)
+        if value is not None:
+            device["attributes"][name] = value
+    world.put(item)
+
+
+def break_links(world: World, node: str) -> None:
+    """The kernel driver offers only to work alone."""
+    attribute(world, node, "ultraserverModes", {"string": "1"})
+    attribute(world, node, "linkVertical", {"bool": False})
+    attribute(world, node, "linkHorizontal", {"bool": False})
+
+
+def repair_links(world: World, node: str) -> None:
+    attribute(world, node, "ultraserverModes", {"string": "1_2_4"})
+    attribute(world, node, "linkVertical", {"bool": True})
+    attribute(world, node, "linkHorizontal", {"bool": True})
+
+
+def degraded(world: World) -> tuple[str, str]:
+    conditions = world.workload("job")["status"]["conditions"]
+    found = next(c for c in conditions if c["type"] == "Degraded")
+    return (found["reason"], found["message"]) if found["status"] == "True" else ("", "")
+
+
+def evicted(world: World) -> list[str]:
+    return sorted({action.name for action in world.log if isinstance(action, Evict)})
+
+
+U0, U1, U2 = (tuple(f"u{u}-{n}" for n in range(4)) for u in range(3))
+
+
+# -- when a failure counts ---------------------------------------------------------------------------------------------
+
+
+def test_a_node_that_is_back_within_the_grace_changes_nothing():
+    world = running("MigrateAffected")
+    not_ready(world, "u1-2")
+    world.later(59)
+    world.settle(LIMITS)
+    assert degraded(world) == (
+        "NodeNotReady",
+        "nodes are not Ready: u1-2; MigrateAffected acts at 2026-03-01T12:01:00Z, unless it is over by then",
+    )
+    ready_again(world, "u1-2")
+    world.later(10)
+    world.settle(LIMITS)
+    assert (held(world), degraded(world), evicted(world)) == ([(0, "Bound", *U0), (1, "Bound", *U1)], ("", ""), [])
+
+
+def test_the_plan_says_when_a_grace_ends():
+    world = running("MigrateAffected")
+    not_ready(world, "u1-2")
+    world.settle(LIMITS)
+    assert world.plan(LIMITS).recheck == world.now + datetime.timedelta(seconds=60)
+
+
+def test_a_flap_of_a_link_starts_its_grace_again():
+    world = running("MigrateAffected")
+    break_links(world, "u1-2")
+    world.settle(LIMITS)
+    world.later(20)
+    repair_links(world, "u1-2")
+    world.settle(LIMITS)
+    assert [e.get("faults") for e in allocations(world)] == [None, None]
+    break_links(world, "u1-2")
+    world.settle(LIMITS)
+    world.later(20)
+    world.settle(LIMITS)
+    assert held(world) == [(0, "Bound", *U0), (1, "Bound", *U1)]
+    world.later(10)
+    world.settle(LIMITS)
+    assert held(world) == [(0, "Bound", *U0), (1, "Bound", *U2)]
+
+
+def test_since_when_a_link_is_down_stands_in_the_allocation_and_not_in_the_controllers_memory():
+    world = running("MigrateAffected")
+    break_links(world, "u1-2")
+    world.settle(LIMITS)
+    assert allocations(world)[1]["faults"] == [
+        {"nodeName": "u1-2", "reason": "LinkDown", "since": "2026-03-01T12:00:00Z"}
+    ]
+
+
+@pytest.mark.parametrize("unknown", ["busy", "no slice"])
+def test_what_a_node_does_not_say_is_neither_a_fault_nor_its_end(unknown):
+    world = running("MigrateAffected")
+    break_links(world, "u1-2")
+    world.settle(LIMITS)
+    world.later(20)
+    if unknown == "busy":
+        for name in ("ultraserverModes", "linkVertical", "linkHorizontal"):
+            attribute(world, "u1-2", name, None)
+    else:
+        world.remove("ResourceSlice", "u1-2-neuron.aws.com-00")
+    world.later(600)
+    world.settle(LIMITS)
+    assert (held(world), evicted(world)) == ([(0, "Bound", *U0), (1, "Bound", *U1)], [])
+    assert allocations(world)[1]["faults"][0]["since"] == "2026-03-01T12:00:00Z"
+
+
+@pytest.mark.parametrize("strategy", ["NoOp", "RestartAll", "MigrateAffected"])
+def test_a_missing_slice_on_a_ready_node_never_evicts(strategy):
+    world = running(strategy)
+    world.remove("ResourceSlice", "u1-2-neuron.aws.com-00")
+    world.later(7200)
+    world.settle(LIMITS)
+    assert (held(world), evicted(world), degraded(world)[0]) == (
+        [(0, "Bound", *U0), (1, "Bound", *U1)],
+        [],
+        "SliceMissing",
+    )
+
+
+def test_a_link_that_a_slot_of_this_size_does_not_need_is_not_its_fault():
+    world = running("MigrateAffected", size=2, count=1)
+    nodes = allocations(world)[0]["allocatedNodes"]
+    attribute(world, nodes[0], "ultraserverModes", {"string": "1_2"})
+    attribute(world, nodes[0], "linkHorizontal", {"bool": False})
+    world.later(600)
+    world.settle(LIMITS)
+    assert (held(world), degraded(world)) == ([(0, "Bound", *nodes)], ("", ""))
+
+
+@pytest.mark.parametrize(("size", "moved"), [(1, False), (2, True), (4, True)])
+def test_unhealthy_links_between_nodes_matter_to_slots_of_more_than_one_node(size, moved):
+    world = running("MigrateAffected", size=size, count=1)
+    before = held(world)
+    attribute(world, before[0][2], "linkInterserver", {"bool": False})
+    for _ in range(2):
+        world.settle(LIMITS)
+        world.later(40)
+    world.settle(LIMITS)
+    assert (held(world) != before) == moved
+
+
+def test_an_unhealthy_device_moves_even_a_single_node():
+    world = running("MigrateAffected", size=1, count=1)
+    attribute(world, "u0-0", "nodeHealthy", {"bool": False})
+    world.settle(LIMITS)
+    assert degraded(world)[0] == "DeviceUnhealthy"
+    world.later(30)
+    world.settle(LIMITS)
+    assert held(world) == [(0, "Bound", "u0-1")]
+
+
+# -- NoOp --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", ["gone", "not ready", "link"])
+def test_noop_only_reports(fault):
+    world = running("NoOp")
+    if fault == "gone":
+        remove_node(world, "u1-2")
+    elif fault == "not ready":
+        not_ready(world, "u1-2")
+    else:
+        break_links(world, "u1-2")
+    world.settle(LIMITS)
+    world.later(3600)
+    world.settle(LIMITS)
+    assert (held(world), evicted(world)) == ([(0, "Bound", *U0), (1, "Bound", *U1)], [])
+    assert degraded(world)[0] == {"gone": "NodeGone", "not ready": "NodeNotReady", "link": "LinkDown"}[fault]
+    assert "failureStrategy NoOp only reports it" in degraded(world)[1]
+
+
+# -- MigrateAffected ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", ["MigrateAffected", "ReplaceAffected"])
+def test_a_broken_slot_moves_under_its_index_and_the_others_stay_as_they_are(strategy):
+    world = running(strategy)
+    stays = [entry for entry in allocations(world) if entry["ultraserverIndex"] == 0]
+    break_links(world, "u1-2")
+    world.settle(LIMITS)
+    world.later(30)
+    world.settle(LIMITS)
+    assert held(world) == [(0, "Bound", *U0), (1, "Bound", *U2)]
+    assert [entry for entry in allocations(world) if entry["ultraserverIndex"] == 0] == stays
+    assert evicted(world) == [f"pod-{name}" for name in U1]
+    assert not [a for a in world.log if isinstance(a, CreateTemplate | DeleteTemplate)]
+    assert (world.state("job"), degraded(world)) == (("Allocated", "Allocated"), ("", ""))
+
+
+def test_the_steps_of_a_migration_come_in_their_order():
+    world = running("MigrateAffected")
+    break_links(world, "u1-2")
+    world.settle(LIMITS)
+    world.later(30)
+    seen = []
+    for _ in range(12):
+        world.step(LIMITS)
+        now = held(world)[1:]
+        if not seen or seen[-1] != now:
+            seen.append(now)
+    assert seen == [
+        [(1, "Bound", *U1), (1, "Pending", *U2)],
+        [(1, "Draining", *U1), (1, "Pending", *U2)],
+        [(1, "Bound", *U2)],
+    ]
+
+
+def test_nobody_is_evicted_before_every_node_of_the_new_slot_has_answered():
+    world = running("MigrateAffected")
+    world.silent = {"u2-3"}
+    break_links(world, "u1-2")
+    world.settle(LIMITS)
+    world.later(30)
+    for _ in range(5):
+        world.step(LIMITS)
+    assert held(world)[1:] == [(1, "Bound", *U1), (1, "Pending", *U2)]
+    assert (evicted(world), world.state("job")) == ([], ("PartiallyAllocated", "Migrating"))
+    assert "group 1 moves from u1-0, u1-1, u1-2, u1-3 to u2-0, u2-1, u2-2, u2-3" in world.message("job")
+
+
+def test_a_fault_that_ends_before_the_new_slot_answers_ends_the_migration():
+    world = running("MigrateAffected")
+    world.silent = {"u2-3"}
+    break_links(world, "u1-2")
+    world.settle(LIMITS)
+    world.later(30)
+    for _ in range(3):
+        world.step(LIMITS)
+    repair_links(world, "u1-2")
+    world.settle(LIMITS)
+    assert held(world) == [(0, "Bound", *U0), (1, "Bound", *U1)]
+    assert (world.state("job"), evicted(world)) == (("Allocated", "Allocated"), [])
+
+
+def test_without_a_spare_group_it_waits_whole_and_says_what_is_short():
+    world = running("MigrateAffected", servers=2)
+    break_links(world, "u1-2")
+    world.settle(LIMITS)
+    world.later(30)
+    world.settle(LIMITS)
+    assert (held(world), evicted(world)) == ([(0, "Bound", *U0), (1, "Bound", *U1)], [])
+    assert world.state("job") == ("PartiallyAllocated", "NoSpareGroup")
+    assert degraded(world)[0] == "LinkDown"
+    assert "no spare group: needs 1 x 4 trn3.48xlarge nodes; 0 of 1 groups of 4 are free" in degraded(world)[1]
+    for item in ultraserver("u2"):
+        world.put(item)
+    world.settle(LIMITS)
+    assert held(world) == [(0, "Bound", *U0), (1, "Bound", *U2)]
+
+
+def test_two_broken_slots_get_two_spare_ones_or_none():
+    world = running("MigrateAffected", servers=3)
+    break_links(world, "u0-1")
+    break_links(world, "u1-2")
+    world.settle(LIMITS)
+    world.later(30)
+    world.settle(LIMITS)
+    assert held(world) == [(0, "Bound", *U0), (1, "Bound", *U1)]
+    assert "short of 4 nodes" in world.message("job")
+
+
+def test_a_dead_node_keeps_the_new_slot_waiting_until_a_person_gives_it_up():
+    world = running("MigrateAffected")
+    not_ready(world, "u1-2")
+    world.later(60)
+    world.settle(LIMITS)
+    assert held(world)[1:] == [(1, "Draining", *U1), (1, "Pending", *U2)]
+    assert evicted(world) == ["pod-u1-0", "pod-u1-1", "pod-u1-3"]
+    assert world.state("job") == ("PartiallyAllocated", "WaitingForPods")
+    assert "waiting for what holds the nodes: ml/pod-u1-2" in world.message("job")
+    assert "given up by deleting its Node, or by the taint" in world.message("job")
+    remove_node(world, "u1-2")
+    world.settle(LIMITS)
+    assert held(world) == [(0, "Bound", *U0), (1, "Bound", *U2)]
+    assert world.state("job") == ("Allocated", "Allocated")
+
+
+def test_the_out_of_service_taint_lets_a_migration_finish_too():
+    world = running("MigrateAffected")
+    not_ready(world, "u1-2")
+    world.later(60)
+    world.settle(LIMITS)
+    node = world.get("Node", "u1-2")
+    taint = {"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"}
+    world.put({**node, "spec": {**node["spec"], "taints": [taint]}})
+    world.remove("ResourceClaim", "claim-u1-2", "ml")  # what Kubernetes does with the pods of such a node
+    world.settle(LIMITS)
+    assert held(world) == [(0, "Bound", *U0), (1, "Bound", *U2)]
+
+
+def test_a_dead_node_without_pods_does_not_keep_the_new_slot_waiting_but_its_own_stays_closed():
+    world = running("MigrateAffected")
+    world.remove("ResourceClaim", "claim-u1-2", "ml")
+    not_ready(world, "u1-2")
+    world.later(60)
+    world.settle(LIMITS)
+    assert held(world) == [(0, "Bound", *U0), (1, "Draining", *U1), (1, "Bound", *U2)]
+    assert world.state("job") == ("Allocated", "Allocated")
+    ready_again(world, "u1-2")
+    world.settle(LIMITS)
+    assert held(world) == [(0, "Bound", *U0), (1, "Bound", *U2)]
+
+
+def test_an_instance_that_was_replaced_under_the_same_name_is_another_node():
+    world = running("MigrateAffected")
+    remove_node(world, "u1-2")
+    old = world.get("ResourceSlice", "u1-1-neuron.aws.com-00")
+    facts = {name: old["spec"]["devices"][0]["attributes"][name] for name in ("reservationId",)}
+    for item in ultraserver("u1")[4:6]:
+        item["metadata"].pop("uid", None)
+        item["metadata"]["name"] = item["metadata"]["name"]
+        if item["kind"] == "ResourceSlice":
+            item["metadata"]["ownerReferences"][0]["uid"] = "new-node"
+            item["spec"]["devices"][0]["attributes"] |= facts
+        else:
+            item["metadata"]["uid"] = "new-node"
+            item["spec"]["providerID"] = "aws:///us-west-2d/i-new"
+        world.put(item)
+    world.step(LIMITS)
+    assert degraded(world)[0] == "NodeReplaced"
+    world.settle(LIMITS)
+    assert held(world) == [(0, "Bound", *U0), (1, "Bound", *U2)]
+    tags = world.get("ResourceSlice", "u1-2-neuron.aws.com-00")["spec"]["devices"][0]["attributes"]
+    assert "workloadId" not in tags
+
+
+def test_a_replaced_node_does_not_take_over_the_reservation_of_its_predecessor():
+    world = running("NoOp")
+    remove_node(world, "u1-2")
+    node, slice_ = ultraserver("u1")[4:6]
+    node["metadata"]["uid"] = slice_["metadata"]["ownerReferences"][0]["uid"] = "new-node"
+    world.put(node)
+    world.put(slice_)
+    world.settle(LIMITS)
+    tags = world.get("ResourceSlice", "u1-2-neuron.aws.com-00")["spec"]["devices"][0]["attributes"]
+    assert (degraded(world)[0], "workloadId" in tags) == ("NodeReplaced", False)
+
+
+def test_when_group_0_moves_every_slot_learns_the_new_node_of_rank_0():
+    world = running("MigrateAffected")
+    break_links(world, "u0-1")
+    world.settle(LIMITS)
+    world.later(30)
+    said = []
+    for _ in range(10):
+        world.step(LIMITS)
+        said.append(world.message("job"))
+    world.settle(LIMITS)
+    assert held(world) == [(0, "Bound", *U2), (1, "Bound", *U1)]
+    assert {(e["rank0Node"], e["worldSize"]) for e in allocations(world)} == {("u2-0", 8)}
+    assert any("running pods of other groups keep NEURON_DRA_RANK0_NODE=u0-0" in text for text in said)
+
+
+def test_a_foreign_claim_on_the_new_slot_sends_the_migration_elsewhere():
+    world = running("MigrateAffected", servers=4)
+    world.silent = {"u2-0"}
+    break_links(world, "u1-2")
+    world.settle(LIMITS)
+    world.later(30)
+    world.step(LIMITS)
+    world.claim("foreign", ["u2-0"])
+    world.settle(LIMITS)
+    assert held(world)[1:] == [(1, "Bound", *(f"u3-{n}" for n in range(4)))]
+
+
+def test_a_budget_that_forbids_an_eviction_is_named_and_keeps_the_new_slot_waiting():
+    world = running("MigrateAffected")
+    break_links(world, "u1-2")
+    world.settle(LIMITS)
+    world.later(30)
+    world.budget = {"pod-claim-u1-0": "the disruption budget trainers needs 4 healthy pods"}
+    for _ in range(8):
+        world.step(LIMITS)
+    assert world.state("job") == ("PartiallyAllocated", "EvictionBlocked")
+    assert "the disruption budget trainers needs 4 healthy pods" in world.message("job")
+    assert held(world)[1:] == [(1, "Draining", *U1), (1, "Pending", *U2)]
+    world.budget = {}
+    world.settle(LIMITS)
+    assert held(world)[1:] == [(1, "Bound", *U2)]
+
+
+# -- RestartAll --------------------------------------------------------------------------------------------------------
+
+
+def test_restart_all_releases_everything_and_then_reserves_anew_away_from_what_broke():
+    world = running("RestartAll")
+    break_links(world, "u1-2")
+    world.settle(LIMITS)
+    world.later(30)
+    world.step(LIMITS)
+    assert world.state("job") == ("Deallocating", "Restarting")
+    assert world.workload("job")["status"]["restarting"]["reason"] == "LinkDown"
+    assert {phase for _, phase, *_ in held(world)} == {"Bound"}
+    world.step(LIMITS)
+    assert (world.all("ResourceClaimTemplate"), {phase for _, phase, *_ in held(world)}) == ([], {"Draining"})
+    world.settle(LIMITS)
+    assert evicted(world) == sorted(f"pod-{name}" for name in (*U0, *U1))
+    assert held(world) == [(0, "Bound", *U0), (1, "Bound", *U2)]
+    status = world.workload("job")["status"]
+    assert ("restarting" in status, status["restarts"], world.state("job")[0]) == (False, 1, "Allocated")
+    assert len(world.all("ResourceClaimTemplate")) == 1
+
+
+def test_restart_all_waits_for_the_pods_of_a_dead_node_before_it_gives_their_ranks_again():
+    world = running("RestartAll")
+    not_ready(world, "u1-2")
+    world.later(60)
+    world.settle(LIMITS)
+    assert world.state("job") == ("Deallocating", "WaitingForPods")
+    assert "given up by deleting its Node" in world.message("job")
+    remove_node(world, "u1-2")
+    world.settle(LIMITS)
+    assert held(world) == [(0, "Bound", *U0), (1, "Bound", *U2)]
+
+
+def test_restart_all_without_room_waits_in_its_old_place_of_the_queue():
+    world = running("RestartAll", servers=2)
+    world.later(1)
+    world.submit("younger", size=4)
+    remove_node(world, "u1-2")
+    world.settle(LIMITS)
+    assert world.state("job") == ("Pending", "InsufficientCapacity")
+    for item in ultraserver("u2"):
+        world.put(item)
+    world.delete_workload("younger")
+    world.settle(LIMITS)
+    assert {tuple(entry["allocatedNodes"]) for entry in allocations(world)} == {U0, U2}
+
+
+def test_a_restart_does_not_repeat_while_the_broken_node_stays_broken():
+    world = running("RestartAll")
+    attribute(world, "u1-2", "nodeHealthy", {"bool": False})
+    for _ in range(5):
+        world.settle(LIMITS)
+        start_pods(world)
+        world.later(120)
+    assert (world.workload("job")["status"]["restarts"], held(world)) == (
+        1,
+        [(0, "Bound", *U0), (1, "Bound", *U2)],
+    )
+
+
+# -- a controller that dies --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", ["MigrateAffected", "RestartAll"])
+@pytest.mark.parametrize("writes", [0, 1, 2, 3])
+def test_a_controller_that_dies_after_any_write_is_continued_by_the_next(strategy, writes):
+    world = running(strategy)
+    break_links(world, "u1-2")
+    world.settle(LIMITS)
+    world.later(30)
+    for _ in range(30):
+        world.step(LIMITS, writes=writes)
+        live = [h for h in held(world) if h[1] == "Bound"]
+        assert len({h[0] for h in live}) == len(live)
+        if writes == 0:
+            break
+    world.settle(LIMITS)
+    assert held(world) == [(0, "Bound", *U0), (1, "Bound", *U2)]
+
+
+# -- growth ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_slot_that_never_answered_does_not_stay_closed_for_ever():
+    world = running("NoOp", servers=2, count=1)
+    world.silent = {"u1-3"}
+    item = world.workload("job")
+    item["spec"]["serverCount"] = 2
+    world.put(item)
+    world.step(LIMITS)
+    world.later(61)
+    for _ in range(3):
+        world.step(LIMITS)
+    assert held(world)[1:] == [(1, "Draining", *U1)]
+    item = world.workload("job")
+    item["spec"]["serverCount"] = 1
+    world.put(item)
+    world.later(600)
+    world.settle(LIMITS)
+    assert held(world) == [(0, "Bound", *U0)]
+
+
+def test_a_reserved_node_that_dies_before_it_is_bound_is_replaced():
+    world = World([item for n in range(2) for item in ultraserver(f"u{n}")])
+    world.settle(LIMITS)
+    world.silent = {"u0-3"}
+    world.submit("job")
+    world.step(LIMITS)
+    world.step(LIMITS)
+    world.silent = set()
+    not_ready(world, "u0-1")
+    world.later(61)
+    world.settle(LIMITS)
+    assert held(world) == [(0, "Bound", *U1)]
+
+
+def test_a_claim_of_somebody_else_on_a_bound_node_is_told():
+    world = running("MigrateAffected")
+    world.claim("foreign", ["u0-0"], pod="intruder")
+    world.settle(LIMITS)
+    assert degraded(world) == (
+        "ForeignClaim",
+        "claims of others are allocated on nodes of this workload; delete their pods: pod ml/intruder",
+    )
+    assert evicted(world) == []

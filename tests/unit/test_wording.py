@@ -1,0 +1,66 @@
+"""A status write that only changes words waits its turn; one that changes anything else does not."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import pytest
+
+from controller.actions import Evict, Plan, WriteWorkloadStatus
+from controller.wording import WORDS_EVERY, Wording
+
+NOW = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
+SOON = NOW + datetime.timedelta(seconds=1)
+
+
+def status(text: str, *, reason: str = "WaitingForPods", **more: Any) -> dict[str, Any]:
+    return {"state": "Deallocating", "conditions": [{"type": "Ready", "reason": reason, "message": text}], **more}
+
+
+def write(before: dict[str, Any], after: dict[str, Any], uid: str = "u") -> WriteWorkloadStatus:
+    return WriteWorkloadStatus("ml", "job", uid, "1", before, after, False, owners=frozenset({uid}))
+
+
+@pytest.fixture
+def wording() -> Wording:
+    made = Wording()
+    made.written(write({}, status("waiting for 256 pods")), NOW)
+    return made
+
+
+FEWER = write(status("waiting for 256 pods"), status("waiting for 255 pods"))
+
+
+def test_other_words_wait_and_the_plan_is_made_again_when_they_are_due(wording: Wording) -> None:
+    evict = Evict("ml", "pod", "p")
+    plan = wording.unhurried(Plan(actions=(evict, FEWER)), SOON)
+    assert (plan.actions, plan.recheck) == ((evict,), NOW + WORDS_EVERY)
+
+
+def test_an_earlier_moment_to_look_again_stays(wording: Wording) -> None:
+    earlier = NOW + datetime.timedelta(seconds=2)
+    assert wording.unhurried(Plan(actions=(FEWER,), recheck=earlier), SOON) == Plan(recheck=earlier)
+
+
+def test_other_words_are_written_when_they_have_waited(wording: Wording) -> None:
+    plan = Plan(actions=(FEWER,))
+    assert wording.unhurried(plan, NOW + WORDS_EVERY) == plan
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        status("waiting for a budget", reason="EvictionBlocked"),
+        status("waiting for 255 pods", allocatedUltraServers=["us-a"]),
+        {**status("waiting for 255 pods"), "state": "Pending"},
+    ],
+)
+def test_anything_else_that_changes_is_written_at_once(wording: Wording, after: dict[str, Any]) -> None:
+    plan = Plan(actions=(write(status("waiting for 256 pods"), after),))
+    assert wording.unhurried(plan, SOON) == plan
+
+
+def test_words_of_a_workload_that_was_not_written_lately_are_written_at_once(wording: Wording) -> None:
+    other = write(status("waiting for 8 pods"), status("waiting for 7 pods"), uid="other")
+    assert wording.unhurried(Plan(actions=(other,)), SOON) == Plan(actions=(other,))
