@@ -55,9 +55,7 @@ class Hardware:
         """Read again every `period_s` seconds, until cancelled."""
         while True:
             await asyncio.sleep(period_s)
-            facts = await asyncio.to_thread(self.read)
-            if facts != self.facts:
-                self._take(facts)
+            self._take(await asyncio.to_thread(self.read))
 
     def _take(self, facts: NodeFacts) -> None:
         node = topology.build(facts, self._labels)
