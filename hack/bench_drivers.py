@@ -166,6 +166,7 @@ class Peer(Driver):
             f"-registry={self.root}/registry",
             f"-data={self.data}",
             f"-cdi-root={self.root}/cdi",
+            f"-dev={self.root.parent}/host/dev",
             f"-slice={self.root.parent}/slice.json",
         ]
 
