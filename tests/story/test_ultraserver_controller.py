@@ -21,6 +21,7 @@ from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.kube import reflector as reflector_module
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.testing.fake_api import Do, FakeApi, Fault, Request
+from neuron_dra.testing.objects import allocated_claim
 from neuron_dra.testing.ultraservers import answered, ultraserver
 from neuron_dra.testing.waiting import eventually
 
@@ -319,6 +320,19 @@ async def test_writes_that_fail_or_whose_answer_is_lost_only_delay(cluster, verb
         assert len(held) == len(set(held)) == 8
         cluster.api.delete("neuronultraserverworkloads", "job", "ml")
         await eventually(lambda: cluster.state("job") == "None", what="the workload is gone")
+
+
+async def test_a_foreign_claim_that_no_watch_has_told_is_seen_before_pods_may_start(cluster):
+    watch = cluster.api.faults.add(Fault(Do.HANG, verb="watch", resource="resourceclaims", times=None))
+    cluster.silent = {"u0-3"}
+    async with controlling(cluster):
+        cluster.submit("job", count=1)
+        await eventually(lambda: cluster.state("job") == "Allocating" and watch.hits, what="nodes are reserved")
+        assert [entry["leaderNodeName"] for entry in cluster.allocations()] == ["u0-0"]
+        cluster.api.create(allocated_claim("foreign", "u0-3", ["neuron-node-0"], namespace="ml"))
+        cluster.silent = set()
+        await eventually(lambda: cluster.state("job") == "Allocated", what="the workload is Allocated")
+        assert [(entry["leaderNodeName"], entry["phase"]) for entry in cluster.allocations()] == [("u1-0", "Bound")]
 
 
 async def test_a_second_replica_takes_over_where_the_first_stopped(cluster):
