@@ -150,6 +150,8 @@ def _replace(draft: Draft, workload: Workload, broken: set[str]) -> tuple[placem
     """
     live = draft.holdings.live(workload.uid)
     indices = {index for index, each in live.items() if each.allocation.allocation_id in broken}
+    if not indices:
+        return None, set()
     fine = {index: each for index, each in live.items() if index not in indices}
     spare = recovery.replace(draft, workload, indices, _kind(draft, live), _near(draft, fine, workload))
     return spare, recovery.drain_replaced(draft, workload, indices)
