@@ -8,7 +8,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "hack" / "testbed"))
 
-from bed import objects  # noqa: E402
+from bed import objects
 
 A, B, C = ({"kind": "Service", "metadata": {"name": name}} for name in "abc")
 
