@@ -7,11 +7,11 @@ import datetime
 import logging
 import random
 import time
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from controller import planning, writes
-from controller.actions import Action, Evict, Plan, WriteWorkloadStatus
+from controller.actions import Action, Evict, Plan, WriteUltraServerStatus, WriteWorkloadStatus
 from controller.apply import EVICT_AGAIN_S, Applier
 from controller.caches import Caches
 from controller.leader import Leadership
@@ -19,6 +19,7 @@ from controller.metrics import Metrics
 from controller.planning import Limits
 from controller.wording import Wording
 from neuron_dra.core import backoff
+from neuron_dra.core.ultraserver import Phase
 from neuron_dra.errors import AlreadyExists, ApiError, Conflict, NotFound
 
 log = logging.getLogger(__name__)
@@ -107,14 +108,22 @@ class Reconciler:
             except* ApiError as group:
                 raise ApiError(str(group.exceptions[0])) from group
             self._term = term
-        snapshot = self._caches.snapshot(self._applier.blocked_evictions)
-        started = time.perf_counter()
         now = self._clock()
-        plan = planning.plan(snapshot, now, self._limits)
-        self._metrics.planned(time.perf_counter() - started, snapshot)
+        plan = self._plan(now)
+        if any(_hands_over(action) for action in plan.actions):
+            # The watch of claims may be behind that of slices: read as of now who has a claim on these nodes.
+            await self._caches.claims.relist()
+            plan = self._plan(now)
         plan = self._wording.unhurried(plan, now)
         clean = await writes.perform(plan.actions, lambda action: self._write(action, now), self._leadership.holds)
         return plan, clean
+
+    def _plan(self, now: datetime.datetime) -> Plan:
+        snapshot = self._caches.snapshot(self._applier.blocked_evictions)
+        started = time.perf_counter()
+        plan = planning.plan(snapshot, now, self._limits)
+        self._metrics.planned(time.perf_counter() - started, snapshot)
+        return plan
 
     async def _write(self, action: Action, now: datetime.datetime) -> bool:
         """Make one write; return whether it was made. What fails is planned again on newer knowledge."""
@@ -151,3 +160,16 @@ class Reconciler:
         if plan.recheck is not None:
             return max(0.0, (plan.recheck - self._clock()).total_seconds())
         return None
+
+
+def _hands_over(action: Action) -> bool:
+    """Tell whether a write opens nodes for a workload's pods, or frees nodes on which pods of one could be."""
+    if not isinstance(action, WriteUltraServerStatus):
+        return False
+    before, after = _phases(action.before), _phases(action.status)
+    opened = any(phase == Phase.BOUND.value != before.get(each) for each, phase in after.items())
+    return opened or any(phase == Phase.DRAINING.value and each not in after for each, phase in before.items())
+
+
+def _phases(status: Mapping[str, Any]) -> dict[str, str]:
+    return {str(each["allocationId"]): str(each["phase"]) for each in status.get("allocations") or []}
