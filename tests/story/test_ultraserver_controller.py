@@ -308,6 +308,17 @@ async def test_an_eviction_that_a_budget_forbids_is_told_with_the_budgets_name(c
         await eventually(lambda: cluster.state("job") == "None", timeout_s=20, what="the workload is gone")
 
 
+async def test_a_claim_that_the_watch_has_not_told_of_yet_keeps_its_node_from_being_bound(cluster: Cluster) -> None:
+    hung = cluster.api.faults.add(Fault(Do.HANG, verb="watch", resource="resourceclaims", times=None))
+    async with controlling(cluster):
+        await eventually(lambda: hung.hits and cluster.api.objects("neuronultraservers"), 20, "the first plan")
+        cluster.pod_with_claim("foreign", "u0-0", {"metadata": {"name": "other", "uid": "other"}})
+        cluster.submit("job", size=4, count=1)
+        await eventually(lambda: cluster.state("job") == "Allocated", 20, "the workload is Allocated")
+        (allocation,) = cluster.allocations()
+        assert allocation["allocatedNodes"] == ["u1-0", "u1-1", "u1-2", "u1-3"]
+
+
 @pytest.mark.parametrize("verb", ["create", "patch", "delete"])
 @pytest.mark.parametrize("do", [Do.RESPOND, Do.DROP_AFTER])
 async def test_writes_that_fail_or_whose_answer_is_lost_only_delay(cluster, verb, do):
