@@ -198,7 +198,7 @@ def _verdict(
         return Verdict(partly, "NoSpareGroup", joined(f"nowhere to move to yet: {spare.message}", moves, aside), hurt)
     if moves:
         answered = all(holdings.has_answered(each.allocation) for each in holdings.pending(workload.uid))
-        reason, text = leaving if answered and leaving else ("Migrating", _waiting(draft, workload, waiting))
+        reason, text = leaving if answered and leaving else (render.MIGRATING, _waiting(draft, workload, waiting))
         return Verdict(partly, reason, joined(moves, text, aside), damage(draft, workload))
     if shortage is None:
         if waiting:

@@ -10,10 +10,10 @@ from neuron_dra.core import names
 from neuron_dra.demo import examples, ultraservers
 from neuron_dra.demo.cluster import Cluster, NodeSpec
 from neuron_dra.demo.processes import DemoError
-from neuron_dra.demo.scheduling import DemoScheduler
 from neuron_dra.demo.steps import Steps, published
 from neuron_dra.demo.view import View, ranges
 from neuron_dra.testing.cdi_runtime import Container
+from neuron_dra.testing.pod_scheduler import PodScheduler
 
 NODES: Final = (
     NodeSpec("trn2-a", "trn2.48xlarge"),
@@ -43,7 +43,7 @@ Wire = dict[str, Any]
 class Story(Steps):
     """Tells everything on one view. Raises DemoError when something does not happen."""
 
-    def __init__(self, cluster: Cluster, scheduler: DemoScheduler, view: View, started: float) -> None:
+    def __init__(self, cluster: Cluster, scheduler: PodScheduler, view: View, started: float) -> None:
         super().__init__(cluster, scheduler, view)
         self._started = started
 

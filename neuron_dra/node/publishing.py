@@ -143,7 +143,12 @@ class Publishing:
         node = self.node_object
         if node is not None:
             self._hardware.label(node["metadata"].get("labels") or {})
-            self._watch.follow(self._hardware.ultraserver_id, whole_node=self._hardware.maybe_ultraserver)
+            meta = node["metadata"]
+            self._watch.follow(
+                self._hardware.ultraserver_id,
+                whole_node=self._hardware.maybe_ultraserver,
+                node=(meta["name"], meta["uid"]),
+            )
         self._tell_health()
         if node is None or not self._slices.synced.is_set():
             if self._nodes.synced.is_set():
