@@ -24,7 +24,7 @@ from controller.model import (
 from neuron_dra.core import health, names
 from neuron_dra.core.ultraserver import TAG_ATTRIBUTES, Tag, decode_allocations
 
-LABEL_PREFIX = "neuron.amazonaws.com/ultraserver-"
+LABEL_PREFIX = names.ULTRASERVER_LABELS
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 WORKLOAD_CLASS = f"workload.{names.DRIVER}"
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)

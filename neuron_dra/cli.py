@@ -29,6 +29,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings.add_arguments(plugin)
     plugin.set_defaults(run=_run_plugin)
 
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] != ["plugin"]:  # a DaemonSet need not load the rest
+        _add_other_commands(commands)
+    return guarded("neuron-dra", parser.parse_args(settings.go_style(words) if words[:1] == ["plugin"] else words))
+
+
+def _add_other_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     from neuron_dra.testing import fake_node_command
 
     fake = commands.add_parser("fake-node", help="write the sysfs, dev and DMI files of a simulated Neuron node")
@@ -46,9 +53,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     shown = commands.add_parser("demo", help="show pods getting their devices, on simulated nodes, with no cluster")
     demo.add_arguments(shown)
     shown.set_defaults(run=demo.run)
-
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    return guarded("neuron-dra", parser.parse_args(settings.go_style(words) if words[:1] == ["plugin"] else words))
 
 
 def plugin_main() -> int:

@@ -35,7 +35,7 @@ from neuron_dra.settings import PluginSettings
 log = logging.getLogger(__name__)
 
 GATHER_S: Final = 0.2  # what happens together is written together
-COMPARE_S: Final = 300.0  # a full list and compare, whatever the watch said (dra-contract.md C.5)
+COMPARE_S: Final = 720.0  # a full list of our slices and a compare, whatever the watch said: five an hour
 RETRY_S: Final = (0.5, 60.0)  # first and longest wait after a failure
 CLAIMED_S: Final = (5.0, 60.0)  # first and longest wait until a device that should leave is looked at again
 QUICK_RETRIES: Final = 5  # a lost race is run again at once, but not for ever
@@ -116,7 +116,6 @@ class Publishing:
             try:
                 if asyncio.get_running_loop().time() >= compare_at:
                     await self._slices.relist()
-                    await self._nodes.relist()
                     compare_at = _next_compare()
                 await self.publish()
                 waits, quick = backoff.delays(*RETRY_S, random.random), QUICK_RETRIES
@@ -142,7 +141,9 @@ class Publishing:
         """Publish once, if it is our turn and the Node is known. Raises ApiError."""
         node = self.node_object
         if node is not None:
-            self._hardware.label(node["metadata"].get("labels") or {})
+            labels = node["metadata"].get("labels") or {}
+            self._hardware.label(labels)
+            self._watch.saw_operator(any(label.startswith(names.ULTRASERVER_LABELS) for label in labels))
             meta = node["metadata"]
             self._watch.follow(
                 self._hardware.ultraserver_id,

@@ -21,7 +21,8 @@ from neuron_dra.kube.requests import NEURON_ULTRASERVERS
 
 log = logging.getLogger(__name__)
 
-PROBE_S: Final = 60.0  # between two looks for the CRD
+PROBE_S: Final = 60.0  # before the second look for the CRD; each wait is longer by as much
+LONGEST_PROBE_S: Final = 3600.0
 EXPECTED_PROBE_S: Final = 10.0  # where an operator is said to run
 SURE_ABSENCES: Final = 2  # an API server that has just started may not serve the CRD for a moment
 
@@ -38,6 +39,8 @@ class UltraServerWatch:
         self._on_change = on_change
         self._expected = expected
         self._renamed = asyncio.Event()
+        self._look = asyncio.Event()
+        self._operator_seen = False
         self._news = asyncio.Event()
         self._reflector: Reflector | None = None
         self._absences = 0
@@ -70,6 +73,12 @@ class UltraServerWatch:
             self._read()
         if first:
             self._tell()
+
+    def saw_operator(self, seen: bool) -> None:
+        """Look for the CRD at once when an operator's labels appear on the Node: nobody asks all the time for it."""
+        if seen and not self._operator_seen:
+            self._look.set()
+        self._operator_seen = seen
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -117,7 +126,11 @@ class UltraServerWatch:
                 await reflector.run()
             except (NotFound, Forbidden) as err:
                 self._absent(err)
-            await asyncio.sleep(EXPECTED_PROBE_S if self._expected else PROBE_S)
+            self._look.clear()
+            wait_s = EXPECTED_PROBE_S if self._expected else min(PROBE_S * self._absences, LONGEST_PROBE_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._look.wait()
 
     def _read(self) -> None:
         reflector = self._reflector

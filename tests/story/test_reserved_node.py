@@ -425,6 +425,25 @@ async def test_without_the_crd_the_node_works_and_finds_the_operator_later(
             await tagged(api, SLOT)
 
 
+async def test_the_labels_of_an_operator_make_the_node_look_for_it_at_once(
+    short_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with FakeApi(controllers=False) as api:
+        namespaces(api)
+        api.create(node_object("node-a", labels={"topology.k8s.aws/capacity-block-id": BLOCK}))
+        host = PluginHost(short_path, api.url, instance_type="trn2u.48xlarge", node_id=1, server_id=HARDWARE_ID)
+        async with host.running() as plugin:
+            await eventually(lambda: plugin.ultraserver.reading)
+            monkeypatch.setattr(ultraserver, "PROBE_S", 600.0)
+            looks = lambda: [entry for entry in api.log if "neuronultraservers" in entry.resource]  # noqa: E731
+            asked = len(looks())
+            await eventually(lambda: len(looks()) > asked, what="the last look without a reason")
+            api.register_neuron_kinds()
+            reserve(api, SLOT)
+            api.patch("nodes", "node-a", {"metadata": {"labels": {"neuron.amazonaws.com/ultraserver-id": "us-1"}}})
+            await tagged(api, SLOT)
+
+
 async def test_a_crd_that_is_gone_for_good_frees_the_node(api: FakeApi, host: PluginHost) -> None:
     reserve(api, SLOT)
     async with host.running():
