@@ -49,6 +49,16 @@ class WriteUltraServerStatus(Action):
     before: Mapping[str, Any]
     status: Mapping[str, Any]
 
+    @property
+    def binds(self) -> bool:
+        """It opens a reservation for its workload's pods."""
+        return bool(_bound(self.status) - _bound(self.before))
+
+
+def _bound(status: Mapping[str, Any]) -> set[str]:
+    entries = status.get("allocations") or []
+    return {str(entry.get("allocationId")) for entry in entries if entry.get("phase") == "Bound"}
+
 
 @dataclass(frozen=True, slots=True)
 class LabelNode(Action):
@@ -125,3 +135,8 @@ class Plan:
     actions: tuple[Action, ...] = ()
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)
     recheck: datetime.datetime | None = None
+
+    @property
+    def binds(self) -> bool:
+        """It opens a reservation for a workload's pods."""
+        return any(isinstance(action, WriteUltraServerStatus) and action.binds for action in self.actions)

@@ -21,6 +21,10 @@ class Holdings:
         self._published = {each.name: each for each in snapshot.published}
         self._ultraservers = {each.name: each for each in snapshot.ultraservers}
         self._held = {each.name: list(each.reservations) for each in snapshot.ultraservers}
+        self._of: dict[str, list[Reservation]] = {}
+        for held in self._held.values():
+            for each in held:
+                self._of.setdefault(each.allocation.workload_uid, []).append(each)
         self._uses: dict[str, list[ClaimUse]] = {}
         for use in sorted(snapshot.claims, key=lambda each: (each.namespace, each.name)):
             for name in use.nodes:
@@ -39,7 +43,7 @@ class Holdings:
 
     def of(self, workload_uid: str) -> list[Reservation]:
         """The reservations of one workload, by index."""
-        found = [each for held in self._held.values() for each in held if each.allocation.workload_uid == workload_uid]
+        found = self._of.get(workload_uid, ())
         return sorted(found, key=lambda each: (each.allocation.ultraserver_index, each.allocation.allocation_id))
 
     def live(self, workload_uid: str) -> dict[int, Reservation]:
@@ -75,7 +79,7 @@ class Holdings:
 
     def workload_uids(self) -> set[str]:
         """Every workload that holds something."""
-        return {each.allocation.workload_uid for held in self._held.values() for each in held}
+        return {uid for uid, held in self._of.items() if held}
 
     def taken(self) -> frozenset[str]:
         """Nodes that a reservation or anybody's claim keeps."""
@@ -164,16 +168,20 @@ class Holdings:
             allocated_at=render.time(now),
             node_uids=tuple(self._nodes[name].uid for name in slot.nodes),
         )
-        self._held[slot.ultraserver].append(Reservation(slot.ultraserver, allocation))
+        one = Reservation(slot.ultraserver, allocation)
+        self._held[slot.ultraserver].append(one)
+        self._of.setdefault(workload.uid, []).append(one)
 
     def change(self, one: Reservation, **changes: Any) -> None:
         """Change a reservation's allocation."""
-        held = self._held[one.ultraserver]
-        held[held.index(one)] = one.changed(**changes)
+        changed = one.changed(**changes)
+        for held in (self._held[one.ultraserver], self._of[one.allocation.workload_uid]):
+            held[held.index(one)] = changed
 
     def drop(self, one: Reservation) -> None:
         """Take a reservation away."""
         self._held[one.ultraserver].remove(one)
+        self._of[one.allocation.workload_uid].remove(one)
 
     def tell_world(self, workload: Workload, *, grown: bool) -> None:
         """Write into every slot how many nodes there are in all, and which has rank 0.

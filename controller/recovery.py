@@ -54,7 +54,7 @@ def _faults(draft: Draft, one: Reservation) -> Iterable[Fault]:
         published = draft.holdings.published(name, allocation)
         whole = published is not None and published.complete and published.kind
         for reason, fine in (
-            ("DeviceUnhealthy", published.healthy if published and whole else None),
+            ("DeviceUnhealthy", not published.sick_devices if published and whole else None),
             ("LinkDown", placement.links_up(published, size, group_size) if published and whole else None),
         ):
             before = since.get((name, reason))

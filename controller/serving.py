@@ -198,7 +198,7 @@ def _verdict(
         return Verdict(partly, "NoSpareGroup", joined(f"nowhere to move to yet: {spare.message}", moves, aside), hurt)
     if moves:
         answered = all(holdings.has_answered(each.allocation) for each in holdings.pending(workload.uid))
-        reason, text = leaving if answered and leaving else ("Migrating", _waiting(draft, workload, waiting))
+        reason, text = leaving if answered and leaving else (render.MIGRATING, _waiting(draft, workload, waiting))
         return Verdict(partly, reason, joined(moves, text, aside), damage(draft, workload))
     if shortage is None:
         if waiting:
@@ -241,7 +241,8 @@ def _waiting(draft: Draft, workload: Workload, nodes: Sequence[str]) -> str:
     if draft.now < patient_until or not nodes:
         draft.look_again(patient_until)
         return "waiting until all nodes show the reservation on their devices"
-    return f"waiting for {len(nodes)} nodes to show the reservation on their devices: {shortened(tuple(nodes))}"
+    late = f"{len(nodes)} node{'s' if len(nodes) != 1 else ''}"
+    return f"waiting for {late} to show the reservation on their devices: {shortened(tuple(nodes))}"
 
 
 def _whole(draft: Draft, workload: Workload, live: dict[int, Reservation], has_template: bool, aside: str) -> Verdict:

@@ -144,14 +144,20 @@ class Publishing:
             labels = node["metadata"].get("labels") or {}
             self._hardware.label(labels)
             self._watch.saw_operator(any(label.startswith(names.ULTRASERVER_LABELS) for label in labels))
-            self._watch.follow(self._hardware.ultraserver_id, whole_node=self._hardware.maybe_ultraserver)
+            meta = node["metadata"]
+            self._watch.follow(
+                self._hardware.ultraserver_id,
+                whole_node=self._hardware.maybe_ultraserver,
+                node=(meta["name"], meta["uid"]),
+            )
+        if self._slices.synced.is_set():
+            self._recall()
         self._tell_health()
         if node is None or not self._slices.synced.is_set():
             if self._nodes.synced.is_set():
                 why = f"the Node {self._settings.node_name} does not exist; is NODE_NAME the Node's name?"
                 self.state = PublishState(self.state.result, "" if node else why, self.state.at)
             return
-        self._recall()
         await self._tell_findings(node)
         refusal = await self._refusal(node)
         if not self._turn.holding:

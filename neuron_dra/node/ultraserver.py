@@ -45,6 +45,7 @@ class UltraServerWatch:
         self._reflector: Reflector | None = None
         self._absences = 0
         self._followed = False
+        self._node = ("", "")
         self.name: str | None = None
         self.reading: Reading | None = None
 
@@ -53,11 +54,13 @@ class UltraServerWatch:
         """An answer is still to come."""
         return not self._followed or (self.name is not None and self.reading is None and self._absences == 0)
 
-    def follow(self, ultraserver_id: str | None, *, whole_node: bool) -> None:
+    def follow(self, ultraserver_id: str | None, *, whole_node: bool, node: tuple[str, str] = ("", "")) -> None:
         """Watch the object of this UltraServer; None keeps what is watched, since an id does not go away.
 
-        A node that is surely not of an UltraServer type (`whole_node`) is in none.
+        A node that is surely not of an UltraServer type (`whole_node`) is in none. `node` is the Node's name and UID:
+        what was allocated to another Node of its name is not ours.
         """
+        renewed, self._node = node[1] and node != self._node, node if node[1] else self._node
         first, self._followed = not self._followed, True
         if not whole_node:
             self.name, self.reading = None, Reading()
@@ -66,6 +69,8 @@ class UltraServerWatch:
             log.info("watching the node's UltraServer", extra={"ultraserver": ultraserver_id, "object": name})
             self.name, self.reading, self._reflector, self._absences = name, None, None, 0
             self._renamed.set()
+        elif renewed and self.reading is not None:
+            self._read()
         if first:
             self._tell()
 
@@ -137,7 +142,7 @@ class UltraServerWatch:
         for problem in reading.problems:
             if self.reading is None or problem not in self.reading.problems:
                 log.error("a NeuronUltraServer cannot be read", extra={"object": self.name, "problem": problem})
-        self.reading = reading
+        self.reading = reading.without_predecessors_of(*self._node)
         self._tell()
 
     def _absent(self, err: ApiError) -> None:

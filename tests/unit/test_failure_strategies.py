@@ -206,7 +206,7 @@ def test_a_link_that_a_slot_of_this_size_does_not_need_is_not_its_fault():
 def test_unhealthy_links_between_nodes_matter_to_slots_of_more_than_one_node(size, moved):
     world = running("MigrateAffected", size=size, count=1)
     before = held(world)
-    attribute(world, before[0][2], "linkInterserver", {"bool": False})
+    attribute(world, before[0][2], "unhealthy", {"string": "link_interserver"})
     for _ in range(2):
         world.settle(LIMITS)
         world.later(40)
@@ -216,7 +216,7 @@ def test_unhealthy_links_between_nodes_matter_to_slots_of_more_than_one_node(siz
 
 def test_an_unhealthy_device_moves_even_a_single_node():
     world = running("MigrateAffected", size=1, count=1)
-    attribute(world, "u0-0", "nodeHealthy", {"bool": False})
+    attribute(world, "u0-0", "unhealthy", {"string": "hbm_ecc,sram_ecc"})
     world.settle(LIMITS)
     assert degraded(world)[0] == "DeviceUnhealthy"
     world.later(30)
@@ -504,7 +504,7 @@ def test_restart_all_without_room_waits_in_its_old_place_of_the_queue():
 
 def test_a_restart_does_not_repeat_while_the_broken_node_stays_broken():
     world = running("RestartAll")
-    attribute(world, "u1-2", "nodeHealthy", {"bool": False})
+    attribute(world, "u1-2", "unhealthy", {"string": "hbm_ecc,sram_ecc"})
     for _ in range(5):
         world.settle(LIMITS)
         start_pods(world)
