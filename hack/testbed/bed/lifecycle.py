@@ -197,7 +197,7 @@ def _remove_state(layout: Layout) -> None:
     ]
     for mount_point in sorted(inside, reverse=True):
         subprocess.run(["umount", mount_point], check=True, timeout=30)
-    # The nodes' images are half a million files; Python takes a minute for what `rm` does in seconds.
+    # A node's images are ten thousand files.
     done = subprocess.run(["rm", "-rf", "--one-file-system", "--", str(layout.state_dir)], capture_output=True, text=True,
                           timeout=300, check=False)  # fmt: skip
     if layout.state_dir.exists():
