@@ -7,11 +7,11 @@ import datetime
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 from controller import planning, writes
-from controller.actions import Action, Evict, Plan, WriteUltraServerStatus, WriteWorkloadStatus
+from controller.actions import Action, Evict, Plan, WriteWorkloadStatus
 from controller.apply import EVICT_AGAIN_S, Applier
 from controller.caches import Caches
 from controller.leader import Leadership
@@ -19,7 +19,6 @@ from controller.metrics import Metrics
 from controller.planning import Limits
 from controller.wording import Wording
 from neuron_dra.core import backoff
-from neuron_dra.core.ultraserver import Phase
 from neuron_dra.errors import AlreadyExists, ApiError, Conflict, NotFound
 
 log = logging.getLogger(__name__)
@@ -54,6 +53,7 @@ class Reconciler:
         self._limits = limits
         self._clock = clock
         self._wording = Wording()
+        applier.on_eviction = metrics.evicted
         self._term = 0
         self._told_blocked: dict[str, str] = {}
         self.changed = asyncio.Event()
@@ -110,7 +110,7 @@ class Reconciler:
             self._term = term
         now = self._clock()
         plan = self._plan(now)
-        if any(_hands_over(action) for action in plan.actions):
+        if plan.hands_over:
             # The watch of claims may be behind that of slices: read as of now who has a claim on these nodes.
             await self._caches.claims.relist()
             plan = self._plan(now)
@@ -142,10 +142,12 @@ class Reconciler:
         if isinstance(action, WriteWorkloadStatus):
             self._wording.written(action, now)
             self._note_allocated(action, now)
+            self._metrics.told(action.before, action.status, now)
         return True
 
     def _note_allocated(self, action: WriteWorkloadStatus, now: datetime.datetime) -> None:
-        if action.status.get("allocatedAt") and not action.before.get("allocatedAt"):
+        again = action.status.get("restarts")
+        if action.status.get("allocatedAt") and not action.before.get("allocatedAt") and not again:
             found = self._caches.workloads.items.get(f"{action.namespace}/{action.name}")
             if found is not None:
                 self._metrics.allocated(max(0.0, (now - found["value"].created).total_seconds()))
@@ -160,16 +162,3 @@ class Reconciler:
         if plan.recheck is not None:
             return max(0.0, (plan.recheck - self._clock()).total_seconds())
         return None
-
-
-def _hands_over(action: Action) -> bool:
-    """Tell whether a write opens nodes for a workload's pods, or frees nodes on which pods of one could be."""
-    if not isinstance(action, WriteUltraServerStatus):
-        return False
-    before, after = _phases(action.before), _phases(action.status)
-    opened = any(phase == Phase.BOUND.value != before.get(each) for each, phase in after.items())
-    return opened or any(phase == Phase.DRAINING.value and each not in after for each, phase in before.items())
-
-
-def _phases(status: Mapping[str, Any]) -> dict[str, str]:
-    return {str(each["allocationId"]): str(each["phase"]) for each in status.get("allocations") or []}

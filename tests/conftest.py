@@ -14,6 +14,16 @@ from neuron_dra.testing.objects import node_object
 from neuron_dra.testing.plugin_host import PluginHost
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how much the tests covered that count it: `record_property("covered", ...)`."""
+    reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, [])]
+    lines = [text for report in reports for name, text in report.user_properties if name == "covered"]
+    if lines:
+        terminalreporter.section("covered")
+        for line in sorted(lines):
+            terminalreporter.write_line(str(line))
+
+
 @pytest.fixture
 def short_path() -> Iterator[Path]:
     """A folder with a short name, for sockets: pytest's own leave them little of their 107 bytes.

@@ -119,10 +119,10 @@ def values(device: Mapping[str, Any]) -> dict[str, Any]:
 def published(driver: str, devices: list[Wire]) -> str:
     """What a slice has, in words."""
     if driver != names.DRIVER:
-        return f"{len(devices)} EFA interfaces"
+        return f"{len(devices)} EFA"
     found = values(devices[0])
     if found["resourceType"] == "neuron_node":
-        return f"the whole node, of UltraServer {found.get('serverId4', '(not elected yet)')}"
+        return f"the node, of UltraServer {found.get('serverId4', '(not elected yet)')}"
     count = len(devices)
     return f"{count} devices in a 4 x 4 torus" if count == 16 else f"{count} device{'s' if count > 1 else ''}"
 

@@ -56,24 +56,25 @@ class Story(Steps):
         await self._leave_all()
         await ultraservers.UltraServers(self._cluster, self._scheduler, self._view).tell()
         took = time.monotonic() - self._started
-        self._view.line(f"All of this took {took:.1f} s, most of it the start of {len(NODES)} plugins.", "dim")
+        self._view.line(f"All of this took {took:.1f} s, most of it the start of {len(NODES) + 1} programs.", "dim")
 
     def _nodes(self) -> None:
         self._view.title(
-            "neuron-dra demo", f"{len(NODES)} simulated nodes with the real plugin on each, and no cluster"
+            "neuron-dra demo",
+            f"{len(NODES)} simulated nodes, the real plugin on each, the real controller, and no cluster",
         )
         rows: list[tuple[str, str, str, str]] = []
         for spec in NODES:
             slices = [w["spec"] for w in self._api.objects("resourceslices") if w["spec"]["nodeName"] == spec.name]
             slices.sort(key=lambda one: bool(one["driver"] != names.DRIVER))
-            what = ", ".join(published(one["driver"], one["devices"]) for one in slices)
-            row = (spec.name, spec.instance_type, f"driver {spec.driver_version}", what)
+            what = " + ".join(published(one["driver"], one["devices"]) for one in slices)
+            row = (spec.name, spec.instance_type, spec.driver_version, what)
             if rows and spec.ultraserver_node and rows[-1][1:] == row[1:]:
                 rows[-1] = (f"{rows[-1][0].split()[0]} to {spec.name}", *row[1:])
             else:
                 rows.append(row)
         self._view.blank()
-        self._view.table(("NODE", "INSTANCE TYPE", "KERNEL", "PUBLISHED"), rows)
+        self._view.table(("NODE", "INSTANCE TYPE", "DRIVER", "PUBLISHED"), rows)
 
     # The documents' examples
 

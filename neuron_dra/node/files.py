@@ -43,20 +43,28 @@ class Files:
             return []
 
     def make_folder(self, folder: Path, mode: int) -> None:
-        """Create a folder and its parents; one that exists is left as it is."""
-        folder.mkdir(mode=mode, parents=True, exist_ok=True)
+        """Create a folder and its parents, each flushed to the disk; one that exists is left as it is."""
+        if folder.is_dir():
+            return
+        self.make_folder(folder.parent, 0o755)
+        folder.mkdir(mode=mode, exist_ok=True)
+        self.sync_folder(folder.parent)
 
     def write(self, path: Path, data: bytes, mode: int) -> None:
-        """Write a new or existing file and flush it to the disk. Not atomic: use `replace_with` afterwards."""
+        """Write a new or existing file and flush it to the disk. Not atomic: `write_atomically` is."""
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
         try:
             os.fchmod(handle, mode)
             view = memoryview(data)
             while view:
                 view = view[os.write(handle, view) :]
-            os.fsync(handle)
+            self.sync_file(handle)
         finally:
             os.close(handle)
+
+    def sync_file(self, handle: int) -> None:
+        """Flush an open file's bytes to the disk."""
+        os.fsync(handle)
 
     def link(self, existing: Path, new: Path) -> None:
         """Give a file a second name, replacing none."""

@@ -111,3 +111,29 @@ def test_a_lost_name_file_does_not_take_the_turn_away_for_good(turns: Turns, sho
         first.poll()
     assert first.holding
     assert (short_path / "publisher").read_text() == "a"
+
+
+def test_a_name_that_a_plugin_half_wrote_before_it_died_is_swept(turns: Turns, short_path: Path) -> None:
+    (short_path / ".publisher.7.tmp").write_text("pod-")
+    turns("a").begin()
+    assert sorted(path.name for path in short_path.iterdir()) == ["publisher", "publisher.lock"]
+
+
+def test_a_name_that_is_swept_while_it_is_written_is_written_again(short_path: Path) -> None:
+    class Swept(Files):
+        """Another plugin starts between the first write and its rename."""
+
+        def __init__(self) -> None:
+            self.writes = 0
+
+        def write(self, path: Path, data: bytes, mode: int) -> None:
+            super().write(path, data, mode)
+            self.writes += 1
+            if self.writes == 1:
+                PublishingTurn(short_path, "newcomer", Files()).sweep()
+
+    files = Swept()
+    turn = PublishingTurn(short_path, "a", files)
+    turn.claim()
+    assert (turn.holding, files.writes) == (True, 2)
+    turn.release()

@@ -1,0 +1,268 @@
+"""What a disk may hold after the power failed: every allowed combination of what was done and not yet flushed.
+
+    files = RecordingFiles(root)
+    ...                                   # a program works with `files`; `files.mark(...)` notes what it promised
+    for cut in cuts(files):               # at each operation, every state that a cut may leave
+        cut.restore(elsewhere)
+
+The model is the weakest that a file system may have. The bytes of a file are safe after the file was flushed; before
+that they are those from before, none, half of them, zeros, or all. A change of a folder (a name that is made, linked,
+renamed or removed) is safe after the folder was flushed; before that each change is there or is not, whatever became of
+the others. A change itself is all or nothing. A folder that is lost takes what is in it along.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from neuron_dra.node.files import Files
+
+ALL_SUBSETS_UP_TO: Final = 8  # changes of one folder that are not flushed; beyond, those that lack few or have few
+
+
+@dataclass(frozen=True, slots=True)
+class Bytes:
+    """A file got these bytes in place of its former ones."""
+
+    inode: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Flushed:
+    """The bytes of a file are on the disk."""
+
+    inode: int
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """Names in a folder lead to other files, or, with None, to none. A folder is -1."""
+
+    folder: Path
+    names: tuple[tuple[str, int | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FolderFlushed:
+    """The names in a folder are on the disk."""
+
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Something that the program promised, or was asked."""
+
+    what: Any
+
+
+Operation = Bytes | Flushed | Changed | FolderFlushed | Mark
+A_FOLDER: Final = -1
+
+
+class RecordingFiles(Files):
+    """Files below `root` that remember what was done to them. Paths are kept relative to it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.log: list[Operation] = []
+        self._inodes: dict[Path, int] = {}
+        self._next = 0
+        self._writing: int | None = None
+        self.before = self._scan()
+
+    def _scan(self) -> list[Operation]:
+        """Return operations that make what is there now."""
+        made: list[Operation] = []
+        for place, folders, names in os.walk(self.root):
+            here = Path(place).relative_to(self.root)
+            made += [Changed(here, ((name, A_FOLDER),)) for name in folders]
+            for name in names:
+                inode = self._inodes[here / name] = self._new()
+                made += [Bytes(inode, (Path(place) / name).read_bytes()), Flushed(inode)]
+                made += [Changed(here, ((name, inode),))]
+            made.append(FolderFlushed(here))
+        return made
+
+    def _new(self) -> int:
+        self._next += 1
+        return self._next
+
+    def mark(self, what: Any) -> None:
+        """Note a promise between two operations."""
+        self.log.append(Mark(what))
+
+    def make_folder(self, folder: Path, mode: int) -> None:
+        if not folder.is_dir():
+            self.make_folder(folder.parent, mode)
+            self.log.append(Changed(self._folder(folder), ((folder.name, A_FOLDER),)))
+            super().make_folder(folder, mode)
+
+    def write(self, path: Path, data: bytes, mode: int) -> None:
+        inode = self._inodes.get(self._short(path))
+        if inode is None:
+            inode = self._inodes[self._short(path)] = self._new()
+            self.log.append(Changed(self._folder(path), ((path.name, inode),)))
+        self.log.append(Bytes(inode, data))
+        self._writing = inode
+        super().write(path, data, mode)
+
+    def sync_file(self, handle: int) -> None:
+        super().sync_file(handle)
+        if self._writing is not None:
+            self.log.append(Flushed(self._writing))
+
+    def link(self, existing: Path, new: Path) -> None:
+        super().link(existing, new)
+        inode = self._inodes[self._short(new)] = self._inodes[self._short(existing)]
+        self.log.append(Changed(self._folder(new), ((new.name, inode),)))
+
+    def rename(self, source: Path, target: Path) -> None:
+        super().rename(source, target)
+        inode = self._inodes[self._short(source)]
+        if source.parent != target.parent:
+            raise ValueError("a rename between folders is two changes, which this model does not know")
+        if self._inodes.get(self._short(target)) == inode:
+            return  # two names of one file: nothing happens
+        del self._inodes[self._short(source)]
+        self._inodes[self._short(target)] = inode
+        self.log.append(Changed(self._folder(source), ((source.name, None), (target.name, inode))))
+
+    def sync_folder(self, folder: Path) -> None:
+        super().sync_folder(folder)
+        self.log.append(FolderFlushed(self._short(folder)))
+
+    def remove(self, path: Path) -> bool:
+        removed = super().remove(path)
+        if removed:
+            del self._inodes[self._short(path)]
+            self.log.append(Changed(self._folder(path), ((path.name, None),)))
+        return removed
+
+    def _short(self, path: Path) -> Path:
+        return path.relative_to(self.root)
+
+    def _folder(self, path: Path) -> Path:
+        return self._short(path.parent)
+
+
+Contents = frozenset[tuple[Path, bytes | None]]
+"""Files and their bytes; None for a folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """One state of the disk, and what had been promised by then."""
+
+    contents: Contents
+    promises: tuple[Any, ...]
+
+    def restore(self, root: Path) -> None:
+        """Make this state below `root`, which is empty."""
+        for path, data in sorted(self.contents, key=lambda item: (item[1] is not None, item[0])):
+            if data is None:
+                (root / path).mkdir(parents=True, exist_ok=True)
+            else:
+                (root / path).write_bytes(data)
+
+
+@dataclass(slots=True)
+class _Disk:
+    """What is safe, and what is not yet."""
+
+    names: dict[Path, dict[str, int]] = field(default_factory=dict)
+    changes: dict[Path, list[Changed]] = field(default_factory=dict)
+    safe: dict[int, bytes] = field(default_factory=dict)
+    unsafe: dict[int, list[bytes]] = field(default_factory=dict)
+
+    def do(self, operation: Operation) -> None:
+        match operation:
+            case Bytes(inode=inode, data=data):
+                self.unsafe.setdefault(inode, []).append(data)
+            case Flushed(inode=inode):
+                self.safe[inode] = self.unsafe.pop(inode)[-1]
+            case Changed(folder=folder):
+                self.changes.setdefault(folder, []).append(operation)
+            case FolderFlushed(folder=folder):
+                self.names[folder] = _after(self.names.get(folder, {}), self.changes.pop(folder, []))
+
+    def states(self) -> Iterator[Contents]:
+        """Yield what may be found after a cut, the same more than once."""
+        folders = sorted({*self.names, *self.changes, Path()})
+        choices = [
+            [_after(self.names.get(folder, {}), chosen) for chosen in _subsets(self.changes.get(folder, []))]
+            for folder in folders
+        ]
+        for picked in itertools.product(*choices):
+            yield from self._with_bytes(dict(zip(folders, picked, strict=True)))
+
+    def _with_bytes(self, names: Mapping[Path, Mapping[str, int]]) -> Iterator[Contents]:
+        found: dict[Path, int] = {}
+        visible = [Path()]
+        for folder in visible:
+            for name, inode in names.get(folder, {}).items():
+                found[folder / name] = inode
+                if inode == A_FOLDER:
+                    visible.append(folder / name)
+        doubtful = sorted({inode for inode in found.values() if inode in self.unsafe})
+        for data in itertools.product(*(self._may_be(inode) for inode in doubtful)):
+            bytes_of = {**self.safe, **dict(zip(doubtful, data, strict=True))}
+            yield frozenset(
+                (path, None if inode == A_FOLDER else bytes_of.get(inode, b"")) for path, inode in found.items()
+            )
+
+    def _may_be(self, inode: int) -> list[bytes]:
+        written = [
+            part for data in self.unsafe[inode] for part in (b"", data[: len(data) // 2], bytes(len(data)), data)
+        ]
+        return list(dict.fromkeys([self.safe.get(inode, b""), *written]))
+
+
+def _after(names: Mapping[str, int], changes: Iterable[Changed]) -> dict[str, int]:
+    made = dict(names)
+    for change in changes:
+        for name, inode in change.names:
+            if inode is None:
+                made.pop(name, None)
+            else:
+                made[name] = inode
+    return made
+
+
+def _subsets(changes: list[Changed]) -> Iterator[tuple[Changed, ...]]:
+    """Yield which changes are on the disk, in their order: every choice, if they are few."""
+    count = len(changes)
+    if count <= ALL_SUBSETS_UP_TO:
+        for size in range(count + 1):
+            yield from itertools.combinations(changes, size)
+        return
+    for length in range(count + 1):
+        yield tuple(changes[:length])
+    for gone in (1, 2):
+        yield from itertools.combinations(changes, count - gone)
+        yield from itertools.combinations(changes, gone)
+
+
+def cuts(files: RecordingFiles) -> Iterator[Cut]:
+    """Yield every state that a power cut may leave, at every moment of what was recorded; none twice."""
+    disk = _Disk()
+    for operation in files.before:
+        disk.do(operation)
+    promises: tuple[Any, ...] = ()
+    seen: set[Contents] = set()  # since the last mark
+    for operation in (Mark(None), *files.log):
+        if isinstance(operation, Mark):
+            promises = (*promises, operation.what) if operation.what is not None else promises
+            seen.clear()
+        else:
+            disk.do(operation)
+        for contents in disk.states():
+            if contents not in seen:
+                seen.add(contents)
+                yield Cut(contents, promises)

@@ -1,0 +1,375 @@
+"""The power fails while the checkpoint and the CDI files are written: every state of the disk that this may leave.
+
+Besides the power cut itself, after which the boot id is another one, each state is judged as if the boot were the same:
+then what the kubelet was told must be there, which is what the durable writes are for.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neuron_dra.core import cdi
+from neuron_dra.core import checkpoint as checkpoints
+from neuron_dra.core.checkpoint import Checkpoint
+from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim, decide
+from neuron_dra.core.ultraserver import Allocation, Phase, Tag
+from neuron_dra.errors import CheckpointDamaged
+from neuron_dra.node import recovery
+from neuron_dra.node.files import Files
+from neuron_dra.node.transaction import Store, Transactions
+from neuron_dra.node.turns import PublishingTurn
+from neuron_dra.testing.objects import healthy_node
+from neuron_dra.testing.power_cut import Cut, RecordingFiles, cuts
+
+pytestmark = pytest.mark.contract("P18")
+NODE = healthy_node("trn2.48xlarge")
+SLOT = Allocation("ml", "llm", "uid-llm", "alloc-1", Phase.BOUND, ("a",), 1, 0, 1, "a", "2026-01-02T03:04:05Z")
+PENDING, BOUND = (Tag.of(replace(SLOT, phase=phase)) for phase in (Phase.PENDING, Phase.BOUND))
+
+
+def claim(number: int) -> Claim:
+    name = f"job-{number}"
+    return Claim(
+        ClaimRef("ml", name, f"uid-{number}"), (AllocatedDevice("r", "a", f"neuron-device-{number}"),), (), name
+    )
+
+
+def decided(wanted: Claim, held: list[PreparedClaim]) -> PreparedClaim:
+    return decide(wanted, node_name="a", node=NODE, held=held, device_files=cdi.DeviceFiles(), prepared_at="then")
+
+
+class Quick(Files):
+    """For disks that nobody cuts."""
+
+    def sync_file(self, handle: int) -> None:
+        pass
+
+    def sync_folder(self, folder: Path) -> None:
+        pass
+
+
+Recorder = Callable[[Path], RecordingFiles]
+MakeStore = Callable[[Path, Files, str], Store]
+
+
+def store_of(root: Path, files: Files, boot_id: str) -> Store:
+    return Store(root / "plugins" / "neuron.aws.com", root / "run" / "cdi", boot_id, files)
+
+
+async def opened(store: Store, *, may_be_damaged: bool) -> Checkpoint:
+    """Open a store as the plugin does; a damaged one is rebuilt, with an API server that knows claims 7 and 8."""
+    transactions = Transactions(store, fetch, decided)
+    await transactions.open()
+    if transactions.damaged is not None:
+        assert may_be_damaged, f"the checkpoint is damaged: {transactions.damaged}"
+        await recovery.Recovery(store, transactions, fetch, decided, allocated, adopted).run()
+    return store.read()
+
+
+async def fetch(ref: ClaimRef) -> Claim:
+    return claim(int(ref.uid.removeprefix("uid-")))
+
+
+async def allocated() -> AsyncIterator[Claim]:
+    for number in (7, 8):
+        yield claim(number)
+
+
+def adopted(wanted: Claim) -> PreparedClaim:
+    return recovery.adopted(wanted, lambda name: (int(name.removeprefix("neuron-device-")),))
+
+
+# What is recorded.
+
+
+class Life:
+    """A plugin's life on a disk, with marks for what it was asked and what it has promised."""
+
+    def __init__(self, root: Path, boot_id: str, make_store: MakeStore, recorder: Recorder) -> None:
+        self.files = recorder(root)
+        self.store = make_store(root, self.files, boot_id)
+        self.turn = PublishingTurn(root / "plugins" / "neuron.aws.com", "pod-1", self.files)
+
+    def prepare(self, *numbers: int) -> None:
+        for number in numbers:
+            self.files.mark(("asked to prepare", number))
+        self.store.prepare_all([claim(number) for number in numbers], decided)
+        for number in numbers:
+            self.files.mark(("prepared", number))
+
+    def unprepare(self, *numbers: int) -> None:
+        for number in numbers:
+            self.files.mark(("asked to unprepare", number))
+        self.store.unprepare_all([f"uid-{number}" for number in numbers])
+        for number in numbers:
+            self.files.mark(("unprepared", number))
+
+    def keep(self, tag: Tag | None) -> None:
+        self.files.mark(("asked to keep", tag))
+        self.store.keep_tag(tag)
+        self.files.mark(("kept", tag))
+
+
+async def from_the_first_start(life: Life) -> None:
+    life.store.open()
+    life.turn.begin()
+    life.store.adopt({})
+    life.keep(PENDING)
+    life.prepare(0)
+    life.prepare(1)
+    life.unprepare(0)
+    life.keep(BOUND)
+    life.prepare(2, 3)
+    life.unprepare(1, 2)
+    life.turn.release()
+
+
+async def after_a_restart(life: Life) -> None:
+    await opened(life.store, may_be_damaged=True)
+    life.store.repair()
+    life.unprepare(7)
+    life.prepare(7)
+    life.unprepare(8)
+    life.keep(None)
+
+
+def earlier(root: Path) -> None:
+    """Claims 7 and 8 were prepared in the boot `boot-1`."""
+    store = store_of(root, Quick(), "boot-1")
+    store.open()
+    store.adopt({})
+    store.keep_tag(PENDING)
+    for number in (7, 8):
+        store.prepare(claim(number), decided)
+
+
+def a_file_is_lost(root: Path) -> None:
+    earlier(root)
+    (root / "run/cdi" / cdi.file_name("uid-8")).unlink()
+
+
+def the_host_was_rebooted(root: Path) -> None:
+    earlier(root)
+    shutil.rmtree(root / "run")
+
+
+def the_checkpoint_is_damaged(root: Path) -> None:
+    earlier(root)
+    path = root / "plugins/neuron.aws.com/checkpoint.json"
+    path.write_bytes(path.read_bytes()[:-50])
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """What is on the disk, what is promised, and what is done then. `whole` says that no CDI file is missing."""
+
+    live: Callable[[Life], Awaitable[None]]
+    before: Callable[[Path], None]
+    prepared: frozenset[int] = frozenset({7, 8})
+    tags: tuple[Tag | None, ...] = (PENDING,)
+    boot_id: str = "boot-1"
+    whole: bool = True
+    damaged: bool = False
+
+
+STORIES = {
+    "first start": Story(from_the_first_start, lambda root: None, frozenset(), (None,)),
+    "restart": Story(after_a_restart, earlier),
+    "repair": Story(after_a_restart, a_file_is_lost, whole=False),
+    "reboot": Story(after_a_restart, the_host_was_rebooted, frozenset(), boot_id="boot-2"),
+    "rebuild": Story(after_a_restart, the_checkpoint_is_damaged, tags=(PENDING, None), damaged=True),
+}
+
+
+# What must hold.
+
+
+@dataclass(slots=True)
+class Promised:
+    """What holds after these marks, and what may hold."""
+
+    prepared: set[int]
+    tags: list[Tag | None]
+    perhaps: set[int] = field(default_factory=set)
+
+    def hear(self, what: str, about: Any) -> None:
+        match what:
+            case "asked to prepare" | "asked to unprepare":
+                self.perhaps.add(about)
+                self.prepared.discard(about)
+            case "prepared":
+                self.perhaps.discard(about)
+                self.prepared.add(about)
+            case "unprepared":
+                self.perhaps.discard(about)
+            case "asked to keep":
+                self.tags.append(about)
+            case "kept":
+                self.tags = [about]
+            case _:
+                raise AssertionError(what)
+
+
+class Judge:
+    """Restores states and starts a plugin's store on each."""
+
+    def __init__(self, root: Path, story: Story, make_store: MakeStore) -> None:
+        self.root, self.story, self.make_store = root, story, make_store
+        self.data, self.cdi_root = root / "plugins/neuron.aws.com", root / "run/cdi"
+
+    def restored(self, cut: Cut) -> Promised:
+        shutil.rmtree(self.root, ignore_errors=True)
+        self.root.mkdir()
+        cut.restore(self.root)
+        promised = Promised(set(self.story.prepared), list(self.story.tags))
+        for what, about in cut.promises:
+            promised.hear(what, about)
+        return promised
+
+    async def judge(self, cut: Cut) -> None:
+        promised = self.restored(cut)
+        if self.story.whole:
+            self.commit_was_last()
+        await self.same_boot(promised)
+        await self.next_boot(self.restored(cut))
+        promised = self.restored(cut)
+        shutil.rmtree(self.root / "run", ignore_errors=True)
+        await self.next_boot(promised)
+
+    def commit_was_last(self) -> None:
+        try:
+            current = checkpoints.decode((self.data / "checkpoint.json").read_bytes())
+        except FileNotFoundError:
+            return
+        except CheckpointDamaged:
+            assert self.story.damaged, "the checkpoint is damaged"
+            return
+        for prepared in current.claims.values() if current.boot_id == self.story.boot_id else ():
+            spec = Files().read(self.cdi_root / cdi.file_name(prepared.ref.uid))
+            assert spec == cdi.encode(cdi.spec(prepared)), "a claim in the checkpoint has no CDI file"
+
+    async def same_boot(self, promised: Promised) -> None:
+        store = self.make_store(self.root, Quick(), self.story.boot_id)
+        current = await opened(store, may_be_damaged=self.story.damaged)
+        numbers = {int(uid.removeprefix("uid-")) for uid in current.claims}
+        assert promised.prepared <= numbers, "what was answered is not in the checkpoint"
+        assert numbers <= promised.prepared | promised.perhaps, "what was given back is still held"
+        assert current.tag in promised.tags, "the tag is another one"
+        self.clean(current)
+        for number in promised.prepared | promised.perhaps:
+            assert store.prepare(claim(number), decided) == decided(claim(number), [])
+        for number in promised.prepared | promised.perhaps:
+            store.unprepare(f"uid-{number}")
+        self.clean(store.read())
+
+    async def next_boot(self, promised: Promised) -> None:
+        store = self.make_store(self.root, Quick(), "boot-9")
+        current = await opened(store, may_be_damaged=self.story.damaged)
+        answered = [prepared for prepared in current.claims.values() if not prepared.adopted]
+        assert self.story.damaged or answered == [], "claims of the boot before are taken for prepared"
+        assert current.tag in promised.tags, "the tag is another one"
+        self.clean(current)
+        assert store.prepare(claim(7), decided) == decided(claim(7), [])
+        self.clean(store.read())
+
+    def clean(self, current: Checkpoint) -> None:
+        uids = {uid for uid, prepared in current.claims.items() if not prepared.adopted}
+        found = {cdi.claim_uid_of(name) for name in os.listdir(self.cdi_root)}
+        assert uids <= found <= set(current.claims), "CDI files and checkpoint differ"
+        PublishingTurn(self.data, "pod-2", Quick()).sweep()
+        assert [name for name in os.listdir(self.data) if name.endswith(".tmp")] == []
+
+
+async def run(
+    story: Story, folder: Path, make_store: MakeStore = store_of, recorder: Recorder = RecordingFiles
+) -> tuple[int, int]:
+    """Record a story and judge every state that a power cut in it may leave; return operations and states."""
+    live, cut_root = folder / "live", folder / "cut"
+    live.mkdir()
+    story.before(live)
+    life = Life(live, story.boot_id, make_store, recorder)
+    await story.live(life)
+    judge = Judge(cut_root, story, make_store)
+    states = 0
+    for cut in cuts(life.files):
+        await judge.judge(cut)
+        states += 1
+    return len(life.files.log), states
+
+
+@pytest.mark.parametrize("name", STORIES)
+async def test_what_was_promised_survives_a_power_cut_at_any_moment(
+    name: str, short_path: Path, record_property: Callable[[str, str], None]
+) -> None:
+    operations, states = await run(STORIES[name], short_path)
+    record_property("covered", f"power cut, {name}: {states} states after {operations} operations")
+
+
+# The harness notices what it is there for.
+
+
+class WithoutFolderFlush(RecordingFiles):
+    def sync_folder(self, folder: Path) -> None:
+        pass
+
+
+class WithoutCdiFlush(RecordingFiles):
+    def sync_folder(self, folder: Path) -> None:
+        if folder.name != "cdi":
+            super().sync_folder(folder)
+
+
+class WithoutFileFlush(RecordingFiles):
+    def sync_file(self, handle: int) -> None:
+        pass
+
+
+class CheckpointFirst(Store):
+    """Commits before the CDI files are there."""
+
+    def _write_spec(self, claim: PreparedClaim, **more: Any) -> None:
+        self.__dict__.setdefault("late", []).append((claim, more))
+
+    def _write(self, checkpoint: Checkpoint) -> None:
+        super()._write(checkpoint)
+        for claim, more in self.__dict__.pop("late", []):
+            super()._write_spec(claim, **more)
+
+
+def checkpoint_first(root: Path, files: Files, boot_id: str) -> Store:
+    return CheckpointFirst(root / "plugins/neuron.aws.com", root / "run/cdi", boot_id, files)
+
+
+def without_boot_id(root: Path, files: Files, boot_id: str) -> Store:
+    return store_of(root, files, "always the same")
+
+
+@pytest.mark.parametrize(
+    ("name", "make_store", "recorder", "complaint"),
+    [
+        ("first start", store_of, WithoutFolderFlush, "checkpoint.json is gone"),
+        ("first start", store_of, WithoutCdiFlush, "a claim in the checkpoint has no CDI file"),
+        ("first start", store_of, WithoutFileFlush, "the checkpoint is damaged"),
+        ("first start", checkpoint_first, RecordingFiles, "a claim in the checkpoint has no CDI file"),
+        ("first start", without_boot_id, RecordingFiles, "claims of the boot before are taken for prepared"),
+    ],
+    ids=[
+        "no fsync of folders",
+        "no fsync of the CDI folder",
+        "no fsync of files",
+        "checkpoint before CDI",
+        "no look at the boot id",
+    ],
+)
+async def test_the_power_cut_finds(
+    name: str, make_store: MakeStore, recorder: Recorder, complaint: str, short_path: Path
+) -> None:
+    with pytest.raises(AssertionError, match=complaint):
+        await run(STORIES[name], short_path, make_store, recorder)

@@ -1,0 +1,330 @@
+"""A node on which a plugin dies, and comes back: what is arranged before, what is done, what must hold after.
+
+One `Flow` is one thing that a plugin does: its points are recorded in a run that is not disturbed, and then met one by
+one. What must hold does not depend on the flow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from neuron_dra.core import cdi
+from neuron_dra.core import checkpoint as checkpoints
+from neuron_dra.core.ultraserver import NAMESPACE, Allocation, Phase, Tag, object_name, tag_on
+from neuron_dra.errors import CheckpointDamaged
+from neuron_dra.gen.kubelet.dra.v1 import dra_pb2, dra_pb2_grpc
+from neuron_dra.node.files import Files
+from neuron_dra.testing.crash_points import Life, Lives, Point
+from neuron_dra.testing.fake_api import FakeApi
+from neuron_dra.testing.objects import allocated_claim, neuron_config, node_object
+from neuron_dra.testing.plugin_host import PluginHost
+from neuron_dra.testing.waiting import eventually
+
+BLOCK = "cr-0123456789abcdef0"
+SLOT = Allocation(
+    "ml", "llm", "uid-llm", "alloc-1", Phase.PENDING, ("node-a",), 1, 0, 1, "node-a", "2026-01-02T03:04:05Z"
+)
+CALL_S = 15.0
+
+Obj = dict[str, Any]
+Sabotage = Callable[[], None]
+
+
+class Scene:
+    """A Trn2 UltraServer node, its API server, and the claims `old`, `new` and `rival`, which wants what `new` has."""
+
+    def __init__(self, api: FakeApi, root: Path, lives: Lives, sabotage: Sabotage | None) -> None:
+        api.register_neuron_kinds()
+        for name in (NAMESPACE, "ml"):
+            api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        api.create(node_object("node-a", labels={"topology.k8s.aws/capacity-block-id": BLOCK}))
+        self.api, self.lives, self._sabotage = api, lives, sabotage
+        self.host = PluginHost(root, api.url, instance_type="trn2u.48xlarge", node_id=0, server_id="00000000deadbeef")
+        self.life: Life | None = None
+        self.reserve(None)
+        self.disk_says = ""  # how an error of the disk begins
+        self.told: list[str] = []  # the errors that the kubelet got from the disk
+        self.claims: dict[str, Obj] = {}
+        self.answers: dict[str, Any] = {}  # what the kubelet was told, and may rely on
+        for name, devices in (("old", [0]), ("new", [4, 5, 6, 7]), ("rival", [7])):
+            self.claims[name] = allocated_claim(name, "node-a", devices, namespace="ml", config=[neuron_config(2)])
+
+    # What others do
+
+    def allocate(self, *names: str) -> None:
+        """Have the scheduler allocate claims; those that it has allocated stay."""
+        for name in names:
+            if "uid" not in self.claims[name]["metadata"]:
+                self.claims[name] = self.api.create(self.claims[name])
+
+    def reserve(self, slot: Allocation | None) -> None:
+        """Have the operator reserve the node, or give it back."""
+        self.api.apply(
+            {
+                "apiVersion": "neuron.aws.com/v1beta1",
+                "kind": "NeuronUltraServer",
+                "metadata": {"name": object_name(BLOCK), "namespace": NAMESPACE},
+                "spec": {"instanceType": "trn2u.48xlarge", "topology": []},
+                "status": {"allocations": [slot.to_wire()] if slot else []},
+            }
+        )
+
+    def reboot(self) -> None:
+        """The host starts again: another boot id, and nothing in /var/run."""
+        self.empty_cdi()
+        self.host.hardware.set_boot_id()
+        self.answers.clear()
+
+    def empty_cdi(self) -> None:
+        if self.host.cdi.exists():
+            for name in os.listdir(self.host.cdi):
+                os.unlink(self.host.cdi / name)
+
+    # The plugin
+
+    def start(self, *, counting: bool = False, killed_at: Point | None = None) -> Life:
+        """Start a plugin, in place of the one before."""
+        self.end()
+        settings = self.host.settings(ultraserver_devices="devices")
+        self.life = self.lives.start(settings, counting=counting, killed_at=killed_at, sabotage=self._sabotage)
+        return self.life
+
+    def end(self) -> None:
+        if self.life is not None:
+            self.lives.end(self.life)
+            self.life = None
+
+    async def published(self) -> None:
+        """Wait until the slice offers all devices, under the tag of the reservation, and the checkpoint keeps it."""
+        (found,) = self.api.objects("neuronultraservers")
+        wanted = [entry["allocationId"] for entry in found["status"]["allocations"]]
+        await eventually(lambda: self._has_published(wanted), CALL_S, f"16 devices with the tags {wanted}")
+
+    def _has_published(self, wanted: list[str]) -> bool:
+        if self.life is not None and not self.life.alive:
+            return True
+        devices = [device for item in self.api.objects("resourceslices") for device in item["spec"]["devices"]]
+        tag = tag_on(devices)
+        kept = self.tag_on_disk
+        return len(devices) == 16 and [t.allocation_id for t in (tag, kept) if t] == wanted * 2
+
+    @property
+    def tag_on_disk(self) -> Tag | None:
+        with contextlib.suppress(FileNotFoundError, CheckpointDamaged):
+            return checkpoints.decode(self.host.checkpoint.read_bytes()).tag
+        return None
+
+    async def call(self, verb: str, name: str) -> str:
+        """Call the plugin for one claim as a kubelet does; return the error. Its answer must be as it ever was."""
+        meta = self.claims[name]["metadata"]
+        if verb == "unprepare":
+            self.answers.pop(name, None)  # from here on the claim may be there or not
+        claim = dra_pb2.Claim(namespace="ml", name=name, uid=meta["uid"])
+        options = (("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1))
+        async with grpc.aio.insecure_channel(f"unix:{self.host.settings().dra_socket}", options=options) as channel:
+            stub = dra_pb2_grpc.DRAPluginStub(channel)
+            try:
+                if verb == "prepare":
+                    request = dra_pb2.NodePrepareResourcesRequest(claims=[claim])
+                    answer: Any = await stub.NodePrepareResources(request, timeout=CALL_S)
+                else:
+                    gone = dra_pb2.NodeUnprepareResourcesRequest(claims=[claim])
+                    answer = await stub.NodeUnprepareResources(gone, timeout=CALL_S)
+            except grpc.aio.AioRpcError as err:
+                return f"{err.code().name}: {err.details()}"
+        result = answer.claims[meta["uid"]]
+        if verb == "prepare" and not result.error:
+            devices = tuple(d.SerializeToString(deterministic=True) for d in result.devices)
+            assert self.answers.setdefault(name, devices) == devices, f"another answer for {name}"
+        return str(result.error)
+
+    async def must(self, verb: str, name: str) -> None:
+        """Call until it succeeds, as the kubelet does; an error must say that trying again may help."""
+        for _ in range(100):
+            error = await self.call(verb, name)
+            disk = f"claim ml/{name}: the node's state cannot be written: {self.disk_says}"
+            if self.disk_says and error.startswith(disk):
+                self.told.append(error)
+                self.check_commit()
+            elif "is being rebuilt" not in error:
+                break
+            await asyncio.sleep(0.02)
+        assert error == "", f"{verb} {name}: {error}"
+
+    # What must hold
+
+    def check_commit(self) -> None:
+        """Whatever moment it is: what the checkpoint calls prepared has its CDI file, whole and right."""
+        try:
+            found = checkpoints.decode(self.host.checkpoint.read_bytes())
+        except FileNotFoundError:
+            assert not self.answers
+            return
+        if found.boot_id != self.host.hardware.boot_id:
+            return
+        for claim in found.claims.values():
+            if not claim.adopted:
+                spec = Files().read(self.host.cdi / cdi.file_name(claim.ref.uid))
+                assert spec == cdi.encode(cdi.spec(claim)), "a claim in the checkpoint has no CDI file"
+        names = {claim.ref.name for claim in found.claims.values() if not claim.adopted}
+        assert set(self.answers) <= names, "what was answered is not in the checkpoint"
+
+    def check_boot(self) -> None:
+        """A plugin that serves knows which boot this is, and nothing of another is prepared."""
+        with contextlib.suppress(FileNotFoundError, CheckpointDamaged):
+            found = checkpoints.decode(self.host.checkpoint.read_bytes())
+            assert found.boot_id == self.host.hardware.boot_id, "claims of another boot are taken for prepared"
+
+    async def check(self, prepared: frozenset[str]) -> None:
+        """These claims and no others are prepared, nothing is left over, and no device can be had twice."""
+        for name in sorted(prepared):
+            await self.must("prepare", name)
+        await self.published()
+        assert len(self.api.objects("resourceslices")) == 1
+        self._check_clean(prepared)
+        self.allocate("rival")
+        if "new" in prepared:
+            assert "is held by claim ml/new" in await self.call("prepare", "rival")
+            await self.must("unprepare", "new")
+        await self.must("prepare", "rival")
+        self._check_clean(prepared - {"new"} | {"rival"})
+        for name in (*sorted(prepared - {"new"}), "rival"):
+            await self.must("unprepare", name)
+        self._check_clean(frozenset())
+
+    def _check_clean(self, prepared: frozenset[str]) -> None:
+        uids = {self.claims[name]["metadata"]["uid"] for name in prepared}
+        assert (self.host.checkpointed, self.host.specified) == (uids, uids)
+        self.check_commit()
+        held: list[int] = []
+        for claim in checkpoints.decode(self.host.checkpoint.read_bytes()).claims.values():
+            held += [number for device in claim.devices for number in device.device_ids]
+        assert len(held) == len(set(held)), f"a device in two claims: {held}"
+        left = [name for folder in (self.host.data, self.host.cdi) for name in os.listdir(folder) if ".tmp" in name]
+        assert left == [], "temporary files are left"
+
+
+Step = Callable[[Scene], Awaitable[None]]
+
+
+async def _nothing(scene: Scene) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """One thing that a plugin does. `arrange` runs with a plugin that is not disturbed, `damage` after its end."""
+
+    name: str
+    act: Step
+    prepared: frozenset[str] = field(default=frozenset())  # afterwards
+    arrange: Step = _nothing
+    damage: Callable[[Scene], None] | None = None  # then the points begin with the process
+    fresh: bool = False  # no plugin ever ran here
+
+    @property
+    def from_start(self) -> bool:
+        return self.fresh or self.damage is not None
+
+
+@contextlib.asynccontextmanager
+async def arranged(flow: Flow, lives: Lives, sabotage: Sabotage | None) -> AsyncIterator[Scene]:
+    """Everything before the first point."""
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="nd", dir=memory) as folder:
+        async with FakeApi(controllers=False) as api:
+            scene = Scene(api, Path(folder), lives, sabotage)
+            try:
+                if flow.fresh:
+                    await flow.arrange(scene)
+                else:
+                    await scene.start().serving()
+                    await scene.published()
+                    await flow.arrange(scene)
+                if flow.damage is not None:
+                    scene.end()
+                    flow.damage(scene)
+                yield scene
+            finally:
+                scene.end()
+
+
+async def _began(flow: Flow, scene: Scene, target: Point | None) -> Life:
+    if flow.from_start:
+        return scene.start(counting=True, killed_at=target)
+    assert scene.life is not None
+    scene.life.begin(target)
+    return scene.life
+
+
+async def _acted(flow: Flow, scene: Scene, life: Life) -> None:
+    """Act until it is done or the plugin is dead."""
+    try:
+        await life.serving()
+    except AssertionError:
+        if life.alive:
+            raise
+        return
+    await flow.act(scene)
+
+
+async def recorded(flow: Flow, lives: Lives) -> dict[str, int]:
+    """Return what a plugin passes while it does this."""
+    async with arranged(flow, lives, None) as scene:
+        life = await _began(flow, scene, None)
+        await _acted(flow, scene, life)
+        assert life.alive
+        passed = dict(life.passed())
+        await scene.check(flow.prepared)
+        return passed
+
+
+async def killed(
+    flow: Flow, target: Point, lives: Lives, *, rebooted: bool = False, sabotage: Sabotage | None = None
+) -> None:
+    """Kill a plugin at a point, start another, and see that nothing is lost, doubled or left."""
+    async with arranged(flow, lives, sabotage) as scene:
+        life = await _began(flow, scene, target)
+        acting = asyncio.create_task(_dying(flow, scene, life))
+        try:
+            assert await life.killed(), "the point was not reached"
+        finally:
+            acting.cancel()
+            await asyncio.gather(acting, return_exceptions=True)
+        if flow.damage is None:
+            scene.check_commit()
+        if rebooted:
+            scene.reboot()
+        await scene.start().serving()
+        scene.check_boot()
+        await flow.act(scene)
+        await scene.check(flow.prepared)
+
+
+async def _dying(flow: Flow, scene: Scene, life: Life) -> None:
+    with contextlib.suppress(AssertionError):
+        await _acted(flow, scene, life)
+
+
+async def failed(flow: Flow, target: Point, lives: Lives, *, sabotage: Sabotage | None = None) -> None:
+    """Let an operation fail as a disk does, and see that it is told, and made good when the disk is."""
+    assert target.error is not None
+    async with arranged(flow, lives, sabotage) as scene:
+        scene.disk_says = f"[Errno {target.error}] {os.strerror(target.error)}"
+        life = await _began(flow, scene, target)
+        try:
+            await life.serving()
+        except AssertionError:
+            assert flow.from_start
+            await scene.start().serving()  # as a DaemonSet does
+        await flow.act(scene)
+        await scene.check(flow.prepared)
