@@ -188,13 +188,14 @@ def astray(view: View, pod: Wire, uid: str) -> bool:
 
 def free_slots(view: View, nodes: Mapping[str, FleetNode], instance_type: str, size: int) -> int:
     """How many slots of this size are free, by what is really there. Nodes are free whom nobody holds."""
-    holders, uses = view.holders(), view.uses()
+    uses = view.uses()
+    held = {name for each in view.held() for name in each.allocation.nodes}
     free = {
         (node.block, node.node_id)
         for node in nodes.values()
         if node.instance_type == instance_type
         and node.healthy
-        and node.name not in holders
+        and node.name not in held
         and node.name not in uses
         and _offers(node, size)
     }
