@@ -87,7 +87,8 @@ def _workloads(view: View, nodes: Mapping[str, FleetNode], known: Known) -> Iter
         if meta.get("deletionTimestamp") or state(workload) == "Deallocating":
             yield from _leaving(view, workload, nodes, known)
             continue
-        if state(workload) not in FINAL:
+        hurt = any(not _is_well(view, held, nodes[n]) for held in view.of(uid) for n in held.allocation.nodes)
+        if state(workload) not in FINAL and not (hurt and state(workload) == "Allocating"):
             yield f"workload {name} is {state(workload)}: {ready.get('message')}"
             continue
         if (workload.get("status") or {}).get("observedGeneration") != meta["generation"]:
