@@ -309,7 +309,15 @@ async def floor(cluster: Cluster, swarm: Swarm, nodes: int) -> float:
     async def allocate(phase: Phase | None) -> dict[str, Obj]:
         async def one(index: int, key: str) -> Obj:
             allocation = Allocation(
-                PLACE, "floor", "floor-uid", "floor-id", phase or Phase.PENDING, tuple(swarm.by_object[key]), 4, index
+                workload_namespace=PLACE,
+                workload_name="floor",
+                workload_uid="floor-uid",
+                allocation_id="floor-id",
+                phase=phase or Phase.PENDING,
+                nodes=tuple(swarm.by_object[key]),
+                node_count=4,
+                ultraserver_index=index,
+                allocated_at="2026-01-01T00:00:00Z",
             )
             patch = {"status": {"allocations": [allocation.to_wire()] if phase else []}}
             path = NEURON_ULTRASERVERS.path(NAMESPACE, key, "status")
