@@ -77,7 +77,7 @@ def troubles(draft: Draft, one: Reservation) -> list[Trouble]:
             found.append(Trouble("NodeReplaced", name, draft.now))
         elif not node.ready:
             found.append(Trouble("NodeNotReady", name, node.ready_changed + draft.limits.node_failure_grace))
-        if published is None and holdings.is_there(name, allocation):
+        if not (published and published.kind) and holdings.is_there(name, allocation):
             found.append(Trouble("SliceMissing", name, None))
     seen = {(name, reason) for name, reason in _seen_now(draft, one)}
     for fault in allocation.faults:
