@@ -45,6 +45,7 @@ test-long: setup | build ## Also the tests that take minutes: Kubernetes 1.34, d
 
 bench: setup | build ## Measure, and print the figures beside their targets
 	@$(BIN)/python hack/bench.py
+	@$(BIN)/python hack/bench_controller.py
 
 demo: setup ## Pods get their devices, on simulated nodes, with no cluster
 	@$(BIN)/neuron-dra demo

@@ -49,6 +49,17 @@ class WriteUltraServerStatus(Action):
     before: Mapping[str, Any]
     status: Mapping[str, Any]
 
+    @property
+    def hands_over(self) -> bool:
+        """It opens nodes for a workload's pods, or frees nodes on which pods of one could be."""
+        before, after = _phases(self.before), _phases(self.status)
+        opened = any(phase == "Bound" != before.get(each) for each, phase in after.items())
+        return opened or any(phase == "Draining" and each not in after for each, phase in before.items())
+
+
+def _phases(status: Mapping[str, Any]) -> dict[str, str]:
+    return {str(entry.get("allocationId")): str(entry.get("phase")) for entry in status.get("allocations") or []}
+
 
 @dataclass(frozen=True, slots=True)
 class LabelNode(Action):
@@ -125,3 +136,8 @@ class Plan:
     actions: tuple[Action, ...] = ()
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)
     recheck: datetime.datetime | None = None
+
+    @property
+    def hands_over(self) -> bool:
+        """Nodes change hands, see WriteUltraServerStatus."""
+        return any(isinstance(action, WriteUltraServerStatus) and action.hands_over for action in self.actions)

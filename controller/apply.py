@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime
 import json
 import logging
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal
 
 from controller.actions import (
     Action,
@@ -50,6 +50,7 @@ class Applier:
         self._events = events
         self._evicted: dict[str, datetime.datetime] = {}
         self.blocked_evictions: dict[str, str] = {}
+        self.on_eviction: Callable[[str], None] = lambda result: None
 
     async def perform(self, action: Action, now: datetime.datetime) -> None:
         """Make one write. Raises ApiError; Conflict and NotFound say that the plan is out of date."""
@@ -112,8 +113,6 @@ class Applier:
                 "text": after.get("message"),
             },
         )
-        if before.get("reason") == after.get("reason") and _degraded(action.before) == _degraded(action.status):
-            return
         about = {
             "apiVersion": API_VERSION,
             "kind": "NeuronUltraServerWorkload",
@@ -121,10 +120,15 @@ class Applier:
             "name": action.name,
             "uid": action.uid,
         }
-        reason, message = str(after.get("reason")), str(after.get("message"))
-        if _degraded(action.status) is not None and _degraded(action.before) != _degraded(action.status):
-            reason, message = _degraded(action.status) or (reason, message)
-        await self._events.post(about, "Warning" if action.warning else "Normal", reason, message, now)
+        wrong = _degraded(action.status)
+        if wrong is not None and wrong != _degraded(action.before):
+            await self._events.post(about, "Warning", *wrong, now)
+        if wrong is None and _degraded(action.before) is not None:
+            text = "what was wrong with the reserved nodes is over, or left behind"
+            await self._events.post(about, "Normal", "Recovered", text, now)
+        if before.get("reason") != after.get("reason"):
+            kind: Literal["Normal", "Warning"] = "Warning" if action.warning else "Normal"
+            await self._events.post(about, kind, str(after.get("reason")), str(after.get("message")), now)
 
     async def _evict(self, action: Evict, now: datetime.datetime) -> None:
         """Ask for an eviction; not again for a while, whatever the answer was."""
@@ -144,10 +148,13 @@ class Applier:
             await self._client.request("POST", PODS.path(action.namespace, action.name, "eviction"), body=body)
         except (NotFound, Conflict):
             self.blocked_evictions.pop(action.uid, None)  # gone already, or another pod under that name
+            self.on_eviction("gone")
         except TooManyRequests as err:
             self.blocked_evictions[action.uid] = "; ".join(err.causes) or str(err)
+            self.on_eviction("refused")
         else:
             self.blocked_evictions.pop(action.uid, None)
+            self.on_eviction("evicted")
 
 
 def _guarded(version: str, patch: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from controller import decode
+import msgspec
+
+from controller import decode, fields
 from controller.model import Snapshot
 from neuron_dra.core import names
 from neuron_dra.core.ultraserver import NAMESPACE
@@ -46,6 +48,7 @@ class Caches:
             *,
             namespace: str = "",
             field_selector: str = "",
+            read: type[msgspec.Struct] | None = None,
         ) -> Reflector:
             return Reflector(
                 client,
@@ -54,9 +57,10 @@ class Caches:
                 field_selector=field_selector,
                 on_change=on_change,
                 project=_projected(make),
+                fields=read,
             )
 
-        self.nodes = watched(NODES, decode.cluster_node)
+        self.nodes = watched(NODES, decode.cluster_node, read=fields.Node)
         self.slices = watched(RESOURCE_SLICES, decode.published_slice, field_selector=f"spec.driver={names.DRIVER}")
         self.claims = watched(RESOURCE_CLAIMS, decode.claim_use)
         self.ultraservers = watched(NEURON_ULTRASERVERS, decode.ultraserver, namespace=NAMESPACE)

@@ -21,10 +21,10 @@ from controller.model import (
     Wire,
     Workload,
 )
-from neuron_dra.core import names
+from neuron_dra.core import health, names
 from neuron_dra.core.ultraserver import TAG_ATTRIBUTES, Tag, decode_allocations
 
-LABEL_PREFIX = "neuron.amazonaws.com/ultraserver-"
+LABEL_PREFIX = names.ULTRASERVER_LABELS
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 WORKLOAD_CLASS = f"workload.{names.DRIVER}"
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -66,8 +66,9 @@ def published_slice(item: Wire) -> PublishedSlice | None:
         sizes=tuple(sorted(int(n) for n in (_string(first, "ultraserverModes") or "").split("_") if n.isdigit())),
         vertical=_bool(first, "linkVertical"),
         horizontal=_bool(first, "linkHorizontal"),
-        interserver=_bool(first, "linkInterserver"),
-        healthy=_bool(first, "nodeHealthy"),
+        sick=tuple(
+            sorted({word for one in devices for word in (_string(one, health.ATTRIBUTE) or "").split(",") if word})
+        ),
         capacity_block=_string(first, "capacityBlockId"),
         server_id_2=_string(first, "serverId2"),
         server_id_4=_string(first, "serverId4"),

@@ -92,7 +92,7 @@ def _group(
         and each.node_id not in twice
         and each.complete
         and each.kind
-        and each.healthy is not False
+        and not each.sick_devices
         and nodes[each.name].ready
         and not nodes[each.name].out_of_service
     }
@@ -118,7 +118,7 @@ def _group(
             "nodes whose Neuron driver does not know their place yet (it says busy): {}",
         ),
         *_if(
-            [each.name for each in present if each.healthy is False],
+            [each.name for each in present if each.sick_devices],
             "DeviceUnhealthy",
             "nodes with unhealthy or missing devices, which are not reserved: {}",
         ),
@@ -202,7 +202,7 @@ def _missing(
 
 def _links(present: list[PublishedNode]) -> tuple[Problem, ...]:
     """On a group of four both kinds of link are there; a pair has one kind only, so one that is down says nothing."""
-    unhealthy = [each.name for each in present if each.interserver is False]
+    unhealthy = [each.name for each in present if each.sick_links]
     found = _if(unhealthy, "LinkDown", "devices report unhealthy links to other nodes on: {}")
     if len(present) < 4:
         return found

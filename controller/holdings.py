@@ -21,12 +21,22 @@ class Holdings:
         self._published = {each.name: each for each in snapshot.published}
         self._ultraservers = {each.name: each for each in snapshot.ultraservers}
         self._held = {each.name: list(each.reservations) for each in snapshot.ultraservers}
+        self._of: dict[str, list[Reservation]] = {}
+        for held in self._held.values():
+            for each in held:
+                self._of.setdefault(each.allocation.workload_uid, []).append(each)
+        self._version = 0
         self._uses: dict[str, list[ClaimUse]] = {}
         for use in sorted(snapshot.claims, key=lambda each: (each.namespace, each.name)):
             for name in use.nodes:
                 self._uses.setdefault(name, []).append(use)
 
     # What is there
+
+    @property
+    def version(self) -> int:
+        """Another number whenever a reservation was made or dropped."""
+        return self._version
 
     @property
     def in_use(self) -> frozenset[str]:
@@ -39,7 +49,7 @@ class Holdings:
 
     def of(self, workload_uid: str) -> list[Reservation]:
         """The reservations of one workload, by index."""
-        found = [each for held in self._held.values() for each in held if each.allocation.workload_uid == workload_uid]
+        found = self._of.get(workload_uid, ())
         return sorted(found, key=lambda each: (each.allocation.ultraserver_index, each.allocation.allocation_id))
 
     def live(self, workload_uid: str) -> dict[int, Reservation]:
@@ -75,7 +85,7 @@ class Holdings:
 
     def workload_uids(self) -> set[str]:
         """Every workload that holds something."""
-        return {each.allocation.workload_uid for held in self._held.values() for each in held}
+        return {uid for uid, held in self._of.items() if held}
 
     def taken(self) -> frozenset[str]:
         """Nodes that a reservation or anybody's claim keeps."""
@@ -164,16 +174,22 @@ class Holdings:
             allocated_at=render.time(now),
             node_uids=tuple(self._nodes[name].uid for name in slot.nodes),
         )
-        self._held[slot.ultraserver].append(Reservation(slot.ultraserver, allocation))
+        one = Reservation(slot.ultraserver, allocation)
+        self._held[slot.ultraserver].append(one)
+        self._of.setdefault(workload.uid, []).append(one)
+        self._version += 1
 
     def change(self, one: Reservation, **changes: Any) -> None:
         """Change a reservation's allocation."""
-        held = self._held[one.ultraserver]
-        held[held.index(one)] = one.changed(**changes)
+        changed = one.changed(**changes)
+        for held in (self._held[one.ultraserver], self._of[one.allocation.workload_uid]):
+            held[held.index(one)] = changed
 
     def drop(self, one: Reservation) -> None:
         """Take a reservation away."""
         self._held[one.ultraserver].remove(one)
+        self._of[one.allocation.workload_uid].remove(one)
+        self._version += 1
 
     def tell_world(self, workload: Workload, *, grown: bool) -> None:
         """Write into every slot how many nodes there are in all, and which has rank 0.

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
 from collections import Counter as Tally
+from collections.abc import Mapping
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from controller import decode
 from controller.model import Snapshot
 
 PREFIX = "neuron_ultraserver"
@@ -40,6 +44,28 @@ class Metrics:
             registry=r,
         )
 
+        self._failures = Counter(
+            f"{PREFIX}_failures", "Workloads that became Degraded, by the condition's reason", ["reason"], registry=r
+        )
+        self._recoveries = Counter(
+            f"{PREFIX}_recoveries",
+            "Restarts (RestartAll) and moves of groups (MigrateAffected) that were begun",
+            ["strategy"],
+            registry=r,
+        )
+        self._degraded = Histogram(
+            f"{PREFIX}_degraded_seconds",
+            "From the moment a workload became Degraded to the moment it was whole again",
+            buckets=(1, 5, 10, 30, 60, 120, 300, 600, 1800, 7200, 86400),
+            registry=r,
+        )
+        self._evictions = Counter(
+            f"{PREFIX}_evictions",
+            "Evictions asked for, by answer: evicted, refused by a disruption budget, or the pod was gone",
+            ["result"],
+            registry=r,
+        )
+
     def leading(self, leads: bool) -> None:
         """This replica is the leader, or is not."""
         self._leader.set(1 if leads else 0)
@@ -70,3 +96,25 @@ class Metrics:
     def allocated(self, seconds: float) -> None:
         """A workload became Allocated for the first time, so long after its creation."""
         self._allocations.observe(seconds)
+
+    def evicted(self, result: str) -> None:
+        """An eviction was answered."""
+        self._evictions.labels(result).inc()
+
+    def told(self, before: Mapping[str, Any], after: Mapping[str, Any], now: datetime.datetime) -> None:
+        """The status of a workload was written."""
+        was, is_now = _degraded(before), _degraded(after)
+        if is_now and is_now.get("reason") != (was or {}).get("reason"):
+            self._failures.labels(str(is_now.get("reason"))).inc()
+        if was and not is_now:
+            seconds = (now - decode.time(was.get("lastTransitionTime"))).total_seconds()
+            self._degraded.observe(max(0.0, seconds))
+        for counted, strategy in (("restarts", "RestartAll"), ("migrations", "MigrateAffected")):
+            begun = int(after.get(counted) or 0) - int(before.get(counted) or 0)
+            if begun > 0:
+                self._recoveries.labels(strategy).inc(begun)
+
+
+def _degraded(status: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    conditions = status.get("conditions") or []
+    return next((c for c in conditions if c.get("type") == "Degraded" and c.get("status") == "True"), None)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from neuron_dra.core.health import LINK_INTERSERVER
 from neuron_dra.core.ultraserver import Allocation, Tag
 
 Wire = Mapping[str, Any]
@@ -33,8 +34,7 @@ class PublishedNode:
     sizes: tuple[int, ...]
     vertical: bool | None = None
     horizontal: bool | None = None
-    interserver: bool | None = None  # no device reports its links to other nodes as unhealthy
-    healthy: bool | None = None  # no device is missing or reports another component as unhealthy
+    sick: tuple[str, ...] = ()  # what is wrong with its devices (core/health.py); a node is slow to take it back
     capacity_block: str | None = None
     server_id_2: str | None = None
     server_id_4: str | None = None
@@ -43,6 +43,16 @@ class PublishedNode:
     layers: tuple[str | None, str | None, str | None] = (None, None, None)
     tag: Tag | None = None
     complete: bool = True  # all slices of the pool's newest generation are there, and agree on the tag
+
+    @property
+    def sick_devices(self) -> tuple[str, ...]:
+        """What is wrong with its devices, their links to other nodes aside."""
+        return tuple(reason for reason in self.sick if reason != LINK_INTERSERVER)
+
+    @property
+    def sick_links(self) -> bool:
+        """A device reports its links to other nodes as unhealthy."""
+        return LINK_INTERSERVER in self.sick
 
     @property
     def hardware_id(self) -> str | None:

@@ -91,7 +91,7 @@ def links_up(node: PublishedNode, size: int, group_size: int) -> bool | None:
     """
     if size == 1:
         return True
-    if node.interserver is False:
+    if node.sick_links:
         return False
     if not node.sizes:
         return None

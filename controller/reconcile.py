@@ -53,6 +53,7 @@ class Reconciler:
         self._limits = limits
         self._clock = clock
         self._wording = Wording()
+        applier.on_eviction = metrics.evicted
         self._term = 0
         self._told_blocked: dict[str, str] = {}
         self.changed = asyncio.Event()
@@ -107,14 +108,22 @@ class Reconciler:
             except* ApiError as group:
                 raise ApiError(str(group.exceptions[0])) from group
             self._term = term
-        snapshot = self._caches.snapshot(self._applier.blocked_evictions)
-        started = time.perf_counter()
         now = self._clock()
-        plan = planning.plan(snapshot, now, self._limits)
-        self._metrics.planned(time.perf_counter() - started, snapshot)
+        plan = self._plan(now)
+        if plan.hands_over:
+            # The watch of claims may be behind that of slices: read as of now who has a claim on these nodes.
+            await self._caches.claims.relist()
+            plan = self._plan(now)
         plan = self._wording.unhurried(plan, now)
         clean = await writes.perform(plan.actions, lambda action: self._write(action, now), self._leadership.holds)
         return plan, clean
+
+    def _plan(self, now: datetime.datetime) -> Plan:
+        snapshot = self._caches.snapshot(self._applier.blocked_evictions)
+        started = time.perf_counter()
+        plan = planning.plan(snapshot, now, self._limits)
+        self._metrics.planned(time.perf_counter() - started, snapshot)
+        return plan
 
     async def _write(self, action: Action, now: datetime.datetime) -> bool:
         """Make one write; return whether it was made. What fails is planned again on newer knowledge."""
@@ -133,10 +142,12 @@ class Reconciler:
         if isinstance(action, WriteWorkloadStatus):
             self._wording.written(action, now)
             self._note_allocated(action, now)
+            self._metrics.told(action.before, action.status, now)
         return True
 
     def _note_allocated(self, action: WriteWorkloadStatus, now: datetime.datetime) -> None:
-        if action.status.get("allocatedAt") and not action.before.get("allocatedAt"):
+        again = action.status.get("restarts")
+        if action.status.get("allocatedAt") and not action.before.get("allocatedAt") and not again:
             found = self._caches.workloads.items.get(f"{action.namespace}/{action.name}")
             if found is not None:
                 self._metrics.allocated(max(0.0, (now - found["value"].created).total_seconds()))

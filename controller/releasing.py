@@ -91,7 +91,9 @@ def give_back(
         text = f"waiting for what holds the nodes: {shortened(sorted(set(pods)))}"
         return "WaitingForPods", joined(text, hint)
     if unseen:
-        return "Draining", joined(f"waiting for {len(unseen)} nodes to close: {shortened(unseen)}", hint)
+        return "Draining", joined(
+            f"waiting for {len(unseen)} node{'s' if len(unseen) != 1 else ''} to close: {shortened(unseen)}", hint
+        )
     return None
 
 

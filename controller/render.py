@@ -15,6 +15,8 @@ from neuron_dra.core.ultraserver import NAMESPACE
 
 MESSAGE_CHARACTERS = 4096  # maxLength of a condition's message in our CRDs
 REQUEST = "neuron"
+MIGRATING = "Migrating"
+"""Reason of the condition Ready while another group is reserved in the place of one that broke."""
 
 
 def time(moment: datetime.datetime) -> str:
@@ -191,6 +193,10 @@ def workload_status(
     restarts = int(workload.status.get("restarts") or 0)
     if verdict.restarting and not workload.restarting:
         restarts += 1
+    migrations = int(workload.status.get("migrations") or 0)
+    ready: Wire = next((c for c in workload.status.get("conditions") or [] if c.get("type") == "Ready"), {})
+    if reason == MIGRATING != ready.get("reason"):
+        migrations += 1
     return {
         "state": state,
         "workloadId": workload.name,
@@ -199,6 +205,7 @@ def workload_status(
         **({"allocatedAt": since} if since and ordered else {}),
         **({"restarting": dict(verdict.restarting)} if verdict.restarting else {}),
         **({"restarts": restarts} if restarts else {}),
+        **({"migrations": migrations} if migrations else {}),
         "observedGeneration": workload.generation,
         "conditions": [
             made("Ready", allocated, reason, message),

@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import Any
 
 import bench_api
-from bench_swarm import INSTANCE_TYPE, Swarm
+from bench_swarm import GATHER_S, INSTANCE_TYPE, Swarm
 
-from neuron_dra.core.ultraserver import NAMESPACE
-from neuron_dra.kube.client import KubeClient
+from neuron_dra.core.ultraserver import NAMESPACE, Allocation, Phase
+from neuron_dra.kube.client import MERGE_PATCH, KubeClient
 from neuron_dra.kube.config import KubeConfig, from_kubeconfig
-from neuron_dra.kube.requests import NEURON_ULTRASERVERS, NEURON_WORKLOADS, Resource
+from neuron_dra.kube.requests import CLAIM_TEMPLATES, NEURON_ULTRASERVERS, NEURON_WORKLOADS, Resource
 
 Obj = dict[str, Any]
 PLACE = "bench"
@@ -35,6 +35,7 @@ AGENT = "neuron-ultraserver-controller"
 NAMESPACES = Resource("", "v1", "namespaces", namespaced=False)
 CRDS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False)
 IN_FLIGHT = 16  # of the floor
+REQUEST = {"name": "neuron", "exactly": {"deviceClassName": "neuron.aws.com"}}
 HEARTBEAT_S = 300.0  # a kubelet writes its Node's status so often when nothing changes
 
 
@@ -45,8 +46,12 @@ def main() -> int:
     parser.add_argument("--small", type=int, default=20, help="rounds of 8 nodes")
     parser.add_argument("--large", type=int, default=3, help="rounds of 256 nodes")
     parser.add_argument("--idle-s", type=float, default=20.0, help="seconds of idling to measure, twice")
+    parser.add_argument("--busy", type=int, default=225, help="workloads of 16 nodes on the largest fleet at the end")
     parser.add_argument("--kubernetes", choices=bench_api.build.KUBERNETES)
     args = parser.parse_args()
+    if sys.platform != "linux":
+        print("the UltraServer controller is measured on Linux alone: left out", file=sys.stderr)
+        return 0
     with bench_api.running(args.kubernetes) as plane:
         sizes = [int(text) for text in args.nodes.split(",")]
         # Read before the event loop runs: a kubeconfig may have to start a login program.
@@ -208,6 +213,7 @@ async def measure(
         cluster = Cluster(client, bench_api.Writes(plane.audit_log))
         await cluster.prepare()
         swarm = Swarm(plugins)
+        columns.append(await no_nodes(args, plane))
         async with cluster.watching():
             for size in sizes:
                 say(f"{size} nodes: making them")
@@ -215,7 +221,19 @@ async def measure(
                 column = Column(size)
                 await one_size(args, column, cluster, swarm, plane)
                 columns.append(column)
+            if args.busy:
+                await busy(args, columns[-1], cluster, swarm, plane)
     return columns
+
+
+async def no_nodes(args: argparse.Namespace, plane: bench_api.Plane) -> Column:
+    """The floor of memory and idling: a fleet without a node."""
+    column = Column(0)
+    with Controller(plane.layout.kubeconfig, plane.layout.log_dir / "controller.log") as controller:
+        await asyncio.sleep(5)
+        column.figures["CPU, nothing changes"] = f"{await millicores(controller, args.idle_s):.1f} millicores"
+        column.figures["resident memory, idle"] = f"{controller.rss_mib():.0f} MiB"
+    return column
 
 
 def say(text: str) -> None:
@@ -243,7 +261,81 @@ async def one_size(
             await rounds(figures, cluster, swarm, controller, nodes=8, number=args.small)
             await rounds(figures, cluster, swarm, controller, nodes=256, number=args.large)
             figures["resident memory, largest"] = f"{controller.rss_mib('VmHWM'):.0f} MiB"
+    for nodes in (8, 256):
+        measured = float(figures[f"{nodes} nodes: to Allocated, p50"].split()[0])
+        least = [await floor(cluster, swarm, nodes) for _ in range(3)]
+        figures[f"{nodes} nodes: floor, the bare writes"] = f"{quantile(least, 0.5):.2f} s"
+        figures[f"{nodes} nodes: p50 against the floor"] = f"{measured / quantile(least, 0.5):.2f}"
     say(json.dumps(figures))
+
+
+async def busy(
+    args: argparse.Namespace, column: Column, cluster: Cluster, swarm: Swarm, plane: bench_api.Plane
+) -> None:
+    """Reserve most of the fleet for many workloads, and measure again."""
+    names = [f"busy-{number}" for number in range(min(args.busy, column.nodes // 16 * 9 // 10))]
+    figures: dict[str, str] = {}
+    with Controller(plane.layout.kubeconfig, plane.layout.log_dir / "controller.log") as controller:
+        async with swarm.answering():
+            started = time.monotonic()
+            for name in names:
+                await cluster.client.create(NEURON_WORKLOADS, PLACE, workload(name, 4))
+            for name in names:
+                await cluster.reaches(name, "Allocated", timeout_s=300)
+            say(f"{len(names)} workloads in {time.monotonic() - started:.1f} s")
+            cluster.writes.since()
+            await asyncio.sleep(2)
+            figures["CPU, nothing changes"] = f"{await millicores(controller, args.idle_s):.1f} millicores"
+            await rounds(figures, cluster, swarm, controller, nodes=8, number=args.small)
+            figures["resident memory, largest"] = f"{controller.rss_mib('VmHWM'):.0f} MiB"
+    about = f"{len(names)} workloads on {len(names) * 16} nodes: "
+    kept = (
+        "CPU, nothing changes",
+        "8 nodes: to Allocated, p50",
+        "8 nodes: to Allocated, p99",
+        "8 nodes: controller's CPU",
+    )
+    column.figures |= {about + name: figures[name] for name in (*kept, "resident memory, largest")}
+    say(json.dumps(figures))
+
+
+async def floor(cluster: Cluster, swarm: Swarm, nodes: int) -> float:
+    """Make an allocation's writes with nobody deciding, by the same client; return how long they take in seconds."""
+    objects = list(swarm.by_object)[: nodes // 4]
+    names = [name for each in objects for name in swarm.by_object[each]]
+    slots = asyncio.Semaphore(IN_FLIGHT)
+    client = cluster.client
+
+    async def allocate(phase: Phase | None) -> dict[str, Obj]:
+        async def one(index: int, key: str) -> Obj:
+            allocation = Allocation(
+                PLACE, "floor", "floor-uid", "floor-id", phase or Phase.PENDING, tuple(swarm.by_object[key]), 4, index
+            )
+            patch = {"status": {"allocations": [allocation.to_wire()] if phase else []}}
+            path = NEURON_ULTRASERVERS.path(NAMESPACE, key, "status")
+            async with slots:
+                found: Obj = json.loads(await client.request("PATCH", path, body=patch, content_type=MERGE_PATCH))
+                return found
+
+        answers = await asyncio.gather(*(one(index, key) for index, key in enumerate(objects)))
+        return dict(zip(objects, answers, strict=True))
+
+    started = time.monotonic()
+    await client.create(NEURON_WORKLOADS, PLACE, workload("floor", nodes // 4))
+    await client.patch(NEURON_WORKLOADS, PLACE, "floor", {"metadata": {"annotations": {"in-place-of": "a finalizer"}}})
+    for phase in (Phase.PENDING, Phase.BOUND):
+        stored = await allocate(phase)
+        await asyncio.sleep(GATHER_S)  # of the plugins, which write together what happens together
+        await swarm.publish(names, stored)
+    template = {"metadata": {"name": "floor"}, "spec": {"spec": {"devices": {"requests": [REQUEST]}}}}
+    await client.create(CLAIM_TEMPLATES, PLACE, template)
+    path = NEURON_WORKLOADS.path(PLACE, "floor", "status")
+    await client.request("PATCH", path, body={"status": {"state": "Allocated"}}, content_type=MERGE_PATCH)
+    taken = time.monotonic() - started
+    await swarm.publish(names, await allocate(None))
+    await client.delete(CLAIM_TEMPLATES, PLACE, "floor")
+    await client.delete(NEURON_WORKLOADS, PLACE, "floor")
+    return taken
 
 
 async def discovered(cluster: Cluster, count: int) -> None:

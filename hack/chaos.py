@@ -30,9 +30,9 @@ from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 REPORT = REPOSITORY / "docs" / "reports" / "chaos.md"
-sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "tests" / "bed")]
+sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "tests" / "bed"), str(REPOSITORY / "hack" / "testbed")]
 
-from bed import cgroups, layout  # noqa: E402  (on the path through real_cluster)
+from bed import cgroups, layout  # noqa: E402
 from bed.errors import BedError  # noqa: E402
 from deployed import cdi_claims, is_ready, neurons, pod, prepared, template  # noqa: E402
 from real_cluster import BedNode, CommandFailedError, Namespace, TestBed, eventually  # noqa: E402

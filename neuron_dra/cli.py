@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+import gc
 import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 # Read before grpc is imported: no fork handlers, and the C core's own lines stay out of our log.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
@@ -29,6 +31,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings.add_arguments(plugin)
     plugin.set_defaults(run=_run_plugin)
 
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] != ["plugin"]:  # a DaemonSet need not load the rest
+        _add_other_commands(commands)
+    return guarded("neuron-dra", parser.parse_args(settings.go_style(words) if words[:1] == ["plugin"] else words))
+
+
+def _add_other_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     from neuron_dra.testing import fake_node_command
 
     fake = commands.add_parser("fake-node", help="write the sysfs, dev and DMI files of a simulated Neuron node")
@@ -47,9 +56,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     demo.add_arguments(shown)
     shown.set_defaults(run=demo.run)
 
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    return guarded("neuron-dra", parser.parse_args(settings.go_style(words) if words[:1] == ["plugin"] else words))
-
 
 def plugin_main() -> int:
     """Run the plugin under AWS's name for it, `k8s-neuron-dra-driver`, with its environment and spellings."""
@@ -58,6 +64,17 @@ def plugin_main() -> int:
     settings.add_arguments(parser)
     parser.set_defaults(run=_run_plugin)
     return guarded("neuron-dra", parser.parse_args(settings.go_style(sys.argv[1:])))
+
+
+@contextlib.contextmanager
+def _long_lived() -> Iterator[None]:
+    """Import what stays: no garbage is looked for meanwhile, and no collection walks through it later."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def _run_plugin(parsed: argparse.Namespace) -> int:
@@ -73,8 +90,9 @@ def _run_plugin(parsed: argparse.Namespace) -> int:
     if loaded.emulation_mode:
         loaded = _emulated(loaded)
 
-    from neuron_dra.kube import config
-    from neuron_dra.node.plugin import Plugin
+    with _long_lived():
+        from neuron_dra.kube import config
+        from neuron_dra.node.plugin import Plugin
 
     kube = config.from_settings(loaded.kube_api_server, loaded.kubeconfig, os.environ)
 

@@ -85,7 +85,8 @@ class PluginSettings:
         "ENABLE_ULTRASERVER_OPERATOR",
         False,
         "an UltraServer operator is expected: look for its CRD every 10 s and warn while it is missing; reservations "
-        "are obeyed either way, and without this setting the CRD is looked for every 60 s",
+        "are obeyed either way; without this setting the CRD is looked for ever more seldom, and at once when the Node "
+        "gets an operator's labels",
     )
     device_plugin_coexistence: str = _setting(
         "--device-plugin-coexistence",

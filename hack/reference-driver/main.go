@@ -70,7 +70,8 @@ func config(url, kubeconfig string) (*rest.Config, error) {
 	if kubeconfig != "" {
 		return clientcmd.BuildConfigFromFlags("", kubeconfig)
 	}
-	return &rest.Config{Host: url}, nil
+	// JSON, as our driver asks for: the embedded API server knows nothing else.
+	return &rest.Config{Host: url, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, nil
 }
 
 func run() error {
@@ -80,6 +81,7 @@ func run() error {
 	registry := flag.String("registry", "/var/lib/kubelet/plugins_registry", "folder in which the kubelet looks for sockets")
 	data := flag.String("data", "/var/lib/kubelet/plugins/"+driverName, "folder of the socket and the checkpoint")
 	cdiRoot := flag.String("cdi-root", "/var/run/cdi", "folder of CDI specs")
+	dev := flag.String("dev", "/dev", "folder of the device files, for the runtime")
 	slice := flag.String("slice", "", "JSON file of a ResourceSlice with the devices to publish")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
@@ -107,7 +109,7 @@ func run() error {
 			return err
 		}
 	}
-	helper, err := kubeletplugin.Start(ctx, &driver{store{*data, *cdiRoot, string(bootID[:len(bootID)-1])}},
+	helper, err := kubeletplugin.Start(ctx, &driver{store{*data, *cdiRoot, *dev, string(bootID[:len(bootID)-1])}},
 		kubeletplugin.KubeClient(client), kubeletplugin.NodeName(*node), kubeletplugin.DriverName(driverName),
 		kubeletplugin.RegistrarDirectoryPath(*registry), kubeletplugin.PluginDataDirectoryPath(*data),
 		kubeletplugin.FlockDirectoryPath(*data))

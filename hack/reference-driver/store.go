@@ -22,7 +22,7 @@ const cdiKind = "k8s." + driverName + "/claim"
 // store keeps what is prepared in the files that our driver keeps, in the same form. Like ours it believes nothing that
 // it read before the lock: two drivers may share the folder during a rolling update.
 type store struct {
-	data, cdiRoot, bootID string
+	data, cdiRoot, dev, bootID string
 }
 
 type preparedDevice struct {
@@ -115,7 +115,7 @@ func (s store) prepare(claim *resourceapi.ResourceClaim) (*preparedClaim, error)
 	if known, ok := current.Claims[claim.UID]; ok {
 		return known, nil
 	}
-	prepared, err := decide(claim, current.Claims)
+	prepared, err := s.decide(claim, current.Claims)
 	if err != nil {
 		return nil, err
 	}
@@ -147,7 +147,7 @@ func (s store) unprepare(uid types.UID) error {
 }
 
 // decide gives a claim its devices, none of which may be another claim's.
-func decide(claim *resourceapi.ResourceClaim, others map[types.UID]*preparedClaim) (*preparedClaim, error) {
+func (s store) decide(claim *resourceapi.ResourceClaim, others map[types.UID]*preparedClaim) (*preparedClaim, error) {
 	if claim.Status.Allocation == nil {
 		return nil, fmt.Errorf("claim %s/%s is not allocated", claim.Namespace, claim.Name)
 	}
@@ -182,10 +182,18 @@ func decide(claim *resourceapi.ResourceClaim, others map[types.UID]*preparedClai
 		prepared.Devices = append(prepared.Devices, preparedDevice{
 			Request: result.Request, Pool: result.Pool, Device: result.Device, DeviceIDs: []int{id},
 			CDIIDs: []string{cdiKind + "=" + string(claim.UID) + "-" + result.Device},
-			Edits:  map[string]any{"deviceNodes": []any{map[string]any{"path": fmt.Sprintf("/dev/neuron%d", id)}}},
+			Edits:  map[string]any{"deviceNodes": []any{s.deviceNode(id)}},
 		})
 	}
 	return prepared, nil
+}
+
+func (s store) deviceNode(id int) map[string]any {
+	node := map[string]any{"path": fmt.Sprintf("/dev/neuron%d", id)}
+	if s.dev != "/dev" {
+		node["hostPath"] = fmt.Sprintf("%s/neuron%d", s.dev, id)
+	}
+	return node
 }
 
 func spec(uid types.UID, claim *preparedClaim) map[string]any {

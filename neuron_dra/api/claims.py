@@ -118,13 +118,16 @@ def allocated_devices(claim: ResourceClaim) -> tuple[AllocatedDevice, ...]:
     )
 
 
+def has_configuration(wire: ResourceClaim) -> bool:
+    """Tell whether `to_core` has configuration to read."""
+    return bool(wire.status.allocation and wire.status.allocation.devices.config)
+
+
 def to_core(wire: ResourceClaim, ref: ClaimRef) -> Claim:
     """Return what to decide on for `ref`, the claim that the kubelet asked for.
 
     Raises ClaimError when the object is another one, is not allocated, or holds configuration we cannot read.
     """
-    from neuron_dra.api import config  # pydantic: 50 ms that the start of the sockets need not wait for
-
     if wire.metadata.uid != ref.uid:
         raise ClaimError(
             f"claim {ref} was replaced: the kubelet asks for UID {ref.uid}, the API server has {wire.metadata.uid}",
@@ -138,6 +141,8 @@ def to_core(wire: ResourceClaim, ref: ClaimRef) -> Claim:
             raise ClaimError(f"claim {ref}: config[{index}] is of a kind this driver does not know; use opaque")
         if entry.opaque.driver != names.DRIVER:
             continue
+        from neuron_dra.api import config  # pydantic: 7 MiB and 80 ms, for those nodes alone that need it
+
         settings = config.decode(entry.opaque.parameters, f"config[{index}].opaque.parameters")
         source = Source.CLASS if entry.source == "FromClass" else Source.CLAIM
         entries.append(Entry(source, tuple(entry.requests or ()), settings))

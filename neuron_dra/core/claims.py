@@ -153,8 +153,9 @@ def _physical(ref: ClaimRef, device_name: str, node: Node) -> tuple[NeuronDevice
         if not physical:
             raise ClaimError(f"claim {ref}: {device_name} has no Neuron device left; check the kernel driver")
         return physical
+    suffix = device_name.removeprefix(names.DEVICE_PREFIX)
     for device in node.devices:
-        if device.name == device_name:
+        if str(device.device_id) == suffix and device.name == device_name:
             if not device.node_present:
                 raise ClaimError(
                     f"claim {ref}: {device_name} is allocated, but /dev/neuron{device.device_id} is missing on the "

@@ -23,3 +23,6 @@ NO_SERVER_ID: Final = "0000000000000000"
 INSTANCE_TYPE_LABEL: Final = "node.kubernetes.io/instance-type"
 NETWORK_LAYER_LABELS: Final = tuple(f"topology.k8s.aws/network-node-layer-{n}" for n in (1, 2, 3))
 CAPACITY_BLOCK_LABEL: Final = "topology.k8s.aws/capacity-block-id"
+
+ULTRASERVER_LABELS = "neuron.amazonaws.com/ultraserver-"
+"""How the labels begin that an UltraServer operator puts on Nodes."""

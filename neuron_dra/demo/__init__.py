@@ -1,7 +1,8 @@
 """`neuron-dra demo`: pods get their devices on simulated nodes, with no cluster and no root.
 
-Real: the plugin, one process per node, its sockets, slices, checkpoints and CDI files. Simulated: the hardware (files),
-the API server (embedded), the kubelets (scripted) and the scheduler (`neuron_dra.simulate`).
+Real: the plugin, one process per node, its sockets, slices, checkpoints and CDI files, and the UltraServer controller.
+Simulated: the hardware (files), the API server (embedded), the kubelets (scripted) and the scheduler
+(`neuron_dra.simulate`).
 """
 
 from __future__ import annotations

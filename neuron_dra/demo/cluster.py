@@ -13,7 +13,7 @@ from neuron_dra.core import names
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.demo import efa
 from neuron_dra.demo.processes import CONTROLLER, DemoError, Process
-from neuron_dra.testing import fake_node
+from neuron_dra.testing import fake_node, objects
 from neuron_dra.testing.cdi_runtime import Container
 from neuron_dra.testing.fake_api import FakeApi
 from neuron_dra.testing.fake_kubelet import FakeKubelet
@@ -42,23 +42,6 @@ CONTROLLER_FLAGS: Final = {
     "--metrics-bind-address": 0,
     "--grpc-address": 0,
 }
-
-
-def device_class(name: str, selector: str) -> Wire:
-    """A DeviceClass of the Neuron driver, as deploy/ has it."""
-    expression = f"device.driver == '{names.DRIVER}' && {selector}"
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "DeviceClass",
-        "metadata": {"name": name},
-        "spec": {"selectors": [{"cel": {"expression": expression}}]},
-    }
-
-
-CLASSES: Final = (
-    device_class(names.DRIVER, f"!has(device.attributes['{names.DRIVER}'].workloadUid)"),
-    device_class(f"workload.{names.DRIVER}", f"has(device.attributes['{names.DRIVER}'].workloadUid)"),
-)
 
 
 class SimulatedNode:
@@ -164,7 +147,7 @@ class Cluster:
         await self.api.start()
         self.api.register_neuron_kinds()
         self.api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
-        for wire in (*CLASSES, efa.device_class()):
+        for wire in (*objects.DEVICE_CLASSES, efa.device_class()):
             self.api.apply(wire)
         for spec in self._specs:
             labels = {"kubernetes.io/hostname": spec.name, names.INSTANCE_TYPE_LABEL: spec.instance_type}

@@ -10,8 +10,10 @@ from typing import Final
 
 from neuron_dra.demo import cluster, story
 from neuron_dra.demo.processes import DemoError
-from neuron_dra.demo.scheduling import DemoScheduler
 from neuron_dra.demo.view import View
+from neuron_dra.kube.client import KubeClient
+from neuron_dra.kube.config import KubeConfig
+from neuron_dra.testing.pod_scheduler import PodScheduler
 
 TIMEOUT_S: Final = 120.0  # the whole demo takes some seconds; a machine that needs longer than this gets an error
 
@@ -34,7 +36,7 @@ async def _show(folder: Path, view: View) -> None:
     started = time.monotonic()
     try:
         async with asyncio.timeout(TIMEOUT_S), cluster.Cluster(story.NODES, folder) as made:
-            scheduler = DemoScheduler(made.api.url)
+            scheduler = PodScheduler(KubeClient(KubeConfig(made.api.url)))
             task = asyncio.create_task(scheduler.run(), name="scheduler")
             try:
                 await made.ready(cluster.START_TIMEOUT_S)

@@ -8,8 +8,8 @@ from typing import Any, Final
 from neuron_dra.core import names
 from neuron_dra.demo.cluster import Cluster
 from neuron_dra.demo.processes import DemoError
-from neuron_dra.demo.scheduling import DemoScheduler
 from neuron_dra.demo.view import View
+from neuron_dra.testing.pod_scheduler import PodScheduler
 
 STEP_TIMEOUT_S: Final = 20.0
 WORKLOADS: Final = "neuronultraserverworkloads"
@@ -20,7 +20,7 @@ Wire = dict[str, Any]
 class Steps:
     """A scene's hands. Every wait raises DemoError when it takes longer than STEP_TIMEOUT_S."""
 
-    def __init__(self, cluster: Cluster, scheduler: DemoScheduler, view: View) -> None:
+    def __init__(self, cluster: Cluster, scheduler: PodScheduler, view: View) -> None:
         self._cluster = cluster
         self._api = cluster.api
         self._scheduler = scheduler
@@ -119,10 +119,10 @@ def values(device: Mapping[str, Any]) -> dict[str, Any]:
 def published(driver: str, devices: list[Wire]) -> str:
     """What a slice has, in words."""
     if driver != names.DRIVER:
-        return f"{len(devices)} EFA interfaces"
+        return f"{len(devices)} EFA"
     found = values(devices[0])
     if found["resourceType"] == "neuron_node":
-        return f"the whole node, of UltraServer {found.get('serverId4', '(not elected yet)')}"
+        return f"the node, of UltraServer {found.get('serverId4', '(not elected yet)')}"
     count = len(devices)
     return f"{count} devices in a 4 x 4 torus" if count == 16 else f"{count} device{'s' if count > 1 else ''}"
 

@@ -10,10 +10,10 @@ from neuron_dra.core import names
 from neuron_dra.demo import examples, ultraservers
 from neuron_dra.demo.cluster import Cluster, NodeSpec
 from neuron_dra.demo.processes import DemoError
-from neuron_dra.demo.scheduling import DemoScheduler
 from neuron_dra.demo.steps import Steps, published
 from neuron_dra.demo.view import View, ranges
 from neuron_dra.testing.cdi_runtime import Container
+from neuron_dra.testing.pod_scheduler import PodScheduler
 
 NODES: Final = (
     NodeSpec("trn2-a", "trn2.48xlarge"),
@@ -43,7 +43,7 @@ Wire = dict[str, Any]
 class Story(Steps):
     """Tells everything on one view. Raises DemoError when something does not happen."""
 
-    def __init__(self, cluster: Cluster, scheduler: DemoScheduler, view: View, started: float) -> None:
+    def __init__(self, cluster: Cluster, scheduler: PodScheduler, view: View, started: float) -> None:
         super().__init__(cluster, scheduler, view)
         self._started = started
 
@@ -56,24 +56,25 @@ class Story(Steps):
         await self._leave_all()
         await ultraservers.UltraServers(self._cluster, self._scheduler, self._view).tell()
         took = time.monotonic() - self._started
-        self._view.line(f"All of this took {took:.1f} s, most of it the start of {len(NODES)} plugins.", "dim")
+        self._view.line(f"All of this took {took:.1f} s, most of it the start of {len(NODES) + 1} programs.", "dim")
 
     def _nodes(self) -> None:
         self._view.title(
-            "neuron-dra demo", f"{len(NODES)} simulated nodes with the real plugin on each, and no cluster"
+            "neuron-dra demo",
+            f"{len(NODES)} simulated nodes, the real plugin on each, the real controller, and no cluster",
         )
         rows: list[tuple[str, str, str, str]] = []
         for spec in NODES:
             slices = [w["spec"] for w in self._api.objects("resourceslices") if w["spec"]["nodeName"] == spec.name]
             slices.sort(key=lambda one: bool(one["driver"] != names.DRIVER))
-            what = ", ".join(published(one["driver"], one["devices"]) for one in slices)
-            row = (spec.name, spec.instance_type, f"driver {spec.driver_version}", what)
+            what = " + ".join(published(one["driver"], one["devices"]) for one in slices)
+            row = (spec.name, spec.instance_type, spec.driver_version, what)
             if rows and spec.ultraserver_node and rows[-1][1:] == row[1:]:
                 rows[-1] = (f"{rows[-1][0].split()[0]} to {spec.name}", *row[1:])
             else:
                 rows.append(row)
         self._view.blank()
-        self._view.table(("NODE", "INSTANCE TYPE", "KERNEL", "PUBLISHED"), rows)
+        self._view.table(("NODE", "INSTANCE TYPE", "DRIVER", "PUBLISHED"), rows)
 
     # The documents' examples
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 from neuron_dra.core.ultraserver import Phase, decode_allocations
 from neuron_dra.demo import examples
 from neuron_dra.demo.cluster import NodeSpec
+from neuron_dra.demo.processes import DemoError
 from neuron_dra.demo.steps import WORKLOADS, Steps, status_text
 
 TYPE: Final = "trn2u.48xlarge"
@@ -32,25 +33,38 @@ class UltraServers(Steps):
 
     async def tell(self) -> None:
         """All of it."""
-        self._view.heading("UltraServers: four nodes each, wired to each other, that a job reserves as a whole")
-        await self.until("neuronultraservers", lambda found: len(found) == 2, "the controller to find two UltraServers")
-        moments = [("nothing is reserved", self._map())]
+        view = self._view
+        view.heading(
+            "UltraServers: four nodes wired to each other. A training job reserves whole ones, ahead of its pods"
+        )
+        await self.until("neuronultraservers", lambda found: len(found) == 2, "two UltraServers to be found")
+        moments = [("the controller has found two of four nodes", self._map())]
         objects = examples.load(FILE)
         job, template, pods = objects[0], objects[1], objects[2:]
         took_ms = await self._reserve([job, template], pods)
-        moments.append((f"{JOB} has 2 groups of 4 nodes", self._map()))
-        detail = self._environment("my-training-workload-5")
+        moments.append((f"{JOB} reserves 2 groups of 4 nodes", self._map()))
+        environment = self._environment()
         refusal = await self._closed()
         await self._release(pods)
-        moments.append(("it was deleted: its pods are evicted", self._map()))
+        moments.append(("it is deleted: pods evicted, nodes free", self._map()))
         await self._reserve([_pairs(job)], pods[:6])
-        moments.append(("another has 3 groups of 2 nodes", self._map()))
-        self._view.ranks(tuple(SERVERS), moments)
-        self._view.line("Numbers are ranks, a node's place in its job; '.' is a node that nobody reserved.", "dim")
-        self._view.blank()
-        self._view.line(f"Allocated in {took_ms:.0f} ms: all 8 nodes were closed before the first pod could start.")
-        self._view.table(("", "", ""), detail)
-        self._view.refusal("a pod of somebody else", "Pending", refusal)
+        moments.append(("again, with 3 groups of 2 nodes", self._map()))
+        said, moved_ms, kept = await self._lose(pods)
+        moments.append((f"{LOST} is lost: its group moves", self._map(gone=LOST)))
+        view.ranks(tuple(SERVERS), moments)
+        view.line("Numbers are ranks, a node's place in its job. A dot is a node that nobody has reserved.", "dim")
+        view.blank()
+        view.line(f"deploy/examples/{FILE} was Allocated in {took_ms:.0f} ms: all")
+        view.line("8 nodes were closed to others before its first pod could start. What the pod on us2-1 finds:")
+        view.table(("", ""), [("  env", environment)])
+        view.line(f"A pod of somebody else waited meanwhile: {refusal}")
+        view.blank()
+        view.line(f"Then {LOST} went dark, and its Node was deleted. What the job's status said from there on:")
+        view.table(("", ""), [(f"  {when:.0f} ms".rjust(9), text) for when, text in said])
+        view.line(
+            f"Ranks 2 and 3 run on us2-2 and us2-3 after {moved_ms:.0f} ms; {kept} other pods were not touched.",
+            "green",
+        )
 
     # Steps
 
@@ -70,14 +84,13 @@ class UltraServers(Steps):
             f"{JOB} to be {wanted}",
         )
 
-    async def _closed(self) -> list[str]:
-        """Somebody else's pod finds no node: return why."""
+    async def _closed(self) -> str:
+        """Somebody else's pod finds no node: return what the scheduler says."""
         (template, *pods) = examples.load("4-node-inference-us.yaml")
         (name,) = self.apply([template, pods[0]])
         message = await self.waiting(name)
-        why = self.why(name, "us1-0")
         await self.leave(name)
-        return [message, *why]
+        return message
 
     async def _release(self, pods: list[Wire]) -> None:
         self._api.delete(WORKLOADS, JOB, "default")
@@ -85,21 +98,27 @@ class UltraServers(Steps):
         names = {pod["metadata"]["name"] for pod in pods}
         await self.until("pods", lambda found: not names & {each["metadata"]["name"] for each in found}, "pods to go")
 
-    async def _lose(self, pods: list[Wire]) -> tuple[int, list[tuple[str, str]], float]:
-        """Lose a node; return how many pods stayed, what the status said, and the milliseconds until all is well."""
+    async def _lose(self, pods: list[Wire]) -> tuple[list[tuple[float, str]], float, int]:
+        """Lose a node. Return what the workload's status said, each with its milliseconds; when all pods ran again;
+        and how many of the pods are still the same."""
         before = self._uids()
-        said: list[tuple[str, str]] = []
+        said: list[tuple[float, str]] = []
+        known: set[str] = set()
         await self._cluster.nodes[LOST].lose()
         started = time.monotonic()
         self._api.delete("nodes", LOST)
 
         def whole(found: list[Wire]) -> bool:
             state, text = status_text(found[0])
-            if not said or said[-1][1] != text:
-                said.append((f"{1000 * (time.monotonic() - started):.0f} ms", text))
+            new = [part for part in text.split("; ") if part not in known]
+            if new:
+                known.update(new)
+                said.append((1000 * (time.monotonic() - started), "; ".join(new)))
             return state == "Allocated" and LOST not in self._ranks()
 
-        await self.until(WORKLOADS, whole, "the pair to move")
+        known.update(status_text(self._api.objects(WORKLOADS)[0])[1].split("; "))
+        await self.until(WORKLOADS, whole, "the group to move")
+        said.append((1000 * (time.monotonic() - started), status_text(self._api.objects(WORKLOADS)[0])[1]))
         left = {each["metadata"]["name"] for each in self._api.objects("pods")}
         again = [pod for pod in pods[:6] if pod["metadata"]["name"] not in left]
         for number, pod in enumerate(again):  # a Deployment makes new pods in place of those that are gone
@@ -107,7 +126,7 @@ class UltraServers(Steps):
         self.apply(again)
         await self.running(*(pod["metadata"]["name"] for pod in again))
         moved_ms = 1000 * (time.monotonic() - started)
-        return len(before & self._uids()), said, moved_ms
+        return said, moved_ms, len(before & self._uids())
 
     # What there is
 
@@ -128,10 +147,13 @@ class UltraServers(Steps):
         ranks = self._ranks()
         return {spec.name: "x" if spec.name == gone else str(ranks.get(spec.name, ".")) for spec in NODES}
 
-    def _environment(self, pod: str) -> list[tuple[str, str, str]]:
-        node, container = self._cluster.container(pod)
-        env = " ".join(f"{name}={value}" for name, value in sorted(container.env.items()) if name in SHOWN)
-        return [(f"the pod on {node}", "env", env)]
+    def _environment(self) -> str:
+        """The UltraServer's variables in the pod on us2-1."""
+        for pod in self._api.objects("pods"):
+            node, container = self._cluster.container(pod["metadata"]["name"])
+            if node == "us2-1":
+                return " ".join(f"{name}={value}" for name, value in sorted(container.env.items()) if name in SHOWN)
+        raise DemoError("no pod of the job runs on us2-1")
 
 
 def _pairs(job: Wire) -> Wire:

@@ -95,7 +95,7 @@ class View:
         margin = max(len(caption) for caption, _ in moments) + 4
         nodes = [sorted(name for name in moments[0][1] if name.rpartition("-")[0] == group) for group in groups]
         gap = "      "
-        heads = (Text("nodes " + nodes[index][0] + " to " + nodes[index][-1]) for index in range(len(groups)))
+        heads = (Text(nodes[index][0] + " to " + nodes[index][-1]) for index in range(len(groups)))
         line = Text(" " * margin, "dim")
         for head, found in zip(heads, nodes, strict=True):
             head.pad_right(max(0, 4 * len(found) - len(head)))
@@ -109,7 +109,7 @@ class View:
                     style = "dim" if cells[name] == "." else "red" if cells[name] == "x" else "cyan"
                     changed = before and before.get(name) != cells[name]
                     line.append(cells[name].ljust(4), f"bold {style}" if changed else style)
-                line.append(" " * max(0, len(f"nodes {found[0]} to {found[-1]}") - 4 * len(found)) + gap)
+                line.append(" " * max(0, len(f"{found[0]} to {found[-1]}") - 4 * len(found)) + gap)
             self._print(line)
             before = cells
 

@@ -70,7 +70,7 @@ def main(path: str) -> int:
     except ImportError as err:
         answer = {"error": f"{err}; reading a kubeconfig needs the package kubernetes-asyncio"}
     except Exception as err:  # whatever it is, the file cannot be used, and the text is for its author
-        answer = {"error": str(err) or type(err).__name__}
+        answer = {"error": f"it cannot be used: {err!s}"}
     sys.stdout.write(json.dumps(answer))
     return 0
 

@@ -36,13 +36,31 @@ class _Page(msgspec.Struct):
     items: list[msgspec.Raw] | None = None
 
 
+class _Event(msgspec.Struct):
+    type: str
+    object: msgspec.Raw
+
+
+class _Identity(msgspec.Struct, rename="camel"):
+    name: str
+    namespace: str = ""
+    resource_version: str = ""
+
+
+class _Head(msgspec.Struct):
+    """Of an object only which version of which it is."""
+
+    metadata: _Identity
+
+
 class Reflector:
     """Keeps `items` (by namespace/name) equal to what the server has. Run `run()` as a task; it never ends by itself.
 
     `on_change` is called, without arguments, after every change and after every complete list. `run()` raises the
     errors in `gives_up_on` instead of trying again: NotFound says that the server does not know the kind at all.
     `project` makes what is kept of an object, once, when it arrives; its `metadata` keeps namespace, name, uid and
-    resourceVersion. A change of what is not kept calls nobody.
+    resourceVersion. A change of what is not kept calls nobody. `fields`, a Struct with omit_defaults, names what is
+    read of an object in the first place; the rest costs next to nothing then.
     """
 
     def __init__(
@@ -55,6 +73,7 @@ class Reflector:
         on_change: Callable[[], None] = lambda: None,
         gives_up_on: tuple[type[ApiError], ...] = (),
         project: Callable[[dict[str, Any]], dict[str, Any]] = lambda item: item,
+        fields: type[msgspec.Struct] | None = None,
     ) -> None:
         self._client = client
         self._resource = resource
@@ -63,7 +82,9 @@ class Reflector:
         self._on_change = on_change
         self._gives_up_on = gives_up_on
         self._project = project
+        self._fields = fields
         self._version = ""
+        self._meanwhile: list[list[Callable[[], None]]] = []  # for each list under way: what was done since it began
         self.items: dict[str, dict[str, Any]] = {}
         self.synced = asyncio.Event()
 
@@ -73,15 +94,31 @@ class Reflector:
         have = self.items.get(key)
         if have is None or _is_older(have, item):
             self.items[key] = self._project(dict(item))
+        self._note(lambda: self.remember(item))
 
     def forget(self, item: Mapping[str, Any]) -> None:
         """Take out what we deleted ourselves, unless another object has its name by now."""
         have = self.items.get(_key(item))
         if have is not None and have["metadata"].get("uid") == item["metadata"].get("uid"):
             del self.items[_key(item)]
+        self._note(lambda: self.forget(item))
 
     async def relist(self) -> None:
         """Read everything again, whatever the watch believes. Raises ApiError."""
+        meanwhile: list[Callable[[], None]] = []
+        self._meanwhile.append(meanwhile)
+        try:
+            items, version = await self._list()
+        finally:
+            self._meanwhile = [each for each in self._meanwhile if each is not meanwhile]
+        self.items, self._version = items, version
+        for again in meanwhile:  # the watch will not bring it a second time
+            again()
+        self.synced.set()
+        self._on_change()
+
+    async def _list(self) -> tuple[dict[str, dict[str, Any]], str]:
+        """Return all objects and the version of the list; what is known in this version already stays as it is."""
         items: dict[str, dict[str, Any]] = {}
         version = ""
         try:
@@ -89,13 +126,27 @@ class Reflector:
                 body = msgspec.json.decode(page, type=_Page)
                 version = body.metadata.version
                 for raw in body.items or ():
-                    item = msgspec.json.decode(raw)
-                    items[_key(item)] = self._project(item)
+                    meta = msgspec.json.decode(raw, type=_Head).metadata
+                    key = f"{meta.namespace}/{meta.name}"
+                    have = self.items.get(key)
+                    known = have is not None and have["metadata"].get("resourceVersion") == meta.resource_version != ""
+                    items[key] = have if have is not None and known else self._project(self._decode(raw))
         except NONSENSE as err:
             raise Unavailable(f"the list of {self._resource.plural} is not one: {err!r}") from err
-        self.items, self._version = items, version
-        self.synced.set()
-        self._on_change()
+        return items, version
+
+    def _decode(self, raw: msgspec.Raw) -> dict[str, Any]:
+        """Raises one of NONSENSE."""
+        item: dict[str, Any]
+        if self._fields is None:
+            item = msgspec.json.decode(raw)
+        else:
+            item = msgspec.to_builtins(msgspec.json.decode(raw, type=self._fields))
+        return item
+
+    def _note(self, again: Callable[[], None]) -> None:
+        for meanwhile in self._meanwhile:
+            meanwhile.append(again)
 
     async def run(self) -> None:
         """List and watch until cancelled. Raises what `gives_up_on` says."""
@@ -127,25 +178,29 @@ class Reflector:
         params = {**self._selector, "resourceVersion": self._version, "timeoutSeconds": str(random.randint(*WATCH_S))}
         async with self._client.watch(self._resource, self._namespace, params, idle_timeout_s=SILENCE_S) as lines:
             async for line in lines:
-                self._apply(msgspec.json.decode(line))
+                event = msgspec.json.decode(line, type=_Event)
+                plain = event.type in ("ERROR", "BOOKMARK")
+                self._apply(event.type, msgspec.json.decode(event.object) if plain else self._decode(event.object))
 
-    def _apply(self, event: Mapping[str, Any]) -> None:
-        item = event["object"]
-        if event["type"] == "ERROR":
+    def _apply(self, kind: str, item: dict[str, Any]) -> None:
+        if kind == "ERROR":
             message = f"{item.get('reason')}: {item.get('message')}"
             raise Gone(message) if item.get("code") == 410 else ApiError(message, status=int(item.get("code") or 0))
         self._version = item["metadata"]["resourceVersion"]
-        if event["type"] == "BOOKMARK":
+        self._note(lambda: self._apply(kind, item))
+        if kind == "BOOKMARK":
             return
         have = self.items.get(_key(item))
         if have is not None and not _is_older(have, item):
             return  # the watch lags behind a write of our own, or behind a list
-        if event["type"] == "DELETED":
+        if kind == "DELETED":
             self.items.pop(_key(item), None)
         else:
             self.items[_key(item)] = new = self._project(item)
             if have is not None and new is not item and _alike(have, new):
-                return  # what changed is not kept, such as a kubelet's heartbeat
+                # What changed is not kept, such as a kubelet's heartbeat: the same values stay.
+                self.items[_key(item)] = {**have, "metadata": new["metadata"]}
+                return
         self._on_change()
 
 

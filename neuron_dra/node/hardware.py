@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -31,7 +30,7 @@ class Hardware:
         self.on_change: Callable[[], None] = lambda: None
         self.facts: NodeFacts = self.read()
         self.node: Node = topology.build(self.facts, self._labels)
-        self._watch: health.Watch = self._watched({}, self.facts, self.node)
+        self._watch: health.Watch = self._watched({}, self.facts, self.node, 0.0)
         self._device_files: tuple[Node, cdi.DeviceFiles] | None = None
 
     def read(self) -> NodeFacts:
@@ -59,7 +58,7 @@ class Hardware:
 
     def _take(self, facts: NodeFacts) -> None:
         node = topology.build(facts, self._labels)
-        watch = self._watched(self._watch, facts, node)
+        watch = self._watched(self._watch, facts, node, asyncio.get_running_loop().time())
         changed = node != self.node or facts != self.facts or watch != self._watch
         new = set(node.findings) - set(self.node.findings)
         self.facts, self.node, self._watch = facts, node, watch
@@ -70,13 +69,14 @@ class Hardware:
         if changed:
             self.on_change()
 
-    def _watched(self, before: health.Watch, facts: NodeFacts, node: Node) -> health.Watch:
+    def _watched(self, before: health.Watch, facts: NodeFacts, node: Node, now: float) -> health.Watch:
         expected = range(node.spec.device_count) if node.spec else ()
-        return health.observe(before, facts.devices, expected, time.monotonic(), self._hold_s)
+        return health.observe(before, facts.devices, expected, now, self._hold_s)
 
     def recall(self, device_name: str, reasons: Iterable[str]) -> None:
         """Hold against a device what the process before this one published of it."""
-        self._watch = health.recall(self._watch, self.device_ids(device_name), reasons)
+        watch = health.recall(self._watch, self.device_ids(device_name), reasons)
+        self._watch = self._watched(watch, self.facts, self.node, asyncio.get_running_loop().time())
 
     def health_of(self, device_name: str) -> health.DeviceHealth:
         """Return the health of a published device."""

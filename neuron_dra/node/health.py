@@ -14,13 +14,14 @@ class HealthSource:
 
     def __init__(self) -> None:
         self.devices: tuple[DeviceHealth, ...] = ()
+        self._known = False
         self._changed = asyncio.Event()
         self._closed = False
 
     def set(self, devices: tuple[DeviceHealth, ...]) -> None:
         """Take a new list; followers are told if it differs."""
-        if devices != self.devices:
-            self.devices = devices
+        if devices != self.devices or not self._known:
+            self.devices, self._known = devices, True
             self._wake()
 
     def close(self) -> None:
@@ -33,10 +34,14 @@ class HealthSource:
         self._changed = asyncio.Event()
 
     async def follow(self, period_s: float) -> AsyncIterator[tuple[DeviceHealth, ...]]:
-        """Yield the list at once, then on change, and at least every `period_s` seconds."""
+        """Yield the list at once, then on change, and at least every `period_s` seconds.
+
+        Before there is any it waits: an empty list would say that the health of no device is known.
+        """
         while not self._closed:
             changed, shown = self._changed, self.devices
-            yield shown
+            if self._known:
+                yield shown
             if self.devices is not shown or self._closed:
                 continue  # it changed while the reader was slow
             with contextlib.suppress(TimeoutError):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
-import importlib
 import logging
 import os
 import time
@@ -67,7 +66,7 @@ HARDWARE_PERIOD_S: Final = 10.0
 REPAIR_PERIOD_S: Final = 5.0
 SUPERVISE_PERIOD_S: Final = 1.0
 COEXISTENCE_PERIOD_S: Final = 10.0
-ORPHANS_PERIOD_S: Final = 300.0
+ORPHANS_PERIOD_S: Final = 3600.0
 CLAIM_GET_TIMEOUT_S: Final = 8.0  # twice, well below the kubelet's 45 s
 CALL_GRACE_S: Final = 5.0  # for calls of the kubelet that are under way when we stop
 TRANSACTION_GRACE_S: Final = 20.0  # together with CALL_GRACE_S below the pod's 30 s
@@ -178,14 +177,11 @@ class Plugin:
                 "look for a device plugin": self._look_for_device_plugin(),
                 "look for orphans": self._look_for_orphans(),
                 "check versions": self._check_versions(),
-                "measure lag": self._measure_lag(),
             }
             if self.settings.healthcheck_port:
                 loops["serve health"] = self._tcp_health.run()
             if self.settings.metrics_bind_address:
                 loops["serve metrics"] = self.http.run(self.settings.metrics_bind_address)
-            # Half a second of imports that the first claim with configuration would wait for.
-            loops["load configuration"] = asyncio.to_thread(importlib.import_module, "neuron_dra.api.config")
             running = [tasks.create_task(loop, name=name) for name, loop in loops.items()]
             supervisor = tasks.create_task(self._supervise(), name="supervise sockets")
             if self.transactions.damaged is not None:
@@ -213,7 +209,10 @@ class Plugin:
         for attempt in (1, 2):
             try:
                 raw = await self.client.get(RESOURCE_CLAIMS, ref.namespace, ref.name, timeout_s=CLAIM_GET_TIMEOUT_S)
-                return wire.to_core(wire.decode_claim(raw), ref)
+                claim = wire.decode_claim(raw)
+                if wire.has_configuration(claim):  # the first one imports much: not in the event loop
+                    return await asyncio.to_thread(wire.to_core, claim, ref)
+                return wire.to_core(claim, ref)
             except NotFound as err:
                 raise NotFound(f"claim {ref} (UID {ref.uid}) does not exist any more", status=404) from err
             except ApiError as err:
@@ -322,11 +321,15 @@ class Plugin:
                 log.warning("CDI files could not be checked", extra={"error": str(err)})
 
     async def _supervise(self) -> None:
+        """Look after the sockets and the turn, and see how late the event loop wakes us for it."""
+        lag = Lag(self.metrics.lag)
         while not self._stop.is_set():
+            began = time.monotonic()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(SUPERVISE_PERIOD_S):
                     await self._stop.wait()
                 return
+            lag.take(time.monotonic() - began - SUPERVISE_PERIOD_S)
             self._take_turn(self.turn.poll)
             if self.turn.changed.is_set():
                 self.turn.changed.clear()
@@ -389,19 +392,6 @@ class Plugin:
                     {**about, "uid": self.settings.node_name}, "Warning", problem.reason, problem.text, now
                 )
 
-    async def _measure_lag(self) -> None:
-        worst, since = 0.0, time.monotonic()
-        while True:
-            started = time.monotonic()
-            await asyncio.sleep(1.0)
-            lag = time.monotonic() - started - 1.0
-            worst = max(worst, lag)
-            if lag > LAG_ALARM_S:
-                log.warning("the event loop was blocked", extra={"seconds": round(lag, 2)})
-            if time.monotonic() - since > 60.0:
-                worst, since = lag, time.monotonic()
-            self.metrics.lag(worst)
-
     # What the servers serve.
 
     def _configure_dra(self, server: grpc.aio.Server) -> None:
@@ -424,6 +414,23 @@ class Plugin:
     def _configure_health(self, server: grpc.aio.Server) -> None:
         servicer = Liveness(self.settings.dra_socket, self.settings.registration_socket)
         grpc_health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+
+
+class Lag:
+    """The event loop's worst delay of the last minute."""
+
+    def __init__(self, tell: Callable[[float], None]) -> None:
+        self._tell = tell
+        self._worst, self._since = 0.0, time.monotonic()
+
+    def take(self, lag_s: float) -> None:
+        """Take one delay in; tell and log what is worth it."""
+        if lag_s > LAG_ALARM_S:
+            log.warning("the event loop was blocked", extra={"seconds": round(lag_s, 2)})
+        if time.monotonic() - self._since > 60.0:
+            self._worst, self._since = 0.0, time.monotonic()
+        self._worst = max(self._worst, lag_s)
+        self._tell(self._worst)
 
 
 _GRPC_HEALTH = grpc_health_pb2.DESCRIPTOR.services_by_name["Health"].full_name

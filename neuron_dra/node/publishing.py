@@ -35,7 +35,7 @@ from neuron_dra.settings import PluginSettings
 log = logging.getLogger(__name__)
 
 GATHER_S: Final = 0.2  # what happens together is written together
-COMPARE_S: Final = 300.0  # a full list and compare, whatever the watch said (dra-contract.md C.5)
+COMPARE_S: Final = 720.0  # a full list of our slices and a compare, whatever the watch said: five an hour
 RETRY_S: Final = (0.5, 60.0)  # first and longest wait after a failure
 CLAIMED_S: Final = (5.0, 60.0)  # first and longest wait until a device that should leave is looked at again
 QUICK_RETRIES: Final = 5  # a lost race is run again at once, but not for ever
@@ -116,7 +116,6 @@ class Publishing:
             try:
                 if asyncio.get_running_loop().time() >= compare_at:
                     await self._slices.relist()
-                    await self._nodes.relist()
                     compare_at = _next_compare()
                 await self.publish()
                 waits, quick = backoff.delays(*RETRY_S, random.random), QUICK_RETRIES
@@ -142,15 +141,23 @@ class Publishing:
         """Publish once, if it is our turn and the Node is known. Raises ApiError."""
         node = self.node_object
         if node is not None:
-            self._hardware.label(node["metadata"].get("labels") or {})
-            self._watch.follow(self._hardware.ultraserver_id, whole_node=self._hardware.maybe_ultraserver)
+            labels = node["metadata"].get("labels") or {}
+            self._hardware.label(labels)
+            self._watch.saw_operator(any(label.startswith(names.ULTRASERVER_LABELS) for label in labels))
+            meta = node["metadata"]
+            self._watch.follow(
+                self._hardware.ultraserver_id,
+                whole_node=self._hardware.maybe_ultraserver,
+                node=(meta["name"], meta["uid"]),
+            )
+        if self._slices.synced.is_set():
+            self._recall()
         self._tell_health()
         if node is None or not self._slices.synced.is_set():
             if self._nodes.synced.is_set():
                 why = f"the Node {self._settings.node_name} does not exist; is NODE_NAME the Node's name?"
                 self.state = PublishState(self.state.result, "" if node else why, self.state.at)
             return
-        self._recall()
         await self._tell_findings(node)
         refusal = await self._refusal(node)
         if not self._turn.holding:
@@ -209,6 +216,8 @@ class Publishing:
         reasons = self._hardware.health_of(name).reasons
         if health.MISSING in reasons and name != names.NODE_DEVICE:
             return True  # back since a moment, perhaps for a moment
+        if self._tags.current is not None:
+            return False  # the tag keeps others away, and the operator is to see what its workload has
         return bool(reasons) and self._effect != health.NO_EFFECT and self._publisher.keeps_taints is False
 
     async def _claimed(self, leaving: set[str]) -> set[str]:

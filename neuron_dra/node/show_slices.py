@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from neuron_dra import __version__
-from neuron_dra.core import devices, limits, slices, topology
-from neuron_dra.core.facts import NodeLabels
+from neuron_dra.core import devices, health, limits, names, slices, topology
+from neuron_dra.core.facts import NodeFacts, NodeLabels
 from neuron_dra.errors import SettingsError
 from neuron_dra.node import sysfs
 
@@ -31,6 +31,7 @@ COLUMNS = {
     "NODE": "ultraserverNodeId",
     "MODES": "ultraserverModes",
     "LINKS": "links",
+    "SICK": health.ATTRIBUTE,
 }
 """Titles of the table, and what stands below: an attribute, a capacity, or one of our own words."""
 
@@ -70,7 +71,8 @@ def run(args: argparse.Namespace) -> int:
     """Print the slices; findings about the hardware go to standard error."""
     if not args.host_root.is_dir():
         raise SettingsError(f"--host-root {args.host_root} is no folder")
-    node = topology.build(sysfs.read_node(args.host_root), NodeLabels.from_labels(_labels(args.labels)))
+    facts = sysfs.read_node(args.host_root)
+    node = topology.build(facts, NodeLabels.from_labels(_labels(args.labels)))
     published = devices.published(node, driver_version=__version__, ultraserver_devices=args.ultraserver_devices)
     kept, problems = limits.check_devices(published)
     if not node.devices and node.spec is None:
@@ -79,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
         problems += [finding.message for finding in node.findings]
     for text in problems:
         print(f"neuron-dra: {text}", file=sys.stderr)
-    items = [as_published(item) for item in slice_objects(args.node_name, kept)]
+    items = [_marked(as_published(item), facts, node) for item in slice_objects(args.node_name, kept)]
     if args.output == "table":
         _print_table(_rows(items))
     elif args.output == "json":
@@ -100,6 +102,18 @@ def slice_objects(node_name: str, kept: Sequence[devices.Device]) -> list[dict[s
 def as_published(item: Mapping[str, Any]) -> dict[str, Any]:
     """Return a slice without its owner, which only the cluster knows."""
     return {**item, "metadata": {"name": item["metadata"]["name"]}}
+
+
+def _marked(item: dict[str, Any], facts: NodeFacts, node: topology.Node) -> dict[str, Any]:
+    """Return a slice with the marks of the devices that are sick now, as an API server that keeps taints has it."""
+    watch = health.observe({}, facts.devices, range(node.spec.device_count) if node.spec else (), 0.0, 0.0)
+    marked = []
+    for device in item["spec"].get("devices") or []:
+        suffix = device["name"].removeprefix(names.DEVICE_PREFIX)
+        ids = [int(suffix)] if suffix.isdigit() else sorted(watch)
+        reasons = health.judged(device["name"], ids, watch).reasons
+        marked.append(health.marked(device, reasons, health.EFFECTS[0]))
+    return {**item, "spec": {**item["spec"], **({"devices": marked} if marked else {})}}
 
 
 def _labels(text: str) -> dict[str, str]:

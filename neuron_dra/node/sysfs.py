@@ -117,8 +117,8 @@ def _ultraserver(folder: Path) -> UltraServerFacts:
 def _text(folder: Path, candidates: tuple[str, ...]) -> str | None:
     """Return what the first candidate that can be read says, as it is; None if none can be."""
     for candidate in candidates:
-        try:
-            with (folder / candidate).open("rb") as file:
+        try:  # some 200 files every few seconds: pathlib and buffers cost three times as much
+            with open(f"{folder}/{candidate}", "rb", buffering=0) as file:
                 return file.read(MAX_BYTES).decode("ascii", errors="replace")
         except OSError:
             continue

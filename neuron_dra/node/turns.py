@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from neuron_dra.node.files import TEMPORARY_SUFFIX, Files, try_lock, write_atomically
+from neuron_dra.node.files import TEMPORARY_SUFFIX, Files, Stamp, try_lock, write_atomically
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +30,8 @@ class PublishingTurn:
         self._files = files
         self._handle: int | None = None
         self._free_polls = 0
+        self._read_at: Stamp | None = None
+        self._read = ""
         self.changed = asyncio.Event()
 
     @property
@@ -53,7 +55,7 @@ class PublishingTurn:
 
     def poll(self) -> None:
         """Take the turn if it is ours, give it up if it is somebody else's. Raises OSError."""
-        named = (self._files.read(self._name) or b"").decode(errors="replace")
+        named = self._named()
         if self.holding:
             if named != self._identity:
                 log.info("another plugin of this node publishes from now on", extra={"newest": named})
@@ -77,6 +79,14 @@ class PublishingTurn:
         for name in self._files.names(self._name.parent):
             if name.startswith(f".{self._name.name}.") and name.endswith(TEMPORARY_SUFFIX):
                 self._files.remove(self._name.with_name(name))
+
+    def _named(self) -> str:
+        """Return who was named last; the file is read only when it is another one than before."""
+        stamp = self._files.stamp(self._name)
+        if stamp is None or stamp != self._read_at:
+            self._read = (self._files.read(self._name) or b"").decode(errors="replace")
+            self._read_at = stamp
+        return self._read
 
     def _take(self) -> bool:
         handle = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

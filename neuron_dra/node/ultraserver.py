@@ -21,7 +21,8 @@ from neuron_dra.kube.requests import NEURON_ULTRASERVERS
 
 log = logging.getLogger(__name__)
 
-PROBE_S: Final = 60.0  # between two looks for the CRD
+PROBE_S: Final = 60.0  # before the second look for the CRD; each wait is longer by as much
+LONGEST_PROBE_S: Final = 3600.0
 EXPECTED_PROBE_S: Final = 10.0  # where an operator is said to run
 SURE_ABSENCES: Final = 2  # an API server that has just started may not serve the CRD for a moment
 
@@ -38,10 +39,13 @@ class UltraServerWatch:
         self._on_change = on_change
         self._expected = expected
         self._renamed = asyncio.Event()
+        self._look = asyncio.Event()
+        self._operator_seen = False
         self._news = asyncio.Event()
         self._reflector: Reflector | None = None
         self._absences = 0
         self._followed = False
+        self._node = ("", "")
         self.name: str | None = None
         self.reading: Reading | None = None
 
@@ -50,11 +54,13 @@ class UltraServerWatch:
         """An answer is still to come."""
         return not self._followed or (self.name is not None and self.reading is None and self._absences == 0)
 
-    def follow(self, ultraserver_id: str | None, *, whole_node: bool) -> None:
+    def follow(self, ultraserver_id: str | None, *, whole_node: bool, node: tuple[str, str] = ("", "")) -> None:
         """Watch the object of this UltraServer; None keeps what is watched, since an id does not go away.
 
-        A node that is surely not of an UltraServer type (`whole_node`) is in none.
+        A node that is surely not of an UltraServer type (`whole_node`) is in none. `node` is the Node's name and UID:
+        what was allocated to another Node of its name is not ours.
         """
+        renewed, self._node = node[1] and node != self._node, node if node[1] else self._node
         first, self._followed = not self._followed, True
         if not whole_node:
             self.name, self.reading = None, Reading()
@@ -63,8 +69,16 @@ class UltraServerWatch:
             log.info("watching the node's UltraServer", extra={"ultraserver": ultraserver_id, "object": name})
             self.name, self.reading, self._reflector, self._absences = name, None, None, 0
             self._renamed.set()
+        elif renewed and self.reading is not None:
+            self._read()
         if first:
             self._tell()
+
+    def saw_operator(self, seen: bool) -> None:
+        """Look for the CRD at once when an operator's labels appear on the Node: nobody asks all the time for it."""
+        if seen and not self._operator_seen:
+            self._look.set()
+        self._operator_seen = seen
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -112,7 +126,11 @@ class UltraServerWatch:
                 await reflector.run()
             except (NotFound, Forbidden) as err:
                 self._absent(err)
-            await asyncio.sleep(EXPECTED_PROBE_S if self._expected else PROBE_S)
+            self._look.clear()
+            wait_s = EXPECTED_PROBE_S if self._expected else min(PROBE_S * self._absences, LONGEST_PROBE_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._look.wait()
 
     def _read(self) -> None:
         reflector = self._reflector
@@ -124,7 +142,7 @@ class UltraServerWatch:
         for problem in reading.problems:
             if self.reading is None or problem not in self.reading.problems:
                 log.error("a NeuronUltraServer cannot be read", extra={"object": self.name, "problem": problem})
-        self.reading = reading
+        self.reading = reading.without_predecessors_of(*self._node)
         self._tell()
 
     def _absent(self, err: ApiError) -> None:

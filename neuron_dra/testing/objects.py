@@ -98,3 +98,20 @@ def allocated_claim(
             ],
         },
     }
+
+
+def device_class(name: str, selector: str) -> Obj:
+    """A DeviceClass of the Neuron driver, as deploy/ has it."""
+    expression = f"device.driver == '{names.DRIVER}' && {selector}"
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": {"name": name},
+        "spec": {"selectors": [{"cel": {"expression": expression}}]},
+    }
+
+
+DEVICE_CLASSES = (
+    device_class(names.DRIVER, f"!has(device.attributes['{names.DRIVER}'].workloadUid)"),
+    device_class(f"workload.{names.DRIVER}", f"has(device.attributes['{names.DRIVER}'].workloadUid)"),
+)

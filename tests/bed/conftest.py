@@ -125,11 +125,17 @@ def driver(bed: TestBed) -> TestBed:
 
 @pytest.fixture(scope="session")
 def running_fleet(running_bed: TestBed) -> TestBed:
-    """The shared test bed with two UltraServers, u1 and u2, and the driver and controller that users install."""
+    """The shared test bed with two UltraServers, u1 and u2, and the driver and controller that users install.
+
+    The controller does not wait as long as it usually would before it acts on what is broken.
+    """
     if not running_bed.where.is_root:
         impossible("UltraServers need nodes, and nodes need root")
     ultraservers = ("--ultraserver", f"u1={TRN3}", "--ultraserver", f"u2={TRN3}")
-    running_bed.command("up", *ultraservers, "--driver", "daemonset", timeout_s=1200)
+    graces = [
+        word for name in ("nodeFailureGrace", "faultGrace") for word in ("--set", f"ultraserverOperator.{name}=2s")
+    ]
+    running_bed.command("up", *ultraservers, "--driver", "daemonset", *graces, "--leaderworkersets", timeout_s=1200)
     return running_bed
 
 

@@ -14,6 +14,8 @@ from typing import Any
 
 from real_cluster import REPOSITORY, TESTBED, BedNode, Namespace, TestBed, eventually
 
+from neuron_dra.core import catalogue
+
 NAMESPACE = "neuron-dra-driver"
 DAEMONSET = "neuron-dra-driver-kubelet-plugin"
 CONTROLLER = "neuron-ultraserver-controller"
@@ -62,10 +64,18 @@ def cdi_claims(node: BedNode) -> set[str]:
     return {m[1] for name in names if (m := re.fullmatch(r"k8s\.neuron\.aws\.com-claim_(.*)\.json", name))}
 
 
+def all_well(node: BedNode) -> bool:
+    """Say whether a node publishes what its type has, and nothing of it is sick (any more: a test may have done it)."""
+    spec = catalogue.lookup(node.instance_type)
+    found = devices(node.bed, node.name)
+    expected = 1 if spec is None or spec.whole_node else spec.device_count
+    return len(found) == expected and not any("unhealthy" in device["attributes"] for device in found)
+
+
 def settled(node: BedNode) -> None:
-    """Wait until a node's driver is ready, its slices are published, and checkpoint and CDI folder agree."""
+    """Wait until a node's driver is ready, all of its devices are published as well, and checkpoint and CDI agree."""
     plugin_pod(node.bed, node.name)
-    eventually(f"slices of {node.name}", lambda: devices(node.bed, node.name), 60)
+    eventually(f"healthy devices of {node.name}", lambda: all_well(node), 60)
     eventually(f"checkpoint and CDI folder of {node.name} agree", lambda: prepared(node) == cdi_claims(node), 30)
 
 

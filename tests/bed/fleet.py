@@ -7,12 +7,13 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from deployed import NAMESPACE, Object, environment
+from deployed import NAMESPACE, Object, environment, slices
 from real_cluster import QUICK, BedError, Namespace, TestBed, eventually
 
 TRN3 = "trn3.48xlarge"
 NODES = tuple(f"{ultraserver}-{position}" for ultraserver in ("u1", "u2") for position in range(4))
 RANK = "NEURON_GLOBAL_TOPOID"
+OUTAGE = "testbed.local/outage"  # a taint that takes the plugin, and not the pods of `job`, from a node
 
 
 # Workloads.
@@ -139,7 +140,11 @@ def job(name: str, replicas: int, *templates: str) -> Object:
             "selector": {"matchLabels": {"job": name}},
             "template": {
                 "metadata": {"labels": {"job": name}},
-                "spec": {"containers": [container], "resourceClaims": claims},
+                "spec": {
+                    "containers": [container],
+                    "resourceClaims": claims,
+                    "tolerations": [{"key": OUTAGE, "operator": "Exists"}],
+                },
             },
         },
     }
@@ -219,3 +224,16 @@ def scale(place: Namespace, name: str, replicas: int) -> None:
 def resize(place: Namespace, name: str, count: int) -> None:
     """Change a workload's serverCount."""
     place.kubectl("patch", "nusw", name, "--type=merge", "--patch", json.dumps({"spec": {"serverCount": count}}))
+
+
+# A plugin that is away.
+
+
+def outage(place: Namespace, name: str, node: str) -> None:
+    """Wait until a node whose plugin is away has no slices, check what is said, and let the plugin come back."""
+    eventually(f"no slice of {node}", lambda: not slices(place.bed, node), 90)
+    assert f"nodes publish no slice: {node}" in wait_said(place, name, "SliceMissing", "Degraded")
+    assert place.get("nusw", name)["status"]["state"] == "Allocated"
+    place.bed.kubectl("taint", "node", node, f"{OUTAGE}-")
+    eventually(f"{node} is tagged again", lambda: tags(place.bed).get(node) == name, 60)
+    wait_said(place, name, "NoProblem", "Degraded")

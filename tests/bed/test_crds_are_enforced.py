@@ -48,14 +48,16 @@ def without_controller(running_bed: TestBed) -> Iterator[None]:
 def kinds(bed: TestBed, without_controller: None) -> TestBed:
     """The test bed with our custom resources."""
     bed.kubectl("apply", "-f", str(REPOSITORY / "deploy" / "crds"))
-    bed.kubectl(
-        "wait",
-        "--for=condition=Established",
-        "--timeout=60s",
-        "crd/neuronultraservers.neuron.aws.com",
-        "crd/neuronultraserverworkloads.neuron.aws.com",
-    )
+    eventually("the custom resources are served", lambda: served(bed), 60)
     return bed
+
+
+def served(bed: TestBed) -> bool:
+    try:
+        bed.kubectl("get", "nus,nusw", "-A")
+    except BedError:
+        return False
+    return True
 
 
 @pytest.fixture

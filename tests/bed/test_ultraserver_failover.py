@@ -29,10 +29,10 @@ def leader(bed: TestBed) -> tuple[str, dict[str, Any]]:
     return spec.get("holderIdentity", ""), spec
 
 
-def leader_process(bed: TestBed) -> tuple[str, int]:
-    """Wait for a leader; return its identity, and its process on this machine."""
+def leader_process(bed: TestBed) -> tuple[str, str, int]:
+    """Wait for a leader; return its identity, its node, and its process on this machine."""
 
-    def found() -> tuple[str, int] | None:
+    def found() -> tuple[str, str, int] | None:
         identity, _ = leader(bed)
         pods = {item["metadata"]["name"]: item for item in replicas(bed)}
         pod = pods.get(identity.partition("_")[0])
@@ -40,7 +40,7 @@ def leader_process(bed: TestBed) -> tuple[str, int]:
             return None
         pids = driver.controller_pids(cgroups.members(bed.where, pod["spec"]["nodeName"]))
         mine = [pid for pid in pids if f"/pod{pod['metadata']['uid']}/" in Path(f"/proc/{pid}/cgroup").read_text()]
-        return (identity, mine[0]) if mine else None
+        return (identity, pod["spec"]["nodeName"], mine[0]) if mine else None
 
     return eventually("a leader", found, 30)
 
@@ -74,6 +74,12 @@ def versions(file: Path) -> Iterator[dict[str, Any]]:
             yield item
 
 
+def test_the_test_bed_shows_the_controller(fleet: TestBed) -> None:
+    eventually("two replicas", lambda: [is_ready(pod) for pod in replicas(fleet)] == [True, True], 60)
+    assert f"{CONTROLLER}: 2 of 2 replicas ready" in fleet.command("status")
+    assert f"{CONTROLLER} starts" in fleet.command("logs", CONTROLLER)
+
+
 @pytest.mark.parametrize(
     "kills", [5, pytest.param(50, marks=[pytest.mark.long, pytest.mark.timeout(2400)])], ids=lambda kills: f"{kills}"
 )
@@ -87,12 +93,15 @@ def test_no_node_is_given_twice_however_often_the_leader_dies(
     wanted = {"four": workload("four", 4, 1), "six": workload("six", 2, 3)}
     with every_version(fleet, seen):
         for number in range(kills):
-            identity, pid = leader_process(fleet)
+            identity, node, pid = leader_process(fleet)
             place.apply({"apiVersion": "v1", "kind": "List", "items": list(wanted.values())})
             moment = dice.uniform(0, 0.8)
             time.sleep(moment)
             died = datetime.datetime.now(datetime.UTC)
-            os.kill(pid, signal.SIGTERM if number % 2 else signal.SIGKILL)
+            if number % 3:
+                os.kill(pid, signal.SIGTERM)
+            else:
+                fleet.command("break", node, "controller")  # SIGKILL
             eventually("another leader", lambda old=identity: leader(fleet)[0] not in ("", old), 60)
             took = (datetime.datetime.fromisoformat(leader(fleet)[1]["acquireTime"]) - died).total_seconds()
             late += [(number, moment, took)] if took >= FAILOVER_S else []

@@ -17,7 +17,6 @@ GROUP = "leaderworkerset.sigs.k8s.io/group-index"
 @pytest.fixture
 def sets(fleet: TestBed, place: Namespace) -> Iterator[Namespace]:
     """A namespace for LeaderWorkerSets; their pods are gone before the workloads are."""
-    fleet.command("up", "--leaderworkersets")
     yield place
     place.kubectl("delete", "leaderworkersets", "--all", "--cascade=foreground", "--timeout=60s", timeout_s=70)
 
@@ -56,7 +55,7 @@ def test_each_group_of_the_documents_set_is_on_one_ultraserver(fleet: TestBed, s
 
 
 def test_each_group_of_a_set_of_a_workload_is_one_slot_with_its_ranks(fleet: TestBed, sets: Namespace) -> None:
-    sets.apply((EXAMPLES / "ultraserver/leaderworkerset.yaml").read_text().replace(IMAGE, QUICK))
+    sets.apply((EXAMPLES / "ultraservers/leaderworkerset.yaml").read_text().replace(IMAGE, QUICK))
     wait_state(sets, "inference", "Allocated")
     found = groups(sets, 8)
     held = slots(fleet)["inference"]

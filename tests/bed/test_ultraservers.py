@@ -38,7 +38,8 @@ from real_cluster import QUICK, REPOSITORY, BedNode, Namespace, TestBed, eventua
 
 EXAMPLES = REPOSITORY / "deploy/examples"
 DOCUMENTED_IMAGE = "public.ecr.aws/docker/library/alpine:latest"
-DEPLOYMENT, WORKLOAD, TEMPLATE = "my-training-workload-deployment", "my-training-job", "my-training-job-rct"
+DOCUMENTED_TYPE = "trn2u.48xlarge"
+DEPLOYMENT, WORKLOAD, TEMPLATE = "my-training-workload", "my-training-job", "my-training-job-rct"
 
 
 # The documents' job.
@@ -76,8 +77,8 @@ def test_the_documents_job_has_two_ultraservers_and_leaves_nothing_behind(
     fleet: TestBed, pair: tuple[str, list[str]], job_place: Namespace
 ) -> None:
     instance_type, nodes = pair
-    text = (EXAMPLES / "ultraserver/training-job.yaml").read_text()
-    job_place.apply(text.replace(DOCUMENTED_IMAGE, QUICK).replace(TRN3, instance_type))
+    text = (EXAMPLES / "ultraservers/my-training-job.yaml").read_text()
+    job_place.apply(text.replace(DOCUMENTED_IMAGE, QUICK).replace(DOCUMENTED_TYPE, instance_type))
     allocated = wait_state(job_place, WORKLOAD, "Allocated")
     wait_available(job_place, DEPLOYMENT)
 

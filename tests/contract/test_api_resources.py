@@ -115,6 +115,21 @@ async def test_strict_validation_names_unknown_fields(server: Server) -> None:
     assert 'strict decoding error: unknown field "spec.devices[0].colour"' in answer.body["message"]
 
 
+@pytest.mark.contract("S11")
+async def test_a_dry_run_tells_whether_the_server_keeps_taints(server: Server) -> None:
+    """Two of one key are kept both; a server that keeps none says nothing. Asked by SlicePublisher.learn_taints."""
+    minor = int((await server.get("/version")).body["minor"].rstrip("+"))
+    taints = [{"key": "neuron.aws.com/unhealthy", "value": v, "effect": "NoSchedule"} for v in ("invalid", "hbm_ecc")]
+    wanted = device_slice(server, devices=[device(taints=taints)])
+
+    async def kept(**query: str) -> list[str]:
+        answer = await server.post(SLICES, wanted, **query)
+        assert answer.status == 201
+        return [taint["value"] for taint in answer.body["spec"]["devices"][0].get("taints", [])]
+
+    assert await kept(dryRun="All") == await kept() == (["invalid", "hbm_ecc"] if minor >= 36 else [])
+
+
 @pytest.mark.usefixtures("newest")
 async def test_a_taint_without_time_gets_one_and_a_later_put_without_it_a_new_one(server: Server) -> None:
     taints = [{"key": "neuron.aws.com/unhealthy", "effect": "NoSchedule"}]

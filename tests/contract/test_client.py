@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -46,6 +48,16 @@ async def api() -> AsyncIterator[FakeApi]:
 async def client(api: FakeApi) -> AsyncIterator[KubeClient]:
     async with KubeClient(KubeConfig(api.url)) as made:
         yield made
+
+
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+current-context: one
+contexts: [{name: one, context: {cluster: here, user: me}}]
+clusters: [{name: here, cluster: {server: "http://127.0.0.1:1"}}]
+users: [{name: me, user: {token: secret}}]
+"""
 
 
 async def get(client: KubeClient, name: str = "a", timeout_s: float = 5.0) -> dict[str, Any]:
@@ -261,6 +273,22 @@ async def test_a_kubeconfig_is_read_with_its_token(api: FakeApi, tmp_path: Path)
     api.require_tokens("secret")
     async with KubeClient(loaded) as client:
         assert (await get(client))["metadata"]["name"] == "a"
+
+
+def test_the_library_that_reads_a_kubeconfig_stays_outside_of_our_process(tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    path.write_text(KUBECONFIG)
+    code = "import pathlib, sys; from neuron_dra.kube.config import from_kubeconfig\n"
+    code += "print(from_kubeconfig(pathlib.Path(sys.argv[1])).url, 'kubernetes_asyncio' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+    assert done.stdout == "http://127.0.0.1:1 False\n"
+
+
+def test_a_kubeconfig_that_cannot_be_used_is_named_with_the_reason(tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    path.write_text(KUBECONFIG.replace("current-context: one", "current-context: two"))
+    with pytest.raises(SettingsError, match=f"--kubeconfig {path}: it cannot be used: .*two"):
+        config.from_kubeconfig(path)
 
 
 # Versions.

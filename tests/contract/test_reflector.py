@@ -8,10 +8,12 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from neuron_dra.core.slices import Pool, desired
 from neuron_dra.errors import Unavailable
+from neuron_dra.kube import client as client_module
 from neuron_dra.kube import reflector as reflector_module
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
@@ -231,18 +233,18 @@ def test_a_write_of_our_own_is_seen_before_the_watch_brings_it(slices: Reflector
 
 def test_a_watch_that_lags_does_not_bring_back_what_we_replaced(slices: Reflector) -> None:
     slices.remember(slice_of(9, devices=2))
-    slices._apply({"type": "MODIFIED", "object": slice_of(7)})
+    slices._apply("MODIFIED", slice_of(7))
     assert slices.items[KEY]["metadata"]["resourceVersion"] == "9"
-    slices._apply({"type": "DELETED", "object": slice_of(8)})
+    slices._apply("DELETED", slice_of(8))
     assert slices.items[KEY]["metadata"]["resourceVersion"] == "9"
-    slices._apply({"type": "MODIFIED", "object": slice_of(10)})
+    slices._apply("MODIFIED", slice_of(10))
     assert slices.items[KEY]["metadata"]["resourceVersion"] == "10"
-    slices._apply({"type": "DELETED", "object": slice_of(11)})
+    slices._apply("DELETED", slice_of(11))
     assert slices.items == {}
 
 
 def test_what_we_wrote_does_not_hide_what_the_watch_brought_since(slices: Reflector) -> None:
-    slices._apply({"type": "ADDED", "object": slice_of(12)})
+    slices._apply("ADDED", slice_of(12))
     slices.remember(slice_of(9))
     assert slices.items[KEY]["metadata"]["resourceVersion"] == "12"
 
@@ -263,6 +265,61 @@ async def test_a_list_on_request_is_told_as_an_error_when_it_fails(api: FakeApi,
     assert not nodes.synced.is_set()
     await nodes.relist()
     assert names(nodes) == {"a"}
+
+
+async def test_what_changes_while_everything_is_read_again_is_not_lost(
+    api: FakeApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "PAGE_SIZE", 2)
+    for name in ("b", "c"):
+        api.create(node_object(name))
+    async with running(Reflector(client, NODES)) as nodes:
+        await eventually(lambda: api.watches.count("nodes") == 1)
+        second = api.faults.add(Fault(Do.DELAY, verb="list", nth=2, delay_s=0.5))
+        listing = asyncio.create_task(nodes.relist())
+        await eventually(lambda: second.hits == 1, what="the first page is read")
+        api.patch("nodes", "a", {"metadata": {"labels": {"x": "y"}}})
+        api.delete("nodes", "b")
+        ours = await client.patch(NODES, "", "c", {"metadata": {"labels": {"of": "ours"}}})
+        nodes.remember(ours)
+        await eventually(lambda: names(nodes) == {"a", "c"}, what="the watch brings it")
+        await listing
+        assert names(nodes) == {"a", "c"}
+        assert [nodes.items[f"/{name}"]["metadata"].get("labels") for name in "ac"] == [{"x": "y"}, {"of": "ours"}]
+
+
+async def test_objects_that_are_as_before_are_not_made_anew_by_a_list(api: FakeApi, client: KubeClient) -> None:
+    api.create(node_object("b"))
+    made: list[str] = []
+
+    def project(item: dict[str, Any]) -> dict[str, Any]:
+        made.append(item["metadata"]["name"])
+        return item
+
+    nodes = Reflector(client, NODES, project=project)
+    await nodes.relist()
+    made.clear()
+    api.patch("nodes", "b", {"metadata": {"labels": {"x": "y"}}})
+    await nodes.relist()
+    assert (made, names(nodes)) == (["b"], {"a", "b"})
+    assert nodes.items["/b"]["metadata"]["labels"] == {"x": "y"}
+
+
+class Meta(msgspec.Struct, omit_defaults=True, rename="camel"):
+    name: str = ""
+    resource_version: str = ""
+
+
+class Named(msgspec.Struct, omit_defaults=True):
+    metadata: Meta
+
+
+async def test_only_the_fields_that_are_asked_for_are_read(api: FakeApi, client: KubeClient) -> None:
+    async with running(Reflector(client, NODES, fields=Named)) as nodes:
+        await shows(nodes, "a")
+        api.create(node_object("b"))
+        await shows(nodes, "a", "b")
+        assert nodes.items["/b"] == {"metadata": {"name": "b", "resourceVersion": nodes._version}}
 
 
 async def test_a_change_of_what_is_not_kept_calls_nobody(api: FakeApi, client: KubeClient) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import datetime
 import functools
 import json
+import re
 import selectors
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
@@ -18,7 +19,7 @@ from controller import discovery, render
 from controller.actions import WriteUltraServerStatus
 from controller.planning import plan
 from neuron_dra.api import claims as wire_claims
-from neuron_dra.core import cdi, checkpoint, claims, devices, limits, names, slices, topology
+from neuron_dra.core import cdi, checkpoint, claims, devices, health, limits, names, slices, topology
 from neuron_dra.core.facts import NodeLabels
 from neuron_dra.core.ultraserver import decode_allocations
 from neuron_dra.errors import CheckpointDamaged, ClaimError, Gone
@@ -143,6 +144,7 @@ def hardware(data: bytes) -> None:
     root = type("Tree", (MemoryPath,), {"tree": tree})("/")
     facts = sysfs.read_node(root)
     node = topology.build(facts, NodeLabels.from_labels({names.INSTANCE_TYPE_LABEL: source.text()}))
+    watch = health.observe({}, facts.devices, sorted(there), 0.0, 60.0)
     for shape in ("node", "devices"):
         published = devices.published(node, driver_version="0.1.0", ultraserver_devices=shape)
         kept, _ = limits.check_devices(published)
@@ -151,7 +153,24 @@ def hardware(data: bytes) -> None:
         assert len({device.name for device in kept}) == len(kept)
         for device in kept:
             assert len(device.attributes) + len(device.capacity) <= limits.ATTRIBUTES_AND_CAPACITIES
-            json.dumps(device.to_wire(), allow_nan=False).encode()
+            judged = health.judged(device.name, device.device_ids, watch)
+            _check_marks(health.marked(device.to_wire(), judged.reasons, "NoSchedule"), judged)
+        for read in facts.devices:
+            if read.reset_state == health.RESET_INVALID:
+                state = health.judged("neuron-device-0", [read.device_id], watch)
+                assert health.INVALID in state.reasons, (read, state)
+
+
+def _check_marks(marked: Mapping[str, Any], judged: health.DeviceHealth) -> None:
+    """A device has marks if it is sick, and the API server accepts them."""
+    assert (judged.status is health.Health.UNHEALTHY) == bool(judged.reasons) == ("taints" in marked)
+    assert health.reasons_on(marked) == judged.reasons[: len(health.reasons_on(marked))]
+    assert bool(health.reasons_on(marked)) == bool(judged.reasons)
+    assert len(marked.get("taints", ())) <= health.TAINTS
+    for taint in marked.get("taints", ()):
+        assert re.fullmatch(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", taint["value"]), taint
+    assert len(marked["attributes"].get(health.ATTRIBUTE, {"string": ""})["string"]) <= limits.TEXT_BYTES
+    json.dumps(marked, allow_nan=False).encode()
 
 
 # -- checkpoint --------------------------------------------------------------------------------------------------------

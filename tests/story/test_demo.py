@@ -12,14 +12,15 @@ from neuron_dra.demo import cluster, main, processes
 from neuron_dra.demo.view import WIDTH, View, ranges
 
 RANKS = {
-    "nothing is reserved": "........",
-    "my-training-job has 2 groups of 4 nodes": "01234567",
-    "it was deleted": "........",
-    "another has 3 groups of 2 nodes": "012345..",
+    "the controller has found two": "........",
+    "my-training-job reserves 2 groups of 4 nodes": "01234567",
+    "it is deleted": "........",
+    "again, with 3 groups of 2 nodes": "012345..",
+    "us1-2 is lost": "01x.4523",
 }
 
 
-def test_the_demo_tells_its_story_from_the_first_node_to_the_fifth_pod() -> None:
+def test_the_demo_tells_its_story_from_the_first_node_to_the_lost_one() -> None:
     out = io.StringIO()
     assert main.run(keep=False, view=View(Console(file=out, width=WIDTH, highlight=False))) == 0
     text = out.getvalue()
@@ -43,7 +44,9 @@ def test_the_demo_tells_its_story_from_the_first_node_to_the_fifth_pod() -> None
     assert "pod4   Running" in text
     ranks = {caption: next(line for line in lines if caption in line).split()[-8:] for caption in RANKS}
     assert ranks == {caption: list(cells) for caption, cells in RANKS.items()}
-    assert "NEURON_DRA_RANK0_NODE=us1-0 NEURON_DRA_WORLD_SIZE=8" in text
+    assert "NEURON_DRA_RANK0_NODE=us1-0 NEURON_DRA_WORLD_SIZE=8 NEURON_GLOBAL_TOPOID=5" in text
+    assert "NodeGone: nodes are gone: us1-2" in text
+    assert "4 other pods were not touched" in text
 
 
 def test_numbers_are_written_as_people_write_them() -> None:

@@ -91,13 +91,17 @@ async def test_it_starts_publishes_and_ends_leaving_its_slices_and_no_socket(
     await stream.aclose()
 
 
-async def test_what_the_first_claim_needs_is_loaded_before_the_first_claim(
-    host: PluginHost, kubelet: FakeKubelet
+async def test_what_reads_configuration_is_loaded_by_the_first_claim_that_has_some(
+    host: PluginHost, kubelet: FakeKubelet, api: FakeApi
 ) -> None:
     process = await started(host, kubelet, "pod-1")
     maps = Path(f"/proc/{process.pid}/maps")
+    await prepared(kubelet, api.create(allocated_claim("plain", "node-a", [0])))
     if maps.exists():
-        await eventually(lambda: "pydantic_core" in maps.read_text(), START_S, "the import of pydantic")
+        assert "pydantic_core" not in maps.read_text()
+    await prepared(kubelet, api.create(allocated_claim("job", "node-a", [3], config=[neuron_config(1)])))
+    if maps.exists():
+        assert "pydantic_core" in maps.read_text()
 
 
 @pytest.mark.contract("R4")

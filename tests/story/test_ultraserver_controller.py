@@ -22,6 +22,7 @@ from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.kube import reflector as reflector_module
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.testing.fake_api import Do, FakeApi, Fault, Request
+from neuron_dra.testing.objects import allocated_claim
 from neuron_dra.testing.waiting import eventually
 
 Obj = dict[str, Any]
@@ -167,6 +168,17 @@ async def test_an_eviction_that_a_budget_forbids_is_told_with_the_budgets_name(c
         await eventually(lambda: cluster.state("job") == "None", timeout_s=20, what="the workload is gone")
 
 
+async def test_a_claim_that_the_watch_has_not_told_of_yet_keeps_its_node_from_being_bound(cluster: Cluster) -> None:
+    hung = cluster.api.faults.add(Fault(Do.HANG, verb="watch", resource="resourceclaims", times=None))
+    async with controlling(cluster):
+        await eventually(lambda: hung.hits and cluster.api.objects("neuronultraservers"), 20, "the first plan")
+        cluster.pod_with_claim("foreign", "u0-0", {"metadata": {"name": "other", "uid": "other"}})
+        cluster.submit("job", size=4, count=1)
+        await eventually(lambda: cluster.state("job") == "Allocated", 20, "the workload is Allocated")
+        (allocation,) = cluster.allocations()
+        assert allocation["allocatedNodes"] == ["u1-0", "u1-1", "u1-2", "u1-3"]
+
+
 @pytest.mark.parametrize("verb", ["create", "patch", "delete"])
 @pytest.mark.parametrize("do", [Do.RESPOND, Do.DROP_AFTER])
 async def test_writes_that_fail_or_whose_answer_is_lost_only_delay(cluster, verb, do):
@@ -179,6 +191,19 @@ async def test_writes_that_fail_or_whose_answer_is_lost_only_delay(cluster, verb
         assert len(held) == len(set(held)) == 8
         cluster.api.delete("neuronultraserverworkloads", "job", "ml")
         await eventually(lambda: cluster.state("job") == "None", what="the workload is gone")
+
+
+async def test_a_foreign_claim_that_no_watch_has_told_is_seen_before_pods_may_start(cluster):
+    watch = cluster.api.faults.add(Fault(Do.HANG, verb="watch", resource="resourceclaims", times=None))
+    cluster.silent = {"u0-3"}
+    async with controlling(cluster):
+        cluster.submit("job", count=1)
+        await eventually(lambda: cluster.state("job") == "Allocating" and watch.hits, what="nodes are reserved")
+        assert [entry["leaderNodeName"] for entry in cluster.allocations()] == ["u0-0"]
+        cluster.api.create(allocated_claim("foreign", "u0-3", ["neuron-node-0"], namespace="ml"))
+        cluster.silent = set()
+        await eventually(lambda: cluster.state("job") == "Allocated", what="the workload is Allocated")
+        assert [(entry["leaderNodeName"], entry["phase"]) for entry in cluster.allocations()] == [("u1-0", "Bound")]
 
 
 async def test_a_second_replica_takes_over_where_the_first_stopped(cluster):

@@ -192,6 +192,15 @@ def test_a_missing_slice_on_a_ready_node_never_evicts(strategy):
     )
 
 
+def test_a_node_that_publishes_no_device_is_told_like_one_without_slice():
+    world = running("MigrateAffected")
+    item = world.get("ResourceSlice", "u1-2-neuron.aws.com-00")
+    world.put({**item, "spec": {**item["spec"], "devices": []}})
+    world.later(7200)
+    world.settle(LIMITS)
+    assert (held(world), degraded(world)[0]) == ([(0, "Bound", *U0), (1, "Bound", *U1)], "SliceMissing")
+
+
 def test_a_link_that_a_slot_of_this_size_does_not_need_is_not_its_fault():
     world = running("MigrateAffected", size=2, count=1)
     nodes = allocations(world)[0]["allocatedNodes"]
@@ -206,7 +215,7 @@ def test_a_link_that_a_slot_of_this_size_does_not_need_is_not_its_fault():
 def test_unhealthy_links_between_nodes_matter_to_slots_of_more_than_one_node(size, moved):
     world = running("MigrateAffected", size=size, count=1)
     before = held(world)
-    attribute(world, before[0][2], "linkInterserver", {"bool": False})
+    attribute(world, before[0][2], "unhealthy", {"string": "link_interserver"})
     for _ in range(2):
         world.settle(LIMITS)
         world.later(40)
@@ -216,7 +225,7 @@ def test_unhealthy_links_between_nodes_matter_to_slots_of_more_than_one_node(siz
 
 def test_an_unhealthy_device_moves_even_a_single_node():
     world = running("MigrateAffected", size=1, count=1)
-    attribute(world, "u0-0", "nodeHealthy", {"bool": False})
+    attribute(world, "u0-0", "unhealthy", {"string": "hbm_ecc,sram_ecc"})
     world.settle(LIMITS)
     assert degraded(world)[0] == "DeviceUnhealthy"
     world.later(30)
@@ -504,7 +513,7 @@ def test_restart_all_without_room_waits_in_its_old_place_of_the_queue():
 
 def test_a_restart_does_not_repeat_while_the_broken_node_stays_broken():
     world = running("RestartAll")
-    attribute(world, "u1-2", "nodeHealthy", {"bool": False})
+    attribute(world, "u1-2", "unhealthy", {"string": "hbm_ecc,sram_ecc"})
     for _ in range(5):
         world.settle(LIMITS)
         start_pods(world)

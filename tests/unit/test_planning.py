@@ -78,7 +78,7 @@ def test_a_node_that_is_late_is_named_but_not_at_once():
     assert world.message("job") == "waiting until all nodes show the reservation on their devices"
     world.later(6)
     world.step()
-    assert world.message("job") == "waiting for 1 nodes to show the reservation on their devices: u0-2"
+    assert world.message("job") == "waiting for 1 node to show the reservation on their devices: u0-2"
 
 
 def test_a_node_that_never_tags_is_replaced_and_not_chosen_again_while_it_is_silent():
@@ -351,7 +351,7 @@ def test_release_goes_template_draining_eviction_then_free():
     assert (kinds(world.log)[0], phases(world)) == ("DeleteTemplate", {"Draining"})
     assert not any(isinstance(action, Evict) for action in world.log)
     assert world.state("job") == ("Deallocating", "Draining")
-    assert world.message("job") == "waiting for 1 nodes to close: u0-3"
+    assert world.message("job") == "waiting for 1 node to close: u0-3"
     world.silent = set()
     world.settle()
     assert sorted(a.name for a in world.log if isinstance(a, Evict)) == ["claim-u0-0", "claim-u0-1"]

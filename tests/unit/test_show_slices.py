@@ -142,6 +142,23 @@ def test_an_ultraserver_node_shows_its_devices_when_asked(tmp_path, capsys):
     assert lines[1].split()[-2:] == ["1", "none"], "a node on its own has no links"
 
 
+def test_sick_devices_are_shown_as_they_would_be_published(trn2, tmp_path, capsys):
+    node = FakeNode(trn2)
+    node.add_ecc(5)
+    node.set_unhealthy_components(5, "link_efa")
+    _, out, _ = run(capsys, "slices", "--host-root", trn2, "--node-name", "a", "-ojson")
+    device = json.loads(out)["items"][0]["spec"]["devices"][5]
+    assert device["attributes"]["unhealthy"] == {"string": "hbm_ecc,link_efa"}
+    assert [taint["value"] for taint in device["taints"]] == ["hbm_ecc", "link_efa"]
+    _, out, _ = run(capsys, "slices", "--host-root", trn2, "--node-name", "a", "-otable")
+    assert [line.split()[-1] for line in out.splitlines()[:7:6]] == ["SICK", "hbm_ecc,link_efa"]
+
+    run(capsys, "fake-node", "--instance-type", "trn2u.48xlarge", "--root", tmp_path / "u")
+    FakeNode(tmp_path / "u").remove_device(7)
+    _, out, _ = run(capsys, "slices", "--host-root", tmp_path / "u", "--node-name", "a", "-otable")
+    assert [line.split()[-1] for line in out.splitlines()] == ["SICK", "missing"]
+
+
 def test_what_is_wrong_with_the_hardware_goes_to_standard_error(trn2, capsys):
     code, out, err = run(capsys, "fake-node", "--root", trn2, "--break", "link:0,1", "--break", "device:9")
     assert (code, err) == (0, "")

@@ -14,6 +14,7 @@ from neuron_dra.core import devices, limits
 from neuron_dra.core.ultraserver import (
     TAG_ATTRIBUTES,
     Allocation,
+    Fault,
     Phase,
     Reading,
     Tag,
@@ -201,3 +202,34 @@ def test_the_tags_are_documented_and_have_their_room() -> None:
     assert {each.name for each in devices.TAGS} == set(TAG_ATTRIBUTES)
     assert len(TAG_ATTRIBUTES) == limits.WORKLOAD_TAGS
     assert {each.kind for each in devices.TAGS} == {"string"}
+
+
+def with_uids(*uids: str) -> Allocation:
+    return replace(SLOT, node_uids=uids)
+
+
+def test_an_allocation_for_another_node_of_the_same_name_is_not_ours() -> None:
+    reading = read_allocations(ultraserver(with_uids("uid-a", "uid-b", "uid-c", "uid-d").to_wire()))
+    assert reading.without_predecessors_of("node-b", "uid-b") == reading
+    assert reading.without_predecessors_of("node-b", "uid-new").allocations == ()
+    assert reading.without_predecessors_of("node-z", "uid-new") == reading
+
+
+def test_an_allocation_that_names_no_uids_is_known_by_the_names_alone() -> None:
+    reading = read_allocations(ultraserver(SLOT.to_wire()))
+    assert reading.without_predecessors_of("node-b", "any") == Reading((SLOT,))
+
+
+def test_uids_that_do_not_fit_the_nodes_make_an_entry_unreadable() -> None:
+    reading = read_allocations(ultraserver(with_uids("only-one").to_wire()))
+    assert reading.allocations == ()
+    assert reading.problems == (
+        "status.allocations[0] is left out: nodeUids is not a list of 4 UIDs, one for each of allocatedNodes",
+    )
+
+
+def test_faults_are_read_back_as_they_were_written_and_what_is_none_is_left_out() -> None:
+    fault = Fault("node-b", "LinkDown", "2026-03-01T12:00:00Z")
+    entry = replace(SLOT, faults=(fault,)).to_wire()
+    entry["faults"] += [{"nodeName": "node-c"}, "nonsense"]
+    assert decode_allocations(ultraserver(entry)) == (replace(SLOT, faults=(fault,)),)

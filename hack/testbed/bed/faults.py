@@ -170,6 +170,11 @@ def _repair_controller(bed: Bed, node: Node, argument: str) -> str:
 
 
 def _break_kubelet(bed: Bed, node: Node, argument: str) -> str:
+    if argument == "stop":
+        node.stop_kubelet()
+        return f"the kubelet of {node.name} is stopped; its containers go on, and it is NotReady in half a minute"
+    if argument:
+        raise BedError(f"{argument!r}: a kubelet is killed and started again, or with `stop` not started again")
     node.restart_kubelet()
     return f"the kubelet of {node.name} is killed and started again"
 
@@ -216,7 +221,9 @@ FAULTS = {
     "controller": Fault(
         "", "kill -9 of the UltraServer controller's replica on the node", _break_controller, _repair_controller
     ),
-    "kubelet": Fault("", "kill -9 of the kubelet, which is started again", _break_kubelet, _repair_node),
+    "kubelet": Fault(
+        "stop", "kill -9 of the kubelet, which is started again, or not until `repair`", _break_kubelet, _repair_node
+    ),
     "containerd": Fault("", "kill -9 of containerd, which is started again", _break_containerd, _repair_node),
     "reboot": Fault("", "power cut and start with a new boot id", _break_reboot, _repair_node),
 }

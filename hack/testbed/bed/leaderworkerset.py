@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from bed.lifecycle import Bed
 
 PROCESS = "lws-manager"
+RESOURCE = "leaderworkersets.v1.leaderworkerset.x-k8s.io"
 WEBHOOKS = "https://127.0.0.1:9443"
 READY_TIMEOUT_S = 60
 # Of its default installation: of the pods, only those of a LeaderWorkerSet are its webhooks' business.
@@ -36,7 +37,7 @@ def up(bed: Bed) -> None:
     crd, webhooks = (manifests / name.rpartition("/")[2] for name in build.LWS_MANIFESTS)
     # Too long for the annotation of a client's apply.
     bed.plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(crd))
-    bed.plane.kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", str(crd), timeout_s=70)
+    wait_until("the API server serves LeaderWorkerSets", lambda: _succeeds(bed, "get", RESOURCE), READY_TIMEOUT_S)
     _start(bed)
     url = "http://127.0.0.1:9440/readyz"
     bed.processes.wait_ready(PROCESS, lambda: network.answers(bed.layout, url), READY_TIMEOUT_S)
@@ -82,8 +83,12 @@ def _with_our_server(bed: Bed, as_json: str) -> list[dict[str, Any]]:
 
 
 def _answers(bed: Bed) -> bool:
+    return _succeeds(bed, "create", "--dry-run=server", "-f", "-", stdin=json.dumps(SMALLEST))
+
+
+def _succeeds(bed: Bed, *words: str, stdin: str | None = None) -> bool:
     try:
-        bed.plane.kubectl("create", "--dry-run=server", "-f", "-", stdin=json.dumps(SMALLEST), timeout_s=20)
+        bed.plane.kubectl(*words, stdin=stdin, timeout_s=20)
     except BedError:
         return False
     return True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 from collections.abc import Sequence
@@ -198,6 +197,8 @@ def _remove_state(layout: Layout) -> None:
     ]
     for mount_point in sorted(inside, reverse=True):
         subprocess.run(["umount", mount_point], check=True, timeout=30)
-    shutil.rmtree(layout.state_dir, ignore_errors=True)
+    # The nodes' images are half a million files; Python takes a minute for what `rm` does in seconds.
+    done = subprocess.run(["rm", "-rf", "--one-file-system", "--", str(layout.state_dir)], capture_output=True, text=True,
+                          timeout=300, check=False)  # fmt: skip
     if layout.state_dir.exists():
-        shutil.rmtree(layout.state_dir)
+        raise BedError(f"{layout.state_dir} cannot be removed: {done.stderr.strip()}")

@@ -161,9 +161,13 @@ class Node:
 
     def restart_kubelet(self) -> None:
         """Kill the kubelet and start it again."""
-        self.processes.stop([self.kubelet], signal.SIGKILL)
+        self.stop_kubelet()
         self._start_kubelet()
         self.wait_ready()
+
+    def stop_kubelet(self) -> None:
+        """Kill the kubelet."""
+        self.processes.stop([self.kubelet], signal.SIGKILL)
 
     def restart_containerd(self) -> None:
         """Kill containerd and start it again; containers and their shims stay."""

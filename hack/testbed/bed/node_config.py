@@ -123,6 +123,7 @@ def write_kubelet(path: Path, settings: KubeletSettings) -> None:
         "volumePluginDir": "/var/lib/kubelet/volume-plugins",
         "evictionHard": {"memory.available": "50Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
         "imageGCHighThresholdPercent": 100,
+        "nodeLeaseDurationSeconds": 16,
         "serializeImagePulls": False,
         "crashLoopBackOff": {"maxContainerRestartPeriod": CRASH_LOOP_MAXIMUM},
     }

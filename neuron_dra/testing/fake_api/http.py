@@ -6,6 +6,7 @@ import asyncio
 import base64
 import binascii
 from collections import OrderedDict
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from neuron_dra.testing.fake_api import conversion, discovery, errors, messages,
 from neuron_dra.testing.fake_api.errors import ApiError, Obj
 from neuron_dra.testing.fake_api.eviction import bind, evict
 from neuron_dra.testing.fake_api.faults import Do, Fault, Faults
+from neuron_dra.testing.fake_api.messages import Asked
 from neuron_dra.testing.fake_api.resources import Registry, Resource
 from neuron_dra.testing.fake_api.store import Store
 from neuron_dra.testing.fake_api.watch import Watches, WatchRequest
@@ -92,6 +94,27 @@ class Handler:
         except ConnectionResetError:  # a fault closed the connection
             return web.Response(status=500)
 
+    def answer(self, request: Asked, body: Any) -> Obj:
+        """Serve a request that is not a watch at once, without HTTP and without faults. Raises ApiError."""
+        target = self._target(request.path)
+        verb = _verb(request, target)
+        try:
+            status, answer = self._do(request, verb, target, body, [], dry_run=False)
+        except ApiError as error:
+            self._log(request, verb, target, error.code)
+            raise
+        self._log(request, verb, target, status)
+        return answer
+
+    async def events(self, request: Asked) -> AsyncGenerator[Obj, None]:
+        """Yield the events of a watch, without HTTP and without faults. Raises ApiError."""
+        target = self._target(request.path)
+        wanted = self._watch_request(request, target)
+        self._log(request, "watch", target, 200)
+        async for line in self._watches.lines(wanted):
+            obj = line["object"] if line["type"] == "ERROR" else self._out(target, line["object"])
+            yield {"type": line["type"], "object": obj}
+
     def _logged(
         self, request: web.Request, verb: str, target: _Target | None, response: web.StreamResponse
     ) -> web.StreamResponse:
@@ -99,7 +122,7 @@ class Handler:
             self._log(request, verb, target, response.status)
         return response
 
-    def _log(self, request: web.Request, verb: str, target: _Target | None, status: int) -> None:
+    def _log(self, request: Asked, verb: str, target: _Target | None, status: int) -> None:
         label, namespace, name = (target.label, target.namespace, target.name) if target else (request.path, "", "")
         agent = request.headers.get("User-Agent", "")
         self.log.append(Request(verb, label, namespace, name, status, agent, request.query_string))
@@ -188,7 +211,7 @@ class Handler:
         return response
 
     def _do(
-        self, request: web.Request, verb: str, target: _Target, body: Any, warnings: list[str], *, dry_run: bool
+        self, request: Asked, verb: str, target: _Target, body: Any, warnings: list[str], *, dry_run: bool
     ) -> tuple[int, Obj]:
         """Carry out one request that is not a watch; everything here happens at once."""
         resource, namespace, name = target.resource, target.namespace, target.name
@@ -230,7 +253,7 @@ class Handler:
         )
         return self._out(target, updated)
 
-    def _in(self, request: web.Request, target: _Target, body: Obj, warnings: list[str]) -> Obj:
+    def _in(self, request: Asked, target: _Target, body: Obj, warnings: list[str]) -> Obj:
         """Check apiVersion and kind of what a client sent, and convert it to the stored version."""
         resource, expected = target.resource, target.resource.api_version(target.version)
         sent = body.get("apiVersion", expected), body.get("kind", resource.kind)
@@ -258,14 +281,14 @@ class Handler:
         converted = conversion.from_storage(resource.kind, target.version, obj)
         return {**converted, "apiVersion": resource.api_version(target.version)}
 
-    def _predicate(self, request: web.Request, resource: Resource) -> selectors.Predicate:
+    def _predicate(self, request: Asked, resource: Resource) -> selectors.Predicate:
         by_fields = selectors.by_fields(request.query.get("fieldSelector", ""), resource.selectable)
         by_labels = selectors.by_labels(request.query.get("labelSelector", ""))
         return lambda obj: by_fields(obj) and by_labels(obj)
 
     # Lists
 
-    def _list(self, request: web.Request, target: _Target) -> Obj:
+    def _list(self, request: Asked, target: _Target) -> Obj:
         limit = messages.integer(request, "limit", 0)
         token = request.query.get("continue", "")
         if token:
@@ -313,7 +336,7 @@ class Handler:
 
     # Watches
 
-    async def _watch(self, request: web.Request, target: _Target, *, closing: bool) -> web.StreamResponse:
+    def _watch_request(self, request: Asked, target: _Target) -> WatchRequest:
         predicate = self._predicate(request, target.resource)
         if target.name:
             by_name = selectors.by_fields(f"metadata.name={target.name}", ())
@@ -335,6 +358,10 @@ class Handler:
             why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
             cause = errors.forbidden("resourceVersionMatch", why)
             raise errors.unprocessable("meta.k8s.io", "ListOptions", "", [cause])
+        return wanted
+
+    async def _watch(self, request: web.Request, target: _Target, *, closing: bool) -> web.StreamResponse:
+        wanted = self._watch_request(request, target)
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         self._log(request, "watch", target, 200)
         await response.prepare(request)
@@ -353,7 +380,7 @@ class Handler:
             await response.write(msgspec.json.encode({"type": line["type"], "object": obj}) + b"\n")
 
 
-def _verb(request: web.Request, target: _Target) -> str:
+def _verb(request: Asked, target: _Target) -> str:
     match request.method:
         case "GET" if request.query.get("watch") in ("true", "1"):
             return "watch"

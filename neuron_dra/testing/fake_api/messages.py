@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import yaml
 from aiohttp import web
+from multidict import MultiMapping
 
 from neuron_dra.testing.fake_api import errors
 from neuron_dra.testing.fake_api.errors import ApiError, Obj
 from neuron_dra.testing.fake_api.faults import Fault
 from neuron_dra.testing.fake_api.resources import Resource
 from neuron_dra.testing.fake_api.store import DeleteOptions
+
+
+class Asked(Protocol):
+    """What is read of a request, its body aside: an aiohttp one, or one that was made in this process."""
+
+    @property
+    def method(self) -> str: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def query(self) -> MultiMapping[str]: ...
+    @property
+    def query_string(self) -> str: ...
+    @property
+    def content_type(self) -> str: ...
+    @property
+    def headers(self) -> Mapping[str, str]: ...
 
 
 class _YamlLoader(yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader):  # type: ignore[misc]
@@ -55,7 +74,7 @@ async def read_body(request: web.Request) -> Any:
         raise errors.bad_request(f"the object provided is unrecognized: {error}") from error
 
 
-def delete_options(request: web.Request, body: Any) -> DeleteOptions:
+def delete_options(request: Asked, body: Any) -> DeleteOptions:
     options = DeleteOptions.from_wire(body if isinstance(body, dict) else {})
     if "gracePeriodSeconds" in request.query:
         options = replace(options, grace_s=integer(request, "gracePeriodSeconds", 0))
@@ -64,7 +83,7 @@ def delete_options(request: web.Request, body: Any) -> DeleteOptions:
     return options
 
 
-def integer(request: web.Request, name: str, default: int) -> int:
+def integer(request: Asked, name: str, default: int) -> int:
     text = request.query.get(name, "")
     if not text:
         return default

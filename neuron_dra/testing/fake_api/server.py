@@ -11,6 +11,7 @@ The methods of the object act at once, without HTTP, faults or the request log; 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -19,9 +20,11 @@ import msgspec
 import yaml
 from aiohttp import web
 
+from neuron_dra.kube.client import KubeClient
 from neuron_dra.testing.fake_api import patches
 from neuron_dra.testing.fake_api.controllers import Controllers
 from neuron_dra.testing.fake_api.conversion import to_storage
+from neuron_dra.testing.fake_api.direct import DirectClient
 from neuron_dra.testing.fake_api.dropping import Dropper
 from neuron_dra.testing.fake_api.errors import ApiError, Obj
 from neuron_dra.testing.fake_api.faults import Faults
@@ -39,10 +42,20 @@ NEURON_GROUP = "neuron.aws.com"
 class FakeApi:
     """An embedded API server. Not thread-safe: use it from the event loop that started it."""
 
-    def __init__(self, *, port: int = 0, controllers: bool = True, seed: int = 0) -> None:
-        """`port` 0 takes a free one. `controllers` False leaves out garbage collection, claims for pods and budgets."""
+    def __init__(
+        self,
+        *,
+        port: int | None = 0,
+        controllers: bool = True,
+        seed: int = 0,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """`port` 0 takes a free one, None none at all: then `client` is the way in. `now` is for timestamps.
+
+        `controllers` False leaves out garbage collection, claims for pods and budgets.
+        """
         self._registry = Registry()
-        self.store = Store(self._registry, seed=seed)
+        self.store = Store(self._registry, now=now, seed=seed)
         self.watches = Watches(self.store)
         self.faults = Faults()
         self._handler = Handler(self._registry, self.store, self.watches, self.faults)
@@ -60,7 +73,8 @@ class FakeApi:
         await self.stop()
 
     async def start(self) -> None:
-        await self._listen()
+        if self._port is not None:
+            await self._listen()
         if self._controllers:
             self._controllers.start()
 
@@ -88,6 +102,10 @@ class FakeApi:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self._port}"
+
+    def client(self, user_agent: str = "direct") -> KubeClient:
+        """Return a client that needs no socket. What is told to go wrong below does not go wrong for it."""
+        return DirectClient(self._handler, user_agent)
 
     def write_kubeconfig(self, path: Path | str, *, token: str = "") -> Path:
         """Write a kubeconfig for this server; return its path."""

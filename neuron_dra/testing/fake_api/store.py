@@ -7,13 +7,14 @@ one in its place, so that readers, watches and pages of a list can keep what the
 from __future__ import annotations
 
 import asyncio
-import copy
 import random
 import time
 import uuid
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+
+import msgspec
 
 from neuron_dra.testing.fake_api import claim_rules, errors, formats, metadata_rules, schema
 from neuron_dra.testing.fake_api.errors import Obj
@@ -58,14 +59,21 @@ class DeleteOptions:
 
 @dataclass(slots=True)
 class History:
-    """The changes of one resource that a watch can still ask for; `since` is the oldest revision it can start at."""
+    """The changes of one resource that a watch can still ask for.
+
+    `since` is the oldest revision at which one can start, `lost` that of the last change which is forgotten.
+    """
 
     since: int
+    lost: int = 0
     events: list[Event] = field(default_factory=list)
 
-    def after(self, revision: int) -> list[Event]:
-        """Return the changes after `revision`. Raises a 410 when some of them are forgotten."""
-        if revision < self.since:
+    def after(self, revision: int, *, is_open: bool = False) -> list[Event]:
+        """Return the changes after `revision`. Raises a 410 when some of them are forgotten.
+
+        A watch that `is_open` need not know of revisions at which nothing happened to this resource.
+        """
+        if revision < (self.lost if is_open else self.since):
             raise errors.expired(f"too old resource version: {revision} ({self.since})")
         return self.events[bisect_right(self.events, revision, key=lambda event: event.revision) :]
 
@@ -87,7 +95,7 @@ class Store:
         self._order: dict[tuple[str, str], list[tuple[str, str]]] = {}  # the keys of _objects, sorted
         self._histories: dict[tuple[str, str], History] = {}
         self._compacted = self.revision
-        self._wakers: set[asyncio.Event] = set()
+        self._wakers: dict[asyncio.Event, Resource | None] = {}
         self._by_uid: dict[str, tuple[Resource, Key]] = {}
         for name in _DEFAULT_NAMESPACES:
             self.create(registry.named("namespaces"), "", {"metadata": {"name": name}})
@@ -132,13 +140,16 @@ class Store:
     def compact(self) -> None:
         """Forget all history: a watch or a page from before now is answered with a 410."""
         self._compacted = self.revision
-        self._histories.clear()
+        for key, history in self._histories.items():
+            lost = history.events[-1].revision if history.events else history.lost
+            self._histories[key] = History(since=self._compacted, lost=lost)
 
-    def wake_on_change(self, waker: asyncio.Event) -> None:
-        self._wakers.add(waker)
+    def wake_on_change(self, waker: asyncio.Event, resource: Resource | None = None) -> None:
+        """Set `waker` at every change, or at those of one resource."""
+        self._wakers[waker] = resource
 
     def stop_waking(self, waker: asyncio.Event) -> None:
-        self._wakers.discard(waker)
+        self._wakers.pop(waker, None)
 
     # Writing
 
@@ -183,13 +194,13 @@ class Store:
                 meta[key] = old["metadata"][key]
         obj["apiVersion"], obj["kind"] = old["apiVersion"], old["kind"]
         if subresource == "status":
-            obj = {**copy.deepcopy(old), "status": obj.get("status") or {}}
+            obj = {**_copied(old), "status": obj.get("status") or {}}
             if not obj["status"]:
                 del obj["status"]
         elif resource.status:
             obj.pop("status", None)
             if "status" in old:
-                obj["status"] = copy.deepcopy(old["status"])
+                obj["status"] = _copied(old["status"])
         resource.prepare(obj, old, self.timestamp())
         self._mutate(resource, obj)
         self._validate(resource, obj, old, subresource)
@@ -358,12 +369,19 @@ class Store:
         history.events.append(event)
         if len(history.events) > _LONGEST_HISTORY:
             forgotten = _LONGEST_HISTORY // 2
-            history.since = history.events[forgotten - 1].revision
+            history.since = history.lost = history.events[forgotten - 1].revision
             del history.events[:forgotten]
         for listener in self.listeners:
             listener(event)
-        for waker in self._wakers:
-            waker.set()
+        for waker, resource in self._wakers.items():
+            if resource is None or resource is event.resource:
+                waker.set()
+
+
+def _copied(obj: Obj) -> Obj:
+    """Copy a JSON value, several times faster than copy.deepcopy."""
+    copied: Obj = msgspec.json.decode(msgspec.json.encode(obj))
+    return copied
 
 
 def _content(obj: Obj) -> Obj:

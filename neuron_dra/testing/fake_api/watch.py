@@ -63,7 +63,7 @@ class Watches:
         """Yield watch events until the timeout, `close` or `expire`. The first step raises ApiError for a bad start."""
         stream = _Stream(self._store, request, self.bookmark_interval_s)
         self._open[stream] = request
-        self._store.wake_on_change(stream.waker)
+        self._store.wake_on_change(stream.waker, request.resource)
         try:
             async for line in stream.lines():
                 yield line
@@ -104,14 +104,15 @@ class _Stream:
                     yield {"type": "ADDED", "object": obj}
             if request.initial_events:
                 yield self._bookmark(revision, {INITIAL_EVENTS_END: "true"})
+        is_open = False
         while not self._closing:
             self.waker.clear()
             try:
-                events = self._store.history(request.resource).after(revision)
+                events = self._store.history(request.resource).after(revision, is_open=is_open)
             except ApiError as error:
                 yield {"type": "ERROR", "object": error.to_status()}
                 return
-            revision = self._store.revision
+            revision, is_open = self._store.revision, True
             for event in events:
                 if line := _line(event, request):
                     yield line

@@ -1,4 +1,4 @@
-"""The demo's scheduler: watches pods and claims, asks the pure `simulate.scheduler`, and writes what it decides.
+"""A scheduler for simulated clusters: watches pods and claims, asks `simulate.scheduler`, writes what that decides.
 
 It does what kube-scheduler does for claims: finalizer, allocation and reservation into the claim, then the binding; a
 pod that must wait gets the condition PodScheduled=False with the reason.
@@ -14,28 +14,29 @@ from typing import Any, Final
 
 from neuron_dra.errors import ApiError
 from neuron_dra.kube.client import MERGE_PATCH, KubeClient
-from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.reflector import Reflector
-from neuron_dra.kube.requests import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
+from neuron_dra.kube.requests import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from neuron_dra.simulate import allocator, scheduler
+from neuron_dra.simulate.pools import Inventory
 from neuron_dra.simulate.scheduler import Placement, Unschedulable
 from neuron_dra.simulate.selectors import Selectors
 
-PODS: Final = Resource("", "v1", "pods", namespaced=True)
-DEVICE_CLASSES: Final = Resource("resource.k8s.io", "v1", "deviceclasses", namespaced=False)
 DELETE_PROTECTION: Final = "resource.kubernetes.io/delete-protection"
 RETRY_S: Final = 0.2  # after a write that failed, usually because our copy was old
 
 Wire = dict[str, Any]
 
 
-class DemoScheduler:
+class PodScheduler:
     """Run `run()` as a task. `waiting` holds, by pod name, why a pod is not placed: more than the condition says."""
 
-    def __init__(self, url: str) -> None:
-        self._client = KubeClient(KubeConfig(url))
+    def __init__(self, client: KubeClient, name: str = "") -> None:
+        """`name`: place only the pods whose schedulerName it is."""
+        self._client = client
+        self._name = name
         self._wake = asyncio.Event()
         self._memo = Selectors()
+        self._decoded: tuple[list[tuple[str, str]], Inventory] | None = None
         self._resting: dict[str, float] = {}  # by pod UID: until when, in the loop's time
         self.waiting: dict[str, Unschedulable] = {}
         resources = (PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, NODES, DEVICE_CLASSES)
@@ -77,12 +78,21 @@ class DemoScheduler:
             for pod in self._caches["pods"].items.values()
             if not pod["spec"].get("nodeName")
             and not pod["spec"].get("schedulingGates")
+            and self._name in ("", pod["spec"].get("schedulerName"))
             and not pod["metadata"].get("deletionTimestamp")
             and (pod.get("status") or {}).get("phase", "Pending") == "Pending"
         ]
         for name in set(self.waiting) - {pod["metadata"]["name"] for pod in pods}:
             del self.waiting[name]
         return pods
+
+    def _inventory(self) -> Inventory:
+        """The slices, decoded when they changed."""
+        items = self._items("resourceslices")
+        seen = [(item["metadata"]["uid"], item["metadata"]["resourceVersion"]) for item in items]
+        if self._decoded is None or self._decoded[0] != seen:
+            self._decoded = (seen, Inventory(items))
+        return self._decoded[1]
 
     def _claims(self, pod: Wire) -> list[Wire] | None:
         """The pod's claims in its order; None while one of them is missing."""
@@ -106,7 +116,7 @@ class DemoScheduler:
             pod,
             claims,
             self._items("nodes"),
-            self._items("resourceslices"),
+            self._inventory(),
             self._items("deviceclasses"),
             allocator.devices_in_use(self._items("resourceclaims")),
             self._memo,

@@ -1,0 +1,144 @@
+"""Sixteen pods at once on one node of the test bed: from `apply` to Ready, with our driver and with the Go peer.
+
+Two nodes of the same type in one cluster, our plugin on one and the peer on the other, each as a process and on a real
+kubelet; rounds by turns, so that both meet the same machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from bench_table import Row, compared
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(REPOSITORY / "hack" / "testbed"))
+
+from bed import driver, images, layout, lifecycle  # noqa: E402
+
+NAMESPACE = "bench"
+PODS = 16
+NODES = {"ours": "bench-ours", "Go peer": "bench-peer"}
+READY_WITHIN_S = 180.0
+Object = dict[str, Any]
+
+
+def measure(slice_file: Path, binary: Path, rounds: int) -> Row | None:
+    """Start the test bed, measure, and end it; None, with the reason on standard error, where that cannot be."""
+    if os.geteuid() != 0:
+        print("no root, no test bed: the pods are left out", file=sys.stderr)
+        return None
+    if lifecycle.Bed(layout.from_environment()).state.processes:
+        print(
+            "a test bed runs, which is somebody's: the pods are left out (`make testbed-down` ends it)", file=sys.stderr
+        )
+        return None
+    print("starting the test bed for the pods (a quarter of an hour the first time)", file=sys.stderr)
+    wanted = [word for name in NODES.values() for word in ("--node", f"{name}=trn2.48xlarge")]
+    testbed("up", *wanted, "--driver", "process")
+    try:
+        bed = lifecycle.Bed(layout.from_environment())
+        put_peer(bed, slice_file, binary)
+        bed.plane.kubectl("create", "namespace", NAMESPACE)
+        apply(bed, [template()])
+        times: dict[str, list[float]] = {who: [] for who in NODES}
+        for number in range(rounds + 1):
+            order = list(NODES) if number % 2 else list(reversed(NODES))
+            for who in order:
+                took = one_round(bed, NODES[who])
+                if number:  # the first one warms everybody up
+                    times[who].append(took)
+    finally:
+        testbed("down")
+    ours, its = (statistics.median(times[who]) * 1000 for who in NODES)
+    return compared(f"pods apply to Ready, {PODS} at once, {rounds} rounds", ours, "Go peer", its, 1.1, 1.0)
+
+
+def testbed(*words: str) -> None:
+    """Run a command of the test bed."""
+    subprocess.run([str(REPOSITORY / "hack/testbed/testbed"), *words], check=True, stdout=subprocess.DEVNULL)
+
+
+def put_peer(bed: lifecycle.Bed, slice_file: Path, binary: Path) -> None:
+    """Put the peer in the place of our plugin on its node, and wait until its devices are published."""
+    node = bed.node(NODES["Go peer"])
+    name = driver.process_name(node.name)
+    bed.processes.stop([name], grace_s=30)
+    # The checkpoint's form has room for more than the peer knows.
+    subprocess.run([*node.enter(), "rm", "-f", "/var/lib/kubelet/plugins/neuron.aws.com/checkpoint.json"], check=True)
+    kubeconfig = node.directory / "plugin.kubeconfig"
+    command = [binary, f"-kubeconfig={kubeconfig}", f"-node={node.name}", f"-slice={slice_file}"]
+    bed.processes.start(name, [*node.enter(), *command])
+
+    def published() -> bool:
+        found = get(bed, "resourceslices")
+        mine = [item for item in found if item["spec"].get("nodeName") == node.name]
+        # The helper's slices have generated names; ours go when it takes the pool over.
+        return len(mine) == 1 and not mine[0]["metadata"]["name"].endswith("-00")
+
+    bed.processes.wait_ready(name, published, 60)
+
+
+def template() -> Object:
+    """One device for each pod."""
+    request = {"name": "neuron", "exactly": {"deviceClassName": "neuron.aws.com"}}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": "one", "namespace": NAMESPACE},
+        "spec": {"spec": {"devices": {"requests": [request]}}},
+    }
+
+
+def pod(node: str, number: int) -> Object:
+    """A pod of a trivial container with one device of a node."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": f"{node}-{number}", "namespace": NAMESPACE, "labels": {"on": node}},
+        "spec": {
+            "nodeSelector": {"kubernetes.io/hostname": node},
+            "terminationGracePeriodSeconds": 0,
+            "restartPolicy": "Never",
+            "resourceClaims": [{"name": "neuron", "resourceClaimTemplateName": "one"}],
+            "containers": [
+                {
+                    "name": "main",
+                    "image": images.TEST,
+                    "command": ["sleep", "3600"],
+                    "resources": {"claims": [{"name": "neuron"}]},
+                }
+            ],
+        },
+    }
+
+
+def one_round(bed: lifecycle.Bed, node: str) -> float:
+    """Start the pods, and return the seconds until the last one is Ready; then end them."""
+    began = time.monotonic()
+    apply(bed, [pod(node, number) for number in range(PODS)])
+    words = ("wait", "pods", "--for=condition=Ready", f"--selector=on={node}", f"--timeout={READY_WITHIN_S:.0f}s")
+    bed.plane.kubectl(*words, "--namespace", NAMESPACE, timeout_s=READY_WITHIN_S + 10)
+    took = time.monotonic() - began
+    bed.plane.kubectl("delete", "pods", "--namespace", NAMESPACE, f"--selector=on={node}", timeout_s=120)
+    deadline = time.monotonic() + 60
+    while get(bed, "resourceclaims", "--namespace", NAMESPACE) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return took
+
+
+def apply(bed: lifecycle.Bed, items: list[Object]) -> None:
+    """Apply objects."""
+    bed.plane.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+
+
+def get(bed: lifecycle.Bed, *words: str) -> list[Object]:
+    """Return the objects that kubectl finds."""
+    found: list[Object] = json.loads(bed.plane.kubectl("get", *words, "-o", "json"))["items"]
+    return found

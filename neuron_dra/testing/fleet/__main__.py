@@ -1,0 +1,42 @@
+"""python -m neuron_dra.testing.fleet --seed N: run one seed, or several, and show what happened."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from neuron_dra.testing.fleet.fleet import Outcome, replay_command, run
+
+STEPS = 20
+ULTRASERVERS = 2
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the seeds; return 1 if an invariant was violated."""
+    parser = argparse.ArgumentParser(prog="python -m neuron_dra.testing.fleet", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="the first seed (default %(default)s)")
+    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="how many (default %(default)s)")
+    parser.add_argument("--ultraservers", type=int, default=ULTRASERVERS, metavar="K", help="(default %(default)s)")
+    parser.add_argument("--steps", type=int, default=STEPS, metavar="S", help="steps of a seed (default %(default)s)")
+    parser.add_argument("--quiet", action="store_true", help="no trace of a seed that violates nothing")
+    parsed = parser.parse_args(arguments)
+    failed = 0
+    for seed in range(parsed.seed, parsed.seed + parsed.seeds):
+        outcome = run(seed, ultraservers=parsed.ultraservers, steps=parsed.steps)
+        failed += bool(outcome.violation)
+        if outcome.violation or not parsed.quiet:
+            print("\n".join(outcome.trace))
+        print(summary(outcome, parsed.ultraservers, parsed.steps), flush=True)
+    return 1 if failed else 0
+
+
+def summary(outcome: Outcome, ultraservers: int, steps: int) -> str:
+    """How a run went, in a line or two."""
+    text = f"seed {outcome.seed}: {outcome.simulated_s:.0f} s simulated in {outcome.took_s:.2f} s"
+    if not outcome.violation:
+        return f"{text}, no violation"
+    return f"{text}, VIOLATED: {outcome.violation}\nreplay: {replay_command(outcome.seed, ultraservers, steps)}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

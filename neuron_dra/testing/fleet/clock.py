@@ -1,0 +1,118 @@
+"""An event loop in which time is computed: when nothing is left to do now, it is the time of the next timer.
+
+Hours of waiting pass in no time, and the same program with the same seed does the same again. Nothing in it may wait
+for a socket or a thread: work for threads is done on the spot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import datetime
+import selectors
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
+
+EPOCH: Final = datetime.datetime(2030, 1, 1, tzinfo=datetime.UTC)
+"""What the clock on the wall says when the loop's time is 0."""
+
+
+class Stuck(RuntimeError):
+    """Nothing would ever happen again: no task can go on, and no timer is set."""
+
+
+class _Selector(selectors.DefaultSelector):
+    """Waits for nothing: the time that it should wait is added to the clock."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None:
+            raise Stuck("every task waits for another")
+        self.now += max(0.0, timeout)
+        return super().select(0)
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """The loop. `time()` begins at 0 and counts seconds."""
+
+    def __init__(self) -> None:
+        self._clock = _Selector()
+        super().__init__(self._clock)
+
+    def time(self) -> float:
+        """Return the seconds that have passed."""
+        return self._clock.now
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: concurrent.futures.Executor | None, func: Callable[..., T], *args: Any
+    ) -> asyncio.Future[T]:
+        """Call `func` now, in this thread."""
+        done: asyncio.Future[T] = self.create_future()
+        try:
+            done.set_result(func(*args))
+        except Exception as err:
+            done.set_exception(err)
+        return done
+
+    def call_exception_handler(self, context: Mapping[str, Any]) -> None:
+        """A simulated kill leaves tasks that nobody asks for their result; they are no error."""
+        if "exception was never retrieved" not in str(context.get("message")):
+            super().call_exception_handler(dict(context))
+
+
+class ScaledLoop(asyncio.SelectorEventLoop):
+    """A loop with real sockets, whose clock goes `factor` times as fast as the one on the wall."""
+
+    def __init__(self, factor: float) -> None:
+        self._factor = factor
+        super().__init__(_FastSelector(factor))
+
+    def time(self) -> float:
+        """Return the seconds that have passed on the fast clock."""
+        return super().time() * self._factor
+
+
+class _FastSelector(selectors.DefaultSelector):
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self._factor = factor
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        return super().select(None if timeout is None else timeout / self._factor)
+
+
+class Clock:
+    """The time on the wall of a loop: for what is written into objects."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, start: datetime.datetime = EPOCH) -> None:
+        self._loop = loop
+        self._zero = loop.time()
+        self._start = start
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the beginning."""
+        return self._loop.time() - self._zero
+
+    def now(self) -> datetime.datetime:
+        """Return the time."""
+        return self._start + datetime.timedelta(seconds=self.elapsed)
+
+
+def run(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, T]) -> T:
+    """Run `main` on a loop of its own, to the end. Whatever it leaves behind is cancelled."""
+    try:
+        return loop.run_until_complete(main)
+    finally:
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()

@@ -1,0 +1,383 @@
+"""A fleet of UltraServers in one process: nodes with real plugins, kubelets, a scheduler, two controllers.
+
+    outcome = run(seed=7)
+
+Everything is real but hardware, sockets and time. One seed decides everything that happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import random
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from neuron_dra.core.ultraserver import NAMESPACE
+from neuron_dra.errors import AlreadyExists, ApiError, NotFound
+from neuron_dra.kube.client import MERGE_PATCH, KubeClient
+from neuron_dra.kube.reflector import Reflector
+from neuron_dra.kube.requests import (
+    CLAIM_TEMPLATES,
+    DEVICE_CLASSES,
+    NEURON_ULTRASERVERS,
+    NEURON_WORKLOADS,
+    NODES,
+    RESOURCE_SLICES,
+    Resource,
+)
+from neuron_dra.testing import objects
+from neuron_dra.testing.fake_api import FakeApi
+from neuron_dra.testing.fleet import clock as clocks
+from neuron_dra.testing.fleet import settled
+from neuron_dra.testing.fleet.controllers import Replica
+from neuron_dra.testing.fleet.network import Line
+from neuron_dra.testing.fleet.nodes import FleetNode, racks
+from neuron_dra.testing.fleet.pods import SCHEDULER, Job, Pods
+from neuron_dra.testing.fleet.safety import Safety, Violation
+from neuron_dra.testing.fleet.view import View, condition, state
+from neuron_dra.testing.pod_scheduler import PodScheduler
+
+USERS: Final = "fleet"  # the namespace of workloads and pods
+NAMESPACES: Final = Resource("", "v1", "namespaces", namespaced=False)
+BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets", namespaced=True)
+TYPES: Final = ("trn2u.48xlarge", "trn3.48xlarge")
+SETTLE_S: Final = 600.0  # so long may it take until everything is as it should be
+LOOK_S: Final = 1.0
+UNREACHABLE: Final = {"key": "node.kubernetes.io/unreachable", "effect": "NoSchedule"}
+
+Wire = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Trace:
+    """What happened, in order, with the time in seconds."""
+
+    clock: clocks.Clock
+    lines: list[str] = field(default_factory=list)
+    listener: Callable[[str], None] | None = None
+
+    def __call__(self, text: str) -> None:
+        line = f"{self.clock.elapsed:9.3f}  {text}"
+        self.lines.append(line)
+        if self.listener is not None:
+            self.listener(line)
+
+
+class Fleet:
+    """Use as `async with Fleet(...).running() as fleet`. Everything in it acts through an API server."""
+
+    def __init__(
+        self,
+        seed: int,
+        folder: Path,
+        clock: clocks.Clock,
+        connect: Callable[[str], KubeClient],
+        *,
+        ultraservers: int = 2,
+        embedded: bool = True,
+        trace: Trace | None = None,
+    ) -> None:
+        self.rng = random.Random(seed)
+        self.clock = clock
+        self.trace = trace or Trace(clock)
+        self._connect = connect
+        self._embedded = embedded
+        self.admin = connect("fleet admin")
+        instance_type = self.rng.choice(TYPES)
+        self.nodes = {
+            name: FleetNode(name, block, number, instance_type, folder, self.line)
+            for block, names in racks(ultraservers)
+            for number, name in enumerate(names)
+        }
+        self.instance_type = instance_type
+        self.lines: list[Line] = []
+        self.replicas = [Replica(f"controller-{n}", self.line, clock, self.trace) for n in range(2)]
+        self.pods = Pods(connect("fleet kubelets"), self.nodes, self.rng, self.trace, deletes_orphans=not embedded)
+        self.scheduler_line = self.line("scheduler")
+        self.scheduler = PodScheduler(self.scheduler_line, SCHEDULER)
+        self.caches = {
+            resource.plural: Reflector(self.admin, resource, on_change=self._changed(resource))
+            for resource in (NODES, RESOURCE_SLICES, NEURON_ULTRASERVERS, NEURON_WORKLOADS, CLAIM_TEMPLATES)
+        }
+        self.view = View(_Live(self.caches, self.pods))
+        self.safety = Safety(self.view, self.pods, self.nodes, self.trace)
+        self.pods.on_start = self.safety.container_started
+        self.budgets = False
+        self.taken_templates: set[str] = set()
+        self.jobs_of: dict[str, str] = {}
+        self.least: dict[str, int] = {}
+        self._later: set[asyncio.Task[None]] = set()
+        self._states: dict[str, tuple[str, str]] = {}
+
+    def line(self, name: str) -> Line:
+        """Return a new connection for a program."""
+        made = Line(self._connect(name), self.rng, name)
+        self.lines.append(made)
+        return made
+
+    def _changed(self, resource: Resource) -> Callable[[], None]:
+        def changed() -> None:
+            if resource is NEURON_ULTRASERVERS:
+                self.safety.ultraservers_changed()
+            elif resource is RESOURCE_SLICES:
+                self.safety.slices_changed()
+            elif resource is NEURON_WORKLOADS:
+                self._tell_workloads()
+
+        return changed
+
+    def _tell_workloads(self) -> None:
+        for uid, workload in self.view.workloads().items():
+            ready = condition(workload, "Ready")
+            now = state(workload), str(ready.get("reason"))
+            if self._states.get(uid) != now:
+                self._states[uid] = now
+                self.trace(f"workload {workload['metadata']['name']} is {now[0]}, {now[1]}: {ready.get('message')}")
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[Fleet]:
+        """Install everything, start all programs, and end them."""
+        async with self.admin, self.pods._client:
+            await self._install()
+            tasks = [asyncio.create_task(cache.run()) for cache in self.caches.values()]
+            tasks.append(asyncio.create_task(self.pods.run(), name="kubelets"))
+            tasks.append(asyncio.create_task(self.scheduler.run(), name="scheduler"))
+            self._tasks = tasks
+            try:
+                for cache in self.caches.values():
+                    await cache.synced.wait()
+                for node in self.nodes.values():
+                    await self.register(node)
+                    node.start_plugin()
+                for replica in self.replicas:
+                    replica.start()
+                yield self
+            finally:
+                for replica in self.replicas:
+                    await replica.stop()
+                for node in self.nodes.values():
+                    await node.kill_plugin()
+                for task in (*tasks, *self._later):
+                    task.cancel()
+                await asyncio.gather(*tasks, *self._later, return_exceptions=True)
+
+    async def _install(self) -> None:
+        for name in (NAMESPACE, USERS):
+            await self.ensure(NAMESPACES, "", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        for item in objects.DEVICE_CLASSES:
+            await self.ensure(DEVICE_CLASSES, "", item)
+
+    async def ensure(self, resource: Resource, namespace: str, body: Wire) -> None:
+        """Create an object, unless it is there."""
+        with contextlib.suppress(AlreadyExists):
+            await self.admin.create(resource, namespace, body)
+
+    async def remove(self, resource: Resource, namespace: str, name: str) -> None:
+        """Delete an object, if it is there."""
+        with contextlib.suppress(NotFound):
+            await self.admin.delete(resource, namespace, name)
+
+    async def patch(self, resource: Resource, namespace: str, name: str, patch: Wire, part: str = "") -> Wire:
+        """Merge-patch an object, or its status."""
+        path = resource.path(namespace, name, part)
+        raw = await self.admin.request("PATCH", path, body=patch, content_type=MERGE_PATCH)
+        found: Wire = json.loads(raw)
+        return found
+
+    async def register(self, node: FleetNode) -> None:
+        """Create the Node object, as a kubelet does, and say that it is Ready."""
+        node.present = True
+        await self.ensure(NODES, "", node.node_object())
+        await self.set_ready(node, True)
+
+    async def set_ready(self, node: FleetNode, ready: bool) -> None:
+        """Write the Node's condition and the taint that comes with it, as kubelet and node controller do."""
+        status = {"conditions": [{"type": "Ready", "status": "True" if ready else "Unknown"}]}
+        status["nodeInfo"] = {"kubeletVersion": "v1.37.0"}  # type: ignore[assignment]
+        with contextlib.suppress(NotFound):
+            await self.patch(NODES, "", node.name, {"status": status}, "status")
+            await self.patch(NODES, "", node.name, {"spec": {"taints": None if ready else [UNREACHABLE]}})
+
+    # Waiting
+
+    def problems(self) -> list[str]:
+        """What is not yet as it must be."""
+        known = settled.Known(self.budgets, frozenset(self.taken_templates), dict(self.jobs_of))
+        return settled.problems(self.view, self.nodes, self.pods, known)
+
+    def check(self) -> None:
+        """Raise what must never be. Raises Violation."""
+        self.safety.check()
+        for replica in self.replicas:
+            if (died := replica.died()) is not None:
+                raise Violation(f"{replica.name} died: {died!r}") from died
+        for node in self.nodes.values():
+            if (died := node.died()) is not None:
+                raise Violation(f"the plugin of {node.name} died: {died!r}") from died
+        for task in self._tasks:
+            if task.done():
+                task.result()
+
+    async def sleep(self, seconds: float) -> None:
+        """Let time pass. Raises Violation."""
+        await asyncio.sleep(seconds)
+        self.check()
+
+    async def settle(self, what: str, extra: Callable[[], list[str]] = list) -> None:
+        """Wait until everything is as it must be, twice in a row. Raises Violation when that takes too long."""
+        deadline, quiet = self.clock.elapsed + SETTLE_S, 0
+        left: list[str] = []
+        while quiet < 2:
+            await self.sleep(LOOK_S)
+            left = [*self.problems(), *extra()]
+            quiet = 0 if left else quiet + 1
+            if left and self.clock.elapsed > deadline:
+                text = f"{what}: not settled after {SETTLE_S:g} s: {'; '.join(left)}"
+                self.trace(f"VIOLATION: {text}")
+                raise Violation(text)
+
+    # Users
+
+    async def submit(self, name: str, size: int, count: int, strategy: str = "NoOp", template: str = "") -> Wire | None:
+        """Create a workload; None if the name is taken."""
+        spec: Wire = {
+            "instanceType": self.instance_type,
+            "topologySize": size,
+            "serverCount": count,
+            "allocationPolicy": {"failureStrategy": strategy},
+        }
+        if template:
+            spec["resourceClaimTemplate"] = {"name": template}
+        body = {
+            "apiVersion": "neuron.aws.com/v1beta1",
+            "kind": "NeuronUltraServerWorkload",
+            "metadata": {"name": name, "namespace": USERS},
+            "spec": spec,
+        }
+        try:
+            return await self.admin.create(NEURON_WORKLOADS, USERS, body)
+        except AlreadyExists:
+            return None
+
+    def start_job(self, workload: Wire, replicas: int | None = None) -> Job:
+        """Have pods for a workload: one for each of its nodes, or as many as said."""
+        meta, spec = workload["metadata"], workload["spec"]
+        wanted = int(spec["topologySize"]) * int(spec["serverCount"]) if replicas is None else replicas
+        job = Job(f"{meta['name']}-{meta['uid'][:4]}", USERS, settled.template_name(workload), wanted)
+        self.pods.jobs[job.name] = job
+        self.jobs_of[job.name] = meta["uid"]
+        return job
+
+    def resized(self, workload_uid: str, count: int) -> None:
+        """Remember the least that a workload wanted since the last look."""
+        self.least[workload_uid] = min(count, self.least.get(workload_uid, count))
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Have something happen later."""
+        task = asyncio.create_task(_quietly(work))
+        self._later.add(task)
+        task.add_done_callback(self._later.discard)
+
+    def workloads(self, *, leaving: bool = False) -> list[Wire]:
+        """The workloads that are there, in the order of their names."""
+        found = [dict(item) for item in self.view.all("neuronultraserverworkloads")]
+        return [item for item in found if bool(item["metadata"].get("deletionTimestamp")) == leaving]
+
+
+async def _quietly(work: Coroutine[Any, Any, None]) -> None:
+    with contextlib.suppress(ApiError):
+        await work
+
+
+class _Live(dict[str, Any]):
+    """The caches' objects by kind; a cache replaces its dictionary when it lists anew."""
+
+    def __init__(self, caches: dict[str, Reflector], pods: Pods) -> None:
+        super().__init__()
+        self._caches = caches
+        self._pods = pods
+
+    def __missing__(self, plural: str) -> Any:
+        if plural == "pods":
+            return self._pods.pods.items
+        if plural == "resourceclaims":
+            return self._pods.claims.items
+        return self._caches[plural].items
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run went. `violation` is empty if nothing was wrong; `simulated_s` passed in `took_s`."""
+
+    seed: int
+    violation: str
+    trace: tuple[str, ...]
+    simulated_s: float
+    took_s: float
+
+
+def replay_command(seed: int, ultraservers: int, steps: int) -> str:
+    """Return what a person types to see a run again."""
+    return f"python -m neuron_dra.testing.fleet --seed {seed} --ultraservers {ultraservers} --steps {steps}"
+
+
+def run(
+    seed: int,
+    *,
+    ultraservers: int = 2,
+    steps: int = 20,
+    drive: Callable[[Fleet, int], Any] | None = None,
+    listener: Callable[[str], None] | None = None,
+) -> Outcome:
+    """Run one seed on an embedded API server, in simulated time. `drive` replaces the seeded schedule."""
+    from neuron_dra.testing.fleet.schedule import drive as seeded
+
+    started = time.monotonic()
+    loop = clocks.VirtualLoop()
+    clock = clocks.Clock(loop)
+    trace = Trace(clock, listener=listener)
+    jitter = random.getstate()
+    random.seed(seed)  # the programs' own jitter
+    levels = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+
+    async def main() -> None:
+        api = FakeApi(port=None, seed=seed, now=lambda: clock.now().timestamp())
+        api.register_neuron_kinds()
+        async with api:
+            fleet = Fleet(seed, Path(folder), clock, api.client, ultraservers=ultraservers, trace=trace)
+            async with fleet.running():
+                await (drive or seeded)(fleet, steps)
+
+    try:
+        with tempfile.TemporaryDirectory(prefix="fleet", dir=_memory()) as folder:
+            clocks.run(loop, main())
+    except (Violation, BaseExceptionGroup) as err:
+        violation = _first(err)
+        if violation is None:
+            raise
+        return Outcome(seed, str(violation), tuple(trace.lines), clock.elapsed, time.monotonic() - started)
+    finally:
+        random.setstate(jitter)
+        logging.disable(levels)
+    return Outcome(seed, "", tuple(trace.lines), clock.elapsed, time.monotonic() - started)
+
+
+def _first(err: BaseException) -> Violation | None:
+    """The violation in a group of errors."""
+    if isinstance(err, Violation):
+        return err
+    inner = err.exceptions if isinstance(err, BaseExceptionGroup) else ()
+    return next((found for each in inner if (found := _first(each)) is not None), None)
+
+
+def _memory() -> str | None:
+    """A folder in memory, where there is one: the nodes' disks are many small files."""
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None

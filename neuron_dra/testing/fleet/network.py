@@ -1,0 +1,218 @@
+"""The way of each program to the API server, and what goes wrong on it: latency, cuts, kills, storms, old watches."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final
+
+from neuron_dra.errors import Unavailable, api_error
+from neuron_dra.kube.client import KubeClient
+from neuron_dra.kube.config import KubeConfig
+from neuron_dra.kube.requests import Resource
+
+WRITES: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+LATENCY_S: Final = (0.001, 0.02)  # one way
+WATCH_LAG_S: Final = (0.001, 0.05)
+REASONS: Final = {409: "Conflict", 429: "TooManyRequests", 500: "InternalError", 503: "ServiceUnavailable"}
+
+Kill = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Storm:
+    """The next `times` writes (or requests of any kind) are answered with `status`, and not carried out."""
+
+    status: int
+    times: int
+    writes_only: bool = True
+
+
+@dataclass(slots=True)
+class Deadly:
+    """The program dies at the `nth` write from now: before it is carried out, or after and before its answer."""
+
+    nth: int
+    after: bool
+    kill: Kill
+
+
+class Line(KubeClient):
+    """One program's connection. `up` False: nothing gets through. `held`: the program does not run at all."""
+
+    def __init__(self, inner: KubeClient, rng: random.Random, name: str) -> None:
+        super().__init__(KubeConfig("line:"), user_agent=name)
+        self._inner = inner
+        self._rng = rng
+        self._watches: dict[_Watch, None] = {}  # in the order in which they were opened
+        self._running = asyncio.Event()
+        self._running.set()
+        self.name = name
+        self.up = True
+        self.dead = False
+        self.lag_s: tuple[float, float] = WATCH_LAG_S
+        self.storm: Storm | None = None
+        self.deadly: Deadly | None = None
+
+    async def __aenter__(self) -> Line:
+        await self._inner.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._inner.__aexit__(kind, value, trace)
+
+    # What goes wrong
+
+    def cut(self) -> None:
+        """Let nothing through any more; watches break."""
+        self.up = False
+        self.break_watches()
+
+    def mend(self) -> None:
+        """Let everything through again."""
+        self.up = True
+
+    def hold(self) -> None:
+        """Stop the program where it is, as SIGSTOP does: it sends nothing and hears nothing."""
+        self._running.clear()
+
+    def release(self) -> None:
+        """Let the program go on; it first hears what it missed."""
+        self._running.set()
+
+    def break_watches(self) -> int:
+        """Break the connections of all watches; return how many."""
+        for watch in self._watches:
+            watch.end()
+        return len(self._watches)
+
+    def expire_watches(self, plural: str = "") -> int:
+        """End the watches of a resource (or all) with a 410; return how many."""
+        chosen = [watch for watch in self._watches if plural in ("", watch.plural)]
+        for watch in chosen:
+            watch.end(_EXPIRED)
+        return len(chosen)
+
+    # The client
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str] | None,
+        body: Mapping[str, Any] | None,
+        content_type: str,
+        timeout_s: float,
+    ) -> bytes:
+        await self._way(method, path, timeout_s)
+        is_write = method in WRITES and not path.endswith("/events") and "/events/" not in path
+        self._struck(method, path, is_write)
+        deadly = self._aims() if is_write else None
+        if deadly is not None and not deadly.after:
+            await self._die(deadly, f"before {method} {path}")
+        raw = await self._inner._send(method, path, params, body, content_type, timeout_s)
+        if deadly is not None:
+            await self._die(deadly, f"after {method} {path}")
+        await self._way(method, path, timeout_s)
+        return raw
+
+    async def _way(self, method: str, path: str, timeout_s: float) -> None:
+        await asyncio.sleep(self._rng.uniform(*LATENCY_S))
+        await self._running.wait()
+        if not self.up or self.dead:
+            await asyncio.sleep(self._rng.choice((0.01, timeout_s)))  # refused, or never answered
+            raise Unavailable(f"{method} {path}: the API server does not answer (cut off)")
+
+    def _struck(self, method: str, path: str, is_write: bool) -> None:
+        storm = self.storm
+        if storm is None or (storm.writes_only and not is_write):
+            return
+        storm.times -= 1
+        if storm.times <= 0:
+            self.storm = None
+        reason = REASONS[storm.status]
+        text = f"{method} {path}: {storm.status} {reason}: a storm"
+        raise api_error(storm.status, reason, text, 1.0 if storm.status == 429 else None)
+
+    def _aims(self) -> Deadly | None:
+        deadly = self.deadly
+        if deadly is None:
+            return None
+        deadly.nth -= 1
+        return deadly if deadly.nth <= 0 else None
+
+    async def _die(self, deadly: Deadly, where: str) -> None:
+        self.deadly, self.dead = None, True
+        deadly.kill(where)
+        await asyncio.Event().wait()  # until it is cancelled
+
+    @contextlib.asynccontextmanager
+    async def watch(
+        self, resource: Resource, namespace: str, params: Mapping[str, str], *, idle_timeout_s: float
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Open a watch through this line."""
+        await self._way("WATCH", resource.plural, 10.0)
+        self._struck("WATCH", resource.plural, is_write=False)
+        async with self._inner.watch(resource, namespace, params, idle_timeout_s=idle_timeout_s) as lines:
+            watch = _Watch(resource.plural)
+            pump = asyncio.create_task(watch.pump(lines), name=f"{self.name}: watch {resource.plural}")
+            self._watches[watch] = None
+            try:
+                yield self._delivered(watch)
+            finally:
+                self._watches.pop(watch, None)
+                pump.cancel()
+                await asyncio.gather(pump, return_exceptions=True)
+
+    async def _delivered(self, watch: _Watch) -> AsyncIterator[bytes]:
+        loop = asyncio.get_running_loop()
+        while True:
+            sent_at, line = await watch.queue.get()
+            due = sent_at + self._rng.uniform(*self.lag_s)
+            if due > loop.time():
+                await asyncio.sleep(due - loop.time())
+            await self._running.wait()
+            if watch.ended:
+                if watch.last is not None:
+                    yield watch.last
+                raise Unavailable(f"WATCH {watch.plural}: the connection broke")
+            if line is None:
+                return
+            yield line
+
+
+_EXPIRED: Final = json.dumps(
+    {"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}}
+).encode()
+
+
+class _Watch:
+    """An open watch: what has arrived and was not delivered yet."""
+
+    def __init__(self, plural: str) -> None:
+        self.plural = plural
+        self.queue: asyncio.Queue[tuple[float, bytes | None]] = asyncio.Queue()
+        self.ended = False
+        self.last: bytes | None = None
+
+    def end(self, last: bytes | None = None) -> None:
+        """Break it; `last` is still delivered, and nothing else that is on its way."""
+        self.ended, self.last = True, last
+        self.queue.put_nowait((0.0, None))
+
+    async def pump(self, lines: AsyncIterator[bytes]) -> None:
+        """Take in what the server sends."""
+        loop = asyncio.get_running_loop()
+        try:
+            async for line in lines:
+                self.queue.put_nowait((loop.time(), line))
+        except Unavailable:
+            self.ended = True
+        self.queue.put_nowait((loop.time(), None))

@@ -1,0 +1,272 @@
+"""What must be true when everything had its time: what is not yet so is listed, and waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from neuron_dra.core.ultraserver import NAMESPACE, Phase, Tag, object_name
+from neuron_dra.testing.fleet.nodes import MODES, FleetNode
+from neuron_dra.testing.fleet.pods import Container, Pods
+from neuron_dra.testing.fleet.view import Held, View, condition, state, workload_uid
+
+Wire = Mapping[str, Any]
+FINAL = ("Allocated", "Pending", "PartiallyAllocated", "Failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the fleet did itself, and has to be reckoned with."""
+
+    budgets: bool = False  # a budget may forbid evictions
+    taken_templates: frozenset[str] = frozenset()  # namespace/name of templates of others
+    jobs_of: Mapping[str, str] = field(default_factory=dict)  # job name: UID of its workload
+
+
+def problems(view: View, nodes: Mapping[str, FleetNode], pods: Pods, known: Known) -> list[str]:
+    """Return what is not (yet) as it must be, a sentence each."""
+    return [
+        *_nodes(view, nodes),
+        *_ultraservers(view, nodes),
+        *_tags(view, nodes),
+        *_workloads(view, nodes, known),
+        *_orphans(view, nodes, pods),
+        *_pods(view, nodes, pods, known),
+    ]
+
+
+def _nodes(view: View, nodes: Mapping[str, FleetNode]) -> Iterator[str]:
+    tags = view.tags()
+    for node in nodes.values():
+        if node.healthy and node.name not in tags:
+            yield f"node {node.name} publishes nothing"
+
+
+def _ultraservers(view: View, nodes: Mapping[str, FleetNode]) -> Iterator[str]:
+    for block in sorted({node.block for node in nodes.values()}):
+        wanted = sorted((n.node_id, n.name) for n in nodes.values() if n.block == block and n.present and n.healthy)
+        found = view.find("neuronultraservers", object_name(block), NAMESPACE)
+        if found is None:
+            if wanted:
+                yield f"there is no NeuronUltraServer for {block}"
+            continue
+        listed = {(entry["nodeId"], entry["nodeName"]) for entry in found["spec"]["topology"]}
+        missing = [name for number, name in wanted if (number, name) not in listed]
+        if missing:
+            yield f"the NeuronUltraServer of {block} misses {', '.join(missing)}"
+        block_nodes = [node for node in nodes.values() if node.block == block]
+        whole = all(node.healthy and node.modes == MODES for node in block_nodes)
+        if whole and condition(found, "Ready").get("status") != "True":
+            yield f"the NeuronUltraServer of {block} is not Ready: {condition(found, 'Ready').get('message')}"
+        gone = [name for _, name in sorted(listed) if not nodes[name].present]
+        if gone:
+            yield f"the NeuronUltraServer of {block} lists nodes that are gone: {', '.join(gone)}"
+
+
+def _tags(view: View, nodes: Mapping[str, FleetNode]) -> Iterator[str]:
+    """Tags say what the reservations say."""
+    holders, tags = view.holders(), view.tags()
+    for node in nodes.values():
+        if not node.healthy or node.name not in tags:
+            continue
+        held, tag = holders.get(node.name), tags[node.name]
+        wanted = Tag.of(held.allocation) if held else None
+        if tag != wanted:
+            yield f"node {node.name} is tagged {_tag(tag)}, and is reserved {_tag(wanted)}"
+
+
+def _tag(tag: Tag | None) -> str:
+    return f"{tag.workload_name}/{tag.allocation_id[:6]}/{tag.phase.value}" if tag else "for nobody"
+
+
+def _workloads(view: View, nodes: Mapping[str, FleetNode], known: Known) -> Iterator[str]:
+    for uid, workload in sorted(view.workloads().items()):
+        meta = workload["metadata"]
+        name, ready = meta["name"], condition(workload, "Ready")
+        if meta.get("deletionTimestamp") or state(workload) == "Deallocating":
+            yield from _leaving(view, workload, nodes, known)
+            continue
+        if state(workload) not in FINAL:
+            yield f"workload {name} is {state(workload)}: {ready.get('message')}"
+            continue
+        if (workload.get("status") or {}).get("observedGeneration") != meta["generation"]:
+            yield f"workload {name} has not been looked at since it changed"
+            continue
+        if not ready.get("reason") or not ready.get("message"):
+            yield f"workload {name} is {state(workload)} without a reason"
+        check = {"Allocated": _allocated, "Failed": _failed}.get(state(workload), _waiting)
+        yield from check(view, uid, workload, nodes, known)
+
+
+def _leaving(view: View, workload: Wire, nodes: Mapping[str, FleetNode], known: Known) -> Iterator[str]:
+    """A workload that is being deleted may wait for a budget, or for a node that is dead; for nothing else."""
+    reason = str(condition(workload, "Ready").get("reason"))
+    mine = {n for held in view.of(workload["metadata"]["uid"]) for n in held.allocation.nodes}
+    stuck = any(not nodes[name].healthy for name in mine)
+    if not (stuck or (known.budgets and reason == "EvictionBlocked")):
+        yield f"workload {workload['metadata']['name']} is not released: {condition(workload, 'Ready').get('message')}"
+
+
+def _allocated(view: View, uid: str, workload: Wire, nodes: Mapping[str, FleetNode], known: Known) -> Iterator[str]:
+    meta, spec, status = workload["metadata"], workload["spec"], workload["status"]
+    name, count, size = meta["name"], int(spec["serverCount"]), int(spec["topologySize"])
+    live = [held for held in view.of(uid) if held.allocation.phase is not Phase.DRAINING]
+    if [held.allocation.ultraserver_index for held in live] != list(range(count)):
+        yield f"workload {name} is Allocated with indices {[h.allocation.ultraserver_index for h in live]} of {count}"
+        return
+    if any(held.allocation.phase is not Phase.BOUND for held in live):
+        yield f"workload {name} is Allocated, and not all of it is Bound"
+    worlds = {(held.allocation.world_size, held.allocation.rank0_node) for held in live}
+    if worlds != {(count * size, live[0].allocation.nodes[0])}:
+        yield f"workload {name} has {count * size} nodes, and its groups say {worlds}"
+    told = (status.get("allocatedUltraServers"), status.get("totalNodesAllocated"))
+    if told != ([held.ultraserver for held in live], count * size):
+        yield f"workload {name} tells of {told}"
+    template = view.find("resourceclaimtemplates", template_name(workload), meta["namespace"])
+    if template is None or not _owned_by(template, uid):
+        yield f"workload {name} is Allocated without its template"
+    mine = [(held, node) for held in live for node in held.allocation.nodes]
+    broken = [name for held, name in mine if not _is_well(view, held, nodes[name])]
+    degraded = condition(workload, "Degraded").get("status") == "True"
+    if broken and not degraded:
+        yield f"workload {name} is not Degraded, and nodes of it are broken: {', '.join(broken)}"
+    leaving = [held for held in view.of(uid) if held.allocation.phase is Phase.DRAINING]
+    if degraded and not (broken or leaving or _has_strangers(view, uid)) and all(n in view.tags() for _, n in mine):
+        yield f"workload {name} is Degraded, and nothing is wrong: {condition(workload, 'Degraded').get('message')}"
+
+
+def _is_well(view: View, held: Held, node: FleetNode) -> bool:
+    """The node is there, is the one that was reserved, and has the links that the slot needs."""
+    found = view.find("nodes", node.name)
+    if found is None or not node.alive or not held.allocation.is_for(node.name, found["metadata"]["uid"]):
+        return False
+    return _offers(node, held.allocation.node_count) and condition(found, "Ready").get("status") == "True"
+
+
+def _has_strangers(view: View, uid: str) -> bool:
+    """Somebody else's claim is allocated on a node of the workload."""
+    mine = {node for held in view.of(uid) for node in held.allocation.nodes}
+    return any(workload_uid(claim) != uid for name in mine for claim in view.uses().get(name, ()))
+
+
+def _failed(view: View, uid: str, workload: Wire, nodes: Mapping[str, FleetNode], known: Known) -> Iterator[str]:
+    meta = workload["metadata"]
+    if f"{meta['namespace']}/{template_name(workload)}" not in known.taken_templates:
+        yield f"workload {meta['name']} is Failed: {condition(workload, 'Ready').get('message')}"
+
+
+def _waiting(view: View, uid: str, workload: Wire, nodes: Mapping[str, FleetNode], known: Known) -> Iterator[str]:
+    """Who waits must have to: there are not as many free slots as it needs."""
+    spec, reason = workload["spec"], condition(workload, "Ready").get("reason")
+    live = [held for held in view.of(uid) if held.allocation.phase is not Phase.DRAINING]
+    needs = int(spec["serverCount"]) - len(live)
+    free = free_slots(view, nodes, spec["instanceType"], int(spec["topologySize"]))
+    if reason != "WaitsForOlder" and needs > 0 and free >= needs:
+        yield f"workload {workload['metadata']['name']} waits ({reason}), and {free} groups are free for its {needs}"
+    broken = [held for held in live if not all(_is_well(view, held, nodes[n]) for n in held.allocation.nodes)]
+    name = workload["metadata"]["name"]
+    if needs <= 0 and reason == "NoSpareGroup":
+        if free >= len(broken):
+            yield f"workload {name} cannot move {len(broken)} groups, and {free} are free"
+    elif needs <= 0 and reason not in ("WaitingForNodes", "WaitingForPods", "EvictionBlocked", "Draining"):
+        yield f"workload {name} has all its groups and is {state(workload)} ({reason})"
+    elif reason == "WaitingForNodes" and not broken:
+        yield f"workload {name} waits for nodes that are all there"
+
+
+def astray(view: View, pod: Wire, uid: str) -> bool:
+    """The pod's claim was made by somebody else's template, which had the name of the workload's."""
+    for each in (pod.get("status") or {}).get("resourceClaimStatuses") or ():
+        claim = view.find("resourceclaims", each["resourceClaimName"], pod["metadata"]["namespace"])
+        entries = (claim or {}).get("spec", {}).get("devices", {}).get("config") or ()
+        uids = {((entry.get("opaque") or {}).get("parameters") or {}).get("workloadUid") for entry in entries}
+        if claim is not None and uid not in uids:
+            return True
+    return False
+
+
+def free_slots(view: View, nodes: Mapping[str, FleetNode], instance_type: str, size: int) -> int:
+    """How many slots of this size are free, by what is really there. Nodes are free whom nobody holds."""
+    holders, uses = view.holders(), view.uses()
+    free = {
+        (node.block, node.node_id)
+        for node in nodes.values()
+        if node.instance_type == instance_type
+        and node.healthy
+        and node.name not in holders
+        and node.name not in uses
+        and _offers(node, size)
+    }
+    blocks = {block for block, _ in free}
+    return sum(
+        all((block, number) in free for number in range(first, first + size))
+        for block in blocks
+        for first in range(0, 4, size)
+    )
+
+
+def _offers(node: FleetNode, size: int) -> bool:
+    return bool({4: {1}, 2: {2, 3}, 1: {4}}[size] & set(node.modes)) and (size != 2 or 3 in node.modes)
+
+
+def _orphans(view: View, nodes: Mapping[str, FleetNode], pods: Pods) -> Iterator[str]:
+    present = view.workloads()
+    for held in view.held():
+        well = all(nodes[name].healthy for name in held.allocation.nodes)
+        if well and held.allocation.workload_uid not in present:
+            yield f"a reservation is left of a workload that is gone: {held.allocation.nodes}"
+    for template in view.all("resourceclaimtemplates"):
+        owners = [o for o in template["metadata"].get("ownerReferences") or () if o.get("controller")]
+        if any(owner["uid"] not in present for owner in owners):
+            yield f"template {template['metadata']['name']} is left of a workload that is gone"
+    kept = {ref.uid for _, refs in pods._held.values() for ref in refs}
+    for node in nodes.values():
+        if node.healthy and node.checkpointed - kept:
+            yield f"node {node.name} has prepared claims that nobody uses: {sorted(node.checkpointed - kept)}"
+
+
+def _pods(view: View, nodes: Mapping[str, FleetNode], pods: Pods, known: Known) -> Iterator[str]:
+    """The pods of an Allocated workload run, one on each node that is well."""
+    for job in pods.jobs.values():
+        uid = known.jobs_of.get(job.name)
+        workload = view.workloads().get(uid) if uid else None
+        if workload is None or state(workload) != "Allocated":
+            continue
+        mine = [node for held in view.of(str(uid)) for node in held.allocation.nodes]
+        strangers = {each.node for each in pods.running.values() if _is_robbed(view, each)} | {
+            name for name in mine for claim in view.uses().get(name, ()) if workload_uid(claim) != uid
+        }
+        well = [
+            name
+            for held in view.of(str(uid))
+            for name in held.allocation.nodes
+            if nodes[name].healthy and _is_well(view, held, nodes[name]) and name not in strangers
+        ]
+        running = {each.node for each in pods.running.values() if each.workload_uid == uid}
+        lost = sum(robbed(view, pod) or astray(view, pod, str(uid)) for pod in pods.of_job(job))
+        wanted = min(job.replicas, len(mine)) - lost
+        if len(well) == len(mine) and len(running) < wanted:
+            yield f"{len(running)} of {wanted} pods of {job.name} run"
+
+
+def _is_robbed(view: View, container: Container) -> bool:
+    present = {item["metadata"]["uid"] for item in view.all("resourceclaims")}
+    return any(claim.ref.uid not in present for claim in container.claims)
+
+
+def robbed(view: View, pod: Wire) -> bool:
+    """Somebody deleted the pod's claim: it can never start again, until somebody deletes the pod, too."""
+    made = (pod.get("status") or {}).get("resourceClaimStatuses") or ()
+    namespace = pod["metadata"]["namespace"]
+    return any(view.find("resourceclaims", each["resourceClaimName"], namespace) is None for each in made)
+
+
+def template_name(workload: Wire) -> str:
+    """The template that a workload asks for."""
+    wanted = workload["spec"].get("resourceClaimTemplate") or {}
+    return str(wanted.get("name") or workload["metadata"]["name"])
+
+
+def _owned_by(item: Wire, uid: str) -> bool:
+    return any(owner["uid"] == uid for owner in item["metadata"].get("ownerReferences") or ())

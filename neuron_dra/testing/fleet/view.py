@@ -1,0 +1,93 @@
+"""What the API server has, as the fleet's observer sees it: without lag, and with nothing in between."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from neuron_dra.core.ultraserver import Allocation, Tag, read_allocations, tag_on
+
+Wire = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """An allocation, and the object in whose status it is."""
+
+    ultraserver: str
+    allocation: Allocation
+
+
+class View:
+    """The objects by kind, each by namespace/name. The dictionaries are the caches' own, and change."""
+
+    def __init__(self, items: Mapping[str, Mapping[str, Wire]]) -> None:
+        self._items = items
+
+    def all(self, plural: str) -> list[Wire]:
+        """Every object of a kind, by name."""
+        return [item for _, item in sorted(self._items[plural].items())]
+
+    def find(self, plural: str, name: str, namespace: str = "") -> Wire | None:
+        """One object, or None."""
+        return self._items[plural].get(f"{namespace}/{name}")
+
+    def held(self) -> list[Held]:
+        """Every allocation of every NeuronUltraServer."""
+        return [
+            Held(item["metadata"]["name"], allocation)
+            for item in self.all("neuronultraservers")
+            for allocation in read_allocations(item).allocations
+        ]
+
+    def holders(self) -> dict[str, Held]:
+        """The allocation that holds each node."""
+        return {node: held for held in self.held() for node in held.allocation.nodes}
+
+    def of(self, workload_uid: str) -> list[Held]:
+        """The allocations of one workload, by index."""
+        mine = [held for held in self.held() if held.allocation.workload_uid == workload_uid]
+        return sorted(mine, key=lambda held: (held.allocation.ultraserver_index, held.allocation.allocation_id))
+
+    def workloads(self) -> dict[str, Wire]:
+        """The workloads by UID."""
+        return {str(item["metadata"]["uid"]): item for item in self.all("neuronultraserverworkloads")}
+
+    def tags(self) -> dict[str, Tag | None]:
+        """The tag of each node that publishes devices."""
+        return {
+            str(item["spec"]["nodeName"]): tag_on(item["spec"].get("devices") or ())
+            for item in self.all("resourceslices")
+            if item["spec"].get("devices")
+        }
+
+    def uses(self) -> dict[str, list[Wire]]:
+        """The claims that are allocated on each node."""
+        found: dict[str, list[Wire]] = {}
+        for claim in self.all("resourceclaims"):
+            allocation = (claim.get("status") or {}).get("allocation") or {}
+            for pool in {str(r["pool"]) for r in (allocation.get("devices") or {}).get("results") or ()}:
+                found.setdefault(pool, []).append(claim)
+        return found
+
+
+def condition(item: Wire, kind: str) -> Wire:
+    """A condition of an object; empty if there is none."""
+    found = [c for c in (item.get("status") or {}).get("conditions") or () if c.get("type") == kind]
+    return found[0] if found else {}
+
+
+def state(workload: Wire) -> str:
+    """A workload's state; None before its first status."""
+    return str((workload.get("status") or {}).get("state"))
+
+
+def workload_uid(claim: Wire) -> str | None:
+    """The workload that a claim's configuration names."""
+    allocation = (claim.get("status") or {}).get("allocation") or {}
+    for entry in (allocation.get("devices") or {}).get("config") or ():
+        uid = ((entry.get("opaque") or {}).get("parameters") or {}).get("workloadUid")
+        if uid:
+            return str(uid)
+    return None

@@ -1,0 +1,107 @@
+"""Who may do what with UltraServers, to the real API server: users of a namespace, and the capacity block label."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import uuid
+from collections.abc import Iterator
+
+import pytest
+from bed.errors import BedError
+from fleet import TRN3, slots
+from real_cluster import REPOSITORY, Namespace, TestBed, eventually
+
+MANIFEST = REPOSITORY / "deploy/manifests/ultraserver/60-ultraserver-access.yaml"
+POLICY = "validatingadmissionpolicy/neuron-dra-driver-capacity-block-label"
+LABEL = "topology.k8s.aws/capacity-block-id"
+VERBS = ("get", "create", "delete")
+
+
+@pytest.fixture
+def access(bed: TestBed) -> Iterator[TestBed]:
+    """The test bed with our roles and our policy; they are left if they were there before."""
+    was_there = POLICY in bed.kubectl("get", "validatingadmissionpolicies", "--output=name").replace(
+        "validatingadmissionpolicy.admissionregistration.k8s.io", "validatingadmissionpolicy"
+    )
+    bed.kubectl("apply", "-f", str(MANIFEST))
+    yield bed
+    if not was_there:
+        bed.kubectl("delete", "-f", str(MANIFEST))
+
+
+@pytest.fixture
+def registered(bed: TestBed) -> Iterator[str]:
+    """A Node that registered with its capacity block; no kubelet is behind it."""
+    name = f"block-{uuid.uuid4().hex[:8]}"
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {LABEL: "cr-1", "zone": "a"}}}
+    bed.kubectl("create", "-f", "-", stdin=json.dumps(node))
+    yield name
+    bed.kubectl("delete", "node", name)
+
+
+def refusal(bed: TestBed, node: str, label: str) -> str:
+    """Try to label a node; return why not, empty if it was done."""
+    try:
+        bed.kubectl("label", "--overwrite", "node", node, label)
+    except BedError as err:
+        return str(err)
+    return ""
+
+
+def test_the_capacity_block_of_a_registered_node_stays_what_it_is(access, registered):
+    # The API server takes some seconds to enforce a new policy; each try is a change.
+    tries = itertools.count(2)
+    said = eventually("the policy refuses", lambda: refusal(access, registered, f"{LABEL}=cr-{next(tries)}"), 60)
+    before = access.get("node", registered)["metadata"]["labels"][LABEL]
+    assert f"the label {LABEL} of node {registered} says which UltraServer it is in" in said
+    assert "ultraserverOperator.capacityBlockPolicy.users" in said
+    assert "cannot be changed" in refusal(access, registered, f"{LABEL}-")
+    assert refusal(access, registered, "zone=b") == ""
+    labels = access.get("node", registered)["metadata"]["labels"]
+    assert (labels[LABEL], labels["zone"]) == (before, "b")
+
+
+def test_a_namespaces_editor_reserves_and_its_viewer_looks(access: TestBed, namespace: Namespace):
+    access.kubectl("apply", "-f", str(REPOSITORY / "deploy/crds"))
+    for role, user in (("edit", "eve"), ("view", "vic")):
+        namespace.kubectl("create", "rolebinding", user, f"--clusterrole={role}", f"--user={user}")
+
+    def may(user: str, verb: str, what: str) -> bool:
+        try:
+            return namespace.kubectl("auth", "can-i", verb, f"{what}.neuron.aws.com", f"--as={user}").strip() == "yes"
+        except BedError:
+            return False  # kubectl ends with 1 for "no"
+
+    eventually("the roles are aggregated", lambda: may("eve", "create", "neuronultraserverworkloads"), 60)
+    workloads = {
+        (user, verb): may(user, verb, "neuronultraserverworkloads") for user in ("eve", "vic") for verb in VERBS
+    }
+    assert workloads == {(user, verb): user == "eve" or verb == "get" for user in ("eve", "vic") for verb in VERBS}
+    assert not may("eve", "patch", "neuronultraservers")
+
+
+ASK = """
+kubectl --namespace neuron-dra-driver port-forward deploy/neuron-ultraserver-controller 18082:8082 >/dev/null 2>&1 &
+trap "kill $!" EXIT
+for _ in $(seq 50); do
+    grpcurl -plaintext -max-time 5 127.0.0.1:18082 list >/dev/null 2>&1 && break
+    sleep 0.1
+done
+grpcurl -plaintext -max-time 10 -d "$1" 127.0.0.1:18082 neuron.ultraserver.v1.UltraServers/Plan
+"""
+
+
+def test_a_workload_is_tried_through_a_forwarded_port_and_nothing_is_reserved(fleet: TestBed):
+    asked = {"workload": {"instance_type": TRN3, "topology_size": 4, "server_count": 3}}
+    answer = json.loads(fleet.command("exec", "--", "bash", "-c", ASK, "ask", json.dumps(asked)))
+    [planned] = answer["workloads"]
+    assert (planned["fits"], planned["reason"]) == (False, "InsufficientCapacity")
+    assert planned["shortage"] == {
+        "groups_missing": 3,
+        "groups_free": 2,
+        "nodes_short": 4,
+        "nodes_free": 8,
+        "nodes_total": 8,
+    }
+    assert slots(fleet) == {}

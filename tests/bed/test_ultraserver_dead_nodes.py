@@ -1,0 +1,180 @@
+"""What becomes of running workloads when nodes die under them, and what a person has to do about it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+from deployed import Object, is_ready
+from fleet import (
+    OUTAGE,
+    TRN3,
+    end_workloads,
+    in_order,
+    job,
+    outage,
+    pods,
+    ranks,
+    slots,
+    submit,
+    uids,
+    wait_available,
+    wait_said,
+    wait_state,
+    workload,
+)
+from real_cluster import BedNode, Namespace, TestBed, eventually
+
+GIVEN_UP = "node.kubernetes.io/out-of-service"
+OF_THE_SET = "leaderworkerset.sigs.k8s.io/name=move"
+
+
+def leader_worker_set(name: str, replicas: int) -> Object:
+    """Return a LeaderWorkerSet whose groups are one pod each, with a claim from the template of its own name."""
+    template = job(name, replicas, name)["spec"]["template"]
+    return {
+        "apiVersion": "leaderworkerset.x-k8s.io/v1",
+        "kind": "LeaderWorkerSet",
+        "metadata": {"name": name},
+        "spec": {"replicas": replicas, "leaderWorkerTemplate": {"size": 1, "workerTemplate": template}},
+    }
+
+
+# Three dead nodes and a plugin that is away, at once.
+
+
+@dataclass(slots=True)
+class Stricken:
+    """Four workloads of single nodes, and what was seen of them: before, and when a person was needed."""
+
+    bed: TestBed
+    place: Namespace
+    slots: dict[str, dict[int, tuple[str, ...]]] = field(default_factory=dict)
+    uids: dict[str, dict[str, str]] = field(default_factory=dict)
+    ranks: dict[str, dict[str, int]] = field(default_factory=dict)
+    hit: dict[str, str] = field(default_factory=dict)  # the node of each workload to which something happens
+    words: dict[str, str] = field(default_factory=dict)
+
+    def pods(self, name: str) -> dict[str, Object]:
+        return pods(self.place, name, OF_THE_SET if name == "move" else "")
+
+    def node(self, name: str) -> BedNode:
+        return BedNode(self.bed, self.hit[name], TRN3)
+
+
+WANTED = {"report": ("NoOp", 1), "again": ("RestartAll", 2), "move": ("MigrateAffected", 2), "steady": ("NoOp", 1)}
+DEAD = ("report", "again", "move")
+
+
+@pytest.fixture(scope="module")
+def stricken(running_fleet: TestBed) -> Iterator[Stricken]:
+    place = Namespace(running_fleet, f"test-{uuid.uuid4().hex[:8]}")
+    running_fleet.kubectl("create", "namespace", place.name)
+    seen = Stricken(running_fleet, place)
+    try:
+        _run(seen)
+        _strike(seen)
+        yield seen
+    finally:
+        _mend(seen)
+
+
+def _run(seen: Stricken) -> None:
+    place = seen.place
+    for name, (strategy, count) in WANTED.items():
+        submit(place, workload(name, 1, count, strategy=strategy))
+        if name == "move":
+            place.apply(leader_worker_set(name, count))
+        else:
+            place.apply(job(name, count, name))
+    for name, (_, count) in WANTED.items():
+        running = eventually(
+            f"pods of {name}",
+            lambda name=name, count=count: (
+                found if len(found := seen.pods(name)) == count and all(map(is_ready, found.values())) else None
+            ),
+            60,
+        )
+        seen.uids[name], seen.ranks[name] = uids(running), ranks(place, running)
+    seen.slots = slots(seen.bed)
+    # Of each workload its last rank; rank 0 would change what the others were told.
+    seen.hit = {name: held[max(held)][0] for name, held in seen.slots.items()}
+
+
+def _strike(seen: Stricken) -> None:
+    for name in DEAD:
+        seen.node(name).break_("kubelet", "stop")
+    seen.bed.kubectl("taint", "node", seen.hit["steady"], f"{OUTAGE}=yes:NoExecute")
+    for name, reason in (("again", "WaitingForPods"), ("move", "WaitingForPods")):
+        seen.words[name] = wait_said(seen.place, name, reason, timeout_s=60)
+        seen.bed.kubectl("taint", "node", seen.hit[name], f"{GIVEN_UP}=nodeshutdown:NoExecute")
+
+
+def _mend(seen: Stricken) -> None:
+    place = seen.place
+    for name, node in seen.hit.items():
+        for key in (OUTAGE, GIVEN_UP):
+            seen.bed.kubectl("taint", "node", node, f"{key}-", "--overwrite") if has_taint(
+                seen.bed, node, key
+            ) else None
+        if name in DEAD:
+            seen.node(name).repair("kubelet")
+    place.kubectl("delete", "leaderworkersets,deployments", "--all", "--timeout=60s", timeout_s=70)
+    end_workloads(place)
+    place.remove()
+
+
+def has_taint(bed: TestBed, node: str, key: str) -> bool:
+    return any(taint["key"] == key for taint in bed.get("node", node)["spec"].get("taints") or [])
+
+
+def test_no_op_reports_a_dead_node_and_changes_nothing(stricken: Stricken, bed: TestBed) -> None:
+    words = wait_said(stricken.place, "report", "NodeNotReady", "Degraded")
+    assert f"nodes are not Ready: {stricken.hit['report']}" in words
+    assert "failureStrategy NoOp only reports it" in words
+    assert slots(bed)["report"] == stricken.slots["report"]
+    assert uids(stricken.pods("report")) == stricken.uids["report"]
+    assert stricken.place.get("nusw", "report")["status"]["state"] == "Allocated"
+
+
+@pytest.mark.parametrize("name", ["move", "again"])
+def test_a_person_is_told_how_to_give_a_dead_node_up(stricken: Stricken, name: str, bed: TestBed) -> None:
+    dead = stricken.hit[name]
+    assert (
+        f"not Ready: {dead}; a node that will not come back is given up by deleting its Node, or by the taint "
+        f"{GIVEN_UP}=nodeshutdown:NoExecute" in stricken.words[name]
+    )
+
+
+def test_migrate_affected_moves_one_group_of_a_set_and_leaves_the_other_alone(stricken: Stricken, bed: TestBed) -> None:
+    wait_state(stricken.place, "move", "Allocated", 60)
+    running = eventually(
+        "two ready pods",
+        lambda: found if len(found := stricken.pods("move")) == 2 and all(map(is_ready, found.values())) else None,
+        60,
+    )
+    dead, before, held = stricken.hit["move"], stricken.slots["move"], slots(bed)["move"]
+    assert held[0] == before[0]
+    assert held[1] != before[1] == (dead,)
+    [stayed] = held[0]
+    assert uids(running)[stayed] == stricken.uids["move"][stayed]
+    assert ranks(stricken.place, running) == in_order(held)
+    assert stricken.ranks["move"] == in_order(before)
+
+
+def test_restart_all_begins_anew_without_the_dead_node(stricken: Stricken, bed: TestBed) -> None:
+    wait_state(stricken.place, "again", "Allocated", 60)
+    wait_available(stricken.place, "again")
+    running, held = stricken.pods("again"), slots(bed)["again"]
+    assert stricken.hit["again"] not in in_order(held)
+    assert not {*uids(running).values()} & {*stricken.uids["again"].values()}
+    assert ranks(stricken.place, running) == in_order(held)
+    assert sorted(in_order(held).values()) == sorted(stricken.ranks["again"].values()) == [0, 1]
+
+
+def test_a_plugin_that_is_away_until_its_slices_are_gone_changes_nothing(stricken: Stricken, bed: TestBed) -> None:
+    outage(stricken.place, "steady", stricken.hit["steady"])
+    assert slots(bed)["steady"] == stricken.slots["steady"]
+    assert uids(stricken.pods("steady")) == stricken.uids["steady"]

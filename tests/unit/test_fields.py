@@ -1,0 +1,92 @@
+"""What the controller's watches read of an object is everything that `decode` looks at."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.inspect import DictType, ListType, StructType, Type, UnionType, type_info
+
+from controller import decode, fields
+
+NODE: dict[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "Node",
+    "metadata": {
+        "name": "a",
+        "uid": "u",
+        "resourceVersion": "7",
+        "creationTimestamp": "2026-03-01T12:00:00Z",
+        "labels": {"neuron.amazonaws.com/ultraserver-mode": "1_2_4", "topology.k8s.aws/capacity-block-id": "cr-1"},
+        "annotations": {"node.alpha.kubernetes.io/ttl": "0"},
+    },
+    "spec": {
+        "providerID": "aws:///us-west-2d/i-1",
+        "unschedulable": True,
+        "taints": [{"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"}],
+    },
+    "status": {
+        "conditions": [
+            {"type": "MemoryPressure", "status": "False"},
+            {"type": "Ready", "status": "True", "lastTransitionTime": "2026-03-01T12:01:00Z"},
+        ],
+        "images": [{"names": ["registry.example/a"], "sizeBytes": 1}],
+    },
+}
+
+Path = tuple[str, ...]
+
+
+class Watched(dict[str, Any]):
+    """A part of an object that writes down the path of each key that is looked up; `*` is any element of a list."""
+
+    def __init__(self, value: dict[str, Any], seen: set[Path], path: Path = ()) -> None:
+        self._seen, self._path = seen, path
+        super().__init__({key: self._wrapped(one, (*path, key)) for key, one in value.items()})
+
+    def _wrapped(self, value: Any, path: Path) -> Any:
+        if isinstance(value, dict):
+            return Watched(value, self._seen, path)
+        if isinstance(value, list):
+            return [self._wrapped(each, (*path, "*")) for each in value]
+        return value
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self._seen.add((*self._path, key))
+        return super().get(key, default)
+
+    def __getitem__(self, key: str) -> Any:
+        self._seen.add((*self._path, key))
+        return super().__getitem__(key)
+
+
+def covers(kind: Type, path: Path) -> bool:
+    """Tell whether an object that is read as `kind` has what is at `path`."""
+    if isinstance(kind, UnionType):
+        return any(covers(each, path) for each in kind.types)
+    if not path:
+        return True
+    if isinstance(kind, ListType):
+        return path[0] == "*" and covers(kind.item_type, path[1:])
+    if isinstance(kind, DictType):
+        return covers(kind.value_type, path[1:])
+    if isinstance(kind, StructType):
+        return any(one.encode_name == path[0] and covers(one.type, path[1:]) for one in kind.fields)
+    return False
+
+
+BARE: dict[str, Any] = {"metadata": {"name": "bare", "creationTimestamp": "2026-03-01T12:00:00Z"}}
+
+
+@pytest.mark.parametrize("item", [NODE, BARE])
+def test_decode_looks_at_nothing_that_is_not_read(item: dict[str, Any]) -> None:
+    seen: set[Path] = set()
+    decode.cluster_node(Watched(item, seen))
+    assert {path for path in seen if not covers(type_info(fields.Node), path)} == set()
+
+
+@pytest.mark.parametrize("item", [NODE, BARE])
+def test_what_is_kept_of_a_node_is_the_same_as_of_the_whole_object(item: dict[str, Any]) -> None:
+    part = msgspec.to_builtins(msgspec.json.decode(msgspec.json.encode(item), type=fields.Node))
+    assert decode.cluster_node(part) == decode.cluster_node(item)
