@@ -31,9 +31,14 @@ def run() -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def report(output: str, seconds: float) -> str:
+def commit_now() -> str:
+    """Return the commit that is checked out."""
+    done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def report(output: str, commit: str, seconds: float) -> str:
     """Return docs/reports/crash.md."""
-    commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True)
     found = [match for line in output.splitlines() if (match := COUNT.match(line))]
     points = sum(int(match[3]) for match in found if match[3])
     states = sum(int(match[5]) for match in found if match[5])
@@ -47,7 +52,7 @@ eleventh of the plugin's and every fifth of the controller's; this is a run of a
 
 | | |
 |---|---|
-| commit | `{commit.stdout.strip()}` |
+| commit | `{commit}` |
 | command | `make crash` |
 | date | {datetime.datetime.now(datetime.UTC):%Y-%m-%d} |
 | duration | {seconds:.0f} s |
@@ -78,11 +83,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--report", action="store_true", help="write docs/reports/crash.md")
     arguments = parser.parse_args()
-    started = time.monotonic()
+    started, commit = time.monotonic(), commit_now()
     code, output = run()
     print(output)
     if arguments.report:
-        REPORT.write_text(report(output, time.monotonic() - started))
+        REPORT.write_text(report(output, commit, time.monotonic() - started))
     return code
 
 
