@@ -7,6 +7,7 @@ kubelet; rounds by turns, so that both meet the same machine.
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -28,8 +29,16 @@ READY_WITHIN_S = 180.0
 Object = dict[str, Any]
 
 
-def measure(slice_file: Path, binary: Path, rounds: int) -> Row:
-    """Start the test bed, measure, and end it."""
+def measure(slice_file: Path, binary: Path, rounds: int) -> Row | None:
+    """Start the test bed, measure, and end it; None, with the reason on standard error, where that cannot be."""
+    if os.geteuid() != 0:
+        print("no root, no test bed: the pods are left out", file=sys.stderr)
+        return None
+    if lifecycle.Bed(layout.from_environment()).state.processes:
+        print(
+            "a test bed runs, which is somebody's: the pods are left out (`make testbed-down` ends it)", file=sys.stderr
+        )
+        return None
     print("starting the test bed for the pods (a quarter of an hour the first time)", file=sys.stderr)
     wanted = [word for name in NODES.values() for word in ("--node", f"{name}=trn2.48xlarge")]
     testbed("up", *wanted, "--driver", "process")
@@ -61,6 +70,8 @@ def put_peer(bed: lifecycle.Bed, slice_file: Path, binary: Path) -> None:
     node = bed.node(NODES["Go peer"])
     name = driver.process_name(node.name)
     bed.processes.stop([name], grace_s=30)
+    # The checkpoint's form has room for more than the peer knows.
+    subprocess.run([*node.enter(), "rm", "-f", "/var/lib/kubelet/plugins/neuron.aws.com/checkpoint.json"], check=True)
     kubeconfig = node.directory / "plugin.kubeconfig"
     command = [binary, f"-kubeconfig={kubeconfig}", f"-node={node.name}", f"-slice={slice_file}"]
     bed.processes.start(name, [*node.enter(), *command])

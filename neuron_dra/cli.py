@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+import gc
 import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 # Read before grpc is imported: no fork handlers, and the C core's own lines stay out of our log.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
@@ -64,6 +66,17 @@ def plugin_main() -> int:
     return guarded("neuron-dra", parser.parse_args(settings.go_style(sys.argv[1:])))
 
 
+@contextlib.contextmanager
+def _long_lived() -> Iterator[None]:
+    """Import what stays: no garbage is looked for meanwhile, and no collection walks through it later."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def _run_plugin(parsed: argparse.Namespace) -> int:
     from neuron_dra import log as logs
 
@@ -77,8 +90,9 @@ def _run_plugin(parsed: argparse.Namespace) -> int:
     if loaded.emulation_mode:
         loaded = _emulated(loaded)
 
-    from neuron_dra.kube import config
-    from neuron_dra.node.plugin import Plugin
+    with _long_lived():
+        from neuron_dra.kube import config
+        from neuron_dra.node.plugin import Plugin
 
     kube = config.from_settings(loaded.kube_api_server, loaded.kubeconfig, os.environ)
 

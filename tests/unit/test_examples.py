@@ -11,10 +11,10 @@ import yaml
 from neuron_dra import __version__
 from neuron_dra.core import devices, limits, topology
 from neuron_dra.core.facts import NodeLabels
-from neuron_dra.demo import cluster, efa, examples
+from neuron_dra.demo import efa, examples
 from neuron_dra.node import show_slices, sysfs
 from neuron_dra.simulate import allocator, scheduler
-from neuron_dra.testing import fake_node
+from neuron_dra.testing import fake_node, objects
 
 Wire = dict[str, Any]
 FLEET = {
@@ -25,7 +25,7 @@ FLEET = {
     "inf2": ("inf2.48xlarge", "2.30.2.0", None),
     "us": ("trn2u.48xlarge", "2.30.2.0", 0),
 }
-CLASSES = [*cluster.CLASSES, efa.device_class()]
+CLASSES = [*objects.DEVICE_CLASSES, efa.device_class()]
 FILES = sorted(path.name for path in examples.folder().glob("*.yaml"))
 
 
