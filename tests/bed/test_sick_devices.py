@@ -186,13 +186,20 @@ def followed(place: Namespace, name: str, log: Path) -> Iterator[Callable[[], li
 
 @pytest.mark.contract("H6")
 def test_while_nobody_watches_a_device_its_health_is_unknown(
-    trn2: BedNode, namespace: Namespace, minor: int, tmp_path: Path
+    driver: TestBed, trn2: BedNode, namespace: Namespace, minor: int, tmp_path: Path
 ) -> None:
+    """The DaemonSet leaves the node with the label that it selects by, and comes back with it."""
     if minor < 36:
         pytest.skip(f"the kubelet tells the health of devices by default from Kubernetes 1.36 on, this is 1.{minor}")
     namespace.apply(template("one"))
     start(namespace, "p", trn2)
+    label = "node.kubernetes.io/instance-type"
     with followed(namespace, "p", tmp_path / "health") as states:
         eventually("the pod's device is told well", lambda: states()[-1:] == ["Healthy"], 30)
-        trn2.break_("plugin")
-        eventually("not known, then well", lambda: states()[-3:] == ["Healthy", "Unknown", "Healthy"], 60)
+        driver.kubectl("label", "node", trn2.name, f"{label}-")
+        try:
+            eventually("its health is not known", lambda: states()[-1:] == ["Unknown"], 60)
+        finally:
+            driver.kubectl("label", "node", trn2.name, f"{label}={trn2.instance_type}")
+        eventually("it is known again", lambda: states()[-1:] == ["Healthy"], 60)
+    settled(trn2)
