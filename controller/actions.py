@@ -50,14 +50,15 @@ class WriteUltraServerStatus(Action):
     status: Mapping[str, Any]
 
     @property
-    def binds(self) -> bool:
-        """It opens a reservation for its workload's pods."""
-        return bool(_bound(self.status) - _bound(self.before))
+    def hands_over(self) -> bool:
+        """It opens nodes for a workload's pods, or frees nodes on which pods of one could be."""
+        before, after = _phases(self.before), _phases(self.status)
+        opened = any(phase == "Bound" != before.get(each) for each, phase in after.items())
+        return opened or any(phase == "Draining" and each not in after for each, phase in before.items())
 
 
-def _bound(status: Mapping[str, Any]) -> set[str]:
-    entries = status.get("allocations") or []
-    return {str(entry.get("allocationId")) for entry in entries if entry.get("phase") == "Bound"}
+def _phases(status: Mapping[str, Any]) -> dict[str, str]:
+    return {str(entry.get("allocationId")): str(entry.get("phase")) for entry in status.get("allocations") or []}
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +138,6 @@ class Plan:
     recheck: datetime.datetime | None = None
 
     @property
-    def binds(self) -> bool:
-        """It opens a reservation for a workload's pods."""
-        return any(isinstance(action, WriteUltraServerStatus) and action.binds for action in self.actions)
+    def hands_over(self) -> bool:
+        """Nodes change hands, see WriteUltraServerStatus."""
+        return any(isinstance(action, WriteUltraServerStatus) and action.hands_over for action in self.actions)

@@ -25,12 +25,18 @@ class Holdings:
         for held in self._held.values():
             for each in held:
                 self._of.setdefault(each.allocation.workload_uid, []).append(each)
+        self._version = 0
         self._uses: dict[str, list[ClaimUse]] = {}
         for use in sorted(snapshot.claims, key=lambda each: (each.namespace, each.name)):
             for name in use.nodes:
                 self._uses.setdefault(name, []).append(use)
 
     # What is there
+
+    @property
+    def version(self) -> int:
+        """Another number whenever a reservation was made or dropped."""
+        return self._version
 
     @property
     def in_use(self) -> frozenset[str]:
@@ -171,6 +177,7 @@ class Holdings:
         one = Reservation(slot.ultraserver, allocation)
         self._held[slot.ultraserver].append(one)
         self._of.setdefault(workload.uid, []).append(one)
+        self._version += 1
 
     def change(self, one: Reservation, **changes: Any) -> None:
         """Change a reservation's allocation."""
@@ -182,6 +189,7 @@ class Holdings:
         """Take a reservation away."""
         self._held[one.ultraserver].remove(one)
         self._of[one.allocation.workload_uid].remove(one)
+        self._version += 1
 
     def tell_world(self, workload: Workload, *, grown: bool) -> None:
         """Write into every slot how many nodes there are in all, and which has rank 0.

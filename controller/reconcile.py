@@ -110,8 +110,8 @@ class Reconciler:
             self._term = term
         now = self._clock()
         plan = self._plan(now)
-        if plan.binds:
-            # The last look before pods may start: a claim of somebody else, placed before the nodes' tags were there.
+        if plan.hands_over:
+            # The watch of claims may be behind that of slices: read as of now who has a claim on these nodes.
             await self._caches.claims.relist()
             plan = self._plan(now)
         plan = self._wording.unhurried(plan, now)

@@ -77,7 +77,7 @@ def troubles(draft: Draft, one: Reservation) -> list[Trouble]:
             found.append(Trouble("NodeReplaced", name, draft.now))
         elif not node.ready:
             found.append(Trouble("NodeNotReady", name, node.ready_changed + draft.limits.node_failure_grace))
-        if published is None and holdings.is_there(name, allocation):
+        if not (published and published.kind) and holdings.is_there(name, allocation):
             found.append(Trouble("SliceMissing", name, None))
     seen = {(name, reason) for name, reason in _seen_now(draft, one)}
     for fault in allocation.faults:
@@ -147,13 +147,10 @@ def replace(
     wanted = sorted(indices - coming)
     if not wanted:
         return None
-    stored = {each.name for each in draft.snapshot.ultraservers}
-    groups = [group for group in draft.groups if group.name in stored]
-    taken = holdings.taken()
-    free = placement.slots(groups, taken, workload.instance_type, workload.size)
+    free = draft.room.free(workload.instance_type, workload.size)
     chosen = placement.choose(free, len(wanted), kind=kind, near=tuple(near))
     if chosen is None:
-        return placement.shortage(draft.groups, taken, workload, free, len(wanted))
+        return draft.room.shortage(workload, len(wanted))
     for index, slot in zip(wanted, chosen, strict=True):
         holdings.reserve(workload, index, slot, draft.now)
     return None

@@ -118,10 +118,7 @@ def _reserve(draft: Draft, workload: Workload) -> placement.Shortage | None:
         names = [name for each in leaving for name in each.allocation.nodes]
         text = f"pods with the same ranks may still run on nodes that are given back: {shortened(tuple(names))}"
         return placement.Shortage("WaitingForRelease", text)
-    stored = {each.name for each in draft.snapshot.ultraservers}
-    groups = [group for group in draft.groups if group.name in stored]
-    taken = holdings.taken()
-    free = placement.slots(groups, taken, workload.instance_type, workload.size)
+    free = draft.room.free(workload.instance_type, workload.size)
     first = draft.starving.get(workload.instance_type)
     if first is None or live:
         chosen = placement.choose(free, len(missing), kind=_kind(draft, live), near=_near(draft, live, workload))
@@ -129,7 +126,7 @@ def _reserve(draft: Draft, workload: Workload) -> placement.Shortage | None:
             for index, slot in zip(missing, chosen, strict=True):
                 holdings.reserve(workload, index, slot, draft.now)
             return None
-        shortage = placement.shortage(draft.groups, taken, workload, free, len(missing))
+        shortage = draft.room.shortage(workload, len(missing))
     else:
         shortage = placement.Shortage("WaitsForOlder", f"workload {first.ref} has waited longer and comes first")
     if not any(each.allocation.phase is Phase.BOUND for each in live.values()):
@@ -164,8 +161,7 @@ def _kind(draft: Draft, live: dict[int, Reservation]) -> str | None:
 def _near(draft: Draft, live: dict[int, Reservation], workload: Workload) -> Sequence[placement.Slot]:
     """The slots that the workload has, as places in the network."""
     have = {name for each in live.values() for name in each.allocation.nodes}
-    others = frozenset(node.name for node in draft.snapshot.nodes if node.name not in have)
-    return placement.slots(draft.groups, others, workload.instance_type, workload.size) if have else ()
+    return draft.room.of_nodes(have, workload.instance_type, workload.size)
 
 
 def _drop(draft: Draft, reservations: list[Reservation]) -> None:

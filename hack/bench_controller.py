@@ -46,6 +46,7 @@ def main() -> int:
     parser.add_argument("--small", type=int, default=20, help="rounds of 8 nodes")
     parser.add_argument("--large", type=int, default=3, help="rounds of 256 nodes")
     parser.add_argument("--idle-s", type=float, default=20.0, help="seconds of idling to measure, twice")
+    parser.add_argument("--busy", type=int, default=225, help="workloads of 16 nodes on the largest fleet at the end")
     parser.add_argument("--kubernetes", choices=bench_api.build.KUBERNETES)
     args = parser.parse_args()
     if sys.platform != "linux":
@@ -220,6 +221,8 @@ async def measure(
                 column = Column(size)
                 await one_size(args, column, cluster, swarm, plane)
                 columns.append(column)
+            if args.busy:
+                await busy(args, columns[-1], cluster, swarm, plane)
     return columns
 
 
@@ -263,6 +266,36 @@ async def one_size(
         least = [await floor(cluster, swarm, nodes) for _ in range(3)]
         figures[f"{nodes} nodes: floor, the bare writes"] = f"{quantile(least, 0.5):.2f} s"
         figures[f"{nodes} nodes: p50 against the floor"] = f"{measured / quantile(least, 0.5):.2f}"
+    say(json.dumps(figures))
+
+
+async def busy(
+    args: argparse.Namespace, column: Column, cluster: Cluster, swarm: Swarm, plane: bench_api.Plane
+) -> None:
+    """Reserve most of the fleet for many workloads, and measure again."""
+    names = [f"busy-{number}" for number in range(min(args.busy, column.nodes // 16 * 9 // 10))]
+    figures: dict[str, str] = {}
+    with Controller(plane.layout.kubeconfig, plane.layout.log_dir / "controller.log") as controller:
+        async with swarm.answering():
+            started = time.monotonic()
+            for name in names:
+                await cluster.client.create(NEURON_WORKLOADS, PLACE, workload(name, 4))
+            for name in names:
+                await cluster.reaches(name, "Allocated", timeout_s=300)
+            say(f"{len(names)} workloads in {time.monotonic() - started:.1f} s")
+            cluster.writes.since()
+            await asyncio.sleep(2)
+            figures["CPU, nothing changes"] = f"{await millicores(controller, args.idle_s):.1f} millicores"
+            await rounds(figures, cluster, swarm, controller, nodes=8, number=args.small)
+            figures["resident memory, largest"] = f"{controller.rss_mib('VmHWM'):.0f} MiB"
+    about = f"{len(names)} workloads on {len(names) * 16} nodes: "
+    kept = (
+        "CPU, nothing changes",
+        "8 nodes: to Allocated, p50",
+        "8 nodes: to Allocated, p99",
+        "8 nodes: controller's CPU",
+    )
+    column.figures |= {about + name: figures[name] for name in (*kept, "resident memory, largest")}
     say(json.dumps(figures))
 
 

@@ -216,6 +216,8 @@ class Publishing:
         reasons = self._hardware.health_of(name).reasons
         if health.MISSING in reasons and name != names.NODE_DEVICE:
             return True  # back since a moment, perhaps for a moment
+        if self._tags.current is not None:
+            return False  # the tag keeps others away, and the operator is to see what its workload has
         return bool(reasons) and self._effect != health.NO_EFFECT and self._publisher.keeps_taints is False
 
     async def _claimed(self, leaving: set[str]) -> set[str]:

@@ -63,6 +63,7 @@ def test_the_capacity_block_of_a_registered_node_stays_what_it_is(access, regist
 
 
 def test_a_namespaces_editor_reserves_and_its_viewer_looks(access: TestBed, namespace: Namespace):
+    access.kubectl("apply", "-f", str(REPOSITORY / "deploy/crds"))
     for role, user in (("edit", "eve"), ("view", "vic")):
         namespace.kubectl("create", "rolebinding", user, f"--clusterrole={role}", f"--user={user}")
 

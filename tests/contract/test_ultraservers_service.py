@@ -52,11 +52,13 @@ async def api() -> AsyncIterator[FakeApi]:
 
 
 @contextlib.asynccontextmanager
-async def controlling(api: FakeApi, address: str = "127.0.0.1:0", *, api_url: str = "") -> AsyncIterator[Controller]:
+async def controlling(
+    api: FakeApi, address: str = "127.0.0.1:0", *flags: str, api_url: str = ""
+) -> AsyncIterator[Controller]:
     parser = Parser()
     controller_settings.add_arguments(parser)
     words = ["--kube-api-server", api_url or api.url, "--grpc-address", address]
-    parsed = parser.parse_args([*words, "--health-probe-bind-address", "0", "--metrics-bind-address", "0"])
+    parsed = parser.parse_args([*words, "--health-probe-bind-address", "0", "--metrics-bind-address", "0", *flags])
     loaded = controller_settings.load(parsed, {}, "here")
     controller = Controller(loaded, KubeConfig(loaded.kube_api_server))
     task = asyncio.create_task(controller.run())
@@ -277,6 +279,17 @@ async def test_until_the_cluster_was_read_the_answer_is_unavailable_and_health_s
             assert "this replica has not read the cluster yet: not listed yet: nodes," in (caught.value.details() or "")
         health = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=5)
         assert health.status == NOT_SERVING
+
+
+async def test_a_replica_that_does_not_lead_answers_too(api, controller):
+    name = {"name": "neuron-ultraserver-controller", "namespace": NAMESPACE}
+    held = {"holderIdentity": "other", "leaseDurationSeconds": 3600, "renewTime": "2026-03-01T12:00:00.000000Z"}
+    api.create({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": name, "spec": held})
+    async with controlling(api, "127.0.0.1:0", "--leader-elect") as follower, asking(follower) as stub:
+        await eventually(lambda: not follower.ready(), what="the follower has read everything")
+        listed = await stub.ListUltraServers(pb.ListUltraServersRequest(), timeout=5)
+        assert not follower.leadership.holds()
+    assert [each.name for each in listed.ultraservers] == ["us-u0", "us-u1"]
 
 
 async def test_health_follows_what_the_controller_knows(controller):

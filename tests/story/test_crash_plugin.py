@@ -112,6 +112,7 @@ def some(found: list[Point], every: int, first: int) -> list[Point]:
     return found if LONG else found[first % every :: every]
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.contract("P18")
 @pytest.mark.parametrize("rebooted", [False, True], ids=["restarted", "rebooted"])
 @pytest.mark.parametrize("flow", FLOWS, ids=lambda flow: flow.name)
@@ -126,6 +127,7 @@ async def test_a_kill_at_any_point_loses_and_leaks_nothing(
     await each(chosen, lambda point: killed(flow, point, lives, rebooted=rebooted))
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.contract("P22")
 @pytest.mark.parametrize("flow", FLOWS, ids=lambda flow: flow.name)
 async def test_a_disk_that_fails_at_any_point_is_told_and_made_good(

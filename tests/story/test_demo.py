@@ -20,7 +20,7 @@ RANKS = {
 }
 
 
-def test_the_demo_tells_its_story_from_the_first_node_to_the_fifth_pod() -> None:
+def test_the_demo_tells_its_story_from_the_first_node_to_the_lost_one() -> None:
     out = io.StringIO()
     assert main.run(keep=False, view=View(Console(file=out, width=WIDTH, highlight=False))) == 0
     text = out.getvalue()

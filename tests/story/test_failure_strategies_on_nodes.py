@@ -18,6 +18,7 @@ from neuron_dra.arguments import Parser
 from neuron_dra.core import names
 from neuron_dra.core.claims import ClaimRef
 from neuron_dra.core.ultraserver import NAMESPACE
+from neuron_dra.errors import ClaimError
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.node import plugin as plugin_module
 from neuron_dra.node import reserving, ultraserver
@@ -56,6 +57,7 @@ class Cluster:
         self.dead: set[str] = set()
         self.claims: dict[str, tuple[str, ClaimRef]] = {}  # by pod: node and claim
         self.variables: dict[str, dict[str, str]] = {}  # by pod: what its container found
+        self.controller: Controller | None = None
 
     async def start(self, node: str) -> None:
         """Start the plugin of a node."""
@@ -78,13 +80,15 @@ class Cluster:
                 await self.plugins[node].transactions.unprepare(ref)
                 self.api.delete("pods", name, "ml", grace_s=0)
                 self.api.delete("resourceclaims", name, "ml")
+            elif name not in self.variables and node in self.running:
+                await self._prepare(name)
         busy = {self.claims[pod["metadata"]["name"]][0] for pod in self.api.objects("pods")}
         template = self.api.find("resourceclaimtemplates", "job", "ml")
         for node, phase in self.phases().items():
             if phase == "Bound" and node not in busy | self.dead and template is not None:
-                await self._start_pod(node, template)
+                self._start_pod(node, template)
 
-    async def _start_pod(self, node: str, template: Obj) -> None:
+    def _start_pod(self, node: str, template: Obj) -> None:
         name = f"{node}-{len(self.claims)}"
         pod = self.api.create(
             {
@@ -100,8 +104,13 @@ class Cluster:
         claim["status"]["reservedFor"] = [{"resource": "pods", "name": name, "uid": pod["metadata"]["uid"]}]
         made = self.api.create(claim)
         self.claims[name] = node, ClaimRef("ml", name, made["metadata"]["uid"])
-        prepared = await self.plugins[node].transactions.prepare(self.claims[name][1])
-        self.variables[name] = dict(text.split("=", 1) for device in prepared.devices for text in device.env)
+
+    async def _prepare(self, name: str) -> None:
+        """Start the container; a refusal, of a pod that came as its node was closing, is tried again."""
+        node, ref = self.claims[name]
+        with contextlib.suppress(ClaimError):
+            prepared = await self.plugins[node].transactions.prepare(ref)
+            self.variables[name] = dict(text.split("=", 1) for device in prepared.devices for text in device.env)
 
     def give_up(self, node: str) -> None:
         """A person deletes the Node, and Kubernetes what was on it."""
@@ -113,6 +122,11 @@ class Cluster:
             if pod["spec"]["nodeName"] == node:
                 self.api.delete("pods", pod["metadata"]["name"], "ml", grace_s=0)
                 self.api.delete("resourceclaims", pod["metadata"]["name"], "ml")
+
+    def is_whole(self) -> bool:
+        """All nodes were found, and none is reserved."""
+        found = [item.get("status") or {} for item in self.api.objects("neuronultraservers")]
+        return [status.get("freeNodeCount") for status in found] == [len(NODES)]
 
     def phases(self) -> dict[str, str]:
         """The phase that each reserved node's devices show."""
@@ -137,6 +151,11 @@ class Cluster:
     def status(self) -> Obj:
         found: Obj = (self.api.find("neuronultraserverworkloads", "job", "ml") or {}).get("status", {})
         return found
+
+    def counted(self, name: str, **labels: str) -> float:
+        """One of the controller's metrics."""
+        assert self.controller is not None
+        return self.controller.metrics.registry.get_sample_value(f"neuron_ultraserver_{name}", labels) or 0.0
 
     def told(self) -> set[str]:
         return {event["reason"] for event in self.api.objects("events")}
@@ -185,7 +204,7 @@ async def cluster(short_path: Path) -> AsyncIterator[Cluster]:
         words = ["--kube-api-server", api.url, "--health-probe-bind-address=0", "--metrics-bind-address=0"]
         words += ["--fault-grace=1s", "--node-failure-grace=1s"]
         loaded = controller_settings.load(parser.parse_args(words), {}, "here")
-        controller = Controller(loaded, KubeConfig(loaded.kube_api_server))
+        controller = made.controller = Controller(loaded, KubeConfig(loaded.kube_api_server))
 
         async def answers() -> None:
             while True:
@@ -194,11 +213,13 @@ async def cluster(short_path: Path) -> AsyncIterator[Cluster]:
 
         tasks = [asyncio.create_task(controller.run()), asyncio.create_task(answers())]
         try:
+            await eventually(made.is_whole, 20, "the UltraServer with its four nodes")
             yield made
         finally:
             controller.stop()
             tasks[1].cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+            assert [result for result in results if isinstance(result, Exception)] == []
             for running in made.running.values():
                 await running.aclose()
 
@@ -210,6 +231,12 @@ async def test_a_broken_link_moves_the_pair_with_its_ranks(cluster: Cluster) -> 
     await cluster.until_ranks({"n2": "0", "n3": "1"})
     assert {"LinkDown", "Migrating", "Recovered"} <= cluster.told()
     assert cluster.status()["migrations"] == 1
+    assert (
+        cluster.counted("failures_total", reason="LinkDown"),
+        cluster.counted("recoveries_total", strategy="MigrateAffected"),
+        cluster.counted("evictions_total", result="evicted"),
+        cluster.counted("degraded_seconds_count"),
+    ) == (1, 1, 2, 1)
 
 
 async def test_a_sick_device_moves_one_slot_and_the_pods_of_the_others_stay(cluster: Cluster) -> None:

@@ -616,3 +616,54 @@ async def test_a_prepared_claim_is_answered_as_before_whatever_became_of_the_res
             reserve(api, *slots)
             await tagged(api, slots[0] if slots else None)
             assert await plugin.transactions.prepare(ref) == prepared
+
+
+# What breaks, and what is replaced.
+
+
+async def test_an_allocation_for_the_node_that_had_this_name_before_is_not_mirrored(
+    api: FakeApi, host: PluginHost
+) -> None:
+    uid = api.get("nodes", "node-a")["metadata"]["uid"]
+    predecessor = replace(SLOT, node_uids=("uid-x", "uid-of-before", "uid-y", "uid-z"))
+    reserve(api, predecessor)
+    async with host.running() as plugin:
+        await eventually(lambda: published(api), what="devices")
+        await always(lambda: tag(api) is None, 0.5)
+        with pytest.raises(ClaimError, match="this node is not reserved for it"):
+            await plugin.transactions.prepare(ours(api))
+        reserve(api, replace(SLOT, allocation_id="alloc-3", node_uids=("uid-x", uid, "uid-y", "uid-z")))
+        await tagged(api, replace(SLOT, allocation_id="alloc-3"))
+
+
+async def test_a_node_that_registers_anew_leaves_the_reservation_of_its_former_self(
+    api: FakeApi, host: PluginHost
+) -> None:
+    node = api.get("nodes", "node-a")
+    slot = replace(SLOT, node_uids=("uid-x", node["metadata"]["uid"], "uid-y", "uid-z"))
+    reserve(api, slot)
+    async with host.running():
+        await tagged(api, slot)
+        api.delete("nodes", "node-a")
+        api.create(node_object("node-a", labels=node["metadata"]["labels"]))
+        await tagged(api, None)
+
+
+async def test_without_taints_a_sick_node_stays_in_sight_as_long_as_it_is_reserved(
+    api: FakeApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("neuron_dra.node.plugin.HARDWARE_PERIOD_S", 0.05)
+    api.dropped_fields["resourceslices"] = {"spec.devices[*].taints"}
+    reserve(api, SLOT)
+
+    def sick() -> list[str]:
+        found = [device for item in api.objects("resourceslices") for device in item["spec"].get("devices", [])]
+        return [device["attributes"].get("unhealthy", {}).get("string", "") for device in found]
+
+    async with host.running():
+        await tagged(api, SLOT)
+        host.hardware.add_ecc(5)
+        await eventually(lambda: sick() == ["hbm_ecc"], what="the node says that it is sick")
+        await always(lambda: sick() == ["hbm_ecc"], 0.5)
+        reserve(api)
+        await eventually(lambda: sick() == [], what="nobody is offered the sick node")

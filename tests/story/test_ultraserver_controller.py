@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from controller_cluster import Cluster
 
 from controller import leader as leader_module
 from controller import reconcile as reconcile_module
@@ -21,7 +22,7 @@ from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.kube import reflector as reflector_module
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.testing.fake_api import Do, FakeApi, Fault, Request
-from neuron_dra.testing.ultraservers import answered, ultraserver
+from neuron_dra.testing.objects import allocated_claim
 from neuron_dra.testing.waiting import eventually
 
 Obj = dict[str, Any]
@@ -36,146 +37,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leader_module, "LEASE_S", 1)
     monkeypatch.setattr(leader_module, "RENEW_DEADLINE_S", 0.6)
     monkeypatch.setattr(leader_module, "RETRY_S", 0.1)
-
-
-class Cluster:
-    """The embedded API server, with two UltraServers whose plugins answer."""
-
-    def __init__(self, api: FakeApi) -> None:
-        self.api = api
-        self.silent: set[str] = set()
-        for name in ("default", "ml", NAMESPACE):
-            if api.find("namespaces", name) is None:
-                api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-        api.create(
-            {
-                "apiVersion": "resource.k8s.io/v1",
-                "kind": "DeviceClass",
-                "metadata": {"name": "workload.neuron.aws.com"},
-                "spec": {},
-            }
-        )
-        for block in ("u0", "u1"):
-            self.add(ultraserver(block))
-
-    def add(self, objects: list[Obj]) -> None:
-        """Create nodes and their slices; a slice is owned by its Node as the server knows it."""
-        for item in objects:
-            if item["kind"] == "ResourceSlice":
-                node = self.api.get("nodes", item["spec"]["nodeName"])
-                item["metadata"]["ownerReferences"][0]["uid"] = node["metadata"]["uid"]
-            self.api.create(item)
-
-    def answer(self) -> None:
-        """Tag every slice as its NeuronUltraServer says, and end pods that are to end, as kubelets do."""
-        for pod in self.api.objects("pods"):
-            if pod["metadata"].get("deletionTimestamp"):
-                self.api.delete("pods", pod["metadata"]["name"], pod["metadata"]["namespace"], grace_s=0)
-        claims = self.api.objects("resourceclaims")
-        busy = {
-            result["pool"]
-            for claim in claims
-            for result in (((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}).get(
-                "results", []
-            )
-        }
-        members = {
-            entry["nodeName"]: item
-            for item in self.api.objects("neuronultraservers")
-            for entry in item["spec"]["topology"]
-        }
-        for item in self.api.objects("resourceslices"):
-            name = item["spec"]["nodeName"]
-            if name not in self.silent:
-                new = answered(item, members.get(name), occupied=name in busy)
-                if new["spec"] != item["spec"]:
-                    self.api.replace(new)
-
-    def submit(self, name: str, *, size: int = 4, count: int = 2) -> Obj:
-        return self.api.create(
-            {
-                "apiVersion": "neuron.aws.com/v1beta1",
-                "kind": "NeuronUltraServerWorkload",
-                "metadata": {"name": name, "namespace": "ml"},
-                "spec": {"instanceType": "trn3.48xlarge", "topologySize": size, "serverCount": count},
-            }
-        )
-
-    def pod_with_claim(self, name: str, node: str, workload: Obj) -> None:
-        """A pod that runs on a node of the workload, and the claim that it holds."""
-        pod = self.api.create(
-            {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "metadata": {"name": name, "namespace": "ml", "labels": {"app": "job"}},
-                "spec": {"nodeName": node, "containers": [{"name": "c", "image": "i"}]},
-            }
-        )
-        self.api.patch("pods", name, {"status": {"phase": "Running"}}, "ml")
-        claim = {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceClaim",
-            "metadata": {
-                "name": name,
-                "namespace": "ml",
-                "ownerReferences": [
-                    {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": pod["metadata"]["uid"], "controller": True}
-                ],
-            },
-            "spec": {
-                "devices": {
-                    "requests": [
-                        {
-                            "name": "neuron",
-                            "exactly": {
-                                "deviceClassName": "workload.neuron.aws.com",
-                                "allocationMode": "ExactCount",
-                                "count": 1,
-                            },
-                        }
-                    ]
-                }
-            },
-        }
-        self.api.create(claim)
-        parameters = {
-            "apiVersion": "neuron.aws.com/v1",
-            "kind": "UltraServerConfig",
-            "ultraserverMode": 4,
-            "workloadId": workload["metadata"]["name"],
-            "workloadUid": workload["metadata"]["uid"],
-        }
-        result = {"request": "neuron", "driver": "neuron.aws.com", "pool": node, "device": "neuron-node-0"}
-        allocation = {
-            "devices": {
-                "results": [result],
-                "config": [{"source": "FromClaim", "opaque": {"driver": "neuron.aws.com", "parameters": parameters}}],
-            }
-        }
-        reserved = [{"resource": "pods", "name": name, "uid": pod["metadata"]["uid"]}]
-        self.api.patch("resourceclaims", name, {"status": {"allocation": allocation, "reservedFor": reserved}}, "ml")
-
-    def state(self, name: str) -> str:
-        found = self.api.find("neuronultraserverworkloads", name, "ml")
-        return str((found or {}).get("status", {}).get("state"))
-
-    def reason(self, name: str) -> tuple[str, str]:
-        conditions = self.api.get("neuronultraserverworkloads", name, "ml")["status"]["conditions"]
-        return next((c["reason"], c["message"]) for c in conditions if c["type"] == "Ready")
-
-    def allocations(self) -> list[Obj]:
-        return [
-            entry
-            for item in self.api.objects("neuronultraservers")
-            for entry in (item.get("status") or {}).get("allocations", [])
-        ]
-
-    def tags(self) -> set[str]:
-        return {
-            item["spec"]["nodeName"]
-            for item in self.api.objects("resourceslices")
-            if "workloadUid" in item["spec"]["devices"][0]["attributes"]
-        }
 
 
 @pytest.fixture
@@ -307,6 +168,17 @@ async def test_an_eviction_that_a_budget_forbids_is_told_with_the_budgets_name(c
         await eventually(lambda: cluster.state("job") == "None", timeout_s=20, what="the workload is gone")
 
 
+async def test_a_claim_that_the_watch_has_not_told_of_yet_keeps_its_node_from_being_bound(cluster: Cluster) -> None:
+    hung = cluster.api.faults.add(Fault(Do.HANG, verb="watch", resource="resourceclaims", times=None))
+    async with controlling(cluster):
+        await eventually(lambda: hung.hits and cluster.api.objects("neuronultraservers"), 20, "the first plan")
+        cluster.pod_with_claim("foreign", "u0-0", {"metadata": {"name": "other", "uid": "other"}})
+        cluster.submit("job", size=4, count=1)
+        await eventually(lambda: cluster.state("job") == "Allocated", 20, "the workload is Allocated")
+        (allocation,) = cluster.allocations()
+        assert allocation["allocatedNodes"] == ["u1-0", "u1-1", "u1-2", "u1-3"]
+
+
 @pytest.mark.parametrize("verb", ["create", "patch", "delete"])
 @pytest.mark.parametrize("do", [Do.RESPOND, Do.DROP_AFTER])
 async def test_writes_that_fail_or_whose_answer_is_lost_only_delay(cluster, verb, do):
@@ -319,6 +191,19 @@ async def test_writes_that_fail_or_whose_answer_is_lost_only_delay(cluster, verb
         assert len(held) == len(set(held)) == 8
         cluster.api.delete("neuronultraserverworkloads", "job", "ml")
         await eventually(lambda: cluster.state("job") == "None", what="the workload is gone")
+
+
+async def test_a_foreign_claim_that_no_watch_has_told_is_seen_before_pods_may_start(cluster):
+    watch = cluster.api.faults.add(Fault(Do.HANG, verb="watch", resource="resourceclaims", times=None))
+    cluster.silent = {"u0-3"}
+    async with controlling(cluster):
+        cluster.submit("job", count=1)
+        await eventually(lambda: cluster.state("job") == "Allocating" and watch.hits, what="nodes are reserved")
+        assert [entry["leaderNodeName"] for entry in cluster.allocations()] == ["u0-0"]
+        cluster.api.create(allocated_claim("foreign", "u0-3", ["neuron-node-0"], namespace="ml"))
+        cluster.silent = set()
+        await eventually(lambda: cluster.state("job") == "Allocated", what="the workload is Allocated")
+        assert [(entry["leaderNodeName"], entry["phase"]) for entry in cluster.allocations()] == [("u1-0", "Bound")]
 
 
 async def test_a_second_replica_takes_over_where_the_first_stopped(cluster):

@@ -192,6 +192,15 @@ def test_a_missing_slice_on_a_ready_node_never_evicts(strategy):
     )
 
 
+def test_a_node_that_publishes_no_device_is_told_like_one_without_slice():
+    world = running("MigrateAffected")
+    item = world.get("ResourceSlice", "u1-2-neuron.aws.com-00")
+    world.put({**item, "spec": {**item["spec"], "devices": []}})
+    world.later(7200)
+    world.settle(LIMITS)
+    assert (held(world), degraded(world)[0]) == ([(0, "Bound", *U0), (1, "Bound", *U1)], "SliceMissing")
+
+
 def test_a_link_that_a_slot_of_this_size_does_not_need_is_not_its_fault():
     world = running("MigrateAffected", size=2, count=1)
     nodes = allocations(world)[0]["allocatedNodes"]

@@ -37,6 +37,7 @@ def test_the_wheel_holds_the_two_packages_with_their_data_and_nothing_else(wheel
     assert {name.split("/")[0] for name in names} == {"neuron_dra", "controller", f"neuron_dra-{version()}.dist-info"}
     assert "neuron_dra/data/instances.toml" in names
     assert "neuron_dra/demo/examples/1x4-connected-devices.yaml" in names
+    assert "neuron_dra/demo/examples/ultraservers/my-training-job.yaml" in names
     assert not [name for name in names if name.endswith((".pyc", ".so"))]
 
 

@@ -197,8 +197,7 @@ class FleetNode:
         """Break or repair links: the kernel driver offers other modes, and a running plugin sees it."""
         self.modes = modes
         self.hardware.set_modes(modes)
-        if self.plugin is not None:
-            self.hardware.look()
+        self.hardware.look()
 
     @property
     def checkpointed(self) -> set[str]:

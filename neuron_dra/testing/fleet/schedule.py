@@ -14,7 +14,7 @@ from neuron_dra.testing.fleet.fleet import BUDGETS, USERS, Fleet
 from neuron_dra.testing.fleet.network import WATCH_LAG_S, Storm
 from neuron_dra.testing.fleet.nodes import BROKEN_MODES, MODES, FleetNode
 from neuron_dra.testing.fleet.pods import Job
-from neuron_dra.testing.fleet.settled import robbed, template_name
+from neuron_dra.testing.fleet.settled import astray, robbed, template_name
 
 STRATEGIES: Final = ("NoOp", "RestartAll", "MigrateAffected", "ReplaceAffected")
 NODE_NOTICED_S: Final = 40.0  # from a node's last sign of life to NotReady
@@ -114,7 +114,8 @@ class Schedule:
         fleet.taken_templates.clear()
         await self.remove_budgets()
         for pod in fleet.view.all("pods"):
-            if robbed(fleet.view, pod):
+            uid = fleet.jobs_of.get((pod["metadata"].get("labels") or {}).get("job", ""))
+            if robbed(fleet.view, pod) or (uid and astray(fleet.view, pod, uid)):
                 await fleet.pods.delete(dict(pod))
 
     async def bring_back(self, node: FleetNode) -> None:
@@ -234,11 +235,12 @@ class Schedule:
 
     async def race_for_a_node(self) -> str | None:
         """A plain pod and a workload want the same nodes at the same moment, and the scheduler lags behind."""
-        self.fleet.scheduler_line.lag_s = (0.0, self.rng.choice((0.2, 2.0)))
-        first = await self.plain_pods()
-        await asyncio.sleep(self.rng.uniform(0.0, 1.5))
-        second = await self.create()
-        return f"{first}, and {second}"
+        self.fleet.scheduler_line.lag_s = (0.0, self.rng.choice((0.2, 2.0, 6.0)))
+        steps = [self.plain_pods, self.create]
+        self.rng.shuffle(steps)
+        first = await steps[0]()
+        await asyncio.sleep(self.rng.uniform(0.0, 1.0))
+        return f"{first}, and {await steps[1]()}"
 
     async def delete_pod(self) -> str | None:
         """A pod is deleted; its owner makes another."""

@@ -9,7 +9,7 @@ from typing import Any
 from neuron_dra.core.ultraserver import NAMESPACE, Phase, Tag, object_name
 from neuron_dra.testing.fleet.nodes import MODES, FleetNode
 from neuron_dra.testing.fleet.pods import Container, Pods
-from neuron_dra.testing.fleet.view import View, condition, state, workload_uid
+from neuron_dra.testing.fleet.view import Held, View, condition, state, workload_uid
 
 Wire = Mapping[str, Any]
 FINAL = ("Allocated", "Pending", "PartiallyAllocated", "Failed")
@@ -84,7 +84,7 @@ def _workloads(view: View, nodes: Mapping[str, FleetNode], known: Known) -> Iter
     for uid, workload in sorted(view.workloads().items()):
         meta = workload["metadata"]
         name, ready = meta["name"], condition(workload, "Ready")
-        if meta.get("deletionTimestamp"):
+        if meta.get("deletionTimestamp") or state(workload) == "Deallocating":
             yield from _leaving(view, workload, nodes, known)
             continue
         if state(workload) not in FINAL:
@@ -126,17 +126,28 @@ def _allocated(view: View, uid: str, workload: Wire, nodes: Mapping[str, FleetNo
     template = view.find("resourceclaimtemplates", template_name(workload), meta["namespace"])
     if template is None or not _owned_by(template, uid):
         yield f"workload {name} is Allocated without its template"
-    mine = [node for held in live for node in held.allocation.nodes]
-    broken = [each for each in mine if not (nodes[each].alive and nodes[each].present and _offers(nodes[each], size))]
-    if broken and condition(workload, "Degraded").get("status") != "True":
+    mine = [(held, node) for held in live for node in held.allocation.nodes]
+    broken = [name for held, name in mine if not _is_well(view, held, nodes[name])]
+    degraded = condition(workload, "Degraded").get("status") == "True"
+    if broken and not degraded:
         yield f"workload {name} is not Degraded, and nodes of it are broken: {', '.join(broken)}"
+    leaving = [held for held in view.of(uid) if held.allocation.phase is Phase.DRAINING]
+    if degraded and not (broken or leaving or _has_strangers(view, uid)) and all(n in view.tags() for _, n in mine):
+        yield f"workload {name} is Degraded, and nothing is wrong: {condition(workload, 'Degraded').get('message')}"
 
-    slices = view.tags()
-    if all(nodes[each].healthy and nodes[each].modes == MODES and each in slices for each in mine):
-        blocks = {nodes[each].block for each in mine}
-        whole = all(node.healthy and node.modes == MODES for node in nodes.values() if node.block in blocks)
-        if whole and condition(workload, "Degraded").get("status") != "False":
-            yield f"workload {name} is Degraded, and nothing is wrong: {condition(workload, 'Degraded').get('message')}"
+
+def _is_well(view: View, held: Held, node: FleetNode) -> bool:
+    """The node is there, is the one that was reserved, and has the links that the slot needs."""
+    found = view.find("nodes", node.name)
+    if found is None or not node.alive or not held.allocation.is_for(node.name, found["metadata"]["uid"]):
+        return False
+    return _offers(node, held.allocation.node_count) and condition(found, "Ready").get("status") == "True"
+
+
+def _has_strangers(view: View, uid: str) -> bool:
+    """Somebody else's claim is allocated on a node of the workload."""
+    mine = {node for held in view.of(uid) for node in held.allocation.nodes}
+    return any(workload_uid(claim) != uid for name in mine for claim in view.uses().get(name, ()))
 
 
 def _failed(view: View, uid: str, workload: Wire, nodes: Mapping[str, FleetNode], known: Known) -> Iterator[str]:
@@ -153,10 +164,26 @@ def _waiting(view: View, uid: str, workload: Wire, nodes: Mapping[str, FleetNode
     free = free_slots(view, nodes, spec["instanceType"], int(spec["topologySize"]))
     if reason != "WaitsForOlder" and needs > 0 and free >= needs:
         yield f"workload {workload['metadata']['name']} waits ({reason}), and {free} groups are free for its {needs}"
-    if needs <= 0 and reason != "WaitingForNodes":
-        yield f"workload {workload['metadata']['name']} has all its groups and is {state(workload)} ({reason})"
-    if reason == "WaitingForNodes" and all(nodes[n].healthy for held in live for n in held.allocation.nodes):
-        yield f"workload {workload['metadata']['name']} waits for nodes that are all there"
+    broken = [held for held in live if not all(_is_well(view, held, nodes[n]) for n in held.allocation.nodes)]
+    name = workload["metadata"]["name"]
+    if needs <= 0 and reason == "NoSpareGroup":
+        if free >= len(broken):
+            yield f"workload {name} cannot move {len(broken)} groups, and {free} are free"
+    elif needs <= 0 and reason not in ("WaitingForNodes", "WaitingForPods", "EvictionBlocked", "Draining"):
+        yield f"workload {name} has all its groups and is {state(workload)} ({reason})"
+    elif reason == "WaitingForNodes" and not broken:
+        yield f"workload {name} waits for nodes that are all there"
+
+
+def astray(view: View, pod: Wire, uid: str) -> bool:
+    """The pod's claim was made by somebody else's template, which had the name of the workload's."""
+    for each in (pod.get("status") or {}).get("resourceClaimStatuses") or ():
+        claim = view.find("resourceclaims", each["resourceClaimName"], pod["metadata"]["namespace"])
+        entries = (claim or {}).get("spec", {}).get("devices", {}).get("config") or ()
+        uids = {((entry.get("opaque") or {}).get("parameters") or {}).get("workloadUid") for entry in entries}
+        if claim is not None and uid not in uids:
+            return True
+    return False
 
 
 def free_slots(view: View, nodes: Mapping[str, FleetNode], instance_type: str, size: int) -> int:
@@ -210,10 +237,15 @@ def _pods(view: View, nodes: Mapping[str, FleetNode], pods: Pods, known: Known) 
         strangers = {each.node for each in pods.running.values() if _is_robbed(view, each)} | {
             name for name in mine for claim in view.uses().get(name, ()) if workload_uid(claim) != uid
         }
-        size = int(workload["spec"]["topologySize"])
-        well = [n for n in mine if nodes[n].healthy and _offers(nodes[n], size) and n not in strangers]
+        well = [
+            name
+            for held in view.of(str(uid))
+            for name in held.allocation.nodes
+            if nodes[name].healthy and _is_well(view, held, nodes[name]) and name not in strangers
+        ]
         running = {each.node for each in pods.running.values() if each.workload_uid == uid}
-        wanted = min(job.replicas, len(mine)) - sum(robbed(view, pod) for pod in pods.of_job(job))
+        lost = sum(robbed(view, pod) or astray(view, pod, str(uid)) for pod in pods.of_job(job))
+        wanted = min(job.replicas, len(mine)) - lost
         if len(well) == len(mine) and len(running) < wanted:
             yield f"{len(running)} of {wanted} pods of {job.name} run"
 

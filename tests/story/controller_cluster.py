@@ -1,0 +1,151 @@
+"""A cluster for the controller: the embedded API server, with two UltraServers whose plugins answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from neuron_dra.core.ultraserver import NAMESPACE
+from neuron_dra.testing.fake_api import FakeApi
+from neuron_dra.testing.ultraservers import answered, ultraserver
+
+Obj = dict[str, Any]
+
+
+class Cluster:
+    """The embedded API server, with two UltraServers whose plugins answer."""
+
+    def __init__(self, api: FakeApi) -> None:
+        self.api = api
+        self.silent: set[str] = set()
+        for name in ("default", "ml", NAMESPACE):
+            if api.find("namespaces", name) is None:
+                api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        api.create(
+            {
+                "apiVersion": "resource.k8s.io/v1",
+                "kind": "DeviceClass",
+                "metadata": {"name": "workload.neuron.aws.com"},
+                "spec": {},
+            }
+        )
+        for block in ("u0", "u1"):
+            self.add(ultraserver(block))
+
+    def add(self, objects: list[Obj]) -> None:
+        """Create nodes and their slices; a slice is owned by its Node as the server knows it."""
+        for item in objects:
+            if item["kind"] == "ResourceSlice":
+                node = self.api.get("nodes", item["spec"]["nodeName"])
+                item["metadata"]["ownerReferences"][0]["uid"] = node["metadata"]["uid"]
+            self.api.create(item)
+
+    def answer(self) -> None:
+        """Tag every slice as its NeuronUltraServer says, and end pods that are to end, as kubelets do."""
+        for pod in self.api.objects("pods"):
+            if pod["metadata"].get("deletionTimestamp"):
+                self.api.delete("pods", pod["metadata"]["name"], pod["metadata"]["namespace"], grace_s=0)
+        claims = self.api.objects("resourceclaims")
+        busy = {
+            result["pool"]
+            for claim in claims
+            for result in (((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}).get(
+                "results", []
+            )
+        }
+        members = {
+            entry["nodeName"]: item
+            for item in self.api.objects("neuronultraservers")
+            for entry in item["spec"]["topology"]
+        }
+        for item in self.api.objects("resourceslices"):
+            name = item["spec"]["nodeName"]
+            if name not in self.silent:
+                new = answered(item, members.get(name), occupied=name in busy)
+                if new["spec"] != item["spec"]:
+                    self.api.replace(new)
+
+    def submit(self, name: str, *, size: int = 4, count: int = 2) -> Obj:
+        return self.api.create(
+            {
+                "apiVersion": "neuron.aws.com/v1beta1",
+                "kind": "NeuronUltraServerWorkload",
+                "metadata": {"name": name, "namespace": "ml"},
+                "spec": {"instanceType": "trn3.48xlarge", "topologySize": size, "serverCount": count},
+            }
+        )
+
+    def pod_with_claim(self, name: str, node: str, workload: Obj) -> None:
+        """A pod that runs on a node of the workload, and the claim that it holds."""
+        pod = self.api.create(
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {"name": name, "namespace": "ml", "labels": {"app": "job"}},
+                "spec": {"nodeName": node, "containers": [{"name": "c", "image": "i"}]},
+            }
+        )
+        self.api.patch("pods", name, {"status": {"phase": "Running"}}, "ml")
+        claim = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": {
+                "name": name,
+                "namespace": "ml",
+                "ownerReferences": [
+                    {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": pod["metadata"]["uid"], "controller": True}
+                ],
+            },
+            "spec": {
+                "devices": {
+                    "requests": [
+                        {
+                            "name": "neuron",
+                            "exactly": {
+                                "deviceClassName": "workload.neuron.aws.com",
+                                "allocationMode": "ExactCount",
+                                "count": 1,
+                            },
+                        }
+                    ]
+                }
+            },
+        }
+        self.api.create(claim)
+        parameters = {
+            "apiVersion": "neuron.aws.com/v1",
+            "kind": "UltraServerConfig",
+            "ultraserverMode": 4,
+            "workloadId": workload["metadata"]["name"],
+            "workloadUid": workload["metadata"]["uid"],
+        }
+        result = {"request": "neuron", "driver": "neuron.aws.com", "pool": node, "device": "neuron-node-0"}
+        allocation = {
+            "devices": {
+                "results": [result],
+                "config": [{"source": "FromClaim", "opaque": {"driver": "neuron.aws.com", "parameters": parameters}}],
+            }
+        }
+        reserved = [{"resource": "pods", "name": name, "uid": pod["metadata"]["uid"]}]
+        self.api.patch("resourceclaims", name, {"status": {"allocation": allocation, "reservedFor": reserved}}, "ml")
+
+    def state(self, name: str) -> str:
+        found = self.api.find("neuronultraserverworkloads", name, "ml")
+        return str((found or {}).get("status", {}).get("state"))
+
+    def reason(self, name: str) -> tuple[str, str]:
+        conditions = self.api.get("neuronultraserverworkloads", name, "ml")["status"]["conditions"]
+        return next((c["reason"], c["message"]) for c in conditions if c["type"] == "Ready")
+
+    def allocations(self) -> list[Obj]:
+        return [
+            entry
+            for item in self.api.objects("neuronultraservers")
+            for entry in (item.get("status") or {}).get("allocations", [])
+        ]
+
+    def tags(self) -> set[str]:
+        return {
+            item["spec"]["nodeName"]
+            for item in self.api.objects("resourceslices")
+            if "workloadUid" in item["spec"]["devices"][0]["attributes"]
+        }

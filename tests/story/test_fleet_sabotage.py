@@ -1,0 +1,120 @@
+"""Proof that the fleet's invariants can fail: programs with one thing broken, each of which a few seeds find."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from controller import apply, placement, render
+from controller.holdings import Holdings
+from controller.leader import Leader
+from neuron_dra.core import reservation, ultraserver
+from neuron_dra.testing.fleet.fleet import run
+
+MOST_SEEDS = 25
+
+
+def binds_before_tags_are_seen(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Holdings, "shows", lambda self, node, allocation, phase: True)
+
+
+def takes_no_notice_of_foreign_claims(patch: pytest.MonkeyPatch) -> None:
+    def taken(self: Any) -> frozenset[str]:
+        return frozenset(name for held in self._held.values() for each in held for name in each.allocation.nodes)
+
+    patch.setattr(Holdings, "taken", taken)
+    patch.setattr(Holdings, "foreign", lambda self, allocation: [])
+
+
+def ignores_the_allocation_id_on_the_node(patch: pytest.MonkeyPatch) -> None:
+    """A node that keeps the id that it had, as long as the workload is the same."""
+    decide = ultraserver.next_tag
+
+    def next_tag(current: Any, *arguments: Any, **named: Any) -> Any:
+        new = decide(current, *arguments, **named)
+        if current is not None and new is not None and current.workload_uid == new.workload_uid:
+            return dataclasses.replace(new, allocation_id=current.allocation_id)
+        return new
+
+    patch.setattr(ultraserver, "next_tag", next_tag)
+
+
+def opens_the_gate_on_the_node(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(reservation, "why_refused", lambda claim, holder, node_name: "")
+
+
+def frees_nodes_while_pods_run(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Holdings, "uses", lambda self, nodes: [])
+    patch.setattr(Holdings, "leaving", lambda self, workload_uid: [])
+
+
+def never_evicts(patch: pytest.MonkeyPatch) -> None:
+    async def evict(self: Any, action: Any, now: Any) -> None:
+        pass
+
+    patch.setattr(apply.Applier, "_evict", evict)
+
+
+def gives_no_reason(patch: pytest.MonkeyPatch) -> None:
+    say = render.workload_status
+
+    def workload_status(workload: Any, verdict: Any, *more: Any) -> Any:
+        silent = dataclasses.replace(verdict, message="") if verdict.state == "Pending" else verdict
+        return say(workload, silent, *more)
+
+    patch.setattr(render, "workload_status", workload_status)
+
+
+def reserves_across_racks(patch: pytest.MonkeyPatch) -> None:
+    """Takes pairs such as {1, 2}."""
+    find = placement.slots
+
+    def slots(groups: Any, taken: Any, instance_type: str, size: int) -> Any:
+        found = find(groups, taken, instance_type, size)
+        if size != 2:
+            return found
+        singles = find(groups, taken, instance_type, 1)
+        middle = [one for one in singles if one.first_id in (1, 2)]
+        pairs = {one.ultraserver: [] for one in middle}  # type: ignore[var-annotated]
+        for one in middle:
+            pairs[one.ultraserver].append(one)
+        return tuple(
+            dataclasses.replace(pair[0], nodes=pair[0].nodes + pair[1].nodes)
+            for pair in pairs.values()
+            if len(pair) == 2
+        )
+
+    patch.setattr(placement, "slots", slots)
+
+
+def never_steps_down(patch: pytest.MonkeyPatch) -> None:
+    """A leader that was cut off goes on, and its writes are not guarded."""
+    patch.setattr(Leader, "holds", lambda self: self.term > 0)
+    patch.setattr(apply, "_guarded", lambda version, changes: changes)
+
+
+@pytest.mark.parametrize(
+    ("sabotage", "found"),
+    [
+        (binds_before_tags_are_seen, "was bound before its nodes showed it|did not begin as Pending"),
+        (takes_no_notice_of_foreign_claims, "was bound while .* runs on|which is of"),
+        (ignores_the_allocation_id_on_the_node, "is tagged|is Allocating|waits"),
+        (opens_the_gate_on_the_node, "started on .*, which is of|without a rank"),
+        (frees_nodes_while_pods_run, "was bound while|both have|is tagged|of .* pods"),
+        (never_evicts, "is not released"),
+        (gives_no_reason, "without a reason"),
+        (reserves_across_racks, "is no slot of 2 nodes"),
+        (never_steps_down, "came back after it was gone|in two reservations|changed what it reserves|before"),
+    ],
+)
+def test_the_fleet_finds_a_program_that(
+    sabotage: Callable[[pytest.MonkeyPatch], None], found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sabotage(monkeypatch)
+    violations = (run(seed).violation for seed in range(1, MOST_SEEDS + 1))
+    first = next((text for text in violations if text), "nothing")
+    assert re.search(found, first), first

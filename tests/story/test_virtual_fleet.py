@@ -1,0 +1,63 @@
+"""Seeds of the virtual fleet: whatever users do and whatever goes wrong, no invariant is violated."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from neuron_dra.testing.fleet.__main__ import STEPS, ULTRASERVERS, summary
+from neuron_dra.testing.fleet.fleet import Fleet, replay_command, run
+from neuron_dra.testing.fleet.safety import Violation
+
+AT_ONCE = 10
+
+
+def violated(seeds: range, ultraservers: int = ULTRASERVERS) -> list[str]:
+    """Run the seeds; return what is to be read about each that failed, the end of its trace included."""
+    found = []
+    for seed in seeds:
+        outcome = run(seed, ultraservers=ultraservers, steps=STEPS)
+        if outcome.violation:
+            found.append("\n".join((*outcome.trace[-40:], summary(outcome, ultraservers, STEPS))))
+    return found
+
+
+@pytest.mark.parametrize("first", range(1, 101, AT_ONCE))
+def test_no_invariant_is_violated(first: int) -> None:
+    assert violated(range(first, first + AT_ONCE)) == []
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("first", range(1001, 2001, 50))
+def test_no_invariant_is_violated_in_a_thousand_runs(first: int) -> None:
+    assert violated(range(first, first + 50), ultraservers=2 + first // 50 % 3) == []
+
+
+def test_a_seed_does_the_same_again() -> None:
+    one, two = (run(5, ultraservers=ULTRASERVERS, steps=8) for _ in range(2))
+    assert one.trace == two.trace
+
+
+def test_a_violation_comes_with_the_command_that_replays_it() -> None:
+    async def fail(fleet: Fleet, steps: int) -> None:
+        raise Violation("a pig flew by")
+
+    outcome = run(3, steps=4, drive=fail)
+    assert outcome.violation == "a pig flew by"
+    assert summary(outcome, 2, 4).splitlines()[-1] == (
+        "replay: python -m neuron_dra.testing.fleet --seed 3 --ultraservers 2 --steps 4"
+    )
+
+
+def test_the_printed_command_shows_the_run_again() -> None:
+    outcome = run(3, ultraservers=2, steps=4)
+    command = replay_command(3, 2, 4).split()
+    environment = {**os.environ, "PYTHONHASHSEED": "7"}
+    shown = subprocess.run(
+        [sys.executable, *command[1:]], env=environment, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert shown.stdout.splitlines()[:-1] == list(outcome.trace)

@@ -1,0 +1,22 @@
+"""What kubectl prints as JSON, taken apart."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "hack" / "testbed"))
+
+from bed import objects
+
+A, B, C = ({"kind": "Service", "metadata": {"name": name}} for name in "abc")
+
+
+def test_documents_follow_each_other_and_lists_are_taken_apart() -> None:
+    text = f"{json.dumps(A, indent=1)}\n{objects.as_list([B, C])}\n"
+    assert list(objects.parse(text)) == [A, B, C]
+
+
+def test_nothing_is_no_object() -> None:
+    assert list(objects.parse(" \n")) == []
