@@ -5,13 +5,17 @@ API servers up to 1.35 keep no taints and their kubelets tell no health of devic
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import subprocess
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from deployed import all_well, devices, neurons, plugin_pod, pod, prepared, settled, template
-from real_cluster import BedNode, Namespace, TestBed, eventually
+from real_cluster import TESTBED, BedNode, Namespace, TestBed, eventually
 
 DETECTED_S = 30  # what is promised (docs/health.md)
 REPAIRED_S = 40  # one reading, the test bed's hold of 5 s, and one more reading
@@ -166,13 +170,36 @@ def test_a_rule_of_an_administrator_evicts_a_pod_and_its_claim_is_unprepared(
         driver.kubectl("delete", "devicetaintrule", namespace.name)
 
 
+@contextlib.contextmanager
+def followed(place: Namespace, name: str, log: Path) -> Iterator[Callable[[], list[str]]]:
+    """Write down each state of the health of a pod's device; a moment's may be over before one can ask for it."""
+    path = "{.status.containerStatuses[0].allocatedResourcesStatus[0].resources[0].health}{'\\n'}"
+    words = ["kubectl", "--namespace", place.name, "get", "pod", name, "--watch", "--output", f"jsonpath={path}"]
+    with log.open("wb") as out:
+        process = subprocess.Popen([TESTBED / "testbed", "exec", "--", *words], stdout=out, stderr=out)
+    try:
+        yield lambda: [state for state, _ in itertools.groupby(log.read_text().split())]
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
 @pytest.mark.contract("H6")
-def test_while_nobody_watches_a_device_its_health_is_unknown(trn2: BedNode, namespace: Namespace, minor: int) -> None:
+def test_while_nobody_watches_a_device_its_health_is_unknown(
+    driver: TestBed, trn2: BedNode, namespace: Namespace, minor: int, tmp_path: Path
+) -> None:
+    """The DaemonSet leaves the node with the label that it selects by, and comes back with it."""
     if minor < 36:
         pytest.skip(f"the kubelet tells the health of devices by default from Kubernetes 1.36 on, this is 1.{minor}")
     namespace.apply(template("one"))
     start(namespace, "p", trn2)
-    eventually("the pod's device is told well", lambda: healths(namespace, "p") == ["Healthy"], 30)
-    trn2.break_("plugin")
-    eventually("its health is not known", lambda: healths(namespace, "p") == ["Unknown"], 30)
-    eventually("and then it is again", lambda: healths(namespace, "p") == ["Healthy"], 60)
+    label = "node.kubernetes.io/instance-type"
+    with followed(namespace, "p", tmp_path / "health") as states:
+        eventually("the pod's device is told well", lambda: states()[-1:] == ["Healthy"], 30)
+        driver.kubectl("label", "node", trn2.name, f"{label}-")
+        try:
+            eventually("its health is not known", lambda: states()[-1:] == ["Unknown"], 60)
+        finally:
+            driver.kubectl("label", "node", trn2.name, f"{label}={trn2.instance_type}")
+        eventually("it is known again", lambda: states()[-1:] == ["Healthy"], 60)
+    settled(trn2)
