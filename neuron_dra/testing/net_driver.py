@@ -5,6 +5,8 @@
 It is there for claims that want a Neuron device and the network interface next to it: both drivers publish the same
 `resource.aws.com/devicegroup…_id`, and `matchAttribute` pairs them. A container gets no interface, only a variable,
 `DRA_NET_DEVICES`, with the names of the claim's devices: there is no EFA on the machine that runs this.
+
+With --refuse-while FILE it fails every claim while that file exists, to see what becomes of a pod's other claims.
 """
 
 from __future__ import annotations
@@ -82,6 +84,7 @@ class NetDriver:
         self._devices = published(spec)
         self._client = client
         self._cdi = Path(arguments.cdi_root)
+        self._refuse = Path(arguments.refuse_while) if arguments.refuse_while else None
         self._data = Path(arguments.kubelet_plugins_directory_path) / DRIVER
         registry = Path(arguments.kubelet_registrar_directory_path)
         self._dra = UnixServer(self._data / "dra.sock", self._serve_dra)
@@ -175,6 +178,7 @@ class NetDriver:
 
     async def _prepare_one(self, claim: dra_pb2.Claim) -> list[dra_pb2.Device]:
         """Write the claim's CDI file. Raises ClaimError, ApiError, OSError."""
+        self._check()
         stored = wire.decode_claim(await self._client.get(RESOURCE_CLAIMS, claim.namespace, claim.name))
         if stored.metadata.uid != claim.uid or stored.status.allocation is None:
             raise ClaimError(f"claim {claim.namespace}/{claim.name} was replaced, or is not allocated")
@@ -208,9 +212,18 @@ class NetDriver:
     ) -> dra_pb2.NodeUnprepareResourcesResponse:
         answer = dra_pb2.NodeUnprepareResourcesResponse()
         for claim in request.claims:
-            self._file(claim.uid).unlink(missing_ok=True)
-            answer.claims[claim.uid].error = ""
+            entry = answer.claims[claim.uid]
+            try:
+                self._check()
+                self._file(claim.uid).unlink(missing_ok=True)
+            except (NeuronDraError, OSError) as err:
+                entry.error = str(err)
+                log.warning("unprepare failed", extra={"claim": f"{claim.namespace}/{claim.name}", "error": str(err)})
         return answer
+
+    def _check(self) -> None:
+        if self._refuse is not None and self._refuse.exists():
+            raise ClaimError(f"refused while {self._refuse} exists")
 
     def _file(self, uid: str) -> Path:
         return self._cdi / f"{CDI_KIND.replace('/', '-')}_{uid}.json"
@@ -247,6 +260,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--kubeconfig", default="", help="kubeconfig file; without one: inside a cluster")
     result.add_argument("--kube-api-server", default="", help="URL of an API server that wants no credentials")
     result.add_argument("--cdi-root", default="/var/run/cdi")
+    result.add_argument("--refuse-while", default="", metavar="FILE", help="fail every claim while this file exists")
     result.add_argument("--kubelet-plugins-directory-path", default="/var/lib/kubelet/plugins")
     result.add_argument("--kubelet-registrar-directory-path", default="/var/lib/kubelet/plugins_registry")
     return result

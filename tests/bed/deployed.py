@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,19 @@ def plugin_pod(bed: TestBed, node: str) -> Object:
 def prepared(node: BedNode) -> set[str]:
     """Return the UIDs of the claims in a node's checkpoint."""
     return set(json.loads(node.run("cat", CHECKPOINT))["claims"])
+
+
+def metrics(node: BedNode) -> list[str]:
+    """Return the lines of a node's metrics."""
+    address = plugin_pod(node.bed, node.name)["status"]["podIP"]
+    with node.bed.inside(), urllib.request.urlopen(f"http://{address}:8080/metrics", timeout=10) as answer:
+        return str(answer.read().decode()).splitlines()
+
+
+def prepares(node: BedNode) -> float:
+    """Return how many claims a node's plugin has been asked to prepare, and did."""
+    wanted = 'neuron_dra_claim_operation_seconds_count{operation="prepare",result="ok"} '
+    return sum(float(line.removeprefix(wanted)) for line in metrics(node) if line.startswith(wanted))
 
 
 def cdi_claims(node: BedNode) -> set[str]:
@@ -130,14 +144,19 @@ def rows(numbers: Iterable[int]) -> set[int]:
 
 
 @contextlib.contextmanager
-def net_drivers(bed: TestBed, nodes: Iterable[str], instance_type: str, log_dir: Path) -> Iterator[None]:
-    """Publish the EFA interfaces of these nodes too, by a driver of their own, for as long as this lasts."""
+def net_drivers(
+    bed: TestBed, nodes: Iterable[str], instance_type: str, log_dir: Path, refuse_while: str = ""
+) -> Iterator[None]:
+    """Publish the EFA interfaces of these nodes too, by a driver of their own, for as long as this lasts.
+
+    It fails every claim while the file `refuse_while` exists on the node.
+    """
     nodes = list(nodes)
     bed.kubectl("apply", "-f", str(MANIFESTS / "efa-deviceclass.yaml"))
     logs = {node: log_dir / f"{node}-net-driver.log" for node in nodes}
     with contextlib.ExitStack() as stack:
         for node, log in logs.items():
-            stack.enter_context(_net_driver(node, instance_type, log))
+            stack.enter_context(_net_driver(node, instance_type, log, refuse_while))
         published = [f"{node}-dra.net" for node in nodes]
         stack.callback(bed.kubectl, "delete", "resourceslice", "--ignore-not-found", *published)
         for node, log in logs.items():
@@ -149,8 +168,9 @@ def net_drivers(bed: TestBed, nodes: Iterable[str], instance_type: str, log_dir:
 
 
 @contextlib.contextmanager
-def _net_driver(node: str, instance_type: str, log: Path) -> Iterator[None]:
+def _net_driver(node: str, instance_type: str, log: Path, refuse_while: str) -> Iterator[None]:
     program = f"{sys.executable} -m neuron_dra.testing.net_driver --node-name {node} --instance-type {instance_type}"
+    program += f" --refuse-while '{refuse_while}'"
     command = f'PYTHONPATH={REPOSITORY} exec {program} --kubeconfig "$KUBECONFIG"'
     with log.open("wb") as out:
         words = [TESTBED / "testbed", "exec", "--node", node, "--", "sh", "-c", command]

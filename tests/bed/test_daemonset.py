@@ -132,6 +132,7 @@ def test_the_driver_has_no_capability_and_cannot_write_its_own_files(driver: Tes
         driver.kubectl(*inside, "open('/opt/x', 'w')")
 
 
+@pytest.mark.contract("S29")
 @pytest.mark.parametrize("version", ["v1", "v1beta1", "v1beta2"])
 def test_a_plugin_cannot_write_slices_of_another_node(
     driver: TestBed, trn1: BedNode, trn2: BedNode, version: str
@@ -163,6 +164,7 @@ def test_a_plugin_cannot_write_slices_of_another_node(
 LNC_1 = {"NEURON_LOGICAL_NC_CONFIG": "1", "NEURON_RT_VIRTUAL_CORE_SIZE": "1"}
 
 
+@pytest.mark.contract("S31")
 @pytest.mark.parametrize(
     ("wanted", "count", "variables"),
     [
@@ -330,6 +332,7 @@ def test_nodes_of_an_ultraserver_know_their_place(
 # When things break.
 
 
+@pytest.mark.contract("R7")
 def test_pods_start_although_the_plugin_is_killed_meanwhile(trn2: BedNode, namespace: Namespace) -> None:
     apply(namespace, template("two", 2), *(pod(f"pod{i}", "two", node=trn2.name) for i in range(4)))
     trn2.break_("plugin")
@@ -365,6 +368,7 @@ def test_the_daemonset_is_restarted_under_load_and_nobody_notices(
     eventually("one registration socket", lambda: len(sockets()) == 1, 40)
 
 
+@pytest.mark.contract("C7")
 def test_a_kubelet_restarts_and_the_slices_come_back(driver: TestBed, trn2: BedNode, namespace: Namespace) -> None:
     apply(namespace, template("four", 4, group=4), pod("running", "four", node=trn2.name))
     namespace.wait_ready("running")

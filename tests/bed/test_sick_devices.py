@@ -5,12 +5,11 @@ API servers up to 1.35 keep no taints and their kubelets tell no health of devic
 
 from __future__ import annotations
 
-import urllib.request
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from deployed import all_well, devices, neurons, plugin_pod, pod, prepared, settled, template
+from deployed import all_well, devices, metrics, neurons, pod, prepared, settled, template
 from real_cluster import BedNode, Namespace, TestBed, eventually
 
 DETECTED_S = 30  # what is promised (docs/health.md)
@@ -91,12 +90,6 @@ def tolerant(name: str) -> dict[str, Any]:
     return made
 
 
-def metrics(bed: TestBed, node: BedNode) -> list[str]:
-    address = plugin_pod(bed, node.name)["status"]["podIP"]
-    with bed.inside(), urllib.request.urlopen(f"http://{address}:8080/metrics", timeout=10) as answer:
-        return str(answer.read().decode()).splitlines()
-
-
 @pytest.mark.contract("T1")
 @pytest.mark.contract("T3")
 @pytest.mark.contract("H5")
@@ -113,7 +106,7 @@ def test_a_sick_device_is_not_handed_out_until_it_is_repaired(
     eventually("the faults are seen", lambda: (marks(trn2), numbers(trn2)) == expected(minor), DETECTED_S)
 
     assert start(namespace, "next", trn2) == [4]
-    assert 'neuron_dra_device_fault{device="neuron-device-3",reason="missing"} 1.0' in metrics(driver, trn2)
+    assert 'neuron_dra_device_fault{device="neuron-device-3",reason="missing"} 1.0' in metrics(trn2)
     about = f"--field-selector=involvedObject.name={trn2.name},reason=NeuronDeviceUnhealthy"
     events = [item["message"].split(":")[0] for item in driver.get("events", "--namespace=default", about)["items"]]
     assert set(events) >= {

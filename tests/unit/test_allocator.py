@@ -114,6 +114,7 @@ def test_devices_in_use_are_passed_over() -> None:
     assert devices(allocate(claim(exactly(count=2)), used=(0, 2))) == ["1", "3"]
 
 
+@pytest.mark.contract("S17")
 def test_slices_of_a_pool_are_tried_in_the_order_of_their_names_and_pools_by_driver() -> None:
     fields = {"resourceSliceCount": 2}
     slices = [
@@ -211,6 +212,7 @@ def test_all_under_a_constraint_that_excludes_one_is_a_pod_error() -> None:
     assert "cannot add device neuron.aws.com/a/neuron-device-4" in reason
 
 
+@pytest.mark.contract("A3")
 def test_the_first_alternative_that_fits_is_taken() -> None:
     subs = [
         {"name": name, "deviceClassName": DRIVER, "count": count, "selectors": [{"cel": {"expression": "true"}}]}
@@ -224,6 +226,7 @@ def test_the_first_alternative_that_fits_is_taken() -> None:
     assert outcome.alternatives == 1
 
 
+@pytest.mark.contract("A3")
 def test_an_alternative_is_given_up_when_the_rest_cannot_be_solved_with_it() -> None:
     subs = [
         {"name": "all", "deviceClassName": DRIVER, "allocationMode": "All"},

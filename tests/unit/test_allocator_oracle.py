@@ -249,6 +249,7 @@ def ours(case: Wire) -> allocator.Allocated | Failure:
     )
 
 
+@pytest.mark.contract("A6")
 @given(case=cluster())
 @settings(max_examples=CASES, deadline=None, suppress_health_check=list(HealthCheck))
 def test_our_allocator_decides_as_the_schedulers_does(oracle: Oracle, case: Wire) -> None:

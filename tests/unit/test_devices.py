@@ -205,6 +205,7 @@ def test_a_device_beyond_the_types_number_has_no_place():
     assert not [name for name in device.attributes if name.startswith(("topology", "resource.aws.com/"))]
 
 
+@pytest.mark.contract("S18")
 @given(st.permutations(range(16)))
 def test_devices_are_published_in_the_order_of_their_ids_however_they_were_found(order):
     read = tuple(DeviceFacts(i, 8, (), (243, i), True) for i in order)

@@ -65,6 +65,7 @@ def place(
     return scheduler.schedule(pod, claims, nodes, [*published, *more], CLASSES, frozenset())
 
 
+@pytest.mark.contract("A2")
 @pytest.mark.parametrize(
     ("file", "node", "expected"),
     [
@@ -94,6 +95,7 @@ def test_an_example_gets_what_its_comment_says(
     assert names == (["neuron-node-0"] if expected is None else [f"neuron-device-{number}" for number in expected])
 
 
+@pytest.mark.contract("A2")
 def test_neuron_and_efa_devices_come_from_one_group(slices: dict[str, list[Wire]]) -> None:
     nics = efa.resource_slice("trn2", "trn2.48xlarge")
     outcome = place("aligned-efa-neuron.yaml", slices, ("trn2",), (nics,))
@@ -116,6 +118,7 @@ def test_the_aligned_example_waits_where_the_groups_differ(slices: dict[str, lis
     assert outcome.message == "0/1 nodes are available: 1 cannot allocate all claims."
 
 
+@pytest.mark.contract("A1")
 @pytest.mark.parametrize("file", FILES)
 def test_no_selector_of_an_example_fails_on_any_device_of_the_fleet(file: str, slices: dict[str, list[Wire]]) -> None:
     for name in FLEET:

@@ -29,6 +29,7 @@ def refused(attribute: Attribute, name: str = "a") -> str:
     return problems[0]
 
 
+@pytest.mark.contract("S15")
 @pytest.mark.parametrize(
     ("attribute", "why"),
     [
@@ -52,6 +53,7 @@ def test_a_bad_value_costs_the_attribute_and_says_why(attribute, why):
     assert why in refused(attribute)
 
 
+@pytest.mark.contract("S15")
 @pytest.mark.parametrize(
     "name",
     ["numa-1", "1a", "", "a" * 33, "A.example/x", "a/b/c", "/a", "a/", "exa_mple/x", "-a/x", f"{'a' * 64}/x", "naïve"],
@@ -81,6 +83,7 @@ def test_a_value_at_the_limit_stays(attribute):
     assert limits.check_devices([device]) == ((device,), [])
 
 
+@pytest.mark.contract("S15")
 @pytest.mark.parametrize("name", ["Neuron-0", "neuron_0", "neuron.0", "", "-a", "a" * 64])
 def test_a_bad_device_costs_itself_and_not_the_slice(name):
     good = Device("neuron-device-1", (1,))
@@ -89,6 +92,7 @@ def test_a_bad_device_costs_itself_and_not_the_slice(name):
     assert "not a DNS label" in problems[0]
 
 
+@pytest.mark.contract("S19")
 def test_a_name_that_is_there_twice_costs_the_second():
     first = one(a=Attribute("int", 1))
     kept, problems = limits.check_devices([first, one(a=Attribute("int", 2))])
@@ -144,6 +148,7 @@ strange = st.builds(
 )
 
 
+@pytest.mark.contract("S15")
 @given(st.lists(strange, max_size=5))
 def test_whatever_passes_obeys_every_limit_of_the_api(candidates):
     kept, problems = limits.check_devices(candidates)
@@ -164,6 +169,7 @@ def test_whatever_passes_obeys_every_limit_of_the_api(candidates):
     assert slice_rules.check(as_slice([device.to_wire() for device in kept]), None) == []
 
 
+@pytest.mark.contract("S15")
 @pytest.mark.parametrize("mode", ["node", "devices"])
 @pytest.mark.parametrize("known", catalogue.all_types(), ids=lambda known: known.name)
 def test_every_type_obeys_every_limit_with_all_tags_and_full_labels(known, mode):

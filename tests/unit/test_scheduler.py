@@ -155,6 +155,7 @@ def test_the_pods_own_demands_on_the_node_are_kept(spec: Wire) -> None:
     assert placed(place([claim()], nodes, slices("a", "b"), pod={"spec": spec})) == ("b", ["0"])
 
 
+@pytest.mark.contract("A3")
 def test_a_node_with_the_preferred_alternative_beats_an_earlier_node() -> None:
     subs = [{"name": n, "deviceClassName": DRIVER, "count": c} for n, c in (("large", 8), ("small", 1))]
     wanted = claim()

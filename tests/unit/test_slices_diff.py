@@ -301,6 +301,7 @@ def test_the_generation_never_falls_and_rises_whenever_more_than_one_slice_moves
         assert plan.generation > max(before, known)
 
 
+@pytest.mark.contract("S31")
 @given(_messes(), _counts)
 def test_what_a_reader_sees_between_two_writes_is_never_two_complete_pools(current: Slices, count: int) -> None:
     """A reader believes the highest generation alone, and only when it has all of that one's slices."""

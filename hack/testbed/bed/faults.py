@@ -184,6 +184,19 @@ def _break_containerd(bed: Bed, node: Node, argument: str) -> str:
     return f"containerd of {node.name} is killed and started again"
 
 
+def _break_cdi(bed: Bed, node: Node, argument: str) -> str:
+    node.without_cdi.touch()
+    node.restart_containerd()
+    return f"containerd of {node.name} takes no notice of CDI devices (enable_cdi = false)"
+
+
+def _repair_cdi(bed: Bed, node: Node, argument: str) -> str:
+    if node.without_cdi.exists():
+        node.without_cdi.unlink()
+        node.restart_containerd()
+    return f"containerd of {node.name} reads CDI files"
+
+
 def _break_reboot(bed: Bed, node: Node, argument: str) -> str:
     """Cut the power: every process and mount of the node ends, /run is empty afterwards, and the boot id is new."""
     node.stop()
@@ -225,6 +238,7 @@ FAULTS = {
         "stop", "kill -9 of the kubelet, which is started again, or not until `repair`", _break_kubelet, _repair_node
     ),
     "containerd": Fault("", "kill -9 of containerd, which is started again", _break_containerd, _repair_node),
+    "cdi": Fault("", "containerd without CDI, as some nodes are configured", _break_cdi, _repair_cdi),
     "reboot": Fault("", "power cut and start with a new boot id", _break_reboot, _repair_node),
 }
 

@@ -107,7 +107,7 @@ class Node:
         if not base_spec.exists():
             node_config.write_base_spec(base_spec, json.loads(self.run("ctr", "oci", "spec")))
         config = self.directory / "containerd.toml"
-        node_config.write_containerd(config, self.directory / "cni", base_spec)
+        node_config.write_containerd(config, self.directory / "cni", base_spec, cdi=not self.without_cdi.exists())
         node_config.write_cni(self.directory / "cni", network.pod_subnet(self.spec.index))
         self.processes.start(self.containerd, [*self.enter(), "containerd", "--config", config], self.environment())
         self.processes.wait_ready(self.containerd, lambda: self._succeeds("ctr", "version"), 30)
@@ -168,6 +168,11 @@ class Node:
     def stop_kubelet(self) -> None:
         """Kill the kubelet."""
         self.processes.stop([self.kubelet], signal.SIGKILL)
+
+    @property
+    def without_cdi(self) -> Path:
+        """While this file exists, containerd takes no notice of CDI devices."""
+        return self.directory / "without-cdi"
 
     def restart_containerd(self) -> None:
         """Kill containerd and start it again; containers and their shims stay."""

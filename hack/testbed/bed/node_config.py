@@ -33,7 +33,7 @@ address = "/run/containerd/containerd.sock.ttrpc"
 sandbox = "{pause}"
 
 [plugins.'io.containerd.cri.v1.runtime']
-enable_cdi = true
+enable_cdi = {cdi}
 cdi_spec_dirs = ["/var/run/cdi"]
 # Without CAP_SYS_RESOURCE runc dies otherwise: "can't get final child's PID from pipe: EOF".
 restrict_oom_score_adj = true
@@ -50,8 +50,10 @@ base_runtime_spec = "{base_spec}"
 """
 
 
-def write_containerd(path: Path, cni: Path, base_spec: Path) -> None:
-    path.write_text(CONTAINERD.format(pause=images.PAUSE, cni=cni, base_spec=base_spec))
+def write_containerd(path: Path, cni: Path, base_spec: Path, *, cdi: bool = True) -> None:
+    """Write containerd's configuration; without `cdi` it takes no notice of CDI devices."""
+    text = CONTAINERD.format(pause=images.PAUSE, cni=cni, base_spec=base_spec, cdi=str(cdi).lower())
+    path.write_text(text)
 
 
 def write_base_spec(path: Path, default: dict[str, Any]) -> None:

@@ -1,0 +1,202 @@
+"""A plugin that goes away, the kubelet that does, and a second driver that fails: running pods do not notice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bed.errors import BedError
+from deployed import (
+    NAMESPACE,
+    cdi_claims,
+    devices,
+    is_ready,
+    net_drivers,
+    neurons,
+    pod,
+    prepared,
+    settled,
+    slices,
+    template,
+)
+from real_cluster import BedNode, Namespace, TestBed, eventually
+
+TRN2 = "trn2.48xlarge"
+TYPE_LABEL = "node.kubernetes.io/instance-type"
+REGISTRY, DATA = "/var/lib/kubelet/plugins_registry", "/var/lib/kubelet/plugins/neuron.aws.com"
+REFUSE = "/run/refuse-dra-net"  # dra.net fails while this file is there
+
+
+@pytest.fixture
+def trn2(driver: TestBed, node: Callable[[str], BedNode]) -> BedNode:
+    """A trn2.48xlarge with the driver on it."""
+    taken = node(TRN2)
+    settled(taken)
+    return taken
+
+
+def relabel(node: BedNode, instance_type: str) -> None:
+    node.bed.kubectl("label", "node", node.name, f"{TYPE_LABEL}={instance_type}", "--overwrite")
+
+
+@pytest.fixture
+def uninstall(trn2: BedNode) -> Iterator[Callable[[], None]]:
+    """Take the driver off the node, as an uninstall does: its DaemonSet has no business there any more."""
+    yield lambda: relabel(trn2, "not-a-neuron-node")
+    relabel(trn2, TRN2)
+
+
+def sockets(node: BedNode) -> list[str]:
+    found = node.run("find", REGISTRY, DATA, "-name", "*.sock", "-o", "-name", "neuron.aws.com*.sock").split()
+    return [path for path in found if "neuron.aws.com" in path]
+
+
+@pytest.mark.contract("S30")
+@pytest.mark.contract("O9")
+def test_without_the_plugin_slices_go_and_with_it_they_return_while_pods_run_on(
+    driver: TestBed, trn2: BedNode, namespace: Namespace, uninstall: Callable[[], None]
+) -> None:
+    """The kubelet waits 30 s before it takes the slices of a driver that has gone."""
+    namespace.apply(template("two", 2))
+    for name in ("done", "runs"):
+        namespace.apply(pod(name, "two", node=trn2.name))
+        namespace.wait_ready(name)
+    held = neurons(namespace, "runs")
+    namespace.delete("pod", "done")
+    running = {item["metadata"]["uid"] for item in namespace.get("resourceclaims")["items"]}
+    assert len(sockets(trn2)) == 2
+
+    uninstall()
+    eventually("no socket is left", lambda: sockets(trn2) == [], 30)
+    assert len(slices(driver, trn2.name)) == 1
+    eventually("the kubelet takes the slices", lambda: slices(driver, trn2.name) == [], 60)
+    assert cdi_claims(trn2) == prepared(trn2) == running
+    assert neurons(namespace, "runs") == held
+
+    relabel(trn2, TRN2)
+    settled(trn2)
+    assert neurons(namespace, "runs") == held
+    assert (namespace.restarts("runs"), prepared(trn2)) == (0, running)
+    namespace.delete("pod", "runs")
+    eventually("its claim is unprepared", lambda: prepared(trn2) == cdi_claims(trn2) == set())
+
+
+@pytest.fixture
+def both(trn2: BedNode, tmp_path: Path) -> Iterator[BedNode]:
+    """A trn2.48xlarge with a second driver, dra.net, for its EFA interfaces."""
+    with net_drivers(trn2.bed, [trn2.name], TRN2, tmp_path, REFUSE):
+        yield trn2
+        trn2.run("rm", "-f", REFUSE)
+
+
+@pytest.fixture
+def place(both: BedNode, namespace: Namespace) -> Iterator[Namespace]:
+    """A namespace whose pods can end before the second driver does, whatever the test left."""
+    yield namespace
+    both.run("rm", "-f", REFUSE)
+
+
+def paired(name: str) -> dict[str, Any]:
+    """Return a template for one Neuron device and one EFA interface."""
+    made = template(name)
+    efa = {"name": "efa", "exactly": {"deviceClassName": "efa.networking.k8s.aws", "count": 1}}
+    made["spec"]["spec"]["devices"]["requests"].append(efa)
+    return made
+
+
+def nudge(place: Namespace, name: str, count: int) -> None:
+    """Change a pod, so that the kubelet looks at it now instead of in a minute and a half."""
+    place.kubectl("annotate", "pod", name, f"nudge={count}", "--overwrite")
+
+
+@pytest.mark.contract("P25")
+@pytest.mark.contract("C7")
+@pytest.mark.contract("N14")
+def test_neither_a_second_driver_that_fails_nor_a_kubelet_that_restarts_costs_a_claim(
+    both: BedNode, place: Namespace
+) -> None:
+    place.apply(template("one"))
+    place.apply(paired("paired"))
+    place.apply(pod("beside", "one", node=both.name))
+    place.wait_ready("beside")
+    both.run("touch", REFUSE)
+    place.apply(pod("pair", "paired", node=both.name))
+    nudges = iter(range(1000))
+
+    def known() -> bool:
+        nudge(place, "pair", next(nudges))
+        return len(prepared(both)) == 2
+
+    eventually("our half of the pair is prepared", known, 60, 1.0)  # the kubelet asks the drivers in any order
+    assert place.get("pod", "pair")["status"]["phase"] == "Pending"
+    claims = prepared(both)
+
+    both.break_("kubelet")
+    both.run("rm", REFUSE)
+    place.wait_ready("pair", 90)
+    assert prepared(both) == cdi_claims(both) == claims
+    assert neurons(place, "pair") == [1]
+    assert place.exec("pair", "sh", "-c", "echo $DRA_NET_DEVICES") != "\n"
+
+    place.exec("beside", "sh", "-c", "kill 1")
+    eventually(
+        "its container runs again", lambda: place.restarts("beside") == 1 and is_ready(place.get("pod", "beside"))
+    )
+    assert neurons(place, "beside") == [0]
+
+    both.run("touch", REFUSE)
+    place.kubectl("delete", "pod", "pair", "--wait=false")
+    eventually("our half is unprepared", lambda: len(prepared(both)) == 1, 60)
+    assert place.get("pod", "pair")["metadata"]["deletionTimestamp"]
+    both.run("rm", REFUSE)
+    place.kubectl("wait", "--for=delete", "pod/pair", "--timeout=90s", timeout_s=100)
+    assert prepared(both) == cdi_claims(both)
+    assert neurons(place, "beside") == [0]
+
+
+@pytest.mark.contract("S29")
+def test_a_plugin_writes_the_slices_of_its_own_node_and_none_for_the_cluster(driver: TestBed, trn2: BedNode) -> None:
+    bound = ("--bound-object-kind=Node", f"--bound-object-name={trn2.name}")
+    token = driver.kubectl("create", "token", "neuron-dra-driver-sa", "--namespace", NAMESPACE, *bound).strip()
+
+    def create(where: dict[str, Any]) -> str:
+        pool = {"name": trn2.name, "generation": 1, "resourceSliceCount": 1}
+        item = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceSlice",
+            "metadata": {"name": "made-by-hand"},
+            "spec": {"driver": "neuron.aws.com", "pool": pool, **where},
+        }
+        words = ("create", f"--token={token}", "--dry-run=server", "-f", "-")
+        return driver.kubectl(*words, stdin=json.dumps(item))
+
+    assert "made-by-hand created" in create({"nodeName": trn2.name})
+    terms = [{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [trn2.name]}]}]
+    for where in ({"allNodes": True}, {"nodeSelector": {"nodeSelectorTerms": terms}}):
+        with pytest.raises(BedError, match="may write slices of its own node only, not of several nodes"):
+            create(where)
+
+
+@pytest.mark.contract("S31")
+def test_a_claim_for_all_devices_succeeds_while_all_of_them_change(
+    driver: TestBed, trn2: BedNode, namespace: Namespace
+) -> None:
+    layer = "topology.k8s.aws/network-node-layer-1"
+    before = driver.get("node", trn2.name)["metadata"]["labels"][layer]
+
+    def published() -> set[str]:
+        return {device["attributes"]["networkNodeLayer1"]["string"] for device in devices(driver, trn2.name)}
+
+    namespace.apply(template("all", None))
+    try:
+        driver.kubectl("label", "node", trn2.name, f"{layer}=nn-elsewhere", "--overwrite")
+        namespace.apply(pod("p", "all", node=trn2.name))
+        namespace.wait_ready("p")
+        eventually("the slice follows the label", lambda: published() == {"nn-elsewhere"})
+        assert neurons(namespace, "p") == list(range(16))
+    finally:
+        driver.kubectl("label", "node", trn2.name, f"{layer}={before}", "--overwrite")
+    eventually("the slice follows the label back", lambda: published() == {before})

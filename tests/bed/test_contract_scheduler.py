@@ -1,0 +1,183 @@
+"""Our simulator against the real scheduler, on small clusters made at random: who gets which devices, and who waits.
+
+The nodes have no kubelet, and each case has a driver, a class and a node of its own, so that all are scheduled at once.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+from real_cluster import Namespace, TestBed, eventually
+
+from neuron_dra.simulate import scheduler
+
+Wire = dict[str, Any]
+CASES = 48
+SEED = 20260701
+GROUP = "group.example.com/g"
+
+
+class Case:
+    """One cluster: a node, its devices, and one pod with a claim or two."""
+
+    def __init__(self, number: int, prefix: str, taints: bool) -> None:
+        self.random = random.Random(SEED + number)
+        self.taints = taints
+        self.name = f"{prefix}-{number:02d}"
+        self.driver = f"{self.name}.example.com"
+
+    def often(self) -> bool:
+        return self.random.random() < 0.75
+
+    def seldom(self) -> bool:
+        return self.random.random() < 0.125
+
+    @property
+    def selector(self) -> str:
+        of = f"device.attributes['{self.driver}']"
+        choices = (
+            f"{of}.n == 0",
+            f"{of}.n < 2",
+            f"has({of}.kind) && {of}.kind == 'x'",
+            f"{of}.kind == 'x' || {of}.n == 1",
+        )
+        return self.random.choice(choices)
+
+    def device(self, number: int) -> Wire:
+        attributes: Wire = {"n": {"int": self.random.randrange(3)}}
+        if self.often():
+            attributes["kind"] = {"string": self.random.choice("xy")}
+        if not self.seldom():
+            attributes[GROUP] = {"string": self.random.choice(("g1", "g2"))}
+        out: Wire = {"name": f"d{number}", "attributes": attributes}
+        if self.taints and self.seldom():
+            effect = self.random.choice(("NoSchedule", "NoExecute"))
+            out["taints"] = [{"key": "example.com/bad", "value": self.random.choice("xy"), "effect": effect}]
+        return out
+
+    def slices(self) -> list[Wire]:
+        count = self.random.choice((1, 1, 2))
+        announced = count + self.seldom()  # sometimes one is missing, and the pool incomplete
+        return [
+            {
+                "apiVersion": "resource.k8s.io/v1",
+                "kind": "ResourceSlice",
+                "metadata": {"name": f"{self.name}-{index}"},
+                "spec": {
+                    "driver": self.driver,
+                    "nodeName": self.name,
+                    "pool": {"name": self.name, "generation": 1, "resourceSliceCount": announced},
+                    "devices": [self.device(10 * index + number) for number in range(self.random.randint(2, 5))],
+                },
+            }
+            for index in range(count)
+        ]
+
+    def device_class(self) -> Wire:
+        expression = f"device.driver == '{self.driver}'"
+        return {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "DeviceClass",
+            "metadata": {"name": self.name},
+            "spec": {"selectors": [{"cel": {"expression": expression}}]},
+        }
+
+    def wanted(self) -> Wire:
+        out: Wire = {"deviceClassName": self.name, "allocationMode": "All"}
+        if not self.seldom():
+            out |= {"allocationMode": "ExactCount", "count": self.random.randint(1, 3)}
+        if self.random.random() < 0.4:
+            out["selectors"] = [{"cel": {"expression": self.selector}}]
+        if self.taints and self.seldom():
+            out["tolerations"] = [{"key": "example.com/bad", "operator": "Exists"}]
+        return out
+
+    def claim(self, place: str, number: int) -> Wire:
+        requests: list[Wire] = []
+        for index in range(self.random.choice((1, 1, 2))):
+            if self.random.random() < 0.3:
+                subs = [{"name": f"s{i}", **self.wanted()} for i in range(self.random.randint(1, 3))]
+                requests.append({"name": f"r{index}", "firstAvailable": subs})
+            else:
+                requests.append({"name": f"r{index}", "exactly": self.wanted()})
+        constraints = []
+        if self.random.random() < 0.4:
+            kind = "matchAttribute" if self.often() else "distinctAttribute"
+            constraints.append({kind: self.random.choice((GROUP, f"{self.driver}/n")) if kind[0] == "m" else GROUP})
+        metadata = {"name": f"{self.name}-{number}", "namespace": place}
+        spec = {"devices": {"requests": requests, "constraints": constraints}}
+        return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": metadata, "spec": spec}
+
+    def pod(self, place: str, claims: list[Wire]) -> Wire:
+        names = [claim["metadata"]["name"] for claim in claims]
+        container = {"name": "c", "image": "none", "resources": {"claims": [{"name": name} for name in names]}}
+        return {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": self.name, "namespace": place},
+            "spec": {
+                "nodeSelector": {"kubernetes.io/hostname": self.name},
+                "tolerations": [{"operator": "Exists"}],
+                "containers": [container],
+                "resourceClaims": [{"name": name, "resourceClaimName": name} for name in names],
+            },
+        }
+
+    def node(self) -> Wire:
+        room = {"cpu": "8", "memory": "8Gi", "pods": "110"}
+        metadata = {"name": self.name, "labels": {"kubernetes.io/hostname": self.name}}
+        return {"apiVersion": "v1", "kind": "Node", "metadata": metadata,
+                "status": {"capacity": room, "allocatable": room}}  # fmt: skip
+
+
+def results(allocation: Any) -> Any:
+    """What a claim got, in the order in which it was given: request, pool and device."""
+    devices = (allocation or {}).get("devices") or {}
+    return [(item["request"], item["pool"], item["device"]) for item in devices.get("results") or []]
+
+
+def expected(case: Case, pod: Wire, claims: list[Wire], slices: list[Wire]) -> dict[str, Any]:
+    outcome = scheduler.schedule(pod, claims, [case.node()], slices, [case.device_class()], frozenset())
+    given = outcome.allocations if isinstance(outcome, scheduler.Placement) else {}
+    return {claim["metadata"]["name"]: results(given.get(claim["metadata"]["name"])) for claim in claims}
+
+
+@pytest.mark.contract("A6")
+@pytest.mark.contract("A3")
+def test_the_simulator_gives_what_the_scheduler_gives(bed: TestBed, namespace: Namespace) -> None:
+    taints = int(bed.parts.state.kubernetes.split(".")[1]) >= 36
+    cases = [Case(number, namespace.name, taints) for number in range(CASES)]
+    slices = {case.name: case.slices() for case in cases}
+    claims = {
+        case.name: [case.claim(namespace.name, i) for i in range(case.random.choice((1, 1, 2)))] for case in cases
+    }
+    pods = {case.name: case.pod(namespace.name, claims[case.name]) for case in cases}
+    clusters = [item for case in cases for item in (case.node(), case.device_class(), *slices[case.name])]
+
+    def listed(items: list[Wire]) -> str:
+        return json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+
+    def judged() -> bool:
+        found = bed.get("pods", "--namespace", namespace.name)["items"]
+        known = [{c["type"] for c in pod["status"].get("conditions", [])} for pod in found]
+        return len(known) == CASES and all("PodScheduled" in conditions for conditions in known)
+
+    try:
+        bed.kubectl("create", "-f", "-", stdin=listed(clusters))
+        namespace.kubectl("create", "-f", "-", stdin=listed([item for group in claims.values() for item in group]))
+        namespace.kubectl("create", "-f", "-", stdin=listed(list(pods.values())))
+        eventually("the scheduler has looked at every pod", judged, 60, 0.5)
+        stored = {item["metadata"]["name"]: item for item in namespace.get("resourceclaims")["items"]}
+        theirs = {name: results(item.get("status", {}).get("allocation")) for name, item in stored.items()}
+        ours: dict[str, Any] = {}
+        for case in cases:
+            ours |= expected(case, pods[case.name], claims[case.name], slices[case.name])
+    finally:
+        namespace.kubectl("delete", "pods", "--all", "--force", "--grace-period=0", timeout_s=120)
+        bed.kubectl("delete", "--ignore-not-found", "--wait=false", "-f", "-", stdin=listed(clusters), timeout_s=120)
+    assert ours == theirs
+    waiting = sum(1 for given in ours.values() if not given)
+    assert 0 < waiting < len(ours) / 2, "cases where all wait, or all get what they want, show little"
