@@ -14,3 +14,11 @@ def delays(first_s: float, cap_s: float, jitter: Callable[[], float]) -> Iterato
     while True:
         yield step * (0.5 + jitter() / 2)
         step = min(step * 2, cap_s)
+
+
+def not_before(wait_s: float, jitter: Callable[[], float]) -> float:
+    """Return a wait of `wait_s` seconds and up to half as much again, spread by `jitter`, a number in [0, 1).
+
+    For a server that says how long to wait: it says so to a whole fleet, which must not be back at one moment.
+    """
+    return wait_s * (1 + jitter() / 2)

@@ -35,7 +35,7 @@ from neuron_dra.settings import PluginSettings
 
 log = logging.getLogger(__name__)
 
-GATHER_S: Final = 0.2  # what happens together is written together
+GATHER_S: Final = 0.2  # what happens together is written together; half as long or as long again, so that nodes spread
 COMPARE_S: Final = 720.0  # a full list of our slices and a compare, whatever the watch said: five an hour
 RETRY_S: Final = (0.5, 60.0)  # first and longest wait after a failure
 CLAIMED_S: Final = (5.0, 60.0)  # first and longest wait until a device that should leave is looked at again
@@ -113,7 +113,7 @@ class Publishing:
                 # Not wait_for: in Python 3.11 it forgets a cancellation that comes just as the event is set.
                 async with asyncio.timeout(max(0.0, compare_at - asyncio.get_running_loop().time())):
                     await self._dirty.wait()
-            await asyncio.sleep(GATHER_S)
+            await asyncio.sleep(GATHER_S * random.uniform(0.5, 1.5))
             self._dirty.clear()
             try:
                 if asyncio.get_running_loop().time() >= compare_at:
@@ -128,7 +128,10 @@ class Publishing:
                 if quick <= 0:
                     await self._failed(err, next(waits))
             except ApiError as err:
-                await self._failed(err, err.retry_after_s or next(waits))
+                wait_s = next(waits)
+                if err.retry_after_s:
+                    wait_s = backoff.not_before(err.retry_after_s, random.random)
+                await self._failed(err, wait_s)
             except (ClaimError, OSError) as err:  # the inventory of claims, or its place on disk
                 await self._failed(err, next(waits))
 

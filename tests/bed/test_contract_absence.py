@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -108,7 +109,7 @@ def paired(name: str) -> dict[str, Any]:
 
 
 def nudge(place: Namespace, name: str, count: int) -> None:
-    """Change a pod, so that the kubelet looks at it now instead of in a minute and a half."""
+    """Change a pod, so that the kubelet looks at it now instead of in a minute and a half. Raises BedError."""
     place.kubectl("annotate", "pod", name, f"nudge={count}", "--overwrite")
 
 
@@ -149,10 +150,22 @@ def test_neither_a_second_driver_that_fails_nor_a_kubelet_that_restarts_costs_a_
 
     both.run("touch", REFUSE)
     place.kubectl("delete", "pod", "pair", "--wait=false")
-    eventually("our half is unprepared", lambda: len(prepared(both)) == 1, 60)
+
+    def unknown() -> bool:
+        nudge(place, "pair", next(nudges))
+        return len(prepared(both)) == 1
+
+    eventually("our half is unprepared", unknown, 60, 1.0)
     assert place.get("pod", "pair")["metadata"]["deletionTimestamp"]
     both.run("rm", REFUSE)
-    place.kubectl("wait", "--for=delete", "pod/pair", "--timeout=90s", timeout_s=100)
+
+    def gone() -> bool:
+        with contextlib.suppress(BedError):
+            nudge(place, "pair", next(nudges))
+            return False
+        return True
+
+    eventually("the pod is gone", gone, 60, 1.0)
     assert prepared(both) == cdi_claims(both)
     assert neurons(place, "beside") == [0]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from bed.errors import BedError
 from deployed import cdi_claims, environment, is_ready, lnc, neurons, pod, prepared, prepares, settled, template
-from real_cluster import IMAGE, QUICK, BedNode, Namespace, TestBed, eventually
+from real_cluster import IMAGE, BedNode, Namespace, TestBed, eventually
 
 LOOK = "ls /dev | grep -E '^neuron[0-9]+$' | sort -V | xargs echo"
 TRN2 = "trn2.48xlarge"
@@ -146,8 +146,7 @@ def test_pods_end_and_their_devices_are_free_however_they_are_deleted(trn2: BedN
     for name in ("ordinary", "stubborn"):
         namespace.apply(pod(name, "one", node=trn2.name))
     deaf = pod("deaf", "one", node=trn2.name)
-    deaf["spec"]["containers"][0] |= {"image": QUICK, "args": ["trap '' TERM; sleep 9999 & wait; wait"]}
-    deaf["spec"]["terminationGracePeriodSeconds"] = 0
+    deaf["spec"]["containers"][0]["args"] = ["trap '' TERM; while true; do sleep 1; done"]
     namespace.apply(deaf)
     for name in ("ordinary", "stubborn", "deaf"):
         namespace.wait_ready(name)

@@ -23,9 +23,9 @@ GROUP = "group.example.com/g"
 class Case:
     """One cluster: a node, its devices, and one pod with a claim or two."""
 
-    def __init__(self, number: int, prefix: str, taints: bool) -> None:
+    def __init__(self, number: int, prefix: str, newest: bool) -> None:
         self.random = random.Random(SEED + number)
-        self.taints = taints
+        self.newest = newest
         self.name = f"{prefix}-{number:02d}"
         self.driver = f"{self.name}.example.com"
 
@@ -53,7 +53,7 @@ class Case:
         if not self.seldom():
             attributes[GROUP] = {"string": self.random.choice(("g1", "g2"))}
         out: Wire = {"name": f"d{number}", "attributes": attributes}
-        if self.taints and self.seldom():
+        if self.newest and self.seldom():
             effect = self.random.choice(("NoSchedule", "NoExecute"))
             out["taints"] = [{"key": "example.com/bad", "value": self.random.choice("xy"), "effect": effect}]
         return out
@@ -70,7 +70,7 @@ class Case:
                     "driver": self.driver,
                     "nodeName": self.name,
                     "pool": {"name": self.name, "generation": 1, "resourceSliceCount": announced},
-                    "devices": [self.device(10 * index + number) for number in range(self.random.randint(2, 5))],
+                    "devices": [self.device(10 * index + number) for number in range(self.random.randint(3, 7))],
                 },
             }
             for index in range(count)
@@ -88,10 +88,10 @@ class Case:
     def wanted(self) -> Wire:
         out: Wire = {"deviceClassName": self.name, "allocationMode": "All"}
         if not self.seldom():
-            out |= {"allocationMode": "ExactCount", "count": self.random.randint(1, 3)}
+            out |= {"allocationMode": "ExactCount", "count": self.random.choice((1, 1, 2, 3))}
         if self.random.random() < 0.4:
             out["selectors"] = [{"cel": {"expression": self.selector}}]
-        if self.taints and self.seldom():
+        if self.newest and self.seldom():
             out["tolerations"] = [{"key": "example.com/bad", "operator": "Exists"}]
         return out
 
@@ -105,8 +105,8 @@ class Case:
                 requests.append({"name": f"r{index}", "exactly": self.wanted()})
         constraints = []
         if self.random.random() < 0.4:
-            kind = "matchAttribute" if self.often() else "distinctAttribute"
-            constraints.append({kind: self.random.choice((GROUP, f"{self.driver}/n")) if kind[0] == "m" else GROUP})
+            kind = "distinctAttribute" if self.newest and self.seldom() else "matchAttribute"
+            constraints.append({kind: self.random.choice((GROUP, f"{self.driver}/n"))})
         metadata = {"name": f"{self.name}-{number}", "namespace": place}
         spec = {"devices": {"requests": requests, "constraints": constraints}}
         return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": metadata, "spec": spec}
@@ -148,8 +148,8 @@ def expected(case: Case, pod: Wire, claims: list[Wire], slices: list[Wire]) -> d
 @pytest.mark.contract("A6")
 @pytest.mark.contract("A3")
 def test_the_simulator_gives_what_the_scheduler_gives(bed: TestBed, namespace: Namespace) -> None:
-    taints = int(bed.parts.state.kubernetes.split(".")[1]) >= 36
-    cases = [Case(number, namespace.name, taints) for number in range(CASES)]
+    newest = int(bed.parts.state.kubernetes.split(".")[1]) >= 36
+    cases = [Case(number, namespace.name, newest) for number in range(CASES)]
     slices = {case.name: case.slices() for case in cases}
     claims = {
         case.name: [case.claim(namespace.name, i) for i in range(case.random.choice((1, 1, 2)))] for case in cases

@@ -1,0 +1,73 @@
+"""A plugin at work: what blocks it is told, what it holds keeps nothing from being published."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from test_transaction import Disk, claim, decided
+
+from neuron_dra.core import cdi
+from neuron_dra.core import checkpoint as checkpoints
+from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef
+from neuron_dra.node.plugin import LAG_ALARM_S, SUPERVISE_PERIOD_S
+from neuron_dra.testing.fake_api import FakeApi
+from neuron_dra.testing.objects import allocated_claim
+from neuron_dra.testing.plugin_host import PluginHost
+from neuron_dra.testing.waiting import eventually
+
+
+@pytest.mark.contract("O4")
+async def test_a_blocked_event_loop_is_measured_and_told(host: PluginHost, caplog: pytest.LogCaptureFixture) -> None:
+    def lag(plugin: object) -> float:
+        value = plugin.metrics.registry.get_sample_value("neuron_dra_event_loop_lag_seconds")  # type: ignore[attr-defined]
+        return value or 0.0
+
+    async with host.running() as plugin:
+        await eventually(lambda: lag(plugin) > 0, 10)  # the supervisor is at work
+        time.sleep(SUPERVISE_PERIOD_S + LAG_ALARM_S + 0.1)  # whenever in its period the supervisor was to wake
+        await eventually(lambda: lag(plugin) > LAG_ALARM_S, 10)
+        told = [record for record in caplog.records if record.message == "the event loop was blocked"]
+        assert told
+        assert told[0].levelname == "WARNING"
+
+
+@pytest.mark.contract("N11")
+async def test_after_a_restart_slices_are_published_whatever_is_prepared(api: FakeApi, host: PluginHost) -> None:
+    meta = api.create(allocated_claim("job", "node-a", [3]))["metadata"]
+    ref = ClaimRef("default", "job", meta["uid"])
+    async with host.running() as plugin:
+        await eventually(lambda: len(api.objects("resourceslices")) == 1, 10)
+        await plugin.transactions.prepare(ref)
+    for item in api.objects("resourceslices"):
+        api.delete("resourceslices", item["metadata"]["name"])
+
+    async with host.running() as plugin:
+        await eventually(lambda: len(api.objects("resourceslices")) == 1, 10)
+        (found,) = api.objects("resourceslices")
+        assert [device["name"] for device in found["spec"]["devices"]] == [f"neuron-device-{n}" for n in range(16)]
+        assert host.checkpointed == host.specified == {ref.uid}
+
+
+@pytest.mark.contract("N9")
+def test_an_administrators_claim_comes_and_goes_without_a_trace(short_path) -> None:  # type: ignore[no-untyped-def]
+    disk = Disk(short_path)
+    store = disk.store()
+    store.open()
+    store.adopt({})
+    owner = claim(3, "owner")
+    answer = store.prepare(owner, decided)
+    file = disk.cdi_root / cdi.file_name(owner.ref.uid)
+
+    def state() -> tuple[bytes, checkpoints.Checkpoint]:
+        return file.read_bytes(), checkpoints.decode((disk.folder / "checkpoint.json").read_bytes())
+
+    before = state()
+    device = AllocatedDevice("monitor", "a", "neuron-device-3", admin_access=True)
+    monitor = Claim(ClaimRef("ops", "monitor", "uid-monitor"), (device,), (), "monitor")
+    store.prepare(monitor, decided)
+    assert disk.is_clean("owner", "monitor")
+    store.unprepare("uid-monitor")
+    assert state() == before
+    assert disk.is_clean("owner")
+    assert store.prepare(owner, decided) == answer

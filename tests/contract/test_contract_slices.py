@@ -1,0 +1,194 @@
+"""Slices that no API server refuses, and what they look like while they change; held against the real one as well."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import string
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from api_client import SLICES, Server
+
+from neuron_dra.core import limits, slices
+from neuron_dra.core.devices import Attribute, Device
+from neuron_dra.node.plugin import Plugin
+from neuron_dra.testing.fake_api import FakeApi, Fault
+from neuron_dra.testing.objects import node_object
+from neuron_dra.testing.plugin_host import PluginHost
+from neuron_dra.testing.waiting import eventually
+
+ROUNDS, DEVICES = 8, 40
+LETTERS = string.ascii_letters + string.digits + '_-./ \n\u00e9\u20ac\U0001f600"\\'
+
+
+def dice(seed: int) -> Callable[[], Device]:
+    """Return a maker of strange devices: names, keys, values and quantities around the limits, and beyond."""
+    rng = random.Random(seed)
+
+    def text(longest: int) -> str:
+        return "".join(rng.choices(LETTERS, k=rng.randrange(longest)))
+
+    def key() -> str:
+        plain = "a" * rng.choice((1, 8, 31, 32, 33))
+        domains = ("", "example.com/", f"{'a' * 63}/", f"{'a' * 64}/", "a..b/", "A.example/", "resource.aws.com/")
+        return rng.choice((plain, f"k{rng.randrange(10**6)}", rng.choice(domains) + plain, text(12)))
+
+    def attribute() -> Attribute:
+        numbers = (0, -(2**63), 2**63 - 1, 2**63, True)
+        versions = ("1.2.3", "1.2.3-rc.1+b", "1.02.3", "2.26.10.0", f"{2**64 - 1}.0.0", f"{2**64}.0.0", "v1.2.3")
+        return rng.choice(
+            (
+                Attribute("int", rng.choice(numbers)),
+                Attribute("bool", rng.choice((True, False, 1))),
+                Attribute("version", rng.choice((*versions, text(8)))),
+                Attribute("string", rng.choice((text(10), "x" * 64, "x" * 65, "\u00e9" * 32, "\u00e9" * 33, ""))),
+            )
+        )
+
+    def device() -> Device:
+        names = (f"d-{rng.randrange(10**6)}", "a" * 63 if rng.random() < 0.1 else "b", "a_b", "A", text(6))
+        quantities = ("1", "96Gi", "1.5", "5m", "1e3", "96GiB", "-1", "", text(5))
+        attributes = {key(): attribute() for _ in range(rng.choice((0, 8, 80)))}
+        return Device(rng.choice(names), (0,), attributes, {key(): rng.choice(quantities) for _ in range(3)})
+
+    return device
+
+
+def made(devices: list[Any], name: str) -> dict[str, Any]:
+    (item,) = slices.desired(slices.Pool(name, "uid"), devices, generation=1)
+    del item["metadata"]["ownerReferences"]
+    return item
+
+
+@pytest.mark.contract("S15")
+@pytest.mark.parametrize("seed", range(ROUNDS))
+async def test_what_is_kept_of_strange_devices_no_server_refuses(server: Server, seed: int) -> None:
+    device = dice(seed)
+    kept, problems = limits.check_devices(device() for _ in range(DEVICES))
+    assert problems
+    assert sum(len(one.attributes) + len(one.capacity) for one in kept) > DEVICES
+    answer = await server.post(SLICES, made([one.to_wire() for one in kept], server.namespace), dryRun="All")
+    assert answer.status == 201, answer.body
+
+
+@pytest.mark.contract("S15")
+@pytest.mark.parametrize(
+    ("name", "attribute"),
+    [
+        ("a", Attribute("string", "x" * 65)),
+        ("a", Attribute("string", "\u00e9" * 33)),
+        ("a", Attribute("version", "2.26.10.0")),
+        ("a", Attribute("version", "1.02.3")),
+        ("a", Attribute("int", 2**63)),
+        ("numa-1", Attribute("int", 1)),
+        ("a" * 33, Attribute("int", 1)),
+        (f"{'a' * 64}/x", Attribute("int", 1)),
+    ],
+)
+async def test_what_is_left_out_a_server_would_have_refused_with_the_slice(
+    server: Server, name: str, attribute: Attribute
+) -> None:
+    device = Device("d", (0,), {name: attribute})
+    (kept,), problems = limits.check_devices([device])
+    assert (dict(kept.attributes), len(problems)) == ({}, 1)
+    answer = await server.post(SLICES, made([device.to_wire()], server.namespace), dryRun="All")
+    assert answer.status in (400, 422)
+
+
+@pytest.mark.contract("S19")
+async def test_a_name_used_twice_would_have_cost_the_slice(server: Server) -> None:
+    twice = [Device("d", (0,)), Device("d", (1,))]
+    answer = await server.post(SLICES, made([one.to_wire() for one in twice], server.namespace), dryRun="All")
+    assert (answer.status, answer.causes) == (422, {("FieldValueDuplicate", "spec.devices[1]")})
+    kept, (problem,) = limits.check_devices(twice)
+    answer = await server.post(SLICES, made([one.to_wire() for one in kept], server.namespace), dryRun="All")
+    assert (answer.status, problem) == (201, "device name 'd' is there twice; the second device is left out")
+
+
+@pytest.mark.contract("S28")
+async def test_the_largest_slice_that_can_be_is_taken_by_the_server(server: Server) -> None:
+    """Every device, attribute and value as long as may be, and each character as long as JSON makes it."""
+    largest = [
+        Device(
+            f"{number:02d}-{'a' * 60}",
+            (number,),
+            {f"{'d' * 63}/{'a' * 30}{index:02d}": Attribute("string", "\u00e9" * 32) for index in range(40)},
+        )
+        for number in range(slices.DEVICES_PER_SLICE)
+    ]
+    kept, _ = limits.check_devices(largest)
+    room = limits.WORKLOAD_TAGS + limits.HEALTH_MARKS
+    taints = [{"key": "neuron.aws.com/unhealthy", "value": f"{'v' * 62}{i}", "effect": "NoSchedule"} for i in range(4)]
+    devices = [{**one.to_wire(), "taints": taints} for one in kept]
+    for device in devices:
+        device["attributes"] |= {f"tag{index}": {"string": "\u00e9" * 32} for index in range(room)}
+        assert len(device["attributes"]) == limits.ATTRIBUTES_AND_CAPACITIES
+    item = made(devices, server.namespace)
+    assert 500_000 < len(json.dumps(item, separators=(",", ":"))) < 1_000_000
+    answer = await server.post(SLICES, item, dryRun="All")
+    assert answer.status == 201, answer.body
+
+
+@pytest.mark.contract("S31")
+async def test_whatever_changes_no_write_leaves_the_pool_incomplete(
+    api: FakeApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("neuron_dra.node.plugin.HARDWARE_PERIOD_S", 0.1)
+    label = "topology.k8s.aws/network-node-layer-1"
+
+    def layer(device: dict[str, Any]) -> Any:
+        return device["attributes"].get("networkNodeLayer1", {}).get("string")
+
+    def shown(count: int, sick: int, where: str | None) -> bool:
+        found = [device for item in api.objects("resourceslices") for device in item["spec"].get("devices", [])]
+        marked = [device for device in found if "unhealthy" in device["attributes"]]
+        return (len(found), len(marked), {layer(device) for device in found}) == (count, sick, {where})
+
+    async with host.running():
+        await eventually(lambda: shown(16, 0, None), 10)
+        api.patch("nodes", "node-a", {"metadata": {"labels": {label: "nn-1"}}})
+        await eventually(lambda: shown(16, 0, "nn-1"), 10)
+        host.hardware.add_ecc(3)
+        await eventually(lambda: shown(16, 1, "nn-1"), 10)
+        host.hardware.remove_device(5)
+        await eventually(lambda: shown(15, 1, "nn-1"), 10)
+    verbs = {entry.verb for entry in api.requests(resource="resourceslices") if entry.verb in WRITES}
+    assert verbs == {"create", "update"}
+    (left,) = api.objects("resourceslices")
+    assert left["spec"]["pool"] == {"name": "node-a", "generation": 1, "resourceSliceCount": 1}
+
+
+WRITES = ("create", "update", "patch", "delete", "deletecollection")
+NODES = 10
+
+
+@pytest.mark.contract("O6")
+async def test_a_fleet_that_is_told_to_wait_does_not_come_back_at_once(
+    api: FakeApi, host: PluginHost, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server refuses each node's first write, and some nodes' second: three writes are enough for all."""
+    hosts = []
+    for name in (f"fleet-{number}" for number in range(NODES)):
+        (host.root / name).mkdir()
+        hosts.append(PluginHost(host.root / name, api.url, node_name=name, instance_type="trn1.2xlarge"))
+    refused = NODES + NODES // 2
+    api.faults.add(Fault(verb="create", resource="resourceslices", status=429, retry_after=1, times=refused))
+    async with contextlib.AsyncExitStack() as stack:
+        plugins = [await stack.enter_async_context(one.running()) for one in hosts]
+        for one in hosts:
+            api.create(node_object(one.node_name))  # now all publish
+        await eventually(lambda: len(api.objects("resourceslices")) == NODES, 20)
+
+    def count(plugin: Plugin, metric: str, **labels: str) -> float:
+        return plugin.metrics.registry.get_sample_value(f"neuron_dra_{metric}_total", labels) or 0.0
+
+    failed = [count(plugin, "publish_errors", reason="TooManyRequests") for plugin in plugins]
+    assert sum(failed) == refused
+    assert max(failed) <= 2
+    assert [count(plugin, "slice_writes") for plugin in plugins] == [1] * NODES
+    waits = [record.__dict__["retry_in_s"] for record in caplog.records if record.message == "publishing failed"]
+    assert len(waits) == refused
+    assert (min(waits) >= 1, max(waits) <= 1.5, len(set(waits)) > 2) == (True, True, True)

@@ -1,0 +1,46 @@
+"""The contract's rows and the tests' marks fit together, so that docs/contract.md can show no row as missing."""
+
+from __future__ import annotations
+
+import runpy
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def contract() -> dict[str, Any]:
+    """hack/contract.py."""
+    return runpy.run_path(str(ROOT / "hack/contract.py"))
+
+
+def test_every_mark_names_a_row_that_applies(contract: dict[str, Any]) -> None:
+    applicable = {row.id for row in contract["rows"]() if not row.not_applicable}
+    assert {row: tests for row, tests in contract["marked"]().items() if row not in applicable} == {}
+
+
+def test_every_row_that_applies_has_a_test(contract: dict[str, Any]) -> None:
+    marked = contract["marked"]()
+    assert [row.id for row in contract["rows"]() if not row.not_applicable and row.id not in marked] == []
+
+
+def test_a_row_that_does_not_apply_cites_the_design(contract: dict[str, Any]) -> None:
+    reasons = [row.not_applicable for row in contract["rows"]() if row.not_applicable]
+    assert [reason for reason in reasons if not reason.startswith("design ")] == []
+
+
+def test_a_row_is_as_good_as_the_worst_of_its_tests(contract: dict[str, Any]) -> None:
+    ended = {
+        "a": Counter(passed=2),
+        "b": Counter(failure=1),
+        "c": Counter(skipped=1),
+        "d": Counter(passed=1, skipped=1),
+    }
+    words = [
+        contract["result"](tests, ended) for tests in (["a"], ["a", "b"], ["c"], ["d"], ["nobody ran it"], ["a", "e"])
+    ]
+    assert words == ["passed (2)", "FAILED", "skipped", "passed, 1 skipped", "not run", "passed (2), 1 not run"]

@@ -1,0 +1,61 @@
+"""What a release promised of published devices: names, types, and the order in which slices are used."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from neuron_dra.core import backoff, slices
+
+ROOT = Path(__file__).resolve().parents[2]
+RELEASES = sorted((ROOT / "tests/golden/released").glob("*.json"))
+
+
+def promised() -> dict[str, Any]:
+    """Return what claims may rely on: the devices of each kind of node, and their attributes with their types."""
+    found = {}
+    for name, text in runpy.run_path(str(ROOT / "hack/golden.py"))["wanted"]():
+        loaded = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        devices = [device for item in loaded["items"] for device in item["spec"]["devices"]]
+        kinds = {key: next(iter(value)) for one in devices for key, value in one["attributes"].items()}
+        capacity = sorted({key for one in devices for key in one["capacity"]})
+        names = [one["name"] for one in devices]
+        found[name] = {"first": names[0], "count": len(names), "attributes": kinds, "capacity": capacity}
+    return found
+
+
+@pytest.mark.contract("S21")
+@pytest.mark.parametrize("release", RELEASES, ids=lambda path: path.stem)
+def test_what_a_release_published_this_one_publishes_with_the_same_name_and_type(release: Path) -> None:
+    """More may be published; whoever breaks this breaks selectors that people have written."""
+    now = promised()
+    for name, then in json.loads(release.read_text()).items():
+        assert (now[name]["first"], now[name]["count"]) == (then["first"], then["count"])
+        assert now[name]["attributes"].items() >= then["attributes"].items(), name
+        assert set(now[name]["capacity"]) >= set(then["capacity"]), name
+
+
+def test_there_is_a_release_to_compare_with() -> None:
+    assert RELEASES
+
+
+@pytest.mark.contract("S17")
+def test_slices_sort_by_name_as_they_are_to_be_used() -> None:
+    """The scheduler tries the slices of a pool in the order of their names."""
+    devices = [{"name": f"d{number}"} for number in range(slices.DEVICES_PER_SLICE * 30)]
+    made = slices.desired(slices.Pool("node-a", "uid"), devices, generation=1)
+    by_name = sorted(made, key=lambda item: item["metadata"]["name"])
+    assert [device["name"] for item in by_name for device in item["spec"]["devices"]] == [
+        one["name"] for one in devices
+    ]
+    assert len({item["metadata"]["name"] for item in made}) == 30
+
+
+@pytest.mark.contract("O6")
+def test_a_wait_that_a_server_asks_for_is_kept_and_spread() -> None:
+    assert [backoff.not_before(10.0, lambda draw=draw: draw) for draw in (0.0, 0.5, 0.75)] == [10.0, 12.5, 13.75]
