@@ -55,6 +55,7 @@ def test_each_group_of_the_documents_set_is_on_one_ultraserver(fleet: TestBed, s
     assert len(set(places)) == 2
 
 
+@pytest.mark.long
 def test_each_group_of_a_set_of_a_workload_is_one_slot_with_its_ranks(fleet: TestBed, sets: Namespace) -> None:
     sets.apply((EXAMPLES / "ultraservers/leaderworkerset.yaml").read_text().replace(IMAGE, QUICK))
     wait_state(sets, "inference", "Allocated")
