@@ -67,8 +67,8 @@ def test_without_the_plugin_slices_go_and_with_it_they_return_while_pods_run_on(
         namespace.wait_ready(name)
     held = neurons(namespace, "runs")
     namespace.delete("pod", "done")
-    running = {item["metadata"]["uid"] for item in namespace.get("resourceclaims")["items"]}
-    assert len(sockets(trn2)) == 2
+    running = prepared(trn2)
+    assert (len(running), len(sockets(trn2))) == (1, 2)
 
     uninstall()
     eventually("no socket is left", lambda: sockets(trn2) == [], 30)
