@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 TESTBED := hack/testbed/testbed
 T ?= tests
 
-.PHONY: help setup check test test-long bench demo testbed-up testbed-down gen golden docs contract fuzz chaos wheels manifests clean
+.PHONY: help setup check test test-long bench demo testbed-up testbed-down gen golden docs contract fuzz crash chaos wheels manifests clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -71,6 +71,9 @@ build/fuzz-packages/.installed: requirements/fuzz.txt $(VENV)/.installed | build
 INPUTS ?= 1000000
 fuzz: build/fuzz-packages/.installed ## A million inputs for each fuzz target (INPUTS=n), and docs/reports/fuzz.md; hours
 	@PYTHONPATH=build/fuzz-packages $(BIN)/python hack/fuzz.py --inputs $(INPUTS) --report
+
+crash: setup ## Kill plugin and controller at every point, cut the power at every moment, and docs/reports/crash.md
+	@$(BIN)/python hack/crash.py --report
 
 SEED ?= 1
 MINUTES ?= 10

@@ -79,7 +79,7 @@ def troubles(draft: Draft, one: Reservation) -> list[Trouble]:
             found.append(Trouble("NodeNotReady", name, node.ready_changed + draft.limits.node_failure_grace))
         if not (published and published.kind) and holdings.is_there(name, allocation):
             found.append(Trouble("SliceMissing", name, None))
-    seen = {(name, reason) for name, reason in _seen_now(draft, one)}
+    seen = {(name, reason) for name, reason in seen_now(draft, one)}
     for fault in allocation.faults:
         acts_at = decode.time(fault.since) + draft.limits.fault_grace if (fault.node, fault.reason) in seen else None
         found.append(Trouble(fault.reason, fault.node, acts_at))
@@ -87,7 +87,7 @@ def troubles(draft: Draft, one: Reservation) -> list[Trouble]:
     return found
 
 
-def _seen_now(draft: Draft, one: Reservation) -> Iterable[tuple[str, str]]:
+def seen_now(draft: Draft, one: Reservation) -> Iterable[tuple[str, str]]:
     """The faults that nodes show at this moment, and not only before they fell silent."""
     return ((fault.node, fault.reason) for fault in _faults(draft, one.changed(faults=())))
 
@@ -150,10 +150,29 @@ def replace(
     free = draft.room.free(workload.instance_type, workload.size)
     chosen = placement.choose(free, len(wanted), kind=kind, near=tuple(near))
     if chosen is None:
-        return draft.room.shortage(workload, len(wanted))
+        return _in_place(draft, workload, wanted) or draft.room.shortage(workload, len(wanted))
     for index, slot in zip(wanted, chosen, strict=True):
         holdings.reserve(workload, index, slot, draft.now)
     return None
+
+
+def _in_place(draft: Draft, workload: Workload, wanted: list[int]) -> placement.Shortage | None:
+    """Release broken slots first, where nothing is wrong but that their instances were replaced at the same place.
+
+    Without a spare group there is no other way, and the slots are free to be reserved anew. None: that does not help.
+    """
+    live = draft.holdings.live(workload.uid)
+    slots = [live[index] for index in wanted]
+    for one in slots:
+        reasons = {trouble.reason for trouble in troubles(draft, one) if trouble.acts_at is not None}
+        own = draft.room.of_nodes({*one.allocation.nodes}, workload.instance_type, workload.size)
+        if reasons != {"NodeReplaced"} or draft.holdings.foreign(one.allocation) or not own:
+            return None
+    for one in slots:
+        draft.holdings.change(one, phase=Phase.DRAINING, faults=())
+    names = tuple(name for one in slots for name in one.allocation.nodes)
+    text = f"no spare group: releases nodes, to reserve them anew: {shortened(names)}"
+    return placement.Shortage("WaitingForRelease", text)
 
 
 def drain_replaced(draft: Draft, workload: Workload, indices: set[int]) -> set[int]:

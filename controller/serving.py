@@ -73,10 +73,12 @@ def _clean(draft: Draft, workload: Workload, broken: set[str]) -> tuple[list[str
             continue
         foreign = holdings.foreign(allocation)
         gone = [name for name in allocation.nodes if not holdings.is_there(name, allocation)]
-        if surplus or foreign or gone:
+        lost = sorted({name for name, _ in recovery.seen_now(draft, one)})
+        if surplus or foreign or gone or lost:
             holdings.drop(one)
             said += [f"{use.holder} has devices of {shortened(use.nodes)}" for use in foreign]
             said += [f"node {name} is gone" for name in gone]
+            said += [f"node {name} has lost links or devices that the group needs" for name in lost]
             continue
         why = "" if index in leaving else _too_late(draft, one)
         if why:
@@ -147,6 +149,8 @@ def _replace(draft: Draft, workload: Workload, broken: set[str]) -> tuple[placem
     """
     live = draft.holdings.live(workload.uid)
     indices = {index for index, each in live.items() if each.allocation.allocation_id in broken}
+    if not indices:
+        return None, set()
     fine = {index: each for index, each in live.items() if index not in indices}
     spare = recovery.replace(draft, workload, indices, _kind(draft, live), _near(draft, fine, workload))
     return spare, recovery.drain_replaced(draft, workload, indices)
@@ -189,6 +193,10 @@ def _verdict(
     partly = "PartiallyAllocated" if has_template else "Allocating"
     moves = recovery.moves(draft, workload)
     live = holdings.live(workload.uid)
+    if not has_template and workload.status.get("allocatedAt"):
+        _make_template(draft, workload, live)  # it was deleted by hand; pods of the groups that are well need it
+    if spare is not None and spare.reason == "WaitingForRelease":
+        return Verdict(partly, spare.reason, joined(spare.message, moves, aside), damage(draft, workload))
     if spare is not None:
         hurt = damage(draft, workload, f"no spare group: {spare.message}")
         return Verdict(partly, "NoSpareGroup", joined(f"nowhere to move to yet: {spare.message}", moves, aside), hurt)
@@ -241,12 +249,18 @@ def _waiting(draft: Draft, workload: Workload, nodes: Sequence[str]) -> str:
     return f"waiting for {late} to show the reservation on their devices: {shortened(tuple(nodes))}"
 
 
-def _whole(draft: Draft, workload: Workload, live: dict[int, Reservation], has_template: bool, aside: str) -> Verdict:
-    """Every slot is bound: the template can be there."""
+def _make_template(draft: Draft, workload: Workload, live: dict[int, Reservation]) -> None:
+    """Make the template, if there is a bound group for which it is, and if its nodes say what they publish."""
     kind = _kind(draft, live)
-    if not has_template and kind is not None:
+    if kind is not None and any(each.allocation.phase is Phase.BOUND for each in live.values()):
         body = render.claim_template(workload, kind, render.device_class(draft.snapshot.workload_class))
         draft.after.append(CreateTemplate(body, owners=frozenset({workload.uid})))
+
+
+def _whole(draft: Draft, workload: Workload, live: dict[int, Reservation], has_template: bool, aside: str) -> Verdict:
+    """Every slot is bound: the template can be there."""
+    if not has_template and not workload.status.get("allocatedAt"):
+        _make_template(draft, workload, live)
     unseen = [
         name
         for each in live.values()

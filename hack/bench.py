@@ -48,12 +48,12 @@ def main() -> int:
     parser.add_argument("--serve-api", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--serve-floor", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # and end what was started
     if args.serve_api:
         asyncio.run(serve_api())
     elif args.serve_floor:
         asyncio.run(serve_floor(Path(args.serve_floor[0]), args.serve_floor[1]))
     else:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # and end what was started
         asyncio.run(in_a_folder(args))
     return 0
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import bench_api
 from bench_swarm import GATHER_S, INSTANCE_TYPE, Swarm
 
@@ -31,6 +32,7 @@ from neuron_dra.kube.requests import CLAIM_TEMPLATES, NEURON_ULTRASERVERS, NEURO
 
 Obj = dict[str, Any]
 PLACE = "bench"
+PROBES = "127.0.0.1:18081"
 AGENT = "neuron-ultraserver-controller"
 NAMESPACES = Resource("", "v1", "namespaces", namespaced=False)
 CRDS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False)
@@ -94,8 +96,8 @@ class Controller:
             "--leader-elect",
             f"--leader-election-namespace={NAMESPACE}",
             f"--kubeconfig={kubeconfig}",
-            "--health-probe-bind-address=127.0.0.1:18081",
-            "--metrics-bind-address=127.0.0.1:18081",
+            f"--health-probe-bind-address={PROBES}",
+            f"--metrics-bind-address={PROBES}",
         ]
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
@@ -109,6 +111,14 @@ class Controller:
         assert self._process is not None
         self._process.terminate()
         self._process.wait(30)
+
+    async def ready(self) -> bool:
+        """Tell whether all watches have listed."""
+        try:
+            async with aiohttp.ClientSession() as session, session.get(f"http://{PROBES}/readyz") as response:
+                return response.status == 200
+        except aiohttp.ClientError:
+            return False
 
     def cpu_s(self) -> float:
         """CPU seconds so far, of all threads."""
@@ -213,7 +223,7 @@ async def measure(
         cluster = Cluster(client, bench_api.Writes(plane.audit_log))
         await cluster.prepare()
         swarm = Swarm(plugins)
-        columns.append(await no_nodes(args, plane))
+        columns.append(await no_nodes(args, cluster, plane))
         async with cluster.watching():
             for size in sizes:
                 say(f"{size} nodes: making them")
@@ -226,10 +236,11 @@ async def measure(
     return columns
 
 
-async def no_nodes(args: argparse.Namespace, plane: bench_api.Plane) -> Column:
+async def no_nodes(args: argparse.Namespace, cluster: Cluster, plane: bench_api.Plane) -> Column:
     """The floor of memory and idling: a fleet without a node."""
     column = Column(0)
     with Controller(plane.layout.kubeconfig, plane.layout.log_dir / "controller.log") as controller:
+        await cluster.until("the controller is ready", controller.ready)
         await asyncio.sleep(5)
         column.figures["CPU, nothing changes"] = f"{await millicores(controller, args.idle_s):.1f} millicores"
         column.figures["resident memory, idle"] = f"{controller.rss_mib():.0f} MiB"
@@ -309,7 +320,15 @@ async def floor(cluster: Cluster, swarm: Swarm, nodes: int) -> float:
     async def allocate(phase: Phase | None) -> dict[str, Obj]:
         async def one(index: int, key: str) -> Obj:
             allocation = Allocation(
-                PLACE, "floor", "floor-uid", "floor-id", phase or Phase.PENDING, tuple(swarm.by_object[key]), 4, index
+                workload_namespace=PLACE,
+                workload_name="floor",
+                workload_uid="floor-uid",
+                allocation_id="floor-id",
+                phase=phase or Phase.PENDING,
+                nodes=tuple(swarm.by_object[key]),
+                node_count=4,
+                ultraserver_index=index,
+                allocated_at="2026-01-01T00:00:00Z",
             )
             patch = {"status": {"allocations": [allocation.to_wire()] if phase else []}}
             path = NEURON_ULTRASERVERS.path(NAMESPACE, key, "status")

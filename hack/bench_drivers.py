@@ -14,8 +14,9 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
+from typing import ClassVar
 
 import aiohttp
 import grpc
@@ -33,6 +34,7 @@ class Driver:
     """One driver's process, on a node of its own name, in a folder of its own."""
 
     name = ""
+    environment: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, root: Path, url: str) -> None:
         self.root = root / self.name.replace(" ", "-")
@@ -64,7 +66,7 @@ class Driver:
     def start(self) -> None:
         """Start the process; `answers` says when it is ready."""
         log = (self.root / "log").open("ab")
-        self.process = subprocess.Popen(self.command(), stdout=log, stderr=log)
+        self.process = subprocess.Popen(self.command(), stdout=log, stderr=log, env=os.environ | self.environment)
         log.close()
 
     def stop(self) -> None:
@@ -94,8 +96,14 @@ class Driver:
         return int(text.split("VmRSS:")[1].split()[0]) / 1024
 
     def open_files(self) -> int:
-        """Return how many file descriptors are open."""
-        return len(os.listdir(f"/proc/{self.pid}/fd"))
+        """Return how many file descriptors are open, kept connections to the API server aside: they come and go."""
+        table = Path(f"/proc/{self.pid}/net/tcp").read_text().splitlines()[1:]
+        connections = {f"socket:[{line.split()[9]}]" for line in table}
+        found = 0
+        for name in os.listdir(f"/proc/{self.pid}/fd"):
+            with contextlib.suppress(OSError):
+                found += os.readlink(f"/proc/{self.pid}/fd/{name}") not in connections
+        return found
 
     def files(self) -> int:
         """Return how many files there are in the folders that the driver writes to."""
@@ -126,6 +134,7 @@ class Ours(Driver):
     """`neuron-dra plugin` on a simulated trn2.48xlarge."""
 
     name = "ours"
+    environment: ClassVar[Mapping[str, str]] = {"MALLOC_ARENA_MAX": "1"}  # as Dockerfile.plugin says
     program: tuple[str, ...] = (str(Path(sys.executable).parent / "neuron-dra"),)
 
     def command(self) -> list[str]:

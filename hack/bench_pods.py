@@ -52,6 +52,7 @@ def measure(slice_file: Path, binary: Path, rounds: int) -> Row | None:
             order = list(NODES) if number % 2 else list(reversed(NODES))
             for who in order:
                 took = one_round(bed, NODES[who])
+                print(f"{PODS} pods with {who}: {took:.2f} s", file=sys.stderr)
                 if number:  # the first one warms everybody up
                     times[who].append(took)
     finally:
@@ -135,7 +136,8 @@ def one_round(bed: lifecycle.Bed, node: str) -> float:
 
 def apply(bed: lifecycle.Bed, items: list[Object]) -> None:
     """Apply objects."""
-    bed.plane.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+    body = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+    bed.plane.kubectl("apply", "-f", "-", stdin=body, timeout_s=READY_WITHIN_S)
 
 
 def get(bed: lifecycle.Bed, *words: str) -> list[Object]:

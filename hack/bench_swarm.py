@@ -14,6 +14,7 @@ from typing import Any
 
 from neuron_dra.core import slices
 from neuron_dra.core.ultraserver import NAMESPACE, next_tag, object_name, read_allocations, tag_on, tagged
+from neuron_dra.errors import Conflict
 from neuron_dra.kube.client import MERGE_PATCH, KubeClient
 from neuron_dra.kube.publish import SlicePublisher
 from neuron_dra.kube.requests import NEURON_ULTRASERVERS, NODES, RESOURCE_SLICES
@@ -62,10 +63,16 @@ class Node:
     async def publish(self, ultraserver_object: Obj | None) -> None:
         """Tag the devices as the NeuronUltraServer says, and write what differs."""
         async with self._lock:
-            current = [device for item in self._publisher.current for device in item["spec"].get("devices") or []]
-            tag = next_tag(tag_on(current), read_allocations(ultraserver_object or {}), self.name, occupied=False)
-            pool = slices.Pool(self.name, self.uid)
-            await self._publisher.publish(pool, [tagged(device, tag) for device in self._devices])
+            try:
+                await self._publish(ultraserver_object)
+            except Conflict:  # the list is fresh now
+                await self._publish(ultraserver_object)
+
+    async def _publish(self, ultraserver_object: Obj | None) -> None:
+        current = [device for item in self._publisher.current for device in item["spec"].get("devices") or []]
+        tag = next_tag(tag_on(current), read_allocations(ultraserver_object or {}), self.name, occupied=False)
+        pool = slices.Pool(self.name, self.uid)
+        await self._publisher.publish(pool, [tagged(device, tag) for device in self._devices])
 
 
 class Swarm:
@@ -120,9 +127,8 @@ class Swarm:
         try:
             yield
         finally:
-            for each in (task, *self._tasks):
-                each.cancel()
-            await asyncio.gather(task, *self._tasks, return_exceptions=True)
+            task.cancel()
+            await asyncio.gather(task, *self._tasks, return_exceptions=True)  # answers under way are finished
 
     async def _follow(self) -> None:
         body = json.loads(await self._client.request("GET", NEURON_ULTRASERVERS.path(NAMESPACE)))

@@ -18,6 +18,7 @@ from typing import Any, Final, Literal
 from neuron_dra import __version__
 from neuron_dra.core import backoff, checkpoint, devices, health, limits, names, slices, ultraserver
 from neuron_dra.core.claims import Claim
+from neuron_dra.core.topology import Node
 from neuron_dra.errors import AlreadyExists, ApiError, ClaimError, Conflict, NeuronDraError, NotFound
 from neuron_dra.kube.events import EventRecorder
 from neuron_dra.kube.publish import Published, SlicePublisher
@@ -87,6 +88,7 @@ class Publishing:
         self._dirty = asyncio.Event()
         self._effect = settings.unhealthy_device_effect
         self._sick: frozenset[str] = frozenset()
+        self._offered: dict[str, tuple[Node, tuple[devices.Device, ...]]] = {}
         self._recalled = False
         self._claimed_wait_s = CLAIMED_S[0]
         self.device_plugin_socket: str | None = None
@@ -248,11 +250,15 @@ class Publishing:
         return [device for item in self._publisher.current for device in item["spec"].get("devices") or []]
 
     def _checked(self, shape: str) -> tuple[devices.Device, ...]:
-        proposed = devices.published(self._hardware.node, driver_version=__version__, ultraserver_devices=shape)
-        kept, problems = limits.check_devices(proposed)
-        for problem in problems:
-            log.error("not published: it breaks a rule of the API", extra={"problem": problem})
-        return kept
+        """Return what the hardware offers in this shape, worked out once for each reading of it."""
+        node = self._hardware.node
+        if shape not in self._offered or self._offered[shape][0] is not node:
+            proposed = devices.published(node, driver_version=__version__, ultraserver_devices=shape)
+            kept, problems = limits.check_devices(proposed)
+            for problem in problems:
+                log.error("not published: it breaks a rule of the API", extra={"problem": problem})
+            self._offered[shape] = (node, kept)
+        return self._offered[shape][1]
 
     async def _fresh(self, published: set[str]) -> tuple[devices.Device, ...]:
         """Return what the hardware offers now. UltraServer nodes keep the shape that is published while it is in use:

@@ -358,6 +358,7 @@ class Transactions:
         self._fetch = fetch
         self._decide = decide
         self._running: dict[tuple[str, str], asyncio.Task[PreparedClaim | None]] = {}
+        self._withdrawn: set[str] = set()  # claims that were unprepared while their prepare was under way
         self._order = asyncio.Lock()
         self._commit: Together[Claim, PreparedClaim] = Together(self._order, self._prepare_all)
         self._release: Together[str, PreparedClaim] = Together(self._order, store.unprepare_all)
@@ -450,6 +451,8 @@ class Transactions:
 
     def _forget(self, key: tuple[str, str], done: asyncio.Task[PreparedClaim | None]) -> None:
         self._running.pop(key, None)
+        if key[0] == "prepare":
+            self._withdrawn.discard(key[1])
         if not done.cancelled():
             done.exception()  # looked at, so that a caller that left does not make asyncio complain
 
@@ -463,6 +466,9 @@ class Transactions:
                     return known
             claim = await self._fetch(ref)
             self._refuse_while_damaged(ref)
+            if ref.uid in self._withdrawn:
+                text = f"claim {ref} was unprepared while it was being prepared; the kubelet asks again if it needs it"
+                raise ClaimError(text, retryable=True)
             prepared = await self._commit(claim)
             assert prepared is not None  # noqa: S101 - the store gives a claim or an error
         except CheckpointDamaged as err:
@@ -474,6 +480,9 @@ class Transactions:
         return prepared
 
     async def _unprepare(self, ref: ClaimRef) -> None:
+        if ("prepare", ref.uid) in self._running:
+            # Its caller gave up. What it has read may be seconds old, and nobody would unprepare the claim again.
+            self._withdrawn.add(ref.uid)
         try:
             await self._release(ref.uid)
         except CheckpointDamaged as err:

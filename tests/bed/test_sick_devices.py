@@ -157,15 +157,3 @@ def test_a_rule_of_an_administrator_evicts_a_pod_and_its_claim_is_unprepared(
         assert start(namespace, "next", trn2) == [1]
     finally:
         driver.kubectl("delete", "devicetaintrule", namespace.name)
-
-
-@pytest.mark.contract("H6")
-def test_while_nobody_watches_a_device_its_health_is_unknown(trn2: BedNode, namespace: Namespace, minor: int) -> None:
-    if minor < 36:
-        pytest.skip(f"the kubelet tells the health of devices by default from Kubernetes 1.36 on, this is 1.{minor}")
-    namespace.apply(template("one"))
-    start(namespace, "p", trn2)
-    eventually("the pod's device is told well", lambda: healths(namespace, "p") == ["Healthy"], 30)
-    trn2.break_("plugin")
-    eventually("its health is not known", lambda: healths(namespace, "p") == ["Unknown"], 30)
-    eventually("and then it is again", lambda: healths(namespace, "p") == ["Healthy"], 60)

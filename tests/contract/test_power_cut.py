@@ -26,7 +26,7 @@ from neuron_dra.node.files import Files
 from neuron_dra.node.transaction import Store, Transactions
 from neuron_dra.node.turns import PublishingTurn
 from neuron_dra.testing.objects import healthy_node
-from neuron_dra.testing.power_cut import Cut, RecordingFiles, cuts
+from neuron_dra.testing.power_cut import Cut, Mark, RecordingFiles, cuts
 
 pytestmark = pytest.mark.contract("P18")
 NODE = healthy_node("trn2.48xlarge")
@@ -373,3 +373,48 @@ async def test_the_power_cut_finds(
 ) -> None:
     with pytest.raises(AssertionError, match=complaint):
         await run(STORIES[name], short_path, make_store, recorder)
+
+
+# The model.
+
+
+def found(files: RecordingFiles) -> set[frozenset[tuple[str, bytes]]]:
+    """What may be there after a cut that comes last."""
+    last = [cut for cut in cuts(files) if cut.promises == ("end",)]
+    return {frozenset((path.name, data) for path, data in cut.contents if data is not None) for cut in last}
+
+
+def test_until_the_folder_is_flushed_each_change_of_it_may_be_lost_for_itself(short_path: Path) -> None:
+    (short_path / "a").write_bytes(b"old")
+    files = RecordingFiles(short_path)
+    files.write(short_path / "b", b"new", 0o600)
+    files.rename(short_path / "b", short_path / "a")
+    files.mark("end")
+    old, new, spare = ("a", b"old"), ("a", b"new"), ("b", b"new")
+    assert found(files) == {frozenset({old}), frozenset({old, spare}), frozenset({new})}
+    files.sync_folder(short_path)
+    files.log.remove(Mark("end"))
+    files.mark("end")
+    assert found(files) == {frozenset({new})}
+
+
+def test_until_a_file_is_flushed_it_may_have_any_part_of_its_bytes(short_path: Path) -> None:
+    (short_path / "a").write_bytes(b"old!")
+    files = WithoutFileFlush(short_path)
+    files.write(short_path / "a", b"new!", 0o600)
+    files.mark("end")
+    assert found(files) == {frozenset({("a", data)}) for data in (b"old!", b"", b"ne", bytes(4), b"new!")}
+
+
+def test_a_folder_that_is_lost_takes_what_is_in_it_along(short_path: Path) -> None:
+    class WithoutRootFlush(RecordingFiles):
+        def sync_folder(self, folder: Path) -> None:
+            if folder != self.root:
+                super().sync_folder(folder)
+
+    files = WithoutRootFlush(short_path)
+    files.make_folder(short_path / "data", 0o700)
+    files.write(short_path / "data" / "a", b"new", 0o600)
+    files.sync_folder(short_path / "data")
+    files.mark("end")
+    assert found(files) == {frozenset(), frozenset({("a", b"new")})}

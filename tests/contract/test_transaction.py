@@ -659,6 +659,21 @@ async def test_work_whose_caller_left_for_good_ends_with_the_claim_prepared(disk
     assert disk.is_clean("new")
 
 
+async def test_an_unprepare_outlasts_the_prepare_that_its_caller_gave_up(disk: Disk) -> None:
+    api = Api(NEW)
+    made = await transactions(disk, api)
+    api.answers.clear()
+    call = asyncio.create_task(made.prepare(NEW.ref))
+    while not api.gets:
+        await asyncio.sleep(0.001)
+    call.cancel()
+    await made.unprepare(NEW.ref)
+    api.answers.set()
+    await made.finish(5)
+    assert (made.claims, disk.specified) == ({}, set())
+    assert await made.prepare(NEW.ref) == decided(NEW, [])
+
+
 @pytest.mark.contract("P3")
 @pytest.mark.contract("P22")
 async def test_a_full_disk_is_told_and_the_retry_succeeds(disk: Disk) -> None:

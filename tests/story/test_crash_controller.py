@@ -205,7 +205,8 @@ def is_allocated(*servers: tuple[int, str, str]) -> Callable[[Watched], bool]:
 
 def is_found(cluster: Watched) -> bool:
     labelled = [n for n in cluster.api.objects("nodes") if any("ultraserver" in key for key in n["metadata"]["labels"])]
-    return len(cluster.api.objects("neuronultraservers")) == 2 and len(labelled) == 8
+    described = [item for item in cluster.api.objects("neuronultraservers") if item.get("status")]
+    return len(described) == 2 and len(labelled) == 8
 
 
 def is_gone(cluster: Watched) -> bool:
@@ -278,12 +279,17 @@ async def quiet(cluster: Watched) -> None:
     revision = -1
     while revision != cluster.api.store.revision:
         revision = cluster.api.store.revision
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.2)
 
 
-async def finished(flow: Flow, cluster: Watched) -> Obj:
+async def finished(flow: Flow, cluster: Watched, expected: Obj | None = None) -> Obj:
+    """Wait for the end, and return what is there then; with `expected` also until it is this."""
     await eventually(lambda: flow.done(cluster), DONE_S, f"the end of {flow.name}: {cluster.servers()}")
-    await quiet(cluster)
+    if expected is None:
+        await quiet(cluster)
+    else:
+        with contextlib.suppress(TimeoutError):
+            await eventually(lambda: cluster.picture() == expected, DONE_S)
     assert flow.done(cluster)
     return cluster.picture()
 
@@ -298,7 +304,7 @@ async def undisturbed(flow: Flow) -> tuple[Counter[str], Obj]:
             return death.writes, picture
 
 
-async def disturbed(flow: Flow, death: Death) -> Obj:
+async def disturbed(flow: Flow, death: Death, expected: Obj) -> Obj:
     """Return what comes of it with a controller that dies and another after it."""
     async with begun(flow) as cluster:
         async with controlling(cluster, death):
@@ -309,7 +315,7 @@ async def disturbed(flow: Flow, death: Death) -> Obj:
                 if not death.of_an_event:
                     raise
         async with controlling(cluster, Death()):
-            return await finished(flow, cluster)
+            return await finished(flow, cluster, expected)
 
 
 @pytest.mark.timeout(600)
@@ -330,7 +336,7 @@ async def test_another_controller_finishes_what_a_dead_one_began(
     for point in chosen:
         death = Death(*point)
         try:
-            assert await disturbed(flow, death) == expected
+            assert await disturbed(flow, death, expected) == expected
         except (AssertionError, TimeoutError) as err:
             wrong.append(f"{death}: {err}")
     assert not wrong, "\n".join(wrong)

@@ -13,7 +13,9 @@ from controller import apply, placement, render
 from controller.holdings import Holdings
 from controller.leader import Leader
 from neuron_dra.core import reservation, ultraserver
-from neuron_dra.testing.fleet.fleet import run
+from neuron_dra.testing.fleet.fleet import USERS, Fleet, run
+from neuron_dra.testing.fleet.pods import Job
+from neuron_dra.testing.fleet.schedule import PLAIN, Schedule
 
 MOST_SEEDS = 25
 
@@ -97,13 +99,13 @@ def never_steps_down(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(apply, "_guarded", lambda version, changes: changes)
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("sabotage", "found"),
     [
         (binds_before_tags_are_seen, "was bound before its nodes showed it|did not begin as Pending"),
         (takes_no_notice_of_foreign_claims, "was bound while .* runs on|which is of"),
         (ignores_the_allocation_id_on_the_node, "is tagged|is Allocating|waits"),
-        (opens_the_gate_on_the_node, "started on .*, which is of|without a rank"),
         (frees_nodes_while_pods_run, "was bound while|both have|is tagged|of .* pods"),
         (never_evicts, "is not released"),
         (gives_no_reason, "without a reason"),
@@ -118,3 +120,24 @@ def test_the_fleet_finds_a_program_that(
     violations = (run(seed).violation for seed in range(1, MOST_SEEDS + 1))
     first = next((text for text in violations if text), "nothing")
     assert re.search(found, first), first
+
+
+async def a_scheduler_that_sees_no_tags(fleet: Fleet, steps: int) -> None:
+    """Plain pods are placed by what was true some seconds ago, when nodes were not reserved yet."""
+    await Schedule(fleet).begin()
+    fleet.scheduler_line.lag_s = (5.0, 5.0)
+    fleet.pods.jobs["plain"] = Job("plain", USERS, PLAIN, len(fleet.nodes))
+    await fleet.submit("job", size=1, count=len(fleet.nodes))
+    await fleet.sleep(60.0)
+
+
+def test_a_late_scheduler_starts_nothing_on_reserved_nodes() -> None:
+    outcome = run(1, drive=a_scheduler_that_sees_no_tags)
+    assert outcome.violation == ""
+    assert any("refuses claim" in line for line in outcome.trace)
+
+
+def test_the_fleet_finds_a_node_that_refuses_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    opens_the_gate_on_the_node(monkeypatch)
+    found = run(1, drive=a_scheduler_that_sees_no_tags).violation
+    assert re.search("started on .*, which is of", found), found

@@ -241,11 +241,12 @@ async def test_the_lease_of_a_dead_leader_is_taken_the_moment_that_it_runs_out(c
 async def test_a_leader_that_is_cut_off_stops_before_another_may_take_over(cluster):
     async with controlling(cluster, "--leader-elect", "--identity", "a") as first:
         await eventually(first.leadership.holds, what="the first leads")
+        before = first.leadership.term
         cluster.api.faults.add(Fault(resource="leases", status=503, times=None))
         await eventually(lambda: not first.leadership.holds(), timeout_s=3, what="it gave up")
         cluster.api.faults.clear()
         await eventually(first.leadership.holds, timeout_s=5, what="it leads again")
-        assert first.leadership.term == 2
+        assert first.leadership.term > before
 
 
 async def test_health_and_metrics_are_served(cluster):

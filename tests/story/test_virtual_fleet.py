@@ -25,13 +25,14 @@ def violated(seeds: range, ultraservers: int = ULTRASERVERS) -> list[str]:
     return found
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("first", range(1, 101, AT_ONCE))
 def test_no_invariant_is_violated(first: int) -> None:
     assert violated(range(first, first + AT_ONCE)) == []
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("first", range(1001, 2001, 50))
 def test_no_invariant_is_violated_in_a_thousand_runs(first: int) -> None:
     assert violated(range(first, first + 50), ultraservers=2 + first // 50 % 3) == []

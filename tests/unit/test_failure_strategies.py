@@ -408,6 +408,50 @@ def test_an_instance_that_was_replaced_under_the_same_name_is_another_node():
     assert "workloadId" not in tags
 
 
+def test_without_a_spare_group_a_slot_with_a_replaced_instance_is_reserved_anew_where_it_is():
+    world = running("MigrateAffected", servers=2)
+    before = allocations(world)
+    remove_node(world, "u1-2")
+    node, slice_ = ultraserver("u1")[4:6]
+    node["metadata"]["uid"] = slice_["metadata"]["ownerReferences"][0]["uid"] = "new-node"
+    world.put(node)
+    world.put(slice_)
+    world.step(LIMITS)
+    assert held(world) == [(0, "Bound", *U0), (1, "Draining", *U1)]
+    assert world.state("job") == ("PartiallyAllocated", "WaitingForRelease")
+    world.settle(LIMITS)
+    after = allocations(world)
+    assert held(world) == [(0, "Bound", *U0), (1, "Bound", *U1)]
+    assert [one["allocationId"] == two["allocationId"] for one, two in zip(before, after, strict=True)] == [True, False]
+    assert (world.state("job"), after[1]["nodeUids"][2]) == (("Allocated", "Allocated"), "new-node")
+
+
+def test_the_template_is_made_again_while_a_broken_group_waits_for_a_spare_one():
+    world = running("MigrateAffected", servers=2)
+    break_links(world, "u1-2")
+    world.settle(LIMITS)
+    world.later(30)
+    world.settle(LIMITS)
+    world.log.clear()
+    world.remove("ResourceClaimTemplate", "job", "ml")
+    world.settle(LIMITS)
+    assert [action.body["metadata"]["name"] for action in world.log if isinstance(action, CreateTemplate)] == ["job"]
+    assert world.state("job")[1] == "NoSpareGroup"
+
+
+def test_a_reserved_slot_whose_links_break_before_it_is_bound_is_replaced():
+    world = World([item for n in range(2) for item in ultraserver(f"u{n}")])
+    world.settle(LIMITS)
+    world.silent = {"u0-1"}
+    world.submit("job", size=4, count=1)
+    world.settle(LIMITS)
+    assert held(world) == [(0, "Pending", *U0)]
+    world.silent = set()
+    break_links(world, "u0-3")
+    world.settle(LIMITS)
+    assert held(world) == [(0, "Bound", *U1)]
+
+
 def test_a_replaced_node_does_not_take_over_the_reservation_of_its_predecessor():
     world = running("NoOp")
     remove_node(world, "u1-2")

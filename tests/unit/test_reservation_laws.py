@@ -104,6 +104,15 @@ class Reservations(RuleBasedStateMachine):
             device["attributes"] = {name: value for name, value in merged.items() if value is not None}
             self.world.put(found)
 
+    @rule(node=nodes, steps=st.integers(0, 5))
+    def break_for_good(self, node: str, steps: int) -> None:
+        """Links stay down for so long that strategies act; so many steps of that are made before the next thing."""
+        self.change(node, DOWN)
+        self.step(None)
+        self.later(31)
+        for _ in range(steps):
+            self.step(None)
+
     @rule(node=nodes)
     def hang(self, node: str) -> None:
         """The plugin hangs on a node that stays Ready."""
@@ -201,6 +210,6 @@ class Reservations(RuleBasedStateMachine):
 
 
 Reservations.TestCase.settings = settings(
-    max_examples=25, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+    max_examples=40, stateful_step_count=15, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
 )
 test_reservations_keep_their_laws = Reservations.TestCase

@@ -15,7 +15,7 @@ from bed.layout import Layout
 from bed.processes import Processes, wait_until
 from bed.state import State
 
-READY_TIMEOUT_S = 60
+READY_TIMEOUT_S = 240  # 4 s when the machine has nothing else to do; one that died is seen at once
 # In the namespace the usual ports; without root whatever is free on 127.0.0.1.
 STANDARD_PORTS = {"etcd": 2379, "etcd-peer": 2380, "api": 443, "scheduler": 10259, "controller-manager": 10257}
 

@@ -32,7 +32,7 @@ COMMAND = "k8s-neuron-dra-driver"
 CONTROLLER_COMMAND = "k8s-neuron-ultraserver-operator"
 METRICS_PORT = 8080
 HEALTHCHECK_PORT = 51515
-READY_TIMEOUT_S = 90
+READY_TIMEOUT_S = 240
 KINDS = ("none", "process", "daemonset")
 NAMESPACE_OBJECT = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
 

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from bed import build, cgroups, driver, hardware, images, leaderworkerset, mounts, network, packages, state
+from bed import build, cgroups, driver, hardware, images, inotify, leaderworkerset, mounts, network, packages, state
 from bed.controlplane import ControlPlane
 from bed.errors import BedError, NotPossibleHereError
 from bed.layout import Layout
@@ -75,6 +75,7 @@ def up(layout: Layout, wanted: Wanted) -> Bed:
         if layout.is_root:
             packages.require(packages.FOR_NODES, "the nodes")
             network.up(layout)
+            inotify.allow(bed.state)
         kind = wanted.driver or bed.state.driver
         if bed.state.nodes:
             _make_mount_points(bed)
@@ -175,14 +176,15 @@ def down(layout: Layout) -> None:
         end(inside(f"/{layout.state_dir.name}/nodes/"), signal.SIGKILL, 5)
         if layout.is_root:
             network.down(layout)
-            _remove_mount_points(layout, recorded)
+            _leave_machine_as_it_was(layout, recorded)
         _remove_state(layout)
 
 
-def _remove_mount_points(layout: Layout, recorded: State) -> None:
-    """Remove the directories we made, if they are empty and no other test bed mounts something there."""
+def _leave_machine_as_it_was(layout: Layout, recorded: State) -> None:
+    """Remove the directories we made, if they are empty, and put limits back; the last test bed does it."""
     if any_bed_but(layout.name):
         return
+    inotify.restore(recorded)
     for name in reversed(recorded.made_directories):
         with contextlib.suppress(OSError):
             os.rmdir(name)
@@ -197,7 +199,7 @@ def _remove_state(layout: Layout) -> None:
     ]
     for mount_point in sorted(inside, reverse=True):
         subprocess.run(["umount", mount_point], check=True, timeout=30)
-    # The nodes' images are half a million files; Python takes a minute for what `rm` does in seconds.
+    # A node's images are ten thousand files.
     done = subprocess.run(["rm", "-rf", "--one-file-system", "--", str(layout.state_dir)], capture_output=True, text=True,
                           timeout=300, check=False)  # fmt: skip
     if layout.state_dir.exists():

@@ -102,7 +102,7 @@ class Processes:
             ticks = start_ticks(child.pid)
             self.state.processes[name] = ProcessId(child.pid, ticks if ticks is not None else -1)
 
-    def wait_ready(self, name: str, check: Callable[[], object], timeout_s: float) -> None:
+    def wait_ready(self, name: str, check: Callable[[], object], timeout_s: float, interval_s: float = 0.05) -> None:
         """Wait until `check` is true.
 
         Raises:
@@ -113,7 +113,7 @@ class Processes:
             return bool(check()) or not self.is_running(name)
 
         try:
-            wait_until(f"{name} does not become ready", ready_or_dead, timeout_s)
+            wait_until(f"{name} does not become ready", ready_or_dead, timeout_s, interval_s)
         except BedError as err:
             raise BedError(f"{err}\n{self.log_tail(name)}") from err
         if not self.is_running(name):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
 import json
 import logging
 import random
@@ -26,9 +27,12 @@ from neuron_dra.kube.reflector import Reflector
 from neuron_dra.kube.requests import (
     CLAIM_TEMPLATES,
     DEVICE_CLASSES,
+    LEASES,
     NEURON_ULTRASERVERS,
     NEURON_WORKLOADS,
     NODES,
+    PODS,
+    RESOURCE_CLAIMS,
     RESOURCE_SLICES,
     Resource,
 )
@@ -50,6 +54,9 @@ BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets", namespaced=Tru
 TYPES: Final = ("trn2u.48xlarge", "trn3.48xlarge")
 SETTLE_S: Final = 600.0  # so long may it take until everything is as it should be
 LOOK_S: Final = 1.0
+FASTER: Final = 10.0  # on a real API server: so many seconds pass in one
+HEARTBEAT_S: Final = 10.0  # on the clock on the wall
+_NOW: Final = {"gracePeriodSeconds": 0}
 UNREACHABLE: Final = {"key": "node.kubernetes.io/unreachable", "effect": "NoSchedule"}
 
 Wire = dict[str, Any]
@@ -146,9 +153,13 @@ class Fleet:
         """Install everything, start all programs, and end them."""
         async with self.admin, self.pods._client:
             await self._install()
+            if not self._embedded:
+                await self._wipe()
             tasks = [asyncio.create_task(cache.run()) for cache in self.caches.values()]
             tasks.append(asyncio.create_task(self.pods.run(), name="kubelets"))
             tasks.append(asyncio.create_task(self.scheduler.run(), name="scheduler"))
+            if not self._embedded:
+                tasks.append(asyncio.create_task(self._beat(), name="heartbeats"))
             self._tasks = tasks
             try:
                 for cache in self.caches.values():
@@ -167,12 +178,48 @@ class Fleet:
                 for task in (*tasks, *self._later):
                     task.cancel()
                 await asyncio.gather(*tasks, *self._later, return_exceptions=True)
+                if not self._embedded:
+                    await self._wipe()
 
     async def _install(self) -> None:
         for name in (NAMESPACE, USERS):
             await self.ensure(NAMESPACES, "", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
         for item in objects.DEVICE_CLASSES:
             await self.ensure(DEVICE_CLASSES, "", item)
+
+    async def _wipe(self) -> None:
+        """Remove what is left on a server that others use after us."""
+        for name in self.nodes:
+            await self.remove(NODES, "", name)
+        for resource, namespace in (
+            (NEURON_WORKLOADS, USERS),
+            (BUDGETS, USERS),
+            (PODS, USERS),
+            (RESOURCE_CLAIMS, USERS),
+            (CLAIM_TEMPLATES, USERS),
+            (NEURON_ULTRASERVERS, NAMESPACE),
+            (LEASES, NAMESPACE),
+            (RESOURCE_SLICES, ""),
+        ):
+            async for page in self.admin.list(resource, namespace):
+                for item in json.loads(page).get("items") or ():
+                    await self._erase(resource, namespace, item["metadata"]["name"])
+
+    async def _erase(self, resource: Resource, namespace: str, name: str) -> None:
+        path = resource.path(namespace, name)
+        with contextlib.suppress(NotFound):
+            if resource in (NEURON_WORKLOADS, RESOURCE_CLAIMS):
+                await self.patch(resource, namespace, name, {"metadata": {"finalizers": None}})
+            await self.admin.request("DELETE", path, body={"kind": "DeleteOptions", "apiVersion": "v1"} | _NOW)
+
+    async def _beat(self) -> None:
+        """Be the heartbeat of living nodes: a real node controller misses it after 40 s."""
+        while True:
+            await asyncio.sleep(HEARTBEAT_S * FASTER)
+            for node in self.nodes.values():
+                if node.alive and node.present and node.line is not None and node.line.up:
+                    with contextlib.suppress(ApiError):
+                        await self.set_ready(node, True)
 
     async def ensure(self, resource: Resource, namespace: str, body: Wire) -> None:
         """Create an object, unless it is there."""
@@ -199,8 +246,11 @@ class Fleet:
 
     async def set_ready(self, node: FleetNode, ready: bool) -> None:
         """Write the Node's condition and the taint that comes with it, as kubelet and node controller do."""
-        status = {"conditions": [{"type": "Ready", "status": "True" if ready else "Unknown"}]}
-        status["nodeInfo"] = {"kubeletVersion": "v1.37.0"}  # type: ignore[assignment]
+        beat = self.clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
+        told = {"type": "Ready", "status": "True" if ready else "Unknown", "lastTransitionTime": beat}
+        if not self._embedded:
+            told["lastHeartbeatTime"] = beat
+        status = {"conditions": [told], "nodeInfo": {"kubeletVersion": "v1.37.0"}}
         with contextlib.suppress(NotFound):
             await self.patch(NODES, "", node.name, {"status": status}, "status")
             await self.patch(NODES, "", node.name, {"spec": {"taints": None if ready else [UNREACHABLE]}})
@@ -335,26 +385,39 @@ def run(
     steps: int = 20,
     drive: Callable[[Fleet, int], Any] | None = None,
     listener: Callable[[str], None] | None = None,
+    server: Callable[[str], KubeClient] | None = None,
 ) -> Outcome:
-    """Run one seed on an embedded API server, in simulated time. `drive` replaces the seeded schedule."""
+    """Run one seed on an embedded API server, in simulated time. `drive` replaces the seeded schedule.
+
+    `server` makes the clients of a real API server, which has our CRDs; there time goes FASTER as fast as usual, and
+    a seed decides what is done, but not in which order programs hear of it.
+    """
     from neuron_dra.testing.fleet.schedule import drive as seeded
 
     started = time.monotonic()
-    loop = clocks.VirtualLoop()
-    clock = clocks.Clock(loop)
+    loop = clocks.VirtualLoop() if server is None else clocks.ScaledLoop(FASTER)
+    start = clocks.EPOCH if server is None else datetime.datetime.now(datetime.UTC)
+    clock = clocks.Clock(loop, start)
     trace = Trace(clock, listener=listener)
     jitter = random.getstate()
     random.seed(seed)  # the programs' own jitter
     levels = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
 
+    async def play(connect: Callable[[str], KubeClient]) -> None:
+        embedded = server is None
+        fleet = Fleet(seed, Path(folder), clock, connect, ultraservers=ultraservers, embedded=embedded, trace=trace)
+        async with fleet.running():
+            await (drive or seeded)(fleet, steps)
+
     async def main() -> None:
+        if server is not None:
+            await play(server)
+            return
         api = FakeApi(port=None, seed=seed, now=lambda: clock.now().timestamp())
         api.register_neuron_kinds()
         async with api:
-            fleet = Fleet(seed, Path(folder), clock, api.client, ultraservers=ultraservers, trace=trace)
-            async with fleet.running():
-                await (drive or seeded)(fleet, steps)
+            await play(api.client)
 
     try:
         with tempfile.TemporaryDirectory(prefix="fleet", dir=_memory()) as folder:

@@ -20,6 +20,8 @@ STRATEGIES: Final = ("NoOp", "RestartAll", "MigrateAffected", "ReplaceAffected")
 NODE_NOTICED_S: Final = 40.0  # from a node's last sign of life to NotReady
 PLAIN: Final = "plain-node"  # the documents' template for one whole node of nobody's workload
 MOST_WORKLOADS: Final = 5
+PAUSES: Final = ((0.0, 0.05, 0.3, 1.0, 3.0, 10.0, 30.0, 80.0, 350.0), (8, 8, 8, 8, 8, 8, 8, 2, 1))
+"""Seconds between steps, and how often: strategies act after one minute, or five."""
 
 Wire = dict[str, Any]
 Step = Callable[["Schedule"], Awaitable[str | None]]
@@ -61,7 +63,7 @@ class Schedule:
             if did is not None:
                 fleet.trace(f"STEP {number}: {did}")
                 break
-        await fleet.sleep(self.rng.choice((0.0, 0.05, 0.3, 1.0, 3.0, 10.0, 30.0)))
+        await fleet.sleep(self.rng.choices(*PAUSES)[0])
         if self.rng.random() < 0.35:
             await fleet.settle(f"after step {number}")
 
@@ -548,12 +550,12 @@ STEPS: Final[dict[Step, int]] = {
     Schedule.end_plain_pods: 3,
     Schedule.race_for_a_node: 4,
     Schedule.delete_pod: 3,
-    Schedule.lose_node: 3,
+    Schedule.lose_node: 5,
     Schedule.return_node: 5,
     Schedule.flap_node: 3,
-    Schedule.replace_node: 3,
+    Schedule.replace_node: 4,
     Schedule.remove_node: 1,
-    Schedule.break_link: 3,
+    Schedule.break_link: 5,
     Schedule.repair_link: 3,
     Schedule.kill_plugin: 3,
     Schedule.stall_plugin: 3,

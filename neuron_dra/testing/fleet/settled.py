@@ -87,7 +87,8 @@ def _workloads(view: View, nodes: Mapping[str, FleetNode], known: Known) -> Iter
         if meta.get("deletionTimestamp") or state(workload) == "Deallocating":
             yield from _leaving(view, workload, nodes, known)
             continue
-        if state(workload) not in FINAL:
+        hurt = any(not _is_well(view, held, nodes[n]) for held in view.of(uid) for n in held.allocation.nodes)
+        if state(workload) not in FINAL and not (hurt and state(workload) == "Allocating"):
             yield f"workload {name} is {state(workload)}: {ready.get('message')}"
             continue
         if (workload.get("status") or {}).get("observedGeneration") != meta["generation"]:
@@ -188,13 +189,14 @@ def astray(view: View, pod: Wire, uid: str) -> bool:
 
 def free_slots(view: View, nodes: Mapping[str, FleetNode], instance_type: str, size: int) -> int:
     """How many slots of this size are free, by what is really there. Nodes are free whom nobody holds."""
-    holders, uses = view.holders(), view.uses()
+    uses = view.uses()
+    held = {name for each in view.held() for name in each.allocation.nodes}
     free = {
         (node.block, node.node_id)
         for node in nodes.values()
         if node.instance_type == instance_type
         and node.healthy
-        and node.name not in holders
+        and node.name not in held
         and node.name not in uses
         and _offers(node, size)
     }

@@ -42,8 +42,14 @@ class View:
         ]
 
     def holders(self) -> dict[str, Held]:
-        """The allocation that holds each node."""
-        return {node: held for held in self.held() for node in held.allocation.nodes}
+        """The allocation that holds each node; one of an instance that was replaced is not in it."""
+        uids = {str(item["metadata"]["name"]): str(item["metadata"]["uid"]) for item in self.all("nodes")}
+        return {
+            node: held
+            for held in self.held()
+            for node in held.allocation.nodes
+            if held.allocation.is_for(node, uids.get(node, ""))
+        }
 
     def of(self, workload_uid: str) -> list[Held]:
         """The allocations of one workload, by index."""

@@ -1,0 +1,38 @@
+"""The kernel's limit of inotify instances for a user: the usual 128 is too few for more than a dozen nodes.
+
+A kubelet that gets none does not start ("inotify_init: too many open files"). The limit is raised for as long as a
+test bed runs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bed.state import State
+
+LIMIT = Path("/proc/sys/fs/inotify/max_user_instances")
+PER_NODE = 24  # a kubelet, a containerd and a plugin have about ten
+OTHERS = 128  # what everybody else on the machine may have
+
+
+def allow(state: State) -> None:
+    """Raise the limit to what the nodes of this test bed need, and remember what it was."""
+    wanted = OTHERS + PER_NODE * len(state.nodes)
+    before = int(LIMIT.read_text())
+    if before >= wanted:
+        return
+    with state.change():
+        state.inotify_before = state.inotify_before or before
+    try:
+        LIMIT.write_text(f"{wanted}\n")
+    except OSError as err:
+        print(f"testbed: {LIMIT} is {before} and cannot be raised ({err}): a dozen nodes may be the most", flush=True)
+
+
+def restore(recorded: State) -> None:
+    """Put the limit back that was there before the test bed."""
+    if recorded.inotify_before:
+        try:
+            LIMIT.write_text(f"{recorded.inotify_before}\n")
+        except OSError as err:
+            print(f"testbed: {LIMIT} cannot be put back to {recorded.inotify_before} ({err})", flush=True)

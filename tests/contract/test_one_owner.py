@@ -1,0 +1,310 @@
+"""Whatever happens to a node, no device belongs to two claims at once: a random walk through all that can happen."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from neuron_dra.core import cdi
+from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim, decide
+from neuron_dra.errors import ClaimError, NotFound
+from neuron_dra.node import recovery
+from neuron_dra.node.transaction import Store, Transactions
+from neuron_dra.testing.faulty_files import DISK_ERRORS, FaultyFiles, Moment, PowerCut, disk_error
+from neuron_dra.testing.objects import healthy_node
+
+NODE = healthy_node("trn2.48xlarge")
+NAMES = ("a", "b", "c", "d")
+DEVICES = range(4)
+LONG = bool(os.environ.get("NEURON_DRA_LONG"))
+
+
+def decided(wanted: Claim, held: list[PreparedClaim]) -> PreparedClaim:
+    return decide(wanted, node_name="node", node=NODE, held=held, device_files=cdi.DeviceFiles(), prepared_at="then")
+
+
+def adopted(wanted: Claim) -> PreparedClaim:
+    return recovery.adopted(wanted, lambda name: (int(name.removeprefix("neuron-device-")),))
+
+
+class Api:
+    """Claims by name, allocated as nobody should: a device may be in several."""
+
+    def __init__(self) -> None:
+        self.claims: dict[str, Claim] = {}
+        self._made = 0
+
+    def put(self, name: str, devices: frozenset[int]) -> None:
+        self._made += 1
+        allocated = tuple(AllocatedDevice("r", "node", f"neuron-device-{number}") for number in sorted(devices))
+        self.claims[name] = Claim(ClaimRef("ml", name, f"{name}-{self._made}"), allocated)
+
+    async def fetch(self, ref: ClaimRef) -> Claim:
+        if ref.name not in self.claims:
+            raise NotFound("gone", status=404)
+        if self.claims[ref.name].ref != ref:
+            raise ClaimError("replaced", retryable=True)
+        return self.claims[ref.name]
+
+    async def allocated(self) -> AsyncIterator[Claim]:
+        for claim in list(self.claims.values()):
+            yield claim
+
+
+@dataclass
+class Process:
+    """A plugin that runs on the node."""
+
+    files: FaultyFiles
+    store: Store
+    transactions: Transactions
+    recovery: recovery.Recovery
+
+
+@dataclass(frozen=True)
+class Container:
+    """What the kubelet was told of a claim whose containers may run."""
+
+    devices: frozenset[int]
+    answer: PreparedClaim
+    spec: bytes
+
+
+class Node(RuleBasedStateMachine):
+    """The kubelet, who remembers what it was told, against one or two plugins on one disk."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        logging.disable()
+        self.loop = asyncio.new_event_loop()
+        self.folder = tempfile.TemporaryDirectory(
+            prefix="nd", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        )
+        self.data, self.cdi_root = Path(self.folder.name, "data"), Path(self.folder.name, "cdi")
+        self.api, self.boot = Api(), 1
+        self.processes: list[Process] = []
+        self.running: dict[ClaimRef, Container] = {}
+        self.asked: set[ClaimRef] = set()  # and not unprepared since: the kubelet will unprepare them
+
+    decide = staticmethod(decided)
+
+    def teardown(self) -> None:
+        """When all is given back, all can be had."""
+        try:
+            for process in self.processes:
+                process.files.heal()
+            if not self.processes:
+                self.start()
+            process = self.processes[0]
+            for ref in sorted(self.asked, key=str):
+                self.call(0, "unprepare", ref)
+            for name in NAMES:
+                self.api.claims.pop(name, None)
+            self.do(process, process.transactions.repair())
+            held = process.transactions.claims
+            for ref in [claim.ref for claim in held.values()]:
+                assert held[ref.uid].adopted, f"{ref} is still prepared"
+                self.call(0, "unprepare", ref)
+            self.api.put("last", frozenset(DEVICES))
+            assert isinstance(self.call(0, "prepare", self.api.claims["last"].ref), PreparedClaim)
+            assert {name for name in os.listdir(self.cdi_root) if "last" not in name} == set()
+        finally:
+            self.loop.close()
+            self.folder.cleanup()
+            logging.disable(logging.NOTSET)
+
+    def do(self, process: Process, work: Coroutine[Any, Any, Any]) -> Any:
+        """Have a plugin do something, and rebuild its checkpoint if that turns out to be damaged.
+
+        Returns an error as a value; a power cut ends the process.
+        """
+        try:
+            try:
+                result = self.loop.run_until_complete(work)
+            except (ClaimError, NotFound, OSError) as err:
+                result = err
+            if process.transactions.damaged is not None:
+                self.loop.run_until_complete(process.recovery.run())
+            return result
+        except PowerCut:
+            self.processes.remove(process)
+            return PowerCut()
+
+    def call(self, number: int, verb: str, ref: ClaimRef) -> Any:
+        """Call a plugin as the kubelet does, which tries again."""
+        process = self.processes[number % len(self.processes)]
+        result = self.do(process, getattr(process.transactions, verb)(ref))
+        if isinstance(result, ClaimError) and "is being rebuilt" in str(result) and process in self.processes:
+            return self.call(self.processes.index(process), verb, ref)
+        return result
+
+    # The cluster
+
+    @rule(name=st.sampled_from(NAMES), devices=st.frozensets(st.sampled_from(DEVICES), min_size=1, max_size=3))
+    def allocate(self, name: str, devices: frozenset[int]) -> None:
+        """A new claim, in place of the one of that name."""
+        self.api.put(name, devices)
+
+    @rule(name=st.sampled_from(NAMES))
+    def delete(self, name: str) -> None:
+        self.api.claims.pop(name, None)
+
+    # The node
+
+    @initialize()
+    def begin(self) -> None:
+        self.start()
+
+    @precondition(lambda self: len(self.processes) < 2)
+    @rule()
+    def start(self) -> None:
+        """A first plugin, one after a crash, or a second one beside the first."""
+        files = FaultyFiles()
+        store = Store(self.data, self.cdi_root, f"boot-{self.boot}", files)
+        transactions = Transactions(store, self.api.fetch, self.decide)
+        rebuild = recovery.Recovery(store, transactions, self.api.fetch, self.decide, self.api.allocated, adopted)
+        self.processes.append(Process(files, store, transactions, rebuild))
+        self.do(self.processes[-1], transactions.open())
+        if store.needs_inventory():
+            self.do(self.processes[-1], transactions.adopt({}))
+
+    @precondition(lambda self: self.processes)
+    @rule(number=st.integers(0, 1))
+    def stop(self, number: int) -> None:
+        del self.processes[number % len(self.processes)]
+
+    @rule(keeps_cdi=st.booleans())
+    def reboot(self, keeps_cdi: bool) -> None:
+        self.processes.clear()
+        self.running.clear()
+        self.boot += 1
+        if not keeps_cdi:
+            shutil.rmtree(self.cdi_root, ignore_errors=True)
+
+    @rule(both=st.booleans(), keep=st.integers(0, 200))
+    def damage(self, both: bool, keep: int) -> None:
+        """The checkpoint is cut off, perhaps its last good copy too."""
+        for name in ("checkpoint.json", "checkpoint.json.bak")[: 2 if both else 1]:
+            if (self.data / name).exists():
+                (self.data / name).write_bytes((self.data / name).read_bytes()[:keep])
+
+    @precondition(lambda self: self.processes)
+    @rule()
+    def repair(self) -> None:
+        """CDI files are lost, and the plugin looks after them in time."""
+        process = self.processes[0]
+        self.do(process, process.transactions.repair())
+        if process not in self.processes:
+            return
+        held = process.transactions.claims
+        for ref, container in self.running.items():
+            if not held[ref.uid].adopted:  # of an adopted claim the file is the only thing that is known
+                path = self.cdi_root / cdi.file_name(ref.uid)
+                path.unlink(missing_ok=True)
+                for _ in range(2):  # the disk may fail once
+                    self.do(process, process.transactions.repair())
+                if process in self.processes:
+                    assert path.read_bytes() == container.spec
+
+    @precondition(lambda self: self.processes)
+    @rule(
+        number=st.integers(0, 1),
+        nth=st.integers(1, 12),
+        moment=st.sampled_from(Moment),
+        error=st.sampled_from([None, *DISK_ERRORS]),
+    )
+    def arm(self, number: int, nth: int, moment: Moment, error: int | None) -> None:
+        """The disk or the power fails at a later operation of a plugin."""
+        process = self.processes[number % len(self.processes)]
+        process.files.fail(nth, PowerCut() if error is None else disk_error(error), moment)
+
+    # The kubelet
+
+    @precondition(lambda self: self.processes and self.api.claims)
+    @rule(number=st.integers(0, 1), data=st.data())
+    def prepare(self, number: int, data: st.DataObject) -> None:
+        known = sorted({*self.running, *(claim.ref for claim in self.api.claims.values())}, key=str)
+        ref = data.draw(st.sampled_from(known))
+        self.asked.add(ref)
+        result = self.call(number, "prepare", ref)
+        if not isinstance(result, PreparedClaim):
+            return
+        devices = frozenset(number for device in result.devices for number in device.device_ids)
+        told = Container(devices, result, (self.cdi_root / cdi.file_name(ref.uid)).read_bytes())
+        assert self.running.setdefault(ref, told) == told, "another answer for the same claim"
+
+    @precondition(lambda self: self.processes and self.asked)
+    @rule(number=st.integers(0, 1), data=st.data())
+    def unprepare(self, number: int, data: st.DataObject) -> None:
+        ref = data.draw(st.sampled_from(sorted(self.asked, key=str)))
+        self.running.pop(ref, None)  # its containers are gone
+        if self.call(number, "unprepare", ref) is None:
+            self.asked.discard(ref)
+
+    @invariant()
+    def no_device_has_two_owners(self) -> None:
+        held = sorted(number for container in self.running.values() for number in container.devices)
+        assert len(held) == len(set(held)), f"devices {held} of {sorted(map(str, self.running))}"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(recovery, "RETRY_S", (0.001, 0.01))
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def walk(node: type[Node], walks: int, steps: int) -> None:
+    run_state_machine_as_test(
+        node,
+        settings=settings(
+            max_examples=walks,
+            stateful_step_count=steps,
+            deadline=None,
+            derandomize=not LONG,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+            phases=[Phase.generate],  # a walk is told as a whole: to make one shorter takes minutes
+        ),
+    )
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.contract("P13")
+@pytest.mark.contract("P2")
+def test_no_device_ever_has_two_owners(record_property: Callable[[str, str], None]) -> None:
+    walks, steps = (1000, 60) if LONG else (60, 40)
+    record_property("covered", f"one owner: {walks} random walks of up to {steps} steps")
+    walk(Node, walks, steps)
+
+
+class Forgetful(Node):
+    """Its plugins do not ask who holds a device."""
+
+    @staticmethod
+    def decide(wanted: Claim, held: list[PreparedClaim]) -> PreparedClaim:
+        return decided(wanted, [])
+
+
+def test_the_walk_finds_a_plugin_that_does_not_ask_who_holds_a_device() -> None:
+    with pytest.raises(AssertionError, match="devices"):
+        walk(Forgetful, 60, 40)

@@ -1,0 +1,58 @@
+"""The limit of inotify instances, while a test bed runs and after it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "hack" / "testbed"))
+
+from bed import inotify
+from bed.state import NodeSpec, State
+
+
+@pytest.fixture
+def limit(tmp_path, monkeypatch) -> Path:
+    path = tmp_path / "max_user_instances"
+    path.write_text("128\n")
+    monkeypatch.setattr(inotify, "LIMIT", path)
+    return path
+
+
+def bed(folder: Path, nodes: int) -> State:
+    specs = [NodeSpec(f"n-{number}", "trn2.48xlarge", number + 1) for number in range(nodes)]
+    return State(folder / "state.json", nodes={spec.name: spec for spec in specs})
+
+
+def test_the_limit_grows_with_the_nodes_and_is_put_back(limit, tmp_path):
+    state = bed(tmp_path, 8)
+    inotify.allow(state)
+    assert int(limit.read_text()) == 128 + 8 * 24
+    state.nodes |= bed(tmp_path, 16).nodes
+    inotify.allow(state)
+    assert int(limit.read_text()) == 128 + 16 * 24
+    inotify.restore(state)
+    assert limit.read_text() == "128\n"
+
+
+def test_a_limit_that_is_enough_is_left_alone(limit, tmp_path):
+    limit.write_text("8192\n")
+    state = bed(tmp_path, 16)
+    inotify.allow(state)
+    limit.write_text("4096\n")  # somebody else's
+    inotify.restore(state)
+    assert limit.read_text() == "4096\n"
+
+
+def test_a_limit_that_cannot_be_raised_is_told(limit, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(Path, "write_text", refuse)
+    inotify.allow(bed(tmp_path, 8))
+    assert f"{limit} is 128 and cannot be raised" in capsys.readouterr().out
+
+
+def refuse(self, data, *rest, real=Path.write_text, **more):
+    if self == inotify.LIMIT:
+        raise OSError(30, "Read-only file system")
+    return real(self, data, *rest, **more)
