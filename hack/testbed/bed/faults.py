@@ -187,7 +187,7 @@ def _break_containerd(bed: Bed, node: Node, argument: str) -> str:
 def _break_cdi(bed: Bed, node: Node, argument: str) -> str:
     node.without_cdi.touch()
     node.restart_containerd()
-    return f"containerd of {node.name} takes no notice of CDI devices (enable_cdi = false)"
+    return f"containerd of {node.name} looks for CDI files in a folder that has none"
 
 
 def _repair_cdi(bed: Bed, node: Node, argument: str) -> str:
@@ -238,7 +238,7 @@ FAULTS = {
         "stop", "kill -9 of the kubelet, which is started again, or not until `repair`", _break_kubelet, _repair_node
     ),
     "containerd": Fault("", "kill -9 of containerd, which is started again", _break_containerd, _repair_node),
-    "cdi": Fault("", "containerd without CDI, as some nodes are configured", _break_cdi, _repair_cdi),
+    "cdi": Fault("", "containerd looks for CDI files elsewhere, as nodes may be configured", _break_cdi, _repair_cdi),
     "reboot": Fault("", "power cut and start with a new boot id", _break_reboot, _repair_node),
 }
 

@@ -172,7 +172,7 @@ class Node:
 
     @property
     def without_cdi(self) -> Path:
-        """While this file exists, containerd takes no notice of CDI devices."""
+        """While this file exists, containerd looks for CDI files elsewhere, and finds none."""
         return self.directory / "without-cdi"
 
     def restart_containerd(self) -> None:

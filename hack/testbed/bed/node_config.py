@@ -33,8 +33,8 @@ address = "/run/containerd/containerd.sock.ttrpc"
 sandbox = "{pause}"
 
 [plugins.'io.containerd.cri.v1.runtime']
-enable_cdi = {cdi}
-cdi_spec_dirs = ["/var/run/cdi"]
+enable_cdi = true
+cdi_spec_dirs = ["{cdi}"]
 # Without CAP_SYS_RESOURCE runc dies otherwise: "can't get final child's PID from pipe: EOF".
 restrict_oom_score_adj = true
 # Pods' network namespaces then end with the node's mount namespace.
@@ -51,9 +51,9 @@ base_runtime_spec = "{base_spec}"
 
 
 def write_containerd(path: Path, cni: Path, base_spec: Path, *, cdi: bool = True) -> None:
-    """Write containerd's configuration; without `cdi` it takes no notice of CDI devices."""
-    text = CONTAINERD.format(pause=images.PAUSE, cni=cni, base_spec=base_spec, cdi=str(cdi).lower())
-    path.write_text(text)
+    """Write containerd's configuration; without `cdi` it finds no CDI files."""
+    folder = "/var/run/cdi" if cdi else "/var/run/no-cdi"
+    path.write_text(CONTAINERD.format(pause=images.PAUSE, cni=cni, base_spec=base_spec, cdi=folder))
 
 
 def write_base_spec(path: Path, default: dict[str, Any]) -> None:
