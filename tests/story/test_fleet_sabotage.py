@@ -12,7 +12,7 @@ import pytest
 from controller import apply, placement, render
 from controller.holdings import Holdings
 from controller.leader import Leader
-from neuron_dra.core import reservation, ultraserver
+from neuron_dra.core import reservation
 from neuron_dra.testing.fleet.fleet import USERS, Fleet, run
 from neuron_dra.testing.fleet.pods import Job
 from neuron_dra.testing.fleet.schedule import PLAIN, Schedule
@@ -32,26 +32,8 @@ def takes_no_notice_of_foreign_claims(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Holdings, "foreign", lambda self, allocation: [])
 
 
-def ignores_the_allocation_id_on_the_node(patch: pytest.MonkeyPatch) -> None:
-    """A node that keeps the id that it had, as long as the workload is the same."""
-    decide = ultraserver.next_tag
-
-    def next_tag(current: Any, *arguments: Any, **named: Any) -> Any:
-        new = decide(current, *arguments, **named)
-        if current is not None and new is not None and current.workload_uid == new.workload_uid:
-            return dataclasses.replace(new, allocation_id=current.allocation_id)
-        return new
-
-    patch.setattr(ultraserver, "next_tag", next_tag)
-
-
 def opens_the_gate_on_the_node(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(reservation, "why_refused", lambda claim, holder, node_name: "")
-
-
-def frees_nodes_while_pods_run(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Holdings, "uses", lambda self, nodes: [])
-    patch.setattr(Holdings, "leaving", lambda self, workload_uid: [])
 
 
 def never_evicts(patch: pytest.MonkeyPatch) -> None:
@@ -105,8 +87,6 @@ def never_steps_down(patch: pytest.MonkeyPatch) -> None:
     [
         (binds_before_tags_are_seen, "was bound before its nodes showed it|did not begin as Pending"),
         (takes_no_notice_of_foreign_claims, "was bound while .* runs on|which is of"),
-        (ignores_the_allocation_id_on_the_node, "is tagged|is Allocating|waits"),
-        (frees_nodes_while_pods_run, "was bound while|both have|is tagged|of .* pods"),
         (never_evicts, "is not released"),
         (gives_no_reason, "without a reason"),
         (reserves_across_racks, "is no slot of 2 nodes"),
