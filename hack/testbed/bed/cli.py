@@ -155,8 +155,6 @@ def _build(args: argparse.Namespace) -> int:
     if here.is_root:
         images.small_images(here)
         plugin_image.base_archive(here)
-        if plugin_image.has_environment():
-            plugin_image.archive(here)  # now, and not within the time of the first test that brings a node up
     return 0
 
 

@@ -25,7 +25,6 @@ MIRROR = "http://deb.debian.org/debian"
 SOURCES = ("neuron_dra", "controller", "pyproject.toml", "README.md", "LICENSE", "requirements/plugin.txt",
            "Dockerfile.plugin", "hack/wheels.py")  # fmt: skip
 TIMEOUT_S = 1200
-PYTHON = REPOSITORY / ".venv" / "bin" / "python"
 
 
 def tag() -> str:
@@ -61,15 +60,11 @@ def archive(layout: Layout) -> Path:
     return path
 
 
-def has_environment() -> bool:
-    """The virtual environment is there, with which the image's wheels are fetched."""
-    return PYTHON.exists()
-
-
 def _wheels() -> None:
-    if not has_environment():
-        raise BedError(f"{PYTHON} is missing; run `make setup` first")
-    _run([PYTHON, REPOSITORY / "hack" / "wheels.py", "--python", BASE_PYTHON])
+    python = REPOSITORY / ".venv" / "bin" / "python"
+    if not python.exists():
+        raise BedError(f"{python} is missing; run `make setup` first")
+    _run([python, REPOSITORY / "hack" / "wheels.py", "--python", BASE_PYTHON])
 
 
 def _build(layout: Layout, base: Path, this_tag: str, path: Path) -> None:
