@@ -74,6 +74,7 @@ def played(seed: int, connect: Callable[[str], KubeClient]) -> str:
 
 
 @pytest.mark.testbed
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_no_invariant_is_violated_on_a_real_server(connect: Callable[[str], KubeClient]) -> None:
     assert played(1, connect) == ""
