@@ -25,6 +25,8 @@ from deployed import (
 )
 from real_cluster import BedNode, Namespace, TestBed, eventually
 
+pytestmark = pytest.mark.long
+
 TRN2 = "trn2.48xlarge"
 TYPE_LABEL = "node.kubernetes.io/instance-type"
 REGISTRY, DATA = "/var/lib/kubelet/plugins_registry", "/var/lib/kubelet/plugins/neuron.aws.com"

@@ -28,6 +28,8 @@ from fleet import (
 )
 from real_cluster import BedNode, Namespace, TestBed, eventually
 
+pytestmark = pytest.mark.long
+
 TRN2U = "trn2u.48xlarge"
 
 # Restarts.

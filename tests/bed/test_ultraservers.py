@@ -36,6 +36,8 @@ from fleet import (
 )
 from real_cluster import QUICK, REPOSITORY, BedNode, Namespace, TestBed, eventually
 
+pytestmark = pytest.mark.long
+
 EXAMPLES = REPOSITORY / "deploy/examples"
 DOCUMENTED_IMAGE = "public.ecr.aws/docker/library/alpine:latest"
 DOCUMENTED_TYPE = "trn2u.48xlarge"

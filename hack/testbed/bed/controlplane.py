@@ -56,7 +56,7 @@ class ControlPlane:
             "--use-service-account-credentials=true",
             f"--root-ca-file={self.layout.pki_dir}/ca.crt",
             # A node whose kubelet is stopped is NotReady after so long, not after 50 s; kubelets renew every 4 s.
-            "--node-monitor-grace-period=20s",
+            "--node-monitor-grace-period=40s",
             "--node-monitor-period=2s",
         )
         self._start(
