@@ -6,7 +6,7 @@ import json
 import time
 
 import pytest
-from deployed import slices
+from deployed import all_well, slices
 from fleet import (
     OUTAGE,
     TRN3,
@@ -31,6 +31,7 @@ from real_cluster import BedNode, Namespace, TestBed, eventually
 pytestmark = pytest.mark.long
 
 TRN2U = "trn2u.48xlarge"
+LINK = "0:link_interserver"  # as the kernel driver reports that device 0 has lost its link to another node
 
 # Restarts.
 
@@ -83,6 +84,53 @@ def set_strategy(place: Namespace, name: str, strategy: str) -> None:
 
 
 def test_each_strategy_on_a_link_that_breaks(fleet: TestBed, place: Namespace) -> None:
+    counts = {"move": 2, "report": 1}
+    submit(place, workload("move", 2, 2, strategy="MigrateAffected"))
+    submit(place, workload("report", 2, 1, strategy="NoOp"))
+    for name, count in counts.items():
+        place.apply(job(name, 2 * count, name))
+    for name in counts:
+        wait_available(place, name)
+    before, held = {name: pods(place, name) for name in counts}, slots(fleet)
+    assert ranks(place, before["move"]) == in_order(held["move"])
+    ends = {name: BedNode(fleet, held[name][max(held[name])][0], TRN3) for name in counts}
+    try:
+        for end in ends.values():
+            end.break_("component", LINK)
+        eventually("the old pair is released", lambda: not {*tags(fleet)} & {*held["move"][1]}, 60)
+        wait_state(place, "move", "Allocated", 60)
+        wait_available(place, "move")
+        moved, order = pods(place, "move"), in_order(slots(fleet)["move"])
+        assert slots(fleet)["move"][0] == held["move"][0]
+        assert {node: uids(moved)[node] for node in held["move"][0]} == {
+            node: uids(before["move"])[node] for node in held["move"][0]
+        }
+        assert not {*order} & {*held["move"][1], *held["report"][0]}
+        assert ranks(place, moved) == order
+        assert sorted(order.values()) == [0, 1, 2, 3]
+
+        words = wait_said(place, "report", "LinkDown", "Degraded")
+        assert f"links that the group needs are down on: {ends['report'].name}" in words
+        assert (slots(fleet)["report"], uids(pods(place, "report"))) == (held["report"], uids(before["report"]))
+
+        set_strategy(place, "report", "RestartAll")
+        waiting = wait_state(place, "report", "Pending", 60)
+        assert "0 of 1 groups of 2 are free" in said(waiting)[1]
+        unplaced(place, "report", 2)
+        assert "report" not in slots(fleet)
+    finally:
+        for end in ends.values():
+            end.repair_all()
+    eventually("both nodes are well", lambda: all(map(all_well, ends.values())), 60)
+    wait_state(place, "report", "Allocated", 60)
+    wait_available(place, "report")
+    anew = ranks(place, pods(place, "report"))
+    assert anew == in_order(slots(fleet)["report"])
+    assert sorted(anew.values()) == [0, 1]
+
+
+@pytest.mark.long
+def test_each_strategy_on_a_trn2_link_whose_failure_leaves_no_pair(fleet: TestBed, place: Namespace) -> None:
     fleet.command("up", "--ultraserver", f"u={TRN2U}")
     submit(place, workload("linked", 2, 1, instance_type=TRN2U))
     place.apply(job("linked", 2, "linked"))
@@ -124,7 +172,7 @@ def test_a_pair_whose_link_breaks_moves_to_another_ultraserver(fleet: TestBed, p
     old = BedNode(fleet, held[0][0], TRN2U)
     old.break_("link", "right")
     try:
-        eventually("another slot", lambda: set(slots(fleet)["linked"][0]).isdisjoint(held[0]), 60)
+        eventually("the old pair is released", lambda: not {*tags(fleet)} & {*held[0]}, 60)
         wait_state(place, "linked", "Allocated", 60)
         wait_available(place, "linked")
         running, moved = pods(place, "linked"), slots(fleet)["linked"]
