@@ -51,7 +51,7 @@ def plugin_pods(bed: TestBed, node: str) -> list[Object]:
 
 def plugin_pod(bed: TestBed, node: str) -> Object:
     """Wait for the driver pod of a node, and return it."""
-    return eventually(f"a ready driver pod on {node}", lambda: plugin_pods(bed, node), 90)[0]
+    return eventually(f"a ready driver pod on {node}", lambda: plugin_pods(bed, node), 180)[0]
 
 
 def prepared(node: BedNode) -> set[str]:
@@ -89,8 +89,8 @@ def all_well(node: BedNode) -> bool:
 def settled(node: BedNode) -> None:
     """Wait until a node's driver is ready, all of its devices are published as well, and checkpoint and CDI agree."""
     plugin_pod(node.bed, node.name)
-    eventually(f"healthy devices of {node.name}", lambda: all_well(node), 60)
-    eventually(f"checkpoint and CDI folder of {node.name} agree", lambda: prepared(node) == cdi_claims(node), 30)
+    eventually(f"healthy devices of {node.name}", lambda: all_well(node), 120)
+    eventually(f"checkpoint and CDI folder of {node.name} agree", lambda: prepared(node) == cdi_claims(node), 60)
 
 
 # Pods.

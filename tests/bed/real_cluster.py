@@ -198,7 +198,7 @@ class Namespace:
             content["nodeSelector"] = {"kubernetes.io/hostname": node}
         self.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": content})
 
-    def wait_ready(self, pod: str, timeout_s: float = 60) -> None:
+    def wait_ready(self, pod: str, timeout_s: float = 120) -> None:
         """Wait until the pod is Ready; the error has its events."""
         try:
             self.kubectl("wait", "--for=condition=Ready", f"pod/{pod}", f"--timeout={timeout_s:.0f}s",

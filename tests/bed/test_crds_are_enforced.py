@@ -38,10 +38,10 @@ def without_controller(running_bed: TestBed) -> Iterator[None]:
         return
     running_bed.kubectl("scale", *deployment, "--replicas=0")
     pods = ("pods", "--namespace", NAMESPACE, f"--selector=app={CONTROLLER}")
-    eventually("no controller", lambda: not running_bed.get(*pods)["items"], 60)
+    eventually("no controller", lambda: not running_bed.get(*pods)["items"], 120)
     yield
     running_bed.kubectl("scale", *deployment, "--replicas=2")
-    running_bed.kubectl("rollout", "status", *deployment, "--timeout=90s", timeout_s=100)
+    running_bed.kubectl("rollout", "status", *deployment, "--timeout=300s", timeout_s=310)
 
 
 @pytest.fixture
