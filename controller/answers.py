@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from controller import decode, describe, placement, planning, render
@@ -53,7 +53,7 @@ def _ultraserver(group: Group, holdings: Holdings, taken: frozenset[str]) -> pb.
         topology_sizes=group.sizes,
         nodes=[_node(entry, group, holdings) for entry in group.topology],
         reservations=[_reservation(group.name, each.allocation) for each in holdings.at(group.name)],
-        free_nodes=sum(node.name not in taken for node in group.usable.values()),
+        free_nodes=group.free_nodes(taken),
         free_groups=[
             pb.FreeGroups(topology_size=size, count=len(placement.slots([group], taken, group.instance_type, size)))
             for size in group.sizes
@@ -81,7 +81,7 @@ def _node(entry: Wire, group: Group, holdings: Holdings) -> pb.Node:
 def _state(name: str, group: Group, holdings: Holdings) -> tuple[pb.NodeState.ValueType, str]:
     reservation = next((each for each in holdings.at(group.name) if name in each.allocation.nodes), None)
     if reservation is not None:
-        return pb.NODE_STATE_RESERVED, _ref(reservation.allocation)
+        return pb.NODE_STATE_RESERVED, reservation.allocation.workload
     uses = holdings.uses([name])
     if uses:
         return pb.NODE_STATE_IN_USE, uses[0].holder
@@ -89,13 +89,9 @@ def _state(name: str, group: Group, holdings: Holdings) -> tuple[pb.NodeState.Va
     return pb.NODE_STATE_FREE if usable else pb.NODE_STATE_UNUSABLE, ""
 
 
-def _ref(allocation: Allocation) -> str:
-    return f"{allocation.workload_namespace}/{allocation.workload_name}"
-
-
 def _reservation(ultraserver: str, allocation: Allocation) -> pb.Reservation:
     return pb.Reservation(
-        workload=_ref(allocation),
+        workload=allocation.workload,
         ultraserver=ultraserver,
         ultraserver_index=allocation.ultraserver_index,
         phase=allocation.phase.value,
@@ -115,10 +111,9 @@ def plan(snapshot: Snapshot, request: pb.PlanRequest, now: datetime.datetime, li
         snapshot = replace(snapshot, workloads=(*others, tried))
     made = planning.plan(snapshot, now, limits)
     shown = sorted(snapshot.workloads, key=lambda each: each.ref) if tried is None else [tried]
-    held = _after(snapshot, made)
-    groups = discover(snapshot)
+    after = _After.of(snapshot, made)
     return pb.PlanResponse(
-        workloads=[_planned(each, made, snapshot, groups, held) for each in shown],
+        workloads=[_planned(each, made, after) for each in shown],
         writes=[
             describe.describe(action) for action in made.actions if tried is None or {tried.uid} <= set(action.owners)
         ],
@@ -176,26 +171,36 @@ def _check_type(snapshot: Snapshot, name: str) -> None:
     )
 
 
-def _after(snapshot: Snapshot, made: Plan) -> dict[str, tuple[Allocation, ...]]:
-    """What is reserved when the plan's writes are made, by UltraServer."""
-    held = {each.name: tuple(one.allocation for one in each.reservations) for each in snapshot.ultraservers}
-    for action in made.actions:
-        if isinstance(action, WriteUltraServerStatus):
-            held[action.name] = decode_allocations({"status": action.status})
-    return held
+@dataclass(frozen=True, slots=True)
+class _After:
+    """What there is when the plan's writes are made: the same for all workloads.
+
+    `held` are the reservations of each workload with their UltraServers, `stored` the ids of those that were there
+    before, `taken` the nodes that a reservation or a claim keeps.
+    """
+
+    groups: Sequence[Group]
+    held: Mapping[str, Sequence[tuple[str, Allocation]]]
+    stored: frozenset[str]
+    taken: frozenset[str]
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, made: Plan) -> _After:
+        at = {each.name: tuple(one.allocation for one in each.reservations) for each in snapshot.ultraservers}
+        stored = frozenset(each.allocation_id for found in at.values() for each in found)
+        for action in made.actions:
+            if isinstance(action, WriteUltraServerStatus):
+                at[action.name] = decode_allocations({"status": action.status})
+        held: dict[str, list[tuple[str, Allocation]]] = {}
+        for name, found in at.items():
+            for each in found:
+                held.setdefault(each.workload_uid, []).append((name, each))
+        reserved = {node for found in at.values() for each in found for node in each.nodes}
+        return cls(discover(snapshot), held, stored, Holdings(snapshot).in_use | reserved)
 
 
-def _planned(
-    workload: Workload,
-    made: Plan,
-    snapshot: Snapshot,
-    groups: Sequence[Group],
-    held: dict[str, tuple[Allocation, ...]],
-) -> pb.PlannedWorkload:
-    mine = sorted(
-        ((name, each) for name, found in held.items() for each in found if each.workload_uid == workload.uid),
-        key=lambda pair: (pair[1].ultraserver_index, pair[1].allocation_id),
-    )
+def _planned(workload: Workload, made: Plan, after: _After) -> pb.PlannedWorkload:
+    mine = sorted(after.held.get(workload.uid, ()), key=lambda pair: (pair[1].ultraserver_index, pair[1].allocation_id))
     live = {each.ultraserver_index for _, each in mine if each.phase is not Phase.DRAINING}
     missing = sum(index not in live for index in range(workload.count))
     fits = not workload.deleting and not missing
@@ -209,29 +214,26 @@ def _planned(
         fits=fits,
         reservations=[_reservation(name, each) for name, each in mine],
     )
-    stored = {each.allocation.allocation_id for one in snapshot.ultraservers for each in one.reservations}
     for reservation in answer.reservations:
-        if reservation.allocation_id not in stored:
+        if reservation.allocation_id not in after.stored:
             reservation.ClearField("allocation_id")
     if verdict is not None:
         answer.state, answer.reason, answer.message = verdict.state, verdict.reason, verdict.message
         if verdict.degraded is not None:
             answer.degraded.CopyFrom(pb.Problem(reason=verdict.degraded[0], message=verdict.degraded[1]))
     if not fits and not workload.deleting:
-        reserved = {node for found in held.values() for each in found for node in each.nodes}
-        answer.shortage.CopyFrom(_shortage(workload, missing, groups, Holdings(snapshot).in_use | reserved))
+        answer.shortage.CopyFrom(_shortage(workload, missing, after.groups, after.taken))
     return answer
 
 
 def _shortage(workload: Workload, missing: int, groups: Iterable[Group], taken: frozenset[str]) -> pb.Shortage:
     mine = [group for group in groups if group.instance_type == workload.instance_type]
     slots = placement.slots(mine, taken, workload.instance_type, workload.size)
-    # A workload takes nodes that publish the same kind of device only.
-    free = max(sum(slot.kind == kind for slot in slots) for kind in placement.KINDS)
+    free = placement.most_of_a_kind(slots)
     return pb.Shortage(
         groups_missing=missing,
         groups_free=free,
         nodes_short=max(0, missing - free) * workload.size,
-        nodes_free=sum(node.name not in taken for group in mine for node in group.usable.values()),
+        nodes_free=sum(group.free_nodes(taken) for group in mine),
         nodes_total=sum(len(group.topology) for group in mine),
     )

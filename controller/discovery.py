@@ -6,7 +6,7 @@ of its Node object: another instance under the same name is another node.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,10 @@ class Group:
     def node_names(self) -> tuple[str, ...]:
         """All nodes that belong to it, those that are away included."""
         return tuple(entry["nodeName"] for entry in self.topology)
+
+    def free_nodes(self, *taken: Collection[str]) -> int:
+        """Count the nodes that a slot may take and that are in none of these sets of names."""
+        return sum(all(node.name not in names for names in taken) for node in self.usable.values())
 
 
 def discover(snapshot: Snapshot) -> tuple[Group, ...]:

@@ -110,9 +110,15 @@ class Holdings:
 
     def has_answered(self, allocation: Allocation) -> bool:
         """All nodes are Ready and show exactly this reservation, and nobody else has a claim on one of them."""
-        return all(
-            self.shows(name, allocation, Phase.PENDING) and self.is_ready(name) for name in allocation.nodes
-        ) and not self.foreign(allocation)
+        return not self.silent(allocation) and not self.foreign(allocation)
+
+    def silent(self, allocation: Allocation) -> list[str]:
+        """The nodes of a pending reservation that do not show it yet, or are not Ready."""
+        return [
+            name
+            for name in allocation.nodes
+            if not (self.shows(name, allocation, Phase.PENDING) and self.is_ready(name))
+        ]
 
     def foreign(self, allocation: Allocation) -> list[ClaimUse]:
         """Claims on the nodes of a reservation that are not its workload's."""

@@ -6,7 +6,8 @@ a rack on every UltraServer (the kernel driver's numbering). Only a group of two
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from controller.discovery import Group
@@ -122,6 +123,12 @@ def choose(
     return None
 
 
+def most_of_a_kind(free: Iterable[Slot]) -> int:
+    """Count the slots that one workload could have: it takes nodes of one kind only."""
+    counts = Counter(slot.kind for slot in free)
+    return max(counts[kind] for kind in KINDS)
+
+
 def _closest(candidates: Sequence[Slot], count: int, near: Sequence[Slot]) -> Sequence[Slot]:
     if count + len(near) == 1:
         return candidates[:1]
@@ -149,11 +156,9 @@ def shortage(
         known = sorted({group.instance_type for group in groups})
         there = f"; UltraServers here are of type {', '.join(known)}" if known else ""
         return Shortage("NoUltraServers", f"needs {wanted}, and no UltraServer of this type was discovered{there}")
-    have = max((sum(slot.kind == each for slot in free) for each in KINDS), default=0)
+    have = most_of_a_kind(free)
     short = (count - have) * workload.size
-    free_nodes: Mapping[str, int] = {
-        group.name: sum(node.name not in taken for node in group.usable.values()) for group in mine
-    }
+    free_nodes = {group.name: group.free_nodes(taken) for group in mine}
     total = sum(free_nodes.values())
     text = f"needs {wanted}; {have} of {count} groups of {workload.size} are free: short of {short} nodes"
     if total >= count * workload.size and workload.size > 1:

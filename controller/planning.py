@@ -91,10 +91,9 @@ def _moves(draft: Draft, stored: UltraServer) -> bool:
 
 def _labels(draft: Draft) -> list[Action]:
     """Keep the labels of nodes that publish; a node whose slices are away for a moment keeps its own."""
-    nodes = {node.name: node for node in draft.snapshot.nodes}
     actions: list[Action] = []
     for published in sorted(draft.snapshot.published, key=lambda each: each.name):
-        node = nodes.get(published.name)
+        node = draft.nodes.get(published.name)
         if node is None or published.node_uid not in ("", node.uid) or not published.complete:
             continue
         wanted: dict[str, str] = labels(published) if published.ultraserver_id else {}
@@ -108,6 +107,7 @@ def _labels(draft: Draft) -> list[Action]:
 def _reservations(draft: Draft) -> list[Action]:
     """Write the status of every NeuronUltraServer that differs, but for those whose topology is written now."""
     groups = {group.name: group for group in draft.groups}
+    in_use = draft.holdings.in_use
     actions: list[Action] = []
     for stored in sorted(draft.snapshot.ultraservers, key=lambda each: each.name):
         group = groups[stored.name]
@@ -116,7 +116,7 @@ def _reservations(draft: Draft) -> list[Action]:
             continue
         if (stored.spec.get("topology") or []) != render.topology(group) and not _moves(draft, stored):
             continue
-        status = render.ultraserver_status(group, stored, held, draft.holdings.in_use, draft.now)
+        status = render.ultraserver_status(group, stored, held, in_use, draft.now)
         if status != dict(stored.status):
             changed = {r.allocation.workload_uid for r in {*held} ^ {*stored.reservations}}
             actions.append(

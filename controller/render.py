@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from controller.actions import Verdict
@@ -60,12 +60,11 @@ def ultraserver_status(
     group: Group,
     stored: UltraServer,
     reservations: Sequence[Reservation],
-    in_use: Iterable[str],
+    in_use: Collection[str],
     now: datetime.datetime,
 ) -> dict[str, Any]:
     """Return the whole status of a NeuronUltraServer. `in_use` are the nodes with an allocated claim."""
     reserved = {node for each in reservations for node in each.allocation.nodes}
-    away = reserved | set(in_use)
     there = set(group.node_names)
     if not reserved & there:
         availability = "Available"
@@ -74,7 +73,7 @@ def ultraserver_status(
     problems = group.problems
     reason = problems[0].reason if problems else "AllNodesReady"
     message = "; ".join(problem.message for problem in problems) or f"all {len(there)} nodes and their links are ready"
-    refs = sorted({f"{each.allocation.workload_namespace}/{each.allocation.workload_name}" for each in reservations})
+    refs = sorted({each.allocation.workload for each in reservations})
     taken = ", ".join(refs) if refs else "no workload has reserved a node"
 
     def made(kind: str, value: bool, why: str, text: str) -> dict[str, Any]:
@@ -85,7 +84,7 @@ def ultraserver_status(
         "state": "Degraded" if problems else "Ready",
         "availability": availability,
         "nodeCount": len(there),
-        "freeNodeCount": sum(node.name not in away for node in group.usable.values()),
+        "freeNodeCount": group.free_nodes(reserved, in_use),
         "supportedSizes": "_".join(map(str, group.sizes)),
         "observedGeneration": stored.generation,
         "allocations": [

@@ -230,12 +230,7 @@ def _bind(draft: Draft, workload: Workload, closing: set[int]) -> list[str]:
     if all(holdings.has_answered(each.allocation) for each in free):
         for each in free:
             holdings.change(each, phase=Phase.BOUND)
-    return [
-        name
-        for each in holdings.pending(workload.uid)
-        for name in each.allocation.nodes
-        if not (holdings.shows(name, each.allocation, Phase.PENDING) and holdings.is_ready(name))
-    ]
+    return [name for each in holdings.pending(workload.uid) for name in holdings.silent(each.allocation)]
 
 
 def _waiting(draft: Draft, workload: Workload, nodes: Sequence[str]) -> str:

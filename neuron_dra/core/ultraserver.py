@@ -76,6 +76,11 @@ class Allocation:
     node_uids: tuple[str, ...] = ()
     faults: tuple[Fault, ...] = ()
 
+    @property
+    def workload(self) -> str:
+        """The workload as namespace/name."""
+        return f"{self.workload_namespace}/{self.workload_name}"
+
     def is_for(self, node_name: str, node_uid: str) -> bool:
         """Tell whether the slot has this very Node, and not one that had its name before."""
         if node_name not in self.nodes:
@@ -89,7 +94,7 @@ class Allocation:
     def to_wire(self) -> dict[str, Any]:
         """Return the entry of `status.allocations`."""
         return {
-            "workloadRef": f"{self.workload_namespace}/{self.workload_name}",
+            "workloadRef": self.workload,
             "workloadUid": self.workload_uid,
             "allocationId": self.allocation_id,
             "phase": self.phase.value,
