@@ -36,6 +36,7 @@ from bed import cgroups, layout  # noqa: E402
 from bed.errors import BedError  # noqa: E402
 from deployed import cdi_claims, is_ready, neurons, pod, prepared, template  # noqa: E402
 from real_cluster import BedNode, CommandFailedError, Namespace, TestBed, eventually  # noqa: E402
+from reporting import commit_now  # noqa: E402
 
 PLAIN = {"c-0": "trn2.48xlarge", "c-1": "trn2.48xlarge"}
 ULTRASERVER, ULTRASERVER_TYPE = "u", "trn3.48xlarge"
@@ -351,12 +352,10 @@ def row(run: Run, minutes: float) -> str:
 
 def report(rows: Sequence[str], command: str) -> str:
     """Return docs/reports/chaos.md."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True,
-                            check=True).stdout.strip()  # fmt: skip
     lines = "\n".join(rows)
     return f"""# Chaos on the test bed
 
-Commit {commit}, {datetime.date.today().isoformat()}, `{command}`: six real kubelets, two trn2.48xlarge and an UltraServer of
+Commit {commit_now()}, {datetime.date.today().isoformat()}, `{command}`: six real kubelets, two trn2.48xlarge and an UltraServer of
 four trn3.48xlarge; the DaemonSet, and the controller with two replicas. What is checked is in `hack/chaos.py`.
 
 | seed | duration | what happened | result |

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import subprocess
 import sys
 import tomllib
 import xml.etree.ElementTree as ET
@@ -17,6 +16,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from reporting import commit_now
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 ROWS = REPOSITORY / "docs" / "contract.toml"
@@ -155,9 +156,7 @@ def main(arguments: Sequence[str]) -> int:
     if not files:
         print(f"no results in {options.results}: run make test first")
         return 1
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True,
-                            check=True).stdout.strip()  # fmt: skip
-    PAGE.write_text(page(outcomes(files), commit))
+    PAGE.write_text(page(outcomes(files), commit_now()))
     print(f"wrote {PAGE.relative_to(REPOSITORY)} of {', '.join(path.name for path in files)}")
     return 0
 

@@ -12,6 +12,8 @@ import sys
 import time
 from pathlib import Path
 
+from reporting import commit_now
+
 ROOT = Path(__file__).resolve().parents[1]
 REPORT = ROOT / "docs/reports/crash.md"
 SUITES = (
@@ -29,12 +31,6 @@ def run() -> tuple[int, str]:
     environment = {**os.environ, "NEURON_DRA_LONG": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     return done.returncode, done.stdout
-
-
-def commit_now() -> str:
-    """Return the commit that is checked out."""
-    done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
 
 
 def report(output: str, commit: str, seconds: float) -> str:

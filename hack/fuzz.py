@@ -21,6 +21,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from reporting import commit_now
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 FOLDER = REPOSITORY / "tests" / "fuzz"
 REPORT = REPOSITORY / "docs" / "reports" / "fuzz.md"
@@ -107,8 +109,6 @@ def child(target: str, arguments: Sequence[str]) -> None:
 
 def report(runs: Sequence[Run], seed: int, command: str) -> str:
     """Return docs/reports/fuzz.md."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True,
-                            check=True).stdout.strip()  # fmt: skip
     rows = "".join(
         f"| {run.target} | {run.inputs:,} | {run.covered:,} | {run.seconds / 60:.1f} min | "
         f"{'FAILED: ' + run.failed if run.failed else 'no failure'} |\n"
@@ -116,7 +116,7 @@ def report(runs: Sequence[Run], seed: int, command: str) -> str:
     )
     return f"""# Fuzzing
 
-Commit {commit}, {datetime.date.today().isoformat()}, `{command}`, seed {seed}, Python {platform.python_version()}, atheris.
+Commit {commit_now()}, {datetime.date.today().isoformat()}, `{command}`, seed {seed}, Python {platform.python_version()}, atheris.
 
 | target | inputs | branches covered | duration | result |
 | --- | --- | --- | --- | --- |

@@ -14,8 +14,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def contract() -> dict[str, Any]:
-    """hack/contract.py."""
-    return runpy.run_path(str(ROOT / "hack/contract.py"))
+    """hack/contract.py, with its neighbours."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "hack"))
+        return runpy.run_path(str(ROOT / "hack/contract.py"))
 
 
 def test_every_mark_names_a_row_that_applies(contract: dict[str, Any]) -> None:
