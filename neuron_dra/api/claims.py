@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import msgspec
@@ -82,6 +83,7 @@ class ResourceClaimList(msgspec.Struct):
 
 
 _claim_decoder = msgspec.json.Decoder(ResourceClaim)
+_CONFIG = "neuron_dra.api.config"
 _list_decoder = msgspec.json.Decoder(ResourceClaimList)
 
 
@@ -118,9 +120,10 @@ def allocated_devices(claim: ResourceClaim) -> tuple[AllocatedDevice, ...]:
     )
 
 
-def has_configuration(wire: ResourceClaim) -> bool:
-    """Tell whether `to_core` has configuration to read."""
-    return bool(wire.status.allocation and wire.status.allocation.devices.config)
+def must_load(wire: ResourceClaim) -> bool:
+    """Tell whether `to_core` will first import what reads configuration, which takes its time: once in a process."""
+    has_configuration = wire.status.allocation is not None and wire.status.allocation.devices.config
+    return bool(has_configuration) and _CONFIG not in sys.modules
 
 
 def to_core(wire: ResourceClaim, ref: ClaimRef) -> Claim:

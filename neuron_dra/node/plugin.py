@@ -210,7 +210,7 @@ class Plugin:
             try:
                 raw = await self.client.get(RESOURCE_CLAIMS, ref.namespace, ref.name, timeout_s=CLAIM_GET_TIMEOUT_S)
                 claim = wire.decode_claim(raw)
-                if wire.has_configuration(claim):  # the first one imports much: not in the event loop
+                if wire.must_load(claim):  # not in the event loop
                     return await asyncio.to_thread(wire.to_core, claim, ref)
                 return wire.to_core(claim, ref)
             except NotFound as err:
