@@ -50,7 +50,7 @@ def slots(groups: Iterable[Group], taken: frozenset[str], instance_type: str, si
         if group.instance_type != instance_type:
             continue
         free = {number: node for number, node in group.usable.items() if node.name not in taken}
-        for first in range(0, max(free, default=-1) + 1, size):
+        for first in sorted({number // size * size for number in free}):
             nodes = [free[number] for number in range(first, first + size) if number in free]
             if len(nodes) == size and _work_together(nodes, size, len(group.topology)):
                 pairs = {number // 2 for number in range(first, first + size)}
