@@ -161,11 +161,14 @@ def shortage(
     free_nodes = {group.name: group.free_nodes(taken) for group in mine}
     total = sum(free_nodes.values())
     text = f"needs {wanted}; {have} of {count} groups of {workload.size} are free: short of {short} nodes"
+    cordoned = [name for group in mine for name in group.cordoned]
+    also = f"; cordoned: {shortened(cordoned)}" if cordoned else ""
     if total >= count * workload.size and workload.size > 1:
         parts = [f"{name} has {number}" for name, number in sorted(free_nodes.items()) if number]
         return Shortage(
             "CapacitySplit",
             f"{text}; {total} nodes are free, but split over {len(parts)} UltraServer{'s' if len(parts) > 1 else ''} "
-            f"or without the links: {shortened(parts)}",
+            f"or without the links: {shortened(parts)}{also}",
         )
-    return Shortage("InsufficientCapacity", f"{text}; {total} of {sum(len(g.topology) for g in mine)} nodes are free")
+    nodes = sum(len(group.topology) for group in mine)
+    return Shortage("InsufficientCapacity", f"{text}; {total} of {nodes} nodes are free{also}")
