@@ -132,6 +132,7 @@ def nudge(place: Namespace, name: str, count: int) -> None:
     place.kubectl("annotate", "pod", name, f"nudge={count}", "--overwrite")
 
 
+@pytest.mark.long
 @pytest.mark.contract("P25")
 @pytest.mark.contract("C7")
 @pytest.mark.contract("N14")
