@@ -98,6 +98,10 @@ class Store:
                     log.info("the node was rebooted: nothing is prepared", extra={"claims": len(current.claims)})
                 current = Checkpoint(self._boot_id, extra={**current.extra, INVENTORY: True})
                 self._write(current)
+            elif current.extra.get(INVENTORY) is True and self._others_files(current):
+                extra = {name: value for name, value in current.extra.items() if name != INVENTORY}
+                current = Checkpoint(current.boot_id, current.claims, extra)
+                self._write(current)
             self._sweep(current)
             try:
                 for claim in current.claims.values():
@@ -211,7 +215,7 @@ class Store:
             return [claim.ref for claim in current.claims.values() if self._write_missing_spec(claim)], current
 
     def needs_inventory(self) -> bool:
-        """Nobody has looked yet which claims a driver before us handed out. Raises CheckpointDamaged."""
+        """Nobody has looked which claims a driver before us, or since we left, handed out. Raises CheckpointDamaged."""
         with self._locked():
             return self._read().extra.get(INVENTORY) is not True
 
@@ -330,6 +334,10 @@ class Store:
         with contextlib.suppress(OSError, CheckpointDamaged):
             if uid not in self._read().claims:
                 self._files.remove(self._spec_path(uid))
+
+    def _others_files(self, current: Checkpoint) -> bool:
+        """Return whether there are CDI files of claims that another driver has handed out since we were here."""
+        return any(spec is None and uid not in current.claims for uid, spec in self.specs().items())
 
     def _sweep(self, current: Checkpoint) -> None:
         """Remove CDI files of claims that nobody holds, and temporary files of processes that died.
