@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -159,6 +159,7 @@ class Store:
                     for uid in fresh:
                         self._undo_spec(uid)
                     return [err if claim.ref.uid in fresh else was for claim, was in zip(claims, results, strict=True)]
+                self._replace_others_files(uid for uid in fresh if uid in current.claims)
             return results
 
     def _prepared(
@@ -182,6 +183,12 @@ class Store:
         fresh[uid] = prepared
         return prepared
 
+    def _replace_others_files(self, uids: Iterable[str]) -> None:
+        """Remove what another driver wrote for claims that are ours now: a device of two files is none to a runtime."""
+        for uid in uids:
+            with contextlib.suppress(OSError):  # the next start does it
+                self._files.remove(self._cdi_root / cdi.other_file_name(uid))
+
     def unprepare(self, uid: str) -> PreparedClaim | None:
         """Forget a claim and remove its CDI file; return what it held, or None if it was unknown. Raises OSError."""
         [result] = self.unprepare_all([uid])
@@ -201,6 +208,8 @@ class Store:
     def _removed(self, uid: str, known: PreparedClaim | None) -> PreparedClaim | Exception | None:
         try:
             self._files.remove(self._spec_path(uid))
+            if known is None or known.adopted:
+                self._files.remove(self._cdi_root / cdi.other_file_name(uid))
         except OSError as err:
             return err
         return known
@@ -249,8 +258,9 @@ class Store:
 
     def specs(self) -> dict[str, Spec | None]:
         """Return what the claims' CDI files say, by UID; None for a file that does not name its claim."""
-        uids = [cdi.claim_uid_of(name) for name in self._files.names(self._cdi_root)]
-        return {uid: self._spec_of(uid) for uid in uids if uid is not None}
+        names = self._files.names(self._cdi_root)
+        uids = {cdi.claim_uid_of(name) or cdi.other_claim_uid_of(name) for name in names}
+        return {uid: self._spec_of(uid) for uid in sorted(uid for uid in uids if uid is not None)}
 
     def _spec_of(self, uid: str) -> Spec | None:
         raw = self._files.read(self._spec_path(uid))
@@ -345,17 +355,25 @@ class Store:
         Files of a driver before us, which carry no annotations of ours, stay until the inventory tells whose they
         are, and after it as long as their claim is held: a container that restarts needs them.
         """
-        whole = current.extra.get(INVENTORY) is True
         for name in self._files.names(self._cdi_root):
-            uid = cdi.claim_uid_of(name)
-            orphan = uid is not None and uid not in current.claims and (whole or self._spec_of(uid) is not None)
             leftover = name.startswith(f".{cdi.FILE_PREFIX}") and name.endswith(TEMPORARY_SUFFIX)
-            if orphan or leftover:
+            if leftover or self._is_orphan(name, current):
                 self._files.remove(self._cdi_root / name)
                 log.info("removed a left over CDI file", extra={"file": name})
         for name in self._files.names(self._folder):
             if name.startswith(f".{CHECKPOINT}") and name.endswith(TEMPORARY_SUFFIX):
                 self._files.remove(self._folder / name)
+
+    def _is_orphan(self, name: str, current: Checkpoint) -> bool:
+        """Return whether a CDI file is of a claim that nobody holds, or another driver's of a claim of ours."""
+        ours, theirs = cdi.claim_uid_of(name), cdi.other_claim_uid_of(name)
+        uid = ours or theirs
+        if uid is None:
+            return False
+        if uid in current.claims:
+            return theirs is not None and not current.claims[uid].adopted
+        whole = current.extra.get(INVENTORY) is True
+        return whole or (ours is not None and self._spec_of(uid) is not None)
 
 
 class Transactions:

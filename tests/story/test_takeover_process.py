@@ -56,10 +56,13 @@ def publish_theirs(api: FakeApi, devices: Iterable[str], generation: int = 3) ->
     api.create(item)
 
 
-def their_cdi_file(host: PluginHost, claim: dict[str, Any]) -> Path:
-    """Write the CDI file of a claim as another driver does: with nothing that says whose it is but its name."""
+def their_cdi_file(host: PluginHost, claim: dict[str, Any], suffix: str = "yaml") -> Path:
+    """Write the CDI file of a claim as another driver does: with nothing that says whose it is but its name.
+
+    CDI's own library writes YAML, which JSON is too.
+    """
     uid = claim["metadata"]["uid"]
-    path = host.cdi / f"k8s.neuron.aws.com-claim_{uid}.json"
+    path = host.cdi / f"k8s.neuron.aws.com-claim_{uid}.{suffix}"
     host.cdi.mkdir(exist_ok=True)
     edits = {"deviceNodes": [{"path": "/dev/neuron5"}]}
     spec = {
@@ -114,7 +117,7 @@ async def test_a_checkpoint_of_another_driver_is_kept_aside_and_what_it_handed_o
     running = api.create(allocated_claim("running", "node-a", [5]))
     rival = api.create(allocated_claim("rival", "node-a", [5]))
     api.patch("resourceclaims", "rival", {"status": {"reservedFor": None}}, "default")
-    theirs = their_cdi_file(host, running)
+    theirs = their_cdi_file(host, running, "json")
     host.data.mkdir()
     text = '{"checksum":1713104513,"v1":{"preparedClaims":{}}}'
     host.checkpoint.write_text(text)
@@ -129,7 +132,7 @@ async def test_a_checkpoint_of_another_driver_is_kept_aside_and_what_it_handed_o
 
 
 @pytest.mark.contract("C5")
-@pytest.mark.parametrize("trace", ["slice", "file"])
+@pytest.mark.parametrize("trace", ["slice", "json", "yaml"])
 async def test_what_another_driver_handed_out_since_we_were_here_is_held_too(
     host: PluginHost, kubelet: FakeKubelet, api: FakeApi, trace: str
 ) -> None:
@@ -144,14 +147,14 @@ async def test_what_another_driver_handed_out_since_we_were_here_is_held_too(
     if trace == "slice":
         publish_theirs(api, SIXTEEN)
     else:
-        theirs = their_cdi_file(host, running)
+        their_cdi_file(host, running, trace)
+    left = set(host.cdi.iterdir())
     await started(host, kubelet, "pod-2")
     await ours(api)
     assert "neuron5 is held by claim default/running" in await refused(kubelet, rival)
-    if trace == "file":
-        assert theirs.exists(), "a container that restarts needs it"
+    assert set(host.cdi.iterdir()) == left, "a container that restarts needs its file"
     await unprepared(kubelet, running)
-    assert host.specified == set()
+    assert list(host.cdi.iterdir()) == []
     await prepared(kubelet, rival)
 
 
