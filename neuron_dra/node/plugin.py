@@ -265,16 +265,16 @@ class Plugin:
 
     async def _take_inventory(self) -> None:
         """Before the first publish, where a driver before us has left traces: what it has handed out."""
+        others = self._see_other_slices()
+        if others and self._recovering is not None:
+            await asyncio.wait([self._recovering])  # which takes it too; until then their slices stay
+            return
         if self.transactions.damaged is not None:
             return
-        if self._see_other_slices() or await asyncio.to_thread(self.store.needs_inventory):
+        if others or await asyncio.to_thread(self.store.needs_inventory):
             found = {claim.ref.uid: self._adopted(claim) async for claim in self.allocated()}
-            adopted = await self.transactions.adopt(found)
-            for claim in adopted:
-                log.warning(
-                    "a claim was handed out by another driver; its devices stay held until it is unprepared",
-                    extra={"claim": str(claim.ref), "uid": claim.ref.uid},
-                )
+            for claim in await self.transactions.adopt(found):
+                recovery.tell_adopted(claim)
 
     # Callbacks.
 

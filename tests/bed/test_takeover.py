@@ -238,6 +238,7 @@ def test_a_node_of_another_driver_is_taken_over_and_no_device_is_handed_out_twic
     assert neurons(place, "runs") == seen["runs"]
 
     place.delete("pod", "ends", "rival")
+    place.delete("resourceclaim", "rival")
     place.apply(pod("heir", "two", node=trn2.name))
     place.wait_ready("heir")
     assert neurons(place, "heir") == seen["ends"]

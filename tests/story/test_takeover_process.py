@@ -7,6 +7,7 @@ published, the name of its device for a whole UltraServer node and the form of i
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from neuron_dra.testing.objects import allocated_claim
 from neuron_dra.testing.plugin_host import PluginHost
 from neuron_dra.testing.waiting import eventually
 
+THEIR_CHECKPOINT = '{"checksum":1713104513,"v1":{"preparedClaims":{}}}'
 SIXTEEN = [f"neuron-device-{i}" for i in range(16)]
 
 
@@ -119,11 +121,11 @@ async def test_a_checkpoint_of_another_driver_is_kept_aside_and_what_it_handed_o
     api.patch("resourceclaims", "rival", {"status": {"reservedFor": None}}, "default")
     theirs = their_cdi_file(host, running, "json")
     host.data.mkdir()
-    text = '{"checksum":1713104513,"v1":{"preparedClaims":{}}}'
-    host.checkpoint.write_text(text)
+    host.checkpoint.write_text(THEIR_CHECKPOINT)
     process = await started(host, kubelet, "pod-1")
     await eventually(lambda: "the checkpoint is rebuilt" in process.log, START_S)
-    assert (host.data / "checkpoint.json.damaged").read_text() == text
+    assert (host.data / "checkpoint.json.damaged").read_text() == THEIR_CHECKPOINT
+    assert re.search("handed out by another driver.* claim=default/running", process.log)
     assert "neuron5 is held by claim default/running" in await refused(kubelet, rival)
     assert theirs.exists()
     await unprepared(kubelet, running)
@@ -191,10 +193,15 @@ async def test_a_device_that_had_another_name_is_offered_under_ours_once_it_is_f
     await prepared(kubelet, rival)
 
 
+@pytest.mark.parametrize("books", ["of a form of its own", "elsewhere"])
 async def test_a_device_of_an_unknown_name_may_be_any_and_holds_the_node(
-    host: PluginHost, kubelet: FakeKubelet, api: FakeApi
+    host: PluginHost, kubelet: FakeKubelet, api: FakeApi, books: str
 ) -> None:
     fake_node.write(host.root / "host", "trn2u.48xlarge", node_id=2)
+    if books == "of a form of its own":
+        host.data.mkdir()
+        host.checkpoint.write_text(THEIR_CHECKPOINT)
+        api.faults.add(Fault(Do.DELAY, verb="list", resource="resourceclaims", delay_s=1.0))
     publish_theirs(api, ["neuron-node"])
     running = api.create(allocated_claim("running", "node-a", ["neuron-node"]))
     rival = api.create(allocated_claim("rival", "node-a", ["neuron-node-0"]))
