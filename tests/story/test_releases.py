@@ -7,14 +7,18 @@ fields in its checkpoint, which is all that a release may change of it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
+import socket
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from next_release import FIELD, VALUE
 from plugin_story import DRIVER, START_S, prepared, published, refused, slice_writes, started, unprepared
 
@@ -154,15 +158,18 @@ class DaemonSet:
         self._host, self._kubelet = host, kubelet
         self._running: tuple[PluginProcess, str] | None = None
         self._uids = (f"pod-{number}" for number in itertools.count())
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self._probed_at = free.getsockname()[1]  # on the host's network all of them want the same port
 
     async def roll_out(self, program: tuple[str, ...], stream: Stream | None = None) -> None:
         """Start a plugin, and end the one before once the new one publishes; the stream has to go on all the time."""
         uid = next(self._uids)
         self._host.program = program
-        new = await started(self._host, self._kubelet, uid)
+        new = await started(self._host, self._kubelet, uid, healthcheck_port=self._probed_at)
         await eventually(lambda: "this plugin publishes" in new.log, START_S)
         if stream is not None:
             await stream.goes_on()
+            assert await self._alive()
         if self._running is not None:
             old, old_uid = self._running
             assert await old.stop() == 0
@@ -170,6 +177,18 @@ class DaemonSet:
         self._running = new, uid
         if stream is not None:
             await stream.goes_on()
+        async with asyncio.timeout(START_S):
+            while not await self._alive():
+                await asyncio.sleep(0.1)
+
+    async def _alive(self) -> bool:
+        """Probe as the kubelet does."""
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{self._probed_at}") as channel:
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                request = health_pb2.HealthCheckRequest(service="liveness")
+                answer = await health_pb2_grpc.HealthStub(channel).Check(request, timeout=5)
+                return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+        return False
 
 
 @pytest.mark.contract("R13")
