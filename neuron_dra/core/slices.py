@@ -68,7 +68,7 @@ def slice_name(node_name: str, index: int) -> str:
 def is_ours(name: str, node_name: str) -> bool:
     """Return whether a slice of this node is called as we call ours, and not as another program does."""
     index = name[-2:]
-    return index.isdigit() and name == slice_name(node_name, int(index))
+    return index.isdecimal() and name == slice_name(node_name, int(index))
 
 
 def layout(devices: Sequence[Wire]) -> list[list[Wire]]:

@@ -95,7 +95,7 @@ class Hardware:
             return tuple(sorted({device.device_id for device in self.node.devices} | set(range(count))))
         for prefix in (names.DEVICE_PREFIX, names.OLD_DEVICE_PREFIX):
             suffix = device_name.removeprefix(prefix)
-            if suffix.isdigit():
+            if suffix.isdecimal():
                 return (int(suffix),)
         return ()
 
