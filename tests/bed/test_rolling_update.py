@@ -37,10 +37,10 @@ from real_cluster import IMAGE, BedNode, Namespace, TestBed, eventually
 
 TRN2 = "trn2.48xlarge"
 TARGET = (f"daemonset/{DAEMONSET}", "--namespace", NAMESPACE)
-AT_ONCE = 4  # pods of the stream
+AT_ONCE = 6  # pods of the stream
 # What one pod of the stream does: it says which devices it saw, from when to when.
 LOOK = r"ls /dev | grep -E '^neuron[0-9]+$' | xargs echo"
-SCRIPT = f"seen=$({LOOK}); began=$EPOCHREALTIME; sleep 1; echo $seen $began $EPOCHREALTIME"
+SCRIPT = f"seen=$({LOOK}); began=$EPOCHREALTIME; sleep 0.5; echo $seen $began $EPOCHREALTIME"
 
 Object = dict[str, Any]
 
@@ -59,7 +59,7 @@ def trn2(driver: TestBed, node: Callable[[str], BedNode]) -> BedNode:
 
 @pytest.fixture
 def stream(trn2: BedNode, namespace: Namespace) -> Iterator[Namespace]:
-    """A Job on the node that goes on until it is suspended: pods of a second, with one device each, four at a time."""
+    """A Job on the node that goes on until it is suspended: short pods with one device each, six at a time."""
     namespace.apply(template("one"))
     namespace.apply(job(trn2))
     yield namespace
@@ -97,8 +97,14 @@ def goes_on(place: Namespace) -> None:
 
 
 def suspend(place: Namespace) -> None:
+    """End the stream: the pods that run are deleted, those that have ended stay."""
     place.kubectl("patch", "job", "stream", "--type=merge", "--patch", json.dumps({"spec": {"suspend": True}}))
-    eventually("the stream ends", lambda: not status(place).get("active"), 60, 0.3)
+
+    def phases() -> set[str]:
+        return {item["status"]["phase"] for item in place.get("pods", "--selector=job-name=stream")["items"]}
+
+    eventually("only pods that have ended are left", lambda: phases() == {"Succeeded"}, 60, 0.3)
+    assert not status(place).get("active")
 
 
 def complaints(place: Namespace) -> set[str]:
@@ -109,9 +115,11 @@ def complaints(place: Namespace) -> set[str]:
 
 def uses(place: Namespace) -> dict[str, list[tuple[float, float]]]:
     """Return from when to when each device was seen, by the pods of the stream that have ended, in order."""
-    logs = place.kubectl("logs", "--selector=job-name=stream", "--tail=-1", "--ignore-errors").splitlines()
+    logs = place.kubectl("logs", "--selector=job-name=stream", "--tail=-1").splitlines()
+    assert len(logs) == status(place)["succeeded"]
     found: dict[str, list[tuple[float, float]]] = {}
     for line in logs:
+        assert len(line.split()) == 3, f"a pod saw something else than one device: {line}"
         device, began, ended = line.split()
         found.setdefault(device, []).append((float(began), float(ended)))
     return {device: sorted(times) for device, times in found.items()}
