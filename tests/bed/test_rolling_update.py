@@ -129,8 +129,11 @@ def uses(place: Namespace) -> dict[str, list[tuple[float, float]]]:
 
 
 @pytest.fixture
-def everywhere_at_once(driver: TestBed) -> Iterator[None]:
-    """Let the update not go from node to node, for there may be many; on each it is the same."""
+def everywhere_at_once(driver: TestBed, trn2: BedNode) -> Iterator[None]:
+    """Let the update not go from node to node, for there may be many; on each it is the same.
+
+    Only once the node is there: Helm does not like what others have changed.
+    """
     strategy = driver.get(*TARGET)["spec"]["updateStrategy"]
     assert strategy == {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
 
