@@ -37,7 +37,7 @@ from real_cluster import IMAGE, BedNode, Namespace, TestBed, eventually
 
 TRN2 = "trn2.48xlarge"
 TARGET = (f"daemonset/{DAEMONSET}", "--namespace", NAMESPACE)
-AT_ONCE = 6  # pods of the stream
+AT_ONCE = 5  # pods of the stream
 # What one pod of the stream does: it says which devices it saw, from when to when.
 LOOK = r"ls /dev | grep -E '^neuron[0-9]+$' | xargs echo"
 SCRIPT = f"seen=$({LOOK}); began=$EPOCHREALTIME; sleep 0.5; echo $seen $began $EPOCHREALTIME"
@@ -59,7 +59,7 @@ def trn2(driver: TestBed, node: Callable[[str], BedNode]) -> BedNode:
 
 @pytest.fixture
 def stream(trn2: BedNode, namespace: Namespace) -> Iterator[Namespace]:
-    """A Job on the node that goes on until it is suspended: short pods with one device each, six at a time."""
+    """A Job on the node that goes on until it is suspended: short pods with one device each, five at a time."""
     namespace.apply(template("one"))
     namespace.apply(job(trn2))
     yield namespace
