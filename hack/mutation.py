@@ -106,6 +106,19 @@ class Child:
         return text or f"{SLOW} "
 
 
+def tried(work: Callable[[], str], cpu_s: float) -> tuple[str, float]:
+    """Do the work of a mutant in a child; return its answer, and the CPU seconds that it took.
+
+    A child that is out of time without having worked is tried once more: the machine may have been busy.
+    """
+    for _ in range(2):
+        child = Child(work, cpu_s)
+        answer = child.answer(WAIT_LIMIT_S + 5 * cpu_s)
+        if not answer.startswith(str(SLOW)) or child.cpu_s > cpu_s / 2:
+            break
+    return answer, child.cpu_s
+
+
 class Failures:
     """A pytest plugin that stops at the first failure and knows its name."""
 
@@ -191,14 +204,14 @@ class Runner:
             self.record(mutant, f"{SURVIVED} no test runs this", 0.0)
             return
         allowed = CPU_LIMIT_S + 4 * sum(covered.seconds[name] for name in names)
-        child = Child(lambda: self.tested(mutant, [items[name] for name in names], functions), allowed)
-        answer = child.answer(WAIT_LIMIT_S + 20 * allowed)
+        work = partial(self.tested, mutant, [items[name] for name in names], functions)
+        answer, cpu_s = tried(work, allowed)
         if answer == f"{SURVIVED} " and left_out:
             answer += f"{left_out} tests not run"
         killer = answer.partition(" ")[2]
         if killer in items and killer not in here[:3]:
             self.found_here[mutant.module, mutant.function] = [killer, *here][:8]
-        self.record(mutant, answer, child.cpu_s)
+        self.record(mutant, answer, cpu_s)
 
     def tested(self, mutant: Mutant, items: list[pytest.Item], functions: Functions) -> str:
         """Exchange the function and run the tests; in the child."""
@@ -306,8 +319,10 @@ def run_imported(mutant: Mutant, covered: Covered, most_s: float) -> str:
         def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
             items[:] = sorted((i for i in items if i.nodeid in wanted), key=lambda item: covered.seconds[item.nodeid])
 
-    pytest.main([*PYTEST, "-x", *files], plugins=[failures, Selection()])
-    return failures.verdict
+    code = pytest.main([*PYTEST, "-x", *files], plugins=[failures, Selection()])
+    if code == pytest.ExitCode.NO_TESTS_COLLECTED:
+        return f"{BROKEN} no test was collected"
+    return failures.verdict if failures.failed or not code else f"{KILLED} pytest ends with {code!r}"
 
 
 PYTEST = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-o", "timeout=60", "-o", "tmp_path_retention_policy=none",
@@ -368,8 +383,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.imported:
         covered = Covered(**json.loads(COVERED.read_text()))
         for mutant in (each for each in wanted if not each.function):
-            child = Child(partial(run_imported, mutant, covered, 3.0), 60.0)
-            record(mutant, child.answer(WAIT_LIMIT_S + 600), child.cpu_s)
+            record(mutant, *tried(partial(run_imported, mutant, covered, 3.0), 60.0))
     if options.report:
         command = f"make mutation SEED={options.seed} SHARE={options.share}"
         write_report(chosen(options.seed, options.share, ()), results.kept, command, options.seed, options.share)

@@ -10,7 +10,7 @@ import pytest
 
 from neuron_dra.api import claims as wire
 from neuron_dra.core import catalogue, cdi, topology
-from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim, decide
+from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim, PreparedDevice, decide
 from neuron_dra.core.config import Entry, NeuronSettings, Source, UltraServerSettings
 from neuron_dra.core.facts import DeviceFacts, NodeFacts, NodeLabels, UltraServerFacts, Unread
 from neuron_dra.core.reservation import Place, Reservation
@@ -88,6 +88,28 @@ def test_each_allocated_device_is_prepared_with_its_own_cdi_device() -> None:
     ]
     assert prepared.devices[0].edits == {"deviceNodes": [{"path": "/dev/neuron3"}]}
     assert prepared.devices[0].env == ()
+
+
+def test_what_was_prepared_says_for_whom_when_and_what() -> None:
+    wanted = Claim(ref(), (device(3, "req/small", share_id="aa-1"),), pod="job-0")
+    assert decide(
+        wanted, node_name=NODE_NAME, node=TRN2, held=(), device_files=cdi.DeviceFiles(), prepared_at="2026-03-01"
+    ) == PreparedClaim(
+        ref(),
+        (
+            PreparedDevice(
+                request="req",
+                pool=NODE_NAME,
+                device="neuron-device-3",
+                device_ids=(3,),
+                cdi_ids=("k8s.neuron.aws.com/claim=uid-job-neuron-device-3-aa-1",),
+                edits={"deviceNodes": [{"path": "/dev/neuron3"}]},
+                share_id="aa-1",
+            ),
+        ),
+        prepared_at="2026-03-01",
+        pod="job-0",
+    )
 
 
 @pytest.mark.contract("P8")
@@ -254,6 +276,11 @@ def test_one_device_that_names_no_workload_is_enough_to_be_refused() -> None:
     assert "belongs to no workload" in refusal(wanted, TRN2U_NODE, (), RESERVED, retryable=True)
 
 
+def test_an_administrators_device_opens_a_reserved_node_for_no_other_of_its_claim() -> None:
+    wanted = Claim(ref(), (device(0, "watch", admin_access=True), device(1, "work")))
+    assert "belongs to no workload" in refusal(wanted, TRN2U_NODE, (), RESERVED, retryable=True)
+
+
 def test_the_workload_to_which_the_node_is_bound_gets_it_with_its_rank() -> None:
     prepared = decided(whole(OURS), TRN2U_NODE, (), RESERVED)
     assert prepared.workload == "llm"
@@ -343,7 +370,48 @@ def test_two_shares_of_one_device_are_two_cdi_devices() -> None:
     assert "is in use" in refusal(claim(device(5), name="whole"), TRN2, (first,), retryable=True)
 
 
+@pytest.mark.contract("P15")
+def test_a_share_of_a_device_that_somebody_has_whole_is_refused() -> None:
+    holder = decided(claim(device(5), name="old"))
+    assert "is in use" in refusal(claim(device(5, share_id="aa-1")), TRN2, (holder,), retryable=True)
+
+
+@pytest.mark.contract("P13")
+@pytest.mark.parametrize("before", [device(4), device(4, admin_access=True), device(4, share_id="aa-1")])
+def test_every_device_of_every_holder_counts(before: AllocatedDevice) -> None:
+    holders = (decided(claim(device(3), name="first")), decided(claim(before, device(5), name="second")))
+    text = refusal(claim(device(6), device(5)), TRN2, holders, retryable=True)
+    assert "neuron5 is held by claim ml/second" in text
+
+
+@pytest.mark.contract("P13")
+def test_a_claim_made_anew_under_the_same_name_waits_for_the_one_before_it() -> None:
+    before = decided(claim(device(5)))
+    anew = Claim(ClaimRef("ml", "job", "uid-anew"), (device(5),))
+    assert "held by claim ml/job (UID uid-job)" in refusal(anew, TRN2, (before,), retryable=True)
+
+
+def test_a_sick_device_is_refused_to_all_but_administrators() -> None:
+    def sick(result: AllocatedDevice) -> str:
+        return "neuron-device-5 is unhealthy" if result.device == "neuron-device-5" else ""
+
+    def prepared(*devices: AllocatedDevice) -> PreparedClaim:
+        return decide(
+            claim(*devices), node_name=NODE_NAME, node=TRN2, held=(), device_files=cdi.DeviceFiles(), sick=sick
+        )
+
+    with pytest.raises(ClaimError, match="claim ml/job: neuron-device-5 is unhealthy") as caught:
+        prepared(device(4), device(5))
+    assert caught.value.retryable
+    assert prepared(device(4), device(5, admin_access=True)).devices[1].device_ids == (5,)
+
+
 # What is not there.
+
+
+def test_a_whole_node_without_a_device_left_is_refused() -> None:
+    empty = node_of("trn2u.48xlarge", TRN2U, gone=tuple(range(16)))
+    assert "neuron-node-0 has no Neuron device left" in refusal(claim(device("neuron-node-0")), empty, retryable=False)
 
 
 @pytest.mark.contract("P29")
