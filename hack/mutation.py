@@ -24,6 +24,7 @@ import sys
 import time
 import types
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib.abc import MetaPathFinder, SourceLoader
 from importlib.machinery import ModuleSpec
@@ -142,23 +143,34 @@ class Failures:
         return f"{SURVIVED} " if not self.failed else f"{SLOW if self.slow else KILLED} {self.failed}"
 
 
+@dataclass
 class Covered:
-    """Which tests run a line, and the CPU seconds that a test takes."""
+    """Which tests run a line, and the CPU seconds that a test takes; `failed` are those that fail without a mutant."""
 
-    def __init__(self, lines: dict[str, dict[str, list[str]]], seconds: dict[str, float]) -> None:
-        self._lines = lines
-        self.seconds = seconds
+    lines: dict[str, dict[str, list[str]]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    failed: list[str] = field(default_factory=list)
+
+    @classmethod
+    def kept(cls) -> Covered:
+        """Return what is known already."""
+        return cls(**json.loads(COVERED.read_text())) if COVERED.exists() else cls()
+
+    @property
+    def known(self) -> set[str]:
+        """The tests that were measured."""
+        return {*self.seconds, *self.failed}
 
     def tests_of(self, mutant: Mutant) -> list[str]:
         """Return the tests that run a changed line, the quickest first."""
         first, last = mutant.lines
-        lines = self._lines.get(mutant.module, {})
+        lines = self.lines.get(mutant.module, {})
         names = {name for line in range(first, last + 1) for name in lines.get(str(line), ())}
         return sorted(names & self.seconds.keys(), key=lambda name: self.seconds[name])
 
     def tests_of_module(self, module: str) -> list[str]:
         """Return the tests that run any function of a module."""
-        names = {name for names in self._lines.get(module, {}).values() for name in names}
+        names = {name for names in self.lines.get(module, {}).values() for name in names}
         return sorted(names & self.seconds.keys(), key=lambda name: self.seconds[name])
 
 
@@ -184,9 +196,11 @@ class Runner:
         session.config.pluginmanager.register(self.failures)
         session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
         items = {item.nodeid: item for item in session.items}
-        if not COVERED.exists():
-            Child(lambda: measure(list(session.items), self.failures), 3600).answer(7200)
-        covered = Covered(**json.loads(COVERED.read_text()))
+        covered = Covered.kept()
+        new = [item for item in session.items if item.nodeid not in covered.known]
+        if new:
+            Child(lambda: measure(new, self.failures, covered), A_DAY_S).answer(A_DAY_S)
+            covered = Covered.kept()
         functions = live_functions()
         gc.collect()
         gc.freeze()
@@ -232,29 +246,27 @@ def within(names: list[str], seconds: dict[str, float], most_s: float) -> tuple[
     return names, 0
 
 
-def measure(items: list[pytest.Item], failures: Failures) -> str:
+def measure(items: list[pytest.Item], failures: Failures, covered: Covered) -> str:
     """Run every test alone, and write which lines it runs and how long it takes; in a child."""
     coverage = Coverage(data_file=None, config_file=False, include=[str(path) for path in modules()])
     coverage.start()
-    seconds: dict[str, float] = {}
     coverage.switch_context(items[0].nodeid)
     began = time.process_time()
     for item, following in zip(in_turn(items), [*items[1:], items[0]], strict=True):
-        if not failures.failed:
-            seconds[item.nodeid] = round(time.process_time() - began, 4)
+        if failures.failed:
+            covered.failed.append(item.nodeid)
+        else:
+            covered.seconds[item.nodeid] = round(time.process_time() - began, 4)
         failures.failed = ""
         coverage.switch_context(following.nodeid)
         began = time.process_time()
     coverage.stop()
     data = coverage.get_data()
-    lines = {
-        str(path.relative_to(ROOT)): {
-            str(line): sorted(filter(None, names)) for line, names in data.contexts_by_lineno(str(path)).items()
-        }
-        for path in modules()
-    }
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    COVERED.write_text(json.dumps({"lines": lines, "seconds": seconds}))
+    for path in modules():
+        lines = covered.lines.setdefault(str(path.relative_to(ROOT)), {})
+        for line, names in data.contexts_by_lineno(str(path)).items():
+            lines[str(line)] = sorted({*lines.get(str(line), ()), *filter(None, names)})
+    COVERED.write_text(json.dumps(asdict(covered)))
     return f"{SURVIVED} "
 
 
@@ -381,7 +393,7 @@ def main(arguments: Sequence[str]) -> int:
         print("tests of functions:", child.answer(A_DAY_S), flush=True)
         results = Results(RESULTS)
     if options.imported:
-        covered = Covered(**json.loads(COVERED.read_text()))
+        covered = Covered.kept()
         for mutant in (each for each in wanted if not each.function):
             record(mutant, *tried(partial(run_imported, mutant, covered, 3.0), 60.0))
     if options.report:

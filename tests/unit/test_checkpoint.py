@@ -172,6 +172,14 @@ def test_administrators_hold_nothing_and_keep_their_devices_published() -> None:
     assert checkpoint.held_devices == {"neuron-device-0"}
 
 
+def test_a_device_is_held_by_the_claim_that_has_it() -> None:
+    checkpoint = some()
+    assert checkpoint.held_device_ids == {0: checkpoint.claims["uid-0"], 1: checkpoint.claims["uid-1"]}
+    assert checkpoint.held_devices == {"neuron-device-0", "neuron-device-1"}
+    left = checkpoint.without(["uid-0"])
+    assert (left.held_device_ids, left.held_devices) == ({1: checkpoint.claims["uid-1"]}, {"neuron-device-1"})
+
+
 @pytest.mark.contract("P20")
 @pytest.mark.parametrize(
     "change", [{"shareId": {}}, {"deviceIds": [-1]}, {"deviceIds": ["0"]}, {"deviceIds": [True]}, {"cdiIds": [None]}]

@@ -232,6 +232,34 @@ def test_the_time_a_server_gave_a_taint_is_no_difference_and_stays() -> None:
     assert update[1]["taints"] == [{**taint, "effect": "NoExecute"}]
 
 
+@pytest.mark.contract("S12")
+def test_a_taints_time_stays_with_its_own_device_key_value_and_effect() -> None:
+    def time_of(number: int) -> str:
+        return f"2026-01-0{number + 1}T00:00:00Z"
+
+    def tainted(**change: str) -> dict[str, str]:
+        return {"key": "k", "value": "v", "effect": "NoSchedule", **change}
+
+    before = [device(n, taints=[tainted(), tainted(value="w")]) for n in range(2)]
+    current = stored(before)
+    for n, held in enumerate(current[0]["spec"]["devices"]):
+        held["taints"] = [{**taint, "timeAdded": time_of(n)} for taint in held["taints"]]
+    wanted = [device(0, taints=[tainted(key="other"), tainted(value="other"), tainted(value="w")]), before[1]]
+    written = diff(POOL, current, wanted).update[0]["spec"]["devices"]
+    assert written == [
+        device(0, taints=[tainted(key="other"), tainted(value="other"), tainted(value="w", timeAdded=time_of(0))]),
+        device(1, taints=[tainted(timeAdded=time_of(1)), tainted(value="w", timeAdded=time_of(1))]),
+    ]
+
+
+@pytest.mark.contract("S12")
+def test_a_taint_that_says_its_own_time_keeps_it() -> None:
+    taint = {"key": "k", "effect": "NoSchedule", "timeAdded": "2026-01-01T00:00:00Z"}
+    current = stored([device(0, taints=[taint])])
+    wanted = [device(0, taints=[{**taint, "timeAdded": "2026-02-02T00:00:00Z"}, {"key": "x", "effect": "None"}])]
+    assert diff(POOL, current, wanted).update[0]["spec"]["devices"] == wanted
+
+
 @pytest.mark.contract("S11")
 def test_a_field_that_the_server_dropped_is_named_and_not_sent_again() -> None:
     sent = devices(2, taints=[{"key": "k", "effect": "NoSchedule"}])
