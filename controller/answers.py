@@ -15,14 +15,13 @@ from controller import decode, describe, placement, planning, render
 from controller.actions import Plan, WriteUltraServerStatus
 from controller.discovery import Group, discover
 from controller.holdings import Holdings
-from controller.model import API_VERSION, Snapshot, Wire, Workload
+from controller.model import API_VERSION, SLOT_SIZES, Snapshot, Wire, Workload
 from controller.planning import Limits
 from neuron_dra.core import catalogue
 from neuron_dra.core.ultraserver import Allocation, Phase, decode_allocations
 from neuron_dra.errors import NeuronDraError
 from neuron_dra.gen.neuron.ultraserver.v1 import ultraservers_pb2 as pb
 
-SIZES: Final = (1, 2, 4)
 MOST_GROUPS: Final = 1024
 DRY_RUN: Final = "dry-run"
 """Name and UID of a workload that is only tried."""
@@ -129,7 +128,7 @@ def _tried(snapshot: Snapshot, asked: pb.Workload, now: datetime.datetime) -> Wo
             raise BadRequest(
                 f"workload.{field} {text[:80]!r}: write a name of at most 63 lower-case letters, digits and '-'"
             )
-    if asked.topology_size not in SIZES:
+    if asked.topology_size not in SLOT_SIZES:
         raise BadRequest(
             f"workload.topology_size {asked.topology_size}: write 1, 2 or 4, the number of nodes that work together in "
             "one UltraServer"

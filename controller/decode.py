@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from controller.model import (
+    NODES_AT_MOST,
+    SLOT_SIZES,
     ClaimUse,
     ClusterNode,
     PublishedNode,
@@ -56,14 +58,15 @@ def published_slice(item: Wire) -> PublishedSlice | None:
     first = devices[0] if devices else {}
     owners = (item.get("metadata") or {}).get("ownerReferences") or []
     tags = {_tag(device) for device in devices}
+    number, modes = _int(first, "ultraserverNodeId"), (_string(first, "ultraserverModes") or "").split("_")
     node = PublishedNode(
         name=str(spec["nodeName"]),
         node_uid=str(owners[0].get("uid", "")) if owners else "",
         instance_type=_string(first, "instanceType") or "",
         kind=_string(first, "resourceType") or "",
         ultraserver_id=_string(first, "ultraserverId"),
-        node_id=_int(first, "ultraserverNodeId"),
-        sizes=tuple(sorted(int(n) for n in (_string(first, "ultraserverModes") or "").split("_") if n.isdigit())),
+        node_id=number if number in range(NODES_AT_MOST) else None,
+        sizes=tuple(size for size in SLOT_SIZES if str(size) in modes),
         vertical=_bool(first, "linkVertical"),
         horizontal=_bool(first, "linkHorizontal"),
         sick=tuple(

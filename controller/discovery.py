@@ -6,7 +6,7 @@ of its Node object: another instance under the same name is another node.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,7 @@ class Group:
     usable: Mapping[int, PublishedNode]
     sizes: tuple[int, ...]
     problems: tuple[Problem, ...]
+    cordoned: tuple[str, ...] = ()
 
     @property
     def node_names(self) -> tuple[str, ...]:
@@ -98,9 +99,11 @@ def _group(
         and each.kind
         and not each.sick_devices
         and nodes[each.name].ready
+        and nodes[each.name].schedulable
         and not nodes[each.name].out_of_service
     }
     sizes = tuple(sorted({size for each in present for size in each.sizes}))
+    cordoned = tuple(entry["nodeName"] for entry in topology if not nodes[entry["nodeName"]].schedulable)
     problems = (
         *_identity(present, nodes),
         *_if(strangers, "MixedInstanceTypes", f"nodes of another type than {instance_type}: {shortened(strangers)}"),
@@ -114,6 +117,11 @@ def _group(
             sorted(entry["nodeName"] for entry in topology if not nodes[entry["nodeName"]].ready),
             "NodeNotReady",
             "nodes that are not Ready: {}",
+        ),
+        *_if(
+            cordoned,
+            "NodeCordoned",
+            "cordoned nodes, which are not reserved: {}",
         ),
         *_if([entry["nodeName"] for entry in away], "SliceMissing", "nodes that publish no ResourceSlice: {}"),
         *_if(
@@ -129,10 +137,10 @@ def _group(
         *_links(present),
         *_quarantined(stored, nodes),
     )
-    return Group(name, ultraserver_id, instance_type, topology, usable, sizes, problems)
+    return Group(name, ultraserver_id, instance_type, topology, usable, sizes, problems, cordoned)
 
 
-def _if(found: list[Any], reason: str, message: str) -> tuple[Problem, ...]:
+def _if(found: Sequence[Any], reason: str, message: str) -> tuple[Problem, ...]:
     return (Problem(reason, message.replace("{}", shortened([str(each) for each in found]))),) if found else ()
 
 

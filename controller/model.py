@@ -17,6 +17,12 @@ API_VERSION = f"{GROUP}/v1beta1"
 FINALIZER = f"{GROUP}/ultraserver-release"
 """Held on a workload while anything is reserved for it."""
 
+SLOT_SIZES = (1, 2, 4)
+"""How many nodes of one UltraServer can work together: topologySize, and the modes that a node publishes."""
+
+NODES_AT_MOST = 64
+"""In one UltraServer, as the custom resource says; a node that says another number is not known."""
+
 NODE_NAMES_SHOWN = 8
 """How many names a message lists before it says how many more there are."""
 

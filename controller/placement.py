@@ -50,7 +50,7 @@ def slots(groups: Iterable[Group], taken: frozenset[str], instance_type: str, si
         if group.instance_type != instance_type:
             continue
         free = {number: node for number, node in group.usable.items() if node.name not in taken}
-        for first in range(0, max(free, default=-1) + 1, size):
+        for first in sorted({number // size * size for number in free}):
             nodes = [free[number] for number in range(first, first + size) if number in free]
             if len(nodes) == size and _work_together(nodes, size, len(group.topology)):
                 pairs = {number // 2 for number in range(first, first + size)}
@@ -161,11 +161,14 @@ def shortage(
     free_nodes = {group.name: group.free_nodes(taken) for group in mine}
     total = sum(free_nodes.values())
     text = f"needs {wanted}; {have} of {count} groups of {workload.size} are free: short of {short} nodes"
+    cordoned = [name for group in mine for name in group.cordoned]
+    also = f"; cordoned: {shortened(cordoned)}" if cordoned else ""
     if total >= count * workload.size and workload.size > 1:
         parts = [f"{name} has {number}" for name, number in sorted(free_nodes.items()) if number]
         return Shortage(
             "CapacitySplit",
             f"{text}; {total} nodes are free, but split over {len(parts)} UltraServer{'s' if len(parts) > 1 else ''} "
-            f"or without the links: {shortened(parts)}",
+            f"or without the links: {shortened(parts)}{also}",
         )
-    return Shortage("InsufficientCapacity", f"{text}; {total} of {sum(len(g.topology) for g in mine)} nodes are free")
+    nodes = sum(len(group.topology) for group in mine)
+    return Shortage("InsufficientCapacity", f"{text}; {total} of {nodes} nodes are free{also}")

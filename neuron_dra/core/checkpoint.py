@@ -169,7 +169,7 @@ def _device_from_wire(wire: Any) -> PreparedDevice:
         cdi_ids=tuple(_text({"cdiIds": each}, "cdiIds") for each in wire["cdiIds"]),
         edits=dict(_mapping(wire, "edits")),
         admin_access=wire.get("adminAccess") is True,
-        share_id=_optional(wire, "shareId"),
+        share_id=_optional(wire, "shareId") or None,
         extra={name: value for name, value in wire.items() if name not in _DEVICE_FIELDS} or None,
     )
 

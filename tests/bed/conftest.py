@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from deployed import is_installed
 from fleet import TRN3, end_workloads, slots
 from real_cluster import REPOSITORY, BedNode, Namespace, NodeLocks, TestBed
 
@@ -114,12 +115,20 @@ def node(bed: TestBed) -> Iterator[Callable[[str], BedNode]]:
         locks.release(one.name)
 
 
-@pytest.fixture
-def driver(bed: TestBed) -> TestBed:
-    """The test bed with the driver installed as its DaemonSet, on the nodes there are and on those that follow."""
-    if not bed.where.is_root:
+@pytest.fixture(scope="session")
+def running_driver(running_bed: TestBed) -> TestBed:
+    """The shared test bed with the driver of these sources installed as its DaemonSet."""
+    if not running_bed.where.is_root:
         impossible("the driver's DaemonSet needs nodes, and nodes need root")
-    bed.command("up", "--driver", "daemonset", timeout_s=1200)
+    running_bed.command("up", "--driver", "daemonset", timeout_s=1200)
+    return running_bed
+
+
+@pytest.fixture
+def driver(running_driver: TestBed, bed: TestBed) -> TestBed:
+    """The test bed with the driver installed as its DaemonSet, on the nodes there are and on those that follow."""
+    if not is_installed(bed):
+        bed.command("up", "--driver", "daemonset", timeout_s=1200)
     return bed
 
 

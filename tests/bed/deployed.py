@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from real_cluster import REPOSITORY, TESTBED, BedNode, Namespace, TestBed, eventually
+from real_cluster import REPOSITORY, TESTBED, BedError, BedNode, Namespace, TestBed, eventually
 
 from neuron_dra.core import catalogue
 
@@ -26,6 +26,14 @@ MANIFESTS = REPOSITORY / "tests/bed/manifests"
 CHECKPOINT = "/var/lib/kubelet/plugins/neuron.aws.com/checkpoint.json"
 
 Object = dict[str, Any]
+
+
+def is_installed(bed: TestBed) -> bool:
+    """Say whether the DaemonSet has a ready pod on every node that should have one."""
+    with contextlib.suppress(BedError):
+        words = ("rollout", "status", f"daemonset/{DAEMONSET}", "--namespace", NAMESPACE, "--timeout=1s")
+        return bed.parts.state.driver == "daemonset" and "successfully" in bed.kubectl(*words)
+    return False
 
 
 # What a node offers and holds.

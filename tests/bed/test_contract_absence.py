@@ -25,8 +25,6 @@ from deployed import (
 )
 from real_cluster import BedNode, Namespace, TestBed, eventually
 
-pytestmark = pytest.mark.long
-
 TRN2 = "trn2.48xlarge"
 TYPE_LABEL = "node.kubernetes.io/instance-type"
 REGISTRY, DATA = "/var/lib/kubelet/plugins_registry", "/var/lib/kubelet/plugins/neuron.aws.com"
@@ -67,6 +65,7 @@ def healths(place: Namespace, name: str) -> set[str]:
     }
 
 
+@pytest.mark.long
 @pytest.mark.contract("H6")
 @pytest.mark.contract("S30")
 @pytest.mark.contract("O9")
@@ -162,7 +161,8 @@ def test_neither_a_second_driver_that_fails_nor_a_kubelet_that_restarts_costs_a_
     assert neurons(place, "pair") == [1]
     assert place.exec("pair", "sh", "-c", "echo $DRA_NET_DEVICES") != "\n"
 
-    place.exec("beside", "sh", "-c", "kill 1")
+    with contextlib.suppress(BedError):  # the command may end with its container
+        place.exec("beside", "sh", "-c", "kill 1")
     eventually(
         "its container runs again", lambda: place.restarts("beside") == 1 and is_ready(place.get("pod", "beside"))
     )

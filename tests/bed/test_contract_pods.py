@@ -10,8 +10,6 @@ from bed.errors import BedError
 from deployed import cdi_claims, environment, is_ready, lnc, neurons, pod, prepared, prepares, settled, template
 from real_cluster import IMAGE, BedNode, Namespace, TestBed, eventually
 
-pytestmark = pytest.mark.long
-
 LOOK = "ls /dev | grep -E '^neuron[0-9]+$' | sort -V | xargs echo"
 TRN2 = "trn2.48xlarge"
 LNC_1 = {"NEURON_LOGICAL_NC_CONFIG": "1", "NEURON_RT_VIRTUAL_CORE_SIZE": "1"}

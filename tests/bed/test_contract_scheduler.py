@@ -14,8 +14,6 @@ from real_cluster import Namespace, TestBed, eventually
 
 from neuron_dra.simulate import scheduler
 
-pytestmark = pytest.mark.long
-
 Wire = dict[str, Any]
 CASES = 48
 SEED = 20260701

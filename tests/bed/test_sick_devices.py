@@ -12,8 +12,6 @@ import pytest
 from deployed import all_well, devices, metrics, neurons, pod, prepared, settled, template
 from real_cluster import BedNode, Namespace, TestBed, eventually
 
-pytestmark = pytest.mark.long
-
 DETECTED_S = 30  # what is promised (docs/health.md)
 REPAIRED_S = 40  # one reading, the test bed's hold of 5 s, and one more reading
 TAINT = "neuron.aws.com/unhealthy"

@@ -12,8 +12,6 @@ from bed.errors import BedError
 from fleet import TRN3, slots
 from real_cluster import REPOSITORY, Namespace, TestBed, eventually
 
-pytestmark = pytest.mark.long
-
 MANIFEST = REPOSITORY / "deploy/manifests/ultraserver/60-ultraserver-access.yaml"
 POLICY = "validatingadmissionpolicy/neuron-dra-driver-capacity-block-label"
 LABEL = "topology.k8s.aws/capacity-block-id"

@@ -27,8 +27,6 @@ from fleet import (
 )
 from real_cluster import BedNode, Namespace, TestBed, eventually
 
-pytestmark = pytest.mark.long
-
 GIVEN_UP = "node.kubernetes.io/out-of-service"
 OF_THE_SET = "leaderworkerset.sigs.k8s.io/name=move"
 

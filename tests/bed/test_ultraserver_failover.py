@@ -20,8 +20,6 @@ from deployed import CONTROLLER, NAMESPACE, is_ready
 from fleet import slots, workload
 from real_cluster import TESTBED, Namespace, TestBed, eventually
 
-pytestmark = pytest.mark.long
-
 FAILOVER_S = 20  # what is promised
 
 

@@ -28,8 +28,6 @@ from fleet import (
 )
 from real_cluster import BedNode, Namespace, TestBed, eventually
 
-pytestmark = pytest.mark.long
-
 TRN2U = "trn2u.48xlarge"
 LINK = "0:link_interserver"  # as the kernel driver reports that device 0 has lost its link to another node
 

@@ -9,8 +9,6 @@ from deployed import Object, environment, is_ready
 from fleet import RANK, in_order, published, slots, wait_state
 from real_cluster import QUICK, REPOSITORY, Namespace, TestBed, eventually
 
-pytestmark = pytest.mark.long
-
 EXAMPLES = REPOSITORY / "deploy/examples"
 IMAGE = "public.ecr.aws/ubuntu/ubuntu:22.04"
 GROUP = "leaderworkerset.sigs.k8s.io/group-index"

@@ -36,8 +36,6 @@ from fleet import (
 )
 from real_cluster import QUICK, REPOSITORY, BedNode, Namespace, TestBed, eventually
 
-pytestmark = pytest.mark.long
-
 EXAMPLES = REPOSITORY / "deploy/examples"
 DOCUMENTED_IMAGE = "public.ecr.aws/docker/library/alpine:latest"
 DOCUMENTED_TYPE = "trn2u.48xlarge"
@@ -56,9 +54,11 @@ DEPLOYMENT, WORKLOAD, TEMPLATE = "my-training-workload", "my-training-job", "my-
 def pair(request: pytest.FixtureRequest, fleet: TestBed) -> tuple[str, list[str]]:
     """An instance type, and the eight nodes of its two UltraServers."""
     instance_type, *names = request.param
-    words = [word for name in names for word in ("--ultraserver", f"{name}={instance_type}")]
-    fleet.command("up", *words, "--driver", "daemonset")
-    return instance_type, [f"{name}-{position}" for name in names for position in range(4)]
+    nodes = [f"{name}-{position}" for name in names for position in range(4)]
+    if not all(fleet.has(node, instance_type) for node in nodes):
+        words = [word for name in names for word in ("--ultraserver", f"{name}={instance_type}")]
+        fleet.command("up", *words, "--driver", "daemonset")
+    return instance_type, nodes
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ changes of the input are small changes of the document.
 from __future__ import annotations
 
 import copy
+import pickle
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import PurePosixPath
@@ -103,7 +104,7 @@ def alike(source: Bytes, old: Json) -> Json:
 
 def changed(source: Bytes, template: Json, *, typed: bool = False, most: int = 6) -> Json:
     """Return a copy of `template` with up to `most` changes; `typed` keeps the type of each field."""
-    document = copy.deepcopy(template)
+    document = pickle.loads(pickle.dumps(template))  # many times as fast as a deepcopy
     for _ in range(source.below(most + 1)):
         holder, key = _place(source, document)
         if holder is None:

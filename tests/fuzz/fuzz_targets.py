@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import datetime
 import functools
+import itertools
 import json
 import re
 import selectors
@@ -354,12 +355,22 @@ class _Loop(asyncio.SelectorEventLoop):
 class _Server:
     """Answers one list and one watch out of the input, then the truth."""
 
-    truth = ({"metadata": {"name": "node-a", "uid": "1", "resourceVersion": "90"}, "spec": {"a": 1}},)
-
     def __init__(self, source: Bytes) -> None:
         self._source = source
+        self._sent = b""
         self.calls = 0
         self.done = asyncio.Event()
+
+    @property
+    def truth(self) -> dict[str, Any]:
+        """The one object that there is, in a version that was not sent before: no server gives one to two contents."""
+        version = next(number for number in itertools.count(100) if str(number).encode() not in self._sent)
+        return {"metadata": {"name": "node-a", "uid": "1", "resourceVersion": str(version)}, "spec": {"a": 1}}
+
+    def _send(self, body: Any) -> bytes:
+        line = body if isinstance(body, bytes) else json.dumps(body).encode()
+        self._sent += line
+        return line
 
     def _item(self) -> Any:
         return {
@@ -378,9 +389,9 @@ class _Server:
                 "metadata": {"resourceVersion": "10"},
                 "items": [self._item() for _ in range(self._source.below(3))],
             }
-            yield json.dumps(changed(self._source, page, most=2)).encode()
+            yield self._send(changed(self._source, page, most=2))
         else:
-            yield json.dumps({"metadata": {"resourceVersion": "100"}, "items": self.truth}).encode()
+            yield json.dumps({"metadata": {"resourceVersion": "100"}, "items": [self.truth]}).encode()
 
     @contextlib.asynccontextmanager
     async def watch(self, *_: Any, **__: Any) -> AsyncIterator[AsyncIterator[bytes]]:
@@ -396,9 +407,9 @@ class _Server:
                 "object": self._item(),
             }
             if self._source.below(8) == 7:
-                yield self._source.raw(self._source.below(40))
+                yield self._send(self._source.raw(self._source.below(40)))
             else:
-                yield json.dumps(changed(self._source, event, most=2)).encode()
+                yield self._send(changed(self._source, event, most=2))
         raise Gone("expired")
 
 
@@ -416,7 +427,7 @@ async def _watches(source: Bytes) -> None:
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
-    assert reflector.items == {"/node-a": project(server.truth[0])}
+    assert reflector.items == {"/node-a": project(server.truth)}
 
 
 def watch(data: bytes) -> None:

@@ -165,6 +165,12 @@ def test_a_sealed_file_of_the_wrong_shape_is_damage(change: dict[str, Any]) -> N
         checkpoints.decode(sealed({**body_of(some()), **change}))
 
 
+def test_an_empty_share_id_is_none() -> None:
+    body = body_of(some())
+    body["claims"]["uid-0"]["devices"][0]["shareId"] = ""
+    assert checkpoints.decode(sealed(body)).claims["uid-0"].devices[0].share_id is None
+
+
 def test_administrators_hold_nothing_and_keep_their_devices_published() -> None:
     device = replace(some().claims["uid-0"].devices[0], admin_access=True)
     checkpoint = Checkpoint("b", {"uid-0": replace(some().claims["uid-0"], devices=(device,))})

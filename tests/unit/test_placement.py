@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ultraserver_world import START, World
 
-from controller import decode
+from controller import decode, placement
+from controller.discovery import Group
 from controller.planning import plan
 from neuron_dra.core.facts import UltraServerFacts
 from neuron_dra.testing.ultraservers import node_and_slice, ultraserver
@@ -190,6 +191,23 @@ def test_slices_of_one_pool_are_put_together_and_the_newest_generation_counts():
     assert [each.complete for each in decode.snapshot([half]).published] == [False]
     newer = {**first, "spec": {**first["spec"], "pool": {**pool, "generation": 2}}}
     assert [each.complete for each in decode.snapshot([half, newer]).published] == [True]
+
+
+def test_numbers_and_modes_that_no_ultraserver_has_are_unknown():
+    [first, *_] = [item for item in ultraserver("u") if item["kind"] == "ResourceSlice"]
+    device = first["spec"]["devices"][0]
+    odd = {"ultraserverNodeId": {"int": 2**40}, "ultraserverModes": {"string": "1_2_\u00b2_0_100000000"}}
+    device = {**device, "attributes": {**device["attributes"], **odd}}
+    [published] = decode.snapshot([{**first, "spec": {**first["spec"], "devices": [device]}}]).published
+    assert (published.node_id, published.sizes) == (None, (1, 2))
+
+
+def test_a_stored_number_of_any_size_costs_no_time():
+    [first, *_] = decode.snapshot(ultraserver("u")).published
+    node = replace(first, node_id=2**40, sizes=(1,))
+    group = Group("u", "u", node.instance_type, ({},), {2**40: node}, (1,), ())
+    [slot] = placement.slots([group], frozenset(), node.instance_type, 1)
+    assert (slot.nodes, slot.first_id) == ((node.name,), 2**40)
 
 
 def test_nothing_to_do_is_an_empty_plan():

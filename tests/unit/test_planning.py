@@ -247,6 +247,33 @@ def test_of_two_that_each_need_more_than_half_the_first_gets_all_and_the_second_
     assert world.state("second") == ("Allocated", "Allocated")
 
 
+def test_a_cordoned_node_is_not_reserved_and_those_who_wait_are_told():
+    world = fleet(2)
+    world.get("Node", "u0-1")["spec"]["unschedulable"] = True
+    world.submit("job", count=2)
+    world.settle()
+    assert world.state("job") == ("Pending", "InsufficientCapacity")
+    assert world.message("job") == (
+        "needs 2 x 4 trn3.48xlarge nodes; 1 of 2 groups of 4 are free: short of 4 nodes; 7 of 8 nodes are free; "
+        "cordoned: u0-1"
+    )
+    [degraded] = [c for c in world.all("NeuronUltraServer")[0]["status"]["conditions"] if c["type"] == "Degraded"]
+    assert (degraded["reason"], degraded["message"]) == ("NodeCordoned", "cordoned nodes, which are not reserved: u0-1")
+    del world.get("Node", "u0-1")["spec"]["unschedulable"]
+    world.settle()
+    assert world.state("job") == ("Allocated", "Allocated")
+
+
+def test_cordoning_a_reserved_node_changes_nothing_for_its_workload():
+    world = fleet(2)
+    world.submit("job", count=1, allocationPolicy={"failureStrategy": "MigrateAffected"})
+    world.settle()
+    held = world.reserved("job")
+    world.get("Node", held[0][0])["spec"]["unschedulable"] = True
+    world.settle()
+    assert (world.reserved("job"), world.state("job")) == (held, ("Allocated", "Allocated"))
+
+
 def test_capacity_that_is_split_over_ultraservers_is_said_to_be_so():
     world = fleet(2)
     for n in range(4):
