@@ -385,6 +385,39 @@ def test_release_goes_template_draining_eviction_then_free():
     assert (world.all("NeuronUltraServerWorkload"), phases(world), tags(world)) == ([], set(), {})
 
 
+def test_a_release_evicts_no_pod_of_others_and_leaves_their_node_in_use():
+    world = fleet(1)
+    world.submit("job")
+    world.settle()
+    world.claim("mine", ["u0-0"], workload_uid=world.workload("job")["metadata"]["uid"])
+    world.claim("theirs", ["u0-1"])
+    world.delete_workload("job")
+    world.settle()
+    assert [action.name for action in world.log if isinstance(action, Evict)] == ["mine"]
+    assert (world.all("NeuronUltraServerWorkload"), phases(world)) == ([], set())
+    world.submit("next", size=2)
+    world.settle()
+    assert world.reserved("next") == {0: ("u0-2", "u0-3")}
+
+
+def test_a_claim_that_no_pod_uses_keeps_its_node_reserved_until_it_is_gone():
+    world = fleet(1)
+    world.submit("job")
+    world.settle()
+    claim = world.claim("idle", ["u0-0"], workload_uid=world.workload("job")["metadata"]["uid"])
+    claim["status"]["reservedFor"] = []
+    world.put(claim)
+    world.delete_workload("job")
+    for _ in range(5):
+        world.step()
+    assert world.state("job") == ("Deallocating", "WaitingForPods")
+    assert world.message("job") == "waiting for what holds the nodes: claim ml/idle"
+    assert phases(world) == {"Draining"}
+    world.remove("ResourceClaim", "idle", "ml")
+    world.settle()
+    assert (world.all("NeuronUltraServerWorkload"), phases(world)) == ([], set())
+
+
 def test_an_eviction_that_a_budget_forbids_is_told_with_its_reason():
     world = fleet(1)
     world.submit("job")
