@@ -378,6 +378,7 @@ def main(arguments: Sequence[str]) -> int:
     mutants = chosen(options.seed, options.share, options.module)
     results = Results(RESULTS)
     wanted = [each for each in mutants if results.is_wanted(each.key, options.survivors)]
+    random.Random(options.seed).shuffle(wanted)  # so that a part of the run is a fair sample
     commit = commit_now()
     print(f"{len(wanted)} of {len(mutants)} mutants to run", flush=True)
 
