@@ -15,7 +15,7 @@ from neuron_dra.core.config import Entry, NeuronSettings, Source, UltraServerSet
 from neuron_dra.core.facts import DeviceFacts, NodeFacts, NodeLabels, UltraServerFacts, Unread
 from neuron_dra.core.reservation import Place, Reservation
 from neuron_dra.core.topology import Node
-from neuron_dra.core.ultraserver import Phase
+from neuron_dra.core.ultraserver import Allocation, Phase
 from neuron_dra.errors import ClaimError
 
 NODE_NAME = "node-a"
@@ -156,6 +156,24 @@ def test_a_core_size_that_the_type_offers_reaches_the_environment(instance_type:
         assert env[:2] == (f"NEURON_LOGICAL_NC_CONFIG={value}", f"NEURON_RT_VIRTUAL_CORE_SIZE={value}")
 
 
+def test_a_core_size_that_the_type_does_not_offer_is_refused_with_those_it_does() -> None:
+    node = node_of("trn2.48xlarge")
+    assert node.spec is not None
+    only_two = replace(node, spec=replace(node.spec, lnc_allowed=(2,)))
+    text = refusal(claim(device(0), configs=(lnc(1),)), only_two, retryable=False)
+    assert "logicalNeuronCore 1 is not offered by instance type trn2.48xlarge; use one of 2" in text
+
+
+def test_on_an_unknown_type_what_depends_on_the_type_is_refused() -> None:
+    devices = (DeviceFacts(0, 2, (), (243, 0), True),)
+    unknown = topology.build(NodeFacts("trn9.96xlarge", "2.30.2.0", devices, UltraServerFacts()), NodeLabels())
+    assert decided(claim(device(0)), unknown).devices[0].env == ()
+    for wanted in (lnc(1), group(1)):
+        text = refusal(claim(device(0), configs=(wanted,)), unknown, retryable=False)
+        assert text.startswith("error applying config: ")
+        assert "trn9.96xlarge" in text
+
+
 # UltraServers (neuron.md 3.2).
 
 TRN2U = UltraServerFacts(
@@ -191,6 +209,14 @@ def test_a_group_of_nodes_gets_mode_server_and_node_as_the_init_script_says(
 ) -> None:
     wanted = claim(device("neuron-node-0"), configs=(group(nodes),))
     assert decided(wanted, node_of(instance_type, facts)).devices[0].env == expected
+
+
+def test_cores_and_group_are_both_in_the_environment() -> None:
+    wanted = claim(device("neuron-node-0"), configs=(lnc(1), group(4)))
+    assert decided(wanted, node_of("trn2u.48xlarge", TRN2U)).devices[0].env == (
+        *("NEURON_LOGICAL_NC_CONFIG=1", "NEURON_RT_VIRTUAL_CORE_SIZE=1"),
+        *variables(1, "00000000000000bb", 3),
+    )
 
 
 def test_a_node_behind_switches_always_gets_a_mode() -> None:
@@ -292,6 +318,18 @@ def test_the_workload_to_which_the_node_is_bound_gets_it_with_its_rank() -> None
         "NEURON_DRA_WORLD_SIZE=8",
         "NEURON_DRA_RANK0_NODE=node-x",
     )
+
+
+def test_a_node_knows_its_place_from_the_allocation_that_names_it() -> None:
+    held = Allocation(
+        *("ml", "llm", "uid-llm", "a-1", Phase.BOUND, ("n0", "n1"), 2, 3), world_size=8, rank0_node="node-x"
+    )
+    assert Reservation.of(held, "n1") == Reservation("ml", "llm", "uid-llm", Phase.BOUND, Place(7, 2, 8, "node-x"))
+
+
+def test_an_administrator_who_comes_while_the_place_is_unknown_is_told_no_rank() -> None:
+    env = decided(whole(OURS, admin_access=True), TRN2U_NODE, (), replace(RESERVED, place=None)).devices[0].env
+    assert env == variables(1, "00000000000000bb", 3)
 
 
 def test_what_the_operator_does_not_say_is_not_in_the_environment() -> None:

@@ -385,6 +385,36 @@ def test_release_goes_template_draining_eviction_then_free():
     assert (world.all("NeuronUltraServerWorkload"), phases(world), tags(world)) == ([], set(), {})
 
 
+def test_a_workload_deleted_before_its_nodes_answered_gives_them_back():
+    world = fleet(1)
+    world.silent = {"u0-2"}
+    world.submit("job")
+    for _ in range(3):
+        world.step()
+    assert phases(world) == {"Pending"}
+    world.delete_workload("job")
+    world.settle()
+    assert (world.all("NeuronUltraServerWorkload"), phases(world)) == ([], set())
+
+
+def test_every_write_for_a_workload_names_it_so_that_a_failure_stops_the_rest_of_them():
+    world = fleet(2)
+    world.log.clear()
+    world.submit("job")
+    world.settle()
+    uid = world.workload("job")["metadata"]["uid"]
+    world.claim("mine", ["u0-0"], workload_uid=uid)
+    world.delete_workload("job")
+    world.settle()
+    assert {kind: {a.owners for a in world.log if type(a).__name__ == kind} for kind in set(kinds(world.log))} == {
+        kind: {frozenset({uid})}
+        for kind in (
+            *("SetFinalizers", "WriteUltraServerStatus", "CreateTemplate", "WriteWorkloadStatus"),
+            *("DeleteTemplate", "Evict"),
+        )
+    }
+
+
 def test_a_release_evicts_no_pod_of_others_and_leaves_their_node_in_use():
     world = fleet(1)
     world.submit("job")

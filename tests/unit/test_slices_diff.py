@@ -157,6 +157,12 @@ def test_a_slice_of_an_older_generation_is_made_anew() -> None:
     assert generations(applied(current, plan)) == {5}
 
 
+def test_a_slice_that_says_no_generation_is_of_the_first() -> None:
+    current = stored(devices(2), 0)
+    del current[0]["spec"]["pool"]["generation"]
+    assert diff(POOL, current, devices(2)).empty
+
+
 def test_a_pool_of_another_name_is_made_anew() -> None:
     current = stored(devices(2), 4)
     current[0]["spec"]["pool"]["name"] = "other"
