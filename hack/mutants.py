@@ -102,6 +102,8 @@ class _Visitor(cst.CSTVisitor):
         self._stack.append(node)
         for changed in _changes(node):
             self._add(node, changed)
+        if isinstance(node, (cst.If, cst.CompIf, cst.While)):
+            self._add(node.test, _negated(node.test))
         return True
 
     def on_leave(self, original_node: cst.CSTNode) -> None:
@@ -166,8 +168,6 @@ def _lacks_positional(node: cst.CSTNode, changed: cst.CSTNode) -> bool:
 def _more_changes(node: cst.CSTNode) -> Iterable[cst.CSTNode]:
     """What mutmut does not do: conditions turned round or left out, filters, order, results and statements dropped."""
     match node:
-        case cst.If() | cst.CompIf() | cst.While():
-            yield node.with_changes(test=_negated(node.test))
         case cst.CompFor(ifs=[_, *_]):
             yield node.with_changes(ifs=[])
         case cst.BooleanOperation():

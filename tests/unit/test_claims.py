@@ -238,7 +238,7 @@ def test_a_group_waits_while_the_driver_elects() -> None:
 def test_a_group_that_the_links_do_not_offer_is_refused_with_those_they_do() -> None:
     alone = node_of("trn2u.48xlarge", replace(TRN2U, modes=(3, 4)))
     text = refusal(claim(device("neuron-node-0"), configs=(group(4),)), alone, retryable=True)
-    assert "ultraserverMode 4 is not offered by this node (ultraserver_mode reads 3,4); use 1 or 2" in text
+    assert text.endswith("ultraserverMode 4 is not offered by this node (ultraserver_mode reads 3,4); use 1 or 2")
 
 
 def test_modes_that_cannot_be_read_offer_nothing() -> None:
@@ -462,6 +462,11 @@ def test_a_device_of_another_pool_is_refused() -> None:
 def test_a_device_that_the_node_never_had_is_refused_with_those_it_has() -> None:
     text = refusal(claim(device(1)), TRN1_SMALL, retryable=True)
     assert "neuron-device-1 is allocated, but the node has no such device (it has neuron-device-0)" in text
+
+
+@pytest.mark.parametrize("name", ["5", "neuron-5", "neuron-device-05", "neuron-device-neuron-device-5"])
+def test_a_name_that_only_looks_like_a_device_is_none(name: str) -> None:
+    assert "the node has no such device" in refusal(claim(device(name)), retryable=True)
 
 
 def test_a_device_without_its_file_is_refused_and_may_come_back() -> None:

@@ -124,6 +124,12 @@ def test_a_device_that_comes_later_than_the_plugin_is_not_held_back() -> None:
     assert after((0, None), (10, WELL)) == HEALTHY
 
 
+def test_a_device_that_comes_later_is_held_back_for_its_other_faults() -> None:
+    absent = replace(WELL, node_present=False, mem_ecc_uncorrected=1)
+    assert after((0, absent), (10, WELL), (69, WELL)).reasons == ("hbm_ecc",)
+    assert after((0, absent), (10, WELL), (70, WELL)) == HEALTHY
+
+
 def test_a_device_keeps_its_faults_while_it_is_gone() -> None:
     bad = replace(WELL, mem_ecc_uncorrected=1)
     assert after((0, bad), (10, None)).reasons == ("missing", "hbm_ecc")

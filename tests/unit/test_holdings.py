@@ -169,6 +169,19 @@ def test_a_claim_on_two_nodes_of_a_reservation_is_told_once() -> None:
     assert found.foreign(allocation()) == [claims[1]]
 
 
+# -- what a plan changes -----------------------------------------------------------------------------------------------
+
+
+def test_a_reservation_that_is_changed_or_dropped_is_so_for_its_workload_and_its_ultraserver() -> None:
+    found = holdings(allocation("a-1"), allocation("a-2", index=1, nodes=("n2", "n3")))
+    first, second = found.of("uid-llm")
+    found.change(first, phase=Phase.DRAINING)
+    found.drop(second)
+    left = [Reservation("us-u0", allocation("a-1", Phase.DRAINING))]
+    assert (found.of("uid-llm"), found.at("us-u0"), found.live("uid-llm")) == (left, left, {})
+    assert found.taken() == {"n0", "n1"}
+
+
 # -- the world ---------------------------------------------------------------------------------------------------------
 
 

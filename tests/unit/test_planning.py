@@ -11,6 +11,7 @@ from ultraserver_world import World
 from controller.actions import Evict, WriteWorkloadStatus
 from controller.planning import Limits, plan
 from neuron_dra.api import config
+from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.testing.ultraservers import ultraserver
 
 
@@ -413,6 +414,35 @@ def test_every_write_for_a_workload_names_it_so_that_a_failure_stops_the_rest_of
             *("DeleteTemplate", "Evict"),
         )
     }
+
+
+def test_a_deleted_workload_does_not_wait_for_nodes_that_never_answered():
+    world = fleet(1)
+    world.silent = {"u0-2"}
+    world.submit("job")
+    world.step()
+    world.later(61)
+    for _ in range(3):
+        world.step()
+    assert phases(world) == {"Draining"}
+    world.delete_workload("job")
+    world.settle()
+    assert (world.all("NeuronUltraServerWorkload"), phases(world)) == ([], set())
+
+
+def test_a_deleted_workload_is_there_until_its_template_is_gone():
+    world = fleet(1)
+    world.submit("job")
+    world.settle()
+    lost = world.get("NeuronUltraServer", "us-u0", NAMESPACE)
+    lost["status"]["allocations"] = []
+    world.put(lost)
+    world.delete_workload("job")
+    world.log.clear()
+    world.step()
+    assert ("DeleteTemplate" in kinds(world.log), "SetFinalizers" in kinds(world.log)) == (True, False)
+    world.settle()
+    assert (world.all("NeuronUltraServerWorkload"), world.all("ResourceClaimTemplate")) == ([], [])
 
 
 def test_a_release_evicts_no_pod_of_others_and_leaves_their_node_in_use():

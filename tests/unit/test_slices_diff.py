@@ -7,6 +7,7 @@ node (dra-contract C.4).
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -250,12 +251,21 @@ def test_a_taints_time_stays_with_its_own_device_key_value_and_effect() -> None:
     current = stored(before)
     for n, held in enumerate(current[0]["spec"]["devices"]):
         held["taints"] = [{**taint, "timeAdded": time_of(n)} for taint in held["taints"]]
-    wanted = [device(0, taints=[tainted(key="other"), tainted(value="other"), tainted(value="w")]), before[1]]
+    first = device(0, taints=[tainted(key="other"), tainted(value="other"), tainted(value="w")])
+    wanted = [first, before[1], device(2)]
     written = diff(POOL, current, wanted).update[0]["spec"]["devices"]
     assert written == [
         device(0, taints=[tainted(key="other"), tainted(value="other"), tainted(value="w", timeAdded=time_of(0))]),
         device(1, taints=[tainted(timeAdded=time_of(1)), tainted(value="w", timeAdded=time_of(1))]),
+        device(2),
     ]
+
+
+def test_the_last_tainted_device_can_be_taken_off() -> None:
+    taint = {"key": "k", "effect": "NoSchedule", "timeAdded": "2026-01-01T00:00:00Z"}
+    plan = diff(POOL, stored([device(0, taints=[taint])]), [])
+    assert names(plan.update) == ["node-a-neuron.aws.com-00"]
+    assert "devices" not in plan.update[0]["spec"]
 
 
 @pytest.mark.contract("S12")
@@ -283,6 +293,20 @@ def test_what_a_server_fills_in_is_not_dropped() -> None:
     kept = devices(1, taints=[{"key": "k", "effect": "NoSchedule", "timeAdded": "2026-01-01T00:00:00Z"}])
     assert dropped_fields(sent, kept) == ()
     assert dropped_fields(devices(2), devices(1)) == ("devices",)
+
+
+def test_a_slice_that_nobody_owns_is_owned_again() -> None:
+    current = stored(devices(2))
+    del current[0]["metadata"]["ownerReferences"]
+    plan = diff(POOL, current, devices(2))
+    assert plan.update[0]["metadata"]["ownerReferences"] == [POOL.owner]
+
+
+@given(st.from_regex(r"([a-z0-9]([a-z0-9-]{0,20}[a-z0-9])?\.){10,14}[a-z0-9]{1,20}", fullmatch=True))
+def test_the_name_of_a_slice_is_a_name_that_kubernetes_accepts(node_name: str) -> None:
+    name = slice_name(node_name[:253].rstrip(".-"), 0)
+    assert len(name) <= 253
+    assert all(re.fullmatch(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", label) for label in name.split("."))
 
 
 def test_long_node_names_make_names_that_fit_and_differ() -> None:
