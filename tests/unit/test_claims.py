@@ -15,7 +15,7 @@ from neuron_dra.core.config import Entry, NeuronSettings, Source, UltraServerSet
 from neuron_dra.core.facts import DeviceFacts, NodeFacts, NodeLabels, UltraServerFacts, Unread
 from neuron_dra.core.reservation import Place, Reservation
 from neuron_dra.core.topology import Node
-from neuron_dra.core.ultraserver import Allocation, Phase
+from neuron_dra.core.ultraserver import Allocation, Phase, Tag
 from neuron_dra.errors import ClaimError
 
 NODE_NAME = "node-a"
@@ -244,7 +244,7 @@ def test_a_group_that_the_links_do_not_offer_is_refused_with_those_they_do() -> 
 def test_modes_that_cannot_be_read_offer_nothing() -> None:
     unknown = node_of("trn2u.48xlarge", replace(TRN2U, modes=Unread.UNKNOWN))
     text = refusal(claim(device("neuron-node-0"), configs=(group(1),)), unknown, retryable=True)
-    assert "reads nothing" in text
+    assert text.endswith("(ultraserver_mode reads nothing); check the UltraServer's links")
 
 
 # A reserved node is closed.
@@ -327,6 +327,11 @@ def test_a_node_knows_its_place_from_the_allocation_that_names_it() -> None:
     assert Reservation.of(held, "n1") == Reservation("ml", "llm", "uid-llm", Phase.BOUND, Place(7, 2, 8, "node-x"))
 
 
+def test_a_tag_alone_tells_who_holds_the_node_and_not_its_place() -> None:
+    tag = Tag("ml", "llm", "uid-llm", "a-1", Phase.DRAINING)
+    assert Reservation.remembered(tag) == Reservation("ml", "llm", "uid-llm", Phase.DRAINING, None)
+
+
 def test_an_administrator_who_comes_while_the_place_is_unknown_is_told_no_rank() -> None:
     env = decided(whole(OURS, admin_access=True), TRN2U_NODE, (), replace(RESERVED, place=None)).devices[0].env
     assert env == variables(1, "00000000000000bb", 3)
@@ -349,6 +354,9 @@ def test_a_mode_of_another_size_than_the_allocation_is_refused() -> None:
 def test_an_administrator_gets_in_anywhere(phase: Phase, configs: tuple[Entry, ...]) -> None:
     prepared = decided(whole(*configs, admin_access=True), TRN2U_NODE, (), replace(RESERVED, phase=phase))
     assert prepared.devices[0].admin_access
+    ours = configs == (OURS,)
+    assert prepared.workload == ("llm" if ours else "")
+    assert ("NEURON_GLOBAL_TOPOID=5" in prepared.devices[0].env) is ours
 
 
 def test_a_group_without_a_workload_needs_no_reservation() -> None:

@@ -103,6 +103,12 @@ def test_slices_that_say_what_they_should_are_left_alone() -> None:
     assert plan.generation == 7
 
 
+@pytest.mark.parametrize("writes", [{"delete": ({},)}, {"update": ({},)}, {"create": ({},)}])
+def test_a_plan_with_any_write_is_not_empty(writes: Any) -> None:
+    assert not SlicePlan(**writes).empty
+    assert SlicePlan(generation=7).empty
+
+
 @pytest.mark.contract("S3")
 def test_one_changed_slice_is_updated_in_place_at_its_generation() -> None:
     wanted = devices(70)

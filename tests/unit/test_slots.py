@@ -174,6 +174,12 @@ def test_slots_lie_in_the_deepest_place_that_has_enough_and_of_those_in_the_smal
     assert sorted(names(choose(free, 6)) or []) == ["a0", "a1", "a2", "b0", "b1", "c"]
 
 
+def test_the_farthest_layer_counts_where_no_nearer_one_has_enough() -> None:
+    free = [slot(f"a{n}", layers=("x", f"y{n}", f"deep-{n}")) for n in range(2)]
+    free += [slot("b", layers=("w", None, None), free_nodes=1)]
+    assert names(choose(free, 2)) == ["a0", "a1"]
+
+
 def test_a_workload_that_grows_or_moves_stays_near_the_slots_that_it_has() -> None:
     free = [slot("far", layers=("x", "y", "deep-1"), free_nodes=1), slot("near", layers=("x", "y", "deep-2"))]
     have = [slot("have", layers=("x", "y", "deep-2"))]
