@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 TESTBED := hack/testbed/testbed
 T ?= tests
 
-.PHONY: help setup check test test-long bench demo testbed-up testbed-down gen golden docs contract fuzz crash chaos wheels manifests clean
+.PHONY: help setup check test test-long bench demo testbed-up testbed-down gen golden docs contract fuzz mutation crash chaos wheels manifests clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -72,10 +72,18 @@ INPUTS ?= 1000000
 fuzz: build/fuzz-packages/.installed ## A million inputs for each fuzz target (INPUTS=n), and docs/reports/fuzz.md; hours
 	@PYTHONPATH=build/fuzz-packages $(BIN)/python hack/fuzz.py --inputs $(INPUTS) --report
 
+build/mutation-packages/.installed: requirements/mutation.txt $(VENV)/.installed | build
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --upgrade --target build/mutation-packages -r requirements/mutation.txt
+	@touch $@
+
+SEED ?= 1
+SHARE ?= 0.4
+mutation: build/mutation-packages/.installed ## Change core/ and the planning modules in thousands of ways, and docs/reports/mutation.md; hours
+	@PYTHONPATH=build/mutation-packages $(BIN)/python hack/mutation.py --seed $(firstword $(SEED)) --share $(SHARE) --report
+
 crash: setup ## Kill plugin and controller at every point, cut the power at every moment, and docs/reports/crash.md
 	@$(BIN)/python hack/crash.py --report
 
-SEED ?= 1
 MINUTES ?= 10
 chaos: setup ## Minutes of killing on the test bed (SEED="1 2 3" MINUTES=10), and docs/reports/chaos.md
 	@$(BIN)/python hack/chaos.py $(foreach seed,$(SEED),--seed $(seed)) --minutes $(MINUTES) --report

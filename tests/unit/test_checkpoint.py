@@ -110,6 +110,8 @@ def test_every_truncation_is_noticed_or_harmless() -> None:
 @pytest.mark.contract("P20")
 @given(st.binary(max_size=64))
 @example(b"[" * 100_000)
+@example(b"[]")
+@example(b"null")
 @example(b'{"version":"v1"}')
 @example(b"\x00" * 4096)
 def test_other_bytes_are_damage_and_nothing_worse(raw: bytes) -> None:
@@ -176,6 +178,22 @@ def test_administrators_hold_nothing_and_keep_their_devices_published() -> None:
     checkpoint = Checkpoint("b", {"uid-0": replace(some().claims["uid-0"], devices=(device,))})
     assert checkpoint.held_device_ids == {}
     assert checkpoint.held_devices == {"neuron-device-0"}
+
+
+def test_claims_that_are_added_are_there_beside_the_others() -> None:
+    one, other = some().claims.values()
+    added = Checkpoint("boot-1", {one.ref.uid: one}).with_claims({other.ref.uid: other})
+    assert added.claims == {one.ref.uid: one, other.ref.uid: other}
+    again = replace(one, pod="another")
+    assert added.with_claims({one.ref.uid: again}).claims == {one.ref.uid: again, other.ref.uid: other}
+
+
+def test_a_device_is_held_by_the_claim_that_has_it() -> None:
+    checkpoint = some()
+    assert checkpoint.held_device_ids == {0: checkpoint.claims["uid-0"], 1: checkpoint.claims["uid-1"]}
+    assert checkpoint.held_devices == {"neuron-device-0", "neuron-device-1"}
+    left = checkpoint.without(["uid-0"])
+    assert (left.held_device_ids, left.held_devices) == ({1: checkpoint.claims["uid-1"]}, {"neuron-device-1"})
 
 
 @pytest.mark.contract("P20")

@@ -10,12 +10,12 @@ import pytest
 
 from neuron_dra.api import claims as wire
 from neuron_dra.core import catalogue, cdi, topology
-from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim, decide
+from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim, PreparedDevice, decide
 from neuron_dra.core.config import Entry, NeuronSettings, Source, UltraServerSettings
 from neuron_dra.core.facts import DeviceFacts, NodeFacts, NodeLabels, UltraServerFacts, Unread
 from neuron_dra.core.reservation import Place, Reservation
 from neuron_dra.core.topology import Node
-from neuron_dra.core.ultraserver import Phase
+from neuron_dra.core.ultraserver import Allocation, Phase, Tag
 from neuron_dra.errors import ClaimError
 
 NODE_NAME = "node-a"
@@ -90,6 +90,28 @@ def test_each_allocated_device_is_prepared_with_its_own_cdi_device() -> None:
     assert prepared.devices[0].env == ()
 
 
+def test_what_was_prepared_says_for_whom_when_and_what() -> None:
+    wanted = Claim(ref(), (device(3, "req/small", share_id="aa-1"),), pod="job-0")
+    assert decide(
+        wanted, node_name=NODE_NAME, node=TRN2, held=(), device_files=cdi.DeviceFiles(), prepared_at="2026-03-01"
+    ) == PreparedClaim(
+        ref(),
+        (
+            PreparedDevice(
+                request="req",
+                pool=NODE_NAME,
+                device="neuron-device-3",
+                device_ids=(3,),
+                cdi_ids=("k8s.neuron.aws.com/claim=uid-job-neuron-device-3-aa-1",),
+                edits={"deviceNodes": [{"path": "/dev/neuron3"}]},
+                share_id="aa-1",
+            ),
+        ),
+        prepared_at="2026-03-01",
+        pod="job-0",
+    )
+
+
 @pytest.mark.contract("P8")
 def test_the_kubelet_is_told_the_request_without_its_alternative() -> None:
     assert decided(claim(device(0, "req/small"))).devices[0].request == "req"
@@ -134,6 +156,24 @@ def test_a_core_size_that_the_type_offers_reaches_the_environment(instance_type:
         assert env[:2] == (f"NEURON_LOGICAL_NC_CONFIG={value}", f"NEURON_RT_VIRTUAL_CORE_SIZE={value}")
 
 
+def test_a_core_size_that_the_type_does_not_offer_is_refused_with_those_it_does() -> None:
+    node = node_of("trn2.48xlarge")
+    assert node.spec is not None
+    only_two = replace(node, spec=replace(node.spec, lnc_allowed=(2,)))
+    text = refusal(claim(device(0), configs=(lnc(1),)), only_two, retryable=False)
+    assert "logicalNeuronCore 1 is not offered by instance type trn2.48xlarge; use one of 2" in text
+
+
+def test_on_an_unknown_type_what_depends_on_the_type_is_refused() -> None:
+    devices = (DeviceFacts(0, 2, (), (243, 0), True),)
+    unknown = topology.build(NodeFacts("trn9.96xlarge", "2.30.2.0", devices, UltraServerFacts()), NodeLabels())
+    assert decided(claim(device(0)), unknown).devices[0].env == ()
+    for wanted in (lnc(1), group(1)):
+        text = refusal(claim(device(0), configs=(wanted,)), unknown, retryable=False)
+        assert text.startswith("error applying config: ")
+        assert "trn9.96xlarge" in text
+
+
 # UltraServers (neuron.md 3.2).
 
 TRN2U = UltraServerFacts(
@@ -171,6 +211,14 @@ def test_a_group_of_nodes_gets_mode_server_and_node_as_the_init_script_says(
     assert decided(wanted, node_of(instance_type, facts)).devices[0].env == expected
 
 
+def test_cores_and_group_are_both_in_the_environment() -> None:
+    wanted = claim(device("neuron-node-0"), configs=(lnc(1), group(4)))
+    assert decided(wanted, node_of("trn2u.48xlarge", TRN2U)).devices[0].env == (
+        *("NEURON_LOGICAL_NC_CONFIG=1", "NEURON_RT_VIRTUAL_CORE_SIZE=1"),
+        *variables(1, "00000000000000bb", 3),
+    )
+
+
 def test_a_node_behind_switches_always_gets_a_mode() -> None:
     assert decided(claim(device(0)), node_of(TRN3, PDS)).devices[0].env == ("NEURON_RT_ULTRASERVER_MODE=4",)
     assert decided(claim(device(0)), node_of("trn2u.48xlarge", TRN2U)).devices[0].env == ()
@@ -190,13 +238,13 @@ def test_a_group_waits_while_the_driver_elects() -> None:
 def test_a_group_that_the_links_do_not_offer_is_refused_with_those_they_do() -> None:
     alone = node_of("trn2u.48xlarge", replace(TRN2U, modes=(3, 4)))
     text = refusal(claim(device("neuron-node-0"), configs=(group(4),)), alone, retryable=True)
-    assert "ultraserverMode 4 is not offered by this node (ultraserver_mode reads 3,4); use 1 or 2" in text
+    assert text.endswith("ultraserverMode 4 is not offered by this node (ultraserver_mode reads 3,4); use 1 or 2")
 
 
 def test_modes_that_cannot_be_read_offer_nothing() -> None:
     unknown = node_of("trn2u.48xlarge", replace(TRN2U, modes=Unread.UNKNOWN))
     text = refusal(claim(device("neuron-node-0"), configs=(group(1),)), unknown, retryable=True)
-    assert "reads nothing" in text
+    assert text.endswith("(ultraserver_mode reads nothing); check the UltraServer's links")
 
 
 # A reserved node is closed.
@@ -254,6 +302,11 @@ def test_one_device_that_names_no_workload_is_enough_to_be_refused() -> None:
     assert "belongs to no workload" in refusal(wanted, TRN2U_NODE, (), RESERVED, retryable=True)
 
 
+def test_an_administrators_device_opens_a_reserved_node_for_no_other_of_its_claim() -> None:
+    wanted = Claim(ref(), (device(0, "watch", admin_access=True), device(1, "work")))
+    assert "belongs to no workload" in refusal(wanted, TRN2U_NODE, (), RESERVED, retryable=True)
+
+
 def test_the_workload_to_which_the_node_is_bound_gets_it_with_its_rank() -> None:
     prepared = decided(whole(OURS), TRN2U_NODE, (), RESERVED)
     assert prepared.workload == "llm"
@@ -265,6 +318,23 @@ def test_the_workload_to_which_the_node_is_bound_gets_it_with_its_rank() -> None
         "NEURON_DRA_WORLD_SIZE=8",
         "NEURON_DRA_RANK0_NODE=node-x",
     )
+
+
+def test_a_node_knows_its_place_from_the_allocation_that_names_it() -> None:
+    held = Allocation(
+        *("ml", "llm", "uid-llm", "a-1", Phase.BOUND, ("n0", "n1"), 2, 3), world_size=8, rank0_node="node-x"
+    )
+    assert Reservation.of(held, "n1") == Reservation("ml", "llm", "uid-llm", Phase.BOUND, Place(7, 2, 8, "node-x"))
+
+
+def test_a_tag_alone_tells_who_holds_the_node_and_not_its_place() -> None:
+    tag = Tag("ml", "llm", "uid-llm", "a-1", Phase.DRAINING)
+    assert Reservation.remembered(tag) == Reservation("ml", "llm", "uid-llm", Phase.DRAINING, None)
+
+
+def test_an_administrator_who_comes_while_the_place_is_unknown_is_told_no_rank() -> None:
+    env = decided(whole(OURS, admin_access=True), TRN2U_NODE, (), replace(RESERVED, place=None)).devices[0].env
+    assert env == variables(1, "00000000000000bb", 3)
 
 
 def test_what_the_operator_does_not_say_is_not_in_the_environment() -> None:
@@ -284,6 +354,9 @@ def test_a_mode_of_another_size_than_the_allocation_is_refused() -> None:
 def test_an_administrator_gets_in_anywhere(phase: Phase, configs: tuple[Entry, ...]) -> None:
     prepared = decided(whole(*configs, admin_access=True), TRN2U_NODE, (), replace(RESERVED, phase=phase))
     assert prepared.devices[0].admin_access
+    ours = configs == (OURS,)
+    assert prepared.workload == ("llm" if ours else "")
+    assert ("NEURON_GLOBAL_TOPOID=5" in prepared.devices[0].env) is ours
 
 
 def test_a_group_without_a_workload_needs_no_reservation() -> None:
@@ -343,7 +416,48 @@ def test_two_shares_of_one_device_are_two_cdi_devices() -> None:
     assert "is in use" in refusal(claim(device(5), name="whole"), TRN2, (first,), retryable=True)
 
 
+@pytest.mark.contract("P15")
+def test_a_share_of_a_device_that_somebody_has_whole_is_refused() -> None:
+    holder = decided(claim(device(5), name="old"))
+    assert "is in use" in refusal(claim(device(5, share_id="aa-1")), TRN2, (holder,), retryable=True)
+
+
+@pytest.mark.contract("P13")
+@pytest.mark.parametrize("before", [device(4), device(4, admin_access=True), device(4, share_id="aa-1")])
+def test_every_device_of_every_holder_counts(before: AllocatedDevice) -> None:
+    holders = (decided(claim(device(3), name="first")), decided(claim(before, device(5), name="second")))
+    text = refusal(claim(device(6), device(5)), TRN2, holders, retryable=True)
+    assert "neuron5 is held by claim ml/second" in text
+
+
+@pytest.mark.contract("P13")
+def test_a_claim_made_anew_under_the_same_name_waits_for_the_one_before_it() -> None:
+    before = decided(claim(device(5)))
+    anew = Claim(ClaimRef("ml", "job", "uid-anew"), (device(5),))
+    assert "held by claim ml/job (UID uid-job)" in refusal(anew, TRN2, (before,), retryable=True)
+
+
+def test_a_sick_device_is_refused_to_all_but_administrators() -> None:
+    def sick(result: AllocatedDevice) -> str:
+        return "neuron-device-5 is unhealthy" if result.device == "neuron-device-5" else ""
+
+    def prepared(*devices: AllocatedDevice) -> PreparedClaim:
+        return decide(
+            claim(*devices), node_name=NODE_NAME, node=TRN2, held=(), device_files=cdi.DeviceFiles(), sick=sick
+        )
+
+    with pytest.raises(ClaimError, match="claim ml/job: neuron-device-5 is unhealthy") as caught:
+        prepared(device(4), device(5))
+    assert caught.value.retryable
+    assert prepared(device(4), device(5, admin_access=True)).devices[1].device_ids == (5,)
+
+
 # What is not there.
+
+
+def test_a_whole_node_without_a_device_left_is_refused() -> None:
+    empty = node_of("trn2u.48xlarge", TRN2U, gone=tuple(range(16)))
+    assert "neuron-node-0 has no Neuron device left" in refusal(claim(device("neuron-node-0")), empty, retryable=False)
 
 
 @pytest.mark.contract("P29")
@@ -356,6 +470,11 @@ def test_a_device_of_another_pool_is_refused() -> None:
 def test_a_device_that_the_node_never_had_is_refused_with_those_it_has() -> None:
     text = refusal(claim(device(1)), TRN1_SMALL, retryable=True)
     assert "neuron-device-1 is allocated, but the node has no such device (it has neuron-device-0)" in text
+
+
+@pytest.mark.parametrize("name", ["5", "neuron-5", "neuron-device-05", "neuron-device-neuron-device-5"])
+def test_a_name_that_only_looks_like_a_device_is_none(name: str) -> None:
+    assert "the node has no such device" in refusal(claim(device(name)), retryable=True)
 
 
 def test_a_device_without_its_file_is_refused_and_may_come_back() -> None:

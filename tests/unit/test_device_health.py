@@ -114,6 +114,13 @@ def test_each_fault_is_forgiven_for_itself() -> None:
     assert after((0, both), (10, link), (70, link)) == sick("component link_efa is unhealthy", "link_efa")
 
 
+def test_a_fault_that_stays_does_not_forgive_another() -> None:
+    both = replace(WELL, sram_ecc_uncorrected=1, mem_ecc_uncorrected=1)
+    sram = replace(WELL, sram_ecc_uncorrected=1)
+    assert after((0, both), (10, sram), (69, sram)).reasons == ("sram_ecc", "hbm_ecc")
+    assert after((0, both), (10, sram), (70, sram)).reasons == ("sram_ecc",)
+
+
 def test_a_device_that_was_gone_is_watched_before_it_counts_again() -> None:
     assert after((0, WELL), (10, None)) == sick("the device is gone from the node", "missing")
     assert after((0, WELL), (10, None), (20, WELL), (79, WELL)).reasons == ("missing",)
@@ -122,6 +129,12 @@ def test_a_device_that_was_gone_is_watched_before_it_counts_again() -> None:
 
 def test_a_device_that_comes_later_than_the_plugin_is_not_held_back() -> None:
     assert after((0, None), (10, WELL)) == HEALTHY
+
+
+def test_a_device_that_comes_later_is_held_back_for_its_other_faults() -> None:
+    absent = replace(WELL, node_present=False, mem_ecc_uncorrected=1)
+    assert after((0, absent), (10, WELL), (69, WELL)).reasons == ("hbm_ecc",)
+    assert after((0, absent), (10, WELL), (70, WELL)) == HEALTHY
 
 
 def test_a_device_keeps_its_faults_while_it_is_gone() -> None:
@@ -135,6 +148,29 @@ def test_a_restart_forgives_nothing() -> None:
         *("missing", "hbm_ecc", "link_efa"),
     )
     assert health.judged(NAME, [3], watched((10, WELL), (70, WELL), before=began)) == HEALTHY
+
+
+def test_after_a_restart_a_device_that_was_gone_is_held_back_when_it_comes() -> None:
+    began = health.recall({}, [3], ["missing"])
+    assert health.judged(NAME, [3], began).reasons == ("missing",)
+    assert health.judged(NAME, [3], watched((10, WELL), (69, WELL), before=began)).reasons == ("missing",)
+    assert health.judged(NAME, [3], watched((10, WELL), (70, WELL), before=began)) == HEALTHY
+
+
+@pytest.mark.parametrize(
+    ("reason", "unread"),
+    [
+        ("invalid", {"reset_state": Unread.UNKNOWN}),
+        ("sram_ecc", {"sram_ecc_uncorrected": Unread.UNKNOWN}),
+        ("hbm_ecc", {"mem_ecc_uncorrected": Unread.UNKNOWN}),
+        ("hbm_repair", {"mem_ecc_repairable": Unread.UNKNOWN}),
+        ("link_efa", {"unhealthy_components": Unread.UNKNOWN}),
+    ],
+)
+def test_what_a_restart_remembers_is_forgiven_only_by_what_showed_it(reason: str, unread: dict[str, Any]) -> None:
+    began = health.recall(watched((0, WELL)), [3], [reason])
+    silent = replace(WELL, **unread)
+    assert health.judged(NAME, [3], watched((10, silent), (1000, silent), before=began)).reasons == (reason,)
 
 
 def test_a_restart_adds_nothing_to_what_is_still_seen() -> None:
@@ -230,6 +266,11 @@ def test_the_marks_obey_the_rules_of_the_api_and_are_read_back(reasons: list[str
 @pytest.mark.parametrize("attribute", [None, {"int": 3}, {"string": ""}, {"string": "-,A b"}])
 def test_an_attribute_that_is_not_ours_tells_no_reason(attribute: Any) -> None:
     assert health.reasons_on({"name": NAME, "attributes": {"unhealthy": attribute}}) == ()
+
+
+@pytest.mark.parametrize("device", [{"name": NAME}, {"name": NAME, "attributes": None}])
+def test_a_device_without_attributes_tells_no_reason(device: dict[str, Any]) -> None:
+    assert health.reasons_on(device) == ()
 
 
 def test_the_marks_change_no_slice_but_their_own() -> None:

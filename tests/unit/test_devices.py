@@ -144,6 +144,19 @@ def test_what_the_driver_does_not_know_is_absent(unread):
     assert set(described) == {"deviceId", "instanceType", "neuronDriverVersion", "draDriverVersion", "resourceType"}
 
 
+@pytest.mark.parametrize("unread", Unread)
+def test_an_ultraserver_that_nothing_tells_of_has_no_id(unread: Unread):
+    facts = UltraServerFacts(server_id_4=unread, reservation_id=unread)
+    assert devices.ultraserver_id(node_of("trn2u.48xlarge", ultraserver=facts)) is None
+
+
+def test_only_ultraserver_nodes_have_an_id_whatever_is_read():
+    for name in ("trn2.48xlarge", "inf2.48xlarge"):
+        assert devices.ultraserver_id(node_of(name, ultraserver=COMPLETE_TRN2)) is None
+    unknown = NodeFacts("trn9.96xlarge", "2.30.2.0", (), COMPLETE_TRN2)
+    assert devices.ultraserver_id(topology.build(unknown, NO_LABELS)) is None
+
+
 def test_the_capacity_block_needs_no_driver():
     labels = NodeLabels(capacity_block_id="cr-1")
     described = values(published(node_of("trn2u.48xlarge", labels, BUSY))[0])

@@ -605,6 +605,8 @@ def test_a_slot_that_never_answered_does_not_stay_closed_for_ever():
     item = world.workload("job")
     item["spec"]["serverCount"] = 1
     world.put(item)
+    world.step(LIMITS)
+    assert world.plan(LIMITS).recheck == world.now + datetime.timedelta(seconds=600 - 61)
     world.later(600)
     world.settle(LIMITS)
     assert held(world) == [(0, "Bound", *U0)]

@@ -11,6 +11,7 @@ from ultraserver_world import World
 from controller.actions import Evict, WriteWorkloadStatus
 from controller.planning import Limits, plan
 from neuron_dra.api import config
+from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.testing.ultraservers import ultraserver
 
 
@@ -383,6 +384,98 @@ def test_release_goes_template_draining_eviction_then_free():
     world.settle()
     assert sorted(a.name for a in world.log if isinstance(a, Evict)) == ["claim-u0-0", "claim-u0-1"]
     assert (world.all("NeuronUltraServerWorkload"), phases(world), tags(world)) == ([], set(), {})
+
+
+def test_a_workload_deleted_before_its_nodes_answered_gives_them_back():
+    world = fleet(1)
+    world.silent = {"u0-2"}
+    world.submit("job")
+    for _ in range(3):
+        world.step()
+    assert phases(world) == {"Pending"}
+    world.delete_workload("job")
+    world.settle()
+    assert (world.all("NeuronUltraServerWorkload"), phases(world)) == ([], set())
+
+
+def test_every_write_for_a_workload_names_it_so_that_a_failure_stops_the_rest_of_them():
+    world = fleet(2)
+    world.log.clear()
+    world.submit("job")
+    world.settle()
+    uid = world.workload("job")["metadata"]["uid"]
+    world.claim("mine", ["u0-0"], workload_uid=uid)
+    world.delete_workload("job")
+    world.settle()
+    assert {kind: {a.owners for a in world.log if type(a).__name__ == kind} for kind in set(kinds(world.log))} == {
+        kind: {frozenset({uid})}
+        for kind in (
+            *("SetFinalizers", "WriteUltraServerStatus", "CreateTemplate", "WriteWorkloadStatus"),
+            *("DeleteTemplate", "Evict"),
+        )
+    }
+
+
+def test_a_deleted_workload_does_not_wait_for_nodes_that_never_answered():
+    world = fleet(1)
+    world.silent = {"u0-2"}
+    world.submit("job")
+    world.step()
+    world.later(61)
+    for _ in range(3):
+        world.step()
+    assert phases(world) == {"Draining"}
+    world.delete_workload("job")
+    world.settle()
+    assert (world.all("NeuronUltraServerWorkload"), phases(world)) == ([], set())
+
+
+def test_a_deleted_workload_is_there_until_its_template_is_gone():
+    world = fleet(1)
+    world.submit("job")
+    world.settle()
+    lost = world.get("NeuronUltraServer", "us-u0", NAMESPACE)
+    lost["status"]["allocations"] = []
+    world.put(lost)
+    world.delete_workload("job")
+    world.log.clear()
+    world.step()
+    assert ("DeleteTemplate" in kinds(world.log), "SetFinalizers" in kinds(world.log)) == (True, False)
+    world.settle()
+    assert (world.all("NeuronUltraServerWorkload"), world.all("ResourceClaimTemplate")) == ([], [])
+
+
+def test_a_release_evicts_no_pod_of_others_and_leaves_their_node_in_use():
+    world = fleet(1)
+    world.submit("job")
+    world.settle()
+    world.claim("mine", ["u0-0"], workload_uid=world.workload("job")["metadata"]["uid"])
+    world.claim("theirs", ["u0-1"])
+    world.delete_workload("job")
+    world.settle()
+    assert [action.name for action in world.log if isinstance(action, Evict)] == ["mine"]
+    assert (world.all("NeuronUltraServerWorkload"), phases(world)) == ([], set())
+    world.submit("next", size=2)
+    world.settle()
+    assert world.reserved("next") == {0: ("u0-2", "u0-3")}
+
+
+def test_a_claim_that_no_pod_uses_keeps_its_node_reserved_until_it_is_gone():
+    world = fleet(1)
+    world.submit("job")
+    world.settle()
+    claim = world.claim("idle", ["u0-0"], workload_uid=world.workload("job")["metadata"]["uid"])
+    claim["status"]["reservedFor"] = []
+    world.put(claim)
+    world.delete_workload("job")
+    for _ in range(5):
+        world.step()
+    assert world.state("job") == ("Deallocating", "WaitingForPods")
+    assert world.message("job") == "waiting for what holds the nodes: claim ml/idle"
+    assert phases(world) == {"Draining"}
+    world.remove("ResourceClaim", "idle", "ml")
+    world.settle()
+    assert (world.all("NeuronUltraServerWorkload"), phases(world)) == ([], set())
 
 
 def test_an_eviction_that_a_budget_forbids_is_told_with_its_reason():

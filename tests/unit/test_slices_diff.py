@@ -7,6 +7,7 @@ node (dra-contract C.4).
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -102,6 +103,12 @@ def test_slices_that_say_what_they_should_are_left_alone() -> None:
     assert plan.generation == 7
 
 
+@pytest.mark.parametrize("writes", [{"delete": ({},)}, {"update": ({},)}, {"create": ({},)}])
+def test_a_plan_with_any_write_is_not_empty(writes: Any) -> None:
+    assert not SlicePlan(**writes).empty
+    assert SlicePlan(generation=7).empty
+
+
 @pytest.mark.contract("S3")
 def test_one_changed_slice_is_updated_in_place_at_its_generation() -> None:
     wanted = devices(70)
@@ -169,6 +176,12 @@ def test_a_slice_of_an_older_generation_is_made_anew() -> None:
     plan = diff(POOL, current, devices(70))
     assert names(plan.delete) == names(plan.create) == ["node-a-neuron.aws.com-01"]
     assert generations(applied(current, plan)) == {5}
+
+
+def test_a_slice_that_says_no_generation_is_of_the_first() -> None:
+    current = stored(devices(2), 0)
+    del current[0]["spec"]["pool"]["generation"]
+    assert diff(POOL, current, devices(2)).empty
 
 
 def test_a_pool_of_another_name_is_made_anew() -> None:
@@ -246,6 +259,43 @@ def test_the_time_a_server_gave_a_taint_is_no_difference_and_stays() -> None:
     assert update[1]["taints"] == [{**taint, "effect": "NoExecute"}]
 
 
+@pytest.mark.contract("S12")
+def test_a_taints_time_stays_with_its_own_device_key_value_and_effect() -> None:
+    def time_of(number: int) -> str:
+        return f"2026-01-0{number + 1}T00:00:00Z"
+
+    def tainted(**change: str) -> dict[str, str]:
+        return {"key": "k", "value": "v", "effect": "NoSchedule", **change}
+
+    before = [device(n, taints=[tainted(), tainted(value="w")]) for n in range(2)]
+    current = stored(before)
+    for n, held in enumerate(current[0]["spec"]["devices"]):
+        held["taints"] = [{**taint, "timeAdded": time_of(n)} for taint in held["taints"]]
+    first = device(0, taints=[tainted(key="other"), tainted(value="other"), tainted(value="w")])
+    wanted = [first, before[1], device(2)]
+    written = diff(POOL, current, wanted).update[0]["spec"]["devices"]
+    assert written == [
+        device(0, taints=[tainted(key="other"), tainted(value="other"), tainted(value="w", timeAdded=time_of(0))]),
+        device(1, taints=[tainted(timeAdded=time_of(1)), tainted(value="w", timeAdded=time_of(1))]),
+        device(2),
+    ]
+
+
+def test_the_last_tainted_device_can_be_taken_off() -> None:
+    taint = {"key": "k", "effect": "NoSchedule", "timeAdded": "2026-01-01T00:00:00Z"}
+    plan = diff(POOL, stored([device(0, taints=[taint])]), [])
+    assert names(plan.update) == ["node-a-neuron.aws.com-00"]
+    assert "devices" not in plan.update[0]["spec"]
+
+
+@pytest.mark.contract("S12")
+def test_a_taint_that_says_its_own_time_keeps_it() -> None:
+    taint = {"key": "k", "effect": "NoSchedule", "timeAdded": "2026-01-01T00:00:00Z"}
+    current = stored([device(0, taints=[taint])])
+    wanted = [device(0, taints=[{**taint, "timeAdded": "2026-02-02T00:00:00Z"}, {"key": "x", "effect": "None"}])]
+    assert diff(POOL, current, wanted).update[0]["spec"]["devices"] == wanted
+
+
 @pytest.mark.contract("S11")
 def test_a_field_that_the_server_dropped_is_named_and_not_sent_again() -> None:
     sent = devices(2, taints=[{"key": "k", "effect": "NoSchedule"}])
@@ -263,6 +313,20 @@ def test_what_a_server_fills_in_is_not_dropped() -> None:
     kept = devices(1, taints=[{"key": "k", "effect": "NoSchedule", "timeAdded": "2026-01-01T00:00:00Z"}])
     assert dropped_fields(sent, kept) == ()
     assert dropped_fields(devices(2), devices(1)) == ("devices",)
+
+
+def test_a_slice_that_nobody_owns_is_owned_again() -> None:
+    current = stored(devices(2))
+    del current[0]["metadata"]["ownerReferences"]
+    plan = diff(POOL, current, devices(2))
+    assert plan.update[0]["metadata"]["ownerReferences"] == [POOL.owner]
+
+
+@given(st.from_regex(r"([a-z0-9]([a-z0-9-]{0,20}[a-z0-9])?\.){10,14}[a-z0-9]{1,20}", fullmatch=True))
+def test_the_name_of_a_slice_is_a_name_that_kubernetes_accepts(node_name: str) -> None:
+    name = slice_name(node_name[:253].rstrip(".-"), 0)
+    assert len(name) <= 253
+    assert all(re.fullmatch(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", label) for label in name.split("."))
 
 
 def test_long_node_names_make_names_that_fit_and_differ() -> None:

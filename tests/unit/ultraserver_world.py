@@ -175,8 +175,8 @@ class World:
                 item["spec"]["topology"] = [dict(entry) for entry in topology]
                 item["metadata"]["generation"] += 1
                 self.put(item)
-            case DeleteUltraServer(name=name, version=version):
-                self._guarded("NeuronUltraServer", name, NAMESPACE, version)
+            case DeleteUltraServer(name=name, uid=uid, version=version):
+                assert self._guarded("NeuronUltraServer", name, NAMESPACE, version)["metadata"]["uid"] == uid
                 self.remove("NeuronUltraServer", name, NAMESPACE)
             case WriteUltraServerStatus(name=name, version=version, status=status):
                 item = self._guarded("NeuronUltraServer", name, NAMESPACE, version)
@@ -190,10 +190,12 @@ class World:
                 self.put(item)
                 if not finalizers and "deletionTimestamp" in item["metadata"]:
                     self.remove("NeuronUltraServerWorkload", name, namespace)
-            case DeleteTemplate(namespace=namespace, name=name):
+            case DeleteTemplate(namespace=namespace, name=name, uid=uid):
+                assert self.get("ResourceClaimTemplate", name, namespace)["metadata"]["uid"] == uid
                 self.remove("ResourceClaimTemplate", name, namespace)
-            case LabelNode(name=name, labels=labels):
+            case LabelNode(name=name, uid=uid, labels=labels):
                 item = self.get("Node", name)
+                assert item["metadata"]["uid"] == uid
                 merged = {**item["metadata"]["labels"], **labels}
                 item["metadata"]["labels"] = {k: v for k, v in merged.items() if v is not None}
                 self.put(item)

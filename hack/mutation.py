@@ -1,0 +1,441 @@
+#!/usr/bin/env python3
+"""Mutation testing of core/ and of the controller's planning modules: `make mutation` writes docs/reports/mutation.md.
+
+One process imports everything and collects the tests once. For each mutant a child is forked, one function's code is
+exchanged, and the tests that run the changed line are run, quick ones and those that found something here before
+first, until one fails. Code that runs on import is different: its mutants are imported afresh, with the tests of the
+modules that use them.
+
+Results are kept in build/mutation/results.jsonl; a run takes up where the last one ended, unless it is told --anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import json
+import os
+import random
+import resource
+import select
+import signal
+import sys
+import time
+import types
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from importlib.abc import MetaPathFinder, SourceLoader
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_loader
+from pathlib import Path
+from typing import Any
+
+import pytest
+from coverage import Coverage
+from hypothesis import HealthCheck, Phase, settings
+from mutants import Mutant, mutants_of
+from mutation_report import write_report
+from reporting import ROOT, commit_now
+
+FOLDER = ROOT / "build" / "mutation"
+RESULTS = FOLDER / "results.jsonl"
+COVERED = FOLDER / "covered.json"
+WHOLE = ("claims", "checkpoint", "devices", "slices", "health", "reservation", "holdings", "placement", "releasing")
+"""Of these modules every mutant is run; of the others a share that the seed picks."""
+PLANNING = ("planning", "serving", "recovery", "releasing", "draft", "holdings", "placement", "discovery", "fields",
+            "wording")  # fmt: skip
+TESTS = ("tests/unit",)
+CPU_LIMIT_S = 20.0  # beyond what the tests of a mutant take undisturbed
+WAIT_LIMIT_S = 180.0  # for a child that neither ends nor works
+A_DAY_S = 86_400.0
+SURVIVED, KILLED, SLOW, BROKEN = 0, 1, 2, 3
+WORDS = {SURVIVED: "survived", KILLED: "killed", SLOW: "timeout", BROKEN: "broken"}
+
+
+def modules() -> list[Path]:
+    """Return the files under test."""
+    core = sorted((ROOT / "neuron_dra/core").glob("*.py"))
+    return [*core, *(ROOT / "controller" / f"{name}.py" for name in PLANNING)]
+
+
+def chosen(seed: int, share: float, only: Sequence[str]) -> list[Mutant]:
+    """Return the mutants of this run."""
+    found: list[Mutant] = []
+    for path in modules():
+        if only and path.stem not in only:
+            continue
+        mutants = mutants_of(str(path.relative_to(ROOT)), path.read_text())
+        rng = random.Random(f"{seed} {path.name}")
+        picked = [rng.random() < share for _ in mutants]
+        found += [mutant for mutant, yes in zip(mutants, picked, strict=True) if yes or path.stem in WHOLE]
+    return found
+
+
+class Child:
+    """A forked process that does one thing and answers with one line."""
+
+    def __init__(self, work: Callable[[], str], cpu_s: float, output: str = os.devnull) -> None:
+        self.cpu_s = 0.0
+        self._read, write = os.pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            os.setsid()
+            os.close(self._read)
+            file = os.open(output, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+            for stream in (0, 1, 2):
+                os.dup2(file, stream)
+            resource.setrlimit(resource.RLIMIT_CPU, (int(cpu_s) + 1, int(cpu_s) + 2))
+            try:
+                answer = work()
+            except BaseException as error:
+                answer = f"{BROKEN} {error!r}"
+            os.write(write, answer.encode()[:4000])
+            os._exit(0)
+        os.close(write)
+
+    def answer(self, wait_s: float) -> str:
+        """Return the line, or that of a child which took too long; nothing of it is left."""
+        ready, _, _ = select.select([self._read], [], [], wait_s)
+        text = os.read(self._read, 4096).decode() if ready else ""
+        os.close(self._read)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._pid, signal.SIGKILL)
+        _, _, used = os.wait4(self._pid, 0)
+        self.cpu_s = used.ru_utime + used.ru_stime
+        return text or f"{SLOW} "
+
+
+def tried(work: Callable[[], str], cpu_s: float) -> tuple[str, float]:
+    """Do the work of a mutant in a child; return its answer, and the CPU seconds that it took.
+
+    A child that is out of time without having worked is tried once more: the machine may have been busy.
+    """
+    for _ in range(2):
+        child = Child(work, cpu_s)
+        answer = child.answer(WAIT_LIMIT_S + 5 * cpu_s)
+        if not answer.startswith(str(SLOW)) or child.cpu_s > cpu_s / 2:
+            break
+    return answer, child.cpu_s
+
+
+class Failures:
+    """A pytest plugin that stops at the first failure and knows its name."""
+
+    def __init__(self) -> None:
+        self.failed = ""
+        self.slow = False
+
+    @pytest.hookimpl
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed and not self.failed:
+            self.failed = report.nodeid
+            self.slow = "Timeout" in str(report.longrepr)
+
+    @pytest.hookimpl
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.failed = self.failed or f"import of {report.nodeid}"
+
+    @property
+    def verdict(self) -> str:
+        return f"{SURVIVED} " if not self.failed else f"{SLOW if self.slow else KILLED} {self.failed}"
+
+
+@dataclass
+class Covered:
+    """Which tests run a line, and the CPU seconds that a test takes; `failed` are those that fail without a mutant."""
+
+    lines: dict[str, dict[str, list[str]]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    failed: list[str] = field(default_factory=list)
+
+    @classmethod
+    def kept(cls) -> Covered:
+        """Return what is known already."""
+        return cls(**json.loads(COVERED.read_text())) if COVERED.exists() else cls()
+
+    @property
+    def known(self) -> set[str]:
+        """The tests that were measured."""
+        return {*self.seconds, *self.failed}
+
+    def tests_of(self, mutant: Mutant) -> list[str]:
+        """Return the tests that run a changed line, the quickest first."""
+        first, last = mutant.lines
+        lines = self.lines.get(mutant.module, {})
+        names = {name for line in range(first, last + 1) for name in lines.get(str(line), ())}
+        return sorted(names & self.seconds.keys(), key=lambda name: self.seconds[name])
+
+    def tests_of_module(self, module: str) -> list[str]:
+        """Return the tests that run any function of a module."""
+        names = {name for names in self.lines.get(module, {}).values() for name in names}
+        return sorted(names & self.seconds.keys(), key=lambda name: self.seconds[name])
+
+
+def in_turn(items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
+    """Run the tests, each with its fixtures, and yield each one that ran."""
+    for item, following in zip(items, [*items[1:], None], strict=True):
+        item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
+        yield item
+
+
+class Runner:
+    """Runs in the place of pytest's own loop over the tests."""
+
+    def __init__(self, mutants: Sequence[Mutant], record: Callable[[Mutant, str, float], None], most_s: float) -> None:
+        self.mutants = mutants
+        self.record = record
+        self.most_s = most_s
+        self.failures = Failures()
+        self.found_here: dict[tuple[str, str], list[str]] = {}
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        session.config.pluginmanager.register(self.failures)
+        session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
+        items = {item.nodeid: item for item in session.items}
+        covered = Covered.kept()
+        new = [item for item in session.items if item.nodeid not in covered.known]
+        if new:
+            Child(lambda: measure(new, self.failures, covered), A_DAY_S).answer(A_DAY_S)
+            covered = Covered.kept()
+        functions = live_functions()
+        gc.collect()
+        gc.freeze()
+        for mutant in self.mutants:
+            self.one(mutant, items, covered, functions)
+        return True
+
+    def one(self, mutant: Mutant, items: dict[str, pytest.Item], covered: Covered, functions: Functions) -> None:
+        """Run the tests of one mutant in a child."""
+        here = self.found_here.setdefault((mutant.module, mutant.function), [])
+        names = [name for name in covered.tests_of(mutant) if name in items]
+        names, left_out = within(names, covered.seconds, self.most_s)
+        names = [*(name for name in here if name in set(names)), *(name for name in names if name not in set(here))]
+        if not names:
+            self.record(mutant, f"{SURVIVED} no test runs this", 0.0)
+            return
+        allowed = CPU_LIMIT_S + 4 * sum(covered.seconds[name] for name in names)
+        work = partial(self.tested, mutant, [items[name] for name in names], functions)
+        answer, cpu_s = tried(work, allowed)
+        if answer == f"{SURVIVED} " and left_out:
+            answer += f"{left_out} tests not run"
+        killer = answer.partition(" ")[2]
+        if killer in items and killer not in here[:3]:
+            self.found_here[mutant.module, mutant.function] = [killer, *here][:8]
+        self.record(mutant, answer, cpu_s)
+
+    def tested(self, mutant: Mutant, items: list[pytest.Item], functions: Functions) -> str:
+        """Exchange the function and run the tests; in the child."""
+        exchange(mutant, functions)
+        for _ in in_turn(items):
+            if self.failures.failed:
+                break
+        return self.failures.verdict
+
+
+def within(names: list[str], seconds: dict[str, float], most_s: float) -> tuple[list[str], int]:
+    """Cut off the slow tests at the end; return how many."""
+    total = 0.0
+    for count, name in enumerate(names):
+        total += seconds[name]
+        if total > most_s:
+            return names[:count], len(names) - count
+    return names, 0
+
+
+def measure(items: list[pytest.Item], failures: Failures, covered: Covered) -> str:
+    """Run every test alone, and write which lines it runs and how long it takes; in a child."""
+    coverage = Coverage(data_file=None, config_file=False, include=[str(path) for path in modules()])
+    coverage.start()
+    coverage.switch_context(items[0].nodeid)
+    began = time.process_time()
+    for item, following in zip(in_turn(items), [*items[1:], items[0]], strict=True):
+        if failures.failed:
+            covered.failed.append(item.nodeid)
+        else:
+            covered.seconds[item.nodeid] = round(time.process_time() - began, 4)
+        failures.failed = ""
+        coverage.switch_context(following.nodeid)
+        began = time.process_time()
+    coverage.stop()
+    data = coverage.get_data()
+    for path in modules():
+        lines = covered.lines.setdefault(str(path.relative_to(ROOT)), {})
+        for line, names in data.contexts_by_lineno(str(path)).items():
+            lines[str(line)] = sorted({*lines.get(str(line), ()), *filter(None, names)})
+    COVERED.write_text(json.dumps(asdict(covered)))
+    return f"{SURVIVED} "
+
+
+Functions = dict[tuple[str, str], list[types.FunctionType]]
+
+
+def live_functions() -> Functions:
+    """Return the functions under test that exist in this process, by file and qualified name."""
+    files = {str(path) for path in modules()}
+    found: Functions = {}
+    for each in gc.get_objects():
+        if isinstance(each, types.FunctionType) and each.__code__.co_filename in files:
+            found.setdefault((each.__code__.co_filename, each.__code__.co_qualname), []).append(each)
+    return found
+
+
+def exchange(mutant: Mutant, functions: Functions) -> None:
+    """Give the live function the code of the mutant."""
+    path = str(ROOT / mutant.module)
+    (code,) = _codes(compile(mutant.source, path, "exec", dont_inherit=True), mutant.function)
+    for function in functions[path, mutant.function]:
+        function.__code__ = code
+
+
+def _codes(code: types.CodeType, name: str) -> Iterator[types.CodeType]:
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            if inner.co_qualname == name:
+                yield inner
+            elif name.startswith(f"{inner.co_qualname}."):
+                yield from _codes(inner, name)
+
+
+class MutantFinder(MetaPathFinder, SourceLoader):
+    """Imports one module from the source of a mutant."""
+
+    def __init__(self, mutant: Mutant) -> None:
+        self._source = mutant.source.encode()
+        self._path = str(ROOT / mutant.module)
+        self._name = mutant.module.removesuffix(".py").replace("/", ".")
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        return spec_from_loader(fullname, self) if fullname == self._name else None
+
+    def get_filename(self, fullname: str) -> str:
+        return self._path
+
+    def get_data(self, path: str) -> bytes:
+        return self._source
+
+
+def run_imported(mutant: Mutant, covered: Covered, most_s: float) -> str:
+    """Import a mutant afresh and run the tests of its module; in a child of a process that knows none of our code."""
+    names, _ = within(covered.tests_of_module(mutant.module) or list(covered.seconds), covered.seconds, most_s)
+    sys.meta_path.insert(0, MutantFinder(mutant))
+    failures = Failures()
+    files = sorted({name.partition("::")[0] for name in names})
+    wanted = set(names)
+
+    class Selection:
+        @pytest.hookimpl(trylast=True)
+        def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+            items[:] = sorted((i for i in items if i.nodeid in wanted), key=lambda item: covered.seconds[item.nodeid])
+
+    code = pytest.main([*PYTEST, "-x", *files], plugins=[failures, Selection()])
+    if code == pytest.ExitCode.NO_TESTS_COLLECTED:
+        return f"{BROKEN} no test was collected"
+    return failures.verdict if failures.failed or not code else f"{KILLED} pytest ends with {code!r}"
+
+
+PYTEST = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-o", "timeout=60", "-o", "tmp_path_retention_policy=none",
+          "-o", "addopts=--strict-markers", "-W", "ignore::pytest.PytestAssertRewriteWarning")  # fmt: skip
+
+
+def prepare() -> None:
+    """Make tests that choose inputs choose the same ones, quickly; and import what is not ours."""
+    settings.register_profile(
+        "mutation", derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck),
+        phases=[Phase.explicit, Phase.generate],
+    )  # fmt: skip
+    settings.load_profile("mutation")
+    os.chdir(ROOT)
+    sys.path.insert(0, str(ROOT))
+    for name in ("aiohttp", "grpc.aio", "msgspec", "pydantic", "yaml", "celpy", "kubernetes_asyncio",
+                 "jsonschema", "prometheus_client", "rich.table", "grpc_health.v1.health"):  # fmt: skip
+        with contextlib.suppress(ImportError):
+            __import__(name)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run what is asked for and has no result yet."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--module", action="append", default=[], help="only this one, such as claims; may be repeated")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--share", type=float, default=0.4, help="of the mutants, outside of the modules run whole")
+    parser.add_argument("--most", type=float, default=12.0, help="CPU seconds of tests for one mutant")
+    parser.add_argument(
+        "--imported", action=argparse.BooleanOptionalAction, default=True, help="code run on import too"
+    )
+    parser.add_argument("--survivors", action="store_true", help="run again those that survived")
+    parser.add_argument("--anew", action="store_true", help="forget earlier results")
+    parser.add_argument("--report", action="store_true", help="write docs/reports/mutation.md")
+    options = parser.parse_args(arguments)
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    if options.anew:
+        RESULTS.unlink(missing_ok=True)
+        COVERED.unlink(missing_ok=True)
+    prepare()
+    mutants = chosen(options.seed, options.share, options.module)
+    results = Results(RESULTS)
+    wanted = [each for each in mutants if results.is_wanted(each.key, options.survivors)]
+    random.Random(options.seed).shuffle(wanted)  # so that a part of the run is a fair sample
+    commit = commit_now()
+    print(f"{len(wanted)} of {len(mutants)} mutants to run", flush=True)
+
+    def record(mutant: Mutant, answer: str, seconds: float) -> None:
+        number, _, detail = answer.partition(" ")
+        results.add(mutant, WORDS[int(number)], detail, seconds, commit)
+
+    inside = [each for each in wanted if each.function]
+    if inside or not COVERED.exists():
+        # In a child, so that this process knows none of our code for the others.
+        runner = Runner(inside, record, options.most)
+        child = Child(lambda: str(int(pytest.main([*PYTEST, *TESTS], plugins=[runner]))), A_DAY_S, str(FOLDER / "log"))
+        print("tests of functions:", child.answer(A_DAY_S), flush=True)
+        results = Results(RESULTS)
+    if options.imported:
+        covered = Covered.kept()
+        for mutant in (each for each in wanted if not each.function):
+            record(mutant, *tried(partial(run_imported, mutant, covered, 3.0), 60.0))
+    if options.report:
+        command = f"make mutation SEED={options.seed} SHARE={options.share}"
+        write_report(chosen(options.seed, options.share, ()), results.kept, command, options.seed, options.share)
+    return 0
+
+
+class Results:
+    """What became of each mutant: a file of lines, the last one counts."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.kept: dict[str, dict[str, Any]] = {}
+        for line in path.read_text().splitlines() if path.exists() else ():
+            one = json.loads(line)
+            self.kept[one["key"]] = one
+
+    def is_wanted(self, key: str, survivors: bool) -> bool:
+        """Tell whether a mutant is to be run: one without a result, or with `survivors` one that nobody killed."""
+        before = self.kept.get(key)
+        return before is None or (
+            survivors and before["result"] in ("survived", "broken") and not before.get("afterwards")
+        )
+
+    def add(self, mutant: Mutant, result: str, detail: str, seconds: float, commit: str) -> None:
+        """Keep a result."""
+        before = self.kept.get(mutant.key, {})
+        if before.get("result") == "survived":  # the score is that of the first run
+            one = before if result in ("survived", "broken") else {**before, "afterwards": detail or result}
+            self._keep(one)
+            return
+        one = {"key": mutant.key, "module": mutant.module, "line": mutant.line, "result": result, "detail": detail,
+               "seconds": round(seconds, 2), "commit": commit}  # fmt: skip
+        self._keep(one)
+
+    def _keep(self, one: dict[str, Any]) -> None:
+        self.kept[one["key"]] = one
+        with self._path.open("a") as file:
+            file.write(json.dumps(one, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,198 @@
+"""Who holds a node, what it shows of that, and when nothing of a workload can be on it any more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from ultraserver_world import START
+
+from controller.holdings import Holdings
+from controller.model import ClaimUse, ClusterNode, PublishedNode, Reservation, Snapshot, UltraServer, Workload
+from neuron_dra.core.ultraserver import Allocation, Phase, Tag
+
+NODES = ("n0", "n1")
+
+
+def allocation(allocation_id: str = "a-1", phase: Phase = Phase.BOUND, index: int = 0, **more: Any) -> Allocation:
+    nodes = more.pop("nodes", NODES)
+    uids = tuple(f"uid-{name}" for name in nodes)
+    return Allocation("ml", "llm", "uid-llm", allocation_id, phase, nodes, len(nodes), index, node_uids=uids, **more)
+
+
+def node(name: str, **more: Any) -> ClusterNode:
+    return ClusterNode(**{"name": name, "uid": f"uid-{name}", "provider_id": "", "ready": True, "schedulable": True,
+                          "capacity_block": None, **more})  # fmt: skip
+
+
+def published(name: str, tagged: Allocation | None = None, **more: Any) -> PublishedNode:
+    tag = Tag("ml", "llm", "uid-llm", tagged.allocation_id, tagged.phase) if tagged else None
+    return PublishedNode(name, f"uid-{name}", "trn3.48xlarge", "neuron_node", "u0", 0, (1, 2, 4), tag=tag, **more)
+
+
+def claim(name: str, *nodes: str, workload_uid: str | None = "uid-llm") -> ClaimUse:
+    return ClaimUse("ml", name, nodes, workload_uid)
+
+
+def holdings(
+    *held: Allocation,
+    nodes: tuple[ClusterNode, ...] = (node("n0"), node("n1")),
+    shown: tuple[PublishedNode, ...] = (),
+    claims: tuple[ClaimUse, ...] = (),
+) -> Holdings:
+    stored = UltraServer("us-u0", "uid-u0", "7", 1, {}, {}, tuple(Reservation("us-u0", each) for each in held))
+    return Holdings(Snapshot(published=shown, nodes=nodes, claims=claims, ultraservers=(stored,)))
+
+
+@pytest.mark.parametrize("ids", [("a-1", "a-2"), ("a-2", "a-1")])
+def test_of_two_reservations_for_one_index_the_bound_one_lives(ids: tuple[str, str]) -> None:
+    bound = allocation(ids[0], Phase.BOUND)
+    coming = allocation(ids[1], Phase.PENDING, nodes=("n2", "n3"))
+    draining = allocation("a-0", Phase.DRAINING, nodes=("n4", "n5"))
+    assert holdings(coming, bound, draining).live("uid-llm") == {0: Reservation("us-u0", bound)}
+
+
+def test_of_two_pending_reservations_for_one_index_one_lives_and_always_the_same() -> None:
+    one, other = (allocation(each, Phase.PENDING) for each in ("a-1", "a-2"))
+    assert holdings(one, other).live("uid-llm") == holdings(other, one).live("uid-llm")
+
+
+def test_reservations_are_told_in_the_order_of_their_indices() -> None:
+    held = [allocation("a-3", index=0), allocation("a-1", index=2), allocation("a-2", index=1)]
+    assert [each.allocation.ultraserver_index for each in holdings(*held).of("uid-llm")] == [0, 1, 2]
+
+
+def test_a_node_is_taken_by_a_reservation_in_any_phase_and_by_anybodys_claim() -> None:
+    held = [allocation(f"a-{n}", phase, n, nodes=(f"n{n}",)) for n, phase in enumerate(Phase)]
+    assert holdings(*held, claims=(claim("x", "n7", "n8", workload_uid=None),)).taken() == {
+        *("n0", "n1", "n2", "n7", "n8"),
+    }
+
+
+SHOWS = allocation(phase=Phase.PENDING)
+
+
+@pytest.mark.parametrize(
+    ("shown", "there"),
+    [
+        (published("n0"), node("n0")),
+        (published("n0", allocation("a-old", Phase.PENDING)), node("n0")),
+        (published("n0", allocation(phase=Phase.BOUND)), node("n0")),
+        (published("n0", SHOWS, complete=False), node("n0")),
+        (published("n0", SHOWS), node("n0", uid="uid-another")),
+        (published("n0", SHOWS), node("elsewhere")),
+        (published("elsewhere", SHOWS), node("n0")),
+    ],
+)
+def test_a_node_that_does_not_show_exactly_this_reservation_has_not_answered(
+    shown: PublishedNode, there: ClusterNode
+) -> None:
+    found = holdings(SHOWS, nodes=(there, node("n1")), shown=(shown, published("n1", SHOWS)))
+    assert (found.shows("n0", SHOWS, Phase.PENDING), found.silent(SHOWS), found.has_answered(SHOWS)) == (
+        *(False, ["n0"], False),
+    )
+
+
+def test_a_reservation_is_answered_by_ready_nodes_that_show_it_and_that_nobody_else_uses() -> None:
+    shown = tuple(published(name, SHOWS) for name in NODES)
+    assert holdings(SHOWS, shown=shown).has_answered(SHOWS)
+    assert holdings(SHOWS, shown=shown, claims=(claim("mine", "n0"),)).has_answered(SHOWS)
+    assert not holdings(SHOWS, shown=shown, claims=(claim("x", "n1", workload_uid=None),)).has_answered(SHOWS)
+    unready = (node("n0"), node("n1", ready=False))
+    assert holdings(SHOWS, nodes=unready, shown=shown).silent(SHOWS) == ["n1"]
+
+
+# -- what is being taken back ------------------------------------------------------------------------------------------
+
+DRAINING = allocation(phase=Phase.DRAINING)
+OPEN = published("n1", allocation(phase=Phase.BOUND))
+
+
+def closed(shown: PublishedNode | None, there: ClusterNode | None, *, final: bool) -> bool:
+    found = holdings(DRAINING, nodes=(there,) if there is not None else (), shown=(shown,) if shown is not None else ())
+    return found.is_closed("n1", DRAINING, final=final)
+
+
+@pytest.mark.parametrize("final", [False, True])
+@pytest.mark.parametrize(
+    ("shown", "there"),
+    [
+        (None, node("n1")),
+        (OPEN, None),
+        (OPEN, node("n1", uid="uid-another")),
+        (OPEN, node("n1", out_of_service=True)),
+        (published("n1", DRAINING), node("n1")),
+    ],
+)
+def test_a_node_is_closed_when_it_says_so_or_cannot_run_anything(
+    shown: PublishedNode | None, there: ClusterNode | None, final: bool
+) -> None:
+    assert closed(shown, there, final=final)
+
+
+@pytest.mark.parametrize("final", [False, True])
+@pytest.mark.parametrize("shown", [OPEN, replace(OPEN, complete=False), published("n1", DRAINING, complete=False)])
+def test_a_node_that_may_still_be_open_is_not_closed(shown: PublishedNode, final: bool) -> None:
+    assert not closed(shown, node("n1"), final=final)
+
+
+@pytest.mark.parametrize("tagged", [None, allocation(phase=Phase.PENDING), allocation("a-old", Phase.BOUND)])
+def test_a_node_that_never_opened_is_closed_when_the_workload_goes_and_not_before(tagged: Allocation | None) -> None:
+    shown = published("n1", tagged)
+    assert [closed(shown, node("n1"), final=final) for final in (False, True)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "shown", "claims", "leaves"),
+    [
+        ((node("n0"), node("n1")), (OPEN,), (), True),
+        ((node("n0"), node("n1", ready=False)), (OPEN,), (), False),
+        ((node("n0"), node("n1")), (published("n1", DRAINING),), (), False),
+        ((node("n0"), node("n1")), (), (claim("mine", "n0"),), True),
+        ((node("n0"), node("n1", ready=False)), (OPEN,), (claim("mine", "n1"),), True),
+        ((node("n0"), node("n1")), (), (claim("x", "n0", workload_uid="uid-other"),), False),
+        ((node("n0"), node("n1")), (), (claim("mine", "n9"),), False),
+    ],
+)
+def test_pods_may_be_on_what_is_taken_back_while_a_live_node_is_open_or_a_claim_is_there(
+    nodes: tuple[ClusterNode, ...], shown: tuple[PublishedNode, ...], claims: tuple[ClaimUse, ...], leaves: bool
+) -> None:
+    found = holdings(DRAINING, allocation("a-2"), nodes=nodes, shown=shown, claims=claims)
+    assert [each.allocation.allocation_id for each in found.leaving("uid-llm")] == (["a-1"] if leaves else [])
+
+
+def test_a_claim_on_two_nodes_of_a_reservation_is_told_once() -> None:
+    claims = (claim("both", "n0", "n1"), claim("a", "n1", workload_uid="uid-other"))
+    found = holdings(allocation(), claims=claims)
+    assert found.uses(NODES) == [claims[0], claims[1]]
+    assert found.foreign(allocation()) == [claims[1]]
+
+
+# -- what a plan changes -----------------------------------------------------------------------------------------------
+
+
+def test_a_reservation_that_is_changed_or_dropped_is_so_for_its_workload_and_its_ultraserver() -> None:
+    found = holdings(allocation("a-1"), allocation("a-2", index=1, nodes=("n2", "n3")))
+    first, second = found.of("uid-llm")
+    found.change(first, phase=Phase.DRAINING)
+    found.drop(second)
+    left = [Reservation("us-u0", allocation("a-1", Phase.DRAINING))]
+    assert (found.of("uid-llm"), found.at("us-u0"), found.live("uid-llm")) == (left, left, {})
+    assert found.taken() == {"n0", "n1"}
+
+
+# -- the world ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_workload_that_waits_to_grow_keeps_the_size_that_its_pods_were_told() -> None:
+    held = [allocation("a-0", index=0, world_size=4), allocation("a-1", index=1, nodes=("n2", "n3"), world_size=4)]
+    wanted = Workload(
+        *("ml", "llm", "uid-llm", "1", 1, START, False, (), "trn3.48xlarge"), size=2, count=3, strategy="NoOp",
+        logical_neuron_core=2, template_name="llm", status={},
+    )  # fmt: skip
+    found = holdings(*held)
+    found.tell_world(wanted, grown=False)
+    assert [each.allocation.world_size for each in found.of("uid-llm")] == [4, 4]
+    found.tell_world(wanted, grown=True)
+    assert [(each.allocation.world_size, each.allocation.rank0_node) for each in found.of("uid-llm")] == [(6, "n0")] * 2

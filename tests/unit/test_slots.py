@@ -1,0 +1,201 @@
+"""Which nodes can work together as a slot, and which of the free slots a workload gets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from controller import placement
+from controller.discovery import Group
+from controller.model import PublishedNode
+from controller.placement import Slot, choose, links_up
+
+TYPE = "trn3.48xlarge"
+
+
+def node(number: int, group: str = "u", **changes: Any) -> PublishedNode:
+    """A node whose links are all up."""
+    values = {"name": f"{group}-{number}", "node_uid": "", "instance_type": TYPE, "kind": "neuron_node",
+              "ultraserver_id": group, "node_id": number, "sizes": (1, 2, 4), "vertical": True,
+              "horizontal": True}  # fmt: skip
+    return PublishedNode(**{**values, **changes})
+
+
+def group(*nodes: PublishedNode, name: str = "u", members: int = 4, instance_type: str = TYPE) -> Group:
+    topology = tuple({"nodeName": f"{name}-{number}"} for number in range(members))
+    usable = {each.node_id: each for each in nodes if each.node_id is not None}
+    return Group(name, name, instance_type, topology, usable, (1, 2, 4), ())
+
+
+def found(size: int, *nodes: PublishedNode, taken: tuple[str, ...] = (), members: int = 4) -> list[tuple[str, ...]]:
+    """The names of the nodes of each slot."""
+    groups = [group(*nodes, members=members)]
+    return [slot.nodes for slot in placement.slots(groups, frozenset(taken), TYPE, size)]
+
+
+FOUR = [node(number) for number in range(4)]
+
+
+def test_slots_begin_at_a_multiple_of_their_size_and_hold_no_taken_node() -> None:
+    assert found(1, *FOUR, taken=("u-1",)) == [("u-0",), ("u-2",), ("u-3",)]
+    assert found(2, *FOUR) == [("u-0", "u-1"), ("u-2", "u-3")]
+    assert found(2, *FOUR, taken=("u-1",)) == [("u-2", "u-3")]
+    assert found(4, *FOUR) == [("u-0", "u-1", "u-2", "u-3")]
+    assert found(4, *FOUR, taken=("u-3",)) == []
+    assert found(2, *FOUR[:3]) == [("u-0", "u-1")]
+    assert found(1) == []
+
+
+def test_an_ultraserver_of_another_type_has_no_slot_and_hides_none() -> None:
+    groups = [group(*FOUR, instance_type="trn2u.48xlarge"), group(node(0, "v"), name="v")]
+    assert [slot.nodes for slot in placement.slots(groups, frozenset(), TYPE, 1)] == [("v-0",)]
+
+
+@pytest.mark.parametrize(
+    ("size", "change", "slots"),
+    [
+        # Every node of the slot must say that it can work in a group of that size.
+        (2, {"sizes": (1, 4)}, 1),
+        (4, {"sizes": (1, 2)}, 0),
+        (1, {"sizes": (2, 4)}, 3),
+        # They publish alike.
+        (2, {"kind": "neuron_device"}, 1),
+        (1, {"kind": "neuron_device"}, 4),
+        # They are of the same hardware, as far as that is known.
+        (2, {"reservation_id": "other"}, 1),
+        (4, {"reservation_id": "other"}, 0),
+        (4, {"server_id_4": "other"}, 0),
+        (2, {"server_id_2": "other"}, 1),
+        (1, {"reservation_id": "other", "server_id_2": "other"}, 4),
+        # Their links are up.
+        (2, {"sick": ("link_interserver",)}, 1),
+        (4, {"sick": ("link_interserver",)}, 0),
+        (1, {"sick": ("link_interserver",)}, 4),
+        (2, {"vertical": False}, 1),
+        (2, {"vertical": None}, 1),
+        (2, {"horizontal": False}, 2),
+        (4, {"vertical": None, "horizontal": None}, 1),
+    ],
+)
+def test_a_node_that_does_not_fit_its_neighbours_takes_only_their_slot_away(
+    size: int, change: dict[str, Any], slots: int
+) -> None:
+    alike = {"reservation_id": "r", "server_id_2": "s2", "server_id_4": "s4"}
+    if "server_id_4" in change:
+        alike["reservation_id"] = ""
+    nodes = [node(number, **{**alike, **(change if number == 3 else {})}) for number in range(4)]
+    assert len(found(size, *nodes)) == slots
+
+
+@pytest.mark.parametrize(
+    ("members", "changes", "fits"),
+    [
+        (2, ({"vertical": False}, {"vertical": False}), True),
+        (2, ({"vertical": False, "horizontal": True}, {"vertical": False, "horizontal": False}), False),
+        (4, ({"vertical": False}, {"vertical": False}), False),
+        (3, ({"vertical": False}, {"vertical": False}), False),
+        (2, ({"vertical": True, "horizontal": False}, {"vertical": False, "horizontal": True}), False),
+        (2, ({"server_id_2": "a"}, {"server_id_2": "a"}), True),
+        (2, ({"server_id_2": "a"}, {"server_id_2": None}), True),
+        (2, ({"server_id_2": "a"}, {"server_id_2": "b"}), False),
+    ],
+)
+def test_a_pair_is_joined_by_one_kind_of_link_and_between_racks_only_where_there_is_no_other_pair(
+    members: int, changes: tuple[dict[str, Any], dict[str, Any]], fits: bool
+) -> None:
+    nodes = [node(number, **change) for number, change in enumerate(changes)]
+    assert found(2, *nodes, members=members) == ([("u-0", "u-1")] if fits else [])
+
+
+@pytest.mark.parametrize(
+    ("size", "members", "change", "up"),
+    [
+        (1, 4, {"sizes": (), "sick": ("link_interserver",)}, True),
+        (2, 4, {"sick": ("link_interserver",)}, False),
+        (4, 4, {"sizes": ()}, None),
+        (2, 4, {"sizes": (), "sick": ("link_interserver",)}, False),
+        (4, 4, {"sizes": (1, 2)}, False),
+        (4, 4, {"vertical": False, "horizontal": False}, True),
+        (2, 4, {}, True),
+        (2, 4, {"vertical": False}, False),
+        (2, 4, {"vertical": None}, None),
+        (2, 2, {"vertical": False}, True),
+        (2, 2, {"vertical": None, "horizontal": False}, None),
+        (2, 2, {"vertical": False, "horizontal": False}, False),
+    ],
+)
+def test_the_links_that_a_slot_needs_are_up_down_or_not_told(
+    size: int, members: int, change: dict[str, Any], up: bool | None
+) -> None:
+    assert links_up(node(0, **change), size, members) is up
+
+
+# -- which of them -----------------------------------------------------------------------------------------------------
+
+
+def slot(name: str, kind: str = "neuron_node", layers: tuple[str | None, ...] = ("a", "b", "c"), **fit: int) -> Slot:
+    values = {"free_nodes": 4, "free_neighbours": 2, "first_id": 0, **fit}
+    return Slot(ultraserver=name, kind=kind, nodes=(f"{name}-n",), layers=layers, **values)
+
+
+def names(chosen: tuple[Slot, ...] | None) -> list[str] | None:
+    return None if chosen is None else [each.ultraserver for each in chosen]
+
+
+def test_slots_are_of_one_kind_and_the_workloads_own_if_it_has_any() -> None:
+    whole, parts = slot("w"), [slot("p"), slot("q", "neuron_device"), slot("r", "neuron_device")]
+    free = [parts[1], whole, parts[2]]
+    assert names(choose(free, 1)) == ["w"]
+    assert names(choose(free, 2)) == ["q", "r"]
+    assert names(choose(free, 1, kind="neuron_device")) == ["q"]
+    assert choose(free, 2, kind="neuron_node") is None
+    assert choose(free, 3) is None
+    assert placement.most_of_a_kind(free) == 2
+    assert placement.most_of_a_kind([]) == 0
+
+
+def test_the_slot_that_leaves_the_fewest_free_nodes_around_it_is_taken() -> None:
+    free = [slot("a"), slot("b", free_nodes=3), slot("c", free_nodes=2, free_neighbours=2),
+            slot("d", free_nodes=2, free_neighbours=1)]  # fmt: skip
+    assert names(choose(free, 1)) == ["d"]
+    assert names(choose([each for each in free if each.ultraserver != "d"], 1)) == ["c"]
+
+
+def test_slots_lie_in_the_deepest_place_that_has_enough_and_of_those_in_the_smallest() -> None:
+    free = [
+        *(slot(f"a{n}", layers=("x", "y", "deep-1"), free_nodes=1) for n in range(3)),
+        *(slot(f"b{n}", layers=("x", "y", "deep-2")) for n in range(2)),
+        slot("c", layers=("x", "z", None), free_nodes=1),
+    ]
+    assert names(choose(free, 2)) == ["b0", "b1"]
+    assert names(choose(free, 3)) == ["a0", "a1", "a2"]
+    assert names(choose(free, 4)) == ["a0", "a1", "a2", "b0"]
+    assert sorted(names(choose(free, 6)) or []) == ["a0", "a1", "a2", "b0", "b1", "c"]
+
+
+def test_the_farthest_layer_counts_where_no_nearer_one_has_enough() -> None:
+    free = [slot(f"a{n}", layers=("x", f"y{n}", f"deep-{n}")) for n in range(2)]
+    free += [slot("b", layers=("w", None, None), free_nodes=1)]
+    assert names(choose(free, 2)) == ["a0", "a1"]
+
+
+def test_a_workload_that_grows_or_moves_stays_near_the_slots_that_it_has() -> None:
+    free = [slot("far", layers=("x", "y", "deep-1"), free_nodes=1), slot("near", layers=("x", "y", "deep-2"))]
+    have = [slot("have", layers=("x", "y", "deep-2"))]
+    assert names(choose(free, 1, near=have)) == ["near"]
+    assert names(choose(free, 1)) == ["far"]
+    spread = [*have, slot("too", layers=("x", "z", "deep-9"))]
+    assert names(choose(free, 1, near=spread)) == ["far"]
+
+
+def test_a_slot_lies_in_a_network_layer_only_if_all_of_its_nodes_do() -> None:
+    nodes = [node(number, layers=("x", "y", f"deep-{number // 2}")) for number in range(4)]
+    assert [each.layers for each in placement.slots([group(*nodes)], frozenset(), TYPE, 4)] == [("x", "y", None)]
+
+
+def test_a_slot_counts_the_free_nodes_around_it() -> None:
+    pairs = placement.slots([group(*FOUR)], frozenset({"u-3"}), TYPE, 1)
+    assert [(each.first_id, each.free_nodes, each.free_neighbours) for each in pairs] == [
+        *((0, 3, 2), (1, 3, 2), (2, 3, 1)),
+    ]
