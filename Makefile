@@ -37,8 +37,8 @@ check: | build
 build:
 	@mkdir -p build
 
-test: setup | build ## Every test, those on the real Kubernetes of the test bed included
-	@hack/test.sh
+test: setup | build ## Every test, those on the real Kubernetes of the test bed included (T=tests/unit: some)
+	@$(if $(filter-out tests,$(T)),$(BIN)/python -m pytest $(T),hack/test.sh)
 
 test-long: setup | build ## Also the tests that take minutes: Kubernetes 1.34, differential and long runs
 	@NEURON_DRA_LONG=1 hack/test.sh

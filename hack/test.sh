@@ -58,17 +58,20 @@ trap take_down EXIT
 echo "== tests on the test bed: real kube-apiserver, scheduler, kubelet, containerd; two of them, side by side"
 hack/testbed/testbed up >build/testbed-up.log 2>&1 || { cat build/testbed-up.log; exit 1; }
 on_fleet hack/testbed/testbed up >build/testbed-up.log 2>&1 || { cat build/testbed-up.log; exit 1; }
-fleet_tests=(tests/bed/test_ultraserver*.py tests/bed/test_contract_*.py tests/bed/test_sick_devices.py)
+fleet_tests=(tests/bed/test_ultraserver*.py tests/bed/test_contract_{absence,pods,scheduler}.py tests/bed/test_sick_devices.py)
+seeds=tests/contract/test_fleet_on_a_real_server.py # wants an API server with no controller and no nodes
 on_fleet $BIN/python -m pytest "${fleet_tests[@]}" -m "$marks" -q -o cache_dir=build/fleet-cache \
     --junitxml build/results-testbed-fleet.xml >build/testbed-fleet.log 2>&1 &
 fleet=$!
-$BIN/python -m pytest tests "${fleet_tests[@]/#/--ignore=}" -m "$marks" -q --junitxml build/results-testbed.xml || status=1
+$BIN/python -m pytest tests "${fleet_tests[@]/#/--ignore=}" --ignore=$seeds -m "$marks" -q --junitxml build/results-testbed.xml || status=1
 echo "== those on the fleet of UltraServers"
 tail -n +1 -f build/testbed-fleet.log --pid=$fleet || true
 wait $fleet || status=1
 fleet=""
 if [ -n "${NEURON_DRA_LONG:-}" ]; then
-    echo "== the deployed driver on Kubernetes 1.34"
+    echo "== the virtual fleet on a real API server; the deployed driver on Kubernetes 1.34"
+    take_down
+    $BIN/python -m pytest $seeds -q --junitxml build/results-seeds.xml || status=1
     take_down
     hack/testbed/testbed build --kubernetes 1.34
     NEURON_DRA_KUBERNETES=1.34 $BIN/python -m pytest tests/bed/test_daemonset.py tests/bed/test_contract_updates.py \

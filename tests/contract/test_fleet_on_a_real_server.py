@@ -76,14 +76,7 @@ def played(seed: int, connect: Callable[[str], KubeClient]) -> str:
 @pytest.mark.testbed
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_no_invariant_is_violated_on_a_real_server(connect: Callable[[str], KubeClient]) -> None:
-    assert played(1, connect) == ""
-
-
-@pytest.mark.testbed
-@pytest.mark.long
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("seed", range(2, 51))
+@pytest.mark.parametrize("seed", range(1, 51))
 def test_no_invariant_is_violated_in_fifty_runs_on_a_real_server(
     seed: int, connect: Callable[[str], KubeClient]
 ) -> None:
