@@ -230,7 +230,7 @@ def test_the_probes_ask_the_port_that_serves_them(container: dict[str, Any]) -> 
 
 
 def test_memory_is_limited_and_cpu_is_not(container: dict[str, Any], pod: dict[str, Any]) -> None:
-    assert container["resources"] == {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}}
+    assert container["resources"] == {"requests": {"cpu": "10m", "memory": "128Mi"}, "limits": {"memory": "256Mi"}}
     assert pod["priorityClassName"] == "system-cluster-critical"
 
 
