@@ -78,6 +78,19 @@ async def test_it_shows_what_is_there_and_what_comes_and_goes(api: FakeApi, clie
         assert len(api.requests("list", "nodes")) == 1
 
 
+async def test_of_changes_that_are_gathered_none_is_lost(api: FakeApi, client: KubeClient) -> None:
+    async with running(Reflector(client, NODES, gather_s=0.2)) as nodes:
+        await eventually(lambda: api.watches.count("nodes") == 1)
+        api.create(node_object("first"))
+        await shows(nodes, "a", "first")
+        many = [f"n{number}" for number in range(50)]
+        for name in many:
+            api.create(node_object(name))
+            await asyncio.sleep(0.001)
+        await shows(nodes, "a", "first", *many)
+        assert len(api.requests("list", "nodes")) == 1
+
+
 async def test_only_what_the_selector_means_is_asked_for(api: FakeApi, client: KubeClient) -> None:
     api.create(node_object("b"))
     async with running(Reflector(client, NODES, field_selector="metadata.name=b")) as nodes:
