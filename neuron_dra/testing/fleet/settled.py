@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from neuron_dra.core.ultraserver import NAMESPACE, Phase, Tag, object_name
@@ -22,14 +22,18 @@ class Known:
     budgets: bool = False  # a budget may forbid evictions
     taken_templates: frozenset[str] = frozenset()  # namespace/name of templates of others
     jobs_of: Mapping[str, str] = field(default_factory=dict)  # job name: UID of its workload
+    closed: frozenset[str] = frozenset()  # nodes with a container whose claim was deleted by force: until it ends
 
 
 def problems(view: View, nodes: Mapping[str, FleetNode], pods: Pods, known: Known) -> list[str]:
     """Return what is not (yet) as it must be, a sentence each."""
+    claims = {item["metadata"]["uid"] for item in view.all("resourceclaims")}
+    orphans = (each for each in pods.running.values() if any(claim.ref.uid not in claims for claim in each.claims))
+    known = replace(known, closed=frozenset(each.node for each in orphans))
     return [
         *_nodes(view, nodes),
         *_ultraservers(view, nodes),
-        *_tags(view, nodes),
+        *_tags(view, nodes, known),
         *_workloads(view, nodes, known),
         *_orphans(view, nodes, pods),
         *_pods(view, nodes, pods, known),
@@ -64,11 +68,11 @@ def _ultraservers(view: View, nodes: Mapping[str, FleetNode]) -> Iterator[str]:
             yield f"the NeuronUltraServer of {block} lists nodes that are gone: {', '.join(gone)}"
 
 
-def _tags(view: View, nodes: Mapping[str, FleetNode]) -> Iterator[str]:
-    """Tags say what the reservations say."""
+def _tags(view: View, nodes: Mapping[str, FleetNode], known: Known) -> Iterator[str]:
+    """Tags say what the reservations say; a closed node keeps its tag until the container has ended."""
     holders, tags = view.holders(), view.tags()
     for node in nodes.values():
-        if not node.healthy or node.name not in tags:
+        if not node.healthy or node.name not in tags or node.name in known.closed:
             continue
         held, tag = holders.get(node.name), tags[node.name]
         wanted = Tag.of(held.allocation) if held else None
@@ -87,7 +91,11 @@ def _workloads(view: View, nodes: Mapping[str, FleetNode], known: Known) -> Iter
         if meta.get("deletionTimestamp") or state(workload) == "Deallocating":
             yield from _leaving(view, workload, nodes, known)
             continue
-        hurt = any(not _is_well(view, held, nodes[n]) for held in view.of(uid) for n in held.allocation.nodes)
+        hurt = any(
+            n in known.closed or not _is_well(view, held, nodes[n])
+            for held in view.of(uid)
+            for n in held.allocation.nodes
+        )
         if state(workload) not in FINAL and not (hurt and state(workload) == "Allocating"):
             yield f"workload {name} is {state(workload)}: {ready.get('message')}"
             continue
@@ -162,7 +170,10 @@ def _waiting(view: View, uid: str, workload: Wire, nodes: Mapping[str, FleetNode
     spec, reason = workload["spec"], condition(workload, "Ready").get("reason")
     live = [held for held in view.of(uid) if held.allocation.phase is not Phase.DRAINING]
     needs = int(spec["serverCount"]) - len(live)
-    free = free_slots(view, nodes, spec["instanceType"], int(spec["topologySize"]))
+    if any(n in known.closed for held in view.of(uid) for n in held.allocation.nodes):
+        return  # it waits for a node that does not answer, and is told which
+    usable = {name: node for name, node in nodes.items() if name not in known.closed}
+    free = free_slots(view, usable, spec["instanceType"], int(spec["topologySize"]))
     if reason != "WaitsForOlder" and needs > 0 and free >= needs:
         yield f"workload {workload['metadata']['name']} waits ({reason}), and {free} groups are free for its {needs}"
     broken = [held for held in live if not all(_is_well(view, held, nodes[n]) for n in held.allocation.nodes)]
