@@ -34,7 +34,7 @@ from coverage import Coverage
 from hypothesis import HealthCheck, Phase, settings
 from mutants import Mutant, mutants_of
 from mutation_children import BROKEN, KILLED, SURVIVED, WORDS, Child, Failures, tried
-from mutation_report import write_report
+from mutation_report import verdicts, write_report
 from reporting import ROOT, commit_now
 
 FOLDER = ROOT / "build" / "mutation"
@@ -140,8 +140,7 @@ class Runner:
         names, left_out = within(names, covered.seconds, self.most_s)
         names = [*(name for name in here if name in set(names)), *(name for name in names if name not in set(here))]
         if not names:
-            self.record(mutant, f"{SURVIVED} no test runs this", 0.0)
-            return
+            return  # it runs while modules are imported, or never
         allowed = CPU_LIMIT_S + 4 * sum(covered.seconds[name] for name in names)
         work = partial(self.tested, mutant, [items[name] for name in names], functions)
         answer, cpu_s = tried(work, allowed)
@@ -291,7 +290,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--imported", action=argparse.BooleanOptionalAction, default=True, help="code run on import too"
     )
-    parser.add_argument("--survivors", action="store_true", help="run again those that survived")
+    parser.add_argument("--survivors", action="store_true", help="run again survivors without a verdict")
     parser.add_argument("--anew", action="store_true", help="forget earlier results")
     parser.add_argument("--report", action="store_true", help="write docs/reports/mutation.md")
     options = parser.parse_args(arguments)
@@ -302,7 +301,8 @@ def main(arguments: Sequence[str]) -> int:
     prepare()
     mutants = chosen(options.seed, options.share, options.module)
     results = Results(RESULTS)
-    wanted = [each for each in mutants if results.is_wanted(each.key, options.survivors)]
+    judged = verdicts()
+    wanted = [each for each in mutants if results.is_wanted(each.key, options.survivors and each.key not in judged)]
     random.Random(options.seed).shuffle(wanted)  # so that a part of the run is a fair sample
     commit = commit_now()
     print(f"{len(wanted)} of {len(mutants)} mutants to run", flush=True)
@@ -320,11 +320,11 @@ def main(arguments: Sequence[str]) -> int:
         results = Results(RESULTS)
     if options.imported:
         covered = Covered.kept()
-        for mutant in (each for each in wanted if not each.function):
+        for mutant in (each for each in wanted if not each.function or each.key not in results.kept):
             record(mutant, *tried(partial(run_imported, mutant, covered, 3.0), 60.0))
     if options.report:
         command = f"make mutation SEED={options.seed} SHARE={options.share}"
-        write_report(chosen(options.seed, options.share, ()), results.kept, command, options.seed, options.share)
+        write_report(chosen(options.seed, 1.0, ()), results.kept, command, options.seed)
     return 0
 
 

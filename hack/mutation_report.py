@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import platform
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,9 +39,15 @@ def verdicts() -> dict[str, tuple[str, str]]:
 
 
 def report(
-    done: Sequence[tuple[Mutant, Result]], said: Mapping[str, tuple[str, str]], command: str, seed: int, share: float
+    mutants: Sequence[Mutant],
+    results: Mapping[str, Result],
+    said: Mapping[str, tuple[str, str]],
+    command: str,
+    seed: int,
 ) -> str:
     """Return the text of the report."""
+    done = [(mutant, results[mutant.key]) for mutant in mutants if mutant.key in results]
+    there = Counter(mutant.module for mutant in mutants)
     survivors = [(mutant, result) for mutant, result in done if result["result"] == "survived"]
     later = [pair for pair in survivors if pair[1].get("afterwards")]
     open_ones = [pair for pair in survivors if not pair[1].get("afterwards")]
@@ -57,18 +64,18 @@ are chosen and run in `hack/mutation.py`. Texts for people are not changed, nor 
 | command | `{command}` |
 | commit of the code and tests | {", ".join(f"`{commit}`" for commit in commits)} |
 | date | {datetime.date.today().isoformat()} |
-| seed | {seed}; every mutant of the modules marked *, {share:.0%} of the others |
+| seed | {seed}, which picks the mutants of modules that are not run whole |
 | duration | {cpu_minutes:.0f} min, of one core in the idle class beside other work |
 | Python | {platform.python_version()} |
-| mutants | {len(done):,} |
+| mutants | {len(done):,} of {len(mutants):,} |
 | score | {_score(done)} |
 | score with the tests that were added for survivors | {_score([pair for pair in done if pair not in later], extra=len(later))} |
 
 `timeout` is a mutant that never ends, which is noticed too; it counts as killed.
 
-| module | mutants | killed | timeout | survived | score | killed afterwards |
-| --- | --- | --- | --- | --- | --- | --- |
-{_rows(done)}
+| module | mutants | run | killed | timeout | survived | score | killed afterwards |
+| --- | --- | --- | --- | --- | --- | --- | --- |
+{_rows(done, there)}
 ## Survivors killed afterwards
 
 Each by a test that was written for it, and which fails on the mutant.
@@ -89,7 +96,7 @@ def _score(done: Sequence[tuple[Mutant, Result]], extra: int = 0) -> str:
     return f"{1 - survived / total:.1%}" if total else "-"
 
 
-def _rows(done: Sequence[tuple[Mutant, Result]]) -> str:
+def _rows(done: Sequence[tuple[Mutant, Result]], there: Mapping[str, int]) -> str:
     rows = []
     for module in dict.fromkeys(mutant.module for mutant, _ in done):
         mine = [(mutant, result) for mutant, result in done if mutant.module == module]
