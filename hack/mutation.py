@@ -290,7 +290,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--imported", action=argparse.BooleanOptionalAction, default=True, help="code run on import too"
     )
-    parser.add_argument("--survivors", action="store_true", help="run again survivors without a verdict")
+    parser.add_argument(
+        "--survivors", action="store_true", help="run again the survivors without a verdict, nothing else"
+    )
     parser.add_argument("--anew", action="store_true", help="forget earlier results")
     parser.add_argument("--report", action="store_true", help="write docs/reports/mutation.md")
     options = parser.parse_args(arguments)
@@ -301,11 +303,15 @@ def main(arguments: Sequence[str]) -> int:
     prepare()
     mutants = chosen(options.seed, options.share, options.module)
     results = Results(RESULTS)
-    judged = verdicts()
-    wanted = [each for each in mutants if results.is_wanted(each.key, options.survivors and each.key not in judged)]
+    if options.survivors:
+        known = {key for key, one in results.kept.items() if one["result"] == "survived" and not one.get("afterwards")}
+        everything = chosen(options.seed, 1.0, options.module)
+        wanted = [each for each in everything if each.key in known - verdicts().keys()]
+    else:
+        wanted = [each for each in mutants if each.key not in results.kept]
     random.Random(options.seed).shuffle(wanted)  # so that a part of the run is a fair sample
     commit = commit_now()
-    print(f"{len(wanted)} of {len(mutants)} mutants to run", flush=True)
+    print(f"{len(wanted)} mutants to run", flush=True)
 
     def record(mutant: Mutant, answer: str, seconds: float) -> None:
         number, _, detail = answer.partition(" ")
@@ -337,13 +343,6 @@ class Results:
         for line in path.read_text().splitlines() if path.exists() else ():
             one = json.loads(line)
             self.kept[one["key"]] = one
-
-    def is_wanted(self, key: str, survivors: bool) -> bool:
-        """Tell whether a mutant is to be run: one without a result, or with `survivors` one that nobody killed."""
-        before = self.kept.get(key)
-        return before is None or (
-            survivors and before["result"] in ("survived", "broken") and not before.get("afterwards")
-        )
 
     def add(self, mutant: Mutant, result: str, detail: str, seconds: float, commit: str) -> None:
         """Keep a result."""
