@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import gc
 import json
 import os
@@ -213,6 +214,9 @@ def exchange(mutant: Mutant, functions: Functions) -> None:
     (code,) = _codes(compile(mutant.source, path, "exec", dont_inherit=True), mutant.function)
     for function in functions[path, mutant.function]:
         function.__code__ = code
+    for each in gc.get_objects():
+        if isinstance(each, functools._lru_cache_wrapper):
+            each.cache_clear()  # what was computed on import came from the code before
 
 
 def _codes(code: types.CodeType, name: str) -> Iterator[types.CodeType]:

@@ -111,6 +111,14 @@ def test_a_slice_whose_node_is_gone_stands_in_nobodys_way():
     assert world.reserved("job") == {0: tuple(f"cr-2-{n}" for n in range(4))}
 
 
+def test_a_node_of_which_a_slice_is_missing_keeps_no_other_without_labels():
+    objects = ultraserver("cr-1")
+    objects[1]["spec"]["pool"]["resourceSliceCount"] = 2
+    world = settled(*objects)
+    modes = [world.get("Node", f"cr-1-{n}")["metadata"]["labels"].get(f"{PREFIX}mode") for n in range(4)]
+    assert modes == [None, "1_2_4", "1_2_4", "1_2_4"]
+
+
 def test_what_is_wrong_with_nodes_is_the_reason_of_their_ultraserver():
     world = settled(*ultraserver("cr-1"))
     node = world.get("Node", "cr-1-2")

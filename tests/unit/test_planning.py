@@ -361,6 +361,19 @@ def test_a_fault_under_an_allocated_workload_is_told_and_evicts_nobody(fault, re
     assert world.reserved("job") == {0: ("u0-0", "u0-1", "u0-2", "u0-3")}
 
 
+def test_a_slot_that_waits_for_another_in_vain_is_given_back_with_it():
+    world = fleet(2)
+    world.silent = {"u1-3"}
+    world.submit("job", count=2)
+    world.step()
+    world.step()
+    assert phases(world) == {"Pending"}
+    world.later(61)
+    for _ in range(3):
+        world.step()
+    assert (phases(world), world.reserved("job")) == ({"Draining"}, {1: tuple(f"u1-{n}" for n in range(4))})
+
+
 # -- what a write that failed leaves behind ----------------------------------------------------------------------------
 
 
