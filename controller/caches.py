@@ -38,6 +38,10 @@ def _projected(make: Callable[[Mapping[str, Any]], Any]) -> Callable[[dict[str, 
     return project
 
 
+HEARTBEATS_S = 0.5
+"""Kubelets' heartbeats, 17 a second with 5,000 nodes, are read together: of what they change nothing is kept."""
+
+
 class Caches:
     """The watches. `on_change` is called after every change of any of them."""
 
@@ -49,6 +53,7 @@ class Caches:
             namespace: str = "",
             field_selector: str = "",
             read: type[msgspec.Struct] | None = None,
+            gather_s: float = 0.0,
         ) -> Reflector:
             return Reflector(
                 client,
@@ -58,9 +63,10 @@ class Caches:
                 on_change=on_change,
                 project=_projected(make),
                 fields=read,
+                gather_s=gather_s,
             )
 
-        self.nodes = watched(NODES, decode.cluster_node, read=fields.Node)
+        self.nodes = watched(NODES, decode.cluster_node, read=fields.Node, gather_s=HEARTBEATS_S)
         self.slices = watched(RESOURCE_SLICES, decode.published_slice, field_selector=f"spec.driver={names.DRIVER}")
         self.claims = watched(RESOURCE_CLAIMS, decode.claim_use)
         self.ultraservers = watched(NEURON_ULTRASERVERS, decode.ultraserver, namespace=NAMESPACE)

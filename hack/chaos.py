@@ -41,6 +41,7 @@ from reporting import commit_now  # noqa: E402
 PLAIN = {"c-0": "trn2.48xlarge", "c-1": "trn2.48xlarge"}
 ULTRASERVER, ULTRASERVER_TYPE = "u", "trn3.48xlarge"
 TEMPLATES = {"one": 1, "four": 4, "half": 8, "all": 16}
+GROUPS, DEVICES = (4, 8), 16
 PODS_AT_MOST = 14
 CALM_S = 300  # for everything to come right in the end
 TRIES = 60  # of one kubectl, a second apart: the API server is away now and then
@@ -273,8 +274,10 @@ def everything_runs(run: Run) -> str:
     if left:
         return f"pods that were deleted are still there: {left}"
     waiting = [name for name in run.pods if not is_ready(items.get(name, {}))]
-    free = {name: 16 - sum(len(ids) for _, ids in checkpoint(run.nodes[name])) for name in PLAIN}
-    stuck = [name for name in waiting if TEMPLATES[run.pods[name]] <= max(free.values())]
+    free = {
+        name: {*range(DEVICES)} - {each for _, ids in checkpoint(run.nodes[name]) for each in ids} for name in PLAIN
+    }
+    stuck = [name for name in waiting if any(has_room(ids, TEMPLATES[run.pods[name]]) for ids in free.values())]
     bound = [name for name in waiting if items.get(name, {}).get("spec", {}).get("nodeName")]
     if stuck or bound:
         return f"pods that could run and do not: {sorted({*stuck, *bound})}, free devices {free}"
@@ -285,6 +288,13 @@ def everything_runs(run: Run) -> str:
             state = run.place.get("nusw", name).get("status", {})
             return f"workload {name}: {len(running)} of {nodes} pods run; {json.dumps(state)[:1000]}"
     return ""
+
+
+def has_room(free: set[int], count: int) -> bool:
+    """Whether a node with these free devices has room for a claim of the templates: groups are of neighbours."""
+    if count not in GROUPS:
+        return len(free) >= count
+    return any(free >= {*range(first, first + count)} for first in range(0, DEVICES, count))
 
 
 def all_agree(run: Run) -> str:
@@ -328,7 +338,7 @@ def chaos(seed: int, minutes: float) -> Run:
     )
     run.bed.kubectl("create", "namespace", run.place.name)
     for name, count in TEMPLATES.items():
-        run.place.apply(template(name, count, group=count if count in (4, 8) else 0))
+        run.place.apply(template(name, count, group=count if count in GROUPS else 0))
     until = time.monotonic() + minutes * 60
     breaker = threading.Thread(target=faults, args=(run, until), name="faults", daemon=True)
     breaker.start()

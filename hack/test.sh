@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Run every test. The test bed is built beside the tests that need no cluster; then the tests on it run.
+# Run every test. The test bed is built beside the tests that need no cluster; then the tests on it run, on two beds.
 # NEURON_DRA_LONG=1 adds the long ones; NEURON_DRA_REQUIRE_TESTBED=1 makes a skipped test bed a failure.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -45,14 +45,34 @@ if ! wait $builder; then
 fi
 marks="testbed"
 [ -n "${NEURON_DRA_LONG:-}" ] || marks="testbed and not long"
-echo "== tests on the test bed: real kube-apiserver, scheduler, kubelet, containerd"
-trap 'hack/testbed/testbed down >build/testbed-down.log 2>&1 || true' EXIT
-$BIN/python -m pytest tests -m "$marks" -q --junitxml build/results-testbed.xml || status=1
+# Two test beds beside each other: most of the time a test waits. The second has the fleet of UltraServers.
+FLEET="${NEURON_DRA_TESTBED_NAME:-neuron-dra-testbed}-fleet"
+on_fleet() { NEURON_DRA_TESTBED_NAME="$FLEET" NEURON_DRA_TESTBED_STATE= "$@"; }
+fleet=""
+take_down() { # the first is the last to go: it has raised the machine's limits
+    [ -z "$fleet" ] || kill "$fleet" 2>/dev/null || true
+    on_fleet hack/testbed/testbed down >build/testbed-down.log 2>&1 || true
+    hack/testbed/testbed down >>build/testbed-down.log 2>&1 || true
+}
+trap take_down EXIT
+echo "== tests on the test bed: real kube-apiserver, scheduler, kubelet, containerd; two of them, side by side"
+hack/testbed/testbed up >build/testbed-up.log 2>&1 || { cat build/testbed-up.log; exit 1; }
+on_fleet hack/testbed/testbed up >build/testbed-up.log 2>&1 || { cat build/testbed-up.log; exit 1; }
+fleet_tests=(tests/bed/test_ultraserver*.py tests/bed/test_contract_*.py tests/bed/test_sick_devices.py)
+on_fleet $BIN/python -m pytest "${fleet_tests[@]}" -m "$marks" -q -o cache_dir=build/fleet-cache \
+    --junitxml build/results-testbed-fleet.xml >build/testbed-fleet.log 2>&1 &
+fleet=$!
+$BIN/python -m pytest tests "${fleet_tests[@]/#/--ignore=}" -m "$marks" -q --junitxml build/results-testbed.xml || status=1
+echo "== those on the fleet of UltraServers"
+tail -n +1 -f build/testbed-fleet.log --pid=$fleet || true
+wait $fleet || status=1
+fleet=""
 if [ -n "${NEURON_DRA_LONG:-}" ]; then
     echo "== the deployed driver on Kubernetes 1.34"
-    hack/testbed/testbed down >build/testbed-down.log 2>&1
+    take_down
     hack/testbed/testbed build --kubernetes 1.34
-    NEURON_DRA_KUBERNETES=1.34 $BIN/python -m pytest tests/bed/test_daemonset.py tests/bed/test_ultraservers.py -q || status=1
+    NEURON_DRA_KUBERNETES=1.34 $BIN/python -m pytest tests/bed/test_daemonset.py tests/bed/test_contract_updates.py \
+        tests/bed/test_takeover.py tests/bed/test_ultraservers.py -q || status=1
 fi
 if [ $status = 0 ]; then echo "make test: everything passed"; else echo "make test: FAILED"; fi
 exit $status

@@ -55,11 +55,25 @@ def file_name(claim_uid: str) -> str:
     return f"{FILE_PREFIX}{claim_uid}.json"
 
 
+def other_file_name(claim_uid: str) -> str:
+    """Return how drivers that use CDI's Go library call a claim's file: it writes YAML unless it is told otherwise."""
+    return f"{FILE_PREFIX}{claim_uid}.yaml"
+
+
 def claim_uid_of(file: str) -> str | None:
-    """Return the claim UID in the name of a file of ours, or None for anybody else's file."""
-    if not (file.startswith(FILE_PREFIX) and file.endswith(".json")):
+    """Return the claim UID in the name of a file that is called as ours are, or None."""
+    return _uid_in(file, ".json")
+
+
+def other_claim_uid_of(file: str) -> str | None:
+    """Return the claim UID in the name of a file that another driver of our name wrote, or None."""
+    return _uid_in(file, ".yaml")
+
+
+def _uid_in(file: str, suffix: str) -> str | None:
+    if not (file.startswith(FILE_PREFIX) and file.endswith(suffix)):
         return None
-    return file[len(FILE_PREFIX) : -len(".json")]
+    return file[len(FILE_PREFIX) : -len(suffix)]
 
 
 def container_edits(device_ids: Sequence[int], env: Sequence[str], files: DeviceFiles) -> dict[str, Any]:

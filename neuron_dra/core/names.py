@@ -11,6 +11,8 @@ GROUP_DOMAIN: Final = "resource.aws.com"
 """Domain of the device group ids, which the EFA driver publishes too."""
 
 DEVICE_PREFIX: Final = "neuron-device-"
+OLD_DEVICE_PREFIX: Final = "neurondevice"
+"""As pages about AWS's beta driver have it. Never published; claims of that time may be running."""
 NODE_DEVICE: Final = "neuron-node-0"
 """The device that stands for a whole UltraServer node."""
 

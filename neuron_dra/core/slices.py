@@ -65,6 +65,12 @@ def slice_name(node_name: str, index: int) -> str:
     return node_name + suffix
 
 
+def is_ours(name: str, node_name: str) -> bool:
+    """Return whether a slice of this node is called as we call ours, and not as another program does."""
+    index = name[-2:]
+    return index.isdecimal() and name == slice_name(node_name, int(index))
+
+
 def layout(devices: Sequence[Wire]) -> list[list[Wire]]:
     """Split devices over slices; no device at all still makes one, empty slice."""
     return [

@@ -160,9 +160,19 @@ class KubeClient:
 
     @contextlib.asynccontextmanager
     async def watch(
-        self, resource: Resource, namespace: str, params: Mapping[str, str], *, idle_timeout_s: float
+        self,
+        resource: Resource,
+        namespace: str,
+        params: Mapping[str, str],
+        *,
+        idle_timeout_s: float,
+        gather_s: float = 0.0,
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Open a watch and give its events, one JSON line each. Raises ApiError; silence ends in Unavailable."""
+        """Open a watch and give its events, one JSON line each. Raises ApiError; silence ends in Unavailable.
+
+        With `gather_s`, events that follow one another closely are read together, so long after the first: to be
+        woken costs more than to read one.
+        """
         path = resource.path(namespace)
         try:
             async with self._http.get(
@@ -173,7 +183,7 @@ class KubeClient:
             ) as response:
                 if response.status >= 400:
                     raise _error("WATCH", path, response.status, await response.read(), None)
-                yield _lines(response.content)
+                yield _lines(response.content, gather_s)
         except (aiohttp.ClientError, TimeoutError, OSError) as err:
             raise Unavailable(f"WATCH {path}: the connection broke ({_reason(err, idle_timeout_s)})") from err
 
@@ -190,7 +200,7 @@ class KubeClient:
         return headers
 
 
-async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+async def _lines(stream: aiohttp.StreamReader, gather_s: float) -> AsyncIterator[bytes]:
     buffer = bytearray()
     async for chunk in stream.iter_any():
         buffer += chunk
@@ -201,6 +211,8 @@ async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
                 yield line
         if len(buffer) > MAX_WATCH_LINE_BYTES:
             raise Unavailable("a watch event is larger than 8 MiB")
+        if gather_s:
+            await asyncio.sleep(gather_s)
 
 
 def _object(raw: bytes) -> dict[str, Any]:

@@ -60,7 +60,8 @@ class Reflector:
     errors in `gives_up_on` instead of trying again: NotFound says that the server does not know the kind at all.
     `project` makes what is kept of an object, once, when it arrives; its `metadata` keeps namespace, name, uid and
     resourceVersion. A change of what is not kept calls nobody. `fields`, a Struct with omit_defaults, names what is
-    read of an object in the first place; the rest costs next to nothing then.
+    read of an object in the first place; the rest costs next to nothing then. With `gather_s`, changes that follow one
+    another closely come up to so many seconds later, together.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Reflector:
         gives_up_on: tuple[type[ApiError], ...] = (),
         project: Callable[[dict[str, Any]], dict[str, Any]] = lambda item: item,
         fields: type[msgspec.Struct] | None = None,
+        gather_s: float = 0.0,
     ) -> None:
         self._client = client
         self._resource = resource
@@ -83,6 +85,7 @@ class Reflector:
         self._gives_up_on = gives_up_on
         self._project = project
         self._fields = fields
+        self._gather_s = gather_s
         self._version = ""
         self._meanwhile: list[list[Callable[[], None]]] = []  # for each list under way: what was done since it began
         self.items: dict[str, dict[str, Any]] = {}
@@ -176,7 +179,9 @@ class Reflector:
 
     async def _watch(self) -> None:
         params = {**self._selector, "resourceVersion": self._version, "timeoutSeconds": str(random.randint(*WATCH_S))}
-        async with self._client.watch(self._resource, self._namespace, params, idle_timeout_s=SILENCE_S) as lines:
+        async with self._client.watch(
+            self._resource, self._namespace, params, idle_timeout_s=SILENCE_S, gather_s=self._gather_s
+        ) as lines:
             async for line in lines:
                 event = msgspec.json.decode(line, type=_Event)
                 plain = event.type in ("ERROR", "BOOKMARK")

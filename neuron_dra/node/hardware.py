@@ -93,8 +93,11 @@ class Hardware:
         if device_name == names.NODE_DEVICE:
             count = self.node.spec.device_count if self.node.spec else 0
             return tuple(sorted({device.device_id for device in self.node.devices} | set(range(count))))
-        suffix = device_name.removeprefix(names.DEVICE_PREFIX)
-        return (int(suffix),) if suffix.isdigit() else ()
+        for prefix in (names.DEVICE_PREFIX, names.OLD_DEVICE_PREFIX):
+            suffix = device_name.removeprefix(prefix)
+            if suffix.isdecimal():
+                return (int(suffix),)
+        return ()
 
     @property
     def ultraserver_id(self) -> str | None:

@@ -24,7 +24,7 @@ from grpc_reflection.v1alpha import reflection
 from neuron_dra import __version__
 from neuron_dra.api import claims as wire
 from neuron_dra.core import claims as decisions
-from neuron_dra.core import health, names
+from neuron_dra.core import health, names, slices
 from neuron_dra.core.claims import Claim, ClaimRef, PreparedClaim
 from neuron_dra.errors import ApiError, NotFound, SettingsError
 from neuron_dra.gen.kubelet.dra.v1 import dra_pb2, dra_pb2_grpc
@@ -253,18 +253,28 @@ class Plugin:
                     yield Claim(ClaimRef(meta.namespace, meta.name, meta.uid), held, pod=wire.first_pod(item))
 
     def _adopted(self, claim: Claim) -> PreparedClaim:
-        return recovery.adopted(claim, self.hardware.device_ids)
+        return recovery.adopted(claim, self._maybe_held)
+
+    def _maybe_held(self, device_name: str) -> tuple[int, ...]:
+        """Return the Neuron devices behind a name that another driver may have given: if nothing tells, all of them."""
+        return self.hardware.device_ids(device_name) or self.hardware.device_ids(names.NODE_DEVICE)
+
+    def _see_other_slices(self) -> bool:
+        found = (item["metadata"]["name"] for item in self.slices.items.values())
+        return not all(slices.is_ours(name, self.settings.node_name) for name in found)
 
     async def _take_inventory(self) -> None:
-        """Before the first publish on a node that never had a checkpoint: what was handed out by a driver before us."""
-        if self.transactions.damaged is None and await asyncio.to_thread(self.store.needs_inventory):
+        """Before the first publish, where a driver before us has left traces: what it has handed out."""
+        others = self._see_other_slices()
+        if others and self._recovering is not None:
+            await asyncio.wait([self._recovering])  # which takes it too; until then their slices stay
+            return
+        if self.transactions.damaged is not None:
+            return
+        if others or await asyncio.to_thread(self.store.needs_inventory):
             found = {claim.ref.uid: self._adopted(claim) async for claim in self.allocated()}
-            adopted = await self.transactions.adopt(found)
-            for claim in adopted:
-                log.warning(
-                    "a claim was allocated before this plugin's first start; its devices stay held until unprepared",
-                    extra={"claim": str(claim.ref), "uid": claim.ref.uid},
-                )
+            for claim in await self.transactions.adopt(found):
+                recovery.tell_adopted(claim)
 
     # Callbacks.
 

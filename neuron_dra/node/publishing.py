@@ -204,7 +204,12 @@ class Publishing:
         else:
             fresh = await self._fresh(set(current))
         offered: dict[str, slices.Wire] = {device.name: device.to_wire() for device in fresh}
-        wire = {name: device for name, device in offered.items() if name in held or not self._withheld(name)}
+        elsewhere = self._held_elsewhere(set(offered))
+        wire = {
+            name: device
+            for name, device in offered.items()
+            if name in held or not (self._withheld(name) or elsewhere.intersection(self._hardware.device_ids(name)))
+        }
         if not refusal:
             held |= await self._claimed(set(current) - set(wire) - held)
         for name in held - set(wire):
@@ -215,6 +220,19 @@ class Publishing:
             for name, device in wire.items()
         }
         return [ultraserver.tagged(marked[name], self._tags.current) for name in sorted(marked, key=_device_order)]
+
+    def _held_elsewhere(self, offered: set[str]) -> set[int]:
+        """Return the Neuron devices that claims hold under another name than those that are offered: another driver's.
+
+        Under ours they would be free for the scheduler, and its pods would wait for what is refused here.
+        """
+        return {
+            device_id
+            for claim in self._transactions.claims.values()
+            for device in claim.devices
+            if device.device not in offered and not device.admin_access
+            for device_id in device.device_ids
+        }
 
     def _withheld(self, name: str) -> bool:
         """Tell whether a device must leave the slice unless somebody has it: there is no other way to keep it back."""

@@ -71,6 +71,7 @@ class Recovery:
         for uid, claim in allocated.items():
             if uid not in claims:
                 claims[uid] = self._adopt(claim)
+                tell_adopted(claims[uid])
         return claims
 
     async def _prepared_again(self, spec: Spec, listed: Claim | None, others: list[PreparedClaim]) -> PreparedClaim:
@@ -105,3 +106,12 @@ def adopted(claim: Claim, device_ids: Callable[[str], tuple[int, ...]]) -> Prepa
         for device in claim.devices
     )
     return PreparedClaim(claim.ref, devices, pod=claim.pod, adopted=True)
+
+
+def tell_adopted(claim: PreparedClaim) -> None:
+    """Log that a claim holds its devices, though we did not prepare it or do not know what we answered."""
+    log.warning(
+        "a claim was handed out by another driver, or before the checkpoint was lost; "
+        "its devices stay held until it is unprepared",
+        extra={"claim": str(claim.ref), "uid": claim.ref.uid},
+    )

@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -98,6 +98,10 @@ class Store:
                     log.info("the node was rebooted: nothing is prepared", extra={"claims": len(current.claims)})
                 current = Checkpoint(self._boot_id, extra={**current.extra, INVENTORY: True})
                 self._write(current)
+            elif current.extra.get(INVENTORY) is True and self._others_files(current):
+                extra = {name: value for name, value in current.extra.items() if name != INVENTORY}
+                current = Checkpoint(current.boot_id, current.claims, extra)
+                self._write(current)
             self._sweep(current)
             try:
                 for claim in current.claims.values():
@@ -155,6 +159,7 @@ class Store:
                     for uid in fresh:
                         self._undo_spec(uid)
                     return [err if claim.ref.uid in fresh else was for claim, was in zip(claims, results, strict=True)]
+                self._replace_others_files(uid for uid in fresh if uid in current.claims)
             return results
 
     def _prepared(
@@ -178,6 +183,12 @@ class Store:
         fresh[uid] = prepared
         return prepared
 
+    def _replace_others_files(self, uids: Iterable[str]) -> None:
+        """Remove what another driver wrote for claims that are ours now: a device of two files is none to a runtime."""
+        for uid in uids:
+            with contextlib.suppress(OSError):  # the next start does it
+                self._files.remove(self._cdi_root / cdi.other_file_name(uid))
+
     def unprepare(self, uid: str) -> PreparedClaim | None:
         """Forget a claim and remove its CDI file; return what it held, or None if it was unknown. Raises OSError."""
         [result] = self.unprepare_all([uid])
@@ -197,6 +208,8 @@ class Store:
     def _removed(self, uid: str, known: PreparedClaim | None) -> PreparedClaim | Exception | None:
         try:
             self._files.remove(self._spec_path(uid))
+            if known is None or known.adopted:
+                self._files.remove(self._cdi_root / cdi.other_file_name(uid))
         except OSError as err:
             return err
         return known
@@ -211,7 +224,7 @@ class Store:
             return [claim.ref for claim in current.claims.values() if self._write_missing_spec(claim)], current
 
     def needs_inventory(self) -> bool:
-        """Nobody has looked yet which claims a driver before us handed out. Raises CheckpointDamaged."""
+        """Nobody has looked which claims a driver before us, or since we left, handed out. Raises CheckpointDamaged."""
         with self._locked():
             return self._read().extra.get(INVENTORY) is not True
 
@@ -245,8 +258,9 @@ class Store:
 
     def specs(self) -> dict[str, Spec | None]:
         """Return what the claims' CDI files say, by UID; None for a file that does not name its claim."""
-        uids = [cdi.claim_uid_of(name) for name in self._files.names(self._cdi_root)]
-        return {uid: self._spec_of(uid) for uid in uids if uid is not None}
+        names = self._files.names(self._cdi_root)
+        uids = {cdi.claim_uid_of(name) or cdi.other_claim_uid_of(name) for name in names}
+        return {uid: self._spec_of(uid) for uid in sorted(uid for uid in uids if uid is not None)}
 
     def _spec_of(self, uid: str) -> Spec | None:
         raw = self._files.read(self._spec_path(uid))
@@ -331,23 +345,35 @@ class Store:
             if uid not in self._read().claims:
                 self._files.remove(self._spec_path(uid))
 
+    def _others_files(self, current: Checkpoint) -> bool:
+        """Return whether there are CDI files of claims that another driver has handed out since we were here."""
+        return any(spec is None and uid not in current.claims for uid, spec in self.specs().items())
+
     def _sweep(self, current: Checkpoint) -> None:
         """Remove CDI files of claims that nobody holds, and temporary files of processes that died.
 
         Files of a driver before us, which carry no annotations of ours, stay until the inventory tells whose they
         are, and after it as long as their claim is held: a container that restarts needs them.
         """
-        whole = current.extra.get(INVENTORY) is True
         for name in self._files.names(self._cdi_root):
-            uid = cdi.claim_uid_of(name)
-            orphan = uid is not None and uid not in current.claims and (whole or self._spec_of(uid) is not None)
             leftover = name.startswith(f".{cdi.FILE_PREFIX}") and name.endswith(TEMPORARY_SUFFIX)
-            if orphan or leftover:
+            if leftover or self._is_orphan(name, current):
                 self._files.remove(self._cdi_root / name)
                 log.info("removed a left over CDI file", extra={"file": name})
         for name in self._files.names(self._folder):
             if name.startswith(f".{CHECKPOINT}") and name.endswith(TEMPORARY_SUFFIX):
                 self._files.remove(self._folder / name)
+
+    def _is_orphan(self, name: str, current: Checkpoint) -> bool:
+        """Return whether a CDI file is of a claim that nobody holds, or another driver's of a claim of ours."""
+        ours, theirs = cdi.claim_uid_of(name), cdi.other_claim_uid_of(name)
+        uid = ours or theirs
+        if uid is None:
+            return False
+        if uid in current.claims:
+            return theirs is not None and not current.claims[uid].adopted
+        whole = current.extra.get(INVENTORY) is True
+        return whole or (ours is not None and self._spec_of(uid) is not None)
 
 
 class Transactions:

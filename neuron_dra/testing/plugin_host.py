@@ -90,6 +90,7 @@ class PluginHost:
         self.device_plugins, self.cdi = root / "device-plugins", root / "cdi"
         for folder in (self.registry, self.plugins, self.device_plugins):
             folder.mkdir()
+        self.program: tuple[str, ...] = ("-m", "neuron_dra.cli")  # what Python runs for `neuron-dra`
         self.processes: list[PluginProcess] = []
 
     @property
@@ -168,7 +169,7 @@ class PluginHost:
         inherited = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "HOME", "LANG") if name in os.environ}
         with log.open("wb") as out:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "neuron_dra.cli", *arguments),
+                *(sys.executable, *self.program, *arguments),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,

@@ -98,7 +98,7 @@ def node(bed: TestBed) -> Iterator[Callable[[str], BedNode]]:
     """`node("trn2.48xlarge")` gives the test a node of that type for itself; a second call gives another one."""
     if not bed.where.is_root:
         impossible("nodes need root: a kubelet makes cgroups, mounts and network namespaces")
-    locks = NodeLocks(REPOSITORY / "build" / "testbed-locks")
+    locks = NodeLocks(REPOSITORY / "build" / "testbed-locks" / bed.where.name)
     taken: list[BedNode] = []
 
     def take(instance_type: str) -> BedNode:

@@ -23,7 +23,10 @@ CONTROLLER = "neuron-ultraserver-controller"
 ONLY_PLUGINS = f"--selector=app!={CONTROLLER}"
 IMAGE = "public.ecr.aws/ubuntu/ubuntu:22.04"  # the test bed's own, under the name that the documents use
 MANIFESTS = REPOSITORY / "tests/bed/manifests"
-CHECKPOINT = "/var/lib/kubelet/plugins/neuron.aws.com/checkpoint.json"
+REGISTRY = "/var/lib/kubelet/plugins_registry"
+DATA = "/var/lib/kubelet/plugins/neuron.aws.com"
+CHECKPOINT = f"{DATA}/checkpoint.json"
+TYPE_LABEL = "node.kubernetes.io/instance-type"
 
 Object = dict[str, Any]
 
@@ -65,6 +68,27 @@ def plugin_pod(bed: TestBed, node: str) -> Object:
 def prepared(node: BedNode) -> set[str]:
     """Return the UIDs of the claims in a node's checkpoint."""
     return set(json.loads(node.run("cat", CHECKPOINT))["claims"])
+
+
+def registered_pods(node: BedNode) -> set[str]:
+    """Return the UIDs of the driver pods that have a registration socket on a node."""
+    names = node.run("ls", REGISTRY).split()
+    return {m[1] for name in names if (m := re.fullmatch(r"neuron\.aws\.com-(.*)-reg\.sock", name))}
+
+
+def allocated(bed: TestBed, node: str) -> set[str]:
+    """Return the UIDs of the claims that the API server has as allocated on a node."""
+    return {
+        claim["metadata"]["uid"]
+        for claim in bed.get("resourceclaims", "--all-namespaces")["items"]
+        for result in claim.get("status", {}).get("allocation", {}).get("devices", {}).get("results", [])
+        if (result["driver"], result["pool"]) == ("neuron.aws.com", node)
+    }
+
+
+def relabel(node: BedNode, instance_type: str) -> None:
+    """Say what a node is: the driver's DaemonSet has business on Neuron nodes alone."""
+    node.bed.kubectl("label", "node", node.name, f"{TYPE_LABEL}={instance_type}", "--overwrite")
 
 
 def metrics(node: BedNode) -> list[str]:
@@ -175,11 +199,15 @@ def net_drivers(
         yield
 
 
+def _net_driver(node: str, instance_type: str, log: Path, refuse_while: str) -> contextlib.AbstractContextManager[None]:
+    program = f"-m neuron_dra.testing.net_driver --node-name {node} --instance-type {instance_type}"
+    return python_on(node, f"{program} --refuse-while '{refuse_while}' --kubeconfig \"$KUBECONFIG\"", log)
+
+
 @contextlib.contextmanager
-def _net_driver(node: str, instance_type: str, log: Path, refuse_while: str) -> Iterator[None]:
-    program = f"{sys.executable} -m neuron_dra.testing.net_driver --node-name {node} --instance-type {instance_type}"
-    program += f" --refuse-while '{refuse_while}'"
-    command = f'PYTHONPATH={REPOSITORY} exec {program} --kubeconfig "$KUBECONFIG"'
+def python_on(node: str, program: str, log: Path) -> Iterator[None]:
+    """Let Python run a program of this repository on a node, for as long as this lasts; SIGTERM ends it."""
+    command = f"PYTHONPATH={REPOSITORY} exec {sys.executable} {program}"
     with log.open("wb") as out:
         words = [TESTBED / "testbed", "exec", "--node", node, "--", "sh", "-c", command]
         process = subprocess.Popen(words, stdout=out, stderr=out)

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 from bed.errors import BedError
 from deployed import (
+    DATA,
     NAMESPACE,
+    REGISTRY,
     cdi_claims,
     devices,
     is_ready,
@@ -19,6 +21,7 @@ from deployed import (
     neurons,
     pod,
     prepared,
+    relabel,
     settled,
     slices,
     template,
@@ -26,8 +29,6 @@ from deployed import (
 from real_cluster import BedNode, Namespace, TestBed, eventually
 
 TRN2 = "trn2.48xlarge"
-TYPE_LABEL = "node.kubernetes.io/instance-type"
-REGISTRY, DATA = "/var/lib/kubelet/plugins_registry", "/var/lib/kubelet/plugins/neuron.aws.com"
 REFUSE = "/run/refuse-dra-net"  # dra.net fails while this file is there
 
 
@@ -37,10 +38,6 @@ def trn2(driver: TestBed, node: Callable[[str], BedNode]) -> BedNode:
     taken = node(TRN2)
     settled(taken)
     return taken
-
-
-def relabel(node: BedNode, instance_type: str) -> None:
-    node.bed.kubectl("label", "node", node.name, f"{TYPE_LABEL}={instance_type}", "--overwrite")
 
 
 @pytest.fixture
@@ -132,6 +129,7 @@ def nudge(place: Namespace, name: str, count: int) -> None:
     place.kubectl("annotate", "pod", name, f"nudge={count}", "--overwrite")
 
 
+@pytest.mark.long
 @pytest.mark.contract("P25")
 @pytest.mark.contract("C7")
 @pytest.mark.contract("N14")

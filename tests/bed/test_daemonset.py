@@ -344,30 +344,6 @@ def test_pods_start_although_the_plugin_is_killed_meanwhile(trn2: BedNode, names
     assert len(prepared(trn2)) == 4
 
 
-def test_the_daemonset_is_restarted_under_load_and_nobody_notices(
-    driver: TestBed, trn2: BedNode, namespace: Namespace
-) -> None:
-    apply(namespace, template("one", 1), pod("before", "one", node=trn2.name))
-    namespace.wait_ready("before")
-    old = plugin_pod(driver, trn2.name)["metadata"]["uid"]
-    target = (f"daemonset/{DAEMONSET}", "--namespace", NAMESPACE)
-    driver.kubectl("rollout", "restart", *target)
-    for number in range(4):
-        apply(namespace, pod(f"during{number}", "one", node=trn2.name))
-        namespace.wait_ready(f"during{number}", timeout_s=150)
-        assert len(devices(driver, trn2.name)) == 16
-    driver.kubectl("rollout", "status", *target, "--timeout=240s", timeout_s=250)
-    assert plugin_pod(driver, trn2.name)["metadata"]["uid"] != old
-    settled(trn2)
-    assert len(prepared(trn2)) == 5
-
-    def sockets() -> list[str]:
-        listed = trn2.run("ls", "/var/lib/kubelet/plugins_registry").split()
-        return [name for name in listed if name.startswith("neuron.aws.com")]
-
-    eventually("one registration socket", lambda: len(sockets()) == 1, 40)
-
-
 @pytest.mark.contract("C7")
 def test_a_kubelet_restarts_and_the_slices_come_back(driver: TestBed, trn2: BedNode, namespace: Namespace) -> None:
     apply(namespace, template("four", 4, group=4), pod("running", "four", node=trn2.name))

@@ -317,10 +317,18 @@ def adopted(wanted: Claim) -> PreparedClaim:
     return PreparedClaim(wanted.ref, decided(wanted, []).devices, adopted=True)
 
 
+FILE_NAMES = pytest.mark.parametrize(
+    "name_of", [cdi.file_name, cdi.other_file_name], ids=["as ours", "as CDI's library"]
+)
+
+
 @pytest.mark.contract("C5")
-def test_files_of_the_driver_before_us_stay_until_their_claims_are_unprepared(disk: Disk) -> None:
+@FILE_NAMES
+def test_files_of_the_driver_before_us_stay_until_their_claims_are_unprepared(
+    disk: Disk, name_of: Callable[[str], str]
+) -> None:
     disk.cdi_root.mkdir(parents=True)
-    running, gone = (disk.cdi_root / cdi.file_name(uid) for uid in ("uid-old", "uid-gone"))
+    running, gone = (disk.cdi_root / name_of(uid) for uid in ("uid-old", "uid-gone"))
     for path in (running, gone):
         path.write_text('{"cdiVersion": "0.6.0", "kind": "k8s.neuron.aws.com/claim", "devices": []}')
     store = disk.store()
@@ -345,6 +353,37 @@ def test_an_adopted_claim_becomes_ours_when_the_kubelet_asks_for_it(disk: Disk) 
     assert store.known("uid-old") is None
     assert store.prepare(OLD, decided) == decided(OLD, [])
     assert disk.is_clean("old")
+
+
+@pytest.mark.contract("C3")
+@pytest.mark.parametrize("counted", ["before", "after", "after a crash"])
+def test_a_claim_that_becomes_ours_is_in_no_file_of_another_driver(disk: Disk, counted: str) -> None:
+    """A device of two files is none: the runtime would refuse the container."""
+    disk.cdi_root.mkdir(parents=True)
+    theirs = disk.cdi_root / cdi.other_file_name("uid-old")
+    theirs.write_text("kind: k8s.neuron.aws.com/claim")
+    store = disk.store()
+    store.open()
+    if counted == "before":
+        store.adopt({"uid-old": adopted(OLD)})
+        assert theirs.exists()
+    store.prepare(OLD, decided)
+    if counted == "after":
+        store.adopt({"uid-old": adopted(OLD)})
+    if counted == "after a crash":
+        disk.store().open()
+    assert disk.is_clean("old")
+    assert os.listdir(disk.cdi_root) == [cdi.file_name("uid-old")]
+
+
+def test_files_of_a_driver_that_was_here_since_are_counted_again(used: Disk) -> None:
+    theirs = used.cdi_root / cdi.other_file_name("uid-since")
+    theirs.write_text("kind: k8s.neuron.aws.com/claim")
+    store = used.store()
+    store.open()
+    assert (store.needs_inventory(), theirs.exists()) == (True, True)
+    assert set(store.adopt({}).claims) == {"uid-old"}
+    assert (store.needs_inventory(), theirs.exists()) == (False, False)
 
 
 def test_taking_the_inventory_twice_does_not_undo_what_was_prepared(used: Disk) -> None:

@@ -9,66 +9,23 @@ import socket
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from aiohttp import web
+from plugin_story import DRIVER, NAME, START_S, prepared, published, slice_writes, started, unprepared
 
 from neuron_dra.testing import fake_node
 from neuron_dra.testing.fake_api import Do, FakeApi, Fault
 from neuron_dra.testing.fake_kubelet import FakeKubelet
 from neuron_dra.testing.objects import allocated_claim, neuron_config, node_object
-from neuron_dra.testing.plugin_host import PluginHost, PluginProcess
+from neuron_dra.testing.plugin_host import PluginHost
 from neuron_dra.testing.waiting import always, eventually
-
-DRIVER = "neuron.aws.com"
-NAME = "node-a-neuron.aws.com-00"
-START_S = 30.0  # a process on a loaded machine
 
 
 @pytest.fixture
 async def kubelet(host: PluginHost) -> AsyncIterator[FakeKubelet]:
     async with FakeKubelet(host.registry) as made:
         yield made
-
-
-async def started(host: PluginHost, kubelet: FakeKubelet, pod_uid: str = "", **more: Any) -> PluginProcess:
-    """Start a plugin and return when the kubelet has it."""
-    process = await host.start_process(pod_uid, **more)
-    endpoint = str(host.settings(pod_uid).dra_socket)
-    registered = asyncio.create_task(kubelet.registered(DRIVER, START_S, endpoint=endpoint))
-    ended = asyncio.create_task(process.ended(START_S))
-    await asyncio.wait([registered, ended], return_when=asyncio.FIRST_COMPLETED)
-    ended.cancel()
-    if not registered.done():
-        registered.cancel()
-        raise AssertionError(f"the plugin ended before it was registered:\n{process.log}")
-    registered.result()
-    return process
-
-
-async def published(api: FakeApi, count: int = 16) -> dict[str, Any]:
-    (found,) = await api.until(
-        "resourceslices",
-        lambda items: len(items) == 1 and len(items[0]["spec"].get("devices", [])) == count,
-        timeout_s=START_S,
-    )
-    return found
-
-
-async def prepared(kubelet: FakeKubelet, claim: dict[str, Any]) -> Any:
-    """Prepare one claim, which must succeed."""
-    answer = (await kubelet.prepare([claim]))[claim["metadata"]["uid"]]
-    assert not answer.error
-    return answer
-
-
-async def unprepared(kubelet: FakeKubelet, claim: dict[str, Any]) -> None:
-    assert await kubelet.unprepare([claim]) == {claim["metadata"]["uid"]: ""}
-
-
-def slice_writes(api: FakeApi) -> list[str]:
-    return [e.verb for e in api.requests(resource="resourceslices") if e.verb in ("create", "update", "delete")]
 
 
 @pytest.mark.contract("R5")
@@ -289,47 +246,6 @@ async def test_with_warn_it_publishes_beside_a_device_plugin(
     await started(host, kubelet, "pod-1", device_plugin_coexistence="warn")
     await published(api)
     assert "published all the same" in node_events(api)[0]
-
-
-# In place of AWS's driver.
-
-
-@pytest.mark.contract("S25")
-async def test_it_takes_the_place_of_the_driver_before_it(host: PluginHost, kubelet: FakeKubelet, api: FakeApi) -> None:
-    api.create(
-        {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceSlice",
-            "metadata": {"name": "node-a-neuron.aws.com-x7k2p"},
-            "spec": {
-                "driver": DRIVER,
-                "nodeName": "node-a",
-                "pool": {"name": "node-a", "generation": 3, "resourceSliceCount": 1},
-                "devices": [{"name": f"neuron-device-{i}"} for i in range(16)],
-            },
-        }
-    )
-    running = api.create(allocated_claim("running", "node-a", [5]))
-    rival = api.create(allocated_claim("rival", "node-a", [5]))
-    api.patch("resourceclaims", "rival", {"status": {"reservedFor": None}}, "default")
-    host.cdi.mkdir()
-    theirs = host.cdi / f"k8s.neuron.aws.com-claim_{running['metadata']['uid']}.json"
-    theirs.write_text('{"cdiVersion": "0.6.0", "kind": "k8s.neuron.aws.com/claim", "devices": []}')
-    process = await started(host, kubelet, "pod-1")
-    (made,) = await api.until(
-        "resourceslices", lambda found: len(found) == 1 and found[0]["metadata"]["name"] == NAME, timeout_s=START_S
-    )
-    assert made["spec"]["pool"] == {"name": "node-a", "generation": 4, "resourceSliceCount": 1}
-    assert slice_writes(api) == ["delete", "create"]
-    error = (await kubelet.prepare([rival]))[rival["metadata"]["uid"]].error
-    assert "neuron5 is held by claim default/running" in error
-    assert theirs.exists()
-    await process.stop()
-    await started(host, kubelet, "pod-1")
-    assert theirs.exists()
-    await unprepared(kubelet, running)
-    assert not theirs.exists()
-    await prepared(kubelet, rival)
 
 
 # Damage.

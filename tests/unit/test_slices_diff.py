@@ -148,6 +148,20 @@ def test_slices_of_another_naming_are_replaced_in_one_step_of_generation() -> No
 
 
 @pytest.mark.contract("S25")
+@pytest.mark.parametrize("node", ["node-a", "ip-10-1-1-200.ec2.internal", "n" * 253])
+def test_our_slices_are_told_from_those_of_another_program_by_their_names(node: str) -> None:
+    assert all(slices.is_ours(slices.slice_name(node, index), node) for index in range(100))
+    for name in (
+        f"{node}-neuron.aws.com-x7k2p",
+        f"{node}-neuron.aws.com-0",
+        f"{node}-neuron.aws.com-²²",
+        f"{node}x-00",
+        "00",
+    ):
+        assert not slices.is_ours(name, node)
+
+
+@pytest.mark.contract("S25")
 def test_of_mixed_names_ours_stays_and_the_other_goes() -> None:
     current = [*stored(devices(2), 3), foreign("node-a-neuron.aws.com-x7k2p", devices(2), 3, 2)]
     plan = diff(POOL, current, devices(2))

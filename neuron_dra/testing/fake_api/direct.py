@@ -74,6 +74,7 @@ class DirectClient(KubeClient):
         params: Mapping[str, str],
         *,
         idle_timeout_s: float = REQUEST_TIMEOUT_S,
+        gather_s: float = 0.0,
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """Open a watch and give its events, one JSON line each."""
         query = MultiDict({**params, "watch": "true", "allowWatchBookmarks": "true"})

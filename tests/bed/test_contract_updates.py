@@ -1,0 +1,268 @@
+"""An update of the DaemonSet on a real node: two plugins at once, under a stream of pods, there and back.
+
+Nobody may notice: no pod, no device, not the ResourceSlice. And sockets that something else takes are taken back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bed.errors import BedError
+from deployed import (
+    DAEMONSET,
+    DATA,
+    NAMESPACE,
+    REGISTRY,
+    allocated,
+    cdi_claims,
+    events,
+    neurons,
+    plugin_pod,
+    pod,
+    prepared,
+    python_on,
+    registered_pods,
+    settled,
+    slices,
+    template,
+)
+from real_cluster import IMAGE, BedNode, Namespace, TestBed, eventually
+
+TRN2 = "trn2.48xlarge"
+TARGET = (f"daemonset/{DAEMONSET}", "--namespace", NAMESPACE)
+AT_ONCE = 5  # pods of the stream
+# What one pod of the stream does: it says which devices it saw, from when to when.
+LOOK = r"ls /dev | grep -E '^neuron[0-9]+$' | xargs echo"
+SCRIPT = f"seen=$({LOOK}); began=$EPOCHREALTIME; sleep 0.5; echo $seen $began $EPOCHREALTIME"
+
+Object = dict[str, Any]
+
+
+@pytest.fixture
+def trn2(driver: TestBed, node: Callable[[str], BedNode]) -> BedNode:
+    """A trn2.48xlarge with the driver on it, and one plugin."""
+    taken = node(TRN2)
+    settled(taken)
+    eventually("one plugin", lambda: len(registered_pods(taken)) == 1, 60)
+    return taken
+
+
+# The stream.
+
+
+@pytest.fixture
+def stream(trn2: BedNode, namespace: Namespace) -> Iterator[Namespace]:
+    """A Job on the node that goes on until it is suspended: short pods with one device each, five at a time."""
+    namespace.apply(template("one"))
+    namespace.apply(job(trn2))
+    yield namespace
+    namespace.kubectl("delete", "job", "stream", "--cascade=foreground", "--timeout=60s", timeout_s=70)
+
+
+def job(node: BedNode) -> Object:
+    container = {
+        "name": "main",
+        "image": IMAGE,
+        "command": ["bash", "-c", SCRIPT],
+        "resources": {"claims": [{"name": "neurons"}]},
+    }
+    content = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 1,
+        "nodeSelector": {"kubernetes.io/hostname": node.name},
+        "containers": [container],
+        "resourceClaims": [{"name": "neurons", "resourceClaimTemplateName": "one"}],
+    }
+    spec = {"completions": 10_000, "parallelism": AT_ONCE, "backoffLimit": 0, "template": {"spec": content}}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "stream"}, "spec": spec}
+
+
+def status(place: Namespace) -> Object:
+    found: Object = place.get("job", "stream")["status"]
+    assert "failed" not in found, f"a pod failed: {complaints(place)}"
+    return found
+
+
+def goes_on(place: Namespace) -> None:
+    """Return when as many pods more have ended well as run at a time: some of them began only now."""
+    before = status(place).get("succeeded", 0)
+    eventually("more pods end well", lambda: status(place).get("succeeded", 0) >= before + AT_ONCE, 60, 0.3)
+
+
+def suspend(place: Namespace) -> None:
+    """End the stream: the pods that run are deleted, those that have ended stay."""
+    place.kubectl("patch", "job", "stream", "--type=merge", "--patch", json.dumps({"spec": {"suspend": True}}))
+
+    def phases() -> set[str]:
+        return {item["status"]["phase"] for item in place.get("pods", "--selector=job-name=stream")["items"]}
+
+    eventually("only pods that have ended are left", lambda: phases() == {"Succeeded"}, 60, 0.3)
+    assert not status(place).get("active")
+
+
+def complaints(place: Namespace) -> set[str]:
+    """Return the warnings about the pods of a namespace, save the scheduler's: it may wait."""
+    found = place.get("events", "--field-selector=type=Warning")["items"]
+    return {f"{item['reason']}: {item['message']}" for item in found if item["reason"] != "FailedScheduling"}
+
+
+def uses(place: Namespace) -> dict[str, list[tuple[float, float]]]:
+    """Return from when to when each device was seen, by the pods of the stream that have ended, in order."""
+    logs = place.kubectl("logs", "--selector=job-name=stream", "--tail=-1").splitlines()
+    assert len(logs) == status(place)["succeeded"]
+    found: dict[str, list[tuple[float, float]]] = {}
+    for line in logs:
+        assert len(line.split()) == 3, f"a pod saw something else than one device: {line}"
+        device, began, ended = line.split()
+        found.setdefault(device, []).append((float(began), float(ended)))
+    return {device: sorted(times) for device, times in found.items()}
+
+
+# The update.
+
+
+@pytest.fixture
+def everywhere_at_once(driver: TestBed, trn2: BedNode) -> Iterator[None]:
+    """Let the update not go from node to node, for there may be many; on each it is the same.
+
+    Only once the node is there: Helm does not like what others have changed.
+    """
+    strategy = driver.get(*TARGET)["spec"]["updateStrategy"]
+    assert strategy == {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
+
+    def surge(count: int | str) -> None:
+        patch = {"spec": {"updateStrategy": {"rollingUpdate": {"maxSurge": count}}}}
+        driver.kubectl("patch", *TARGET, "--type=merge", "--patch", json.dumps(patch))
+
+    surge("100%")
+    yield
+    surge(1)
+
+
+def rolled_out(node: BedNode, place: Namespace, *words: str) -> str:
+    """Change the DaemonSet with kubectl, see both plugins and then the new one alone, and return its pod's UID."""
+    old = registered_pods(node)
+    node.bed.kubectl(*words)
+    both = eventually("two plugins at once", lambda: len(found := registered_pods(node)) == 2 and found, 120, 0.05)
+    [new] = both - old
+    eventually("the new plugin alone", lambda: registered_pods(node) == {new}, 120, 0.05)
+    goes_on(place)
+    node.bed.kubectl("rollout", "status", *TARGET, "--timeout=240s", timeout_s=250)
+    return new
+
+
+def log_of(node: BedNode) -> str:
+    return node.bed.kubectl("logs", "--namespace", NAMESPACE, plugin_pod(node.bed, node.name)["metadata"]["name"])
+
+
+def versions(bed: TestBed, node: BedNode) -> dict[str, str]:
+    """Return UID and resourceVersion of a node's slices: as long as they are the same, nobody has written any."""
+    return {item["metadata"]["uid"]: item["metadata"]["resourceVersion"] for item in slices(bed, node.name)}
+
+
+@pytest.mark.contract("R13")
+@pytest.mark.contract("S23")
+@pytest.mark.usefixtures("everywhere_at_once")
+def test_an_update_there_and_back_under_a_stream_of_pods_fails_none_and_touches_no_slice(
+    driver: TestBed, trn2: BedNode, stream: Namespace
+) -> None:
+    stream.apply(pod("holder", "one", node=trn2.name))
+    stream.wait_ready("holder")
+    held, before = neurons(stream, "holder"), versions(driver, trn2)
+    goes_on(stream)
+
+    changed = {"spec": {"template": {"metadata": {"annotations": {"example.com/update": "1"}}}}}
+    there = rolled_out(trn2, stream, "patch", *TARGET, "--type=merge", "--patch", json.dumps(changed))
+    assert "this plugin publishes the node's ResourceSlices" in log_of(trn2)
+    assert "claim prepared" in log_of(trn2)
+    back = rolled_out(trn2, stream, "rollout", "undo", *TARGET)
+    assert "this plugin publishes the node's ResourceSlices" in log_of(trn2)
+    assert "claim prepared" in log_of(trn2)
+
+    suspend(stream)
+    only = plugin_pod(driver, trn2.name)
+    assert (only["metadata"]["uid"], there != back) == (back, True)
+    assert only["status"]["containerStatuses"][0]["restartCount"] == 0
+    assert versions(driver, trn2) == before
+    assert complaints(stream) == set()
+    assert (neurons(stream, "holder"), stream.restarts("holder")) == (held, 0)
+    [name] = (entry["resourceClaimName"] for entry in stream.get("pod", "holder")["status"]["resourceClaimStatuses"])
+    claim = stream.get("resourceclaim", name)["metadata"]["uid"]
+    eventually(
+        "checkpoint, CDI folder and API server know the holder's claim alone",
+        lambda: prepared(trn2) == cdi_claims(trn2) == allocated(driver, trn2.name) == {claim},
+        30,
+    )
+    for device, times in uses(stream).items():
+        assert device != f"neuron{held[0]}"
+        assert all(ended <= began for (_, ended), (began, _) in itertools.pairwise(times)), f"{device} had two users"
+
+
+# Theft.
+
+THIEF = """
+import os, socket, sys, time
+os.unlink(sys.argv[1])
+thief = socket.socket(socket.AF_UNIX)
+thief.bind(sys.argv[1])
+thief.listen()
+print('stolen', flush=True)
+time.sleep(300)
+"""
+
+
+@contextlib.contextmanager
+def stolen(node: BedNode, path: str, log: Path) -> Iterator[None]:
+    """Let a process take the place of a socket, and listen there without ever answering."""
+    script = log.with_suffix(".py")
+    script.write_text(THIEF)
+    with python_on(node.name, f"{script} {path}", log):
+        eventually("the theft", lambda: "stolen" in log.read_text(), 20)
+        yield
+
+
+@pytest.mark.contract("R10")
+def test_sockets_that_are_stolen_and_removed_are_back_and_the_next_pod_starts(
+    driver: TestBed, trn2: BedNode, namespace: Namespace, tmp_path: Path
+) -> None:
+    namespace.apply(template("one"))
+    namespace.apply(pod("running", "one", node=trn2.name))
+    namespace.wait_ready("running")
+    held, before = neurons(namespace, "running"), versions(driver, trn2)
+    plugin = plugin_pod(driver, trn2.name)
+    uid, address = plugin["metadata"]["uid"], plugin["status"]["podIP"]
+    dra, registration = f"{DATA}/dra-{uid}.sock", f"{REGISTRY}/neuron.aws.com-{uid}-reg.sock"
+
+    def serves() -> bool:
+        """The liveness that the plugin tells on its DRA socket is that of both sockets."""
+        words = ("grpcurl", "-plaintext", "-unix", "-max-time", "2", "-d", '{"service": "liveness"}', dra)
+        with contextlib.suppress(BedError):
+            return "SERVING" in trn2.run(*words, "grpc.health.v1.Health/Check").split('"')
+        return False
+
+    def is_ready() -> bool:
+        with driver.inside(), contextlib.suppress(OSError):
+            return bool(urllib.request.urlopen(f"http://{address}:8080/readyz", timeout=5).status == 200)
+        return False
+
+    with stolen(trn2, dra, tmp_path / "thief.log"):
+        trn2.run("rm", registration)
+        eventually("both sockets are served again", serves, 15)
+        eventually("the kubelet has the plugin again", is_ready, 30)
+        namespace.apply(pod("next", "one", node=trn2.name))
+        namespace.wait_ready("next")
+    assert set(neurons(namespace, "next")).isdisjoint(held)
+    assert events(namespace, "next", "FailedPrepareDynamicResources") == []
+    assert plugin_pod(driver, trn2.name)["status"]["containerStatuses"][0]["restartCount"] == 0
+    assert "the DRA socket was removed or replaced; serving it again" in log_of(trn2)
+    assert registered_pods(trn2) == {uid}
+    assert (neurons(namespace, "running"), versions(driver, trn2)) == (held, before)
+    namespace.delete("pod", "running")
+    eventually("its claim is unprepared", lambda: len(prepared(trn2)) == 1, 30)

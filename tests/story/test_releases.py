@@ -1,0 +1,226 @@
+"""From one release to the next and back, by the plugin as a process: no claim is lost, and no call fails.
+
+`tests/golden/checkpoints` has what each release wrote; such files never change. The next release is this one with more
+fields in its checkpoint, which is all that a release may change of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import socket
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from next_release import FIELD, VALUE
+from plugin_story import DRIVER, START_S, prepared, published, refused, slice_writes, started, unprepared
+
+from neuron_dra.core import checkpoint as checkpoints
+from neuron_dra.testing.fake_api import FakeApi
+from neuron_dra.testing.fake_kubelet import FakeKubelet
+from neuron_dra.testing.kubelet_wire import ClaimRef, PreparedDevice
+from neuron_dra.testing.objects import allocated_claim, neuron_config
+from neuron_dra.testing.plugin_host import PluginHost, PluginProcess
+from neuron_dra.testing.waiting import eventually
+
+HERE = Path(__file__).resolve().parent
+RELEASES = sorted((HERE.parent / "golden/checkpoints").iterdir())
+THIS, NEXT = ("-m", "neuron_dra.cli"), (str(HERE / "next_release.py"),)
+
+pytestmark = pytest.mark.contract("O7")
+
+
+@pytest.fixture
+async def kubelet(host: PluginHost) -> AsyncIterator[FakeKubelet]:
+    async with FakeKubelet(host.registry) as made:
+        yield made
+
+
+# What a former release left on the disk.
+
+
+@pytest.mark.parametrize("release", RELEASES, ids=lambda path: path.name)
+def test_every_field_that_a_release_wrote_this_one_writes_too(release: Path) -> None:
+    """It, or the release before this one, would miss it after a downgrade."""
+    raw = (release / "checkpoint.json").read_bytes()
+    then, now = json.loads(raw), json.loads(checkpoints.encode(checkpoints.decode(raw)))
+    del then["checksum"], now["checksum"]
+    assert within(then, now)
+
+
+def within(then: Any, now: Any) -> bool:
+    """Return whether `now` has everything of `then`, unchanged; objects may have more fields."""
+    if isinstance(then, dict) and isinstance(now, dict):
+        return all(name in now and within(value, now[name]) for name, value in then.items())
+    if isinstance(then, list) and isinstance(now, list):
+        return len(then) == len(now) and all(within(*pair) for pair in zip(then, now, strict=True))
+    return bool(then == now)
+
+
+@pytest.mark.parametrize("release", RELEASES, ids=lambda path: path.name)
+async def test_what_a_release_prepared_this_one_answers_for_and_takes_back(
+    host: PluginHost, kubelet: FakeKubelet, api: FakeApi, release: Path
+) -> None:
+    left = json.loads((release / "checkpoint.json").read_bytes())
+    specs = {path.name: path.read_bytes() for path in release.glob("*-claim_*.json")}
+    host.hardware.set_boot_id(left["bootId"])
+    for folder in (host.data, host.cdi):
+        folder.mkdir()
+    host.checkpoint.write_bytes((release / "checkpoint.json").read_bytes())
+    for name, text in specs.items():
+        (host.cdi / name).write_bytes(text)
+    process = await started(host, kubelet, "pod-1")
+    await published(api)
+
+    refs = {uid: ClaimRef(claim["namespace"], claim["name"], uid) for uid, claim in left["claims"].items()}
+    for uid, claim in left["claims"].items():
+        if not claim.get("adopted"):
+            answer = (await kubelet.prepare([refs[uid]]))[uid]
+            assert (answer.error, answer.devices) == ("", answered(claim))
+    assert {path.name: path.read_bytes() for path in host.cdi.iterdir()} == specs
+    assert "damaged" not in process.log
+    for claim in left["claims"].values():
+        for device in claim["devices"]:
+            if not device.get("adminAccess"):
+                rival = api.create(allocated_claim(f"rival-of-{device['device']}", "node-a", [device["device"]]))
+                assert f"is held by claim {claim['namespace']}/{claim['name']}" in await refused(kubelet, rival)
+    assert set((await kubelet.unprepare(refs.values())).values()) == {""}
+    assert (host.checkpointed, host.specified) == (set(), set())
+
+
+def answered(claim: dict[str, Any]) -> tuple[PreparedDevice, ...]:
+    """Return what a kubelet was told of a claim in a checkpoint."""
+    return tuple(
+        PreparedDevice(
+            (device["request"],), device["pool"], device["device"], tuple(device["cdiIds"]), device.get("shareId")
+        )
+        for device in claim["devices"]
+    )
+
+
+# There and back, with both releases running for a moment.
+
+
+class Stream:
+    """Claims that are prepared and unprepared without a pause, four at a time, each on a device of its own."""
+
+    def __init__(self, api: FakeApi, kubelet: FakeKubelet) -> None:
+        self._api, self._kubelet = api, kubelet
+        self.rounds: Counter[int] = Counter()
+        self._ended = False
+        self._tasks = [asyncio.create_task(self._go(device), name=f"device {device}") for device in range(8, 12)]
+
+    async def _go(self, device: int) -> None:
+        while not self._ended:
+            claim = self._api.create(allocated_claim(f"short-{device}-{self.rounds[device]}", "node-a", [device]))
+            await prepared(self._kubelet, claim)
+            await unprepared(self._kubelet, claim)
+            self._api.delete("resourceclaims", claim["metadata"]["name"], "default")
+            self.rounds[device] += 1
+
+    async def goes_on(self) -> None:
+        """Return when each device has been through three more claims; raises what went wrong."""
+        before = self.rounds.copy()
+
+        def further() -> bool:
+            for task in self._tasks:
+                if task.done():
+                    task.result()
+            return all(self.rounds[device] >= before[device] + 3 for device in range(8, 12))
+
+        await eventually(further, 30)
+
+    async def end(self) -> None:
+        """Let every claim that is prepared be unprepared; raises what went wrong."""
+        self._ended = True
+        await asyncio.gather(*self._tasks)
+
+
+def fields_since(host: PluginHost, *claims: dict[str, Any]) -> list[bool]:
+    """Return whether the next release's fields are in the checkpoint, and in its entry of each of these claims."""
+    body = json.loads(host.checkpoint.read_bytes())
+    entries = [body["claims"][claim["metadata"]["uid"]] for claim in claims]
+    found = [all(each.get(FIELD) == VALUE for each in (entry, *entry["devices"])) for entry in entries]
+    return [body.get(FIELD) == VALUE, *found]
+
+
+class DaemonSet:
+    """One plugin after the other on the node, as a DaemonSet with maxSurge replaces them."""
+
+    def __init__(self, host: PluginHost, kubelet: FakeKubelet) -> None:
+        self._host, self._kubelet = host, kubelet
+        self._running: tuple[PluginProcess, str] | None = None
+        self._uids = (f"pod-{number}" for number in itertools.count())
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self._probed_at = free.getsockname()[1]  # on the host's network all of them want the same port
+
+    async def roll_out(self, program: tuple[str, ...], stream: Stream | None = None) -> None:
+        """Start a plugin, and end the one before once the new one publishes; the stream has to go on all the time."""
+        uid = next(self._uids)
+        self._host.program = program
+        new = await started(self._host, self._kubelet, uid, healthcheck_port=self._probed_at)
+        await eventually(lambda: "this plugin publishes" in new.log, START_S)
+        if stream is not None:
+            await stream.goes_on()
+            assert await self._alive()
+        if self._running is not None:
+            old, old_uid = self._running
+            assert await old.stop() == 0
+            await self._kubelet.gone(DRIVER, endpoint=str(self._host.settings(old_uid).dra_socket))
+        self._running = new, uid
+        if stream is not None:
+            await stream.goes_on()
+        async with asyncio.timeout(START_S):
+            while not await self._alive():
+                await asyncio.sleep(0.1)
+
+    async def _alive(self) -> bool:
+        """Probe as the kubelet does."""
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{self._probed_at}") as channel:
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                request = health_pb2.HealthCheckRequest(service="liveness")
+                answer = await health_pb2_grpc.HealthStub(channel).Check(request, timeout=5)
+                return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+        return False
+
+
+@pytest.mark.contract("R13")
+@pytest.mark.contract("S23")
+async def test_an_update_to_the_next_release_and_back_under_a_stream_of_claims_fails_nobody(
+    host: PluginHost, kubelet: FakeKubelet, api: FakeApi
+) -> None:
+    first, second, third = claims = [
+        api.create(allocated_claim(name, "node-a", [number, number + 4], config=[neuron_config(1)]))
+        for number, name in enumerate(("first", "second", "third"))
+    ]
+    plugins = DaemonSet(host, kubelet)
+    await plugins.roll_out(THIS)
+    slices = await published(api)
+    stream = Stream(api, kubelet)
+    answers = [await prepared(kubelet, first)]
+
+    await plugins.roll_out(NEXT, stream)
+    answers.append(await prepared(kubelet, second))
+    assert [await prepared(kubelet, claim) for claim in claims[:2]] == answers
+
+    await plugins.roll_out(THIS, stream)
+    answers.append(await prepared(kubelet, third))
+    assert [await prepared(kubelet, claim) for claim in claims] == answers
+    assert fields_since(host, *claims) == [True, True, True, False]
+
+    await plugins.roll_out(NEXT, stream)
+    await stream.end()
+    assert [await prepared(kubelet, claim) for claim in claims] == answers
+    assert (host.checkpointed, len(host.specified)) == ({claim["metadata"]["uid"] for claim in claims}, 3)
+    for claim in claims:
+        await unprepared(kubelet, claim)
+    assert (host.checkpointed, host.specified) == (set(), set())
+    assert slice_writes(api) == ["create"]
+    assert api.objects("resourceslices") == [slices]

@@ -1,0 +1,232 @@
+"""In place of AWS's driver, by the plugin as a process: its slices, its CDI files, and the claims it handed out.
+
+What is known of its slices: generated names, one for each node, `neuron-device-N` in any order. What nobody has
+published, the name of its device for a whole UltraServer node and the form of its checkpoint, may be anything here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from plugin_story import (
+    DRIVER,
+    NAME,
+    START_S,
+    prepared,
+    published,
+    refused,
+    slice_writes,
+    started,
+    unprepared,
+)
+
+from neuron_dra.testing import fake_node
+from neuron_dra.testing.fake_api import Do, FakeApi, Fault
+from neuron_dra.testing.fake_kubelet import FakeKubelet
+from neuron_dra.testing.objects import allocated_claim
+from neuron_dra.testing.plugin_host import PluginHost
+from neuron_dra.testing.waiting import eventually
+
+THEIR_CHECKPOINT = '{"checksum":1713104513,"v1":{"preparedClaims":{}}}'
+SIXTEEN = [f"neuron-device-{i}" for i in range(16)]
+
+
+@pytest.fixture
+async def kubelet(host: PluginHost) -> AsyncIterator[FakeKubelet]:
+    async with FakeKubelet(host.registry) as made:
+        yield made
+
+
+def publish_theirs(api: FakeApi, devices: Iterable[str], generation: int = 3) -> None:
+    """Publish these devices as the driver before us does: under a generated name."""
+    item = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": "node-a-neuron.aws.com-x7k2p"},
+        "spec": {
+            "driver": DRIVER,
+            "nodeName": "node-a",
+            "pool": {"name": "node-a", "generation": generation, "resourceSliceCount": 1},
+            "devices": [{"name": name} for name in devices],
+        },
+    }
+    api.create(item)
+
+
+def their_cdi_file(host: PluginHost, claim: dict[str, Any], suffix: str = "yaml") -> Path:
+    """Write the CDI file of a claim as another driver does: with nothing that says whose it is but its name.
+
+    CDI's own library writes YAML, which JSON is too.
+    """
+    uid = claim["metadata"]["uid"]
+    path = host.cdi / f"k8s.neuron.aws.com-claim_{uid}.{suffix}"
+    host.cdi.mkdir(exist_ok=True)
+    edits = {"deviceNodes": [{"path": "/dev/neuron5"}]}
+    spec = {
+        "cdiVersion": "0.5.0",
+        "kind": "k8s.neuron.aws.com/claim",
+        "devices": [{"name": uid, "containerEdits": edits}],
+    }
+    path.write_text(json.dumps(spec))
+    return path
+
+
+def names_of(item: dict[str, Any]) -> list[str]:
+    return [device["name"] for device in item["spec"]["devices"]]
+
+
+async def ours(api: FakeApi) -> dict[str, Any]:
+    """Wait until the node's one slice is called as we call it, and return it."""
+    (made,) = await api.until(
+        "resourceslices", lambda found: len(found) == 1 and found[0]["metadata"]["name"] == NAME, timeout_s=START_S
+    )
+    return made
+
+
+@pytest.mark.contract("S25")
+async def test_it_takes_the_place_of_the_driver_before_it(host: PluginHost, kubelet: FakeKubelet, api: FakeApi) -> None:
+    publish_theirs(api, reversed(SIXTEEN))
+    running = api.create(allocated_claim("running", "node-a", [5]))
+    rival = api.create(allocated_claim("rival", "node-a", [5]))
+    api.patch("resourceclaims", "rival", {"status": {"reservedFor": None}}, "default")
+    theirs = their_cdi_file(host, running)
+    process = await started(host, kubelet, "pod-1")
+    made = await ours(api)
+    assert made["spec"]["pool"] == {"name": "node-a", "generation": 4, "resourceSliceCount": 1}
+    assert names_of(made) == SIXTEEN
+    assert slice_writes(api) == ["delete", "create"]
+    assert "neuron5 is held by claim default/running" in await refused(kubelet, rival)
+    assert theirs.exists()
+    await process.stop()
+    await started(host, kubelet, "pod-1")
+    assert theirs.exists()
+    await unprepared(kubelet, running)
+    assert not theirs.exists()
+    await prepared(kubelet, rival)
+
+
+@pytest.mark.contract("P20")
+async def test_a_checkpoint_of_another_driver_is_kept_aside_and_what_it_handed_out_is_held(
+    host: PluginHost, kubelet: FakeKubelet, api: FakeApi
+) -> None:
+    """Drivers made from Kubernetes' example call theirs `checkpoint.json` too."""
+    publish_theirs(api, SIXTEEN)
+    running = api.create(allocated_claim("running", "node-a", [5]))
+    rival = api.create(allocated_claim("rival", "node-a", [5]))
+    api.patch("resourceclaims", "rival", {"status": {"reservedFor": None}}, "default")
+    theirs = their_cdi_file(host, running, "json")
+    host.data.mkdir()
+    host.checkpoint.write_text(THEIR_CHECKPOINT)
+    process = await started(host, kubelet, "pod-1")
+    await eventually(lambda: "the checkpoint is rebuilt" in process.log, START_S)
+    assert (host.data / "checkpoint.json.damaged").read_text() == THEIR_CHECKPOINT
+    assert re.search("handed out by another driver.* claim=default/running", process.log)
+    assert "neuron5 is held by claim default/running" in await refused(kubelet, rival)
+    assert theirs.exists()
+    await unprepared(kubelet, running)
+    assert not theirs.exists()
+    await prepared(kubelet, rival)
+
+
+@pytest.mark.contract("C5")
+@pytest.mark.parametrize("trace", ["slice", "json", "yaml"])
+async def test_what_another_driver_handed_out_since_we_were_here_is_held_too(
+    host: PluginHost, kubelet: FakeKubelet, api: FakeApi, trace: str
+) -> None:
+    """The kubelet takes the slices of a driver that has been away for long; then its CDI files tell of it."""
+    process = await started(host, kubelet, "pod-1")
+    await published(api)
+    await process.stop()
+    running = api.create(allocated_claim("running", "node-a", [5]))
+    rival = api.create(allocated_claim("rival", "node-a", [5]))
+    api.patch("resourceclaims", "rival", {"status": {"reservedFor": None}}, "default")
+    api.delete("resourceslices", NAME)
+    if trace == "slice":
+        publish_theirs(api, SIXTEEN)
+    else:
+        their_cdi_file(host, running, trace)
+    left = set(host.cdi.iterdir())
+    await started(host, kubelet, "pod-2")
+    await ours(api)
+    assert "neuron5 is held by claim default/running" in await refused(kubelet, rival)
+    assert set(host.cdi.iterdir()) == left, "a container that restarts needs its file"
+    await unprepared(kubelet, running)
+    assert list(host.cdi.iterdir()) == []
+    await prepared(kubelet, rival)
+
+
+async def test_what_we_left_ourselves_is_not_counted_again(
+    host: PluginHost, kubelet: FakeKubelet, api: FakeApi
+) -> None:
+    """A list of all claims of a cluster is dear: a fleet that restarts does without."""
+    claim = api.create(allocated_claim("job", "node-a", [0]))
+    process = await started(host, kubelet, "pod-1")
+    await published(api)
+    await prepared(kubelet, claim)
+    await process.stop()
+    seen = len(api.requests(resource="resourceclaims"))
+    await started(host, kubelet, "pod-2")
+    api.delete("resourceslices", NAME)
+    await published(api)
+    assert [entry for entry in api.requests(resource="resourceclaims")[seen:] if entry.verb == "list"] == []
+
+
+async def test_a_device_that_had_another_name_is_offered_under_ours_once_it_is_free(
+    host: PluginHost, kubelet: FakeKubelet, api: FakeApi
+) -> None:
+    """Pages of AWS's beta show `neurondeviceN`."""
+    publish_theirs(api, [f"neurondevice{i}" for i in range(16)])
+    running = api.create(allocated_claim("running", "node-a", ["neurondevice5"]))
+    rival = api.create(allocated_claim("rival", "node-a", [5]))
+    api.patch("resourceclaims", "rival", {"status": {"reservedFor": None}}, "default")
+    await started(host, kubelet, "pod-1")
+    assert set(names_of(await ours(api))) == set(SIXTEEN) - {"neuron-device-5"} | {"neurondevice5"}
+    assert "neuron5 is held by claim default/running" in await refused(kubelet, rival)
+    await unprepared(kubelet, running)
+    api.delete("resourceclaims", "running", "default")
+    await api.until("resourceslices", lambda found: names_of(found[0]) == SIXTEEN, timeout_s=START_S)
+    await prepared(kubelet, rival)
+
+
+@pytest.mark.parametrize("books", ["of a form of its own", "elsewhere"])
+async def test_a_device_of_an_unknown_name_may_be_any_and_holds_the_node(
+    host: PluginHost, kubelet: FakeKubelet, api: FakeApi, books: str
+) -> None:
+    fake_node.write(host.root / "host", "trn2u.48xlarge", node_id=2)
+    if books == "of a form of its own":
+        host.data.mkdir()
+        host.checkpoint.write_text(THEIR_CHECKPOINT)
+        api.faults.add(Fault(Do.DELAY, verb="list", resource="resourceclaims", delay_s=1.0))
+    publish_theirs(api, ["neuron-node"])
+    running = api.create(allocated_claim("running", "node-a", ["neuron-node"]))
+    rival = api.create(allocated_claim("rival", "node-a", ["neuron-node-0"]))
+    api.patch("resourceclaims", "rival", {"status": {"reservedFor": None}}, "default")
+    await started(host, kubelet, "pod-1")
+    assert names_of(await ours(api)) == ["neuron-node"]
+    assert "neuron0 is held by claim default/running" in await refused(kubelet, rival)
+    await unprepared(kubelet, running)
+    api.delete("resourceclaims", "running", "default")
+    await api.until("resourceslices", lambda found: names_of(found[0]) == ["neuron-node-0"], timeout_s=START_S)
+    await prepared(kubelet, rival)
+
+
+async def test_a_claim_that_ends_while_no_driver_is_there_is_given_back_to_the_next(
+    host: PluginHost, kubelet: FakeKubelet, api: FakeApi
+) -> None:
+    publish_theirs(api, SIXTEEN)
+    ended = api.create(allocated_claim("ended", "node-a", [5]))
+    theirs = their_cdi_file(host, ended)
+    away = api.faults.add(Fault(Do.RESPOND, verb="list", resource="resourceclaims", status=503, times=None))
+    await started(host, kubelet, "pod-1")
+    await eventually(lambda: away.hits, START_S)
+    await unprepared(kubelet, ended)  # the kubelet does not wait until we know what we hold
+    assert not theirs.exists()
+    api.delete("resourceclaims", "ended", "default")
+    api.faults.clear()
+    await ours(api)
+    await prepared(kubelet, api.create(allocated_claim("heir", "node-a", [5])))
