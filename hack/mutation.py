@@ -305,13 +305,13 @@ def main(arguments: Sequence[str]) -> int:
         RESULTS.unlink(missing_ok=True)
         COVERED.unlink(missing_ok=True)
     prepare()
-    mutants = chosen(options.seed, options.share, options.module)
     results = Results(RESULTS)
     if options.survivors:
         known = {key for key, one in results.kept.items() if one["result"] == "survived" and not one.get("afterwards")}
         everything = chosen(options.seed, 1.0, options.module)
         wanted = [each for each in everything if each.key in known - verdicts().keys()]
     else:
+        mutants = chosen(options.seed, options.share, options.module)
         wanted = [each for each in mutants if each.key not in results.kept]
     random.Random(options.seed).shuffle(wanted)  # so that a part of the run is a fair sample
     commit = commit_now()

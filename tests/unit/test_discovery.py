@@ -103,6 +103,17 @@ def test_a_busy_driver_does_not_take_the_number_of_another_instance():
     assert [e["nodeId"] for e in world.all("NeuronUltraServer")[0]["spec"]["topology"]] == [0, 2, 3]
 
 
+def test_a_node_whose_driver_is_busy_from_the_start_joins_when_it_knows_its_place():
+    objects = ultraserver("cr-1")
+    busy = UltraServerFacts(modes=Unread.BUSY, node_id=Unread.BUSY, reservation_id=Unread.UNKNOWN)
+    world = settled(*objects[:2], *node_and_slice("cr-1-1", "trn3.48xlarge", "cr-1", busy), *objects[4:])
+    (item,) = world.all("NeuronUltraServer")
+    assert [e["nodeId"] for e in item["spec"]["topology"]] == [0, 2, 3]
+    world.put(objects[3])
+    world.settle()
+    assert [e["nodeId"] for e in world.all("NeuronUltraServer")[0]["spec"]["topology"]] == [0, 1, 2, 3]
+
+
 def test_a_slice_whose_node_is_gone_stands_in_nobodys_way():
     world = settled(*ultraserver("cr-1"), *ultraserver("cr-2"))
     world.remove("Node", "cr-1-3")

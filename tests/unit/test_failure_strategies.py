@@ -467,6 +467,15 @@ def test_a_workload_moves_to_nodes_that_publish_as_its_own_do():
     assert held(world) == [(0, "Bound", *U2)]
 
 
+def test_a_restart_does_not_wait_for_a_dead_node_without_pods():
+    world = running("RestartAll", servers=2, count=1)
+    not_ready(world, "u0-1")
+    world.remove("ResourceClaim", "claim-u0-1", "ml")
+    world.later(61)
+    world.settle(LIMITS)
+    assert held(world) == [(0, "Draining", *U0), (0, "Bound", *U1)]
+
+
 def test_a_restart_says_until_its_end_why_it_began():
     world = running("RestartAll")
     break_links(world, "u1-2")
