@@ -65,13 +65,16 @@ are chosen and run in `hack/mutation.py`. Texts for people are not changed, nor 
 | commit of the code and tests | {", ".join(f"`{commit}`" for commit in commits)} |
 | date | {datetime.date.today().isoformat()} |
 | seed | {seed}, which picks the mutants of modules that are not run whole |
-| duration | {cpu_minutes:.0f} min, of one core in the idle class beside other work |
+| duration | {cpu_minutes:.0f} min of CPU for the mutants |
 | Python | {platform.python_version()} |
-| mutants | {len(done):,} of {len(mutants):,} |
+| mutants | {len(done):,} of {len(mutants):,} were run |
+| of these in code that runs on import | {_on_import(mutant for mutant, _ in done)} of {_on_import(mutants)} |
 | score | {_score(done)} |
 | score with the tests that were added for survivors | {_score([pair for pair in done if pair not in later], extra=len(later))} |
 
-`timeout` is a mutant that never ends, which is noticed too; it counts as killed.
+`timeout` is a mutant that never ends, which is noticed too; it counts as killed. The tests of a mutant are those in
+`tests/unit` that run the changed line, the quickest first, for some seconds of CPU: the random walks and laws that take
+longest are mostly left out, and so are the suites with servers and processes.
 
 | module | mutants | run | killed | timeout | survived | score | killed afterwards |
 | --- | --- | --- | --- | --- | --- | --- | --- |
@@ -84,6 +87,10 @@ Each by a test that was written for it, and which fails on the mutant.
 ## Survivors
 
 {_open(open_ones, said)}"""
+
+
+def _on_import(mutants: Iterable[Mutant]) -> int:
+    return sum(not mutant.function for mutant in mutants)
 
 
 def _count(results: Iterable[Result], what: str) -> int:
