@@ -308,8 +308,8 @@ def main(arguments: Sequence[str]) -> int:
     results = Results(RESULTS)
     if options.survivors:
         known = {key for key, one in results.kept.items() if one["result"] == "survived" and not one.get("afterwards")}
-        everything = chosen(options.seed, 1.0, options.module)
-        wanted = [each for each in everything if each.key in known - verdicts().keys()]
+        known -= verdicts().keys()
+        wanted = [each for each in chosen(options.seed, 1.0, options.module) if each.key in known]
     else:
         mutants = chosen(options.seed, options.share, options.module)
         wanted = [each for each in mutants if each.key not in results.kept]
