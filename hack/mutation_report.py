@@ -20,12 +20,9 @@ VERDICTS = ROOT / "hack" / "mutation_verdicts.yaml"
 Result = Mapping[str, Any]
 
 
-def write_report(
-    chosen: Sequence[Mutant], results: Mapping[str, Result], command: str, seed: int, share: float
-) -> None:
-    """Write the report of all chosen mutants that have a result."""
-    done = [(mutant, results[mutant.key]) for mutant in chosen if mutant.key in results]
-    REPORT.write_text(report(done, verdicts(), command, seed, share))
+def write_report(mutants: Sequence[Mutant], results: Mapping[str, Result], command: str, seed: int) -> None:
+    """Write the report: `mutants` are all there are."""
+    REPORT.write_text(report(mutants, results, verdicts(), command, seed))
 
 
 def verdicts() -> dict[str, tuple[str, str]]:
@@ -81,7 +78,7 @@ longest are mostly left out, and so are the suites with servers and processes.
 {_rows(done, there)}
 ## Survivors killed afterwards
 
-Each by a test that was written for it, and which fails on the mutant.
+Each fails a test that was added or sharpened for survivors, or that the first run left out as too slow.
 
 {_killed_later(later)}
 ## Survivors
@@ -109,10 +106,8 @@ def _rows(done: Sequence[tuple[Mutant, Result]], there: Mapping[str, int]) -> st
         mine = [(mutant, result) for mutant, result in done if mutant.module == module]
         results = [result for _, result in mine]
         afterwards = sum(bool(result.get("afterwards")) for result in results)
-        figures = [_count(results, what) for what in ("killed", "timeout", "survived")]
-        rows.append(
-            f"| {module} | {len(mine)} | {' | '.join(map(str, figures))} | {_score(mine)} | {afterwards or ''} |\n"
-        )
+        figures = [there[module], len(mine), *(_count(results, what) for what in ("killed", "timeout", "survived"))]
+        rows.append(f"| {module} | {' | '.join(map(str, figures))} | {_score(mine)} | {afterwards or ''} |\n")
     return "".join(rows)
 
 

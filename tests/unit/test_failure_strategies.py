@@ -693,6 +693,22 @@ def test_a_reserved_node_that_dies_before_it_is_bound_is_replaced():
     assert held(world) == [(0, "Bound", *U1)]
 
 
+def test_a_reserved_node_that_answers_and_then_dies_is_replaced():
+    world = World([item for n in range(2) for item in ultraserver(f"u{n}")])
+    world.settle(LIMITS)
+    world.silent = {"u0-3"}
+    world.submit("job")
+    world.step(LIMITS)
+    world.step(LIMITS)
+    world.silent = set()
+    not_ready(world, "u0-1")
+    world.step(LIMITS)
+    assert held(world) == [(0, "Pending", *U0)]
+    world.later(61)
+    world.settle(LIMITS)
+    assert held(world) == [(0, "Bound", *U1)]
+
+
 def test_a_claim_of_somebody_else_on_a_bound_node_is_told():
     world = running("MigrateAffected")
     world.claim("foreign", ["u0-0"], pod="intruder")
