@@ -13,13 +13,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import gc
 import json
 import os
 import random
-import resource
-import select
-import signal
 import sys
 import time
 import types
@@ -36,7 +34,8 @@ import pytest
 from coverage import Coverage
 from hypothesis import HealthCheck, Phase, settings
 from mutants import Mutant, mutants_of
-from mutation_report import write_report
+from mutation_children import BROKEN, KILLED, SURVIVED, WORDS, Child, Failures, tried
+from mutation_report import verdicts, write_report
 from reporting import ROOT, commit_now
 
 FOLDER = ROOT / "build" / "mutation"
@@ -48,10 +47,7 @@ PLANNING = ("planning", "serving", "recovery", "releasing", "draft", "holdings",
             "wording")  # fmt: skip
 TESTS = ("tests/unit",)
 CPU_LIMIT_S = 20.0  # beyond what the tests of a mutant take undisturbed
-WAIT_LIMIT_S = 180.0  # for a child that neither ends nor works
 A_DAY_S = 86_400.0
-SURVIVED, KILLED, SLOW, BROKEN = 0, 1, 2, 3
-WORDS = {SURVIVED: "survived", KILLED: "killed", SLOW: "timeout", BROKEN: "broken"}
 
 
 def modules() -> list[Path]:
@@ -71,76 +67,6 @@ def chosen(seed: int, share: float, only: Sequence[str]) -> list[Mutant]:
         picked = [rng.random() < share for _ in mutants]
         found += [mutant for mutant, yes in zip(mutants, picked, strict=True) if yes or path.stem in WHOLE]
     return found
-
-
-class Child:
-    """A forked process that does one thing and answers with one line."""
-
-    def __init__(self, work: Callable[[], str], cpu_s: float, output: str = os.devnull) -> None:
-        self.cpu_s = 0.0
-        self._read, write = os.pipe()
-        self._pid = os.fork()
-        if self._pid == 0:
-            os.setsid()
-            os.close(self._read)
-            file = os.open(output, os.O_RDWR | os.O_CREAT | os.O_APPEND)
-            for stream in (0, 1, 2):
-                os.dup2(file, stream)
-            resource.setrlimit(resource.RLIMIT_CPU, (int(cpu_s) + 1, int(cpu_s) + 2))
-            try:
-                answer = work()
-            except BaseException as error:
-                answer = f"{BROKEN} {error!r}"
-            os.write(write, answer.encode()[:4000])
-            os._exit(0)
-        os.close(write)
-
-    def answer(self, wait_s: float) -> str:
-        """Return the line, or that of a child which took too long; nothing of it is left."""
-        ready, _, _ = select.select([self._read], [], [], wait_s)
-        text = os.read(self._read, 4096).decode() if ready else ""
-        os.close(self._read)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._pid, signal.SIGKILL)
-        _, _, used = os.wait4(self._pid, 0)
-        self.cpu_s = used.ru_utime + used.ru_stime
-        return text or f"{SLOW} "
-
-
-def tried(work: Callable[[], str], cpu_s: float) -> tuple[str, float]:
-    """Do the work of a mutant in a child; return its answer, and the CPU seconds that it took.
-
-    A child that is out of time without having worked is tried once more: the machine may have been busy.
-    """
-    for _ in range(2):
-        child = Child(work, cpu_s)
-        answer = child.answer(WAIT_LIMIT_S + 5 * cpu_s)
-        if not answer.startswith(str(SLOW)) or child.cpu_s > cpu_s / 2:
-            break
-    return answer, child.cpu_s
-
-
-class Failures:
-    """A pytest plugin that stops at the first failure and knows its name."""
-
-    def __init__(self) -> None:
-        self.failed = ""
-        self.slow = False
-
-    @pytest.hookimpl
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed and not self.failed:
-            self.failed = report.nodeid
-            self.slow = "Timeout" in str(report.longrepr)
-
-    @pytest.hookimpl
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        if report.failed:
-            self.failed = self.failed or f"import of {report.nodeid}"
-
-    @property
-    def verdict(self) -> str:
-        return f"{SURVIVED} " if not self.failed else f"{SLOW if self.slow else KILLED} {self.failed}"
 
 
 @dataclass
@@ -215,8 +141,7 @@ class Runner:
         names, left_out = within(names, covered.seconds, self.most_s)
         names = [*(name for name in here if name in set(names)), *(name for name in names if name not in set(here))]
         if not names:
-            self.record(mutant, f"{SURVIVED} no test runs this", 0.0)
-            return
+            return  # it runs while modules are imported, or never
         allowed = CPU_LIMIT_S + 4 * sum(covered.seconds[name] for name in names)
         work = partial(self.tested, mutant, [items[name] for name in names], functions)
         answer, cpu_s = tried(work, allowed)
@@ -289,6 +214,9 @@ def exchange(mutant: Mutant, functions: Functions) -> None:
     (code,) = _codes(compile(mutant.source, path, "exec", dont_inherit=True), mutant.function)
     for function in functions[path, mutant.function]:
         function.__code__ = code
+    for each in gc.get_objects():
+        if isinstance(each, functools._lru_cache_wrapper):
+            each.cache_clear()  # what was computed on import came from the code before
 
 
 def _codes(code: types.CodeType, name: str) -> Iterator[types.CodeType]:
@@ -366,7 +294,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--imported", action=argparse.BooleanOptionalAction, default=True, help="code run on import too"
     )
-    parser.add_argument("--survivors", action="store_true", help="run again those that survived")
+    parser.add_argument(
+        "--survivors", action="store_true", help="run again the survivors without a verdict, nothing else"
+    )
     parser.add_argument("--anew", action="store_true", help="forget earlier results")
     parser.add_argument("--report", action="store_true", help="write docs/reports/mutation.md")
     options = parser.parse_args(arguments)
@@ -375,12 +305,17 @@ def main(arguments: Sequence[str]) -> int:
         RESULTS.unlink(missing_ok=True)
         COVERED.unlink(missing_ok=True)
     prepare()
-    mutants = chosen(options.seed, options.share, options.module)
     results = Results(RESULTS)
-    wanted = [each for each in mutants if results.is_wanted(each.key, options.survivors)]
+    if options.survivors:
+        known = {key for key, one in results.kept.items() if one["result"] == "survived" and not one.get("afterwards")}
+        known -= verdicts().keys()
+        wanted = [each for each in chosen(options.seed, 1.0, options.module) if each.key in known]
+    else:
+        mutants = chosen(options.seed, options.share, options.module)
+        wanted = [each for each in mutants if each.key not in results.kept]
     random.Random(options.seed).shuffle(wanted)  # so that a part of the run is a fair sample
     commit = commit_now()
-    print(f"{len(wanted)} of {len(mutants)} mutants to run", flush=True)
+    print(f"{len(wanted)} mutants to run", flush=True)
 
     def record(mutant: Mutant, answer: str, seconds: float) -> None:
         number, _, detail = answer.partition(" ")
@@ -395,11 +330,11 @@ def main(arguments: Sequence[str]) -> int:
         results = Results(RESULTS)
     if options.imported:
         covered = Covered.kept()
-        for mutant in (each for each in wanted if not each.function):
+        for mutant in (each for each in wanted if not each.function or each.key not in results.kept):
             record(mutant, *tried(partial(run_imported, mutant, covered, 3.0), 60.0))
     if options.report:
         command = f"make mutation SEED={options.seed} SHARE={options.share}"
-        write_report(chosen(options.seed, options.share, ()), results.kept, command, options.seed, options.share)
+        write_report(chosen(options.seed, 1.0, ()), results.kept, command, options.seed)
     return 0
 
 
@@ -412,13 +347,6 @@ class Results:
         for line in path.read_text().splitlines() if path.exists() else ():
             one = json.loads(line)
             self.kept[one["key"]] = one
-
-    def is_wanted(self, key: str, survivors: bool) -> bool:
-        """Tell whether a mutant is to be run: one without a result, or with `survivors` one that nobody killed."""
-        before = self.kept.get(key)
-        return before is None or (
-            survivors and before["result"] in ("survived", "broken") and not before.get("afterwards")
-        )
 
     def add(self, mutant: Mutant, result: str, detail: str, seconds: float, commit: str) -> None:
         """Keep a result."""

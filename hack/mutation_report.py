@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import platform
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,9 @@ VERDICTS = ROOT / "hack" / "mutation_verdicts.yaml"
 Result = Mapping[str, Any]
 
 
-def write_report(
-    chosen: Sequence[Mutant], results: Mapping[str, Result], command: str, seed: int, share: float
-) -> None:
-    """Write the report of all chosen mutants that have a result."""
-    done = [(mutant, results[mutant.key]) for mutant in chosen if mutant.key in results]
-    REPORT.write_text(report(done, verdicts(), command, seed, share))
+def write_report(mutants: Sequence[Mutant], results: Mapping[str, Result], command: str, seed: int) -> None:
+    """Write the report: `mutants` are all there are."""
+    REPORT.write_text(report(mutants, results, verdicts(), command, seed))
 
 
 def verdicts() -> dict[str, tuple[str, str]]:
@@ -38,9 +36,15 @@ def verdicts() -> dict[str, tuple[str, str]]:
 
 
 def report(
-    done: Sequence[tuple[Mutant, Result]], said: Mapping[str, tuple[str, str]], command: str, seed: int, share: float
+    mutants: Sequence[Mutant],
+    results: Mapping[str, Result],
+    said: Mapping[str, tuple[str, str]],
+    command: str,
+    seed: int,
 ) -> str:
     """Return the text of the report."""
+    done = [(mutant, results[mutant.key]) for mutant in mutants if mutant.key in results]
+    there = Counter(mutant.module for mutant in mutants)
     survivors = [(mutant, result) for mutant, result in done if result["result"] == "survived"]
     later = [pair for pair in survivors if pair[1].get("afterwards")]
     open_ones = [pair for pair in survivors if not pair[1].get("afterwards")]
@@ -57,26 +61,33 @@ are chosen and run in `hack/mutation.py`. Texts for people are not changed, nor 
 | command | `{command}` |
 | commit of the code and tests | {", ".join(f"`{commit}`" for commit in commits)} |
 | date | {datetime.date.today().isoformat()} |
-| seed | {seed}; every mutant of the modules marked *, {share:.0%} of the others |
-| duration | {cpu_minutes:.0f} min, of one core in the idle class beside other work |
+| seed | {seed}, which picks the mutants of modules that are not run whole |
+| duration | {cpu_minutes:.0f} min of CPU for the mutants |
 | Python | {platform.python_version()} |
-| mutants | {len(done):,} |
+| mutants | {len(done):,} of {len(mutants):,} were run |
+| of these in code that runs on import | {_on_import(mutant for mutant, _ in done)} of {_on_import(mutants)} |
 | score | {_score(done)} |
 | score with the tests that were added for survivors | {_score([pair for pair in done if pair not in later], extra=len(later))} |
 
-`timeout` is a mutant that never ends, which is noticed too; it counts as killed.
+`timeout` is a mutant that never ends, which is noticed too; it counts as killed. The tests of a mutant are those in
+`tests/unit` that run the changed line, the quickest first, for some seconds of CPU: the random walks and laws that take
+longest are mostly left out, and so are the suites with servers and processes.
 
-| module | mutants | killed | timeout | survived | score | killed afterwards |
-| --- | --- | --- | --- | --- | --- | --- |
-{_rows(done)}
+| module | mutants | run | killed | timeout | survived | score | killed afterwards |
+| --- | --- | --- | --- | --- | --- | --- | --- |
+{_rows(done, there)}
 ## Survivors killed afterwards
 
-Each by a test that was written for it, and which fails on the mutant.
+Each fails a test that was added or sharpened for survivors, or that the first run left out as too slow.
 
 {_killed_later(later)}
 ## Survivors
 
 {_open(open_ones, said)}"""
+
+
+def _on_import(mutants: Iterable[Mutant]) -> int:
+    return sum(not mutant.function for mutant in mutants)
 
 
 def _count(results: Iterable[Result], what: str) -> int:
@@ -89,16 +100,14 @@ def _score(done: Sequence[tuple[Mutant, Result]], extra: int = 0) -> str:
     return f"{1 - survived / total:.1%}" if total else "-"
 
 
-def _rows(done: Sequence[tuple[Mutant, Result]]) -> str:
+def _rows(done: Sequence[tuple[Mutant, Result]], there: Mapping[str, int]) -> str:
     rows = []
     for module in dict.fromkeys(mutant.module for mutant, _ in done):
         mine = [(mutant, result) for mutant, result in done if mutant.module == module]
         results = [result for _, result in mine]
         afterwards = sum(bool(result.get("afterwards")) for result in results)
-        figures = [_count(results, what) for what in ("killed", "timeout", "survived")]
-        rows.append(
-            f"| {module} | {len(mine)} | {' | '.join(map(str, figures))} | {_score(mine)} | {afterwards or ''} |\n"
-        )
+        figures = [there[module], len(mine), *(_count(results, what) for what in ("killed", "timeout", "survived"))]
+        rows.append(f"| {module} | {' | '.join(map(str, figures))} | {_score(mine)} | {afterwards or ''} |\n")
     return "".join(rows)
 
 

@@ -63,6 +63,104 @@ def test_a_pair_on_trn3_has_a_label_of_its_own_though_the_hardware_has_one_id_fo
     world = settled(*ultraserver("cr-1", "trn3.48xlarge"))
     labels = [world.get("Node", f"cr-1-{n}")["metadata"]["labels"][f"{PREFIX}server-id-2"] for n in range(4)]
     assert labels[0] == labels[1] != labels[2] == labels[3]
+    numbers = [world.get("Node", f"cr-1-{n}")["metadata"]["labels"][f"{PREFIX}node-id-2"] for n in range(4)]
+    assert numbers == ["0", "1", "0", "1"]
+
+
+def test_nodes_that_say_the_same_number_are_not_reserved_and_the_number_is_told():
+    objects = ultraserver("cr-1")
+    objects[-2:] = node_and_slice("cr-1-3", "trn3.48xlarge", "cr-1", facts("trn3.48xlarge", 2, "00000000000000aa"))
+    for item in objects[1::2]:  # all of one partition
+        item["spec"]["devices"][0]["attributes"]["reservationId"] = {"string": "00000000000000aa"}
+    world = settled(*objects)
+    assert ready(world.all("NeuronUltraServer")[0]) == (
+        "DuplicateNodeId",
+        "several nodes say that they are number 2 of this UltraServer",
+    )
+    world.submit("one", size=1, count=2)
+    world.submit("two", size=1)
+    world.settle()
+    assert (world.reserved("one"), world.reserved("two")) == ({0: ("cr-1-0",), 1: ("cr-1-1",)}, {})
+
+
+def test_a_node_that_tells_another_number_is_followed():
+    world = settled(*ultraserver("cr-1")[:-4])
+    _, slice_ = node_and_slice("cr-1-1", "trn3.48xlarge", "cr-1", facts("trn3.48xlarge", 3, "00000000000000aa"))
+    world.put(slice_)
+    world.settle()
+    (item,) = world.all("NeuronUltraServer")
+    assert [(e["nodeName"], e["nodeId"]) for e in item["spec"]["topology"]] == [("cr-1-0", 0), ("cr-1-1", 3)]
+
+
+def test_a_busy_driver_does_not_take_the_number_of_another_instance():
+    world = settled(*ultraserver("cr-1"))
+    busy = UltraServerFacts(modes=Unread.BUSY, node_id=Unread.BUSY, reservation_id=Unread.UNKNOWN)
+    node, slice_ = node_and_slice("cr-1-1", "trn3.48xlarge", "cr-1", busy)
+    node["metadata"]["uid"] = slice_["metadata"]["ownerReferences"][0]["uid"] = "another-instance"
+    world.put(node)
+    world.put(slice_)
+    world.settle()
+    assert [e["nodeId"] for e in world.all("NeuronUltraServer")[0]["spec"]["topology"]] == [0, 2, 3]
+
+
+def test_a_node_whose_driver_is_busy_from_the_start_joins_when_it_knows_its_place():
+    objects = ultraserver("cr-1")
+    busy = UltraServerFacts(modes=Unread.BUSY, node_id=Unread.BUSY, reservation_id=Unread.UNKNOWN)
+    world = settled(*objects[:2], *node_and_slice("cr-1-1", "trn3.48xlarge", "cr-1", busy), *objects[4:])
+    (item,) = world.all("NeuronUltraServer")
+    assert [e["nodeId"] for e in item["spec"]["topology"]] == [0, 2, 3]
+    world.put(objects[3])
+    world.settle()
+    assert [e["nodeId"] for e in world.all("NeuronUltraServer")[0]["spec"]["topology"]] == [0, 1, 2, 3]
+
+
+def test_a_slice_whose_node_is_gone_stands_in_nobodys_way():
+    world = settled(*ultraserver("cr-1"), *ultraserver("cr-2"))
+    world.remove("Node", "cr-1-3")
+    world.submit("job")
+    world.settle()
+    assert world.reserved("job") == {0: tuple(f"cr-2-{n}" for n in range(4))}
+
+
+def test_a_node_of_which_a_slice_is_missing_keeps_no_other_without_labels():
+    objects = ultraserver("cr-1")
+    objects[1]["spec"]["pool"]["resourceSliceCount"] = 2
+    world = settled(*objects)
+    modes = [world.get("Node", f"cr-1-{n}")["metadata"]["labels"].get(f"{PREFIX}mode") for n in range(4)]
+    assert modes == [None, "1_2_4", "1_2_4", "1_2_4"]
+
+
+def test_what_is_wrong_with_nodes_is_the_reason_of_their_ultraserver():
+    world = settled(*ultraserver("cr-1"))
+    node = world.get("Node", "cr-1-2")
+    node["status"]["conditions"][0]["status"] = "Unknown"
+    world.put(node)
+    world.settle()
+    assert ready(world.all("NeuronUltraServer")[0]) == ("NodeNotReady", "nodes that are not Ready: cr-1-2")
+    node["status"]["conditions"][0]["status"] = "True"
+    world.put(node)
+    slice_ = world.get("ResourceSlice", "cr-1-2-neuron.aws.com-00")
+    slice_["spec"]["devices"][0]["attributes"]["unhealthy"] = {"string": "link_interserver"}
+    world.put(slice_)
+    world.settle()
+    reason, message = ready(world.all("NeuronUltraServer")[0])
+    assert (reason, "cr-1-2" in message) == ("LinkDown", True)
+
+
+def test_nodes_that_a_dead_neighbour_keeps_closed_are_told():
+    world = settled(*ultraserver("cr-1"))
+    world.submit("job")
+    world.settle()
+    node = world.get("Node", "cr-1-3")
+    node["status"]["conditions"][0]["status"] = "Unknown"
+    world.put(node)
+    world.silent = {"cr-1-3"}
+    world.settle()
+    assert "stay closed" not in ready(world.all("NeuronUltraServer")[0])[1]
+    world.delete_workload("job")
+    world.settle()
+    message = ready(world.all("NeuronUltraServer")[0])[1]
+    assert "stay closed after ml/job until cr-1-3 is Ready again" in message
 
 
 def test_labels_follow_the_hardware_and_go_when_it_leaves():

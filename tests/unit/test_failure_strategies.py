@@ -426,6 +426,73 @@ def test_without_a_spare_group_a_slot_with_a_replaced_instance_is_reserved_anew_
     assert (world.state("job"), after[1]["nodeUids"][2]) == (("Allocated", "Allocated"), "new-node")
 
 
+def test_a_slot_is_not_released_in_place_while_the_new_instance_does_not_know_its_place():
+    world = running("MigrateAffected", servers=2)
+    remove_node(world, "u1-2")
+    node, slice_ = ultraserver("u1")[4:6]
+    node["metadata"]["uid"] = slice_["metadata"]["ownerReferences"][0]["uid"] = "new-node"
+    for name in ("ultraserverModes", "linkVertical", "linkHorizontal"):
+        del slice_["spec"]["devices"][0]["attributes"][name]
+    world.put(node)
+    world.put(slice_)
+    world.settle(LIMITS)
+    assert held(world) == [(0, "Bound", *U0), (1, "Bound", *U1)]
+    assert (world.state("job")[1], evicted(world)) == ("NoSpareGroup", [])
+
+
+def test_a_strategy_acts_on_the_first_fault_that_has_lasted():
+    world = running("MigrateAffected", count=1)
+    break_links(world, "u0-0")
+    world.settle(LIMITS)
+    world.later(20)
+    break_links(world, "u0-1")
+    world.settle(LIMITS)
+    assert held(world) == [(0, "Bound", *U0)]
+    world.later(10)
+    world.settle(LIMITS)
+    assert held(world) == [(0, "Bound", *U1)]
+
+
+def test_a_workload_moves_to_nodes_that_publish_as_its_own_do():
+    world = World(ultraserver("u0", whole_nodes=False))
+    world.settle(LIMITS)
+    world.submit("job", allocationPolicy={"failureStrategy": "MigrateAffected"})
+    world.settle(LIMITS)
+    for item in (*ultraserver("u1"), *ultraserver("u2", whole_nodes=False)):
+        world.put(item)
+    break_links(world, "u0-3")
+    world.settle(LIMITS)
+    world.later(30)
+    world.settle(LIMITS)
+    assert held(world) == [(0, "Bound", *U2)]
+
+
+def test_a_restart_does_not_wait_for_a_dead_node_without_pods():
+    world = running("RestartAll", servers=2, count=1)
+    not_ready(world, "u0-1")
+    world.remove("ResourceClaim", "claim-u0-1", "ml")
+    world.later(61)
+    world.settle(LIMITS)
+    assert held(world) == [(0, "Draining", *U0), (0, "Bound", *U1)]
+
+
+def test_a_restart_says_until_its_end_why_it_began():
+    world = running("RestartAll")
+    break_links(world, "u1-2")
+    world.settle(LIMITS)
+    world.later(30)
+    said = []
+    for _ in range(8):
+        world.step(LIMITS)
+        marker = world.workload("job")["status"].get("restarting")
+        if marker:
+            said.append((marker["since"], marker["reason"], marker["message"]))
+    assert len(said) > 1
+    assert len(set(said)) == 1
+    assert said[0][1] == "LinkDown"
+    assert "u1-2" in said[0][2]
+
+
 def test_the_template_is_made_again_while_a_broken_group_waits_for_a_spare_one():
     world = running("MigrateAffected", servers=2)
     break_links(world, "u1-2")
@@ -621,6 +688,22 @@ def test_a_reserved_node_that_dies_before_it_is_bound_is_replaced():
     world.step(LIMITS)
     world.silent = set()
     not_ready(world, "u0-1")
+    world.later(61)
+    world.settle(LIMITS)
+    assert held(world) == [(0, "Bound", *U1)]
+
+
+def test_a_reserved_node_that_answers_and_then_dies_is_replaced():
+    world = World([item for n in range(2) for item in ultraserver(f"u{n}")])
+    world.settle(LIMITS)
+    world.silent = {"u0-3"}
+    world.submit("job")
+    world.step(LIMITS)
+    world.step(LIMITS)
+    world.silent = set()
+    not_ready(world, "u0-1")
+    world.step(LIMITS)
+    assert held(world) == [(0, "Pending", *U0)]
     world.later(61)
     world.settle(LIMITS)
     assert held(world) == [(0, "Bound", *U1)]

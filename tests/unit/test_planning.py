@@ -361,6 +361,61 @@ def test_a_fault_under_an_allocated_workload_is_told_and_evicts_nobody(fault, re
     assert world.reserved("job") == {0: ("u0-0", "u0-1", "u0-2", "u0-3")}
 
 
+def test_a_slot_that_waits_for_another_in_vain_is_given_back_with_it():
+    world = fleet(2)
+    world.silent = {"u1-3"}
+    world.submit("job", count=2)
+    world.step()
+    world.step()
+    assert phases(world) == {"Pending"}
+    world.later(61)
+    for _ in range(3):
+        world.step()
+    assert (phases(world), world.reserved("job")) == ({"Draining"}, {1: tuple(f"u1-{n}" for n in range(4))})
+
+
+# -- what a write that failed leaves behind ----------------------------------------------------------------------------
+
+
+def entry_in(world: World, ultraserver_name: str, entry: dict) -> None:
+    item = world.get("NeuronUltraServer", ultraserver_name, NAMESPACE)
+    item["status"].setdefault("allocations", []).append(entry)
+    world.put(item)
+
+
+@pytest.mark.parametrize("allocation_id", ["0000000000000000", "zzzzzzzzzzzzzzzz"])
+def test_a_second_reservation_for_an_index_goes_and_the_one_whose_pods_may_run_stays(allocation_id):
+    world = fleet(2)
+    world.submit("job")
+    world.settle()
+    (entry,) = world.get("NeuronUltraServer", "us-u0", NAMESPACE)["status"]["allocations"]
+    nodes = [f"u1-{n}" for n in range(4)]
+    uids = [world.get("Node", name)["metadata"]["uid"] for name in nodes]
+    second = {"allocationId": allocation_id, "phase": "Pending", "allocatedNodes": nodes, "nodeUids": uids}
+    entry_in(world, "us-u1", {**entry, **second, "leaderNodeName": nodes[0]})
+    for _ in range(4):
+        world.step()
+        (kept,) = world.get("NeuronUltraServer", "us-u0", NAMESPACE)["status"]["allocations"]
+        assert kept == entry
+    world.settle()
+    assert not world.get("NeuronUltraServer", "us-u1", NAMESPACE)["status"].get("allocations")
+
+
+def test_of_two_pending_reservations_for_an_index_one_stays():
+    world = fleet(2)
+    world.silent = {"u0-0", "u1-0"}
+    world.submit("job")
+    world.step()
+    (entry,) = world.get("NeuronUltraServer", "us-u0", NAMESPACE)["status"]["allocations"]
+    nodes = [f"u1-{n}" for n in range(4)]
+    uids = [world.get("Node", name)["metadata"]["uid"] for name in nodes]
+    second = {"allocationId": "zzzz", "allocatedNodes": nodes, "nodeUids": uids, "leaderNodeName": nodes[0]}
+    entry_in(world, "us-u1", {**entry, **second})
+    world.step()
+    assert world.reserved("job") == {0: ("u0-0", "u0-1", "u0-2", "u0-3")}
+    assert not world.get("NeuronUltraServer", "us-u1", NAMESPACE)["status"].get("allocations")
+
+
 # -- release -----------------------------------------------------------------------------------------------------------
 
 

@@ -174,6 +174,11 @@ def test_slots_lie_in_the_deepest_place_that_has_enough_and_of_those_in_the_smal
     assert sorted(names(choose(free, 6)) or []) == ["a0", "a1", "a2", "b0", "b1", "c"]
 
 
+def test_slots_that_share_no_place_are_taken_as_they_fit() -> None:
+    free = [slot("c"), *(slot(name, layers=(None, None, None), free_nodes=n) for n, name in enumerate("ab", start=1))]
+    assert names(choose(free, 2)) == ["a", "b"]
+
+
 def test_the_farthest_layer_counts_where_no_nearer_one_has_enough() -> None:
     free = [slot(f"a{n}", layers=("x", f"y{n}", f"deep-{n}")) for n in range(2)]
     free += [slot("b", layers=("w", None, None), free_nodes=1)]

@@ -61,6 +61,13 @@ def test_every_id_has_a_name_that_kubernetes_accepts(ultraserver_id: str) -> Non
     assert name == object_name(ultraserver_id)
 
 
+@pytest.mark.parametrize("length", [57, 58, 300])
+def test_the_name_of_a_long_id_shows_as_much_of_it_as_there_is_room_for(length: int) -> None:
+    name = object_name("cr-" + "a" * length)
+    assert len(name) == 63
+    assert name.startswith("us-cr-a" if length == 57 else "ush-cr-a")
+
+
 @given(st.lists(st.text("aA-._ 0é", max_size=70), min_size=2, max_size=2, unique=True))
 def test_two_ids_never_share_a_name(ids: list[str]) -> None:
     assert object_name(ids[0]) != object_name(ids[1])
@@ -188,7 +195,7 @@ def test_a_tag_survives_its_attributes() -> None:
     }
     assert tag_on([{"name": "other"}, device]) == TAG
     assert tagged(device, None) == {"name": "neuron-node-0", "attributes": {"deviceId": {"int": 0}}}
-    assert tagged({"name": "bare"}, None) == {"name": "bare"}
+    assert tagged({"name": "bare"}, None) == tagged(tagged({"name": "bare"}, TAG), None) == {"name": "bare"}
 
 
 @pytest.mark.parametrize("name", TAG_ATTRIBUTES)
@@ -213,6 +220,17 @@ def test_an_allocation_for_another_node_of_the_same_name_is_not_ours() -> None:
     assert reading.without_predecessors_of("node-b", "uid-b") == reading
     assert reading.without_predecessors_of("node-b", "uid-new").allocations == ()
     assert reading.without_predecessors_of("node-z", "uid-new") == reading
+
+
+def test_an_allocation_is_for_none_but_its_own_nodes() -> None:
+    assert SLOT.is_for("node-a", "uid-a")
+    assert not SLOT.is_for("node-z", "uid-a")
+
+
+@pytest.mark.parametrize("said", [None, "", 5, ["node-a"]])
+def test_a_node_of_rank_0_that_is_no_name_is_not_told(said: Any) -> None:
+    (read,) = read_allocations(ultraserver({**SLOT.to_wire(), "rank0Node": said})).allocations
+    assert read.rank0_node is None
 
 
 def test_an_allocation_that_names_no_uids_is_known_by_the_names_alone() -> None:

@@ -178,11 +178,13 @@ class World:
             case DeleteUltraServer(name=name, uid=uid, version=version):
                 assert self._guarded("NeuronUltraServer", name, NAMESPACE, version)["metadata"]["uid"] == uid
                 self.remove("NeuronUltraServer", name, NAMESPACE)
-            case WriteUltraServerStatus(name=name, version=version, status=status):
+            case WriteUltraServerStatus(name=name, version=version, before=before, status=status):
                 item = self._guarded("NeuronUltraServer", name, NAMESPACE, version)
+                assert before == item.get("status", {})
                 self.put({**item, "status": dict(status)})
-            case WriteWorkloadStatus(namespace=namespace, name=name, version=version, status=status):
+            case WriteWorkloadStatus(namespace=namespace, name=name, version=version, before=before, status=status):
                 item = self._guarded("NeuronUltraServerWorkload", name, namespace, version)
+                assert before == item.get("status", {})
                 self.put({**item, "status": dict(status)})
             case SetFinalizers(namespace=namespace, name=name, version=version, finalizers=finalizers):
                 item = self._guarded("NeuronUltraServerWorkload", name, namespace, version)
