@@ -119,7 +119,7 @@ def _reserve(draft: Draft, workload: Workload) -> placement.Shortage | None:
     if leaving:
         names = [name for each in leaving for name in each.allocation.nodes]
         text = f"pods with the same ranks may still run on nodes that are given back: {shortened(tuple(names))}"
-        return placement.Shortage("WaitingForRelease", text)
+        return placement.Shortage("WaitingForRelease", joined(text, releasing.way_out(draft, names)))
     free = draft.room.free(workload.instance_type, workload.size)
     first = draft.starving.get(workload.instance_type)
     if first is None or live:

@@ -718,3 +718,19 @@ def test_a_claim_of_somebody_else_on_a_bound_node_is_told():
         "claims of others are allocated on nodes of this workload; delete their pods: pod ml/intruder",
     )
     assert evicted(world) == []
+
+
+def test_who_waits_for_a_dead_node_that_it_gave_back_is_told_the_way_out():
+    world = running("MigrateAffected")
+    dead = world.reserved("job")[1][0]
+    not_ready(world, dead)
+    for count in (1, 2):
+        item = world.workload("job")
+        item["spec"]["serverCount"] = count
+        world.put(item)
+        world.settle()
+    assert world.state("job") == ("PartiallyAllocated", "WaitingForRelease")
+    assert world.message("job").endswith(
+        f"; not Ready: {dead}; a node that will not come back is given up by deleting its Node, or by the taint "
+        "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
+    )

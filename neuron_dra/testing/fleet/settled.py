@@ -169,11 +169,16 @@ def _waiting(view: View, uid: str, workload: Wire, nodes: Mapping[str, FleetNode
     """Who waits must have to: there are not as many free slots as it needs."""
     spec, reason = workload["spec"], condition(workload, "Ready").get("reason")
     live = [held for held in view.of(uid) if held.allocation.phase is not Phase.DRAINING]
+    leaving = [held for held in view.of(uid) if held.allocation.phase is Phase.DRAINING]
     needs = int(spec["serverCount"]) - len(live)
     if any(n in known.closed for held in view.of(uid) for n in held.allocation.nodes):
         return  # it waits for a node that does not answer, and is told which
     usable = {name: node for name, node in nodes.items() if name not in known.closed}
     free = free_slots(view, usable, spec["instanceType"], int(spec["topologySize"]))
+    if reason == "WaitingForRelease" and any(
+        not _is_well(view, h, nodes[n]) for h in leaving for n in h.allocation.nodes
+    ):
+        return  # pods with its ranks may still run on a dead node, which a person has to give up
     if reason != "WaitsForOlder" and needs > 0 and free >= needs:
         yield f"workload {workload['metadata']['name']} waits ({reason}), and {free} groups are free for its {needs}"
     broken = [held for held in live if not all(_is_well(view, held, nodes[n]) for n in held.allocation.nodes)]
