@@ -241,7 +241,8 @@ def _waiting(draft: Draft, workload: Workload, nodes: Sequence[str]) -> str:
         draft.look_again(patient_until)
         return "waiting until all nodes show the reservation on their devices"
     late = f"{len(nodes)} node{'s' if len(nodes) != 1 else ''}"
-    return f"waiting for {late} to show the reservation on their devices: {shortened(tuple(nodes))}"
+    text = f"waiting for {late} to show the reservation on their devices: {shortened(tuple(nodes))}"
+    return joined(text, releasing.way_out(draft, nodes))
 
 
 def _make_template(draft: Draft, workload: Workload, live: dict[int, Reservation]) -> None:

@@ -574,6 +574,30 @@ def test_a_budget_that_forbids_an_eviction_is_named_and_keeps_the_new_slot_waiti
     assert held(world)[1:] == [(1, "Bound", *U2)]
 
 
+def test_a_new_group_whose_node_dies_before_it_is_bound_says_what_to_do_about_it():
+    world = running("MigrateAffected")
+    break_links(world, "u1-2")
+    world.settle(LIMITS)
+    world.later(30)
+    world.budget = {"pod-claim-u1-0": "the disruption budget trainers needs 4 healthy pods"}
+    for _ in range(8):
+        world.step(LIMITS)
+    assert held(world)[1:] == [(1, "Draining", *U1), (1, "Pending", *U2)]
+    not_ready(world, "u2-1")
+    for item in world.all("ResourceSlice"):
+        if item["spec"]["nodeName"] == "u2-1":
+            world.remove("ResourceSlice", item["metadata"]["name"])
+    for _ in range(8):
+        world.step(LIMITS)
+        world.later(10)
+    assert world.state("job") == ("PartiallyAllocated", "Migrating")
+    assert world.message("job").endswith(
+        "waiting for 1 node to show the reservation on their devices: u2-1; not Ready: u2-1; a node that will not "
+        "come back is given up by deleting its Node, or by the taint "
+        "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
+    )
+
+
 # -- RestartAll --------------------------------------------------------------------------------------------------------
 
 

@@ -204,6 +204,12 @@ class FleetNode:
         """UIDs of the claims that are prepared here."""
         return set(self.plugin.transactions.claims) if self.plugin is not None else set()
 
+    @property
+    def adopted(self) -> set[str]:
+        """UIDs of the claims that were handed out before this plugin was here, as far as it can know."""
+        held = self.plugin.transactions.claims if self.plugin is not None else {}
+        return {uid for uid, claim in held.items() if claim.adopted}
+
 
 def _devices(spec: Any) -> tuple[DeviceFacts, ...]:
     return tuple(

@@ -95,7 +95,11 @@ class Schedule:
             *self._left_of_workloads(),
             *(f"pod {pod['metadata']['name']} is left" for pod in view.all("pods")),
             *(f"claim {claim['metadata']['name']} is left" for claim in view.all("resourceclaims")),
-            *(f"{n.name} has prepared {n.checkpointed}" for n in self.fleet.nodes.values() if n.checkpointed),
+            *(
+                f"{node.name} has prepared {left}"
+                for node in self.fleet.nodes.values()
+                if (left := node.checkpointed - node.adopted)
+            ),
         ]
 
     async def heal(self) -> None:

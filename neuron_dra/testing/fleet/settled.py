@@ -22,14 +22,17 @@ class Known:
     budgets: bool = False  # a budget may forbid evictions
     taken_templates: frozenset[str] = frozenset()  # namespace/name of templates of others
     jobs_of: Mapping[str, str] = field(default_factory=dict)  # job name: UID of its workload
-    closed: frozenset[str] = frozenset()  # nodes with a container whose claim was deleted by force: until it ends
+    closed: frozenset[str] = frozenset()
+    """Nodes with a container whose claim was deleted by force, until it ends; and those that took a claim over that was
+    on an earlier instance of their name, until they are rebooted: nobody can know that it does not run."""
 
 
 def problems(view: View, nodes: Mapping[str, FleetNode], pods: Pods, known: Known) -> list[str]:
     """Return what is not (yet) as it must be, a sentence each."""
     claims = {item["metadata"]["uid"] for item in view.all("resourceclaims")}
     orphans = (each for each in pods.running.values() if any(claim.ref.uid not in claims for claim in each.claims))
-    known = replace(known, closed=frozenset(each.node for each in orphans))
+    stale = (node.name for node in nodes.values() if node.adopted - claims)
+    known = replace(known, closed=frozenset([*(each.node for each in orphans), *stale]))
     return [
         *_nodes(view, nodes),
         *_ultraservers(view, nodes),
@@ -186,6 +189,8 @@ def _waiting(view: View, uid: str, workload: Wire, nodes: Mapping[str, FleetNode
     if needs <= 0 and reason == "NoSpareGroup":
         if free >= len(broken):
             yield f"workload {name} cannot move {len(broken)} groups, and {free} are free"
+    elif reason == "Migrating" and broken:
+        return  # a node of the new group died before it was bound
     elif needs <= 0 and reason not in ("WaitingForNodes", "WaitingForPods", "EvictionBlocked", "Draining"):
         yield f"workload {name} has all its groups and is {state(workload)} ({reason})"
     elif reason == "WaitingForNodes" and not broken:
@@ -240,8 +245,9 @@ def _orphans(view: View, nodes: Mapping[str, FleetNode], pods: Pods) -> Iterator
             yield f"template {template['metadata']['name']} is left of a workload that is gone"
     kept = {ref.uid for _, refs in pods._held.values() for ref in refs}
     for node in nodes.values():
-        if node.healthy and node.checkpointed - kept:
-            yield f"node {node.name} has prepared claims that nobody uses: {sorted(node.checkpointed - kept)}"
+        unused = node.checkpointed - node.adopted - kept
+        if node.healthy and unused:
+            yield f"node {node.name} has prepared claims that nobody uses: {sorted(unused)}"
 
 
 def _pods(view: View, nodes: Mapping[str, FleetNode], pods: Pods, known: Known) -> Iterator[str]:
