@@ -67,7 +67,17 @@ async def cluster(api: FakeApi, folder: Path) -> AsyncIterator[dict[str, Plugin]
             plugins[name] = await stack.enter_async_context(host.running())
         controller = Controller(loaded, KubeConfig(loaded.kube_api_server))
         stack.push_async_callback(_ended, controller, _started(controller))
+        await eventually(lambda: is_ready(api), 20, "the UltraServer is there, with all of its nodes")
         yield plugins
+
+
+def is_ready(api: FakeApi) -> bool:
+    """Whether all nodes were discovered: a workload that comes earlier takes what is there."""
+    return any(
+        condition["type"] == "Ready" and condition["status"] == "True" and len(item["spec"]["topology"]) == len(NODES)
+        for item in api.objects("neuronultraservers")
+        for condition in item.get("status", {}).get("conditions", [])
+    )
 
 
 def _started(controller: Controller) -> Any:
