@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final
 
+import aiohttp
+
 from neuron_dra.errors import Unavailable, api_error
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
@@ -221,6 +223,6 @@ class _Watch:
         try:
             async for line in lines:
                 self.queue.put_nowait((loop.time(), line))
-        except Unavailable:
+        except (Unavailable, aiohttp.ClientError, TimeoutError, OSError):  # silence among them
             self.ended = True
         self.queue.put_nowait((loop.time(), None))
