@@ -280,10 +280,20 @@ def _is_robbed(view: View, container: Container) -> bool:
 
 
 def robbed(view: View, pod: Wire) -> bool:
-    """Somebody deleted the pod's claim: it can never start again, until somebody deletes the pod, too."""
+    """Somebody deleted the pod's claim: it can never start again, until somebody deletes the pod, too.
+
+    Kubernetes makes it another claim meanwhile, which nobody allocates: the pod has its node already.
+    """
     made = (pod.get("status") or {}).get("resourceClaimStatuses") or ()
     namespace = pod["metadata"]["namespace"]
-    return any(view.find("resourceclaims", each["resourceClaimName"], namespace) is None for each in made)
+    for each in made:
+        claim = view.find("resourceclaims", each["resourceClaimName"], namespace)
+        if claim is None:
+            return True
+        users = {user.get("uid") for user in (claim.get("status") or {}).get("reservedFor") or ()}
+        if pod["spec"].get("nodeName") and pod["metadata"]["uid"] not in users:
+            return True
+    return False
 
 
 def template_name(workload: Wire) -> str:
