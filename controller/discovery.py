@@ -93,14 +93,7 @@ def _group(
     usable = {
         each.node_id: each
         for each in present
-        if each.node_id is not None
-        and each.node_id not in twice
-        and each.complete
-        and each.kind
-        and not each.sick_devices
-        and nodes[each.name].ready
-        and nodes[each.name].schedulable
-        and not nodes[each.name].out_of_service
+        if each.node_id is not None and each.node_id not in twice and _is_usable(each, nodes[each.name])
     }
     sizes = tuple(sorted({size for each in present for size in each.sizes}))
     cordoned = tuple(entry["nodeName"] for entry in topology if not nodes[entry["nodeName"]].schedulable)
@@ -118,11 +111,7 @@ def _group(
             "NodeNotReady",
             "nodes that are not Ready: {}",
         ),
-        *_if(
-            cordoned,
-            "NodeCordoned",
-            "cordoned nodes, which are not reserved: {}",
-        ),
+        *_if(cordoned, "NodeCordoned", "cordoned nodes, which are not reserved: {}"),
         *_if([entry["nodeName"] for entry in away], "SliceMissing", "nodes that publish no ResourceSlice: {}"),
         *_if(
             [each.name for each in present if numbered[each.name] is None or not each.sizes],
@@ -138,6 +127,12 @@ def _group(
         *_quarantined(stored, nodes),
     )
     return Group(name, ultraserver_id, instance_type, topology, usable, sizes, problems, cordoned)
+
+
+def _is_usable(published: PublishedNode, node: ClusterNode) -> bool:
+    """A slot may take the node, as far as it depends on the node alone."""
+    publishes_well = published.complete and published.kind and not published.sick_devices
+    return bool(publishes_well and node.ready and node.schedulable and not node.out_of_service)
 
 
 def _if(found: Sequence[Any], reason: str, message: str) -> tuple[Problem, ...]:

@@ -60,7 +60,7 @@ def fuzz(target: str, inputs: int, seed: int) -> Run:
         for number, data in enumerate(beginnings):
             (corpus / f"{number:04d}").write_bytes(data)
         started = time.monotonic()
-        output = _child(target, f"-runs={inputs}", f"-seed={seed}", f"-max_len={LONGEST_INPUT}", "-timeout=1800", "-len_control=0",
+        output = _child(target, f"-runs={inputs}", f"-seed={seed}", f"-max_len={LONGEST_INPUT}", "-timeout=60", "-len_control=0",
                         f"-artifact_prefix={found}/", "-print_final_stats=1", str(corpus))  # fmt: skip
         seconds = time.monotonic() - started
         failures = [path.read_bytes().hex() for path in found.iterdir()]

@@ -258,9 +258,13 @@ class Store:
 
     def specs(self) -> dict[str, Spec | None]:
         """Return what the claims' CDI files say, by UID; None for a file that does not name its claim."""
+        return {uid: self._spec_of(uid) for uid in self._uids_of_files()}
+
+    def _uids_of_files(self) -> list[str]:
+        """Return the claims that have a CDI file, whoever wrote it."""
         names = self._files.names(self._cdi_root)
         uids = {cdi.claim_uid_of(name) or cdi.other_claim_uid_of(name) for name in names}
-        return {uid: self._spec_of(uid) for uid in sorted(uid for uid in uids if uid is not None)}
+        return sorted(uid for uid in uids if uid is not None)
 
     def _spec_of(self, uid: str) -> Spec | None:
         raw = self._files.read(self._spec_path(uid))
@@ -347,7 +351,7 @@ class Store:
 
     def _others_files(self, current: Checkpoint) -> bool:
         """Return whether there are CDI files of claims that another driver has handed out since we were here."""
-        return any(spec is None and uid not in current.claims for uid, spec in self.specs().items())
+        return any(uid not in current.claims and self._spec_of(uid) is None for uid in self._uids_of_files())
 
     def _sweep(self, current: Checkpoint) -> None:
         """Remove CDI files of claims that nobody holds, and temporary files of processes that died.

@@ -64,12 +64,16 @@ def ready_again(world: World, name: str) -> None:
     world.silent.discard(name)
 
 
+def remove_slices(world: World, node: str) -> None:
+    for item in world.all("ResourceSlice"):
+        if item["spec"]["nodeName"] == node:
+            world.remove("ResourceSlice", item["metadata"]["name"])
+
+
 def remove_node(world: World, name: str) -> None:
     """Delete a Node, and what Kubernetes then removes: its slices, its pods, and their claims."""
     world.remove("Node", name)
-    for item in world.all("ResourceSlice"):
-        if item["spec"]["nodeName"] == name:
-            world.remove("ResourceSlice", item["metadata"]["name"])
+    remove_slices(world, name)
     for item in world.all("ResourceClaim"):
         if item["metadata"]["name"] == f"claim-{name}":
             world.remove("ResourceClaim", item["metadata"]["name"], "ml")
@@ -558,7 +562,8 @@ def test_a_foreign_claim_on_the_new_slot_sends_the_migration_elsewhere():
     assert held(world)[1:] == [(1, "Bound", *(f"u3-{n}" for n in range(4)))]
 
 
-def test_a_budget_that_forbids_an_eviction_is_named_and_keeps_the_new_slot_waiting():
+def blocked_migration() -> World:
+    """The new slot of a workload has answered, and a budget keeps the pods on the old one."""
     world = running("MigrateAffected")
     break_links(world, "u1-2")
     world.settle(LIMITS)
@@ -566,6 +571,11 @@ def test_a_budget_that_forbids_an_eviction_is_named_and_keeps_the_new_slot_waiti
     world.budget = {"pod-claim-u1-0": "the disruption budget trainers needs 4 healthy pods"}
     for _ in range(8):
         world.step(LIMITS)
+    return world
+
+
+def test_a_budget_that_forbids_an_eviction_is_named_and_keeps_the_new_slot_waiting():
+    world = blocked_migration()
     assert world.state("job") == ("PartiallyAllocated", "EvictionBlocked")
     assert "the disruption budget trainers needs 4 healthy pods" in world.message("job")
     assert held(world)[1:] == [(1, "Draining", *U1), (1, "Pending", *U2)]
@@ -575,18 +585,10 @@ def test_a_budget_that_forbids_an_eviction_is_named_and_keeps_the_new_slot_waiti
 
 
 def test_a_new_group_whose_node_dies_before_it_is_bound_says_what_to_do_about_it():
-    world = running("MigrateAffected")
-    break_links(world, "u1-2")
-    world.settle(LIMITS)
-    world.later(30)
-    world.budget = {"pod-claim-u1-0": "the disruption budget trainers needs 4 healthy pods"}
-    for _ in range(8):
-        world.step(LIMITS)
+    world = blocked_migration()
     assert held(world)[1:] == [(1, "Draining", *U1), (1, "Pending", *U2)]
     not_ready(world, "u2-1")
-    for item in world.all("ResourceSlice"):
-        if item["spec"]["nodeName"] == "u2-1":
-            world.remove("ResourceSlice", item["metadata"]["name"])
+    remove_slices(world, "u2-1")
     for _ in range(8):
         world.step(LIMITS)
         world.later(10)

@@ -157,20 +157,12 @@ class Line(KubeClient):
 
     @contextlib.asynccontextmanager
     async def watch(
-        self,
-        resource: Resource,
-        namespace: str,
-        params: Mapping[str, str],
-        *,
-        idle_timeout_s: float,
-        gather_s: float = 0.0,
+        self, resource: Resource, namespace: str, params: Mapping[str, str], **times: float
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """Open a watch through this line."""
         await self._way("WATCH", resource.plural, 10.0)
         self._struck("WATCH", resource.plural, is_write=False)
-        async with self._inner.watch(
-            resource, namespace, params, idle_timeout_s=idle_timeout_s, gather_s=gather_s
-        ) as lines:
+        async with self._inner.watch(resource, namespace, params, **times) as lines:
             watch = _Watch(resource.plural)
             pump = asyncio.create_task(watch.pump(lines), name=f"{self.name}: watch {resource.plural}")
             self._watches[watch] = None

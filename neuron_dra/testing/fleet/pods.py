@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -75,6 +75,10 @@ class Container:
         """The variables of its CDI devices."""
         texts = [text for claim in self.claims for device in claim.devices for text in device.env]
         return dict(text.split("=", 1) for text in texts)
+
+    def has_claims(self, present: Set[str]) -> bool:
+        """Return whether all of its claims are among these UIDs: none was deleted by force."""
+        return all(claim.ref.uid in present for claim in self.claims)
 
     @property
     def rank(self) -> int | None:

@@ -156,17 +156,13 @@ class Safety:
             if (
                 container.workload_uid is not None
                 and (other.workload_uid, other.rank) == (container.workload_uid, container.rank)
-                and self._has_claims(other)
+                and other.has_claims(self._view.claim_uids())
             ):
                 self._violated(f"{container.pod} and {other.pod} both have rank {container.rank} of their workload")
 
     def _is_stranger(self, container: Container, allocation: Allocation) -> bool:
         """It is not of this workload; whose claim was deleted by force is somebody's own fault."""
-        return container.workload_uid != allocation.workload_uid and self._has_claims(container)
-
-    def _has_claims(self, container: Container) -> bool:
-        present = {item["metadata"]["uid"] for item in self._view.all("resourceclaims")}
-        return all(claim.ref.uid in present for claim in container.claims)
+        return container.workload_uid != allocation.workload_uid and container.has_claims(self._view.claim_uids())
 
 
 def _revision(item: Wire) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 from neuron_dra.core.ultraserver import NAMESPACE, Phase, Tag, object_name
 from neuron_dra.testing.fleet.nodes import MODES, FleetNode
-from neuron_dra.testing.fleet.pods import Container, Pods
+from neuron_dra.testing.fleet.pods import Pods
 from neuron_dra.testing.fleet.view import Held, View, condition, state, workload_uid
 
 Wire = Mapping[str, Any]
@@ -29,10 +29,8 @@ class Known:
 
 def problems(view: View, nodes: Mapping[str, FleetNode], pods: Pods, known: Known) -> list[str]:
     """Return what is not (yet) as it must be, a sentence each."""
-    claims = {item["metadata"]["uid"] for item in view.all("resourceclaims")}
-    orphans = (each for each in pods.running.values() if any(claim.ref.uid not in claims for claim in each.claims))
-    stale = (node.name for node in nodes.values() if node.adopted - claims)
-    known = replace(known, closed=frozenset([*(each.node for each in orphans), *stale]))
+    stale = {node.name for node in nodes.values() if node.adopted - view.claim_uids()}
+    known = replace(known, closed=frozenset(_orphaned(view, pods) | stale))
     return [
         *_nodes(view, nodes),
         *_ultraservers(view, nodes),
@@ -94,11 +92,7 @@ def _workloads(view: View, nodes: Mapping[str, FleetNode], known: Known) -> Iter
         if meta.get("deletionTimestamp") or state(workload) == "Deallocating":
             yield from _leaving(view, workload, nodes, known)
             continue
-        hurt = any(
-            n in known.closed or not _is_well(view, held, nodes[n])
-            for held in view.of(uid)
-            for n in held.allocation.nodes
-        )
+        hurt = any(_is_closed(held, known) or not _slot_is_well(view, held, nodes) for held in view.of(uid))
         if state(workload) not in FINAL and not (hurt and state(workload) == "Allocating"):
             yield f"workload {name} is {state(workload)}: {ready.get('message')}"
             continue
@@ -156,6 +150,14 @@ def _is_well(view: View, held: Held, node: FleetNode) -> bool:
     return _offers(node, held.allocation.node_count) and condition(found, "Ready").get("status") == "True"
 
 
+def _slot_is_well(view: View, held: Held, nodes: Mapping[str, FleetNode]) -> bool:
+    return all(_is_well(view, held, nodes[name]) for name in held.allocation.nodes)
+
+
+def _is_closed(held: Held, known: Known) -> bool:
+    return not known.closed.isdisjoint(held.allocation.nodes)
+
+
 def _has_strangers(view: View, uid: str) -> bool:
     """Somebody else's claim is allocated on a node of the workload."""
     mine = {node for held in view.of(uid) for node in held.allocation.nodes}
@@ -171,20 +173,18 @@ def _failed(view: View, uid: str, workload: Wire, nodes: Mapping[str, FleetNode]
 def _waiting(view: View, uid: str, workload: Wire, nodes: Mapping[str, FleetNode], known: Known) -> Iterator[str]:
     """Who waits must have to: there are not as many free slots as it needs."""
     spec, reason = workload["spec"], condition(workload, "Ready").get("reason")
-    live = [held for held in view.of(uid) if held.allocation.phase is not Phase.DRAINING]
-    leaving = [held for held in view.of(uid) if held.allocation.phase is Phase.DRAINING]
+    mine = view.of(uid)
+    live = [held for held in mine if held.allocation.phase is not Phase.DRAINING]
     needs = int(spec["serverCount"]) - len(live)
-    if any(n in known.closed for held in view.of(uid) for n in held.allocation.nodes):
+    if any(_is_closed(held, known) for held in mine):
         return  # it waits for a node that does not answer, and is told which
     usable = {name: node for name, node in nodes.items() if name not in known.closed}
     free = free_slots(view, usable, spec["instanceType"], int(spec["topologySize"]))
-    if reason == "WaitingForRelease" and any(
-        not _is_well(view, h, nodes[n]) for h in leaving for n in h.allocation.nodes
-    ):
+    if reason == "WaitingForRelease" and not all(_slot_is_well(view, held, nodes) for held in mine if held not in live):
         return  # pods with its ranks may still run on a dead node, which a person has to give up
     if reason != "WaitsForOlder" and needs > 0 and free >= needs:
         yield f"workload {workload['metadata']['name']} waits ({reason}), and {free} groups are free for its {needs}"
-    broken = [held for held in live if not all(_is_well(view, held, nodes[n]) for n in held.allocation.nodes)]
+    broken = [held for held in live if not _slot_is_well(view, held, nodes)]
     name = workload["metadata"]["name"]
     if needs <= 0 and reason == "NoSpareGroup":
         if free >= len(broken):
@@ -252,13 +252,14 @@ def _orphans(view: View, nodes: Mapping[str, FleetNode], pods: Pods) -> Iterator
 
 def _pods(view: View, nodes: Mapping[str, FleetNode], pods: Pods, known: Known) -> Iterator[str]:
     """The pods of an Allocated workload run, one on each node that is well."""
+    orphaned = _orphaned(view, pods)
     for job in pods.jobs.values():
         uid = known.jobs_of.get(job.name)
         workload = view.workloads().get(uid) if uid else None
         if workload is None or state(workload) != "Allocated":
             continue
         mine = [node for held in view.of(str(uid)) for node in held.allocation.nodes]
-        strangers = {each.node for each in pods.running.values() if _is_robbed(view, each)} | {
+        strangers = orphaned | {
             name for name in mine for claim in view.uses().get(name, ()) if workload_uid(claim) != uid
         }
         well = [
@@ -274,9 +275,10 @@ def _pods(view: View, nodes: Mapping[str, FleetNode], pods: Pods, known: Known) 
             yield f"{len(running)} of {wanted} pods of {job.name} run"
 
 
-def _is_robbed(view: View, container: Container) -> bool:
-    present = {item["metadata"]["uid"] for item in view.all("resourceclaims")}
-    return any(claim.ref.uid not in present for claim in container.claims)
+def _orphaned(view: View, pods: Pods) -> set[str]:
+    """The nodes with a container whose claim was deleted by force."""
+    present = view.claim_uids()
+    return {each.node for each in pods.running.values() if not each.has_claims(present)}
 
 
 def robbed(view: View, pod: Wire) -> bool:

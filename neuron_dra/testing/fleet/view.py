@@ -68,6 +68,10 @@ class View:
             if item["spec"].get("devices")
         }
 
+    def claim_uids(self) -> set[str]:
+        """The UIDs of all claims."""
+        return {str(item["metadata"]["uid"]) for item in self.all("resourceclaims")}
+
     def uses(self) -> dict[str, list[Wire]]:
         """The claims that are allocated on each node."""
         found: dict[str, list[Wire]] = {}
