@@ -3,6 +3,7 @@
     NeuronDraError
     ├── SettingsError         a flag or an environment variable that cannot be obeyed
     ├── ClaimError            a claim that cannot be prepared; its text ends in the pod's events
+    │   └── DeviceInUse       another claim holds one of its devices: `holder` is that one's UID
     ├── CheckpointDamaged     the checkpoint on disk cannot be believed
     ├── SocketError           a socket that cannot be bound
     └── ApiError              the API server said no, or nothing
@@ -38,6 +39,14 @@ class ClaimError(NeuronDraError):
     def __init__(self, message: str, *, retryable: bool = False) -> None:
         super().__init__(message)
         self.retryable = retryable
+
+
+class DeviceInUse(ClaimError):
+    """A device of the claim is held by another claim, whose UID is `holder`, until that one is unprepared."""
+
+    def __init__(self, message: str, holder: str) -> None:
+        super().__init__(message, retryable=True)
+        self.holder = holder
 
 
 class CheckpointDamaged(NeuronDraError):

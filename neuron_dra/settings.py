@@ -108,6 +108,13 @@ class PluginSettings:
         60,
         "seconds that a sick device must read well on end before it is handed out again",
     )
+    device_wait_seconds: int = _setting(
+        "--device-wait-seconds",
+        "DEVICE_WAIT_SECONDS",
+        30,
+        "seconds that a claim waits for a device that another claim still holds, as after a deletion without grace; "
+        "a refusal costs its pod 90 s, and the kubelet gives up after 45 s",
+    )
     kubeconfig: str = _setting("--kubeconfig", "KUBECONFIG", "", "kubeconfig file; empty means: inside a cluster")
     kube_api_server: str = _setting(
         "--kube-api-server", "KUBE_API_SERVER", "", "URL of an API server that wants no credentials"
@@ -269,6 +276,10 @@ def _contradictions(settings: PluginSettings) -> list[str]:
     if not 0 <= settings.unhealthy_device_hold_seconds <= 86400:
         problems.append(
             f"--unhealthy-device-hold-seconds {settings.unhealthy_device_hold_seconds}: write 0 to 86400, a day"
+        )
+    if not 0 <= settings.device_wait_seconds <= 40:
+        problems.append(
+            f"--device-wait-seconds {settings.device_wait_seconds}: write 0 to 40; the kubelet gives up after 45 s"
         )
     if settings.metrics_bind_address:
         _, colon, port = settings.metrics_bind_address.rpartition(":")

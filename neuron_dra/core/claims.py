@@ -12,7 +12,7 @@ from neuron_dra.core.catalogue import Platform
 from neuron_dra.core.facts import Unread
 from neuron_dra.core.reservation import Reservation
 from neuron_dra.core.topology import NeuronDevice, Node
-from neuron_dra.errors import ClaimError
+from neuron_dra.errors import ClaimError, DeviceInUse
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +183,10 @@ def _refuse_overlap(
                 continue
             common = wanted & set(device.device_ids)
             if common:
-                raise ClaimError(
+                raise DeviceInUse(
                     f"claim {ref}: {result.device} is in use: neuron{min(common)} is held by claim {other.ref} "
                     f"(UID {other.ref.uid}) until that one is unprepared",
-                    retryable=True,
+                    other.ref.uid,
                 )
 
 

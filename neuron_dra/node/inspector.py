@@ -14,7 +14,8 @@ from neuron_dra.node.hardware import Hardware
 from neuron_dra.node.kubelet import Registration
 from neuron_dra.node.publishing import PublishState
 from neuron_dra.node.reserving import Gate
-from neuron_dra.node.transaction import Store, Transactions
+from neuron_dra.node.store import Store
+from neuron_dra.node.transaction import Transactions
 from neuron_dra.node.ultraserver import UltraServerWatch
 from neuron_dra.settings import PluginSettings
 

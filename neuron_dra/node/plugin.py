@@ -55,7 +55,8 @@ from neuron_dra.node.metrics import Metrics
 from neuron_dra.node.publishing import Publishing, PublishState
 from neuron_dra.node.reserving import Gate, Tags
 from neuron_dra.node.sockets import TcpHealthServer, UnixServer
-from neuron_dra.node.transaction import Store, Transactions
+from neuron_dra.node.store import Store
+from neuron_dra.node.transaction import Transactions
 from neuron_dra.node.turns import PublishingTurn
 from neuron_dra.node.ultraserver import UltraServerWatch
 from neuron_dra.settings import PluginSettings
@@ -94,7 +95,7 @@ class Plugin:
         self.hardware = hardware or Hardware(settings.host_root, settings.unhealthy_device_hold_seconds)
         self.hardware.on_change = self._wake
         self.store = Store(settings.data_folder, Path(settings.cdi_root), boot_id(settings), files)
-        self.transactions = Transactions(self.store, self._fetch_and_wait, self.decide)
+        self.transactions = Transactions(self.store, self._fetch_and_wait, self.decide, settings.device_wait_seconds)
         self.transactions.on_change = self._wake
         self.transactions.on_damage = self._damaged
         self.turn = PublishingTurn(settings.data_folder, settings.pod_uid or f"pid-{os.getpid()}", files)
@@ -189,6 +190,7 @@ class Plugin:
             await self._stop.wait()
             log.info("stopping: no new claims from here on")
             self.health.close()
+            self.transactions.hurry()
             await supervisor  # or it would serve the sockets again that we take away
             await asyncio.gather(self._reg.stop(1.0), self._dra.stop(CALL_GRACE_S))
             await self.transactions.finish(TRANSACTION_GRACE_S)

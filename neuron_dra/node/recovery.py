@@ -11,7 +11,8 @@ from typing import Final
 from neuron_dra.core import backoff
 from neuron_dra.core.claims import AllocatedDevice, Claim, PreparedClaim, PreparedDevice
 from neuron_dra.errors import ApiError, ClaimError, NotFound
-from neuron_dra.node.transaction import Decide, Fetch, Spec, Store, Transactions
+from neuron_dra.node.store import Decide, Spec, Store
+from neuron_dra.node.transaction import Fetch, Transactions
 
 log = logging.getLogger(__name__)
 

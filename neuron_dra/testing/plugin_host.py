@@ -118,7 +118,7 @@ class PluginHost:
         return json.loads((self.cdi / cdi.file_name(uid)).read_text())
 
     def settings(self, pod_uid: str = "", **more: Any) -> PluginSettings:
-        """Settings for this node; without a TCP port unless `more` says one."""
+        """Settings for this node; without a TCP port, and without a wait for devices, unless `more` says so."""
         settings = PluginSettings(
             node_name=self.node_name,
             pod_uid=pod_uid,
@@ -132,6 +132,7 @@ class PluginHost:
             host_root=str(self.root / "host"),
             boot_id_file=str(self.root / "host" / fake_node.BOOT_ID),
             kube_api_server=self.api_url,
+            device_wait_seconds=0,
         )
         return dataclasses.replace(settings, **more)
 

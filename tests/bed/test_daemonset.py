@@ -20,6 +20,7 @@ from deployed import (
     cdi_claims,
     devices,
     environment,
+    events,
     is_ready,
     lnc,
     net_drivers,
@@ -266,6 +267,28 @@ def test_four_pods_fill_a_node_and_the_fifth_starts_when_one_leaves(trn2: BedNod
     namespace.delete("pod", "pod2")
     namespace.wait_ready("pod4")
     assert neurons(namespace, "pod4") == held[2]
+
+
+@pytest.mark.contract("N8")
+def test_pods_in_the_place_of_pods_deleted_without_grace_are_refused_nothing(
+    trn2: BedNode, namespace: Namespace
+) -> None:
+    def place_of(name: str) -> dict[str, Any]:
+        made = pod(name, "four", node=trn2.name)
+        made["spec"]["terminationGracePeriodSeconds"] = 0
+        return made
+
+    apply(namespace, template("four", 4, group=4), *(place_of(f"before{i}") for i in range(4)))
+    for i in range(4):
+        namespace.wait_ready(f"before{i}")
+    namespace.kubectl("delete", "pods", "--all", "--wait=false")
+    apply(namespace, *(place_of(f"after{i}") for i in range(4)))
+    held = []
+    for i in range(4):
+        namespace.wait_ready(f"after{i}")
+        held += neurons(namespace, f"after{i}")
+        assert events(namespace, f"after{i}", "FailedPrepareDynamicResources") == []
+    assert sorted(held) == list(range(16))
 
 
 # With a second driver.

@@ -28,7 +28,8 @@ from neuron_dra.core import cdi
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim, decide
 from neuron_dra.errors import ClaimError, NotFound
 from neuron_dra.node import recovery
-from neuron_dra.node.transaction import Store, Transactions
+from neuron_dra.node.store import Store
+from neuron_dra.node.transaction import Transactions
 from neuron_dra.testing.faulty_files import DISK_ERRORS, FaultyFiles, Moment, PowerCut, disk_error
 from neuron_dra.testing.objects import healthy_node
 

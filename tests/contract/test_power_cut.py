@@ -23,7 +23,8 @@ from neuron_dra.core.ultraserver import Allocation, Phase, Tag
 from neuron_dra.errors import CheckpointDamaged
 from neuron_dra.node import recovery
 from neuron_dra.node.files import Files
-from neuron_dra.node.transaction import Store, Transactions
+from neuron_dra.node.store import Store
+from neuron_dra.node.transaction import Transactions
 from neuron_dra.node.turns import PublishingTurn
 from neuron_dra.testing.objects import healthy_node
 from neuron_dra.testing.power_cut import Cut, Mark, RecordingFiles, cuts

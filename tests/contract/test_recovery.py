@@ -15,7 +15,8 @@ from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedCla
 from neuron_dra.errors import ApiError, ClaimError, NotFound, Unavailable
 from neuron_dra.node import recovery
 from neuron_dra.node.files import Files
-from neuron_dra.node.transaction import Store, Transactions
+from neuron_dra.node.store import Store
+from neuron_dra.node.transaction import Transactions
 from neuron_dra.testing.faulty_files import DISK_ERRORS, FaultyFiles, disk_error
 from neuron_dra.testing.objects import healthy_node
 

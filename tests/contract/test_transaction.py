@@ -15,10 +15,11 @@ import pytest
 from neuron_dra.core import cdi
 from neuron_dra.core import checkpoint as checkpoints
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim, decide
-from neuron_dra.errors import CheckpointDamaged, ClaimError, NotFound, Unavailable
+from neuron_dra.errors import CheckpointDamaged, ClaimError, DeviceInUse, NotFound, Unavailable
 from neuron_dra.node.files import Files, locked
+from neuron_dra.node.store import Store
 from neuron_dra.node.together import Together
-from neuron_dra.node.transaction import Store, Transactions
+from neuron_dra.node.transaction import Transactions
 from neuron_dra.testing.faulty_files import DISK_ERRORS, FaultyFiles, Moment, PowerCut, disk_error
 from neuron_dra.testing.objects import healthy_node
 
@@ -580,8 +581,8 @@ class Api:
         return self.claims[ref.uid]
 
 
-async def transactions(disk: Disk, api: Api, files: Files | None = None) -> Transactions:
-    made = Transactions(disk.store(files), api.fetch, decided)
+async def transactions(disk: Disk, api: Api, files: Files | None = None, *, device_wait_s: float = 0.0) -> Transactions:
+    made = Transactions(disk.store(files), api.fetch, decided, device_wait_s)
     await made.open()
     return made
 
@@ -649,6 +650,100 @@ async def test_of_two_claims_for_one_device_exactly_one_gets_it(disk: Disk) -> N
     answers = await asyncio.gather(*(made.prepare(c.ref) for c in rivals), return_exceptions=True)
     assert sum(isinstance(answer, ClaimError) for answer in answers) == 2
     assert len(disk.checkpointed) == 1
+
+
+# A device that another claim still holds.
+
+HEIR = claim(0, "heir")  # of the device that OLD holds
+
+
+async def waiting(made: Transactions, api: Api) -> asyncio.Task[PreparedClaim]:
+    """Let HEIR wait for its device."""
+    task = asyncio.create_task(made.prepare(HEIR.ref))
+    while api.gets != ["uid-heir"] or made.claims.keys() != {"uid-old"}:
+        await asyncio.sleep(0.001)
+    await made.repair()  # in line behind the try of HEIR
+    assert not task.done()
+    return task
+
+
+@pytest.mark.contract("N8")
+@pytest.mark.contract("P13")
+async def test_a_claim_waits_for_its_device_until_the_one_before_it_is_unprepared(used: Disk) -> None:
+    api = Api(HEIR, NEW)
+    made = await transactions(used, api, device_wait_s=60)
+    task = await waiting(made, api)
+    assert await made.prepare(NEW.ref) == decided(NEW, []), "nobody else waits for it"
+    assert used.is_clean("old", "new")
+    await made.unprepare(OLD.ref)
+    assert await task == decided(HEIR, [])
+    assert used.is_clean("heir", "new")
+
+
+@pytest.mark.contract("N8")
+async def test_it_gets_its_device_when_another_process_of_the_node_has_unprepared(used: Disk) -> None:
+    api = Api(HEIR)
+    made, other = await transactions(used, api, device_wait_s=60), await transactions(used, api)
+    task = await waiting(made, api)
+    await other.unprepare(OLD.ref)
+    await made.repair()
+    assert await task == decided(HEIR, [])
+    assert used.is_clean("heir")
+
+
+async def test_of_many_that_wait_for_one_device_one_gets_it_and_the_others_wait_for_that_one(used: Disk) -> None:
+    heirs = [claim(0, f"heir-{number}") for number in range(4)]
+    made = await transactions(used, Api(*heirs), device_wait_s=60)
+    calls = {asyncio.create_task(made.prepare(heir.ref)) for heir in heirs}
+    before = OLD.ref
+    while calls:
+        await made.unprepare(before)
+        done, calls = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED, timeout=30)
+        [first] = done
+        before = first.result().ref
+        assert used.is_clean(before.name)
+
+
+@pytest.mark.contract("P13")
+async def test_a_claim_that_waited_in_vain_is_told_who_holds_its_device(used: Disk) -> None:
+    api = Api(HEIR)
+    made = await transactions(used, api, device_wait_s=0.05)
+    with pytest.raises(DeviceInUse, match="neuron0 is held by claim ml/old") as caught:
+        await made.prepare(HEIR.ref)
+    assert (caught.value.holder, caught.value.retryable) == ("uid-old", True)
+    assert used.is_clean("old")
+
+
+@pytest.mark.contract("P16")
+async def test_a_claim_that_is_unprepared_while_it_waits_gets_nothing(used: Disk) -> None:
+    api = Api(HEIR)
+    made = await transactions(used, api, device_wait_s=60)
+    task = await waiting(made, api)
+    await made.unprepare(HEIR.ref)
+    with pytest.raises(ClaimError, match="was unprepared while it was being prepared"):
+        await task
+    assert used.is_clean("old")
+
+
+@pytest.mark.contract("P5")
+async def test_a_claim_that_is_deleted_while_it_waits_gets_nothing(used: Disk) -> None:
+    api = Api(HEIR)
+    made = await transactions(used, api, device_wait_s=60)
+    task = await waiting(made, api)
+    api.claims.clear()
+    await made.unprepare(OLD.ref)
+    with pytest.raises(NotFound):
+        await task
+    assert used.is_clean()
+
+
+async def test_a_plugin_that_ends_refuses_those_that_wait(used: Disk) -> None:
+    api = Api(HEIR)
+    made = await transactions(used, api, device_wait_s=60)
+    task = await waiting(made, api)
+    made.hurry()
+    with pytest.raises(DeviceInUse):
+        await task
 
 
 @pytest.mark.contract("P17")
@@ -728,7 +823,7 @@ async def test_a_full_disk_is_told_and_the_retry_succeeds(disk: Disk) -> None:
 
 
 async def test_a_lock_that_another_process_keeps_is_told(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("neuron_dra.node.transaction.LOCK_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("neuron_dra.node.store.LOCK_TIMEOUT_S", 0.05)
     made = await transactions(disk, Api(NEW))
     with locked(disk.folder / "serialize.lock", timeout_s=1):
         with pytest.raises(TimeoutError, match="locked by another process"):
