@@ -405,6 +405,21 @@ async def test_a_claim_that_was_made_again_under_its_name_is_not_mistaken(
     assert [d.device_name for d in answers[new["metadata"]["uid"]].devices] == ["neuron-device-5"]
 
 
+@pytest.mark.contract("N8")
+async def test_a_claim_is_answered_as_soon_as_the_one_before_it_on_its_device_is_unprepared(
+    host: PluginHost, kubelet: FakeKubelet, api: FakeApi
+) -> None:
+    old, new = (api.create(allocated_claim(name, "node-a", [5])) for name in ("old", "new"))
+    async with host.running("pod-1", device_wait_seconds=30):
+        await kubelet.registered(DRIVER)
+        await kubelet.prepare([old])
+        waiting = asyncio.create_task(kubelet.prepare([new]))
+        await always(lambda: not waiting.done(), 0.3)
+        await kubelet.unprepare([old])
+        answer = (await waiting)[new["metadata"]["uid"]]
+    assert (answer.error, [d.device_name for d in answer.devices]) == ("", ["neuron-device-5"])
+
+
 @pytest.mark.contract("P6")
 @pytest.mark.contract("N12")
 async def test_an_empty_batch_is_answered_with_an_empty_answer(plugin: Plugin, kubelet: FakeKubelet) -> None:
@@ -579,6 +594,20 @@ async def test_a_claim_that_hangs_does_not_delay_the_end_beyond_its_grace(
     with pytest.raises((KubeletError, asyncio.CancelledError)):
         await call
     assert [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("prepare")] == []
+
+
+async def test_a_claim_that_waits_for_a_device_does_not_delay_the_end_and_is_told_why(
+    host: PluginHost, kubelet: FakeKubelet, api: FakeApi
+) -> None:
+    old, new = (api.create(allocated_claim(name, "node-a", [5])) for name in ("old", "new"))
+    async with host.running("pod-1", device_wait_seconds=30):
+        await kubelet.registered(DRIVER)
+        await kubelet.prepare([old])
+        waiting = asyncio.create_task(kubelet.prepare([new]))
+        await always(lambda: not waiting.done(), 0.3)
+        started = time.monotonic()
+    assert time.monotonic() - started < 3
+    assert "neuron5 is held by claim default/old" in (await waiting)[new["metadata"]["uid"]].error
 
 
 # Looking in from outside.
