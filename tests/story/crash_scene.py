@@ -242,7 +242,9 @@ async def arranged(flow: Flow, lives: Lives, sabotage: Sabotage | None) -> Async
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="nd", dir=memory) as folder:
         async with FakeApi(controllers=False) as api:
-            scene = Scene(api, Path(folder), lives, sabotage)
+            root = Path(folder, "node")  # points have names: it has the same in each life
+            root.mkdir()
+            scene = Scene(api, root, lives, sabotage)
             try:
                 if flow.fresh:
                     await flow.arrange(scene)

@@ -324,6 +324,8 @@ async def test_another_controller_finishes_what_a_dead_one_began(
     flow: Flow, record_property: Callable[[str, str], None]
 ) -> None:
     writes, expected = await undisturbed(flow)
+    if LONG:  # what one run wrote in two goes, another may write in one
+        writes &= (await undisturbed(flow))[0]
     points = [
         (write, nth, moment)
         for write, count in writes.items()
