@@ -160,9 +160,31 @@ def test_devices_of_a_simulated_host_are_taken_from_its_folder() -> None:
             {"path": "/dev/neuron3", "hostPath": "/srv/dev/neuron3"},
         ]
     }
-    plain = cdi.container_edits([1], (), cdi.DeviceFiles("/srv/dev", mounted=True))
-    mount = {"hostPath": "/srv/dev/neuron1", "containerPath": "/dev/neuron1", "options": ["bind", "rw"]}
-    assert plain == {"mounts": [mount]}
+    plain = cdi.container_edits([3, 1], (), cdi.DeviceFiles("/srv/dev", mounted=True))
+    assert plain == {
+        "mounts": [
+            {"hostPath": f"/srv/dev/neuron{i}", "containerPath": f"/dev/neuron{i}", "options": ["bind", "rw"]}
+            for i in (1, 3)
+        ]
+    }
+
+
+def test_a_person_reads_a_file_line_by_line_one_for_each_field_and_device() -> None:
+    document = {
+        "kind": "k",
+        "devices": [{"name": "b", "a": [1, 2]}, {"name": "c"}],
+        "annotations": {"z": "1", "y": "2"},
+    }
+    assert cdi.encode(document).decode() == (
+        "{\n"
+        '  "annotations": {"y": "2", "z": "1"},\n'
+        '  "devices": [\n'
+        '    {"a": [1, 2], "name": "b"},\n'
+        '    {"name": "c"}\n'
+        "  ],\n"
+        '  "kind": "k"\n'
+        "}\n"
+    )
 
 
 @given(prepared_claims())

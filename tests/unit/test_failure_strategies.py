@@ -293,6 +293,25 @@ def test_the_steps_of_a_migration_come_in_their_order():
     ]
 
 
+def test_the_new_slot_is_bound_a_plan_after_the_old_one_closed_though_nobody_is_there_any_more():
+    world = running("MigrateAffected")
+    for name in U1:
+        world.remove("ResourceClaim", f"claim-{name}", "ml")
+    not_ready(world, *U1)
+    world.later(60)
+    seen = []
+    for _ in range(8):
+        world.step(LIMITS)
+        now = held(world)[1:]
+        if not seen or seen[-1] != now:
+            seen.append(now)
+    assert seen == [
+        [(1, "Bound", *U1), (1, "Pending", *U2)],
+        [(1, "Draining", *U1), (1, "Pending", *U2)],
+        [(1, "Draining", *U1), (1, "Bound", *U2)],
+    ]
+
+
 def test_nobody_is_evicted_before_every_node_of_the_new_slot_has_answered():
     world = running("MigrateAffected")
     world.silent = {"u2-3"}
@@ -423,6 +442,7 @@ def test_without_a_spare_group_a_slot_with_a_replaced_instance_is_reserved_anew_
     world.step(LIMITS)
     assert held(world) == [(0, "Bound", *U0), (1, "Draining", *U1)]
     assert world.state("job") == ("PartiallyAllocated", "WaitingForRelease")
+    assert world.message("job") == ("no spare group: releases nodes, to reserve them anew: u1-0, u1-1, u1-2, u1-3")
     world.settle(LIMITS)
     after = allocations(world)
     assert held(world) == [(0, "Bound", *U0), (1, "Bound", *U1)]
@@ -439,6 +459,19 @@ def test_a_slot_is_not_released_in_place_while_the_new_instance_does_not_know_it
         del slice_["spec"]["devices"][0]["attributes"][name]
     world.put(node)
     world.put(slice_)
+    world.settle(LIMITS)
+    assert held(world) == [(0, "Bound", *U0), (1, "Bound", *U1)]
+    assert (world.state("job")[1], evicted(world)) == ("NoSpareGroup", [])
+
+
+def test_a_slot_is_not_released_in_place_while_a_claim_of_others_is_on_it():
+    world = running("MigrateAffected", servers=2)
+    remove_node(world, "u1-2")
+    node, slice_ = ultraserver("u1")[4:6]
+    node["metadata"]["uid"] = slice_["metadata"]["ownerReferences"][0]["uid"] = "new-node"
+    world.put(node)
+    world.put(slice_)
+    world.claim("foreign", ["u1-2"], pod="intruder")
     world.settle(LIMITS)
     assert held(world) == [(0, "Bound", *U0), (1, "Bound", *U1)]
     assert (world.state("job")[1], evicted(world)) == ("NoSpareGroup", [])
@@ -491,6 +524,7 @@ def test_a_restart_says_until_its_end_why_it_began():
         marker = world.workload("job")["status"].get("restarting")
         if marker:
             said.append((marker["since"], marker["reason"], marker["message"]))
+            assert degraded(world) == (marker["reason"], marker["message"])
     assert len(said) > 1
     assert len(set(said)) == 1
     assert said[0][1] == "LinkDown"
@@ -550,6 +584,19 @@ def test_when_group_0_moves_every_slot_learns_the_new_node_of_rank_0():
     assert any("running pods of other groups keep NEURON_DRA_RANK0_NODE=u0-0" in text for text in said)
 
 
+def test_a_workload_of_one_group_is_told_nothing_of_rank_0_in_others_when_it_moves():
+    world = running("MigrateAffected", servers=2, count=1)
+    world.silent = {"u1-3"}
+    break_links(world, "u0-1")
+    world.settle(LIMITS)
+    world.later(30)
+    world.settle(LIMITS)
+    assert world.message("job") == (
+        "group 0 moves from u0-0, u0-1, u0-2, u0-3 to u1-0, u1-1, u1-2, u1-3; waiting until all nodes show the "
+        "reservation on their devices"
+    )
+
+
 def test_a_foreign_claim_on_the_new_slot_sends_the_migration_elsewhere():
     world = running("MigrateAffected", servers=4)
     world.silent = {"u2-0"}
@@ -558,6 +605,8 @@ def test_a_foreign_claim_on_the_new_slot_sends_the_migration_elsewhere():
     world.later(30)
     world.step(LIMITS)
     world.claim("foreign", ["u2-0"])
+    world.step(LIMITS)
+    assert world.message("job").endswith("; passed over: pod ml/foreign has devices of u2-0")
     world.settle(LIMITS)
     assert held(world)[1:] == [(1, "Bound", *(f"u3-{n}" for n in range(4)))]
 
@@ -620,6 +669,18 @@ def test_restart_all_releases_everything_and_then_reserves_anew_away_from_what_b
     status = world.workload("job")["status"]
     assert ("restarting" in status, status["restarts"], world.state("job")[0]) == (False, 1, "Allocated")
     assert len(world.all("ResourceClaimTemplate")) == 1
+
+
+def test_a_restart_whose_template_is_gone_already_releases_what_is_still_bound():
+    world = running("RestartAll")
+    break_links(world, "u1-2")
+    world.settle(LIMITS)
+    world.later(30)
+    world.step(LIMITS)
+    world.remove("ResourceClaimTemplate", "job", "ml")
+    world.step(LIMITS)
+    assert world.state("job")[0] == "Deallocating"
+    assert {phase for _, phase, *_ in held(world)} == {"Draining"}
 
 
 def test_restart_all_waits_for_the_pods_of_a_dead_node_before_it_gives_their_ranks_again():
@@ -733,6 +794,16 @@ def test_a_reserved_node_that_answers_and_then_dies_is_replaced():
     world.later(61)
     world.settle(LIMITS)
     assert held(world) == [(0, "Bound", *U1)]
+
+
+def test_a_fault_is_told_while_a_workload_waits_for_more():
+    world = running("NoOp", servers=1, count=1)
+    item = world.workload("job")
+    item["spec"]["serverCount"] = 2
+    world.put(item)
+    break_links(world, "u0-2")
+    world.settle(LIMITS)
+    assert (world.state("job"), degraded(world)[0]) == (("PartiallyAllocated", "InsufficientCapacity"), "LinkDown")
 
 
 def test_a_claim_of_somebody_else_on_a_bound_node_is_told():

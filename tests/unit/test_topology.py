@@ -124,7 +124,15 @@ def test_a_device_too_many_is_told_and_kept():
     read = node_of("trn2.3xlarge")
     node = build(replace(read, devices=(*read.devices, DeviceFacts(1, 8, (), (243, 1), True))))
     assert kinds(node) == ["unexpected-device"]
+    assert "neuron1 is more than trn2.3xlarge's 1 devices" in node.findings[0].message
     assert len(node.devices) == 2
+
+
+def test_several_devices_too_many_are_one_sentence():
+    read = node_of("trn2.3xlarge")
+    more = tuple(DeviceFacts(i, 8, (), (243, i), True) for i in (1, 2))
+    (finding,) = build(replace(read, devices=(*read.devices, *more))).findings
+    assert "neuron1, neuron2 are more than trn2.3xlarge's 1 devices" in finding.message
 
 
 def test_a_wrong_core_count_is_told_and_kept():
@@ -173,6 +181,7 @@ def test_sagemakers_label_agrees_with_ec2s_dmi():
 def test_an_unknown_type_is_told_and_its_devices_stay():
     node = build(replace(node_of(), product_name="trn9.48xlarge"))
     assert kinds(node) == ["unknown-instance-type"]
+    assert "instance type trn9.48xlarge is not in this driver's catalogue" in node.findings[0].message
     assert node.spec is None
     assert len(node.devices) == 16
     assert node.devices[0].connected == frozenset(TORUS.links[0])

@@ -222,6 +222,19 @@ def test_an_allocation_for_another_node_of_the_same_name_is_not_ours() -> None:
     assert reading.without_predecessors_of("node-z", "uid-new") == reading
 
 
+@pytest.mark.parametrize(
+    ("node", "uid", "known", "expected"),
+    [
+        ("node-b", "uid-b", ("uid-a", "uid-b", "uid-c", "uid-d"), True),
+        ("node-b", "uid-a", ("uid-a", "uid-b", "uid-c", "uid-d"), False),
+        ("node-b", "", ("uid-a", "uid-b", "uid-c", "uid-d"), True),
+        ("node-b", "uid-b", (), True),
+    ],
+)
+def test_a_node_of_another_uid_is_another_node_and_one_that_does_not_know_its_uid_is_not(node, uid, known, expected):
+    assert replace(SLOT, node_uids=known).is_for(node, uid) is expected
+
+
 def test_an_allocation_is_for_none_but_its_own_nodes() -> None:
     assert SLOT.is_for("node-a", "uid-a")
     assert not SLOT.is_for("node-z", "uid-a")
