@@ -322,7 +322,10 @@ def test_nobody_is_evicted_before_every_node_of_the_new_slot_has_answered():
         world.step(LIMITS)
     assert held(world)[1:] == [(1, "Bound", *U1), (1, "Pending", *U2)]
     assert (evicted(world), world.state("job")) == ([], ("PartiallyAllocated", "Migrating"))
-    assert "group 1 moves from u1-0, u1-1, u1-2, u1-3 to u2-0, u2-1, u2-2, u2-3" in world.message("job")
+    assert world.message("job") == (
+        "group 1 moves from u1-0, u1-1, u1-2, u1-3 to u2-0, u2-1, u2-2, u2-3; waiting until all nodes show the "
+        "reservation on their devices"
+    )
 
 
 def test_a_fault_that_ends_before_the_new_slot_answers_ends_the_migration():
@@ -681,6 +684,20 @@ def test_a_restart_whose_template_is_gone_already_releases_what_is_still_bound()
     world.step(LIMITS)
     assert world.state("job")[0] == "Deallocating"
     assert {phase for _, phase, *_ in held(world)} == {"Draining"}
+
+
+def test_a_restart_whose_slots_are_gone_already_still_takes_the_template_away():
+    world = running("RestartAll")
+    break_links(world, "u1-2")
+    world.settle(LIMITS)
+    world.later(30)
+    world.step(LIMITS)
+    for item in world.all("NeuronUltraServer"):
+        world.put({**item, "status": {**item["status"], "allocations": []}})
+    world.step(LIMITS)
+    why = world.workload("job")["status"]["restarting"]["message"]
+    assert (world.state("job"), world.all("ResourceClaimTemplate")) == (("Deallocating", "Restarting"), [])
+    assert world.message("job") == f"everything is released, and reserved anew when that is done: {why}"
 
 
 def test_restart_all_waits_for_the_pods_of_a_dead_node_before_it_gives_their_ranks_again():

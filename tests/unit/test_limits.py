@@ -226,6 +226,7 @@ def test_every_type_obeys_every_limit_with_all_tags_and_full_labels(known, mode)
         ("1.2.3 beta", None),
         ("１.2.3", None),
         ("1" * 65, None),
+        ("1.2.3" + "." * 60, None),
         ("99999999999999999999.0.0", None),
     ],
 )

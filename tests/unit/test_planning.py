@@ -70,6 +70,20 @@ def test_the_template_comes_only_after_every_node_showed_its_tag():
     assert (phases(world), len(world.all("ResourceClaimTemplate"))) == ({"Bound"}, 1)
 
 
+def test_a_workload_is_allocating_until_every_node_shows_that_it_is_bound():
+    world = fleet(1)
+    world.submit("job")
+    world.step()
+    world.silent = {"u0-2"}
+    world.step()
+    world.step()
+    assert (phases(world), len(world.all("ResourceClaimTemplate"))) == ({"Bound"}, 1)
+    assert world.state("job") == ("Allocating", "WaitingForNodes")
+    world.silent = set()
+    world.settle()
+    assert world.state("job") == ("Allocated", "Allocated")
+
+
 def test_a_node_that_is_late_is_named_but_not_at_once():
     world = fleet(1)
     world.silent = {"u0-2"}

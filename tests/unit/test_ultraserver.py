@@ -47,6 +47,7 @@ def ultraserver(*entries: Any) -> dict[str, Any]:
         ("cr-0123456789abcdef0", "us-cr-0123456789abcdef0"),
         ("0a1b2c3d4e5f6071", "us-0a1b2c3d4e5f6071"),
         ("Block/7", "ush-block-7-b3148b92e56b17a1"),
+        ("\ud800", "ush-91a681b998555fb4"),
     ],
 )
 def test_the_objects_name_shows_the_id(ultraserver_id: str, name: str) -> None:
