@@ -139,6 +139,19 @@ def test_a_node_of_which_a_slice_is_missing_is_not_reserved():
     assert (world.state("job")[0], world.reserved("job")) == ("Pending", {})
 
 
+def test_the_links_of_a_reserved_ultraserver_are_told_as_they_change():
+    world = settled(*ultraserver("cr-1"))
+    world.submit("job")
+    world.settle()
+    slice_ = world.get("ResourceSlice", "cr-1-2-neuron.aws.com-00")
+    slice_["spec"]["devices"][0]["attributes"]["linkHorizontal"] = {"bool": False}
+    world.put(slice_)
+    world.settle()
+    (item,) = world.all("NeuronUltraServer")
+    assert [e["linkStatusHorizontal"] for e in item["spec"]["topology"]] == ["up", "up", "down", "up"]
+    assert len(item["status"]["allocations"]) == 1
+
+
 def test_what_is_wrong_with_nodes_is_the_reason_of_their_ultraserver():
     world = settled(*ultraserver("cr-1"))
     node = world.get("Node", "cr-1-2")

@@ -446,6 +446,7 @@ def test_without_a_spare_group_a_slot_with_a_replaced_instance_is_reserved_anew_
     assert held(world) == [(0, "Bound", *U0), (1, "Draining", *U1)]
     assert world.state("job") == ("PartiallyAllocated", "WaitingForRelease")
     assert world.message("job") == ("no spare group: releases nodes, to reserve them anew: u1-0, u1-1, u1-2, u1-3")
+    assert degraded(world)[0] == "NodeReplaced"
     world.settle(LIMITS)
     after = allocations(world)
     assert held(world) == [(0, "Bound", *U0), (1, "Bound", *U1)]
@@ -488,6 +489,7 @@ def test_a_strategy_acts_on_the_first_fault_that_has_lasted():
     break_links(world, "u0-1")
     world.settle(LIMITS)
     assert held(world) == [(0, "Bound", *U0)]
+    assert degraded(world)[1].endswith("MigrateAffected acts at 2026-03-01T12:00:30Z, unless it is over by then")
     world.later(10)
     world.settle(LIMITS)
     assert held(world) == [(0, "Bound", *U1)]

@@ -634,6 +634,21 @@ def test_reservations_whose_workload_was_removed_by_force_are_taken_back():
     assert (phases(world), tags(world)) == (set(), {})
 
 
+def test_pods_of_a_workload_that_was_removed_by_force_are_evicted_before_its_nodes_are_free():
+    world = fleet(1)
+    world.submit("job")
+    world.settle()
+    world.claim("worker", ["u0-1"], workload_uid=world.workload("job")["metadata"]["uid"])
+    world.remove("NeuronUltraServerWorkload", "job", "ml")
+    world.budget = {"pod-worker": "the disruption budget workers needs 1 healthy pods"}
+    for _ in range(6):
+        world.step()
+    assert phases(world) == {"Draining"}
+    world.budget = {}
+    world.settle()
+    assert (phases(world), world.all("ResourceClaim")) == (set(), [])
+
+
 def test_of_a_workload_that_was_removed_by_force_no_node_that_never_answered_is_kept_closed():
     world = fleet(1)
     world.silent = {"u0-2"}
