@@ -358,6 +358,17 @@ def test_without_a_spare_group_it_waits_whole_and_says_what_is_short():
     assert held(world) == [(0, "Bound", *U0), (1, "Bound", *U2)]
 
 
+def test_a_workload_that_would_have_moved_already_is_not_told_of_a_later_moment():
+    world = running("MigrateAffected", servers=1, count=1)
+    break_links(world, "u0-0")
+    world.settle(LIMITS)
+    world.later(30)
+    break_links(world, "u0-1")
+    world.settle(LIMITS)
+    assert world.state("job") == ("PartiallyAllocated", "NoSpareGroup")
+    assert "acts at" not in degraded(world)[1]
+
+
 def test_two_broken_slots_get_two_spare_ones_or_none():
     world = running("MigrateAffected", servers=3)
     break_links(world, "u0-1")

@@ -163,6 +163,10 @@ def test_dmi_is_believed_before_the_label():
     node = build(node_of("trn2.48xlarge"), instance_type="trn1.32xlarge")
     assert node.instance_type_name == "trn2.48xlarge"
     assert kinds(node) == ["instance-type-disagreement"]
+    assert node.findings[0].message == (
+        "DMI says trn2.48xlarge, the label node.kubernetes.io/instance-type says trn1.32xlarge; trn2.48xlarge is used. "
+        "Correct the label"
+    )
 
 
 @pytest.mark.parametrize("product", [None, "Standard PC (Q35 + ICH9, 2009)"])
