@@ -146,6 +146,7 @@ def test_files_of_others_are_nobody_s_claim_of_ours(name: str) -> None:
         {"annotations": []},
         {"annotations": {cdi.NAMESPACE: "ml", cdi.NAME: "job"}},
         {"annotations": {cdi.NAMESPACE: "", cdi.NAME: "job", cdi.UID: "1"}},
+        {"annotations": {cdi.NAMESPACE: "ml", cdi.NAME: "job", cdi.UID: 1}},
     ],
 )
 def test_a_file_that_names_no_claim_is_not_guessed_at(document: object) -> None:

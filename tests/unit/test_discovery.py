@@ -228,6 +228,16 @@ def test_an_ultraserver_without_one_of_its_nodes_is_degraded():
     assert (item["status"]["state"], ready(item)) == ("Degraded", ("NodeMissing", "3 of 4 nodes are there"))
 
 
+def test_a_reserved_node_that_is_gone_is_named():
+    world = settled(*ultraserver("cr-1"))
+    world.submit("job")
+    world.settle()
+    world.remove("ResourceSlice", "cr-1-3-neuron.aws.com-00")
+    world.remove("Node", "cr-1-3")
+    world.settle()
+    assert ready(world.all("NeuronUltraServer")[0]) == ("NodeMissing", "3 of 4 nodes are there; gone: cr-1-3")
+
+
 def test_a_node_that_went_leaves_and_comes_back():
     objects = ultraserver("cr-1")
     world = settled(*objects)

@@ -520,6 +520,21 @@ def test_a_workload_moves_to_nodes_that_publish_as_its_own_do():
     assert held(world) == [(0, "Bound", *U2)]
 
 
+def test_a_workload_moves_to_nodes_near_those_that_it_keeps():
+    here, there = ("nn-1", "nn-2", "nn-here"), ("nn-1", "nn-2", "nn-there")
+    world = World([*ultraserver("u0", layers=here), *ultraserver("u1", layers=there)])
+    world.settle(LIMITS)
+    world.submit("job", count=2, allocationPolicy={"failureStrategy": "MigrateAffected"})
+    world.settle(LIMITS)
+    for item in (*ultraserver("u2", layers=there), *ultraserver("u3", layers=here)):
+        world.put(item)
+    break_links(world, "u1-3")
+    world.settle(LIMITS)
+    world.later(30)
+    world.settle(LIMITS)
+    assert held(world) == [(0, "Bound", *U0), (1, "Bound", *(f"u3-{n}" for n in range(4)))]
+
+
 def test_a_restart_does_not_wait_for_a_dead_node_without_pods():
     world = running("RestartAll", servers=2, count=1)
     not_ready(world, "u0-1")

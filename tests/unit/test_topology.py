@@ -96,6 +96,13 @@ def test_a_driver_that_prints_no_link_at_all_is_told_in_one_sentence():
     assert kinds(build(without(read, 9))) == ["missing-device", "no-links"]
 
 
+def test_a_driver_that_prints_no_link_is_not_told_while_it_is_busy_with_a_device():
+    read = node_of()
+    for device in range(16):
+        read = changed(read, device, connected=Unread.BUSY if device == 3 else ())
+    assert build(read).findings == ()
+
+
 def test_links_that_are_no_promise_are_not_missed():
     read = node_of("inf1.6xlarge")
     for device in range(4):
