@@ -257,6 +257,18 @@ def test_noop_only_reports(fault):
     assert "failureStrategy NoOp only reports it" in degraded(world)[1]
 
 
+def test_each_fault_is_told_with_its_own_nodes_the_worst_first():
+    world = running("NoOp")
+    break_links(world, "u1-2")
+    attribute(world, "u0-1", "unhealthy", {"string": "hbm_ecc"})
+    world.settle(LIMITS)
+    assert degraded(world) == (
+        "DeviceUnhealthy",
+        "nodes with unhealthy or missing devices: u0-1; links that the group needs are down on: u1-2; failureStrategy "
+        "NoOp only reports it: delete the workload and create it again to leave the node",
+    )
+
+
 # -- MigrateAffected ---------------------------------------------------------------------------------------------------
 
 
@@ -366,7 +378,9 @@ def test_a_workload_that_would_have_moved_already_is_not_told_of_a_later_moment(
     break_links(world, "u0-1")
     world.settle(LIMITS)
     assert world.state("job") == ("PartiallyAllocated", "NoSpareGroup")
-    assert "acts at" not in degraded(world)[1]
+    assert degraded(world)[1].startswith(
+        "links that the group needs are down on: u0-0, u0-1; no spare group: needs 1 x 4 trn3.48xlarge nodes; "
+    )
 
 
 def test_two_broken_slots_get_two_spare_ones_or_none():
@@ -726,6 +740,10 @@ def test_a_restart_whose_slots_are_gone_already_still_takes_the_template_away():
     why = world.workload("job")["status"]["restarting"]["message"]
     assert (world.state("job"), world.all("ResourceClaimTemplate")) == (("Deallocating", "Restarting"), [])
     assert world.message("job") == f"everything is released, and reserved anew when that is done: {why}"
+    for item in world.all("ResourceClaim"):
+        world.remove("ResourceClaim", item["metadata"]["name"], "ml")
+    world.settle(LIMITS)
+    assert held(world) == [(0, "Bound", *U0), (1, "Bound", *U2)]
 
 
 def test_restart_all_waits_for_the_pods_of_a_dead_node_before_it_gives_their_ranks_again():

@@ -175,6 +175,7 @@ def test_another_reservation_waits_for_the_claims_while_the_old_tag_is_closed() 
 def test_an_entry_that_cannot_be_read_ends_no_tag() -> None:
     assert next_tag(TAG, Reading((), ("nonsense",)), "node-a", occupied=False) == TAG
     assert next_tag(TAG, Reading((OTHER,), ("nonsense",)), "node-a", occupied=False) == TAG
+    assert not waits_for_claims(TAG, Reading((OTHER,), ("nonsense",)), "node-a")
 
 
 def test_of_two_reservations_of_a_node_the_one_it_is_tagged_with_counts() -> None:
