@@ -855,6 +855,8 @@ def test_a_reserved_node_that_answers_and_then_dies_is_replaced():
     world.step(LIMITS)
     assert held(world) == [(0, "Pending", *U0)]
     world.later(61)
+    world.step(LIMITS)
+    assert world.message("job").endswith("; passed over: not Ready for 60 s: u0-1")
     world.settle(LIMITS)
     assert held(world) == [(0, "Bound", *U1)]
 
