@@ -175,6 +175,9 @@ def test_another_reservation_waits_for_the_claims_while_the_old_tag_is_closed() 
 def test_an_entry_that_cannot_be_read_ends_no_tag() -> None:
     assert next_tag(TAG, Reading((), ("nonsense",)), "node-a", occupied=False) == TAG
     assert next_tag(TAG, Reading((OTHER,), ("nonsense",)), "node-a", occupied=False) == TAG
+
+
+def test_an_entry_that_cannot_be_read_waits_for_no_claims() -> None:
     assert not waits_for_claims(TAG, Reading((OTHER,), ("nonsense",)), "node-a")
 
 
