@@ -124,6 +124,13 @@ def test_the_file_is_named_as_the_kubelet_s_drivers_name_theirs() -> None:
     assert cdi.file_name("1-2") == "k8s.neuron.aws.com-claim_1-2.json"
 
 
+def test_a_file_in_yaml_is_another_drivers_of_our_name() -> None:
+    assert cdi.other_file_name("1-2") == "k8s.neuron.aws.com-claim_1-2.yaml"
+    assert cdi.other_claim_uid_of("k8s.neuron.aws.com-claim_1-2.yaml") == "1-2"
+    assert cdi.other_claim_uid_of("k8s.neuron.aws.com-claim_1-2.json") is None
+    assert cdi.other_claim_uid_of("k8s.gpu.nvidia.com-claim_1-2.yaml") is None
+
+
 @pytest.mark.parametrize(
     "name",
     [

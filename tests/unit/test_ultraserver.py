@@ -177,6 +177,10 @@ def test_an_entry_that_cannot_be_read_ends_no_tag() -> None:
     assert next_tag(TAG, Reading((OTHER,), ("nonsense",)), "node-a", occupied=False) == TAG
 
 
+def test_a_tag_and_its_allocation_call_the_workload_alike() -> None:
+    assert (TAG.workload, SLOT.workload) == ("ml/llm", "ml/llm")
+
+
 def test_an_entry_that_cannot_be_read_waits_for_no_claims() -> None:
     assert not waits_for_claims(TAG, Reading((OTHER,), ("nonsense",)), "node-a")
 
