@@ -39,6 +39,15 @@ def tags(world: World) -> dict[str, str]:
     return found
 
 
+def test_without_settings_the_limits_are_those_of_the_handbook():
+    assert Limits() == Limits(
+        tag_timeout=datetime.timedelta(seconds=60),
+        starvation_threshold=datetime.timedelta(seconds=600),
+        node_failure_grace=datetime.timedelta(seconds=300),
+        fault_grace=datetime.timedelta(seconds=60),
+    )
+
+
 # -- allocation --------------------------------------------------------------------------------------------------------
 
 

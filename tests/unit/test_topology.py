@@ -211,12 +211,13 @@ def test_labels_are_picked_by_name_and_empty_ones_are_none():
         {
             "node.kubernetes.io/instance-type": "trn2u.48xlarge",
             "topology.k8s.aws/network-node-layer-1": "nn-1",
-            "topology.k8s.aws/network-node-layer-3": "",
+            "topology.k8s.aws/network-node-layer-2": "",
+            "topology.k8s.aws/network-node-layer-3": "nn-3",
             "topology.k8s.aws/capacity-block-id": "cr-1",
             "other": "x",
         }
     )
-    assert labels == NodeLabels("trn2u.48xlarge", ("nn-1", None, None), "cr-1")
+    assert labels == NodeLabels("trn2u.48xlarge", ("nn-1", None, "nn-3"), "cr-1")
 
 
 readings = st.sampled_from(list(Unread)) | st.lists(st.integers(0, 20), max_size=6).map(tuple)
