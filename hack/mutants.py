@@ -6,6 +6,7 @@ A positional argument is replaced by None, but not taken out: the call would jus
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ class Mutant:
         return f"{Path(self.module).name}:{self.function or 'module'}: {self.change}{again}"
 
 
+@functools.cache
 def mutants_of(module: str, source: str) -> list[Mutant]:
     """Return the mutants of `source` that differ from it once compiled, in its order."""
     wrapper = MetadataWrapper(cst.parse_module(source))

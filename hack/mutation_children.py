@@ -24,7 +24,7 @@ class Child:
         self._read, write = os.pipe()
         self._pid = os.fork()
         if self._pid == 0:
-            os.setsid()
+            os.setpgid(0, 0)  # a group to end it by, and not a session: that would have a weight of its own
             os.close(self._read)
             file = os.open(output, os.O_RDWR | os.O_CREAT | os.O_APPEND)
             for stream in (0, 1, 2):

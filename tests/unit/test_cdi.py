@@ -124,6 +124,13 @@ def test_the_file_is_named_as_the_kubelet_s_drivers_name_theirs() -> None:
     assert cdi.file_name("1-2") == "k8s.neuron.aws.com-claim_1-2.json"
 
 
+def test_a_file_in_yaml_is_another_drivers_of_our_name() -> None:
+    assert cdi.other_file_name("1-2") == "k8s.neuron.aws.com-claim_1-2.yaml"
+    assert cdi.other_claim_uid_of("k8s.neuron.aws.com-claim_1-2.yaml") == "1-2"
+    assert cdi.other_claim_uid_of("k8s.neuron.aws.com-claim_1-2.json") is None
+    assert cdi.other_claim_uid_of("k8s.gpu.nvidia.com-claim_1-2.yaml") is None
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -146,6 +153,7 @@ def test_files_of_others_are_nobody_s_claim_of_ours(name: str) -> None:
         {"annotations": []},
         {"annotations": {cdi.NAMESPACE: "ml", cdi.NAME: "job"}},
         {"annotations": {cdi.NAMESPACE: "", cdi.NAME: "job", cdi.UID: "1"}},
+        {"annotations": {cdi.NAMESPACE: "ml", cdi.NAME: "job", cdi.UID: 1}},
     ],
 )
 def test_a_file_that_names_no_claim_is_not_guessed_at(document: object) -> None:
@@ -160,9 +168,31 @@ def test_devices_of_a_simulated_host_are_taken_from_its_folder() -> None:
             {"path": "/dev/neuron3", "hostPath": "/srv/dev/neuron3"},
         ]
     }
-    plain = cdi.container_edits([1], (), cdi.DeviceFiles("/srv/dev", mounted=True))
-    mount = {"hostPath": "/srv/dev/neuron1", "containerPath": "/dev/neuron1", "options": ["bind", "rw"]}
-    assert plain == {"mounts": [mount]}
+    plain = cdi.container_edits([3, 1], (), cdi.DeviceFiles("/srv/dev", mounted=True))
+    assert plain == {
+        "mounts": [
+            {"hostPath": f"/srv/dev/neuron{i}", "containerPath": f"/dev/neuron{i}", "options": ["bind", "rw"]}
+            for i in (1, 3)
+        ]
+    }
+
+
+def test_a_person_reads_a_file_line_by_line_one_for_each_field_and_device() -> None:
+    document = {
+        "kind": "k",
+        "devices": [{"name": "b", "a": [1, 2]}, {"name": "c"}],
+        "annotations": {"z": "1", "y": "2"},
+    }
+    assert cdi.encode(document).decode() == (
+        "{\n"
+        '  "annotations": {"y": "2", "z": "1"},\n'
+        '  "devices": [\n'
+        '    {"a": [1, 2], "name": "b"},\n'
+        '    {"name": "c"}\n'
+        "  ],\n"
+        '  "kind": "k"\n'
+        "}\n"
+    )
 
 
 @given(prepared_claims())

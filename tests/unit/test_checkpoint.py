@@ -236,3 +236,7 @@ def test_a_release_that_knows_no_tags_keeps_them_as_a_field_it_does_not_know() -
 @pytest.mark.parametrize("texts", [None, 7, [], {}, {**TAG.texts(), "workloadPhase": "bound"}, {"allocationId": "a-1"}])
 def test_a_tag_that_cannot_be_read_is_none(texts: Any) -> None:
     assert checkpoints.decode(checkpoints.encode(Checkpoint("boot", extra={"workloadTag": texts}))).tag is None
+
+
+def test_the_format_is_called_v1() -> None:
+    assert json.loads(checkpoints.encode(Checkpoint("boot")))["version"] == "v1"

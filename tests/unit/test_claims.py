@@ -16,7 +16,7 @@ from neuron_dra.core.facts import DeviceFacts, NodeFacts, NodeLabels, UltraServe
 from neuron_dra.core.reservation import Place, Reservation
 from neuron_dra.core.topology import Node
 from neuron_dra.core.ultraserver import Allocation, Phase, Tag
-from neuron_dra.errors import ClaimError
+from neuron_dra.errors import ClaimError, DeviceInUse
 
 NODE_NAME = "node-a"
 TRN3 = next(known.name for known in catalogue.all_types() if known.platform is catalogue.Platform.PDS)
@@ -376,6 +376,13 @@ def test_a_device_in_use_is_refused_naming_its_holder() -> None:
         "claim ml/job: neuron-device-5 is in use: neuron5 is held by claim ml/old (UID uid-old) until that one is "
         "unprepared"
     )
+
+
+def test_who_waits_for_a_device_knows_the_claim_that_holds_it() -> None:
+    holder = decided(claim(device(5), name="old"))
+    with pytest.raises(DeviceInUse) as caught:
+        decided(claim(device(5)), TRN2, (holder,))
+    assert (caught.value.holder, caught.value.retryable) == ("uid-old", True)
 
 
 @pytest.mark.contract("P13")

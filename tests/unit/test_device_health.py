@@ -351,3 +351,7 @@ def test_an_event_says_what_is_wrong_what_to_do_and_what_happens(effect: str, sa
 
 def test_an_event_stays_the_same_while_errors_are_counted() -> None:
     assert health.told(SICK, "NoSchedule") == health.told(sick("9 uncorrectable HBM errors", "hbm_ecc"), "NoSchedule")
+
+
+def test_there_is_nothing_to_say_of_a_healthy_device():
+    assert health.judged("neuron-node-0", [0], {0: health.Watched(seen=True, told=True)}).message == ""

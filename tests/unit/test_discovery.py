@@ -130,6 +130,28 @@ def test_a_node_of_which_a_slice_is_missing_keeps_no_other_without_labels():
     assert modes == [None, "1_2_4", "1_2_4", "1_2_4"]
 
 
+def test_a_node_of_which_a_slice_is_missing_is_not_reserved():
+    objects = ultraserver("cr-1")
+    objects[1]["spec"]["pool"]["resourceSliceCount"] = 2
+    world = settled(*objects)
+    world.submit("job", size=1, count=4)
+    world.settle()
+    assert (world.state("job")[0], world.reserved("job")) == ("Pending", {})
+
+
+def test_the_links_of_a_reserved_ultraserver_are_told_as_they_change():
+    world = settled(*ultraserver("cr-1"))
+    world.submit("job")
+    world.settle()
+    slice_ = world.get("ResourceSlice", "cr-1-2-neuron.aws.com-00")
+    slice_["spec"]["devices"][0]["attributes"]["linkHorizontal"] = {"bool": False}
+    world.put(slice_)
+    world.settle()
+    (item,) = world.all("NeuronUltraServer")
+    assert [e["linkStatusHorizontal"] for e in item["spec"]["topology"]] == ["up", "up", "down", "up"]
+    assert len(item["status"]["allocations"]) == 1
+
+
 def test_what_is_wrong_with_nodes_is_the_reason_of_their_ultraserver():
     world = settled(*ultraserver("cr-1"))
     node = world.get("Node", "cr-1-2")
@@ -180,6 +202,7 @@ def test_a_capacity_block_over_two_servers_is_degraded_and_both_are_named():
     world = settled(*objects)
     reason, message = ready(world.all("NeuronUltraServer")[0])
     assert reason == "IdentityMismatch"
+    assert "capacity block cr-1 joins nodes of several UltraServers" in message
     assert "00000000000000aa on cr-1-3" in message
     assert "on cr-1-0, cr-1-1, cr-1-2" in message
     world.submit("job", instanceType="trn2u.48xlarge", size=4)
@@ -203,6 +226,16 @@ def test_an_ultraserver_without_one_of_its_nodes_is_degraded():
     world = settled(*ultraserver("cr-1")[:-2])
     (item,) = world.all("NeuronUltraServer")
     assert (item["status"]["state"], ready(item)) == ("Degraded", ("NodeMissing", "3 of 4 nodes are there"))
+
+
+def test_a_reserved_node_that_is_gone_is_named():
+    world = settled(*ultraserver("cr-1"))
+    world.submit("job")
+    world.settle()
+    world.remove("ResourceSlice", "cr-1-3-neuron.aws.com-00")
+    world.remove("Node", "cr-1-3")
+    world.settle()
+    assert ready(world.all("NeuronUltraServer")[0]) == ("NodeMissing", "3 of 4 nodes are there; gone: cr-1-3")
 
 
 def test_a_node_that_went_leaves_and_comes_back():

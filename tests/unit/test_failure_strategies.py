@@ -257,6 +257,18 @@ def test_noop_only_reports(fault):
     assert "failureStrategy NoOp only reports it" in degraded(world)[1]
 
 
+def test_each_fault_is_told_with_its_own_nodes_the_worst_first():
+    world = running("NoOp")
+    break_links(world, "u1-2")
+    attribute(world, "u0-1", "unhealthy", {"string": "hbm_ecc"})
+    world.settle(LIMITS)
+    assert degraded(world) == (
+        "DeviceUnhealthy",
+        "nodes with unhealthy or missing devices: u0-1; links that the group needs are down on: u1-2; failureStrategy "
+        "NoOp only reports it: delete the workload and create it again to leave the node",
+    )
+
+
 # -- MigrateAffected ---------------------------------------------------------------------------------------------------
 
 
@@ -293,6 +305,25 @@ def test_the_steps_of_a_migration_come_in_their_order():
     ]
 
 
+def test_the_new_slot_is_bound_a_plan_after_the_old_one_closed_though_nobody_is_there_any_more():
+    world = running("MigrateAffected")
+    for name in U1:
+        world.remove("ResourceClaim", f"claim-{name}", "ml")
+    not_ready(world, *U1)
+    world.later(60)
+    seen = []
+    for _ in range(8):
+        world.step(LIMITS)
+        now = held(world)[1:]
+        if not seen or seen[-1] != now:
+            seen.append(now)
+    assert seen == [
+        [(1, "Bound", *U1), (1, "Pending", *U2)],
+        [(1, "Draining", *U1), (1, "Pending", *U2)],
+        [(1, "Draining", *U1), (1, "Bound", *U2)],
+    ]
+
+
 def test_nobody_is_evicted_before_every_node_of_the_new_slot_has_answered():
     world = running("MigrateAffected")
     world.silent = {"u2-3"}
@@ -303,7 +334,10 @@ def test_nobody_is_evicted_before_every_node_of_the_new_slot_has_answered():
         world.step(LIMITS)
     assert held(world)[1:] == [(1, "Bound", *U1), (1, "Pending", *U2)]
     assert (evicted(world), world.state("job")) == ([], ("PartiallyAllocated", "Migrating"))
-    assert "group 1 moves from u1-0, u1-1, u1-2, u1-3 to u2-0, u2-1, u2-2, u2-3" in world.message("job")
+    assert world.message("job") == (
+        "group 1 moves from u1-0, u1-1, u1-2, u1-3 to u2-0, u2-1, u2-2, u2-3; waiting until all nodes show the "
+        "reservation on their devices"
+    )
 
 
 def test_a_fault_that_ends_before_the_new_slot_answers_ends_the_migration():
@@ -334,6 +368,19 @@ def test_without_a_spare_group_it_waits_whole_and_says_what_is_short():
         world.put(item)
     world.settle(LIMITS)
     assert held(world) == [(0, "Bound", *U0), (1, "Bound", *U2)]
+
+
+def test_a_workload_that_would_have_moved_already_is_not_told_of_a_later_moment():
+    world = running("MigrateAffected", servers=1, count=1)
+    break_links(world, "u0-0")
+    world.settle(LIMITS)
+    world.later(30)
+    break_links(world, "u0-1")
+    world.settle(LIMITS)
+    assert world.state("job") == ("PartiallyAllocated", "NoSpareGroup")
+    assert degraded(world)[1].startswith(
+        "links that the group needs are down on: u0-0, u0-1; no spare group: needs 1 x 4 trn3.48xlarge nodes; "
+    )
 
 
 def test_two_broken_slots_get_two_spare_ones_or_none():
@@ -423,6 +470,8 @@ def test_without_a_spare_group_a_slot_with_a_replaced_instance_is_reserved_anew_
     world.step(LIMITS)
     assert held(world) == [(0, "Bound", *U0), (1, "Draining", *U1)]
     assert world.state("job") == ("PartiallyAllocated", "WaitingForRelease")
+    assert world.message("job") == ("no spare group: releases nodes, to reserve them anew: u1-0, u1-1, u1-2, u1-3")
+    assert degraded(world)[0] == "NodeReplaced"
     world.settle(LIMITS)
     after = allocations(world)
     assert held(world) == [(0, "Bound", *U0), (1, "Bound", *U1)]
@@ -444,6 +493,19 @@ def test_a_slot_is_not_released_in_place_while_the_new_instance_does_not_know_it
     assert (world.state("job")[1], evicted(world)) == ("NoSpareGroup", [])
 
 
+def test_a_slot_is_not_released_in_place_while_a_claim_of_others_is_on_it():
+    world = running("MigrateAffected", servers=2)
+    remove_node(world, "u1-2")
+    node, slice_ = ultraserver("u1")[4:6]
+    node["metadata"]["uid"] = slice_["metadata"]["ownerReferences"][0]["uid"] = "new-node"
+    world.put(node)
+    world.put(slice_)
+    world.claim("foreign", ["u1-2"], pod="intruder")
+    world.settle(LIMITS)
+    assert held(world) == [(0, "Bound", *U0), (1, "Bound", *U1)]
+    assert (world.state("job")[1], evicted(world)) == ("NoSpareGroup", [])
+
+
 def test_a_strategy_acts_on_the_first_fault_that_has_lasted():
     world = running("MigrateAffected", count=1)
     break_links(world, "u0-0")
@@ -452,6 +514,7 @@ def test_a_strategy_acts_on_the_first_fault_that_has_lasted():
     break_links(world, "u0-1")
     world.settle(LIMITS)
     assert held(world) == [(0, "Bound", *U0)]
+    assert degraded(world)[1].endswith("MigrateAffected acts at 2026-03-01T12:00:30Z, unless it is over by then")
     world.later(10)
     world.settle(LIMITS)
     assert held(world) == [(0, "Bound", *U1)]
@@ -469,6 +532,21 @@ def test_a_workload_moves_to_nodes_that_publish_as_its_own_do():
     world.later(30)
     world.settle(LIMITS)
     assert held(world) == [(0, "Bound", *U2)]
+
+
+def test_a_workload_moves_to_nodes_near_those_that_it_keeps():
+    here, there = ("nn-1", "nn-2", "nn-here"), ("nn-1", "nn-2", "nn-there")
+    world = World([*ultraserver("u0", layers=here), *ultraserver("u1", layers=there)])
+    world.settle(LIMITS)
+    world.submit("job", count=2, allocationPolicy={"failureStrategy": "MigrateAffected"})
+    world.settle(LIMITS)
+    for item in (*ultraserver("u2", layers=there), *ultraserver("u3", layers=here)):
+        world.put(item)
+    break_links(world, "u1-3")
+    world.settle(LIMITS)
+    world.later(30)
+    world.settle(LIMITS)
+    assert held(world) == [(0, "Bound", *U0), (1, "Bound", *(f"u3-{n}" for n in range(4)))]
 
 
 def test_a_restart_does_not_wait_for_a_dead_node_without_pods():
@@ -491,6 +569,7 @@ def test_a_restart_says_until_its_end_why_it_began():
         marker = world.workload("job")["status"].get("restarting")
         if marker:
             said.append((marker["since"], marker["reason"], marker["message"]))
+            assert degraded(world) == (marker["reason"], marker["message"])
     assert len(said) > 1
     assert len(set(said)) == 1
     assert said[0][1] == "LinkDown"
@@ -550,6 +629,19 @@ def test_when_group_0_moves_every_slot_learns_the_new_node_of_rank_0():
     assert any("running pods of other groups keep NEURON_DRA_RANK0_NODE=u0-0" in text for text in said)
 
 
+def test_a_workload_of_one_group_is_told_nothing_of_rank_0_in_others_when_it_moves():
+    world = running("MigrateAffected", servers=2, count=1)
+    world.silent = {"u1-3"}
+    break_links(world, "u0-1")
+    world.settle(LIMITS)
+    world.later(30)
+    world.settle(LIMITS)
+    assert world.message("job") == (
+        "group 0 moves from u0-0, u0-1, u0-2, u0-3 to u1-0, u1-1, u1-2, u1-3; waiting until all nodes show the "
+        "reservation on their devices"
+    )
+
+
 def test_a_foreign_claim_on_the_new_slot_sends_the_migration_elsewhere():
     world = running("MigrateAffected", servers=4)
     world.silent = {"u2-0"}
@@ -558,6 +650,8 @@ def test_a_foreign_claim_on_the_new_slot_sends_the_migration_elsewhere():
     world.later(30)
     world.step(LIMITS)
     world.claim("foreign", ["u2-0"])
+    world.step(LIMITS)
+    assert world.message("job").endswith("; passed over: pod ml/foreign has devices of u2-0")
     world.settle(LIMITS)
     assert held(world)[1:] == [(1, "Bound", *(f"u3-{n}" for n in range(4)))]
 
@@ -620,6 +714,36 @@ def test_restart_all_releases_everything_and_then_reserves_anew_away_from_what_b
     status = world.workload("job")["status"]
     assert ("restarting" in status, status["restarts"], world.state("job")[0]) == (False, 1, "Allocated")
     assert len(world.all("ResourceClaimTemplate")) == 1
+
+
+def test_a_restart_whose_template_is_gone_already_releases_what_is_still_bound():
+    world = running("RestartAll")
+    break_links(world, "u1-2")
+    world.settle(LIMITS)
+    world.later(30)
+    world.step(LIMITS)
+    world.remove("ResourceClaimTemplate", "job", "ml")
+    world.step(LIMITS)
+    assert world.state("job")[0] == "Deallocating"
+    assert {phase for _, phase, *_ in held(world)} == {"Draining"}
+
+
+def test_a_restart_whose_slots_are_gone_already_still_takes_the_template_away():
+    world = running("RestartAll")
+    break_links(world, "u1-2")
+    world.settle(LIMITS)
+    world.later(30)
+    world.step(LIMITS)
+    for item in world.all("NeuronUltraServer"):
+        world.put({**item, "status": {**item["status"], "allocations": []}})
+    world.step(LIMITS)
+    why = world.workload("job")["status"]["restarting"]["message"]
+    assert (world.state("job"), world.all("ResourceClaimTemplate")) == (("Deallocating", "Restarting"), [])
+    assert world.message("job") == f"everything is released, and reserved anew when that is done: {why}"
+    for item in world.all("ResourceClaim"):
+        world.remove("ResourceClaim", item["metadata"]["name"], "ml")
+    world.settle(LIMITS)
+    assert held(world) == [(0, "Bound", *U0), (1, "Bound", *U2)]
 
 
 def test_restart_all_waits_for_the_pods_of_a_dead_node_before_it_gives_their_ranks_again():
@@ -731,8 +855,20 @@ def test_a_reserved_node_that_answers_and_then_dies_is_replaced():
     world.step(LIMITS)
     assert held(world) == [(0, "Pending", *U0)]
     world.later(61)
+    world.step(LIMITS)
+    assert world.message("job").endswith("; passed over: not Ready for 60 s: u0-1")
     world.settle(LIMITS)
     assert held(world) == [(0, "Bound", *U1)]
+
+
+def test_a_fault_is_told_while_a_workload_waits_for_more():
+    world = running("NoOp", servers=1, count=1)
+    item = world.workload("job")
+    item["spec"]["serverCount"] = 2
+    world.put(item)
+    break_links(world, "u0-2")
+    world.settle(LIMITS)
+    assert (world.state("job"), degraded(world)[0]) == (("PartiallyAllocated", "InsufficientCapacity"), "LinkDown")
 
 
 def test_a_claim_of_somebody_else_on_a_bound_node_is_told():

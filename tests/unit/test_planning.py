@@ -39,6 +39,15 @@ def tags(world: World) -> dict[str, str]:
     return found
 
 
+def test_without_settings_the_limits_are_those_of_the_handbook():
+    assert Limits() == Limits(
+        tag_timeout=datetime.timedelta(seconds=60),
+        starvation_threshold=datetime.timedelta(seconds=600),
+        node_failure_grace=datetime.timedelta(seconds=300),
+        fault_grace=datetime.timedelta(seconds=60),
+    )
+
+
 # -- allocation --------------------------------------------------------------------------------------------------------
 
 
@@ -70,6 +79,20 @@ def test_the_template_comes_only_after_every_node_showed_its_tag():
     assert (phases(world), len(world.all("ResourceClaimTemplate"))) == ({"Bound"}, 1)
 
 
+def test_a_workload_is_allocating_until_every_node_shows_that_it_is_bound():
+    world = fleet(1)
+    world.submit("job")
+    world.step()
+    world.silent = {"u0-2"}
+    world.step()
+    world.step()
+    assert (phases(world), len(world.all("ResourceClaimTemplate"))) == ({"Bound"}, 1)
+    assert world.state("job") == ("Allocating", "WaitingForNodes")
+    world.silent = set()
+    world.settle()
+    assert world.state("job") == ("Allocated", "Allocated")
+
+
 def test_a_node_that_is_late_is_named_but_not_at_once():
     world = fleet(1)
     world.silent = {"u0-2"}
@@ -82,6 +105,27 @@ def test_a_node_that_is_late_is_named_but_not_at_once():
     assert world.message("job") == "waiting for 1 node to show the reservation on their devices: u0-2"
 
 
+def test_nodes_that_are_late_are_counted():
+    world = fleet(1)
+    world.silent = {"u0-1", "u0-2"}
+    world.submit("job")
+    world.step()
+    world.later(6)
+    world.step()
+    assert world.message("job") == "waiting for 2 nodes to show the reservation on their devices: u0-1, u0-2"
+
+
+@pytest.mark.parametrize(
+    ("size", "count", "what"),
+    [(1, 1, "1 node in 1 UltraServer"), (1, 2, "2 nodes in 1 UltraServer"), (4, 2, "8 nodes in 2 UltraServers")],
+)
+def test_who_has_all_is_told_how_many_nodes_and_how_pods_get_them(size, count, what):
+    world = fleet(2)
+    world.submit("job", size=size, count=count)
+    world.settle()
+    assert world.message("job") == f"{what} reserved; pods get them with resourceClaimTemplateName: job"
+
+
 def test_a_node_that_never_tags_is_replaced_and_not_chosen_again_while_it_is_silent():
     world = fleet(2)
     world.silent = {"u0-0"}
@@ -90,7 +134,11 @@ def test_a_node_that_never_tags_is_replaced_and_not_chosen_again_while_it_is_sil
     world.step()
     assert world.reserved("job") == {0: ("u0-0", "u0-1")}
     world.later(61)
-    for _ in range(6):
+    world.step()
+    assert world.message("job") == (
+        "waiting until all nodes show the reservation on their devices; passed over: no tag within 60 s from u0-0"
+    )
+    for _ in range(5):
         world.step()
     held = [e for u in world.all("NeuronUltraServer") for e in u["status"]["allocations"]]
     assert sorted((e["phase"], *e["allocatedNodes"]) for e in held) == [
@@ -178,6 +226,18 @@ def test_a_template_of_that_name_that_is_not_ours_fails_the_workload_and_is_left
     world.remove("ResourceClaimTemplate", "job", "ml")
     world.settle()
     assert world.state("job") == ("Allocated", "Allocated")
+
+
+def test_a_template_of_that_name_that_comes_while_nodes_answer_ends_the_reservation():
+    world = fleet(1)
+    world.silent = {"u0-2"}
+    world.submit("job")
+    world.step()
+    world.step()
+    assert phases(world) == {"Pending"}
+    world.put({"kind": "ResourceClaimTemplate", "metadata": {"name": "job", "namespace": "ml"}, "spec": {}})
+    world.settle()
+    assert (world.state("job"), phases(world)) == (("Failed", "TemplateNameTaken"), set())
 
 
 def test_a_template_deleted_by_hand_is_made_again_and_nothing_else_changes():
@@ -581,6 +641,35 @@ def test_reservations_whose_workload_was_removed_by_force_are_taken_back():
     world.remove("NeuronUltraServerWorkload", "job", "ml")
     world.settle()
     assert (phases(world), tags(world)) == (set(), {})
+
+
+def test_pods_of_a_workload_that_was_removed_by_force_are_evicted_before_its_nodes_are_free():
+    world = fleet(1)
+    world.submit("job")
+    world.settle()
+    world.claim("worker", ["u0-1"], workload_uid=world.workload("job")["metadata"]["uid"])
+    world.remove("NeuronUltraServerWorkload", "job", "ml")
+    world.budget = {"pod-worker": "the disruption budget workers needs 1 healthy pods"}
+    for _ in range(6):
+        world.step()
+    assert phases(world) == {"Draining"}
+    world.budget = {}
+    world.settle()
+    assert (phases(world), world.all("ResourceClaim")) == (set(), [])
+
+
+def test_of_a_workload_that_was_removed_by_force_no_node_that_never_answered_is_kept_closed():
+    world = fleet(1)
+    world.silent = {"u0-2"}
+    world.submit("job")
+    world.step()
+    world.later(61)
+    for _ in range(3):
+        world.step()
+    assert phases(world) == {"Draining"}
+    world.remove("NeuronUltraServerWorkload", "job", "ml")
+    world.settle()
+    assert phases(world) == set()
 
 
 def test_a_workload_that_shrinks_gives_back_its_highest_index():

@@ -96,6 +96,13 @@ def test_a_driver_that_prints_no_link_at_all_is_told_in_one_sentence():
     assert kinds(build(without(read, 9))) == ["missing-device", "no-links"]
 
 
+def test_a_driver_that_prints_no_link_is_not_told_while_it_is_busy_with_a_device():
+    read = node_of()
+    for device in range(16):
+        read = changed(read, device, connected=Unread.BUSY if device == 3 else ())
+    assert build(read).findings == ()
+
+
 def test_links_that_are_no_promise_are_not_missed():
     read = node_of("inf1.6xlarge")
     for device in range(4):
@@ -124,7 +131,15 @@ def test_a_device_too_many_is_told_and_kept():
     read = node_of("trn2.3xlarge")
     node = build(replace(read, devices=(*read.devices, DeviceFacts(1, 8, (), (243, 1), True))))
     assert kinds(node) == ["unexpected-device"]
+    assert "neuron1 is more than trn2.3xlarge's 1 devices" in node.findings[0].message
     assert len(node.devices) == 2
+
+
+def test_several_devices_too_many_are_one_sentence():
+    read = node_of("trn2.3xlarge")
+    more = tuple(DeviceFacts(i, 8, (), (243, i), True) for i in (1, 2))
+    (finding,) = build(replace(read, devices=(*read.devices, *more))).findings
+    assert "neuron1, neuron2 are more than trn2.3xlarge's 1 devices" in finding.message
 
 
 def test_a_wrong_core_count_is_told_and_kept():
@@ -155,6 +170,10 @@ def test_dmi_is_believed_before_the_label():
     node = build(node_of("trn2.48xlarge"), instance_type="trn1.32xlarge")
     assert node.instance_type_name == "trn2.48xlarge"
     assert kinds(node) == ["instance-type-disagreement"]
+    assert node.findings[0].message == (
+        "DMI says trn2.48xlarge, the label node.kubernetes.io/instance-type says trn1.32xlarge; trn2.48xlarge is used. "
+        "Correct the label"
+    )
 
 
 @pytest.mark.parametrize("product", [None, "Standard PC (Q35 + ICH9, 2009)"])
@@ -173,6 +192,7 @@ def test_sagemakers_label_agrees_with_ec2s_dmi():
 def test_an_unknown_type_is_told_and_its_devices_stay():
     node = build(replace(node_of(), product_name="trn9.48xlarge"))
     assert kinds(node) == ["unknown-instance-type"]
+    assert "instance type trn9.48xlarge is not in this driver's catalogue" in node.findings[0].message
     assert node.spec is None
     assert len(node.devices) == 16
     assert node.devices[0].connected == frozenset(TORUS.links[0])
@@ -191,12 +211,13 @@ def test_labels_are_picked_by_name_and_empty_ones_are_none():
         {
             "node.kubernetes.io/instance-type": "trn2u.48xlarge",
             "topology.k8s.aws/network-node-layer-1": "nn-1",
-            "topology.k8s.aws/network-node-layer-3": "",
+            "topology.k8s.aws/network-node-layer-2": "",
+            "topology.k8s.aws/network-node-layer-3": "nn-3",
             "topology.k8s.aws/capacity-block-id": "cr-1",
             "other": "x",
         }
     )
-    assert labels == NodeLabels("trn2u.48xlarge", ("nn-1", None, None), "cr-1")
+    assert labels == NodeLabels("trn2u.48xlarge", ("nn-1", None, "nn-3"), "cr-1")
 
 
 readings = st.sampled_from(list(Unread)) | st.lists(st.integers(0, 20), max_size=6).map(tuple)

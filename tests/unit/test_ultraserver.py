@@ -47,6 +47,7 @@ def ultraserver(*entries: Any) -> dict[str, Any]:
         ("cr-0123456789abcdef0", "us-cr-0123456789abcdef0"),
         ("0a1b2c3d4e5f6071", "us-0a1b2c3d4e5f6071"),
         ("Block/7", "ush-block-7-b3148b92e56b17a1"),
+        ("\ud800", "ush-91a681b998555fb4"),
     ],
 )
 def test_the_objects_name_shows_the_id(ultraserver_id: str, name: str) -> None:
@@ -176,6 +177,14 @@ def test_an_entry_that_cannot_be_read_ends_no_tag() -> None:
     assert next_tag(TAG, Reading((OTHER,), ("nonsense",)), "node-a", occupied=False) == TAG
 
 
+def test_a_tag_and_its_allocation_call_the_workload_alike() -> None:
+    assert (TAG.workload, SLOT.workload) == ("ml/llm", "ml/llm")
+
+
+def test_an_entry_that_cannot_be_read_waits_for_no_claims() -> None:
+    assert not waits_for_claims(TAG, Reading((OTHER,), ("nonsense",)), "node-a")
+
+
 def test_of_two_reservations_of_a_node_the_one_it_is_tagged_with_counts() -> None:
     reading = Reading((OTHER, replace(SLOT, phase=Phase.DRAINING)))
     assert slot_of(reading, "node-a", TAG) == replace(SLOT, phase=Phase.DRAINING)
@@ -220,6 +229,19 @@ def test_an_allocation_for_another_node_of_the_same_name_is_not_ours() -> None:
     assert reading.without_predecessors_of("node-b", "uid-b") == reading
     assert reading.without_predecessors_of("node-b", "uid-new").allocations == ()
     assert reading.without_predecessors_of("node-z", "uid-new") == reading
+
+
+@pytest.mark.parametrize(
+    ("node", "uid", "known", "expected"),
+    [
+        ("node-b", "uid-b", ("uid-a", "uid-b", "uid-c", "uid-d"), True),
+        ("node-b", "uid-a", ("uid-a", "uid-b", "uid-c", "uid-d"), False),
+        ("node-b", "", ("uid-a", "uid-b", "uid-c", "uid-d"), True),
+        ("node-b", "uid-b", (), True),
+    ],
+)
+def test_a_node_of_another_uid_is_another_node_and_one_that_does_not_know_its_uid_is_not(node, uid, known, expected):
+    assert replace(SLOT, node_uids=known).is_for(node, uid) is expected
 
 
 def test_an_allocation_is_for_none_but_its_own_nodes() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller.actions import Evict, Plan, WriteWorkloadStatus
+from controller.actions import CreateUltraServer, Evict, Plan, WriteWorkloadStatus
 from controller.wording import WORDS_EVERY, Wording
 
 NOW = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
@@ -33,9 +33,9 @@ FEWER = write(status("waiting for 256 pods"), status("waiting for 255 pods"))
 
 
 def test_other_words_wait_and_the_plan_is_made_again_when_they_are_due(wording: Wording) -> None:
-    evict = Evict("ml", "pod", "p")
-    plan = wording.unhurried(Plan(actions=(evict, FEWER)), SOON)
-    assert (plan.actions, plan.recheck) == ((evict,), NOW + WORDS_EVERY)
+    others = CreateUltraServer({}), Evict("ml", "pod", "p")
+    plan = wording.unhurried(Plan(actions=(*others, FEWER)), SOON)
+    assert (plan.actions, plan.recheck) == (others, NOW + WORDS_EVERY)
 
 
 def test_an_earlier_moment_to_look_again_stays(wording: Wording) -> None:
