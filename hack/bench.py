@@ -92,6 +92,7 @@ async def measure(args: argparse.Namespace, root: Path, server: Api, api: aiohtt
             peer = Peer(root, server.url)
             rows.append(await start_of(peer, args.starts, api))
             drivers.insert(1, peer)
+            rows.append(await idle_beside(peer, args.idle_s))
         await asyncio.sleep(1.0)
         rows += await prepares(args, drivers, api)
         rows.append(bounded("resident memory after 1,000 prepares and more", ours.rss_mib(), "MiB", 70, 50))
@@ -130,14 +131,25 @@ async def keep_slice(api: aiohttp.ClientSession, path: Path) -> None:
 
 async def idle(driver: Driver, seconds: float) -> list[Row]:
     """Return what a driver with nothing to do takes."""
-    await asyncio.sleep(2.0)
-    cpu, began = driver.cpu_s(), time.monotonic()
-    await asyncio.sleep(seconds)
-    millicores = (driver.cpu_s() - cpu) / (time.monotonic() - began) * 1000
+    millicores = await _idle_cpu(driver, seconds)
     return [
         bounded("resident memory, idle", driver.rss_mib(), "MiB", 64, 48),
         bounded("CPU, idle", millicores, "millicores", 5, 1),
     ]
+
+
+async def idle_beside(peer: Driver, seconds: float) -> Row:
+    """Return what the peer takes with nothing to do: where that is much, waking up is dear on this machine today."""
+    millicores = await _idle_cpu(peer, seconds)
+    return Row(f"CPU, idle, {peer.name}", f"{millicores:.3g} millicores", millicores)
+
+
+async def _idle_cpu(driver: Driver, seconds: float) -> float:
+    """Return the millicores of a driver with nothing to do."""
+    await asyncio.sleep(2.0)
+    cpu, began = driver.cpu_s(), time.monotonic()
+    await asyncio.sleep(seconds)
+    return (driver.cpu_s() - cpu) / (time.monotonic() - began) * 1000
 
 
 async def prepares(args: argparse.Namespace, drivers: list[Driver], api: aiohttp.ClientSession) -> list[Row]:
