@@ -39,16 +39,23 @@ class CommandFailedError(AssertionError):
     """A command of the test bed ended with an error; the text is what it said."""
 
 
-def eventually(what: str, check: Callable[[], T], timeout_s: float = 30, interval_s: float = 0.1) -> T:
-    """Call `check` until its answer is true and return it; the last answer is in the error."""
-    deadline = time.monotonic() + timeout_s
+LONGEST_PAUSE_S = 0.7
+
+
+def eventually(what: str, check: Callable[[], T], timeout_s: float = 30, interval_s: float | None = None) -> T:
+    """Call `check` until its answer is true and return it; the last answer is in the error.
+
+    Most checks start a kubectl, which takes an eighth of a second of a core: the longer it lasts, the seldomer it asks.
+    """
+    began = time.monotonic()
+    deadline = began + timeout_s
     while True:
         answer = check()
         if answer:
             return answer
         if time.monotonic() > deadline:
             raise AssertionError(f"{what}: not within {timeout_s:.0f} s, the last answer was {answer!r}")
-        time.sleep(interval_s)
+        time.sleep(interval_s or min(LONGEST_PAUSE_S, 0.1 + (time.monotonic() - began) / 8))
 
 
 @dataclass(slots=True)
