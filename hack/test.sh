@@ -26,7 +26,7 @@ echo "== tests without a cluster"
 # A hundred thousand files of simulated nodes: in memory where it has room, for a disk takes minutes to remove them.
 scratch=$(df --output=avail -k /dev/shm 2>/dev/null | tail -1 || true)
 [ "${scratch:-0}" -gt 2000000 ] && [ -w /dev/shm ] && scratch=/dev/shm || scratch=${TMPDIR:-/tmp}
-PYTEST_DEBUG_TEMPROOT=$scratch $BIN/python -m pytest tests -m "$marks" -n 2 --dist loadfile -q \
+PYTEST_DEBUG_TEMPROOT=$scratch $BIN/python -m pytest tests -m "$marks" -n 3 --dist loadfile -q \
     --junitxml build/results-cluster-free.xml || status=1
 
 if [ -z "$can_bed" ]; then
@@ -61,7 +61,8 @@ trap take_down EXIT
 echo "== tests on the test bed: real kube-apiserver, scheduler, kubelet, containerd; two of them, side by side"
 hack/testbed/testbed up >build/testbed-up.log 2>&1 || { cat build/testbed-up.log; exit 1; }
 on_fleet hack/testbed/testbed up >build/testbed-up.log 2>&1 || { cat build/testbed-up.log; exit 1; }
-fleet_tests=(tests/bed/test_ultraserver*.py tests/bed/test_contract_{absence,pods,scheduler}.py tests/bed/test_sick_devices.py)
+fleet_tests=(tests/bed/test_ultraserver*.py tests/bed/test_contract_{absence,pods,scheduler}.py
+    tests/bed/test_{sick_devices,takeover}.py)
 seeds=tests/contract/test_fleet_on_a_real_server.py # wants an API server with no controller and no nodes
 on_fleet $BIN/python -m pytest "${fleet_tests[@]}" -m "$marks" -q -o cache_dir=build/fleet-cache \
     --junitxml build/results-testbed-fleet.xml >build/testbed-fleet.log 2>&1 &
