@@ -8,11 +8,25 @@ mkdir -p build
 marks="not testbed"
 [ -n "${NEURON_DRA_LONG:-}" ] || marks="$marks and not long"
 
+# Two test beds beside each other: most of the time a test waits. The second has the fleet of UltraServers.
+FLEET="${NEURON_DRA_TESTBED_NAME:-neuron-dra-testbed}-fleet"
+on_fleet() { NEURON_DRA_TESTBED_NAME="$FLEET" NEURON_DRA_TESTBED_STATE= "$@"; }
+fleet="" builder=""
+take_down() { # the first is the last to go: it has raised the machine's limits
+    [ -z "$fleet" ] || kill "$fleet" 2>/dev/null || true
+    [ -z "$builder" ] || kill "$builder" 2>/dev/null || true # what it has begun is waited for by `down`
+    on_fleet hack/testbed/testbed down >build/testbed-down.log 2>&1 || true
+    hack/testbed/testbed down >>build/testbed-down.log 2>&1 || true
+}
+
 can_bed=""
 if [ "$(uname -s)" = Linux ] && [ "$(id -u)" = 0 ]; then
     can_bed=1
-    echo "== test bed: building beside the other tests (minutes the first time; log: build/testbed-build.log)"
-    hack/testbed/testbed build >build/testbed-build.log 2>&1 &
+    echo "== test bed: built and started beside the other tests (minutes the first time; log: build/testbed-build.log)"
+    trap take_down EXIT
+    {
+        hack/testbed/testbed build && hack/testbed/testbed up && on_fleet hack/testbed/testbed up
+    } >build/testbed-build.log 2>&1 &
     builder=$!
 fi
 
@@ -39,29 +53,18 @@ if [ -z "$can_bed" ]; then
     exit $status
 fi
 
-echo "== waiting for the test bed's build"
+echo "== waiting for the test beds"
 tail -n +1 -f build/testbed-build.log --pid=$builder | sed 's/^/   /' || true
 if ! wait $builder; then
-    echo "the test bed could not be built; the end of its log:"
+    echo "the test bed could not be built or started; the end of its log:"
     tail -40 build/testbed-build.log
     exit 1
 fi
+builder=""
 marks="testbed"
 [ -n "${NEURON_DRA_LONG:-}" ] || marks="testbed and not long"
-# Two test beds beside each other: most of the time a test waits. The second has the fleet of UltraServers.
-FLEET="${NEURON_DRA_TESTBED_NAME:-neuron-dra-testbed}-fleet"
-on_fleet() { NEURON_DRA_TESTBED_NAME="$FLEET" NEURON_DRA_TESTBED_STATE= "$@"; }
-fleet=""
-take_down() { # the first is the last to go: it has raised the machine's limits
-    [ -z "$fleet" ] || kill "$fleet" 2>/dev/null || true
-    on_fleet hack/testbed/testbed down >build/testbed-down.log 2>&1 || true
-    hack/testbed/testbed down >>build/testbed-down.log 2>&1 || true
-}
-trap take_down EXIT
 echo "== tests on the test bed: real kube-apiserver, scheduler, kubelet, containerd; two of them, side by side"
-hack/testbed/testbed up >build/testbed-up.log 2>&1 || { cat build/testbed-up.log; exit 1; }
-on_fleet hack/testbed/testbed up >build/testbed-up.log 2>&1 || { cat build/testbed-up.log; exit 1; }
-fleet_tests=(tests/bed/test_ultraserver*.py tests/bed/test_contract_{absence,pods,scheduler}.py
+fleet_tests=(tests/bed/test_ultraserver*.py tests/bed/test_contract_{pods,scheduler}.py
     tests/bed/test_{sick_devices,takeover}.py)
 seeds=tests/contract/test_fleet_on_a_real_server.py # wants an API server with no controller and no nodes
 on_fleet $BIN/python -m pytest "${fleet_tests[@]}" -m "$marks" -q -o cache_dir=build/fleet-cache \
