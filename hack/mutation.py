@@ -41,7 +41,18 @@ from reporting import ROOT, commit_now
 FOLDER = ROOT / "build" / "mutation"
 RESULTS = FOLDER / "results.jsonl"
 COVERED = FOLDER / "covered.json"
-WHOLE = ("claims", "checkpoint", "devices", "slices", "health", "reservation", "holdings", "placement", "releasing")
+WHOLE = (
+    "claims",
+    "decision",
+    "checkpoint",
+    "devices",
+    "slices",
+    "health",
+    "reservation",
+    "holdings",
+    "placement",
+    "releasing",
+)
 """Of these modules every mutant is run; of the others a share that the seed picks."""
 PLANNING = ("planning", "serving", "recovery", "releasing", "draft", "holdings", "placement", "discovery", "fields",
             "wording")  # fmt: skip

@@ -5,8 +5,6 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 BIN=.venv/bin
 mkdir -p build
-marks="not testbed"
-[ -n "${NEURON_DRA_LONG:-}" ] || marks="$marks and not long"
 
 # Two test beds beside each other: most of the time a test waits. The second has the fleet of UltraServers.
 FLEET="${NEURON_DRA_TESTBED_NAME:-neuron-dra-testbed}-fleet"
@@ -37,6 +35,8 @@ build/gen-venv/bin/python hack/gen_proto.py --check || status=1
 echo "== format, lint, types, import contracts"
 make --no-print-directory check || status=1
 echo "== tests without a cluster"
+marks="not testbed${can_bed:+ and not tool}" # what runs a program that the test bed builds waits for it
+[ -n "${NEURON_DRA_LONG:-}" ] || marks="($marks) and not long"
 # A hundred thousand files of simulated nodes: in memory where it has room, for a disk takes minutes to remove them.
 scratch=$(df --output=avail -k /dev/shm 2>/dev/null | tail -1 || true)
 [ "${scratch:-0}" -gt 2000000 ] && [ -w /dev/shm ] && scratch=/dev/shm || scratch=${TMPDIR:-/tmp}
@@ -61,8 +61,8 @@ if ! wait $builder; then
     exit 1
 fi
 builder=""
-marks="testbed"
-[ -n "${NEURON_DRA_LONG:-}" ] || marks="testbed and not long"
+marks="testbed or tool"
+[ -n "${NEURON_DRA_LONG:-}" ] || marks="($marks) and not long"
 echo "== tests on the test bed: real kube-apiserver, scheduler, kubelet, containerd; two of them, side by side"
 fleet_tests=(tests/bed/test_ultraserver*.py tests/bed/test_contract_{pods,scheduler}.py
     tests/bed/test_{sick_devices,takeover}.py)

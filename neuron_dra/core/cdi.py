@@ -10,12 +10,10 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from neuron_dra.core import names
-
-if TYPE_CHECKING:
-    from neuron_dra.core.claims import PreparedClaim
+from neuron_dra.core.claims import PreparedClaim
 
 KIND = f"k8s.{names.DRIVER}/claim"
 FILE_PREFIX = KIND.replace("/", "-") + "_"

@@ -7,13 +7,10 @@ and UID of the workload to which the node is bound; that is what the workload's 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from neuron_dra.core import config
+from neuron_dra.core.claims import Claim, ClaimRef
 from neuron_dra.core.ultraserver import Allocation, Phase, Tag
-
-if TYPE_CHECKING:
-    from neuron_dra.core.claims import Claim, ClaimRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +61,8 @@ class Reservation:
 
 def why_refused(claim: Claim, reservation: Reservation | None, node_name: str) -> str:
     """Return why `claim` may not start on the node, or nothing if it may."""
-    for device in claim.devices:
-        if device.admin_access:
-            continue
-        wanted = config.effective(claim.configs, device.request).ultraserver
+    for request in dict.fromkeys(device.request for device in claim.devices if not device.admin_access):
+        wanted = config.effective(claim.configs, request).ultraserver
         why = _why_refused(claim.ref, wanted, reservation, node_name)
         if why:
             return f"claim {claim.ref}: {why}"

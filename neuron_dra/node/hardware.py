@@ -30,6 +30,7 @@ class Hardware:
         self.on_change: Callable[[], None] = lambda: None
         self.facts: NodeFacts = self.read()
         self.node: Node = topology.build(self.facts, self._labels)
+        self._judged: dict[str, health.DeviceHealth] = {}  # of this node and this watch
         self._watch: health.Watch = self._watched({}, self.facts, self.node, 0.0)
         self._device_files: tuple[Node, cdi.DeviceFiles] | None = None
 
@@ -61,7 +62,7 @@ class Hardware:
         watch = self._watched(self._watch, facts, node, asyncio.get_running_loop().time())
         changed = node != self.node or facts != self.facts or watch != self._watch
         new = set(node.findings) - set(self.node.findings)
-        self.facts, self.node, self._watch = facts, node, watch
+        self.facts, self.node, self._watch, self._judged = facts, node, watch, {}
         for finding in new:
             log.warning(
                 "hardware differs from its instance type", extra={"kind": finding.kind, "text": finding.message}
@@ -76,11 +77,15 @@ class Hardware:
     def recall(self, device_name: str, reasons: Iterable[str]) -> None:
         """Hold against a device what the process before this one published of it."""
         watch = health.recall(self._watch, self.device_ids(device_name), reasons)
-        self._watch = self._watched(watch, self.facts, self.node, asyncio.get_running_loop().time())
+        self._watch, self._judged = self._watched(watch, self.facts, self.node, asyncio.get_running_loop().time()), {}
 
     def health_of(self, device_name: str) -> health.DeviceHealth:
-        """Return the health of a published device."""
-        return health.judged(device_name, self.device_ids(device_name), self._watch)
+        """Return the health of a published device. Also for threads: what they find out they keep with its reading."""
+        judged = self._judged
+        found = judged.get(device_name)
+        if found is None:
+            found = judged[device_name] = health.judged(device_name, self.device_ids(device_name), self._watch)
+        return found
 
     def device_names(self, ultraserver_devices: str) -> list[str]:
         """Return what this node would publish were everything well, gone devices included."""

@@ -70,7 +70,7 @@ class DraService:
         for claim, result in await self._each("prepare", request.claims, self._claims.prepare):
             entry = answer.claims[claim.uid]
             if isinstance(result, PreparedClaim):
-                entry.devices.extend(_devices(result))
+                _add_devices(entry, result)
             else:
                 entry.error = str(result)
         return answer
@@ -124,17 +124,15 @@ class DraService:
         return result
 
 
-def _devices(claim: PreparedClaim) -> list[dra_pb2.Device]:
-    return [
-        dra_pb2.Device(
-            request_names=[device.request],
+def _add_devices(entry: dra_pb2.NodePrepareResourceResponse, claim: PreparedClaim) -> None:
+    for device in claim.devices:
+        entry.devices.add(
+            request_names=(device.request,),
             pool_name=device.pool,
             device_name=device.device,
             cdi_device_ids=device.cdi_ids,
             share_id=device.share_id,
         )
-        for device in claim.devices
-    ]
 
 
 class HealthService:

@@ -23,9 +23,8 @@ from grpc_reflection.v1alpha import reflection
 
 from neuron_dra import __version__
 from neuron_dra.api import claims as wire
-from neuron_dra.core import claims as decisions
-from neuron_dra.core import health, names, slices
-from neuron_dra.core.claims import Claim, ClaimRef, PreparedClaim
+from neuron_dra.core import decision, health, names, slices
+from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim
 from neuron_dra.errors import ApiError, NotFound, SettingsError
 from neuron_dra.gen.kubelet.dra.v1 import dra_pb2, dra_pb2_grpc
 from neuron_dra.gen.kubelet.pluginregistration.v1 import registration_pb2, registration_pb2_grpc
@@ -230,7 +229,7 @@ class Plugin:
 
     def decide(self, claim: Claim, held: list[PreparedClaim]) -> PreparedClaim:
         """Decide with the hardware as it is now. Called in a thread."""
-        return decisions.decide(
+        return decision.decide(
             claim,
             node_name=self.settings.node_name,
             node=self.hardware.node,
@@ -241,7 +240,7 @@ class Plugin:
             prepared_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         )
 
-    def _why_sick(self, result: decisions.AllocatedDevice) -> str:
+    def _why_sick(self, result: AllocatedDevice) -> str:
         effect = self.settings.unhealthy_device_effect
         return health.why_refused(self.hardware.health_of(result.device), result.tolerations, effect)
 

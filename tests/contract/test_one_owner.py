@@ -25,7 +25,8 @@ from hypothesis.stateful import (
 )
 
 from neuron_dra.core import cdi
-from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim, decide
+from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim
+from neuron_dra.core.decision import decide
 from neuron_dra.errors import ClaimError, NotFound
 from neuron_dra.node import recovery
 from neuron_dra.node.store import Store

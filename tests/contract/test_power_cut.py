@@ -18,7 +18,8 @@ import pytest
 from neuron_dra.core import cdi
 from neuron_dra.core import checkpoint as checkpoints
 from neuron_dra.core.checkpoint import Checkpoint
-from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim, decide
+from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim
+from neuron_dra.core.decision import decide
 from neuron_dra.core.ultraserver import Allocation, Phase, Tag
 from neuron_dra.errors import CheckpointDamaged
 from neuron_dra.node import recovery

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from neuron_dra.core import cdi
-from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim, decide
+from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim
+from neuron_dra.core.decision import decide
 from neuron_dra.errors import ApiError, ClaimError, NotFound, Unavailable
 from neuron_dra.node import recovery
 from neuron_dra.node.files import Files

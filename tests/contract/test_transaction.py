@@ -14,7 +14,8 @@ import pytest
 
 from neuron_dra.core import cdi
 from neuron_dra.core import checkpoint as checkpoints
-from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim, decide
+from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim
+from neuron_dra.core.decision import decide
 from neuron_dra.errors import CheckpointDamaged, ClaimError, DeviceInUse, NotFound, Unavailable
 from neuron_dra.node.files import Files, locked
 from neuron_dra.node.store import Store

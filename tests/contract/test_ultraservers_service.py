@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
-import shutil
 import subprocess
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+from built_tools import GRPCURL, needs
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
@@ -329,16 +327,10 @@ async def test_a_port_that_another_has_is_taken_when_it_is_free(api, monkeypatch
         await asyncio.gather(waiting, return_exceptions=True)
 
 
-def grpcurl() -> str | None:
-    """Return a grpcurl: on the PATH, or built by the test bed."""
-    cached = sorted((Path.home() / ".cache/neuron-dra-testbed").glob("tools-*/bin/grpcurl"))
-    return os.environ.get("GRPCURL") or shutil.which("grpcurl") or (str(cached[-1]) if cached else None)
-
-
-@pytest.mark.skipif(grpcurl() is None, reason="no grpcurl on the PATH, and the test bed is not built")
+@needs("grpcurl")
 async def test_grpcurl_needs_no_proto_file(controller):
     async def run(*words: str) -> str:
-        command = [str(grpcurl()), "-plaintext", *words]
+        command = [str(GRPCURL), "-plaintext", *words]
         done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=20)
         return done.stdout + done.stderr
 

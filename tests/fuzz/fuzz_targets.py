@@ -20,7 +20,7 @@ from controller import discovery, render
 from controller.actions import WriteUltraServerStatus
 from controller.planning import plan
 from neuron_dra.api import claims as wire_claims
-from neuron_dra.core import cdi, checkpoint, claims, devices, health, limits, names, slices, topology
+from neuron_dra.core import cdi, checkpoint, claims, decision, devices, health, limits, names, slices, topology
 from neuron_dra.core.facts import NodeLabels
 from neuron_dra.core.ultraserver import decode_allocations
 from neuron_dra.errors import CheckpointDamaged, ClaimError, Gone
@@ -71,7 +71,7 @@ def parameters(data: bytes) -> None:
     try:
         decoded = wire_claims.decode_claim(raw)
         claim = wire_claims.to_core(decoded, REF)
-        prepared = claims.decide(claim, node_name=NODE, node=node, held=(), device_files=cdi.DeviceFiles())
+        prepared = decision.decide(claim, node_name=NODE, node=node, held=(), device_files=cdi.DeviceFiles())
     except ClaimError as err:
         assert 0 < len(str(err)) < 4096, err
         return
@@ -184,7 +184,7 @@ def _checkpoints() -> tuple[Any, ...]:
     for number, admin in enumerate((False, True)):
         ref = claims.ClaimRef("default", f"claim-{number}", f"uid-{number}")
         result = claims.AllocatedDevice("neuron", NODE, f"neuron-device-{number}", admin, "share" if admin else None)
-        prepared = claims.decide(
+        prepared = decision.decide(
             claims.Claim(ref, (result,)), node_name=NODE, node=node, held=held.values(), device_files=cdi.DeviceFiles()
         )
         held[ref.uid] = prepared

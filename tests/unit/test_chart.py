@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +13,7 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
+from built_tools import HELM, needs
 
 from neuron_dra import __version__, settings
 from neuron_dra.core import catalogue
@@ -22,16 +21,7 @@ from neuron_dra.core import catalogue
 ROOT = Path(__file__).resolve().parents[2]
 MANIFESTS = ROOT / "deploy/manifests"
 CHART = ROOT / "deploy/helm/neuron-dra"
-
-
-def helm() -> str | None:
-    """Return a helm: named in HELM, on the PATH, or built by the test bed."""
-    cached = sorted((Path.home() / ".cache/neuron-dra-testbed").glob("tools-*/bin/helm"))
-    return os.environ.get("HELM") or shutil.which("helm") or (str(cached[-1]) if cached else None)
-
-
-HELM = helm()
-needs_helm = pytest.mark.skipif(HELM is None, reason="no helm on the PATH, and the test bed is not built")
+needs_helm = needs("helm")
 
 
 def script(name: str) -> ModuleType:

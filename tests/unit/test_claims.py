@@ -10,8 +10,9 @@ import pytest
 
 from neuron_dra.api import claims as wire
 from neuron_dra.core import catalogue, cdi, topology
-from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim, PreparedDevice, decide
+from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim, PreparedDevice
 from neuron_dra.core.config import Entry, NeuronSettings, Source, UltraServerSettings
+from neuron_dra.core.decision import decide
 from neuron_dra.core.facts import DeviceFacts, NodeFacts, NodeLabels, UltraServerFacts, Unread
 from neuron_dra.core.reservation import Place, Reservation
 from neuron_dra.core.topology import Node

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from built_tools import HELM, needs
 
 from controller import settings
 from neuron_dra.arguments import Parser
@@ -18,16 +17,7 @@ from neuron_dra.settings import go_style
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "deploy/helm/neuron-dra"
-
-
-def helm() -> str | None:
-    """Return a helm: named in HELM, on the PATH, or built by the test bed."""
-    cached = sorted((Path.home() / ".cache/neuron-dra-testbed").glob("tools-*/bin/helm"))
-    return os.environ.get("HELM") or shutil.which("helm") or (str(cached[-1]) if cached else None)
-
-
-HELM = helm()
-needs_helm = pytest.mark.skipif(HELM is None, reason="no helm on the PATH, and the test bed is not built")
+needs_helm = needs("helm")
 
 
 def rendered(*values: str) -> dict[tuple[str, str], dict[str, Any]]:

@@ -1,0 +1,219 @@
+"""Deciding what a claim gets on this node: pure, from the allocation, the hardware and what is held already."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Literal
+
+from neuron_dra.core import cdi, config, names
+from neuron_dra.core import reservation as reservations
+from neuron_dra.core.catalogue import Platform
+from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim, PreparedDevice
+from neuron_dra.core.facts import Unread
+from neuron_dra.core.reservation import Reservation
+from neuron_dra.core.topology import NeuronDevice, Node
+from neuron_dra.errors import ClaimError, DeviceInUse
+
+
+def decide(
+    claim: Claim,
+    *,
+    node_name: str,
+    node: Node,
+    held: Iterable[PreparedClaim],
+    device_files: cdi.DeviceFiles,
+    reservation: Reservation | None = None,
+    sick: Callable[[AllocatedDevice], str] = lambda result: "",
+    prepared_at: str = "",
+) -> PreparedClaim:
+    """Return what `claim` gets. `sick` says why a device must not be handed out, if it must not.
+
+    Raises ClaimError, whose text names the field, the device or the holder that stands in the way.
+    """
+    if not claim.devices:
+        raise ClaimError(f"claim {claim.ref} has no device of {names.DRIVER} in its allocation")
+    why = reservations.why_refused(claim, reservation, node_name)
+    if why:
+        raise ClaimError(why, retryable=True)
+    others = [other for other in held if other.ref.uid != claim.ref.uid]
+    taken = {i for other in others for device in other.devices if not device.admin_access for i in device.device_ids}
+    there = {device.name: device for device in node.devices}
+    agreed: dict[tuple[str, bool], tuple[tuple[str, ...], str]] = {}  # each request is looked at once
+    prepared, workload = [], ""
+    for result in claim.devices:
+        if result.pool != node_name:
+            raise ClaimError(
+                f"claim {claim.ref}: device {result.device} is of pool {result.pool}, which is not on node {node_name}"
+            )
+        ids = _physical(claim.ref, result.device, node, there)
+        if not taken.isdisjoint(ids):
+            _refuse_overlap(claim.ref, result, ids, others)
+        if not result.admin_access and (why := sick(result)):
+            raise ClaimError(f"claim {claim.ref}: {why}", retryable=True)
+        key = (result.request, result.admin_access)
+        if key not in agreed:
+            agreed[key] = _agreed(claim, result, node, reservation)
+        env, bound_to = agreed[key]
+        workload = bound_to or workload
+        prepared.append(
+            PreparedDevice(
+                request=result.base_request,
+                pool=result.pool,
+                device=result.device,
+                device_ids=ids,
+                cdi_ids=(cdi.device_id(claim.ref.uid, result.device, result.share_id),),
+                edits=cdi.container_edits(ids, env, device_files),
+                admin_access=result.admin_access,
+                share_id=result.share_id,
+            )
+        )
+    return PreparedClaim(claim.ref, tuple(prepared), prepared_at, claim.pod, workload=workload)
+
+
+def _physical(ref: ClaimRef, device_name: str, node: Node, there: Mapping[str, NeuronDevice]) -> tuple[int, ...]:
+    """Return the Neuron devices behind a published name; `there` are those of the node, by name."""
+    if device_name == names.NODE_DEVICE:
+        ids = tuple(device.device_id for device in node.devices if device.node_present)
+        if not ids:
+            raise ClaimError(f"claim {ref}: {device_name} has no Neuron device left; check the kernel driver")
+        return ids
+    device = there.get(device_name)
+    if device is None:
+        raise ClaimError(
+            f"claim {ref}: {device_name} is allocated, but the node has no such device (it has "
+            f"{', '.join(there) or 'none'}); delete the pod so that it gets another",
+            retryable=True,
+        )
+    if not device.node_present:
+        raise ClaimError(
+            f"claim {ref}: {device_name} is allocated, but /dev/neuron{device.device_id} is missing on the "
+            "node; check the kernel driver, or delete the pod so that it gets another device",
+            retryable=True,
+        )
+    return (device.device_id,)
+
+
+def _refuse_overlap(ref: ClaimRef, result: AllocatedDevice, ids: tuple[int, ...], others: list[PreparedClaim]) -> None:
+    """The last line of defence against one device in two claims."""
+    if result.admin_access:
+        return
+    wanted = set(ids)
+    for other in others:
+        for device in other.devices:
+            if device.admin_access or (result.share_id and device.share_id):
+                continue
+            common = wanted & set(device.device_ids)
+            if common:
+                raise DeviceInUse(
+                    f"claim {ref}: {result.device} is in use: neuron{min(common)} is held by claim {other.ref} "
+                    f"(UID {other.ref.uid}) until that one is unprepared",
+                    other.ref.uid,
+                )
+
+
+def _agreed(
+    claim: Claim, result: AllocatedDevice, node: Node, reservation: Reservation | None
+) -> tuple[tuple[str, ...], str]:
+    """Return the environment that comes with a request, and the workload that the node is bound to for it, if any."""
+    settings = config.effective(claim.configs, result.request)
+    env = environment(settings, node)
+    if reservation is None or not reservation.names(settings.ultraserver, claim.ref):
+        return env, ""
+    if not result.admin_access:
+        _check_size(settings.ultraserver, reservation)
+    return env + reservations.environment(reservation), reservation.workload
+
+
+def environment(settings: config.Settings, node: Node) -> tuple[str, ...]:
+    """Return NAME=value for a container that gets a device of `node` with `settings`.
+
+    Sources: Neuron SDK, logical-neuroncore-config and the UltraServer init script (design.md 2, neuron.md 3).
+    """
+    env: list[str] = []
+    if settings.neuron is not None:
+        value = settings.neuron.logical_neuron_core
+        _check_lnc(value, node)
+        env += [f"NEURON_LOGICAL_NC_CONFIG={value}", f"NEURON_RT_VIRTUAL_CORE_SIZE={value}"]
+    if settings.ultraserver is not None:
+        env += ultraserver_environment(settings.ultraserver.nodes, node)
+    elif node.spec is not None and node.spec.platform in (Platform.PDS, Platform.MAX):
+        env.append(f"NEURON_RT_ULTRASERVER_MODE={names.RUNTIME_MODE_SINGLE}")
+    return tuple(env)
+
+
+def _check_size(wanted: config.UltraServerSettings | None, reservation: Reservation) -> None:
+    """The runtime's group and the ranks must be of the same size."""
+    if wanted is not None and reservation.place is not None and wanted.nodes != reservation.place.node_count:
+        raise ClaimError(
+            f"error applying config: ultraserverMode {wanted.nodes} differs from the topologySize "
+            f"{reservation.place.node_count} of workload {reservation.namespace}/{reservation.workload}; use the "
+            "ResourceClaimTemplate that the UltraServer operator made for it, unchanged"
+        )
+
+
+def _check_lnc(value: int, node: Node) -> None:
+    allowed = node.spec.lnc_allowed if node.spec else ()
+    if not allowed:
+        raise ClaimError(
+            f"error applying config: LNC value is not configurable for instance type {node.instance_type_name}; "
+            "remove the NeuronConfig from the claim"
+        )
+    if value not in allowed:
+        raise ClaimError(
+            f"error applying config: logicalNeuronCore {value} is not offered by instance type "
+            f"{node.instance_type_name}; use one of {', '.join(map(str, allowed))}"
+        )
+
+
+RUNTIME_MODES: dict[int, tuple[int, ...]] = {4: (1,), 2: (3, 2), 1: (4,)}
+"""Nodes wanted -> runtime modes that give them, best first (1=X4, 2=X2H, 3=X2V, 4=X1)."""
+
+
+def ultraserver_environment(nodes: Literal[1, 2, 4], node: Node) -> tuple[str, ...]:
+    """Return the runtime's UltraServer variables for a group of `nodes` nodes.
+
+    Raises ClaimError when `ultraserver_mode` of the node does not offer such a group.
+    """
+    facts = node.ultraserver
+    if node.spec is None or node.spec.platform is Platform.STANDARD:
+        raise ClaimError(
+            f"error applying config: ultraserverMode {nodes} asks for an UltraServer, but instance type "
+            f"{node.instance_type_name} is not part of one; remove the UltraServerConfig from the claim"
+        )
+    if facts.modes is Unread.BUSY:
+        raise ClaimError(
+            f"error applying config: ultraserverMode {nodes}: the kernel driver is still joining the UltraServer "
+            "(ultraserver_mode reads busy); the kubelet tries again",
+            retryable=True,
+        )
+    offered = () if isinstance(facts.modes, Unread) else facts.modes
+    mode = next((mode for mode in RUNTIME_MODES[nodes] if mode in offered), None)
+    if mode is None:
+        sizes = sorted(size for size, modes in RUNTIME_MODES.items() if any(m in offered for m in modes))
+        raise ClaimError(
+            f"error applying config: ultraserverMode {nodes} is not offered by this node (ultraserver_mode reads "
+            f"{','.join(map(str, offered)) or 'nothing'}); "
+            + (f"use {' or '.join(map(str, sizes))}" if sizes else "check the UltraServer's links"),
+            retryable=True,
+        )
+    server_id, node_id = _identity(nodes, node)
+    return (
+        f"NEURON_RT_ULTRASERVER_MODE={mode}",
+        f"NEURON_RT_ULTRASERVER_SERVER_ID={server_id}",
+        f"NEURON_RT_ULTRASERVER_NODE_ID={node_id}",
+    )
+
+
+def _identity(nodes: int, node: Node) -> tuple[str, int]:
+    """Server and node id as AWS's init script picks them, its defaults included (neuron.md 3.2, rule 6)."""
+    facts = node.ultraserver
+    by_size = {2: (facts.server_id_2, facts.node_id_2), 4: (facts.server_id_4, facts.node_id_4)}
+    server_id, node_id = by_size.get(nodes, (Unread.UNKNOWN, Unread.UNKNOWN))
+    if not isinstance(facts.reservation_id, Unread):
+        server_id = facts.reservation_id
+    if not isinstance(facts.node_id, Unread):
+        node_id = facts.node_id
+    return (
+        names.NO_SERVER_ID if isinstance(server_id, Unread) else server_id,
+        -1 if isinstance(node_id, Unread) else node_id,
+    )
