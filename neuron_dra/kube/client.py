@@ -18,6 +18,7 @@ import msgspec
 from neuron_dra import __version__
 from neuron_dra.errors import ApiError, Forbidden, Unavailable, api_error
 from neuron_dra.kube.config import KubeConfig
+from neuron_dra.kube.getter import Getter
 from neuron_dra.kube.requests import Resource
 
 REQUEST_TIMEOUT_S: Final = 10.0
@@ -45,6 +46,7 @@ class KubeClient:
         self._config = config
         self._user_agent = user_agent
         self._session: aiohttp.ClientSession | None = None
+        self._getter = Getter(config.url, config.tls, user_agent)
 
     async def __aenter__(self) -> KubeClient:
         connector = aiohttp.TCPConnector(ssl=self._config.tls if self._config.tls is not None else False, limit=0)
@@ -60,6 +62,7 @@ class KubeClient:
     async def __aexit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._getter.close()
         if self._session is not None:
             await self._session.close()
 
@@ -140,6 +143,11 @@ class KubeClient:
     ) -> bytes:
         data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
         try:
+            if method == "GET" and not params:
+                answer = await self._getter.get(path, self._token(), timeout_s)
+                if answer.status >= 300:
+                    raise _error(method, path, answer.status, answer.body, answer.retry_after)
+                return answer.body
             headers = self._headers()
             if data is not None:
                 headers["Content-Type"] = content_type
@@ -195,9 +203,12 @@ class KubeClient:
 
     def _headers(self) -> dict[str, str]:
         headers = {"Accept": JSON}
-        if self._config.token is not None:
-            headers["Authorization"] = f"Bearer {self._config.token()}"
+        if (token := self._token()) is not None:
+            headers["Authorization"] = f"Bearer {token}"
         return headers
+
+    def _token(self) -> str | None:
+        return None if self._config.token is None else self._config.token()
 
 
 async def _lines(stream: aiohttp.StreamReader, gather_s: float) -> AsyncIterator[bytes]:
