@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from neuron_dra.node.worker import Worker
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -21,8 +23,11 @@ class _Call(Generic[Item, Result]):
 class Together(Generic[Item, Result]):
     """Calls that wait for the same lock: whoever gets it first does the work of all, in one go in one thread."""
 
-    def __init__(self, order: asyncio.Lock, work: Callable[[list[Item]], Sequence[Result | Exception | None]]) -> None:
+    def __init__(
+        self, order: asyncio.Lock, worker: Worker, work: Callable[[list[Item]], Sequence[Result | Exception | None]]
+    ) -> None:
         self._order = order
+        self._worker = worker
         self._work = work
         self._waiting: list[_Call[Item, Result]] = []
 
@@ -38,7 +43,7 @@ class Together(Generic[Item, Result]):
     async def _lead(self) -> None:
         batch, self._waiting = self._waiting, []
         try:
-            results = await asyncio.to_thread(self._work, [call.item for call in batch])
+            results = await self._worker.do(self._work, [call.item for call in batch])
         except Exception as err:
             results = [err] * len(batch)
         except BaseException:  # cancelled: the thread goes on, and the next in line asks for the same again

@@ -24,6 +24,7 @@ from neuron_dra.core.ultraserver import Tag
 from neuron_dra.errors import CheckpointDamaged, ClaimError, DeviceInUse
 from neuron_dra.node.store import Decide, Store
 from neuron_dra.node.together import Together
+from neuron_dra.node.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -48,8 +49,9 @@ class Transactions:
         self._running: dict[tuple[str, str], asyncio.Task[PreparedClaim | None]] = {}
         self._withdrawn: set[str] = set()  # claims that were unprepared while their prepare was under way
         self._order = asyncio.Lock()
-        self._commit: Together[Claim, PreparedClaim] = Together(self._order, self._prepare_all)
-        self._release: Together[str, PreparedClaim] = Together(self._order, store.unprepare_all)
+        self._worker = Worker("claims")
+        self._commit: Together[Claim, PreparedClaim] = Together(self._order, self._worker, self._prepare_all)
+        self._release: Together[str, PreparedClaim] = Together(self._order, self._worker, store.unprepare_all)
         self.claims: dict[str, PreparedClaim] = {}
         self.tag: Tag | None = None
         self.damaged: str | None = None
@@ -59,7 +61,7 @@ class Transactions:
     async def open(self) -> None:
         """Read the checkpoint; a damaged one is told by `damaged` and not by an error."""
         try:
-            self._took(await asyncio.to_thread(self._store.open))
+            self._took(await self._worker.do(self._store.open))
         except CheckpointDamaged as err:
             self._damage(err)
 
@@ -79,7 +81,7 @@ class Transactions:
             return []
         async with self._order:
             try:
-                repaired, current = await asyncio.to_thread(self._store.repair)
+                repaired, current = await self._worker.do(self._store.repair)
                 self._took(current)
             except CheckpointDamaged as err:
                 self._damage(err)
@@ -91,7 +93,7 @@ class Transactions:
     async def rebuilt(self, claims: dict[str, PreparedClaim]) -> None:
         """Take `claims` as what is prepared, after a damaged checkpoint. Raises OSError."""
         async with self._order:
-            self._took(await asyncio.to_thread(self._store.rebuild, claims, self.tag))
+            self._took(await self._worker.do(self._store.rebuild, claims, self.tag))
             self.damaged = None
 
     async def adopt(self, claims: dict[str, PreparedClaim]) -> list[PreparedClaim]:
@@ -99,7 +101,7 @@ class Transactions:
         async with self._order:
             before = self.claims
             try:
-                self._took(await asyncio.to_thread(self._store.adopt, claims))
+                self._took(await self._worker.do(self._store.adopt, claims))
             except CheckpointDamaged as err:
                 self._damage(err)
         return [claim for uid, claim in self.claims.items() if claim.adopted and uid not in before]
@@ -109,7 +111,7 @@ class Transactions:
         async with self._order:
             if self.damaged is None:
                 try:
-                    self._took(await asyncio.to_thread(self._store.keep_tag, tag))
+                    self._took(await self._worker.do(self._store.keep_tag, tag))
                 except CheckpointDamaged as err:
                     self._damage(err)
 
@@ -121,7 +123,7 @@ class Transactions:
     async def finish(self, timeout_s: float) -> None:
         """Wait for running transactions, at most `timeout_s` seconds; then abandon them, as a crash would.
 
-        A write that has begun in its thread goes on to its end.
+        A write that has begun in its thread goes on until the process ends.
         """
         if self._running:
             _, late = await asyncio.wait(list(self._running.values()), timeout=timeout_s)
@@ -154,7 +156,7 @@ class Transactions:
         try:
             if not self._store.surely_unknown(ref.uid):
                 async with self._order:
-                    known = await asyncio.to_thread(self._store.known, ref.uid)
+                    known = await self._worker.do(self._store.known, ref.uid)
                 if known is not None:
                     return known
             prepared = await self._commit_when_free(ref)

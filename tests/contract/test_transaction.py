@@ -21,6 +21,7 @@ from neuron_dra.node.files import Files, locked
 from neuron_dra.node.store import Store
 from neuron_dra.node.together import Together
 from neuron_dra.node.transaction import Transactions
+from neuron_dra.node.worker import Worker
 from neuron_dra.testing.faulty_files import DISK_ERRORS, FaultyFiles, Moment, PowerCut, disk_error
 from neuron_dra.testing.objects import healthy_node
 
@@ -532,7 +533,7 @@ async def test_a_transaction_that_is_abandoned_is_done_with_the_next_one(disk: D
         go_on.wait(5)
         return [item.upper() for item in items]
 
-    together = Together(asyncio.Lock(), work)
+    together = Together(asyncio.Lock(), Worker("test"), work)
     leader, other = (asyncio.create_task(together(name)) for name in "ab")
     await asyncio.to_thread(began.wait, 5)
     leader.cancel()
