@@ -330,7 +330,7 @@ class Store:
         write(self._files, self._spec_path(claim.ref.uid), cdi.encode(cdi.spec(claim)), 0o644)
 
     def _write_missing_spec(self, claim: PreparedClaim) -> bool:
-        if claim.adopted or self._files.read(self._spec_path(claim.ref.uid)) == cdi.encode(cdi.spec(claim)):
+        if claim.adopted or cdi.is_of(claim, self._files.read(self._spec_path(claim.ref.uid)) or b""):
             return False
         self._write_spec(claim)
         return True

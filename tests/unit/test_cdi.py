@@ -185,10 +185,10 @@ def test_a_person_reads_a_file_line_by_line_one_for_each_field_and_device() -> N
     }
     assert cdi.encode(document).decode() == (
         "{\n"
-        '  "annotations": {"y": "2", "z": "1"},\n'
+        '  "annotations": {"y":"2","z":"1"},\n'
         '  "devices": [\n'
-        '    {"a": [1, 2], "name": "b"},\n'
-        '    {"name": "c"}\n'
+        '    {"a":[1,2],"name":"b"},\n'
+        '    {"name":"c"}\n'
         "  ],\n"
         '  "kind": "k"\n'
         "}\n"
@@ -215,3 +215,32 @@ def test_a_file_tells_which_devices_it_delivers(claim: PreparedClaim) -> None:
 @pytest.mark.parametrize("document", [None, [], {}, {"devices": 1}, {"devices": [1, {}, {"name": 2}, {"name": "x"}]}])
 def test_a_file_that_delivers_nothing_of_ours_is_not_guessed_at(document: object) -> None:
     assert cdi.device_names(document, "1") == ()
+
+
+@given(prepared_claims())
+def test_a_file_in_the_spelling_of_another_release_says_the_same(claim: PreparedClaim) -> None:
+    assert cdi.is_of(claim, cdi.encode(cdi.spec(claim)))
+    assert cdi.is_of(claim, json.dumps(cdi.spec(claim), indent=3).encode())
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"\xff",
+        b"[" * 100_000,
+        b'{"devices": [' * 50_000,
+        b'{"kind": "k8s.neuron.aws.com/claim"}',
+        b'{"a": "\\ud800"}',
+    ],
+    ids=["nothing", "half", "a list", "no text", "depth", "depth in devices", "less", "half a character"],
+)
+def test_a_file_that_says_something_else_is_not_the_claims(raw: bytes) -> None:
+    claim = PreparedClaim(ClaimRef("ml", "job-0", "uid-1"), ())
+    assert not cdi.is_of(claim, raw)
+
+
+def test_half_a_character_in_a_spec_is_spelled_as_json_can() -> None:
+    assert cdi.encode({"a": "\ud800"}) == b'{\n  "a": "\\ud800"\n}\n'

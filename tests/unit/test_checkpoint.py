@@ -240,3 +240,25 @@ def test_a_tag_that_cannot_be_read_is_none(texts: Any) -> None:
 
 def test_the_format_is_called_v1() -> None:
     assert json.loads(checkpoints.encode(Checkpoint("boot")))["version"] == "v1"
+
+
+@given(
+    st.dictionaries(
+        st.text(max_size=8),
+        st.recursive(
+            st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+            lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+            max_leaves=8,
+        ),
+    )
+)
+@example({"a": "\x7f", "b": "\u2028", "c": "\ud800", "d": 2**80, "e": '</\\"\b\f\n\r\t\x00'})
+def test_the_checksum_is_over_the_standard_librarys_json_whoever_encodes_it(body: dict[str, Any]) -> None:
+    expected = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
+    assert checkpoints._canonical(body) == expected
+
+
+@pytest.mark.parametrize("number", ["1.5", "1e3", "-0.0", "NaN", "Infinity"])
+def test_a_number_with_a_fraction_is_damage(number: str) -> None:
+    with pytest.raises(CheckpointDamaged, match=f"not JSON: {number} is not a whole number"):
+        checkpoints.decode(b'{"version":"v1","later":' + number.encode() + b"}")
