@@ -66,6 +66,9 @@ def _quoted(value: object) -> str:
 
 def configure(style: Literal["text", "json"], verbosity: int) -> None:
     """Send every log line to standard error; `verbosity` 4 and above shows debugging lines, as klog does."""
+    # What our formats do not show is not looked for: the logging HOWTO's "Optimization".
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    logging._srcfile = None
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
     root = logging.getLogger()

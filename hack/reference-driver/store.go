@@ -104,7 +104,7 @@ func (s store) write(c checkpoint) error {
 	if c.Checksum, err = c.sum(); err != nil {
 		return err
 	}
-	return replace(s.checkpointPath(), c, 0o600)
+	return replace(s.checkpointPath(), c, 0o600, s.checkpointPath()+".bak")
 }
 
 func (s store) prepare(claim *resourceapi.ResourceClaim) (*preparedClaim, error) {
@@ -119,7 +119,7 @@ func (s store) prepare(claim *resourceapi.ResourceClaim) (*preparedClaim, error)
 	if err != nil {
 		return nil, err
 	}
-	if err := replace(s.specPath(claim.UID), spec(claim.UID, prepared), 0o644); err != nil {
+	if err := replace(s.specPath(claim.UID), spec(claim.UID, prepared), 0o644, ""); err != nil {
 		return nil, err
 	}
 	current.Claims[claim.UID] = prepared
@@ -210,8 +210,9 @@ func spec(uid types.UID, claim *preparedClaim) map[string]any {
 	}
 }
 
-// replace writes a file so that a crash or a power cut leaves the old one or the new one.
-func replace(path string, value any, mode os.FileMode) error {
+// replace writes a file so that a crash or a power cut leaves the old one or the new one. The old one stays as keep, if
+// that is a name.
+func replace(path string, value any, mode os.FileMode, keep string) error {
 	raw, err := json.Marshal(value)
 	if err != nil {
 		return err
@@ -228,6 +229,11 @@ func replace(path string, value any, mode os.FileMode) error {
 	if err = file.Sync(); err != nil {
 		return err
 	}
+	if keep != "" {
+		if err = keepAs(path, keep); err != nil {
+			return err
+		}
+	}
 	if err = os.Rename(temporary, path); err != nil {
 		return err
 	}
@@ -237,4 +243,19 @@ func replace(path string, value any, mode os.FileMode) error {
 	}
 	defer folder.Close()
 	return folder.Sync()
+}
+
+// keepAs gives a file a second name, in place of what had that name. No file is no error.
+func keepAs(path, keep string) error {
+	spare := keep + ".tmp"
+	if err := os.Remove(spare); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := os.Link(path, spare); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return err
+	}
+	return os.Rename(spare, keep)
 }

@@ -113,7 +113,9 @@ def allocated_devices(claim: ResourceClaim) -> tuple[AllocatedDevice, ...]:
             result.device,
             bool(result.admin_access),
             result.share_id,
-            tuple(health.Toleration(t.key, t.operator, t.value, t.effect) for t in result.tolerations or ()),
+            tuple(health.Toleration(t.key, t.operator, t.value, t.effect) for t in result.tolerations)
+            if result.tolerations
+            else (),
         )
         for result in (allocation.devices.results or [] if allocation else [])
         if result.driver == names.DRIVER

@@ -23,7 +23,8 @@ class Files:
     def read(self, path: Path) -> bytes | None:
         """Return a file's bytes, or None if there is no such file."""
         try:
-            return path.read_bytes()
+            with open(path, "rb", buffering=0) as file:
+                return file.read()
         except FileNotFoundError:
             return None
 
@@ -118,17 +119,21 @@ def replace_unsynced(files: Files, path: Path, data: bytes, mode: int, *, keep: 
 
 
 def _keep(files: Files, path: Path, keep: Path) -> None:
+    present, kept = files.stamp(path), files.stamp(keep)
+    if present is None or (kept is not None and kept[0] == present[0]):
+        return  # nothing to keep, or kept by a process that died before it replaced `path`
     spare = keep.with_name(f".{keep.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
-    files.remove(spare)
     try:
-        files.link(path, spare)
+        try:
+            files.link(path, spare)
+        except FileExistsError:  # of a process that had our pid
+            files.remove(spare)
+            files.link(path, spare)
         files.rename(spare, keep)
-    except FileNotFoundError:
-        return
-    finally:
-        # A rename between two names of one file does nothing at all, and a failed one leaves its source.
+    except OSError:
         with contextlib.suppress(OSError):
             files.remove(spare)
+        raise
 
 
 LOCK_POLL_S = 0.02

@@ -114,14 +114,14 @@ class DraService:
             log.exception(f"{verb} failed", extra=facts)
             self._metrics.claim_operation(verb, "error", time.perf_counter() - started)
             return f"claim {ref}: internal error in {names.DRIVER}; its log on this node has the details"
-        took = time.perf_counter() - started
-        self._metrics.claim_operation(verb, "ok", took)
-        devices = [device.device for device in result.devices] if isinstance(result, PreparedClaim) else []
-        log.info(
-            f"claim {verb}d",
-            extra={**facts, **({"devices": ",".join(devices)} if devices else {}), "took_ms": round(took * 1000, 1)},
-        )
+        # After the answer: the kubelet need not wait for that.
+        asyncio.get_running_loop().call_soon(self._done, verb, facts, result, time.perf_counter() - started)
         return result
+
+    def _done(self, verb: str, facts: dict[str, str], result: PreparedClaim | None, took: float) -> None:
+        self._metrics.claim_operation(verb, "ok", took)
+        devices = {"devices": ",".join(device.device for device in result.devices)} if result is not None else {}
+        log.info(f"claim {verb}d", extra={**facts, **devices, "took_ms": round(took * 1000, 1)})
 
 
 def _add_devices(entry: dra_pb2.NodePrepareResourceResponse, claim: PreparedClaim) -> None:
