@@ -321,6 +321,13 @@ def test_the_workload_to_which_the_node_is_bound_gets_it_with_its_rank() -> None
     )
 
 
+def test_a_monitor_beside_the_workloads_device_changes_nothing_of_it() -> None:
+    ours, monitor = device(0, "work"), device(1, "watch", admin_access=True)
+    prepared = decided(Claim(ref(), (ours, monitor), (replace(OURS, requests=("work",)),)), TRN2U_NODE, (), RESERVED)
+    assert prepared.workload == "llm"
+    assert ["NEURON_GLOBAL_TOPOID=5" in each.env for each in prepared.devices] == [True, False]
+
+
 def test_a_node_knows_its_place_from_the_allocation_that_names_it() -> None:
     held = Allocation(
         *("ml", "llm", "uid-llm", "a-1", Phase.BOUND, ("n0", "n1"), 2, 3), world_size=8, rank0_node="node-x"
@@ -412,6 +419,12 @@ def test_an_administrator_gets_a_device_in_use_and_holds_nothing() -> None:
     admin = decided(claim(device(5, admin_access=True), name="monitor"), TRN2, (holder,))
     assert admin.devices[0].edits == {"deviceNodes": [{"path": "/dev/neuron5"}]}
     assert decided(claim(device(5), name="new"), TRN2, (admin,)).devices[0].device_ids == (5,)
+
+
+def test_of_a_monitor_and_a_job_on_one_device_the_job_is_the_holder() -> None:
+    job = decided(claim(device(5), name="old"))
+    monitor = decided(claim(device(5, admin_access=True), name="monitor"), TRN2, (job,))
+    assert "is held by claim ml/old" in refusal(claim(device(5)), TRN2, (monitor, job), retryable=True)
 
 
 @pytest.mark.contract("P15")
