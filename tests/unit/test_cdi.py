@@ -258,4 +258,5 @@ def test_a_file_that_says_something_else_is_not_the_claims(raw: bytes) -> None:
 
 
 def test_half_a_character_in_a_spec_is_spelled_as_json_can() -> None:
-    assert cdi.encode({"a": "\ud800"}) == b'{\n  "a": "\\ud800"\n}\n'
+    document = {"a": {"z": 1, "b": "\ud800"}}
+    assert cdi.encode(document) == b'{\n  "a": {"b": "\\ud800", "z": 1}\n}\n'

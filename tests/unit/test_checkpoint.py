@@ -254,6 +254,7 @@ def test_the_format_is_called_v1() -> None:
 )
 @example({"a": "\x7f"})
 @example({"b": "\u2028"})
+@example({"z": {"y": 1, "x": 2}, "a": 3})
 @example({"c": "\ud800"})
 @example({"d": 2**80, "e": '</\\"\b\f\n\r\t\x00'})
 def test_the_checksum_is_over_the_standard_librarys_json_whoever_encodes_it(body: dict[str, Any]) -> None:
