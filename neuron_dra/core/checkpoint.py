@@ -7,6 +7,7 @@ it with sorted keys, no blanks and nothing but ASCII. No number has a fraction: 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
@@ -121,12 +122,10 @@ _quick = msgspec.json.Encoder(order="sorted").encode
 
 def _canonical(body: Mapping[str, Any]) -> bytes:
     """Return the JSON that is summed up: msgspec's, which is quick, or the standard library's where they differ."""
-    try:
+    with contextlib.suppress(UnicodeEncodeError):  # half a surrogate pair
         text = _quick(body)
-    except (UnicodeEncodeError, TypeError):
-        text = b""
-    if text and text.isascii() and b"\x7f" not in text:
-        return text
+        if text.isascii() and b"\x7f" not in text:
+            return text
     return json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
 
 

@@ -23,6 +23,7 @@ class Script:
     """A server on loopback: what `serve` does with a connection is up to the test."""
 
     def __init__(self) -> None:
+        self.port = 0
         self.connections = 0
         self.open = 0
         self.requests: list[bytes] = []
@@ -52,7 +53,7 @@ async def server() -> AsyncIterator[Script]:
     made = Script()
     made.answers = [OK]
     listening = await asyncio.start_server(made.connected, "127.0.0.1", 0)
-    made.port = listening.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
+    made.port = listening.sockets[0].getsockname()[1]
     yield made
     listening.close()
     await eventually(lambda: made.open == 0, what="all connections ended")
@@ -60,7 +61,7 @@ async def server() -> AsyncIterator[Script]:
 
 @pytest.fixture
 async def getter(server: Script) -> AsyncIterator[Getter]:
-    made = Getter(f"http://127.0.0.1:{server.port}/prefix", None, "tests/1")  # type: ignore[attr-defined]
+    made = Getter(f"http://127.0.0.1:{server.port}/prefix", None, "tests/1")
     yield made
     made.close()
 
@@ -80,7 +81,7 @@ async def test_the_request_says_who_asks_for_what_as_whom(server: Script, getter
     await getter.get("/api/v1/nodes/a", "secret", 5.0)
     assert server.requests == [
         b"GET /prefix/api/v1/nodes/a HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nUser-Agent: tests/1\r\n"
-        b"Accept: application/json\r\nAuthorization: Bearer secret\r\n\r\n" % server.port  # type: ignore[attr-defined]
+        b"Accept: application/json\r\nAuthorization: Bearer secret\r\n\r\n" % server.port
     ]
 
 
