@@ -1,31 +1,50 @@
 #!/usr/bin/env bash
-# Run every test. The test bed is built beside the tests that need no cluster; then the tests on it run, on two beds.
+# Run every test. Those on the two test beds run beside those that need no cluster, as most of their time is waiting.
 # NEURON_DRA_LONG=1 adds the long ones; NEURON_DRA_REQUIRE_TESTBED=1 makes a skipped test bed a failure.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 BIN=.venv/bin
 mkdir -p build
 
-# Two test beds beside each other: most of the time a test waits. The second has the fleet of UltraServers.
-FLEET="${NEURON_DRA_TESTBED_NAME:-neuron-dra-testbed}-fleet"
+FLEET="${NEURON_DRA_TESTBED_NAME:-neuron-dra-testbed}-fleet" # the second test bed has the fleet of UltraServers
 on_fleet() { NEURON_DRA_TESTBED_NAME="$FLEET" NEURON_DRA_TESTBED_STATE= "$@"; }
-fleet="" builder=""
-take_down() { # the first is the last to go: it has raised the machine's limits
-    [ -z "$fleet" ] || kill "$fleet" 2>/dev/null || true
-    [ -z "$builder" ] || kill "$builder" 2>/dev/null || true # what it has begun is waited for by `down`
+fleet_tests=(tests/bed/test_ultraserver*.py tests/bed/test_contract_{pods,scheduler}.py
+    tests/bed/test_{sick_devices,takeover}.py)
+seeds=tests/contract/test_fleet_on_a_real_server.py # wants an API server with no controller and no nodes
+unless_long() { [ -n "${NEURON_DRA_LONG:-}" ] && echo "$1" || echo "($1) and not long"; }
+
+beds="" # the process that builds the test beds and runs the tests on them
+bed_tests() {
+    hack/testbed/testbed build && hack/testbed/testbed up && on_fleet hack/testbed/testbed up || {
+        echo "the test beds could not be built or started"
+        return 1
+    }
+    local marks main fleet failed=0
+    marks=$(unless_long "testbed or tool") # a tool is built by the test bed
+    on_fleet $BIN/python -m pytest "${fleet_tests[@]}" -m "$marks" -q -o cache_dir=build/fleet-cache \
+        --junitxml build/results-testbed-fleet.xml >build/testbed-fleet.log 2>&1 &
+    fleet=$!
+    $BIN/python -m pytest tests "${fleet_tests[@]/#/--ignore=}" --ignore=$seeds -m "$marks" -q \
+        -o cache_dir=build/main-cache --junitxml build/results-testbed.xml &
+    main=$!
+    trap 'kill $main $fleet 2>/dev/null' TERM
+    wait $main || failed=1
+    echo "-- and on the fleet of UltraServers"
+    tail -n +1 -f build/testbed-fleet.log --pid=$fleet || true
+    wait $fleet || failed=1
+    return $failed
+}
+take_down() { # the first bed is the last to go: it has raised the machine's limits
+    [ -z "$beds" ] || kill "$beds" 2>/dev/null || true # a build that it has begun is waited for by `down`
     on_fleet hack/testbed/testbed down >build/testbed-down.log 2>&1 || true
     hack/testbed/testbed down >>build/testbed-down.log 2>&1 || true
 }
 
-can_bed=""
 if [ "$(uname -s)" = Linux ] && [ "$(id -u)" = 0 ]; then
-    can_bed=1
-    echo "== test bed: built and started beside the other tests (minutes the first time; log: build/testbed-build.log)"
+    echo "== test beds: built and started, and their tests run, beside the others (log: build/testbed-tests.log)"
     trap take_down EXIT
-    {
-        hack/testbed/testbed build && hack/testbed/testbed up && on_fleet hack/testbed/testbed up
-    } >build/testbed-build.log 2>&1 &
-    builder=$!
+    bed_tests >build/testbed-tests.log 2>&1 &
+    beds=$!
 fi
 
 status=0
@@ -35,15 +54,15 @@ build/gen-venv/bin/python hack/gen_proto.py --check || status=1
 echo "== format, lint, types, import contracts"
 make --no-print-directory check || status=1
 echo "== tests without a cluster"
-marks="not testbed${can_bed:+ and not tool}" # what runs a program that the test bed builds waits for it
-[ -n "${NEURON_DRA_LONG:-}" ] || marks="($marks) and not long"
+marks=$(unless_long "not testbed${beds:+ and not tool}")
 # A hundred thousand files of simulated nodes: in memory where it has room, for a disk takes minutes to remove them.
 scratch=$(df --output=avail -k /dev/shm 2>/dev/null | tail -1 || true)
 [ "${scratch:-0}" -gt 2000000 ] && [ -w /dev/shm ] && scratch=/dev/shm || scratch=${TMPDIR:-/tmp}
-PYTEST_DEBUG_TEMPROOT=$scratch $BIN/python -m pytest tests -m "$marks" -n 3 --dist loadfile -q \
+# The test beds go first: what waits for them takes longest.
+TMPDIR=$scratch PYTEST_DEBUG_TEMPROOT=$scratch nice -n 5 $BIN/python -m pytest tests -m "$marks" -n 3 --dist loadfile -q \
     --junitxml build/results-cluster-free.xml || status=1
 
-if [ -z "$can_bed" ]; then
+if [ -z "$beds" ]; then
     reason="the test bed needs Linux and root (network and mount namespaces); this is $(uname -s), uid $(id -u)"
     echo "== SKIPPED: tests on the test bed: $reason"
     if [ -n "${NEURON_DRA_REQUIRE_TESTBED:-}" ]; then
@@ -53,28 +72,10 @@ if [ -z "$can_bed" ]; then
     exit $status
 fi
 
-echo "== waiting for the test beds"
-tail -n +1 -f build/testbed-build.log --pid=$builder | sed 's/^/   /' || true
-if ! wait $builder; then
-    echo "the test bed could not be built or started; the end of its log:"
-    tail -40 build/testbed-build.log
-    exit 1
-fi
-builder=""
-marks="testbed or tool"
-[ -n "${NEURON_DRA_LONG:-}" ] || marks="($marks) and not long"
-echo "== tests on the test bed: real kube-apiserver, scheduler, kubelet, containerd; two of them, side by side"
-fleet_tests=(tests/bed/test_ultraserver*.py tests/bed/test_contract_{pods,scheduler}.py
-    tests/bed/test_{sick_devices,takeover}.py)
-seeds=tests/contract/test_fleet_on_a_real_server.py # wants an API server with no controller and no nodes
-on_fleet $BIN/python -m pytest "${fleet_tests[@]}" -m "$marks" -q -o cache_dir=build/fleet-cache \
-    --junitxml build/results-testbed-fleet.xml >build/testbed-fleet.log 2>&1 &
-fleet=$!
-$BIN/python -m pytest tests "${fleet_tests[@]/#/--ignore=}" --ignore=$seeds -m "$marks" -q --junitxml build/results-testbed.xml || status=1
-echo "== those on the fleet of UltraServers"
-tail -n +1 -f build/testbed-fleet.log --pid=$fleet || true
-wait $fleet || status=1
-fleet=""
+echo "== tests on the test beds: real kube-apiserver, scheduler, kubelet, containerd; on two of them, side by side"
+tail -n +1 -f build/testbed-tests.log --pid=$beds | sed 's/^/   /' || true
+wait $beds || status=1
+beds=""
 if [ -n "${NEURON_DRA_LONG:-}" ]; then
     echo "== the virtual fleet on a real API server; the deployed driver on Kubernetes 1.34"
     take_down

@@ -86,6 +86,32 @@ def test_a_client_in_this_process_reaches_the_api_server_from_inside_only(bed):
             urllib.request.urlopen(f"{bed.parts.plane.url}/healthz", context=trust, timeout=1)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("nodes",),
+        ("node", "trn2-48xlarge-0"),
+        ("nodes", "--selector=node.kubernetes.io/instance-type=trn1.2xlarge"),
+        ("pods", "-n", "neuron-dra-driver"),
+        ("events", "-A", "--field-selector=involvedObject.kind=Node"),
+        ("leases", "--all-namespaces"),
+        ("resourceslices",),
+        ("nusw", "--namespace=default"),
+    ],
+    ids=" ".join,
+)
+def test_what_these_tests_read_is_what_kubectl_prints(words, driver, node):
+    node("trn2.48xlarge")
+
+    def names(found: dict) -> set[str]:
+        return {item["metadata"]["name"] for item in found.get("items", [found])}
+
+    def printed() -> dict:
+        return json.loads(driver.kubectl("get", *words, "-o", "json"))
+
+    eventually("the same", lambda: names(driver.get(*words)) == names(printed()), 10)
+
+
 def test_old_versions_of_the_api_are_served_for_the_documents_manifests(bed):
     versions = {
         entry["version"] for entry in json.loads(bed.kubectl("get", "--raw", "/apis/resource.k8s.io"))["versions"]

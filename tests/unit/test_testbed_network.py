@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
+import http.server
+import socket
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "hack" / "testbed"))
 
@@ -13,9 +18,51 @@ from bed import layout, network
 HERE = layout.Layout("some-bed", False, Path("/nowhere"), Path("/nowhere"))
 
 
-def test_a_question_that_takes_too_long_is_no_answer(monkeypatch):
-    def slow(command, **settings):
-        raise subprocess.TimeoutExpired(command, settings["timeout"])
+class Says(http.server.BaseHTTPRequestHandler):
+    """Answers with the status in the path, and says what it was asked for."""
 
-    monkeypatch.setattr(subprocess, "run", slow)
-    assert network.answers(HERE, "http://127.0.0.1:1/healthz") is False
+    def do_GET(self) -> None:
+        self.send_response(int(self.path.split("?")[0].rpartition("/")[2]))
+        self.end_headers()
+        self.wfile.write(f"{self.path} {self.headers['Authorization']}".encode())
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Says) as running:
+        thread = threading.Thread(target=running.serve_forever, args=[0.01])
+        thread.start()
+        yield f"http://127.0.0.1:{running.server_address[1]}"
+        running.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def mute() -> Iterator[str]:
+    """A server that takes connections, and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_a_question_goes_out_with_its_query_and_headers_and_the_answer_comes_back(server):
+    answer = network.get(HERE, f"{server}/a/404?b=c", {"Authorization": "Bearer t"})
+    assert answer == (404, b"/a/404?b=c Bearer t")
+
+
+@pytest.mark.parametrize(("status", "expected"), [(200, True), (500, False)])
+def test_only_success_is_an_answer(status, expected, server):
+    assert network.answers(HERE, f"{server}/{status}") is expected
+
+
+def test_a_question_that_takes_too_long_is_no_answer(mute, monkeypatch):
+    monkeypatch.setattr(network, "ANSWER_TIMEOUT_S", 0.05)
+    assert network.answers(HERE, f"{mute}/healthz") is False
+
+
+def test_a_server_that_is_not_there_is_no_answer():
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        url = f"http://127.0.0.1:{gone.getsockname()[1]}/healthz"
+    assert network.answers(HERE, url) is False

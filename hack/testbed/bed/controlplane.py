@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
+import json
 import os
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from bed import build, network, pki
 from bed.errors import BedError
@@ -16,6 +19,7 @@ from bed.processes import Processes, wait_until
 from bed.state import State
 
 READY_TIMEOUT_S = 240  # 4 s when the machine has nothing else to do; one that died is seen at once
+ADMINISTRATOR = "admin"
 # In the namespace the usual ports; without root whatever is free on 127.0.0.1.
 STANDARD_PORTS = {"etcd": 2379, "etcd-peer": 2380, "api": 443, "scheduler": 10259, "controller-manager": 10257}
 
@@ -69,8 +73,8 @@ class ControlPlane:
         wait_until("service account of namespace default", self._has_default_service_account, READY_TIMEOUT_S)
 
     def is_ready(self) -> bool:
-        """Ask /readyz, in the namespace."""
-        return self._kubectl_raw("/readyz") == "ok"
+        """Ask /readyz."""
+        return self._says("/readyz")
 
     def kubectl(self, *arguments: str, stdin: str | None = None, timeout_s: float = 60) -> str:
         """Run kubectl as the administrator and return its output.
@@ -91,14 +95,33 @@ class ControlPlane:
             raise BedError(f"kubectl {' '.join(arguments)}: {(done.stderr or done.stdout).strip()}")
         return done.stdout
 
-    def _kubectl_raw(self, path: str) -> str:
+    def read(self, path: str) -> dict[str, Any]:
+        """Return the object, or the list of objects, at a path of the API, as the administrator.
+
+        Raises:
+            BedError: the API server does not answer, or with something else; with what it says.
+        """
         try:
-            return self.kubectl("get", "--raw", path, timeout_s=20)
-        except (BedError, subprocess.TimeoutExpired):
-            return ""
+            status, answer = self._get(path)
+            content = json.loads(answer)
+        except (OSError, http.client.HTTPException, ValueError) as err:
+            raise BedError(f"GET {path}: {err}") from err
+        if status != http.client.OK:
+            raise BedError(f"GET {path}: {content.get('reason')}: {content.get('message')}")
+        return content
+
+    def _get(self, path: str) -> tuple[int, bytes]:
+        token = {"Authorization": f"Bearer {pki.token(self.layout, ADMINISTRATOR)}"}
+        return network.get(self.layout, f"{self.url}{path}", token, self.layout.pki_dir / "ca.crt")
+
+    def _says(self, path: str) -> bool:
+        try:
+            return self._get(path)[0] == http.client.OK
+        except (OSError, http.client.HTTPException):
+            return False
 
     def _has_default_service_account(self) -> bool:
-        return bool(self._kubectl_raw("/api/v1/namespaces/default/serviceaccounts/default"))
+        return self._says("/api/v1/namespaces/default/serviceaccounts/default")
 
     def _start(self, name: str, arguments: Sequence[str]) -> None:
         binary = self._binary(name)
@@ -111,7 +134,7 @@ class ControlPlane:
         raise BedError(f"{name} is not built; run `testbed build --kubernetes {self.state.kubernetes}`")
 
     def _write_kubeconfigs(self) -> None:
-        users = {"admin": self.layout.kubeconfig}
+        users = {ADMINISTRATOR: self.layout.kubeconfig}
         for name in ("kube-scheduler", "kube-controller-manager"):
             users[f"system:{name}"] = self.layout.state_dir / f"{name}.kubeconfig"
         for user, path in users.items():
