@@ -13,6 +13,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from bed import network
 from deployed import ONLY_PLUGINS
 from real_cluster import TESTBED, CommandFailedError, Namespace, TestBed, eventually
 
@@ -60,6 +61,17 @@ def test_a_node_whose_namespace_died_is_started_again_as_a_whole(bed, node, name
     after = bed.parts.state.processes
     assert [name for name in before if after[name] == before[name]] == []
     eventually("container started again", lambda: namespace.restarts("p") == 1)
+
+
+def test_a_node_that_starts_again_has_no_way_to_the_pods_it_had(bed, node):
+    """The kernel removes a killed pod's route late, and a new pod with its address would get none."""
+    one = node("trn2.48xlarge")
+    subnet = network.pod_subnet(bed.parts.state.nodes[one.name].index)
+    ip = ("ip", "-n", bed.where.name, "route")
+    subprocess.run([*ip, "add", "unreachable", subnet.replace(".0/24", ".200")], check=True)
+    one.break_("reboot")
+    routes = subprocess.run([*ip, "show", "root", subnet], check=True, capture_output=True, text=True).stdout
+    assert "unreachable" not in routes
 
 
 def test_a_node_of_another_type_under_a_name_that_is_taken_is_refused(bed, node):

@@ -67,6 +67,9 @@ def up(layout: Layout, wanted: Wanted) -> Bed:
     with state.exclusive(layout.lock_file, "another testbed command"):
         bed = Bed(layout, wanted.kubernetes)
         _check(bed, wanted)
+        if layout.in_memory and not layout.state_dir.exists():
+            layout.state_dir.mkdir(parents=True)
+            mounts.memory(layout.state_dir)
         with bed.state.change():
             for spec in _new_nodes(bed.state, wanted):
                 bed.state.nodes[spec.name] = spec

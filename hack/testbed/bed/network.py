@@ -108,6 +108,14 @@ def add_address(layout: Layout, address: str) -> None:
         _run("ip", "-n", layout.name, "addr", "add", f"{address}/32", "dev", "lo")
 
 
+def forget_pods(layout: Layout, index: int) -> None:
+    """Remove the routes to the pods that node number `index` had before it was stopped.
+
+    The kernel removes them some seconds after a pod was killed; until then the next pod with that address gets none.
+    """
+    _run("ip", "-n", layout.name, "route", "flush", "root", pod_subnet(index))
+
+
 def down(layout: Layout) -> None:
     if exists(layout):
         _run("ip", "netns", "del", layout.name)

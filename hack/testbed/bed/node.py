@@ -64,6 +64,7 @@ class Node:
         self.directory.mkdir(parents=True, exist_ok=True)
         hardware.write(self.hardware_dir, self.spec)
         network.add_address(self.layout, self.address)
+        network.forget_pods(self.layout, self.spec.index)
         cgroups.make(self.layout, self.name)
         ready = self.directory / mounts.READY
         ready.unlink(missing_ok=True)
