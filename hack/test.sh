@@ -41,6 +41,8 @@ take_down() { # the first bed is the last to go: it has raised the machine's lim
 }
 
 if [ "$(uname -s)" = Linux ] && [ "$(id -u)" = 0 ]; then
+    # The nodes' images are a hundred thousand files, too: 6 GB.
+    [ "$(awk '$1 == "MemAvailable:" {print $2}' /proc/meminfo)" -lt 16000000 ] || export NEURON_DRA_TESTBED_IN_MEMORY=1
     echo "== test beds: built and started, and their tests run, beside the others (log: build/testbed-tests.log)"
     trap take_down EXIT
     bed_tests >build/testbed-tests.log 2>&1 &
