@@ -516,10 +516,14 @@ def test_a_disk_error_at_the_common_commit_fails_every_claim_and_leaves_nothing(
 
 async def test_claims_that_wait_for_their_turn_are_committed_together(used: Disk) -> None:
     claims = [claim(number) for number in range(1, 16)]
-    files = FaultyFiles()
+    files = SlowFiles()
     made = await transactions(used, Api(*claims), files)
-    answers = await asyncio.gather(*(made.prepare(c.ref) for c in claims))
-    assert answers == [decided(c, []) for c in claims]
+    asked = [asyncio.create_task(made.prepare(c.ref)) for c in claims]
+    await asyncio.to_thread(files.began.wait, 5)
+    for _ in range(100):  # all others get in line
+        await asyncio.sleep(0)
+    files.go_on.set()
+    assert await asyncio.gather(*asked) == [decided(c, []) for c in claims]
     assert files.changes.count("rename checkpoint.json") == 2, "one for the first, and one for the other fourteen"
 
 
@@ -561,6 +565,19 @@ async def test_a_claim_that_is_not_there_is_not_looked_for_in_an_unchanged_check
     assert not store.surely_unknown("uid-never-seen")
     store.read()
     assert store.surely_unknown("uid-never-seen")
+
+
+class SlowFiles(FaultyFiles):
+    """Files whose first write begins, and goes on when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.began, self.go_on = threading.Event(), threading.Event()
+
+    def write(self, path: Path, data: bytes, mode: int) -> None:
+        self.began.set()
+        self.go_on.wait(5)
+        super().write(path, data, mode)
 
 
 class Api:
