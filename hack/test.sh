@@ -61,7 +61,7 @@ marks=$(unless_long "not testbed${beds:+ and not tool}")
 scratch=$(df --output=avail -k /dev/shm 2>/dev/null | tail -1 || true)
 [ "${scratch:-0}" -gt 2000000 ] && [ -w /dev/shm ] && scratch=/dev/shm || scratch=${TMPDIR:-/tmp}
 # The test beds go first: what waits for them takes longest.
-TMPDIR=$scratch PYTEST_DEBUG_TEMPROOT=$scratch nice -n 5 $BIN/python -m pytest tests -m "$marks" -n 3 --dist loadfile -q \
+TMPDIR=$scratch PYTEST_DEBUG_TEMPROOT=$scratch nice -n 5 $BIN/python -m pytest tests -m "$marks" -n 2 --dist loadfile -q \
     --junitxml build/results-cluster-free.xml || status=1
 
 if [ -z "$beds" ]; then

@@ -59,8 +59,9 @@ class Layout:
 def from_environment() -> Layout:
     """Read NEURON_DRA_TESTBED_NAME, _STATE, _CACHE and _IN_MEMORY; the defaults depend on whether we are root.
 
-    The state is on disk unless memory is asked for: containerd keeps its images there, 0.4 GB a node. No socket lies below it: a node's
-    sockets are at the standard paths inside the node's mount namespace, so their length never matters.
+    The state is on disk unless memory is asked for: containerd keeps its images there, 0.4 GB a node. No socket lies
+    below it: a node's sockets are at the standard paths inside the node's mount namespace, so their length never
+    matters.
     """
     name = os.environ.get("NEURON_DRA_TESTBED_NAME", DEFAULT_NAME)
     is_root = os.geteuid() == 0
