@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlencode
@@ -27,6 +27,8 @@ sys.path.insert(0, str(TESTBED))
 from bed import layout, lifecycle, network  # noqa: E402
 from bed.errors import BedError  # noqa: E402
 from bed.images import QUICK  # noqa: E402, F401 - the path to it is set here
+
+from neuron_dra.kube import requests  # noqa: E402
 
 IMAGE = "testbed.local/test:1"
 COMMAND_TIMEOUT_S = 600
@@ -40,17 +42,20 @@ PLURALS = {
     "nus": "neuronultraservers",
     "nusw": "neuronultraserverworkloads",
 }
-# Where the API serves what tests ask for most, and whether it is in namespaces.
+# What tests ask for most, in the versions that kubectl prefers.
 SERVED = {
-    "nodes": ("/api/v1", False),
-    "pods": ("/api/v1", True),
-    "events": ("/api/v1", True),
-    "jobs": ("/apis/batch/v1", True),
-    "leases": ("/apis/coordination.k8s.io/v1", True),
-    "resourceslices": ("/apis/resource.k8s.io/v1", False),
-    "resourceclaims": ("/apis/resource.k8s.io/v1", True),
-    "neuronultraservers": ("/apis/neuron.aws.com/v1", True),
-    "neuronultraserverworkloads": ("/apis/neuron.aws.com/v1", True),
+    resource.plural: resource
+    for resource in (
+        requests.NODES,
+        requests.PODS,
+        requests.EVENTS,
+        requests.LEASES,
+        requests.RESOURCE_SLICES,
+        requests.RESOURCE_CLAIMS,
+        requests.Resource("batch", "v1", "jobs", namespaced=True),
+        replace(requests.NEURON_ULTRASERVERS, version="v1"),
+        replace(requests.NEURON_WORKLOADS, version="v1"),
+    )
 }
 
 T = TypeVar("T")
@@ -79,13 +84,9 @@ def api_path(words: Sequence[str]) -> str:
     plural = PLURALS.get(asked.kind, asked.kind)
     if others or plural not in SERVED:
         return ""
-    base, has_namespaces = SERVED[plural]
-    if has_namespaces and not asked.all_namespaces:
-        base += f"/namespaces/{asked.namespace}"
-    if asked.name:
-        return f"{base}/{plural}/{asked.name}"
+    path = SERVED[plural].path("" if asked.all_namespaces else asked.namespace, asked.name)
     selectors = {"labelSelector": asked.selector, "fieldSelector": asked.field_selector}
-    return f"{base}/{plural}?{urlencode({key: value for key, value in selectors.items() if value})}"
+    return f"{path}?{urlencode({key: value for key, value in selectors.items() if value})}"
 
 
 def eventually(what: str, check: Callable[[], T], timeout_s: float = 30, interval_s: float | None = None) -> T:
