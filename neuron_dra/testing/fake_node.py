@@ -299,11 +299,11 @@ class FakeNode:
                 f"neuron{one} and neuron{other} of {self.instance_type} have no link; "
                 + (f"neuron{one} has links to {', '.join(map(str, order))}" if order else "choose another one")
             )
-        return self._device_path(one, "connected_devices"), order
+        return self.device_path(one, "connected_devices"), order
 
     def remove_device(self, device_id: int) -> None:
         """Make a device disappear, from the class, from sysfs and from /dev."""
-        self._device_path(device_id, "dev")
+        self.device_path(device_id, "dev")
         (self.root / CLASS / f"neuron{device_id}").unlink(missing_ok=True)
         hidden = self._hidden(device_id)
         if self.folder(device_id).exists():
@@ -319,7 +319,7 @@ class FakeNode:
             shutil.move(hidden, self.folder(device_id))
             with contextlib.suppress(OSError):  # others are still in it
                 hidden.parent.rmdir()
-        self._device_path(device_id, "dev")
+        self.device_path(device_id, "dev")
         major = int((self.folder(device_id) / "dev").read_text().split(":")[0])
         link = self.root / CLASS / f"neuron{device_id}"
         if not link.is_symlink():
@@ -357,7 +357,8 @@ class FakeNode:
     def _kept(self, name: str) -> Path:
         return self.root / CLASS / f".{name}"
 
-    def _device_path(self, device_id: int, name: str) -> Path:
+    def device_path(self, device_id: int, name: str) -> Path:
+        """A file of one device. Raises NeuronDraError if there is none."""
         path = self.folder(device_id) / name
         if not path.exists():
             ids = self.device_ids()
@@ -371,19 +372,19 @@ class FakeNode:
         """Raise an error counter; a negative count clears."""
         if counter not in ECC_COUNTERS:
             raise NeuronDraError(f"{counter} is no counter; write {', '.join(ECC_COUNTERS)}")
-        path = self._device_path(device_id, f"stats/hardware/{counter}")
+        path = self.device_path(device_id, f"stats/hardware/{counter}")
         _change(path, f"{max(0, int(path.read_text()) + count)}\n")
 
     def set_reset_state(self, device_id: int, state: int) -> None:
         """Set what `reset` reads: 0 resetting, 1 ready, 2 invalid."""
-        _change(self._device_path(device_id, "reset"), f"{state}\n")
+        _change(self.device_path(device_id, "reset"), f"{state}\n")
 
     def set_unhealthy_components(self, device_id: int, components: str) -> None:
         """Set the comma-separated list of sick components; empty is healthy. Drivers from 2.30.2 on have the file."""
         unknown = [name for name in components.split(",") if name and name not in COMPONENTS]
         if unknown:
             raise NeuronDraError(f"{', '.join(unknown)} is no component; write {', '.join(COMPONENTS)}")
-        _change(self._device_path(device_id, "stats/hardware/health_status/unhealthy_components"), components + "\n")
+        _change(self.device_path(device_id, "stats/hardware/health_status/unhealthy_components"), components + "\n")
 
     def set_boot_id(self, boot_id: str | None = None) -> str:
         """Set the boot id, a fresh one by default, and return it."""

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from neuron_dra.core import catalogue, names
 from neuron_dra.errors import NeuronDraError, SettingsError
+from neuron_dra.testing import hanging
 from neuron_dra.testing.fake_node import COMPONENTS, DEFAULT_DRIVER_VERSION, ECC_COUNTERS, FakeNode, write
 
-WHAT = "link:A,B device:N busy ecc:N[,COUNTER] reset:N components:N,NAME[,NAME] modes:1,3,4"
+WHAT = "link:A,B device:N busy ecc:N[,COUNTER] reset:N components:N,NAME[,NAME] modes:1,3,4 hang:N[,FILE]"
 
 EPILOG = f"""
 breaking, on a node that is there (with the same words --repair makes it good again):
@@ -23,6 +24,7 @@ breaking, on a node that is there (with the same words --repair makes it good ag
   components:N,NAME,...   sick components, of: {", ".join(COMPONENTS[:4])},
                           {", ".join(COMPONENTS[4:])}
   modes:LIST              the UltraServer modes that are left, such as 3,4
+  hang:N[,FILE]           a read of FILE of a device never ends (default core_count)
 
 examples:
   neuron-dra fake-node --instance-type trn2.48xlarge --root /tmp/node
@@ -122,6 +124,9 @@ def _apply_to_device(node: FakeNode, kind: str, device_id: int, rest: list[str],
         node.set_reset_state(device_id, 1 if up else 2)
     elif kind == "components" and (rest or up):
         node.set_unhealthy_components(device_id, "" if up else ",".join(rest))
+    elif kind == "hang" and len(rest) <= 1:
+        path = node.device_path(device_id, rest[0] if rest else "core_count")
+        hanging.let_go(path) if up else hanging.hang(path)
     else:
         raise ValueError(kind)
 

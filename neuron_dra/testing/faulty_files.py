@@ -1,8 +1,9 @@
-"""Files that fail on request: a full disk, a read-only one, a power cut, at any single operation.
+"""Files that fail on request: a full disk, a read-only one, a late one, a power cut, at any single operation.
 
 files = FaultyFiles()
 files.fail(3, PowerCut())            # the third change to the disk from now on does not happen
 files.fail(3, PowerCut(), Moment.AFTER)
+files.hold(3)                        # the third change waits, as on a disk that is slow to answer, until let_go()
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import enum
 import errno
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -32,6 +34,7 @@ def disk_error(number: int) -> OSError:
     return OSError(number, os.strerror(number))
 
 
+LONGEST_HOLD_S: Final = 60.0  # a test that forgets to let go ends all the same
 DISK_ERRORS: Final = (errno.ENOSPC, errno.EROFS, errno.EIO)
 
 
@@ -44,12 +47,25 @@ class FaultyFiles(Files):
         self._last: int | None = None
         self._error: BaseException = PowerCut()
         self._moment = Moment.BEFORE
+        self._held_at: int | None = None
+        self._open = threading.Event()
+        self.holding = False  # a change waits now
 
     def fail(self, nth: int, error: BaseException, moment: Moment = Moment.BEFORE, *, times: int | None = 1) -> None:
         """Fail at the `nth` change from now on (from 1), and at the `times` - 1 after it; None: for ever."""
         self._at = len(self.changes) + nth
         self._last = None if times is None else self._at + times - 1
         self._error, self._moment = error, moment
+
+    def hold(self, nth: int) -> None:
+        """Let the `nth` change from now on (from 1) wait until `let_go()`; then it happens. It blocks its thread."""
+        self._open.clear()
+        self._held_at = len(self.changes) + nth
+
+    def let_go(self) -> None:
+        """Let the change that waits happen, and none wait any more."""
+        self._held_at = None
+        self._open.set()
 
     def heal(self) -> None:
         """Work from now on."""
@@ -79,6 +95,10 @@ class FaultyFiles(Files):
     def _change(self, what: str, path: Path, act: Callable[[], Any], act_half: Callable[[], Any] = lambda: None) -> Any:
         self.changes.append(f"{what} {path.name}")
         number = len(self.changes)
+        if number == self._held_at:
+            self.holding = True
+            self._open.wait(LONGEST_HOLD_S)
+            self.holding = False
         if self._at is None or number < self._at or (self._last is not None and number > self._last):
             return act()
         if self._moment is Moment.AFTER:

@@ -12,7 +12,8 @@ import aiohttp
 import pytest
 import yaml
 
-from neuron_dra.testing.fake_api import ApiError, Do, FakeApi, Fault
+from neuron_dra.testing.fake_api import STRANGE, ApiError, Do, FakeApi, Fault
+from neuron_dra.testing.waiting import always, eventually
 
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 MAPS = "/api/v1/namespaces/default/configmaps"
@@ -112,6 +113,34 @@ async def test_a_fault_can_speak_as_a_proxy_does(api: FakeApi, http: aiohttp.Cli
     async with http.get(MAPS) as response:
         assert (response.status, response.content_type) == (502, "text/plain")
         assert await response.text() == "<html>Bad Gateway</html>"
+
+
+@pytest.mark.parametrize("name", STRANGE)
+async def test_a_fault_gives_each_strange_answer_with_its_type(
+    api: FakeApi, http: aiohttp.ClientSession, name: str
+) -> None:
+    strange = STRANGE[name]
+    api.faults.add(strange.fault(verb="list", resource="configmaps", retry_after="Thu, 01 Jan 2026 00:00:00 GMT"))
+    async with http.get(MAPS) as response:
+        assert (response.status, response.content_type) == (strange.status, strange.content_type)
+        assert response.headers["Retry-After"] == "Thu, 01 Jan 2026 00:00:00 GMT"
+        assert await response.read() == strange.body
+    async with http.get(MAPS) as response:
+        assert (await response.json())["kind"] == "ConfigMapList"
+
+
+async def test_a_late_answer_comes_after_the_write_and_when_it_is_let_go(
+    api: FakeApi, http: aiohttp.ClientSession
+) -> None:
+    late = api.faults.add(Fault(Do.ANSWER_LATE, verb="create"))
+    call = asyncio.create_task(http.post(MAPS, json=config_map(a="b")))
+    await eventually(lambda: api.find("configmaps", "a"))
+    api.delete("configmaps", "a")
+    await always(lambda: not call.done(), 0.2, "the answer is held")
+    late.let_go()
+    async with asyncio.timeout(5), await call as response:
+        assert (response.status, (await response.json())["data"]) == (201, {"a": "b"})
+    assert api.find("configmaps", "a") is None
 
 
 async def test_a_dropped_connection_does_nothing_or_loses_only_the_answer(

@@ -136,3 +136,22 @@ def test_a_lock_ends_with_the_process_that_held_it(short_path: Path) -> None:
 def test_an_error_of_the_system_is_not_taken_for_a_held_lock(short_path: Path) -> None:
     with pytest.raises(OSError, match=os.strerror(errno.ENOENT)), locked(short_path / "no" / "lock", timeout_s=1):
         pass
+
+
+def test_a_change_that_is_held_waits_and_then_happens(short_path: Path) -> None:
+    files = FaultyFiles()
+    files.hold(2)
+    writer = threading.Thread(target=write_atomically, args=(files, short_path / "a", NEW, 0o600))
+    writer.start()
+    try:
+        deadline = time.monotonic() + 30
+        while not files.holding and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert files.changes == [files.changes[0], "rename a"]
+        assert not (short_path / "a").exists()
+    finally:
+        files.let_go()
+        writer.join(30)
+    assert (short_path / "a").read_bytes() == NEW
+    write_atomically(files, short_path / "a", OLD, 0o600)
+    assert (short_path / "a").read_bytes() == OLD

@@ -14,9 +14,11 @@ from bed.processes import end, start_ticks
 from bed.state import ProcessId
 from neuron_dra.core import catalogue
 from neuron_dra.errors import NeuronDraError
+from neuron_dra.testing import hanging
 
 ECC_COUNTER = "mem_ecc_uncorrected"
 COMPONENT = "hbm"
+HANGS = "core_count"
 RESET_READY, RESET_INVALID = 1, 2
 ECC_ALL = 10**9  # more than a counter ever holds
 
@@ -140,6 +142,24 @@ def _repair_reset(bed: Bed, node: Node, argument: str) -> str:
     return f"the kernel driver calls neuron{_number(node, argument)} of {node.name} ready"
 
 
+def _file(node: Node, argument: str) -> tuple[int, str]:
+    """Return the device and the file of its sysfs folder that `N` or `N:FILE` names."""
+    number, _, name = argument.partition(":")
+    return _number(node, number), name or HANGS
+
+
+def _break_hang(bed: Bed, node: Node, argument: str) -> str:
+    device, name = _file(node, argument)
+    hanging.hang(hardware.load(node.hardware_dir).device_path(device, name))
+    return f"a read of {name} of neuron{device} of {node.name} does not end"
+
+
+def _repair_hang(bed: Bed, node: Node, argument: str) -> str:
+    device, name = _file(node, argument)
+    hanging.let_go(hardware.load(node.hardware_dir).device_path(device, name))
+    return f"{name} of neuron{device} of {node.name} can be read"
+
+
 def _break_plugin(bed: Bed, node: Node, argument: str) -> str:
     pids = driver.plugin_pids(bed, node, cgroups.members(bed.layout, node.name))
     if not pids:
@@ -229,6 +249,12 @@ FAULTS = {
     ),
     "reset": Fault(
         "N", "a device that could not be reset: the kernel driver calls it invalid", _break_reset, _repair_reset
+    ),
+    "hang": Fault(
+        "N[:FILE]",
+        f"a read of a file of a device ({HANGS}) that never ends, as of a stuck driver",
+        _break_hang,
+        _repair_hang,
     ),
     "plugin": Fault("", "kill -9 of the plugin", _break_plugin, _repair_plugin),
     "controller": Fault(

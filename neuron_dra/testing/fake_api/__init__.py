@@ -7,9 +7,9 @@ strategic merge patches know the merge keys of the kinds served. tests/contract 
 """
 
 from neuron_dra.testing.fake_api.errors import ApiError, Cause, Obj
-from neuron_dra.testing.fake_api.faults import Do, Fault
+from neuron_dra.testing.fake_api.faults import STRANGE, Do, Fault, Strange
 from neuron_dra.testing.fake_api.http import Request
 from neuron_dra.testing.fake_api.messages import load_manifests
 from neuron_dra.testing.fake_api.server import FakeApi
 
-__all__ = ["ApiError", "Cause", "Do", "FakeApi", "Fault", "Obj", "Request", "load_manifests"]
+__all__ = ["STRANGE", "ApiError", "Cause", "Do", "FakeApi", "Fault", "Obj", "Request", "Strange", "load_manifests"]

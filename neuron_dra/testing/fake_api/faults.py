@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 
 class Do(enum.Enum):
@@ -12,6 +16,7 @@ class Do(enum.Enum):
     DROP = "drop"  # close the connection without an answer
     DROP_AFTER = "drop after"  # serve the request, then close the connection: the answer is lost, the write is not
     DELAY = "delay"  # serve the request `delay_s` seconds later
+    ANSWER_LATE = "answer late"  # serve the request at once, and answer after `let_go()`, or after `delay_s` seconds
     CLOSE_WATCH = "close watch"  # answer a watch with an empty stream that ends at once
 
 
@@ -28,6 +33,50 @@ _REASONS = {
     503: "ServiceUnavailable",
     504: "Timeout",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Strange:
+    """An answer that an API server does not give to this request; a proxy before it, or a server gone wrong, does."""
+
+    body: bytes
+    content_type: str = "application/json"
+    status: int = 200
+
+    def fault(self, **matchers: object) -> Fault:
+        """Return the fault that answers so; `matchers` are fields of Fault."""
+        return Fault(
+            status=self.status,
+            body=self.body,
+            content_type=self.content_type,
+            **matchers,  # type: ignore[arg-type]
+        )
+
+
+STRANGE: Final[Mapping[str, Strange]] = {
+    "a page of HTML": Strange(b"<html><body>Please log in</body></html>", "text/html"),
+    "a page of HTML with 502": Strange(b"<html>bad gateway</html>", "text/html", 502),
+    "nothing": Strange(b""),
+    "null": Strange(b"null"),
+    "a list": Strange(b"[]"),
+    "a number": Strange(b"1e400"),
+    "an empty object": Strange(b"{}"),
+    "half an object": Strange(b'{"kind": "ResourceClaim", "metadata": {"name": "a"'),
+    "success": Strange(b'{"kind": "Status", "apiVersion": "v1", "status": "Success"}'),
+    "failure": Strange(b'{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403}'),
+    "another kind": Strange(
+        b'{"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": "a", "namespace": "default", "uid": "u",'
+        b' "resourceVersion": "9"}, "data": {}}'
+    ),
+    "fields of another type": Strange(
+        b'{"metadata": {"name": 1, "uid": [], "resourceVersion": {}}, "spec": "x", "status": 7, "items": {"a": 1}}'
+    ),
+    "metadata that is no object": Strange(b'{"metadata": "x", "items": ["a", null]}'),
+    "no end of brackets": Strange(b"[" * 100_000),
+    "no UTF-8": Strange(b'{"metadata": {"name": "\xff\xfe"}}'),
+    "a status without a number": Strange(b'{"code": "x", "reason": [], "message": null, "details": []}', status=500),
+}
+"""Answers by name, for tests that let a server give each of them."""
 
 
 @dataclass(slots=True)
@@ -49,15 +98,27 @@ class Fault:
     status: int = 500
     reason: str = ""
     message: str = "fault on request"
-    retry_after: int | None = None  # seconds, a Retry-After header
-    body: bytes | None = None  # sent as text instead of a Status, as proxies do
+    retry_after: int | str | None = None  # a Retry-After header: seconds, or the text of a date
+    body: bytes | None = None  # sent instead of a Status, as proxies do
+    content_type: str = "text/plain"  # of `body`
     delay_s: float = 0.0
     hits: int = 0
+    _let_go: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
     _seen: int = field(default=0, repr=False)
 
     def __post_init__(self) -> None:
         if not self.reason:
             self.reason = _REASONS.get(self.status, "Unknown")
+
+    def let_go(self) -> None:
+        """Let the answers that are held come now, and those after them at once."""
+        self._let_go.set()
+
+    async def held(self) -> None:
+        """Return when the answer may be sent."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.delay_s or None):
+                await self._let_go.wait()
 
     def strikes(self, verb: str, resource: str, namespace: str, name: str) -> bool:
         """Tell whether the fault acts on this request, and count it."""

@@ -109,8 +109,13 @@ def error_response(error: ApiError) -> web.Response:
 
 def fault_response(fault: Fault) -> web.Response:
     if fault.body is not None:
-        return web.Response(status=fault.status, body=fault.body, content_type="text/plain")
-    return error_response(ApiError(fault.status, fault.reason, fault.message, retry_after=fault.retry_after))
+        response = web.Response(status=fault.status, body=fault.body, content_type=fault.content_type)
+    else:
+        seconds = fault.retry_after if isinstance(fault.retry_after, int) else None
+        response = error_response(ApiError(fault.status, fault.reason, fault.message, retry_after=seconds))
+    if fault.retry_after is not None:
+        response.headers["Retry-After"] = str(fault.retry_after)
+    return response
 
 
 def cut(request: web.Request) -> None:

@@ -1,0 +1,60 @@
+"""What never answers: files whose readers wait, and processes that are stopped."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from neuron_dra.testing import fake_node, fake_node_command
+from neuron_dra.testing.hanging import children, hang, let_go, stopped
+
+LONG_S = 30
+
+
+def test_a_read_of_a_file_that_hangs_ends_when_it_is_let_go(tmp_path: Path) -> None:
+    node = fake_node.write(tmp_path, "trn1.2xlarge")
+    path = tmp_path / fake_node.CLASS / "neuron0" / "core_count"
+    mode, text = stat.S_IMODE(path.stat().st_mode), path.read_text()
+    hang(node.folder(0) / "core_count")
+    read: list[str] = []
+    reader = threading.Thread(target=lambda: read.append(path.read_text()), daemon=True)
+    reader.start()
+    reader.join(0.3)
+    assert (reader.is_alive(), stat.S_IMODE(path.stat().st_mode)) == (True, mode)
+    let_go(node.folder(0) / "core_count")
+    reader.join(LONG_S)
+    assert (read, path.read_text(), stat.S_IMODE(path.stat().st_mode)) == ([""], text, mode)
+    let_go(node.folder(0) / "core_count")
+    assert path.read_text() == text
+
+
+def test_the_command_lets_a_file_hang_and_lets_it_go(tmp_path: Path) -> None:
+    node = fake_node.write(tmp_path, "trn1.2xlarge")
+    fake_node_command.apply(node, "hang:0", up=False)
+    fake_node_command.apply(node, "hang:0,reset", up=False)
+    names = ("core_count", "reset", "dev")
+    assert [stat.S_ISFIFO(os.stat(node.folder(0) / name).st_mode) for name in names] == [True, True, False]
+    fake_node_command.apply(node, "hang:0", up=True)
+    fake_node_command.apply(node, "hang:0,reset", up=True)
+    assert [(node.folder(0) / name).read_text() for name in names] == ["2", "1\n", "243:0\n"]
+
+
+def test_a_stopped_process_lives_and_does_nothing_until_the_end_of_the_block() -> None:
+    code = "import sys; print(input(), flush=True)"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.pid in children(os.getpid())
+        with stopped(process.pid):
+            process.stdin.write("hello\n")
+            process.stdin.flush()
+            state = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+            assert (state, process.poll()) == ("T", None)
+        assert process.stdout.readline() == "hello\n"
+    assert process.pid not in children(os.getpid())
