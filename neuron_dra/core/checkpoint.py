@@ -18,10 +18,12 @@ import msgspec
 
 from neuron_dra.core.claims import ClaimRef, PreparedClaim, PreparedDevice
 from neuron_dra.core.ultraserver import Tag
+from neuron_dra.core.withdrawals import Withdrawals
 from neuron_dra.errors import CheckpointDamaged
 
 VERSION = "v1"
 _TAG = "workloadTag"  # in `extra`, where a release that knows nothing of tags keeps it
+_WITHDRAWN = "withdrawn"  # likewise
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,23 @@ class Checkpoint:
         """Return a checkpoint without these claims."""
         gone = set(uids)
         return replace(self, claims={uid: claim for uid, claim in self.claims.items() if uid not in gone})
+
+    def withdrawing(self, uids: Iterable[str]) -> Checkpoint:
+        """Return a checkpoint without these claims, which remembers that they were unprepared."""
+        uids = list(uids)
+        return self.without(uids).with_withdrawals(self.withdrawals.adding(uids))
+
+    def with_withdrawals(self, withdrawals: Withdrawals) -> Checkpoint:
+        """Return a checkpoint that remembers these withdrawals, and no others."""
+        extra = {name: value for name, value in self.extra.items() if name != _WITHDRAWN}
+        if withdrawals != Withdrawals():
+            extra[_WITHDRAWN] = withdrawals.to_wire()
+        return replace(self, extra=extra)
+
+    @property
+    def withdrawals(self) -> Withdrawals:
+        """The claims that were unprepared of late."""
+        return Withdrawals.from_wire(self.extra.get(_WITHDRAWN))
 
     def with_tag(self, tag: Tag | None) -> Checkpoint:
         """Return a checkpoint with this tag, or without any."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from collections.abc import Callable, Iterable, Sequence
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -19,7 +20,8 @@ from neuron_dra.core import checkpoint as checkpoints
 from neuron_dra.core.checkpoint import Checkpoint
 from neuron_dra.core.claims import Claim, ClaimRef, PreparedClaim
 from neuron_dra.core.ultraserver import Tag
-from neuron_dra.errors import CheckpointDamaged
+from neuron_dra.core.withdrawals import Mark, Withdrawals
+from neuron_dra.errors import CheckpointDamaged, ClaimError
 from neuron_dra.node.files import TEMPORARY_SUFFIX, Files, Stamp, locked, replace_unsynced, write_atomically
 from neuron_dra.node.together import value_of
 
@@ -89,6 +91,7 @@ class Store:
                 if current.claims:
                     log.info("the node was rebooted: nothing is prepared", extra={"claims": len(current.claims)})
                 current = Checkpoint(self._boot_id, extra={**current.extra, INVENTORY: True})
+                current = current.with_withdrawals(Withdrawals())
                 self._write(current)
             elif current.extra.get(INVENTORY) is True and self._others_files(current):
                 extra = {name: value for name, value in current.extra.items() if name != INVENTORY}
@@ -129,20 +132,41 @@ class Store:
         except OSError:
             return False
 
+    def mark(self) -> Mark:
+        """Return the mark of a prepare that begins now, without the lock: what is withdrawn from here on ends it.
+
+        The file is read only if another process has written it; one that is damaged is found under the lock.
+        """
+        seen = self._seen
+        with contextlib.suppress(OSError, CheckpointDamaged):
+            if seen is None or self._files.stamp(self._folder / CHECKPOINT) != seen.stamp:
+                raw = self._files.read(self._folder / CHECKPOINT)
+                return checkpoints.decode(raw).withdrawals.mark if raw is not None else Mark()
+        return seen.checkpoint.withdrawals.mark if seen is not None else Mark()
+
     def prepare(self, claim: Claim, decide: Decide) -> PreparedClaim:
         """Prepare `claim` as `decide` says, or repeat the answer if it is prepared. Raises ClaimError, OSError."""
         [result] = self.prepare_all([claim], decide)
         return value_of(result)
 
-    def prepare_all(self, claims: Sequence[Claim], decide: Decide) -> list[PreparedClaim | Exception]:
+    def prepare_all(
+        self, claims: Sequence[Claim], decide: Decide, marks: Mapping[str, Mark] | None = None
+    ) -> list[PreparedClaim | Exception]:
         """Prepare several claims with one commit; return what each got, or why it got nothing.
 
-        Each is decided on with those before it in mind. Raises CheckpointDamaged, TimeoutError.
+        Each is decided on with those before it in mind. A claim that any process has unprepared since its mark of
+        `marks`, by UID, gets nothing. Raises CheckpointDamaged, TimeoutError.
         """
         with self._locked():
             current = self._read()
             fresh: dict[str, PreparedClaim] = {}
-            results = [self._prepared(claim, current, fresh, decide) for claim in claims]
+            late = {uid for uid, mark in (marks or {}).items() if current.withdrawals.since(mark, uid)}
+            results = [
+                withdrawn(claim.ref)
+                if claim.ref.uid in late and claim.ref.uid not in current.claims
+                else self._prepared(claim, current, fresh, decide)
+                for claim in claims
+            ]
             if fresh:
                 try:
                     self._files.sync_folder(self._cdi_root)
@@ -193,8 +217,8 @@ class Store:
         """
         with self._locked():
             current = self._read()
-            if any(uid in current.claims for uid in uids):
-                self._write(current.without(uids))
+            # A claim that is not prepared, too: another process may be about to prepare it.
+            self._write(current.withdrawing(uids))
             return [self._removed(uid, current.claims.get(uid)) for uid in uids]
 
     def _removed(self, uid: str, known: PreparedClaim | None) -> PreparedClaim | Exception | None:
@@ -278,6 +302,8 @@ class Store:
             with contextlib.suppress(CheckpointDamaged):
                 return self._read()
             rebuilt = Checkpoint(self._boot_id, claims, extra={INVENTORY: True}).with_tag(tag)
+            # What was withdrawn before is forgotten: no prepare that began before may count on it.
+            rebuilt = rebuilt.with_withdrawals(Withdrawals(era=secrets.token_hex(4)))
             for claim in claims.values():
                 if not claim.adopted:
                     self._write_spec(claim)
@@ -330,10 +356,10 @@ class Store:
         write(self._files, self._spec_path(claim.ref.uid), cdi.encode(cdi.spec(claim)), 0o644)
 
     def _write_missing_spec(self, claim: PreparedClaim) -> bool:
-        if claim.adopted or cdi.is_of(claim, self._files.read(self._spec_path(claim.ref.uid)) or b""):
-            return False
-        self._write_spec(claim)
-        return True
+        missing = not (claim.adopted or cdi.is_of(claim, self._files.read(self._spec_path(claim.ref.uid)) or b""))
+        if missing:
+            self._write_spec(claim)
+        return missing
 
     def _undo_spec(self, uid: str) -> None:
         """Remove the CDI file of a claim that could not be prepared, unless it got as far as the checkpoint."""
@@ -370,3 +396,9 @@ class Store:
             return theirs is not None and not current.claims[uid].adopted
         whole = current.extra.get(INVENTORY) is True
         return whole or (ours is not None and self._spec_of(uid) is not None)
+
+
+def withdrawn(ref: ClaimRef) -> ClaimError:
+    """Return why a claim is not prepared that has been unprepared since its prepare began."""
+    text = f"claim {ref} was unprepared while it was being prepared; the kubelet asks again if it needs it"
+    return ClaimError(text, retryable=True)

@@ -21,8 +21,9 @@ from typing import Final
 from neuron_dra.core.checkpoint import Checkpoint
 from neuron_dra.core.claims import Claim, ClaimRef, PreparedClaim
 from neuron_dra.core.ultraserver import Tag
+from neuron_dra.core.withdrawals import Mark
 from neuron_dra.errors import CheckpointDamaged, ClaimError, DeviceInUse
-from neuron_dra.node.store import Decide, Store
+from neuron_dra.node.store import Decide, Store, withdrawn
 from neuron_dra.node.together import Together
 from neuron_dra.node.worker import Worker
 
@@ -50,7 +51,7 @@ class Transactions:
         self._withdrawn: set[str] = set()  # claims that were unprepared while their prepare was under way
         self._order = asyncio.Lock()
         self._worker = Worker("claims")
-        self._commit: Together[Claim, PreparedClaim] = Together(self._order, self._worker, self._prepare_all)
+        self._commit: Together[tuple[Claim, Mark], PreparedClaim] = Together(self._order, self._worker, self._prepare_all)
         self._release: Together[str, PreparedClaim] = Together(self._order, self._worker, store.unprepare_all)
         self.claims: dict[str, PreparedClaim] = {}
         self.tag: Tag | None = None
@@ -152,6 +153,7 @@ class Transactions:
             done.exception()  # looked at, so that a caller that left does not make asyncio complain
 
     async def _prepare(self, ref: ClaimRef) -> PreparedClaim:
+        mark = self._store.mark()
         self._refuse_while_damaged(ref)
         try:
             if not self._store.surely_unknown(ref.uid):
@@ -159,7 +161,7 @@ class Transactions:
                     known = await self._worker.do(self._store.known, ref.uid)
                 if known is not None:
                     return known
-            prepared = await self._commit_when_free(ref)
+            prepared = await self._commit_when_free(ref, mark)
         except CheckpointDamaged as err:
             self._damage(err)
             self._refuse_while_damaged(ref)
@@ -167,7 +169,7 @@ class Transactions:
         self._hold({**self.claims, ref.uid: prepared})
         return prepared
 
-    async def _commit_when_free(self, ref: ClaimRef) -> PreparedClaim:
+    async def _commit_when_free(self, ref: ClaimRef, mark: Mark) -> PreparedClaim:
         """Commit a claim; while another holds a device of it, wait for that one to be unprepared.
 
         So it is when a pod is deleted without grace and another one takes its place: the scheduler gives the device
@@ -179,11 +181,10 @@ class Transactions:
             claim = await self._fetch(ref)
             self._refuse_while_damaged(ref)
             if ref.uid in self._withdrawn:
-                text = f"claim {ref} was unprepared while it was being prepared; the kubelet asks again if it needs it"
-                raise ClaimError(text, retryable=True)
+                raise withdrawn(ref)
             news = self._news
             try:
-                prepared = await self._commit(claim)
+                prepared = await self._commit((claim, mark))
             except DeviceInUse as err:
                 if not is_told:
                     log.info("waiting for a device", extra={"claim": str(ref), "uid": ref.uid, "reason": str(err)})
@@ -222,8 +223,9 @@ class Transactions:
             raise ClaimError(f"claim {ref}: {_REBUILDING}", retryable=True)
         self._hold({uid: claim for uid, claim in self.claims.items() if uid != ref.uid})
 
-    def _prepare_all(self, claims: list[Claim]) -> list[PreparedClaim | Exception]:
-        return self._store.prepare_all(claims, self._decide)
+    def _prepare_all(self, claims: list[tuple[Claim, Mark]]) -> list[PreparedClaim | Exception]:
+        marks = {claim.ref.uid: mark for claim, mark in claims}
+        return self._store.prepare_all([claim for claim, _ in claims], self._decide, marks)
 
     def _refuse_while_damaged(self, ref: ClaimRef) -> None:
         if self.damaged is not None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from neuron_dra.core import cdi
+from neuron_dra.core import cdi, withdrawals
 from neuron_dra.core import checkpoint as checkpoints
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim
 from neuron_dra.core.decision import decide
@@ -889,3 +889,95 @@ async def test_damage_that_appears_while_running_is_noticed_at_the_next_call(use
         await made.prepare(NEW.ref)
     assert await made.repair() == []
     assert made.claims == {"uid-old": decided(OLD, [])}, "what was prepared stays published and held"
+
+
+# Two plugins of a rolling update: the old one still prepares what the new one has unprepared.
+
+
+async def waits_in(made: Transactions, api: Api) -> asyncio.Task[PreparedClaim]:
+    """Return a prepare of `NEW` that waits for an answer of the API server; its caller has given up."""
+    api.answers.clear()
+    call = asyncio.create_task(made.prepare(NEW.ref))
+    while not api.gets:
+        await asyncio.sleep(0.001)
+    return call
+
+
+@pytest.mark.contract("R13")
+@pytest.mark.parametrize("prepared_meanwhile", [False, True])
+async def test_what_another_process_unprepared_is_not_committed_afterwards(
+    used: Disk, *, prepared_meanwhile: bool
+) -> None:
+    """14.4: the claim would be prepared for ever, for the kubelet does not unprepare it again."""
+    api = Api(NEW)
+    old, new = await transactions(used, api), await transactions(used, Api(NEW))
+    call = await waits_in(old, api)
+    if prepared_meanwhile:
+        await new.prepare(NEW.ref)
+    await new.unprepare(NEW.ref)
+    api.answers.set()
+    with pytest.raises(ClaimError, match="was unprepared while it was being prepared") as caught:
+        await call
+    assert (caught.value.retryable, used.is_clean("old")) == (True, True)
+    assert await old.prepare(NEW.ref) == await new.prepare(NEW.ref) == decided(NEW, [])
+    assert used.is_clean("old", "new")
+
+
+async def test_another_claim_that_was_unprepared_meanwhile_stops_nothing(used: Disk) -> None:
+    api = Api(NEW)
+    old, new = await transactions(used, api), await transactions(used, api)
+    call = await waits_in(old, api)
+    await new.unprepare(OLD.ref)
+    api.answers.set()
+    assert await call == decided(NEW, [])
+
+
+async def test_it_stays_withdrawn_when_more_were_unprepared_than_are_remembered(used: Disk) -> None:
+    api = Api(NEW)
+    old, new = await transactions(used, api), await transactions(used, api)
+    call = await waits_in(old, api)
+    await new.unprepare(NEW.ref)
+    for number in range(withdrawals.KEPT + 1):
+        await new.unprepare(ClaimRef("ml", f"other-{number}", f"uid-other-{number}"))
+    api.answers.set()
+    with pytest.raises(ClaimError, match="was unprepared"):
+        await call
+    assert used.is_clean("old")
+
+
+async def test_it_stays_withdrawn_when_the_checkpoint_was_lost_and_rebuilt_meanwhile(used: Disk) -> None:
+    api = Api(NEW)
+    old, new = await transactions(used, api), await transactions(used, api)
+    call = await waits_in(old, api)
+    await new.unprepare(NEW.ref)
+    (used.folder / "checkpoint.json").write_bytes(b"{")
+    await new.repair()
+    await new.rebuilt({OLD.ref.uid: decided(OLD, [])})
+    api.answers.set()
+    with pytest.raises(ClaimError, match="was unprepared"):
+        await call
+    assert used.is_clean("old")
+
+
+async def test_a_prepare_that_begins_after_the_unprepare_of_another_process_is_answered_at_once(used: Disk) -> None:
+    """The other process may have been gone since: what it wrote a moment ago is no reason to refuse."""
+    old, new = await transactions(used, Api(NEW)), await transactions(used, Api(NEW))
+    await new.prepare(NEW.ref)
+    await new.unprepare(NEW.ref)
+    assert await old.prepare(NEW.ref) == decided(NEW, [])
+
+
+async def test_an_unprepare_that_cannot_be_remembered_is_no_success(used: Disk) -> None:
+    """The kubelet asks again, and until then the prepare that is under way may still commit."""
+    files = FaultyFiles()
+    api = Api(NEW)
+    old, new = await transactions(used, api), await transactions(used, api, files)
+    call = await waits_in(old, api)
+    files.fail(1, disk_error(DISK_ERRORS[0]), times=None)
+    with pytest.raises(OSError):
+        await new.unprepare(NEW.ref)
+    api.answers.set()
+    assert await call == decided(NEW, [])
+    files.heal()
+    await new.unprepare(NEW.ref)
+    assert used.is_clean("old")
