@@ -1,10 +1,10 @@
 """Which claims were unprepared of late: a prepare that began before that must not commit, in whichever process it runs.
 
-During a rolling update the kubelet may ask the old plugin to prepare a claim, give up, and have the new plugin unprepare
-it. The old one still waits for something, and what it commits afterwards nobody would ever unprepare. So each unprepare
-leaves a number in the checkpoint. A prepare remembers the number that it began with, its *mark*, and the commit compares
-the two under the file lock. Numbers need no clock. Only the newest withdrawals are kept; where one may have been dropped,
-the answer is "withdrawn", and the kubelet asks again.
+During a rolling update the kubelet may ask the old plugin to prepare a claim, give up, and have the new plugin
+unprepare it. The old one still waits for something, and nobody would ever unprepare what it commits afterwards. So
+each unprepare leaves a number in the checkpoint. A prepare remembers the number it began with, its *mark*, and the
+commit compares the two under the file lock. Numbers need no clock. Only the newest withdrawals are kept; where one
+may have been dropped, the answer is "withdrawn", and the kubelet asks again.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from neuron_dra import __version__
 from neuron_dra.api import claims as wire
 from neuron_dra.core import decision, health, names, slices
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim
-from neuron_dra.errors import ApiError, NotFound, SettingsError
+from neuron_dra.errors import ApiError, ClaimError, NotFound, SettingsError, Unavailable
 from neuron_dra.gen.kubelet.dra.v1 import dra_pb2, dra_pb2_grpc
 from neuron_dra.gen.kubelet.pluginregistration.v1 import registration_pb2, registration_pb2_grpc
 from neuron_dra.gen.neuron.dra.v1 import inspector_pb2, inspector_pb2_grpc
@@ -67,7 +67,8 @@ REPAIR_PERIOD_S: Final = 5.0
 SUPERVISE_PERIOD_S: Final = 1.0
 COEXISTENCE_PERIOD_S: Final = 10.0
 ORPHANS_PERIOD_S: Final = 3600.0
-CLAIM_GET_TIMEOUT_S: Final = 8.0  # twice, well below the kubelet's 45 s
+CLAIM_GET_TIMEOUT_S: Final = 8.0
+FETCH_PATIENCE_S: Final = 34.0  # no GET begins later, so that the last one ends within the kubelet's 45 s
 CALL_GRACE_S: Final = 5.0  # for calls of the kubelet that are under way when we stop
 TRANSACTION_GRACE_S: Final = 20.0  # together with CALL_GRACE_S below the pod's 30 s
 LAG_ALARM_S: Final = 0.5
@@ -94,7 +95,9 @@ class Plugin:
         self.hardware = hardware or Hardware(settings.host_root, settings.unhealthy_device_hold_seconds)
         self.hardware.on_change = self._wake
         self.store = Store(settings.data_folder, Path(settings.cdi_root), boot_id(settings), files)
-        self.transactions = Transactions(self.store, self._fetch_and_wait, self.decide, settings.device_wait_seconds)
+        self.transactions = Transactions(
+            self.store, self._fetch_and_wait, self.decide, settings.device_wait_seconds, FETCH_PATIENCE_S
+        )
         self.transactions.on_change = self._wake
         self.transactions.on_damage = self._damaged
         self.turn = PublishingTurn(settings.data_folder, settings.pod_uid or f"pid-{os.getpid()}", files)
@@ -207,19 +210,17 @@ class Plugin:
 
     async def fetch(self, ref: ClaimRef) -> Claim:
         """Read a claim afresh and decode it. Raises ClaimError, ApiError."""
-        for attempt in (1, 2):
-            try:
-                raw = await self.client.get(RESOURCE_CLAIMS, ref.namespace, ref.name, timeout_s=CLAIM_GET_TIMEOUT_S)
-                claim = wire.decode_claim(raw)
-                if wire.must_load(claim):  # not in the event loop
-                    return await asyncio.to_thread(wire.to_core, claim, ref)
-                return wire.to_core(claim, ref)
-            except NotFound as err:
-                raise NotFound(f"claim {ref} (UID {ref.uid}) does not exist any more", status=404) from err
-            except ApiError as err:
-                if attempt == 2 or 400 <= err.status < 500:
-                    raise
-        raise AssertionError("unreachable")
+        try:
+            raw = await self.client.get(RESOURCE_CLAIMS, ref.namespace, ref.name, timeout_s=CLAIM_GET_TIMEOUT_S)
+        except NotFound as err:
+            raise NotFound(f"claim {ref} (UID {ref.uid}) does not exist any more", status=404) from err
+        try:
+            claim = wire.decode_claim(raw)
+        except ClaimError as err:  # a proxy's, perhaps; the next answer may be the API server's
+            raise Unavailable(str(err)) from err
+        if wire.must_load(claim):  # not in the event loop
+            return await asyncio.to_thread(wire.to_core, claim, ref)
+        return wire.to_core(claim, ref)
 
     async def _fetch_and_wait(self, ref: ClaimRef) -> Claim:
         """Read a claim that is to be prepared, and give the node's reservation the time to fit it."""

@@ -15,14 +15,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import random
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from neuron_dra.core import backoff
 from neuron_dra.core.checkpoint import Checkpoint
 from neuron_dra.core.claims import Claim, ClaimRef, PreparedClaim
 from neuron_dra.core.ultraserver import Tag
 from neuron_dra.core.withdrawals import Mark
-from neuron_dra.errors import CheckpointDamaged, ClaimError, DeviceInUse
+from neuron_dra.errors import ApiError, CheckpointDamaged, ClaimError, DeviceInUse, TooManyRequests, Unavailable
 from neuron_dra.node.store import Decide, Store, withdrawn
 from neuron_dra.node.together import Together
 from neuron_dra.node.worker import Worker
@@ -30,6 +32,8 @@ from neuron_dra.node.worker import Worker
 log = logging.getLogger(__name__)
 
 LOOK_AGAIN_S: Final = 1.0  # another process of this node may have unprepared
+FETCH_AGAIN_S: Final = (0.25, 4.0)  # first and longest wait after the API server failed
+LONGEST_RETRY_AFTER_S: Final = 8.0  # whatever the API server asks for: the kubelet waits 45 s in all
 
 Fetch = Callable[[ClaimRef], Awaitable[Claim]]
 
@@ -37,21 +41,27 @@ Fetch = Callable[[ClaimRef], Awaitable[Claim]]
 class Transactions:
     """Runs the store's blocking work in threads, once per claim at a time, whatever becomes of the callers.
 
-    `device_wait_s` seconds after its beginning a prepare gives up waiting for a device that another claim holds.
+    `device_wait_s` seconds after its beginning a prepare gives up waiting for a device that another claim holds, and
+    after `fetch_patience_s` seconds it no longer asks an API server again that is away or asks it to wait.
     """
 
-    def __init__(self, store: Store, fetch: Fetch, decide: Decide, device_wait_s: float = 0.0) -> None:
+    def __init__(
+        self, store: Store, fetch: Fetch, decide: Decide, device_wait_s: float = 0.0, fetch_patience_s: float = 0.0
+    ) -> None:
         self._store = store
         self._fetch = fetch
         self._decide = decide
         self._device_wait_s = device_wait_s
+        self._fetch_patience_s = fetch_patience_s
         self._hurries = False
         self._news = asyncio.Event()  # replaced with each change of `claims`, and when somebody need not wait any more
         self._running: dict[tuple[str, str], asyncio.Task[PreparedClaim | None]] = {}
         self._withdrawn: set[str] = set()  # claims that were unprepared while their prepare was under way
         self._order = asyncio.Lock()
         self._worker = Worker("claims")
-        self._commit: Together[tuple[Claim, Mark], PreparedClaim] = Together(self._order, self._worker, self._prepare_all)
+        self._commit: Together[tuple[Claim, Mark], PreparedClaim] = Together(
+            self._order, self._worker, self._prepare_all
+        )
         self._release: Together[str, PreparedClaim] = Together(self._order, self._worker, store.unprepare_all)
         self.claims: dict[str, PreparedClaim] = {}
         self.tag: Tag | None = None
@@ -175,10 +185,11 @@ class Transactions:
         So it is when a pod is deleted without grace and another one takes its place: the scheduler gives the device
         on before the kubelet has ended the container.
         """
-        until = asyncio.get_running_loop().time() + self._device_wait_s
+        began = asyncio.get_running_loop().time()
+        until = began + self._device_wait_s
         is_told = False
         while True:
-            claim = await self._fetch(ref)
+            claim = await self._fetched(ref, began + self._fetch_patience_s)
             self._refuse_while_damaged(ref)
             if ref.uid in self._withdrawn:
                 raise withdrawn(ref)
@@ -194,6 +205,34 @@ class Transactions:
             else:
                 assert prepared is not None  # noqa: S101 - the store gives a claim or an error
                 return prepared
+
+    async def _fetched(self, ref: ClaimRef, until: float) -> Claim:
+        """Read a claim; while the API server fails or asks to wait, again. Raises ClaimError, ApiError.
+
+        A refusal costs the pod 90 s, and the kubelet waits 45 s for an answer.
+        """
+        waits = backoff.delays(*FETCH_AGAIN_S, random.random)
+        while True:
+            try:
+                return await self._fetch(ref)
+            except (TooManyRequests, Unavailable) as err:
+                pause_s = _pause(err, next(waits))
+                if not await self._may_ask_again(ref, pause_s, until):
+                    raise
+                log.info("asking the API server again", extra={"claim": str(ref), "uid": ref.uid, "error": str(err)})
+
+    async def _may_ask_again(self, ref: ClaimRef, pause_s: float, until: float) -> bool:
+        """Wait `pause_s` seconds; False at once if that is too long, and when nobody wants the answer any more."""
+        loop = asyncio.get_running_loop()
+        again_at = loop.time() + pause_s
+        while not self._hurries and ref.uid not in self._withdrawn and again_at <= until:
+            if (left := again_at - loop.time()) <= 0:
+                return True
+            news = self._news
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await news.wait()
+        return False
 
     async def _released(self, holder: str, waiting: ClaimRef, news: asyncio.Event, until: float) -> bool:
         """Return True as soon as `holder` may have been unprepared; False if nobody should wait any longer.
@@ -251,6 +290,13 @@ class Transactions:
             log.error("the checkpoint is damaged; rebuilding it", extra={"reason": str(err)})
             self.damaged = str(err)
             self.on_damage()
+
+
+def _pause(err: ApiError, usual_s: float) -> float:
+    """Return how long to wait before asking again; never longer than is left of the kubelet's patience at its best."""
+    if err.retry_after_s is None:
+        return usual_s
+    return max(usual_s, backoff.not_before(min(err.retry_after_s, LONGEST_RETRY_AFTER_S), random.random))
 
 
 _REBUILDING = "the node's checkpoint was damaged and is being rebuilt; the kubelet tries again"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import os
 import socket
@@ -19,16 +20,17 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from neuron_dra.errors import SettingsError, SocketError
+from neuron_dra.errors import SettingsError, SocketError, Unavailable
 from neuron_dra.gen.kubelet.dra.v1 import dra_pb2, dra_pb2_grpc
 from neuron_dra.gen.kubelet.pluginregistration.v1 import registration_pb2, registration_pb2_grpc
 from neuron_dra.gen.neuron.dra.v1 import inspector_pb2, inspector_pb2_grpc
 from neuron_dra.node import kubelet as kubelet_module
 from neuron_dra.node import plugin as plugin_module
+from neuron_dra.node import transaction
 from neuron_dra.node.plugin import Plugin
 from neuron_dra.node.sockets import TcpHealthServer, UnixServer
 from neuron_dra.settings import load
-from neuron_dra.testing.fake_api import Do, FakeApi, Fault
+from neuron_dra.testing.fake_api import STRANGE, Do, FakeApi, Fault, Strange
 from neuron_dra.testing.fake_kubelet import (
     DRA_V1,
     DRA_V1BETA1,
@@ -443,9 +445,9 @@ async def test_a_prepare_that_failed_once_succeeds_when_it_is_tried_again(
 ) -> None:
     await kubelet.registered(DRIVER)
     made = api.create(allocated_claim("job", "node-a", [0]))
-    api.faults.add(Fault(verb="get", resource="resourceclaims", status=500, times=2))
+    api.faults.add(Fault(verb="get", resource="resourceclaims", status=403, times=1))
     uid = made["metadata"]["uid"]
-    assert "500" in (await kubelet.prepare([made]))[uid].error
+    assert "403" in (await kubelet.prepare([made]))[uid].error
     assert not (await kubelet.prepare([made]))[uid].error
 
 
@@ -471,15 +473,75 @@ async def test_a_bug_is_an_answer_without_its_traceback_and_the_server_lives_on(
 async def test_an_api_server_that_hangs_is_told_in_time(
     plugin: Plugin, kubelet: FakeKubelet, api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert 2 * plugin_module.CLAIM_GET_TIMEOUT_S < 20
+    assert plugin_module.CLAIM_GET_TIMEOUT_S + plugin_module.FETCH_PATIENCE_S < 45
     monkeypatch.setattr(plugin_module, "CLAIM_GET_TIMEOUT_S", 0.2)
+    plugin.transactions._fetch_patience_s = 1
     await kubelet.registered(DRIVER)
     made = api.create(allocated_claim("job", "node-a", [0]))
     api.faults.add(Fault(Do.HANG, verb="get", resource="resourceclaims", times=None))
     started = time.monotonic()
     error = (await kubelet.prepare([made]))[made["metadata"]["uid"]].error
     assert "resourceclaims/job: the API server does not answer" in error
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 30  # and not the 45 s after which the kubelet gives up
+
+
+TROUBLE: dict[str, Fault | Strange] = {
+    "429 that asks for an hour": Fault(status=429, retry_after=3600, times=2),
+    "429 with a date": Fault(status=429, retry_after="Wed, 21 Oct 2026 07:28:00 GMT", times=2),
+    "429 without a word": Fault(status=429, times=2),
+    "500": Fault(status=500, times=3),
+    "503 of a proxy": Fault(status=503, body=b"<html>no healthy upstream</html>", times=3),
+    "a dropped connection": Fault(Do.DROP, times=3),
+    "a page of HTML": STRANGE["a page of HTML"],
+    "half an object": STRANGE["half an object"],
+}
+
+
+@pytest.mark.contract("P3")
+@pytest.mark.parametrize("trouble", TROUBLE)
+async def test_a_passing_trouble_of_the_api_server_costs_no_refusal(
+    plugin: Plugin, kubelet: FakeKubelet, api: FakeApi, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    """14.7: a refusal costs the pod 90 s, and the kubelet waits 45 s for one answer."""
+    monkeypatch.setattr(transaction, "FETCH_AGAIN_S", (0.01, 0.1))
+    monkeypatch.setattr(transaction, "LONGEST_RETRY_AFTER_S", 0.1)
+    await kubelet.registered(DRIVER)
+    made = api.create(allocated_claim("job", "node-a", [0]))
+    kind = TROUBLE[trouble]
+    fault = dataclasses.replace(kind) if isinstance(kind, Fault) else kind.fault(times=3)
+    fault.verb, fault.resource = "get", "resourceclaims"
+    api.faults.add(fault)
+    [answer] = (await kubelet.prepare([made])).values()
+    assert (answer.error, [device.device_name for device in answer.devices]) == ("", ["neuron-device-0"])
+    assert fault.hits == fault.times
+
+
+@pytest.mark.contract("P3")
+async def test_an_api_server_that_refuses_connections_for_a_moment_costs_no_refusal(
+    plugin: Plugin, kubelet: FakeKubelet, api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """14.7, as while an API server is updated and the load balancer has no other."""
+    monkeypatch.setattr(transaction, "FETCH_AGAIN_S", (0.01, 0.1))
+    await kubelet.registered(DRIVER)
+    made = api.create(allocated_claim("job", "node-a", [0]))
+    refused = 0
+    get = plugin.client.get
+
+    async def counted(*args: Any, **more: Any) -> bytes:
+        nonlocal refused
+        try:
+            return await get(*args, **more)
+        except Unavailable:
+            refused += 1
+            raise
+
+    monkeypatch.setattr(plugin.client, "get", counted)
+    await api.refuse_connections()
+    call = asyncio.create_task(kubelet.prepare([made]))
+    await eventually(lambda: refused > 2, what="refused connections")
+    await api.resume()
+    [answer] = (await call).values()
+    assert not answer.error
 
 
 @pytest.mark.contract("P30")

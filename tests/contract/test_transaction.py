@@ -16,7 +16,15 @@ from neuron_dra.core import cdi, withdrawals
 from neuron_dra.core import checkpoint as checkpoints
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim
 from neuron_dra.core.decision import decide
-from neuron_dra.errors import CheckpointDamaged, ClaimError, DeviceInUse, NotFound, Unavailable
+from neuron_dra.errors import (
+    CheckpointDamaged,
+    ClaimError,
+    DeviceInUse,
+    Forbidden,
+    NotFound,
+    TooManyRequests,
+    Unavailable,
+)
 from neuron_dra.node.files import Files, locked
 from neuron_dra.node.store import Store
 from neuron_dra.node.together import Together
@@ -974,10 +982,83 @@ async def test_an_unprepare_that_cannot_be_remembered_is_no_success(used: Disk) 
     old, new = await transactions(used, api), await transactions(used, api, files)
     call = await waits_in(old, api)
     files.fail(1, disk_error(DISK_ERRORS[0]), times=None)
-    with pytest.raises(OSError):
+    with pytest.raises(OSError, match=disk_error(DISK_ERRORS[0]).strerror):
         await new.unprepare(NEW.ref)
     api.answers.set()
     assert await call == decided(NEW, [])
     files.heal()
     await new.unprepare(NEW.ref)
     assert used.is_clean("old")
+
+
+# An API server that is away for a moment.
+
+
+class Away:
+    """An API server that fails until it is told otherwise."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error: Exception | None = error
+        self.asked = 0
+
+    async def fetch(self, ref: ClaimRef) -> Claim:
+        self.asked += 1
+        if self.error is not None:
+            raise self.error
+        return NEW
+
+
+async def asking(disk: Disk, away: Away) -> tuple[Transactions, asyncio.Task[PreparedClaim]]:
+    """Return a prepare that asks again and again."""
+    made = Transactions(disk.store(), away.fetch, decided, fetch_patience_s=600)
+    await made.open()
+    return made, asyncio.create_task(made.prepare(NEW.ref))
+
+
+async def test_it_asks_until_there_is_an_answer(disk: Disk) -> None:
+    """14.7."""
+    away = Away(Unavailable("refused"))
+    _, task = await asking(disk, away)
+    while away.asked < 2:
+        await asyncio.sleep(0.01)
+    away.error = None
+    assert await task == decided(NEW, [])
+
+
+@pytest.mark.parametrize("error", [NotFound("gone", status=404), Forbidden("no", status=403), ClaimError("not so")])
+async def test_an_answer_that_stays_the_same_is_not_asked_for_again(disk: Disk, error: Exception) -> None:
+    away = Away(error)
+    _, task = await asking(disk, away)
+    with pytest.raises(type(error)):
+        await task
+    assert away.asked == 1
+
+
+async def test_an_api_server_that_asks_for_more_time_than_there_is_is_the_answer(disk: Disk) -> None:
+    away = Away(TooManyRequests("wait", status=429, retry_after_s=3600.0))
+    made = Transactions(disk.store(), away.fetch, decided, fetch_patience_s=1)
+    await made.open()
+    with pytest.raises(TooManyRequests):
+        await made.prepare(NEW.ref)
+    assert away.asked == 1
+
+
+async def test_a_plugin_that_ends_asks_no_more(disk: Disk) -> None:
+    away = Away(Unavailable("refused"))
+    made, task = await asking(disk, away)
+    while not away.asked:
+        await asyncio.sleep(0.001)
+    made.hurry()
+    with pytest.raises(Unavailable):
+        await task
+
+
+async def test_a_claim_that_is_unprepared_meanwhile_is_not_asked_for_again(disk: Disk) -> None:
+    away = Away(TooManyRequests("wait", status=429, retry_after_s=8.0))
+    made, task = await asking(disk, away)
+    while not away.asked:
+        await asyncio.sleep(0.001)
+    await made.unprepare(NEW.ref)
+    with pytest.raises(TooManyRequests):
+        await task
+    assert away.asked == 1
