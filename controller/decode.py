@@ -28,7 +28,7 @@ from neuron_dra.core.ultraserver import TAG_ATTRIBUTES, Tag, decode_allocations
 
 LABEL_PREFIX = names.ULTRASERVER_LABELS
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
-WORKLOAD_CLASS = f"workload.{names.DRIVER}"
+WORKLOAD_CLASS = names.WORKLOAD_CLASS
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
@@ -130,25 +130,38 @@ def claim_use(item: Wire) -> ClaimUse | None:
     """Return on which of our nodes a claim is allocated; None if it is on none, or for administrators only."""
     meta, status = item["metadata"], item.get("status") or {}
     devices = (status.get("allocation") or {}).get("devices") or {}
-    pools = {
-        str(result.get("pool"))
+    results = [
+        result
         for result in devices.get("results") or []
         if result.get("driver") == names.DRIVER and not result.get("adminAccess")
-    }
-    if not pools:
+    ]
+    if not results:
         return None
+    classes = _classes(item)
     parameters = [(entry.get("opaque") or {}).get("parameters") or {} for entry in devices.get("config") or []]
     uids = [one.get("workloadUid") for one in parameters if isinstance(one, Mapping) and one.get("workloadUid")]
     reserved = status.get("reservedFor") or []
     return ClaimUse(
         namespace=str(meta.get("namespace", "")),
         name=meta["name"],
-        nodes=tuple(sorted(pools)),
+        nodes=tuple(sorted({str(result.get("pool")) for result in results})),
         workload_uid=str(uids[0]) if uids else None,
         pods=tuple(
             sorted((str(one.get("name")), str(one.get("uid"))) for one in reserved if one.get("resource") == "pods")
         ),
+        reserved_class=any(classes.get(str(result.get("request"))) == WORKLOAD_CLASS for result in results),
     )
+
+
+def _classes(claim: Wire) -> dict[str, str]:
+    """Return the DeviceClass of each request of a claim, by the name that its results call it."""
+    found = {}
+    for request in ((claim.get("spec") or {}).get("devices") or {}).get("requests") or []:
+        one = request.get("exactly") or request  # v1beta1 has it one level higher
+        found[str(request.get("name"))] = str(one.get("deviceClassName"))
+        for other in request.get("firstAvailable") or []:
+            found[f"{request.get('name')}/{other.get('name')}"] = str(other.get("deviceClassName"))
+    return found
 
 
 def ultraserver(item: Wire) -> UltraServer:

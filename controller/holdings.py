@@ -109,8 +109,8 @@ class Holdings:
         )
 
     def has_answered(self, allocation: Allocation) -> bool:
-        """All nodes are Ready and show exactly this reservation, and nobody else has a claim on one of them."""
-        return not self.silent(allocation) and not self.foreign(allocation)
+        """All nodes are Ready and show exactly this reservation, and nobody else was on one of them before."""
+        return not self.silent(allocation) and not self.slipped_in(allocation)
 
     def silent(self, allocation: Allocation) -> list[str]:
         """The nodes of a pending reservation that do not show it yet, or are not Ready."""
@@ -123,6 +123,14 @@ class Holdings:
     def foreign(self, allocation: Allocation) -> list[ClaimUse]:
         """Claims on the nodes of a reservation that are not its workload's."""
         return [use for use in self.uses(allocation.nodes) if use.workload_uid != allocation.workload_uid]
+
+    def slipped_in(self, allocation: Allocation) -> list[ClaimUse]:
+        """Those of the foreign claims that got their devices before the tag: their pods may run.
+
+        One that got them by a tag is no pod's that runs: a node is not free while such a claim of its last workload is
+        there, and plugins start no other. So it takes no reservation away, and delays none.
+        """
+        return [use for use in self.foreign(allocation) if not use.reserved_class]
 
     def is_there(self, node: str, allocation: Allocation) -> bool:
         """The Node that was reserved is there, and not another that has its name now."""

@@ -83,13 +83,17 @@ class ClusterNode:
 
 @dataclass(frozen=True, slots=True)
 class ClaimUse:
-    """A ResourceClaim that is allocated on devices of ours. `pods` are the (name, uid) it is reserved for."""
+    """A ResourceClaim that is allocated on devices of ours. `pods` are the (name, uid) it is reserved for.
+
+    `reserved_class`: it got them by the DeviceClass of reserved devices, so a tag was there before it.
+    """
 
     namespace: str
     name: str
     nodes: tuple[str, ...]
     workload_uid: str | None
     pods: tuple[tuple[str, str], ...] = ()
+    reserved_class: bool = False
 
     @property
     def holder(self) -> str:

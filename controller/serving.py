@@ -71,7 +71,7 @@ def _clean(draft: Draft, workload: Workload, broken: set[str]) -> tuple[list[str
             elif allocation.allocation_id not in broken:
                 kept.add(index)
             continue
-        foreign = holdings.foreign(allocation)
+        foreign = holdings.slipped_in(allocation)
         gone = [name for name in allocation.nodes if not holdings.is_there(name, allocation)]
         lost = sorted({name for name, _ in recovery.seen_now(draft, one)})
         if surplus or foreign or gone or lost:

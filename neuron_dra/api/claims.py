@@ -67,8 +67,32 @@ class Status(msgspec.Struct, rename="camel"):
     reserved_for: list[Consumer] | None = None
 
 
+class Alternative(msgspec.Struct, rename="camel"):
+    name: str = ""
+    device_class_name: str = ""
+
+
+class Exactly(msgspec.Struct, rename="camel"):
+    device_class_name: str = ""
+
+
+class Request(msgspec.Struct, rename="camel"):
+    name: str = ""
+    exactly: Exactly | None = None
+    first_available: list[Alternative] | None = None
+
+
+class Requested(msgspec.Struct):
+    requests: list[Request] | None = None
+
+
+class Spec(msgspec.Struct):
+    devices: Requested = msgspec.field(default_factory=Requested)
+
+
 class ResourceClaim(msgspec.Struct):
     metadata: Metadata = msgspec.field(default_factory=Metadata)
+    spec: Spec = msgspec.field(default_factory=Spec)
     status: Status = msgspec.field(default_factory=Status)
 
 
@@ -106,6 +130,7 @@ def decode_claim_list(raw: bytes) -> ResourceClaimList:
 def allocated_devices(claim: ResourceClaim) -> tuple[AllocatedDevice, ...]:
     """Return the results of `claim` that belong to this driver, in the allocation's order."""
     allocation = claim.status.allocation
+    classes = _classes(claim)
     return tuple(
         AllocatedDevice(
             result.request,
@@ -116,10 +141,22 @@ def allocated_devices(claim: ResourceClaim) -> tuple[AllocatedDevice, ...]:
             tuple(health.Toleration(t.key, t.operator, t.value, t.effect) for t in result.tolerations)
             if result.tolerations
             else (),
+            classes.get(result.request, ""),
         )
         for result in (allocation.devices.results or [] if allocation else [])
         if result.driver == names.DRIVER
     )
+
+
+def _classes(claim: ResourceClaim) -> dict[str, str]:
+    """Return the DeviceClass of each request, by its name in results: `request`, or `request/alternative`."""
+    found = {}
+    for request in claim.spec.devices.requests or ():
+        if request.exactly is not None:
+            found[request.name] = request.exactly.device_class_name
+        for one in request.first_available or ():
+            found[f"{request.name}/{one.name}"] = one.device_class_name
+    return found
 
 
 def must_load(wire: ResourceClaim) -> bool:

@@ -31,6 +31,7 @@ class AllocatedDevice:
     admin_access: bool = False
     share_id: str | None = None
     tolerations: tuple[health.Toleration, ...] = ()
+    device_class: str = ""  # that the request asked for
 
     @property
     def base_request(self) -> str:

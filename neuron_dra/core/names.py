@@ -7,6 +7,9 @@ from typing import Final
 DRIVER: Final = "neuron.aws.com"
 """Driver, DeviceClass, config group and domain of our unqualified attributes."""
 
+WORKLOAD_CLASS: Final = f"workload.{DRIVER}"
+"""DeviceClass of reserved devices: for the claim templates that the UltraServer controller makes, and nobody else."""
+
 GROUP_DOMAIN: Final = "resource.aws.com"
 """Domain of the device group ids, which the EFA driver publishes too."""
 

@@ -2,13 +2,14 @@
 
 A reserved node is closed. Every claim but administrators' access is refused there, unless it carries namespace, name
 and UID of the workload to which the node is bound; that is what the workload's ResourceClaimTemplate puts into it.
+A claim for reserved devices that names no workload starts nowhere: it was not made of such a template.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from neuron_dra.core import config
+from neuron_dra.core import config, names
 from neuron_dra.core.claims import Claim, ClaimRef
 from neuron_dra.core.ultraserver import Allocation, Phase, Tag
 
@@ -63,18 +64,28 @@ def why_refused(claim: Claim, reservation: Reservation | None, node_name: str) -
     """Return why `claim` may not start on the node, or nothing if it may."""
     for request in dict.fromkeys(device.request for device in claim.devices if not device.admin_access):
         wanted = config.effective(claim.configs, request).ultraserver
-        why = _why_refused(claim.ref, wanted, reservation, node_name)
+        reserved_class = any(
+            device.device_class == names.WORKLOAD_CLASS for device in claim.devices if device.request == request
+        )
+        why = _why_refused(claim.ref, wanted, reservation, node_name, reserved_class=reserved_class)
         if why:
             return f"claim {claim.ref}: {why}"
     return ""
 
 
 def _why_refused(
-    ref: ClaimRef, wanted: config.UltraServerSettings | None, reservation: Reservation | None, node_name: str
+    ref: ClaimRef,
+    wanted: config.UltraServerSettings | None,
+    reservation: Reservation | None,
+    node_name: str,
+    *,
+    reserved_class: bool,
 ) -> str:
     named = wanted is not None and (wanted.workload_id, wanted.workload_uid) != (None, None)
     if reservation is None:
-        return _not_reserved(ref, wanted) if wanted is not None and named else ""
+        if wanted is not None and named:
+            return _not_reserved(ref, wanted)
+        return _NOT_OF_A_WORKLOAD if reserved_class else ""
     holder = f"{reservation.namespace}/{reservation.workload}"
     if reservation.names(wanted, ref):
         return _not_yet(holder, reservation, node_name)
@@ -99,6 +110,12 @@ def _why_refused(
         f"{closed}, and this claim names workload {ref.namespace}/{wanted.workload_id or '(none)'} (UID "
         f"{wanted.workload_uid or '(none)'}); delete the pod so that it is placed on a node of its own workload"
     )
+
+
+_NOT_OF_A_WORKLOAD = (
+    f"DeviceClass {names.WORKLOAD_CLASS} has the devices that are reserved for a NeuronUltraServerWorkload, and this "
+    f"claim belongs to none; use deviceClassName {names.DRIVER}, or the ResourceClaimTemplate of a workload"
+)
 
 
 def _not_reserved(ref: ClaimRef, wanted: config.UltraServerSettings) -> str:

@@ -172,7 +172,7 @@ async def test_a_claim_that_the_watch_has_not_told_of_yet_keeps_its_node_from_be
     hung = cluster.api.faults.add(Fault(Do.HANG, verb="watch", resource="resourceclaims", times=None))
     async with controlling(cluster):
         await eventually(lambda: hung.hits and cluster.api.objects("neuronultraservers"), 20, "the first plan")
-        cluster.pod_with_claim("foreign", "u0-0", {"metadata": {"name": "other", "uid": "other"}})
+        cluster.api.create(allocated_claim("foreign", "u0-0", ["neuron-node-0"], namespace="ml"))
         cluster.submit("job", size=4, count=1)
         await eventually(lambda: cluster.state("job") == "Allocated", 20, "the workload is Allocated")
         (allocation,) = cluster.allocations()

@@ -275,6 +275,7 @@ def whole(*configs: Entry, namespace: str = "ml", **more: Any) -> Claim:
         (whole(group(4, "llm", "uid-old")), RESERVED, "with UID uid-llm, and this claim names the UID uid-old"),
         (whole(group(4, "llm")), RESERVED, "with UID uid-llm, and this claim names the UID (none)"),
         (whole(group(4, "other", "uid-other")), RESERVED, "names workload ml/other (UID uid-other)"),
+        (whole(device_class="workload.neuron.aws.com"), RESERVED, "this claim belongs to no workload"),
         # Nor is it one for the workload's own claim, before and after it is bound.
         (whole(OURS), replace(RESERVED, phase=Phase.PENDING), "not bound to it yet (phase Pending)"),
         (
@@ -289,6 +290,18 @@ def test_who_may_not_start_on_a_node_is_told_why(wanted: Claim, reservation: Res
     text = refusal(wanted, TRN2U_NODE, (), reservation, retryable=True)
     assert why in text
     assert text.startswith(f"claim {wanted.ref}: ")
+
+
+def test_a_claim_for_reserved_devices_that_names_no_workload_starts_on_no_node() -> None:
+    """13.2. Where no admission policy refuses it, it would hold a node that was reserved a moment ago."""
+    intruder = whole(lnc(1), device_class="workload.neuron.aws.com")
+    assert refusal(intruder, TRN2U_NODE, retryable=True) == (
+        "claim ml/job: DeviceClass workload.neuron.aws.com has the devices that are reserved for a "
+        "NeuronUltraServerWorkload, and this claim belongs to none; use deviceClassName neuron.aws.com, or the "
+        "ResourceClaimTemplate of a workload"
+    )
+    assert decided(whole(device_class="neuron.aws.com"), TRN2U_NODE)
+    assert decided(whole(device_class="workload.neuron.aws.com", admin_access=True), TRN2U_NODE)
 
 
 @pytest.mark.parametrize("phase", Phase)
@@ -569,6 +582,24 @@ def test_what_the_allocation_says_of_a_device_is_kept() -> None:
     assert wire.to_core(wire.decode_claim(body), ref()).devices == (
         AllocatedDevice("r/sub", "p", "neuron-device-0", True, "aa-1"),
     )
+
+
+def test_the_class_of_a_device_is_that_of_the_request_or_alternative_that_got_it() -> None:
+    """13.2. `firstAvailable` hides a class one level deeper."""
+    alternatives = [{"name": "a", "deviceClassName": "one"}, {"name": "b", "deviceClassName": "two"}]
+    requests = [
+        {"name": "r", "exactly": {"deviceClassName": "zero", "count": 1}},
+        {"name": "s", "firstAvailable": alternatives},
+    ]
+    body = msgspec.json.encode(
+        {
+            "metadata": {"name": "job", "namespace": "ml", "uid": "uid-job"},
+            "spec": {"devices": {"requests": requests}},
+            "status": {"allocation": allocation(result(), result(request="s/b"), result(request="unheard"))},
+        }
+    )
+    found = wire.to_core(wire.decode_claim(body), ref())
+    assert [each.device_class for each in found.devices] == ["zero", "two", ""]
 
 
 @pytest.mark.contract("P4")

@@ -8,11 +8,15 @@ from dataclasses import replace
 import pytest
 from ultraserver_world import World
 
+from controller import decode
 from controller.actions import Evict, WriteWorkloadStatus
 from controller.planning import Limits, plan
 from neuron_dra.api import config
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.testing.ultraservers import ultraserver
+
+PLAIN, WORKLOAD = "neuron.aws.com", "workload.neuron.aws.com"
+ALTERNATIVES = [{"name": "one", "deviceClassName": PLAIN}, {"name": "two", "deviceClassName": WORKLOAD}]
 
 
 def fleet(count: int = 2, **options) -> World:
@@ -268,6 +272,47 @@ def test_a_claim_that_slips_in_before_the_tag_moves_the_reservation_and_is_named
     assert "passed over: pod ml/intruder has devices of u0-1" in world.message("job")
     world.settle()
     assert world.reserved("job") == {0: ("u1-0", "u1-1", "u1-2", "u1-3")}
+
+
+def test_a_claim_that_got_reserved_devices_takes_no_reservation_away_and_delays_none():
+    """13.2. Where no admission policy refuses such claims: its pod starts nowhere, so nobody is moved for it."""
+    world = fleet(2)
+    world.silent = {"u0-1"}
+    world.submit("job")
+    world.step()
+    world.step()
+    reserved = {0: ("u0-0", "u0-1", "u0-2", "u0-3")}
+    world.claim("foreign", ["u0-1"], pod="intruder", device_class="workload.neuron.aws.com")
+    world.step()
+    assert world.reserved("job") == reserved
+    world.silent = set()
+    world.settle()
+    assert (world.reserved("job"), world.state("job")) == (reserved, ("Allocated", "Allocated"))
+    wrong = next(c for c in world.workload("job")["status"]["conditions"] if c["type"] == "Degraded")
+    assert (wrong["status"], wrong["reason"]) == ("True", "ForeignClaim")
+    assert wrong["message"].endswith("pod ml/intruder")
+
+
+@pytest.mark.parametrize(
+    ("requests", "result", "reserved"),
+    [
+        ([{"name": "r", "exactly": {"deviceClassName": WORKLOAD}}], {"request": "r"}, True),
+        ([{"name": "r", "deviceClassName": WORKLOAD}], {"request": "r"}, True),
+        ([{"name": "r", "exactly": {"deviceClassName": PLAIN}}], {"request": "r"}, False),
+        ([{"name": "r", "firstAvailable": ALTERNATIVES}], {"request": "r/one"}, False),
+        ([{"name": "r", "firstAvailable": ALTERNATIVES}], {"request": "r/two"}, True),
+        ([{"name": "r", "exactly": {"deviceClassName": WORKLOAD}}], {"request": "r", "driver": "dra.net"}, None),
+        ([{"name": "r", "exactly": {"deviceClassName": WORKLOAD}}], {"request": "r", "adminAccess": True}, None),
+        ([], {"request": "r"}, False),
+    ],
+)
+def test_a_claim_got_reserved_devices_by_the_class_of_its_request(requests, result, reserved):
+    """13.2. None: it holds no device of ours, or looks at it only."""
+    result = {"driver": PLAIN, "pool": "n", "device": "neuron-node-0", **result}
+    status = {"allocation": {"devices": {"results": [result]}}}
+    meta = {"namespace": "ml", "name": "c"}
+    found = decode.claim_use({"metadata": meta, "spec": {"devices": {"requests": requests}}, "status": status})
+    assert (found and found.reserved_class) is reserved
 
 
 def test_reserving_costs_two_writes_for_each_ultraserver_and_four_more():

@@ -25,6 +25,7 @@ from controller.actions import (
 )
 from controller.model import API_VERSION, Snapshot
 from controller.planning import DEFAULT_LIMITS, Limits, plan
+from neuron_dra.core.names import DRIVER
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.testing.ultraservers import answered
 
@@ -85,9 +86,11 @@ class World:
         item["metadata"]["deletionTimestamp"] = "2026-03-01T12:00:00Z"
         self.put(item)
 
-    def claim(self, name: str, nodes: Iterable[str], *, workload_uid: str = "", pod: str = "") -> Obj:
+    def claim(
+        self, name: str, nodes: Iterable[str], *, workload_uid: str = "", pod: str = "", device_class: str = DRIVER
+    ) -> Obj:
         """Put an allocated claim on whole nodes."""
-        results = [{"driver": "neuron.aws.com", "pool": node, "device": "neuron-node-0"} for node in nodes]
+        results = [{"request": "r", "driver": DRIVER, "pool": node, "device": "neuron-node-0"} for node in nodes]
         parameters = {"kind": "UltraServerConfig", "workloadUid": workload_uid}
         config = [{"opaque": {"driver": "neuron.aws.com", "parameters": parameters}}] if workload_uid else []
         return self.put(
@@ -95,6 +98,7 @@ class World:
                 "apiVersion": "resource.k8s.io/v1",
                 "kind": "ResourceClaim",
                 "metadata": {"name": name, "namespace": "ml"},
+                "spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": device_class}}]}},
                 "status": {
                     "allocation": {"devices": {"results": results, "config": config}},
                     "reservedFor": [{"resource": "pods", "name": pod or name, "uid": f"pod-{name}"}],
