@@ -24,6 +24,7 @@ from neuron_dra.errors import CheckpointDamaged
 VERSION = "v1"
 _TAG = "workloadTag"  # in `extra`, where a release that knows nothing of tags keeps it
 _WITHDRAWN = "withdrawn"  # likewise
+_TAG_OBJECT = "ultraserverUid"  # of the NeuronUltraServer that the tag is from
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +64,18 @@ class Checkpoint:
     def with_tag(self, tag: Tag | None) -> Checkpoint:
         """Return a checkpoint with this tag, or without any."""
         extra = {name: value for name, value in self.extra.items() if name != _TAG}
-        return replace(self, extra=extra if tag is None else {**extra, _TAG: tag.texts()})
+        if tag is not None:
+            extra[_TAG] = tag.texts() | ({_TAG_OBJECT: tag.object_uid} if tag.object_uid else {})
+        return replace(self, extra=extra)
 
     @property
     def tag(self) -> Tag | None:
         """The workload tag that the node's devices carry."""
         texts = self.extra.get(_TAG)
-        return Tag.from_texts(texts) if isinstance(texts, dict) else None
+        tag = Tag.from_texts(texts) if isinstance(texts, dict) else None
+        if tag is None or not isinstance(texts, dict):
+            return None
+        return replace(tag, object_uid=str(texts.get(_TAG_OBJECT) or ""))
 
     @property
     def held_device_ids(self) -> Mapping[int, PreparedClaim]:

@@ -52,8 +52,11 @@ class Reservation:
         return cls(tag.workload_namespace, tag.workload_name, tag.workload_uid, tag.phase)
 
     def names(self, wanted: config.UltraServerSettings | None, ref: ClaimRef) -> bool:
-        """Tell whether a claim with this configuration is one of the workload."""
-        return wanted is not None and (ref.namespace, wanted.workload_id, wanted.workload_uid) == (
+        """Tell whether a claim with this configuration is one of the workload.
+
+        Templates of AWS's operator name the workload without its UID.
+        """
+        return wanted is not None and (ref.namespace, wanted.workload_id, wanted.workload_uid or self.workload_uid) == (
             self.namespace,
             self.workload,
             self.workload_uid,
@@ -103,7 +106,7 @@ def _why_refused(
     if (ref.namespace, wanted.workload_id) == (reservation.namespace, reservation.workload):
         return (
             f"{closed} with UID {reservation.workload_uid}, and this claim names the UID "
-            f"{wanted.workload_uid or '(none)'}: the workload was created anew, or the claim was not made by its "
+            f"{wanted.workload_uid}: the workload was created anew, or the claim was not made by its "
             "ResourceClaimTemplate; delete the pod so that it gets a claim from the present one"
         )
     return (

@@ -6,6 +6,7 @@ node's plugin reads those that name it, and answers by tagging its devices. Pure
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
@@ -115,16 +116,40 @@ def _fault_to_wire(fault: Fault) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
+class Unread:
+    """An entry of `status.allocations` that this release does not understand: it stays as it is and keeps its nodes.
+
+    `official` is what an entry in the form of AWS's operator says: an allocation without an id and without UIDs.
+    """
+
+    entry: Any
+    nodes: tuple[str, ...]
+    problem: str
+    official: Allocation | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Reading:
-    """What a NeuronUltraServer says, and a sentence for every entry that could not be read."""
+    """What a NeuronUltraServer says, and a sentence for every entry that could not be read.
+
+    `missing`: the object is not there, or its kind is not. `written`: a controller has written its status.
+    """
 
     allocations: tuple[Allocation, ...] = ()
     problems: tuple[str, ...] = ()
+    unread: tuple[Unread, ...] = ()
+    object_uid: str = ""
+    missing: bool = False
+    written: bool = True
 
     def without_predecessors_of(self, node_name: str, node_uid: str) -> Reading:
         """Leave out what was allocated to another Node of this name: the instance was replaced."""
         kept = tuple(a for a in self.allocations if node_name not in a.nodes or a.is_for(node_name, node_uid))
         return replace(self, allocations=kept)
+
+
+GONE: Final = Reading(missing=True, written=False)
+"""What an object says that is not there."""
 
 
 def decode_allocations(obj: Mapping[str, Any]) -> tuple[Allocation, ...]:
@@ -133,20 +158,37 @@ def decode_allocations(obj: Mapping[str, Any]) -> tuple[Allocation, ...]:
 
 
 def read_allocations(obj: Mapping[str, Any]) -> Reading:
-    """Return the allocations of a NeuronUltraServer, and why others are left out. Never raises."""
-    status = obj.get("status")
-    entries = status.get("allocations") if isinstance(status, Mapping) else None
+    """Return the allocations of a NeuronUltraServer, and why others are left out; {} is none at all. Never raises."""
+    if not obj:
+        return GONE
+    meta, status = obj.get("metadata"), obj.get("status")
+    uid = str(meta.get("uid") or "") if isinstance(meta, Mapping) else ""
+    if not isinstance(status, Mapping) or not status:
+        return Reading(object_uid=uid, written=False)
+    entries = status.get("allocations")
     if entries is None:
-        return Reading()
+        return Reading(object_uid=uid)
     if not _is_list(entries):
-        return Reading(problems=("status.allocations is not a list",))
-    found, problems = [], []
+        return Reading(problems=("status.allocations is not a list",), object_uid=uid)
+    found, unread = [], []
     for index, entry in enumerate(entries):
         try:
             found.append(_allocation(entry))
         except ValueError as err:
-            problems.append(f"status.allocations[{index}] is left out: {err}")
-    return Reading(tuple(found), tuple(problems))
+            unread.append(_unread(entry, f"status.allocations[{index}] is left out: {err}"))
+    return Reading(tuple(found), tuple(each.problem for each in unread), tuple(unread), uid)
+
+
+def _unread(entry: Any, problem: str) -> Unread:
+    """What can be said of an entry that is not understood."""
+    nodes: Any = entry.get("allocatedNodes") if isinstance(entry, Mapping) else None
+    named = tuple(node for node in nodes if isinstance(node, str)) if _is_list(nodes) else ()
+    official = None
+    if isinstance(entry, Mapping) and not entry.get("allocationId"):
+        with contextlib.suppress(ValueError):
+            made = _allocation({**entry, "allocationId": "-", "workloadUid": "-"})
+            official = replace(made, allocation_id="", workload_uid=str(entry.get("workloadUid") or ""))
+    return Unread(entry, named, problem, official)
 
 
 def _allocation(entry: Any) -> Allocation:
@@ -228,16 +270,20 @@ def _tag_text(name: str, value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """What a reserved node's devices say about its allocation, as five attributes of each."""
+    """What a reserved node's devices say about its allocation, as five attributes of each.
+
+    `object_uid` is of the NeuronUltraServer that said it, where the node remembers that; devices do not show it.
+    """
 
     workload_namespace: str
     workload_name: str
     workload_uid: str
     allocation_id: str
     phase: Phase
+    object_uid: str = ""
 
     @classmethod
-    def of(cls, allocation: Allocation) -> Tag:
+    def of(cls, allocation: Allocation, object_uid: str = "") -> Tag:
         """Return the tag for an allocation."""
         return cls(
             allocation.workload_namespace,
@@ -245,6 +291,7 @@ class Tag:
             allocation.workload_uid,
             allocation.allocation_id,
             allocation.phase,
+            object_uid,
         )
 
     @classmethod
@@ -279,28 +326,55 @@ def slot_of(reading: Reading, node_name: str, current: Tag | None) -> Allocation
     return next(iter(same or mine), None)
 
 
-def next_tag(current: Tag | None, reading: Reading, node_name: str, *, occupied: bool) -> Tag | None:
+def official_slot(reading: Reading, node_name: str, current: Tag | None) -> Allocation | None:
+    """Return the allocation by AWS's operator that holds the node; only the node's own tag may know the UID."""
+    for each in reading.unread:
+        found = each.official
+        if found is not None and node_name in found.nodes:
+            known = current is not None and current.workload == found.workload
+            return replace(found, workload_uid=current.workload_uid) if current is not None and known else found
+    return None
+
+
+def outlives(current: Tag | None, reading: Reading) -> bool:
+    """Tell whether a tag is to stay although the object does not mention it: it is not the object that made the tag.
+
+    Who deletes a NeuronUltraServer by force takes the reservation's object away, and no pod.
+    """
+    if current is None or current.phase is Phase.PENDING:
+        return False
+    if reading.missing or not reading.written:
+        return True
+    return bool(current.object_uid and reading.object_uid) and current.object_uid != reading.object_uid
+
+
+def next_tag(
+    current: Tag | None, reading: Reading, node_name: str, *, occupied: bool, given_up: bool = False
+) -> Tag | None:
     """Return the tag that the node's devices carry from now on.
 
     Only allocation ids are compared. Closing is always allowed: an untagged node takes a tag at once, and a tag that
     is to make room is Draining. Another reservation's tag takes its place when no claim is left (`occupied`). An
-    entry that cannot be read ends nothing.
+    entry that cannot be read ends nothing. A tag that `outlives` its object waits for the controller to reserve the
+    node again under the same id; where there has been no object for long (`given_up`), until no claim is left.
     """
     slot = slot_of(reading, node_name, current)
     if current is None:
-        return None if slot is None else Tag.of(slot)
+        return None if slot is None else Tag.of(slot, reading.object_uid)
     if slot is not None and slot.allocation_id == current.allocation_id:
-        return Tag.of(slot)
+        return Tag.of(slot, reading.object_uid)
     if reading.problems:
         return current
     if slot is None:
-        return None
-    return replace(current, phase=Phase.DRAINING) if occupied else Tag.of(slot)
+        return current if outlives(current, reading) and (occupied or not given_up) else None
+    return replace(current, phase=Phase.DRAINING) if occupied else Tag.of(slot, reading.object_uid)
 
 
-def waits_for_claims(current: Tag | None, reading: Reading, node_name: str) -> bool:
+def waits_for_claims(current: Tag | None, reading: Reading, node_name: str, *, given_up: bool = False) -> bool:
     """Tell whether the next tag depends on the node's claims."""
-    return next_tag(current, reading, node_name, occupied=True) != next_tag(current, reading, node_name, occupied=False)
+    return next_tag(current, reading, node_name, occupied=True, given_up=given_up) != next_tag(
+        current, reading, node_name, occupied=False, given_up=given_up
+    )
 
 
 def tagged(device: Mapping[str, Any], tag: Tag | None) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from neuron_dra.core import reservation, ultraserver
 from neuron_dra.core.claims import Claim
 from neuron_dra.core.reservation import Reservation
 from neuron_dra.core.slices import Wire
-from neuron_dra.core.ultraserver import Tag
+from neuron_dra.core.ultraserver import Reading, Tag
 from neuron_dra.errors import ApiError
 from neuron_dra.node.transaction import Transactions
 from neuron_dra.node.ultraserver import UltraServerWatch
@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 FIRST_ANSWER_S: Final = 10.0  # how long a node that remembers no tag waits for its NeuronUltraServer, once
 RECHECK_S: Final = 5.0  # while a tag waits for the node's claims
+MISSING_S: Final = 600.0  # so long a tag waits for an object, or a kind, that is not there
 REFUSAL_WAIT_S: Final = 10.0  # a refusal costs the pod 90 s, and the kubelet waits 45 s
 REFRESH_S: Final = 2.5
 
@@ -48,6 +49,7 @@ class Tags:
         self._tag: Tag | None = None
         self._unkept = False  # `_tag` could not be written to the checkpoint
         self._first_at: float | None = None
+        self._missing_since: float | None = None
 
     @property
     def current(self) -> Tag | None:
@@ -75,10 +77,27 @@ class Tags:
         reading = self._watch.reading
         if reading is None:
             return before  # the API server is away, or has no operator's objects (yet)
-        occupied = ultraserver.waits_for_claims(before, reading, self._node_name) and await self._occupied()
+        given_up = self._given_up(before, reading)
+        waits = ultraserver.waits_for_claims(before, reading, self._node_name, given_up=given_up)
+        occupied = waits and await self._occupied()
         if occupied:
             asyncio.get_running_loop().call_later(RECHECK_S, self._wake)
-        return ultraserver.next_tag(before, reading, self._node_name, occupied=occupied)
+        return ultraserver.next_tag(before, reading, self._node_name, occupied=occupied, given_up=given_up)
+
+    def _given_up(self, before: Tag | None, reading: Reading) -> bool:
+        """Tell whether the object that a tag waits for has been missing for so long that it may not come again."""
+        loop = asyncio.get_running_loop()
+        if not reading.missing or before is None:
+            self._missing_since = None
+            return False
+        if self._missing_since is None:
+            self._missing_since = loop.time()
+            log.warning(
+                "the NeuronUltraServer of a reserved node is missing; the reservation is kept",
+                extra={"workload": before.workload, "allocation": before.allocation_id, "for_s": MISSING_S},
+            )
+            loop.call_later(MISSING_S, self._wake)
+        return loop.time() >= self._missing_since + MISSING_S
 
     async def _occupied(self) -> bool:
         """Tell whether any claim, administrators' access aside, is prepared or allocated here. Raises ApiError."""
@@ -122,10 +141,12 @@ class Gate:
         """The workload that holds this node, as far as is known now."""
         reading, tag = self._watch.reading, self._tags.current
         if reading is not None:
-            slot = ultraserver.slot_of(reading, self._node_name, tag)
+            slot = ultraserver.slot_of(reading, self._node_name, tag) or ultraserver.official_slot(
+                reading, self._node_name, tag
+            )
             if slot is not None:
                 return Reservation.of(slot, self._node_name)
-            if not reading.problems:
+            if not reading.problems and not ultraserver.outlives(tag, reading):
                 return None
         return None if tag is None else Reservation.remembered(tag)
 

@@ -152,7 +152,7 @@ class UltraServerWatch:
             level = logging.WARNING if self._expected else logging.INFO
             log.log(level, "no UltraServer operator; looking for it again", extra={"reason": str(err)})
         if self._absences >= SURE_ABSENCES and isinstance(err, NotFound):
-            self.reading = Reading()
+            self.reading = ultraserver.GONE
         self._tell()
 
     def _tell(self) -> None:

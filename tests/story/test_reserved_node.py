@@ -86,6 +86,12 @@ def tag(api: FakeApi) -> Tag | None:
     return tag_on([device for item in api.objects("resourceslices") for device in item["spec"]["devices"]])
 
 
+def remembered(host: PluginHost) -> Tag | None:
+    """The tag in the checkpoint, without the object that it is from."""
+    found = checkpoints.decode(host.checkpoint.read_bytes()).tag
+    return found and replace(found, object_uid="")
+
+
 def published(api: FakeApi) -> bool:
     return any(item["spec"]["devices"] for item in api.objects("resourceslices"))
 
@@ -229,7 +235,7 @@ async def test_the_first_publish_after_a_restart_and_a_wipe_carries_the_tag(api:
     async with host.running():
         await eventually(lambda: published(api))
         assert tag(api) == Tag.of(SLOT)
-    assert checkpoints.decode(host.checkpoint.read_bytes()).tag == Tag.of(SLOT)
+    assert remembered(host) == Tag.of(SLOT)
 
 
 async def test_a_wipe_under_a_running_plugin_brings_the_tag_back(api: FakeApi, host: PluginHost) -> None:
@@ -276,7 +282,7 @@ async def test_a_reservation_that_ended_while_the_plugin_was_away_is_taken_off(a
     reserve(api)
     async with host.running():
         await tagged(api, None)
-    assert checkpoints.decode(host.checkpoint.read_bytes()).tag is None
+    assert remembered(host) is None
 
 
 async def test_a_reboot_keeps_the_tag(api: FakeApi, host: PluginHost) -> None:
@@ -311,9 +317,7 @@ async def test_closing_a_node_does_not_wait_for_its_disk(api: FakeApi, host: Plu
         reserve(api, replace(SLOT, phase=Phase.DRAINING))
         await tagged(api, replace(SLOT, phase=Phase.DRAINING))
         files.heal()
-        await eventually(
-            lambda: checkpoints.decode(host.checkpoint.read_bytes()).tag == Tag.of(replace(SLOT, phase=Phase.DRAINING))
-        )
+        await eventually(lambda: remembered(host) == Tag.of(replace(SLOT, phase=Phase.DRAINING)))
 
 
 async def test_a_checkpoint_that_is_damaged_costs_no_tag(
@@ -331,7 +335,7 @@ async def test_a_checkpoint_that_is_damaged_costs_no_tag(
         await eventually(lambda: aside.exists() and host.checkpoint.exists() and not plugin.transactions.damaged)
         assert host.checkpointed == {prepared.ref.uid}
         await always(lambda: tag(api) == Tag.of(replace(SLOT, phase=Phase.DRAINING)), 0.4, "the old tag")
-        assert checkpoints.decode(host.checkpoint.read_bytes()).tag == Tag.of(replace(SLOT, phase=Phase.DRAINING))
+        assert remembered(host) == Tag.of(replace(SLOT, phase=Phase.DRAINING))
 
 
 async def test_of_two_plugins_on_a_node_the_newer_one_goes_on_with_the_tag(api: FakeApi, host: PluginHost) -> None:
@@ -444,7 +448,11 @@ async def test_the_labels_of_an_operator_make_the_node_look_for_it_at_once(
             await tagged(api, SLOT)
 
 
-async def test_a_crd_that_is_gone_for_good_frees_the_node(api: FakeApi, host: PluginHost) -> None:
+async def test_a_crd_that_is_gone_for_good_frees_the_node(
+    api: FakeApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """13.3: not before the reservation's last claim is gone."""
+    monkeypatch.setattr(reserving, "MISSING_S", 0.4)
     reserve(api, SLOT)
     async with host.running():
         await tagged(api, SLOT)
@@ -456,9 +464,81 @@ async def test_a_crd_that_is_gone_for_good_frees_the_node(api: FakeApi, host: Pl
         await tagged(api, SLOT)
     # Once is not for good. The CRD was there again, and meanwhile the tag was not taken off.
     assert len(api.requests(resource="resourceslices", verb="update")) == before
+    job = ours(api)
     api.faults.add(Fault(resource="neuronultraservers", status=404, times=None))
     async with host.running():
+        await always(lambda: tag(api) == Tag.of(SLOT), 1.0, "the tag")
+        api.delete("resourceclaims", job.name, "ml")
         await tagged(api, None)
+
+
+# The object is deleted by force, and the pods run on.
+
+
+async def test_a_reservation_outlives_the_object_that_is_deleted_by_force(api: FakeApi, host: PluginHost) -> None:
+    """13.3."""
+    reserve(api, SLOT)
+    async with host.running() as plugin:
+        await tagged(api, SLOT)
+        await plugin.transactions.prepare(ours(api))
+        api.delete("neuronultraservers", object_name(BLOCK), NAMESPACE)
+        await eventually(lambda: plugin.ultraserver.reading and plugin.ultraserver.reading.missing)
+        assert "belongs to no workload" in await refusal(plugin, new_claim(api, "plain"))
+        assert "the rank is not known" in await refusal(plugin, ours(api, "second"))
+        reserve(api)
+        await eventually(lambda: plugin.ultraserver.reading and not plugin.ultraserver.reading.missing)
+        assert "belongs to no workload" in await refusal(plugin, new_claim(api, "plain-2"))
+        assert tag(api) == Tag.of(SLOT)
+        reserve(api, SLOT)
+        (again,) = api.objects("neuronultraservers")
+        await eventually(lambda: plugin.gate.tag and plugin.gate.tag.object_uid == again["metadata"]["uid"])
+        assert plugin.gate.reservation
+        assert plugin.gate.reservation.place
+        reserve(api)
+        await tagged(api, None)
+
+
+async def test_a_reservation_outlives_its_object_and_the_plugin(api: FakeApi, host: PluginHost) -> None:
+    """13.3."""
+    reserve(api, SLOT)
+    async with host.running():
+        await tagged(api, SLOT)
+    api.delete("neuronultraservers", object_name(BLOCK), NAMESPACE)
+    reserve(api)
+    async with host.running() as plugin:
+        await eventually(lambda: plugin.ultraserver.reading and plugin.publish_state.result)
+        assert "belongs to no workload" in await refusal(plugin, new_claim(api, "plain"))
+        assert tag(api) == Tag.of(SLOT)
+
+
+async def test_a_node_that_awss_operator_reserved_takes_the_claims_of_that_workload(
+    api: FakeApi, host: PluginHost
+) -> None:
+    """13.3: an entry without ids, and a claim without a UID."""
+    reserve(api, {k: v for k, v in SLOT.to_wire().items() if k not in ("workloadUid", "allocationId", "nodeUids")})
+    async with host.running() as plugin:
+        await eventually(lambda: plugin.ultraserver.reading)
+        job = api.create(
+            allocated_claim(
+                "job",
+                "node-a",
+                [{"device": "neuron-node-0"}],
+                namespace="ml",
+                config=[
+                    opaque(
+                        {
+                            "apiVersion": "neuron.aws.com/v1",
+                            "kind": "UltraServerConfig",
+                            "ultraserverMode": 4,
+                            "workloadId": "llm",
+                        }
+                    )
+                ],
+            )
+        )
+        prepared = await plugin.transactions.prepare(ClaimRef("ml", "job", job["metadata"]["uid"]))
+        assert environment(prepared)["NEURON_GLOBAL_TOPOID"] == "5"
+        assert "belongs to no workload" in await refusal(plugin, new_claim(api, "plain"))
 
 
 async def test_a_plugin_that_may_not_read_the_objects_keeps_what_it_knows(api: FakeApi, host: PluginHost) -> None:

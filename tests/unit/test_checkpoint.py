@@ -224,6 +224,12 @@ def test_a_tag_survives_the_checkpoint_and_is_forgotten_when_it_is_taken_off() -
     assert checkpoints.decode(checkpoints.encode(tagged.with_tag(None))) == Checkpoint("boot")
 
 
+def test_a_tag_remembers_the_object_that_it_is_from() -> None:
+    """13.3."""
+    remembered = replace(TAG, object_uid="us-1")
+    assert checkpoints.decode(checkpoints.encode(Checkpoint("boot").with_tag(remembered))).tag == remembered
+
+
 def test_a_release_that_knows_no_tags_keeps_them_as_a_field_it_does_not_know() -> None:
     body = json.loads(checkpoints.encode(Checkpoint("boot").with_tag(TAG)))
     assert set(body) == {"checksum", "version", "bootId", "claims", "workloadTag"}

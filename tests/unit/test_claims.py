@@ -273,7 +273,8 @@ def whole(*configs: Entry, namespace: str = "ml", **more: Any) -> Claim:
         (whole(namespace="dev"), RESERVED, "use the ResourceClaimTemplate of that workload in namespace ml"),
         (whole(OURS, namespace="dev"), RESERVED, "copied into namespace dev does not count"),
         (whole(group(4, "llm", "uid-old")), RESERVED, "with UID uid-llm, and this claim names the UID uid-old"),
-        (whole(group(4, "llm")), RESERVED, "with UID uid-llm, and this claim names the UID (none)"),
+        (whole(group(4, "llm"), namespace="dev"), RESERVED, "names workload dev/llm (UID (none))"),
+        (whole(group(4, None, "uid-llm")), RESERVED, "names workload ml/(none) (UID uid-llm)"),
         (whole(group(4, "other", "uid-other")), RESERVED, "names workload ml/other (UID uid-other)"),
         (whole(device_class="workload.neuron.aws.com"), RESERVED, "this claim belongs to no workload"),
         # Nor is it one for the workload's own claim, before and after it is bound.
@@ -302,6 +303,12 @@ def test_a_claim_for_reserved_devices_that_names_no_workload_starts_on_no_node()
     )
     assert decided(whole(device_class="neuron.aws.com"), TRN2U_NODE)
     assert decided(whole(device_class="workload.neuron.aws.com", admin_access=True), TRN2U_NODE)
+
+
+def test_a_claim_of_awss_operator_names_its_workload_without_a_uid_and_starts() -> None:
+    """13.3."""
+    prepared = decided(whole(group(4, "llm")), TRN2U_NODE, (), RESERVED)
+    assert "NEURON_GLOBAL_TOPOID=5" in prepared.devices[0].env
 
 
 @pytest.mark.parametrize("phase", Phase)

@@ -12,15 +12,18 @@ from hypothesis import strategies as st
 
 from neuron_dra.core import devices, limits
 from neuron_dra.core.ultraserver import (
+    GONE,
     TAG_ATTRIBUTES,
     Allocation,
     Fault,
     Phase,
     Reading,
     Tag,
+    Unread,
     decode_allocations,
     next_tag,
     object_name,
+    official_slot,
     read_allocations,
     slot_of,
     tag_on,
@@ -136,12 +139,98 @@ def test_no_garbage_raises(garbage: Any) -> None:
         assert len(read_allocations(obj).allocations) <= 1
 
 
-@pytest.mark.parametrize("obj", [{}, {"status": None}, {"status": {}}, {"status": {"allocations": None}}])
-def test_an_object_without_allocations_has_none_and_no_problem(obj: dict[str, Any]) -> None:
-    assert read_allocations(obj) == Reading()
+@pytest.mark.parametrize(
+    ("obj", "reading"),
+    [
+        ({}, GONE),
+        ({"metadata": {"uid": "us-1"}}, Reading(object_uid="us-1", written=False)),
+        ({"metadata": None, "status": None}, Reading(written=False)),
+        ({"status": {}}, Reading(written=False)),
+        ({"status": {"allocations": None}}, Reading()),
+        ({"metadata": {"uid": "us-1"}, "status": {"allocations": []}}, Reading(object_uid="us-1")),
+    ],
+)
+def test_an_object_without_allocations_has_none_and_no_problem(obj: dict[str, Any], reading: Reading) -> None:
+    assert read_allocations(obj) == reading
+
+
+def test_an_entry_of_awss_operator_has_no_ids_and_is_read_for_what_it_says() -> None:
+    """13.3."""
+    entry = {k: v for k, v in SLOT.to_wire().items() if k not in ("workloadUid", "allocationId")}
+    assert read_allocations(ultraserver(entry, OTHER.to_wire())) == Reading(
+        (OTHER,),
+        ("status.allocations[0] is left out: workloadUid is missing",),
+        (
+            Unread(
+                entry,
+                NODES,
+                "status.allocations[0] is left out: workloadUid is missing",
+                replace(SLOT, workload_uid="", allocation_id=""),
+            ),
+        ),
+    )
+
+
+def test_an_entry_of_another_release_keeps_its_nodes_as_far_as_it_names_them() -> None:
+    """13.3."""
+    newer = {**SLOT.to_wire(), "phase": "Suspended"}
+    assert [(each.entry, each.nodes, each.official) for each in read_allocations(ultraserver(newer, "?")).unread] == [
+        (newer, NODES, None),
+        ("?", (), None),
+    ]
+    assert read_allocations(ultraserver({"allocatedNodes": ["node-a", 1]})).unread[0].nodes == ("node-a",)
 
 
 # Tags.
+
+LOST = [GONE, Reading(written=False), Reading(object_uid="us-2", written=False), Reading(object_uid="us-2")]
+"""What there is after a forced deletion: nothing, or an object made anew that does not know the reservation."""
+
+
+@pytest.mark.parametrize("reading", LOST)
+@pytest.mark.parametrize("phase", [Phase.BOUND, Phase.DRAINING])
+@pytest.mark.parametrize("occupied", [True, False])
+def test_a_tag_on_which_pods_may_run_outlives_its_object(reading: Reading, phase: Phase, occupied: bool) -> None:
+    """13.3."""
+    current = replace(TAG, phase=phase, object_uid="us-1")
+    assert next_tag(current, reading, "node-a", occupied=occupied) == current
+    assert not waits_for_claims(current, reading, "node-a")
+
+
+@pytest.mark.parametrize("reading", LOST)
+def test_a_tag_that_no_pod_could_use_goes_with_its_object(reading: Reading) -> None:
+    """13.3."""
+    assert next_tag(replace(TAG, phase=Phase.PENDING, object_uid="us-1"), reading, "node-a", occupied=True) is None
+
+
+def test_a_tag_goes_when_the_object_that_made_it_says_so() -> None:
+    """13.3."""
+    assert next_tag(replace(TAG, object_uid="us-1"), Reading(object_uid="us-1"), "node-a", occupied=True) is None
+    assert next_tag(TAG, Reading(object_uid="us-1"), "node-a", occupied=True) is None
+
+
+def test_a_reservation_that_is_made_again_under_its_id_takes_its_tag_along() -> None:
+    """13.3."""
+    reading = Reading((SLOT,), object_uid="us-2")
+    assert next_tag(replace(TAG, object_uid="us-1"), reading, "node-a", occupied=True) == Tag.of(SLOT, "us-2")
+
+
+def test_a_tag_whose_object_stays_away_ends_with_the_last_claim() -> None:
+    """13.3."""
+    assert next_tag(TAG, GONE, "node-a", occupied=True, given_up=True) == TAG
+    assert next_tag(TAG, GONE, "node-a", occupied=False, given_up=True) is None
+    assert waits_for_claims(TAG, GONE, "node-a", given_up=True)
+
+
+def test_the_uid_of_a_workload_that_awss_operator_leaves_out_is_taken_from_the_nodes_own_tag() -> None:
+    """13.3."""
+    entry = {k: v for k, v in SLOT.to_wire().items() if k not in ("workloadUid", "allocationId")}
+    reading = read_allocations(ultraserver({**SLOT.to_wire(), "phase": "?"}, entry))
+    nameless = replace(SLOT, workload_uid="", allocation_id="")
+    assert official_slot(reading, "node-a", None) == nameless
+    assert official_slot(reading, "node-a", Tag.of(OTHER)) == nameless
+    assert official_slot(reading, "node-a", TAG) == replace(SLOT, allocation_id="")
+    assert official_slot(reading, "node-z", TAG) is None
 
 
 def test_a_free_node_takes_the_tag_of_its_reservation_at_once() -> None:
