@@ -14,6 +14,8 @@ from neuron_dra.testing.fleet.network import Deadly, Line
 
 FLAGS = ("--leader-elect", "--grpc-address=0", "--health-probe-bind-address=0", "--metrics-bind-address=0")
 
+GRACE_S = 30.0
+
 
 class Replica:
     """One replica of the controller. Each start is another process, with an identity of its own."""
@@ -25,12 +27,16 @@ class Replica:
         clock: Clock,
         told: Callable[[str], None],
         api_url: str = "line:",
+        *,
+        elected: bool = True,
     ) -> None:
+        """`elected` False: it asks for no lease, and works at once."""
         self.name = name
         self._connect = connect
         self._clock = clock
         self._told = told
         self._url = api_url
+        self._flags = FLAGS if elected else FLAGS[1:]
         self._task: asyncio.Task[None] | None = None
         self._killing: asyncio.Task[None] | None = None
         self._back_after_s: float | None = None
@@ -57,7 +63,9 @@ class Replica:
             return
         parser = Parser()
         controller_settings.add_arguments(parser)
-        loaded = controller_settings.load(parser.parse_args([*FLAGS, "--kube-api-server", self._url]), {}, self.name)
+        loaded = controller_settings.load(
+            parser.parse_args([*self._flags, "--kube-api-server", self._url]), {}, self.name
+        )
         self.line = self._connect(self.name)
         self.controller = Controller(loaded, KubeConfig(self._url), client=self.line, clock=self._clock.now)
         self._task = asyncio.create_task(self.controller.run(), name=self.name)
@@ -67,6 +75,14 @@ class Replica:
         self._back_after_s = None
         if self._restart is not None:
             self._restart.cancel()
+        await self.kill()
+
+    async def retire(self) -> None:
+        """End it, as SIGTERM does: it gives its lease away."""
+        self._back_after_s = None
+        if self.controller is not None and self._task is not None:
+            self.controller.stop()
+            await asyncio.wait([self._task], timeout=GRACE_S)
         await self.kill()
 
     async def kill(self) -> None:

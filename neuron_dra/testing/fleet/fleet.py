@@ -15,7 +15,7 @@ import logging
 import random
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -41,7 +41,7 @@ from neuron_dra.testing.fake_api import FakeApi
 from neuron_dra.testing.fleet import clock as clocks
 from neuron_dra.testing.fleet import settled
 from neuron_dra.testing.fleet.controllers import Replica
-from neuron_dra.testing.fleet.network import Line
+from neuron_dra.testing.fleet.network import Ledger, Line, Policy
 from neuron_dra.testing.fleet.nodes import FleetNode, racks
 from neuron_dra.testing.fleet.pods import SCHEDULER, Job, Pods
 from neuron_dra.testing.fleet.safety import Safety, Violation
@@ -49,6 +49,7 @@ from neuron_dra.testing.fleet.view import View, condition, state
 from neuron_dra.testing.pod_scheduler import PodScheduler
 
 USERS: Final = "fleet"  # the namespace of workloads and pods
+TENANTS: Final = ("tenant-a", "tenant-b")  # more of them, where the seed has tenants
 NAMESPACES: Final = Resource("", "v1", "namespaces", namespaced=False)
 BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets", namespaced=True)
 TYPES: Final = ("trn2u.48xlarge", "trn3.48xlarge")
@@ -57,7 +58,8 @@ LOOK_S: Final = 1.0
 FASTER: Final = 10.0  # on a real API server: so many seconds pass in one
 HEARTBEAT_S: Final = 10.0  # on the clock on the wall
 _NOW: Final = {"gracePeriodSeconds": 0}
-UNREACHABLE: Final = {"key": "node.kubernetes.io/unreachable", "effect": "NoSchedule"}
+UNREACHABLE: Final = "node.kubernetes.io/unreachable"
+CORDONED: Final = "node.kubernetes.io/unschedulable"
 
 Wire = dict[str, Any]
 
@@ -90,7 +92,16 @@ class Fleet:
         ultraservers: int = 2,
         embedded: bool = True,
         trace: Trace | None = None,
+        api: FakeApi | None = None,
+        actors: Collection[str] = (),
     ) -> None:
+        """`api` is the embedded server, whose own faults actors use; `actors` are those of this run (`actors.py`)."""
+        self.seed = seed
+        self.api = api
+        self.actors = frozenset(actors)
+        self.namespaces = (USERS, *TENANTS) if "tenants" in self.actors else (USERS,)
+        self.policies: list[Policy] = []
+        self.ledger = Ledger()
         self.rng = random.Random(seed)
         self.clock = clock
         self.trace = trace or Trace(clock)
@@ -116,7 +127,12 @@ class Fleet:
         self.view = View(_Live(self.caches, self.pods))
         self.safety = Safety(self.view, self.pods, self.nodes, self.trace)
         self.pods.on_start = self.safety.container_started
+        self.ledger.on_eviction = self.safety.evicted
         self.budgets = False
+        self.limits: dict[str, str | None] = {}  # by namespace: how many nodes it may reserve
+        self.old_replicas: list[Replica] = []
+        self.crd = "ours"  # or what is wrong with the one that is installed
+        self.refused: set[str] = set()  # "Kind/name" of objects whose status no policy lets pass
         self.taken_templates: set[str] = set()
         self.jobs_of: dict[str, str] = {}
         self.least: dict[str, int] = {}
@@ -126,6 +142,8 @@ class Fleet:
     def line(self, name: str) -> Line:
         """Return a new connection for a program."""
         made = Line(self._connect(name), self.rng, name)
+        if name.startswith("controller"):
+            made.policies, made.ledger = self.policies, self.ledger
         self.lines.append(made)
         return made
 
@@ -171,7 +189,7 @@ class Fleet:
                     replica.start()
                 yield self
             finally:
-                for replica in self.replicas:
+                for replica in (*self.replicas, *self.old_replicas):
                     await replica.stop()
                 for node in self.nodes.values():
                     await node.kill_plugin()
@@ -182,7 +200,7 @@ class Fleet:
                     await self._wipe()
 
     async def _install(self) -> None:
-        for name in (NAMESPACE, USERS):
+        for name in (NAMESPACE, *self.namespaces):
             await self.ensure(NAMESPACES, "", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
         for item in objects.DEVICE_CLASSES:
             await self.ensure(DEVICE_CLASSES, "", item)
@@ -191,12 +209,9 @@ class Fleet:
         """Remove what is left on a server that others use after us."""
         for name in self.nodes:
             await self.remove(NODES, "", name)
+        theirs = (NEURON_WORKLOADS, BUDGETS, PODS, RESOURCE_CLAIMS, CLAIM_TEMPLATES)
         for resource, namespace in (
-            (NEURON_WORKLOADS, USERS),
-            (BUDGETS, USERS),
-            (PODS, USERS),
-            (RESOURCE_CLAIMS, USERS),
-            (CLAIM_TEMPLATES, USERS),
+            *((resource, namespace) for resource in theirs for namespace in self.namespaces),
             (NEURON_ULTRASERVERS, NAMESPACE),
             (LEASES, NAMESPACE),
             (RESOURCE_SLICES, ""),
@@ -208,7 +223,7 @@ class Fleet:
     async def _erase(self, resource: Resource, namespace: str, name: str) -> None:
         path = resource.path(namespace, name)
         with contextlib.suppress(NotFound):
-            if resource in (NEURON_WORKLOADS, RESOURCE_CLAIMS):
+            if resource in (NEURON_WORKLOADS, NEURON_ULTRASERVERS, RESOURCE_CLAIMS):
                 await self.patch(resource, namespace, name, {"metadata": {"finalizers": None}})
             await self.admin.request("DELETE", path, body={"kind": "DeleteOptions", "apiVersion": "v1"} | _NOW)
 
@@ -217,7 +232,7 @@ class Fleet:
         while True:
             await asyncio.sleep(HEARTBEAT_S * FASTER)
             for node in self.nodes.values():
-                if node.alive and node.present and node.line is not None and node.line.up:
+                if node.alive and node.kubelet_up and node.present and node.line is not None and node.line.up:
                     with contextlib.suppress(ApiError):
                         await self.set_ready(node, True)
 
@@ -253,18 +268,37 @@ class Fleet:
         status = {"conditions": [told], "nodeInfo": {"kubeletVersion": "v1.37.0"}}
         with contextlib.suppress(NotFound):
             await self.patch(NODES, "", node.name, {"status": status}, "status")
-            await self.patch(NODES, "", node.name, {"spec": {"taints": None if ready else [UNREACHABLE]}})
+            await self.set_taints(node, ready=ready)
+
+    async def set_taints(self, node: FleetNode, *, ready: bool) -> None:
+        """Write the Node's taints, and whether it is cordoned."""
+        keys = [*([] if ready else [UNREACHABLE]), *([CORDONED] if node.cordoned else []), *sorted(node.taints)]
+        taints = [{"key": key, "effect": "NoSchedule"} for key in keys]
+        spec = {"taints": taints or None, "unschedulable": True if node.cordoned else None}
+        with contextlib.suppress(NotFound):
+            await self.patch(NODES, "", node.name, {"spec": spec})
 
     # Waiting
 
     def problems(self) -> list[str]:
         """What is not yet as it must be."""
-        known = settled.Known(self.budgets, frozenset(self.taken_templates), dict(self.jobs_of))
+        known = settled.Known(
+            budgets=self.budgets,
+            taken_templates=frozenset(self.taken_templates),
+            jobs_of=dict(self.jobs_of),
+            actors=self.actors,
+            refused=frozenset(self.refused),
+            crd=self.crd,
+            limits=frozenset(namespace for namespace, limit in self.limits.items() if limit is not None),
+            now=self.clock.now(),
+        )
         return settled.problems(self.view, self.nodes, self.pods, known)
 
     def check(self) -> None:
         """Raise what must never be. Raises Violation."""
         self.safety.check()
+        if "back-off" in self.actors and self.ledger.found:
+            raise Violation("; ".join(self.ledger.found))
         for replica in self.replicas:
             if (died := replica.died()) is not None:
                 raise Violation(f"{replica.name} died: {died!r}") from died
@@ -295,7 +329,9 @@ class Fleet:
 
     # Users
 
-    async def submit(self, name: str, size: int, count: int, strategy: str = "NoOp", template: str = "") -> Wire | None:
+    async def submit(
+        self, name: str, size: int, count: int, strategy: str = "NoOp", template: str = "", namespace: str = USERS
+    ) -> Wire | None:
         """Create a workload; None if the name is taken."""
         spec: Wire = {
             "instanceType": self.instance_type,
@@ -308,11 +344,11 @@ class Fleet:
         body = {
             "apiVersion": "neuron.aws.com/v1beta1",
             "kind": "NeuronUltraServerWorkload",
-            "metadata": {"name": name, "namespace": USERS},
+            "metadata": {"name": name, "namespace": namespace},
             "spec": spec,
         }
         try:
-            return await self.admin.create(NEURON_WORKLOADS, USERS, body)
+            return await self.admin.create(NEURON_WORKLOADS, namespace, body)
         except AlreadyExists:
             return None
 
@@ -320,7 +356,7 @@ class Fleet:
         """Have pods for a workload: one for each of its nodes, or as many as said."""
         meta, spec = workload["metadata"], workload["spec"]
         wanted = int(spec["topologySize"]) * int(spec["serverCount"]) if replicas is None else replicas
-        job = Job(f"{meta['name']}-{meta['uid'][:4]}", USERS, settled.template_name(workload), wanted)
+        job = Job(f"{meta['name']}-{meta['uid'][:4]}", meta["namespace"], settled.template_name(workload), wanted)
         self.pods.jobs[job.name] = job
         self.jobs_of[job.name] = meta["uid"]
         return job
@@ -373,9 +409,10 @@ class Outcome:
     took_s: float
 
 
-def replay_command(seed: int, ultraservers: int, steps: int) -> str:
+def replay_command(seed: int, ultraservers: int, steps: int, actors: Collection[str] | None = None) -> str:
     """Return what a person types to see a run again."""
-    return f"python -m neuron_dra.testing.fleet --seed {seed} --ultraservers {ultraservers} --steps {steps}"
+    said = "" if actors is None else f" --actors {','.join(sorted(actors)) or 'none'}"
+    return f"python -m neuron_dra.testing.fleet --seed {seed} --ultraservers {ultraservers} --steps {steps}{said}"
 
 
 def run(
@@ -386,14 +423,18 @@ def run(
     drive: Callable[[Fleet, int], Any] | None = None,
     listener: Callable[[str], None] | None = None,
     server: Callable[[str], KubeClient] | None = None,
+    actors: Collection[str] | None = None,
 ) -> Outcome:
     """Run one seed on an embedded API server, in simulated time. `drive` replaces the seeded schedule.
 
+    `actors` are the names of those that take part (`actors.ACTORS`); without it, it is the seed that chooses them.
     `server` makes the clients of a real API server, which has our CRDs; there time goes FASTER as fast as usual, and
     a seed decides what is done, but not in which order programs hear of it.
     """
+    from neuron_dra.testing.fleet.actors import chosen
     from neuron_dra.testing.fleet.schedule import drive as seeded
 
+    taking_part = chosen(seed, embedded=server is None) if actors is None else frozenset(actors)
     started = time.monotonic()
     loop = clocks.VirtualLoop() if server is None else clocks.ScaledLoop(FASTER)
     start = clocks.EPOCH if server is None else datetime.datetime.now(datetime.UTC)
@@ -404,9 +445,18 @@ def run(
     levels = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
 
-    async def play(connect: Callable[[str], KubeClient]) -> None:
-        embedded = server is None
-        fleet = Fleet(seed, Path(folder), clock, connect, ultraservers=ultraservers, embedded=embedded, trace=trace)
+    async def play(connect: Callable[[str], KubeClient], api: FakeApi | None = None) -> None:
+        fleet = Fleet(
+            seed,
+            Path(folder),
+            clock,
+            connect,
+            ultraservers=ultraservers,
+            embedded=server is None,
+            trace=trace,
+            api=api,
+            actors=taking_part,
+        )
         async with fleet.running():
             await (drive or seeded)(fleet, steps)
 
@@ -417,7 +467,7 @@ def run(
         api = FakeApi(port=None, seed=seed, now=lambda: clock.now().timestamp())
         api.register_neuron_kinds()
         async with api:
-            await play(api.client)
+            await play(api.client, api)
 
     try:
         with tempfile.TemporaryDirectory(prefix="fleet", dir=_memory()) as folder:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import aiohttp
 
-from neuron_dra.errors import Unavailable, api_error
+from neuron_dra.errors import AlreadyExists, ApiError, Conflict, NotFound, Unavailable, api_error
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.requests import Resource
@@ -21,9 +21,11 @@ from neuron_dra.kube.requests import Resource
 WRITES: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 LATENCY_S: Final = (0.001, 0.02)  # one way
 WATCH_LAG_S: Final = (0.001, 0.05)
+REFUSALS: Final = {403: "Forbidden", 422: "Invalid"}
 REASONS: Final = {409: "Conflict", 429: "TooManyRequests", 500: "InternalError", 503: "ServiceUnavailable"}
 
 Kill = Callable[[str], None]
+Wire = Mapping[str, Any]
 
 
 @dataclass(slots=True)
@@ -44,6 +46,46 @@ class Deadly:
     kill: Kill
 
 
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """An admission policy that refuses writes: those whose method and path `matches`. `name` is what it is known by."""
+
+    name: str
+    matches: Callable[[str, str], bool]
+    status: int = 422
+
+
+class Ledger:
+    """The writes of the controllers that came to nothing, and all evictions. What retries too often is a violation.
+
+    A write comes to nothing if the server or a policy refuses it, or if the answer has not what was sent. Conflicts,
+    objects that are gone, and servers that do not answer are no reasons to stop, and do not count.
+    """
+
+    AT_MOST: Final = 12
+    WINDOW_S: Final = 600.0
+
+    def __init__(self) -> None:
+        self._vain: dict[tuple[int, str], list[float]] = {}
+        self.found: list[str] = []
+        self.on_eviction: Callable[[str], None] = lambda path: None
+
+    def refused(self, line: int, name: str, write: str, why: str, now: float) -> None:
+        """Note a write that came to nothing."""
+        times = [at for at in self._vain.get((line, write), ()) if at > now - self.WINDOW_S]
+        self._vain[line, write] = [*times, now]
+        if len(times) == self.AT_MOST:
+            self.found.append(f"{name} tried {self.AT_MOST + 1} times in {now - times[0]:.0f} s to {write}: {why}")
+
+
+def kept(sent: Any, stored: Any) -> bool:
+    """Return whether what a merge patch says is in the object that the server answered with."""
+    if not isinstance(sent, Mapping):
+        return bool(sent == stored) or not (sent or stored)
+    has = stored if isinstance(stored, Mapping) else {}
+    return all(name not in has if value is None else kept(value, has.get(name)) for name, value in sent.items())
+
+
 class Line(KubeClient):
     """One program's connection. `up` False: nothing gets through. `held`: the program does not run at all."""
 
@@ -60,6 +102,8 @@ class Line(KubeClient):
         self.lag_s: tuple[float, float] = WATCH_LAG_S
         self.storm: Storm | None = None
         self.deadly: Deadly | None = None
+        self.policies: list[Policy] = []  # shared by those whom they are about
+        self.ledger: Ledger | None = None
 
     async def __aenter__(self) -> Line:
         await self._inner.__aenter__()
@@ -119,10 +163,41 @@ class Line(KubeClient):
         deadly = self._aims() if is_write else None
         if deadly is not None and not deadly.after:
             await self._die(deadly, f"before {method} {path}")
-        raw = await self._inner._send(method, path, params, body, content_type, timeout_s)
+        if is_write and self.ledger is not None and not path.startswith("/apis/coordination.k8s.io/"):
+            raw = await self._written(self.ledger, method, path, params, body, content_type, timeout_s)
+        else:
+            raw = await self._inner._send(method, path, params, body, content_type, timeout_s)
         if deadly is not None:
             await self._die(deadly, f"after {method} {path}")
         await self._way(method, path, timeout_s)
+        return raw
+
+    async def _written(
+        self,
+        ledger: Ledger,
+        method: str,
+        path: str,
+        params: Mapping[str, str] | None,
+        body: Wire | None,
+        content_type: str,
+        timeout_s: float,
+    ) -> bytes:
+        """Make a write as policies let it, and note one that comes to nothing."""
+        now, write = asyncio.get_running_loop().time(), f"{method} {path}"
+        if path.endswith("/eviction"):
+            ledger.on_eviction(path)
+        try:
+            for policy in self.policies:
+                if policy.matches(method, path):
+                    text = f"{write}: admission policy {policy.name} denied the request"
+                    raise api_error(policy.status, REFUSALS[policy.status], text, None)
+            raw = await self._inner._send(method, path, params, body, content_type, timeout_s)
+        except ApiError as err:
+            if not isinstance(err, Conflict | NotFound | AlreadyExists | Unavailable):
+                ledger.refused(id(self), self.name, write, str(err), now)
+            raise
+        if method == "PATCH" and body is not None and not kept(_without_guard(body), json.loads(raw)):
+            ledger.refused(id(self), self.name, write, "the answer has not what was sent", now)
         return raw
 
     async def _way(self, method: str, path: str, timeout_s: float) -> None:
@@ -188,6 +263,12 @@ class Line(KubeClient):
             if line is None:
                 return
             yield line
+
+
+def _without_guard(body: Wire) -> Wire:
+    """A patch without the resourceVersion and UID that it asks for."""
+    meta = {k: v for k, v in (body.get("metadata") or {}).items() if k not in ("resourceVersion", "uid")}
+    return {**body, "metadata": meta}
 
 
 _EXPIRED: Final = json.dumps(

@@ -92,6 +92,10 @@ class FleetNode:
         self.boots = 0
         self.alive = True  # powered on, with its kubelet
         self.present = True  # has a Node object
+        self.kubelet_up = True  # False: containers run on, and nothing is started or ended
+        self.cordoned = False
+        self.taints: set[str] = set()  # keys of NoSchedule taints that people and autoscalers set
+        self.tags_its_devices = True  # False: a release of the driver that knows no reservations
         self.modes: tuple[int, ...] = MODES
         self.hardware: FleetHardware
         self.plugin: FleetPlugin | None = None
@@ -107,11 +111,17 @@ class FleetNode:
     @property
     def healthy(self) -> bool:
         """Nothing is wrong with it but, perhaps, its links."""
-        return self.alive and self.present and self.plugin_up
+        return self.alive and self.present and self.kubelet_up and self.plugin_up
+
+    @property
+    def schedulable(self) -> bool:
+        """The scheduler may place pods here."""
+        return not (self.cordoned or self.taints)
 
     def renew(self) -> None:
-        """Be another instance: other hardware, an empty disk."""
+        """Be another instance: other hardware, an empty disk, nothing of what people said of the one before."""
         self.incarnation += 1
+        self.cordoned, self.taints, self.kubelet_up = False, set(), True
         spec = lookup(self.instance_type)
         assert spec is not None  # noqa: S101 - a type of the catalogue
         found = dataclasses.replace(
@@ -145,7 +155,7 @@ class FleetNode:
             metrics_bind_address="",
             host_root="/",
             boot_id_file=str(self._disk / "boot_id"),
-            enable_ultraserver_operator=True,
+            enable_ultraserver_operator=self.tags_its_devices,
         )
 
     def node_object(self) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from neuron_dra.testing.fleet.nodes import FleetNode
 from neuron_dra.testing.fleet.view import workload_uid
 
 SCHEDULER: Final = "fleet"
+PLAIN: Final = "plain-node"  # the documents' template for one whole node, which no workload has
 CALL_S: Final = 45.0  # the kubelet's deadline of a call
 AGAIN_S: Final = (2.0, 30.0)  # between two tries to start a pod
 OWNER_S: Final = 1.0
@@ -195,7 +196,7 @@ class Pods:
                 if self._deletes_orphans and meta["uid"] not in self._ending:
                     self._spawn(self._ending, meta["uid"], self.delete(pod, now=True))
                 continue
-            if not node.alive:
+            if not node.alive or not node.kubelet_up:
                 continue
             if meta.get("deletionTimestamp"):
                 self._end(pod, node, gone=False)
@@ -203,7 +204,7 @@ class Pods:
                 self._spawn(self._starting, meta["uid"], self._start(pod, node))
         for uid in [uid for uid in self._held if uid not in present]:
             node = self._nodes[self._held[uid][0]]
-            if node.alive:
+            if node.alive and node.kubelet_up:
                 self._end({"metadata": {"uid": uid}}, node, gone=True)
 
     def _spawn(self, tasks: dict[str, asyncio.Task[None]], uid: str, work: Any) -> None:
@@ -220,6 +221,9 @@ class Pods:
         """Prepare the pod's claims, again and again, and run it."""
         meta, incarnation = pod["metadata"], (node.incarnation, node.boots)
         while (node.incarnation, node.boots) == incarnation and node.alive:
+            if not node.kubelet_up:
+                await asyncio.sleep(AGAIN_S[0])
+                continue
             claims = await self._claims(pod)
             if claims is not None:
                 refs = tuple(ref for ref, _ in claims)
@@ -227,7 +231,7 @@ class Pods:
                 prepared = [await self._call(node, "prepare", ref, meta["uid"]) for ref in refs]
                 if (node.incarnation, node.boots) != incarnation:
                     return
-                if all(each is not None for each in prepared):
+                if node.kubelet_up and all(each is not None for each in prepared):
                     await self._started(pod, node, tuple(each for each in prepared if each is not None), claims)
                     return
             await asyncio.sleep(self._rng.uniform(*AGAIN_S))
@@ -260,7 +264,7 @@ class Pods:
         call = getattr(plugin.transactions, verb)
         task = asyncio.ensure_future(call(ref))
         done, _ = await asyncio.wait([task], timeout=CALL_S)
-        if not done or task.cancelled():
+        if not done or task.cancelled() or not node.kubelet_up:
             task.cancel()
             return None
         error = task.exception()
@@ -312,6 +316,8 @@ class Pods:
         """End the container, unprepare its claims until that succeeds, and let the pod go."""
         uid = pod["metadata"]["uid"]
         await asyncio.sleep(self._rng.uniform(0.0, 2.0))
+        while not node.kubelet_up:  # noqa: ASYNC110 - as the kubelet that comes back
+            await asyncio.sleep(AGAIN_S[0])
         if self.running.pop(uid, None) is not None:
             self._told(f"container of pod {uid[:8]} on {node.name} ended")
         _, refs = self._held.get(uid, (node.name, ()))
@@ -325,3 +331,20 @@ class Pods:
 
 
 _NOTHING: Final = PreparedClaim(ClaimRef("", "", ""), ())
+
+
+def plain_template() -> Wire:
+    """The documents' template for a whole UltraServer node."""
+    expression = f"device.attributes['{names.DRIVER}'].resourceType == 'neuron_node'"
+    request = {
+        "deviceClassName": names.DRIVER,
+        "allocationMode": "ExactCount",
+        "count": 1,
+        "selectors": [{"cel": {"expression": expression}}],
+    }
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": PLAIN},
+        "spec": {"spec": {"devices": {"requests": [{"name": "neuron", "exactly": request}]}}},
+    }

@@ -38,6 +38,9 @@ class Safety:
         self._tagged: dict[
             tuple[str, str], int
         ] = {}  # node and allocation id: the revision at which it was first shown
+        self._protected: set[str] = set()  # allocation ids that nothing may take away now
+        self._may_vanish: set[str] = set()  # NeuronUltraServers that somebody has deleted
+        self._limits: dict[str, list[tuple[float, int | None]]] = {}  # by namespace: since when, how many nodes
         self.found: list[str] = []
 
     def check(self) -> None:
@@ -48,6 +51,44 @@ class Safety:
     def _violated(self, text: str) -> None:
         self._told(f"VIOLATION: {text}")
         self.found.append(text)
+
+    # What the fleet did
+
+    def protect(self, allocation_ids: set[str]) -> None:
+        """While kubelets are away nothing may take these from workloads that want them."""
+        self._protected = allocation_ids
+
+    def may_vanish(self, ultraserver: str) -> None:
+        """Somebody deleted this NeuronUltraServer: what is lost with it may be written again."""
+        self._may_vanish.add(ultraserver)
+
+    def limited(self, namespace: str, limit: int | None) -> None:
+        """From now on a namespace may reserve so many nodes."""
+        now = asyncio.get_running_loop().time()
+        self._limits.setdefault(namespace, [(now, None)]).append((now, limit))
+
+    def evicted(self, path: str) -> None:
+        """The controller asks for an eviction."""
+        namespace, name = path.split("/namespaces/")[1].split("/")[0], path.split("/pods/")[1].split("/")[0]
+        for container in self._pods.running.values():
+            held = self._view.holders().get(container.node)
+            if (
+                container.pod == f"{namespace}/{name}"
+                and held is not None
+                and container.workload_uid == held.allocation.workload_uid
+                and held.allocation.allocation_id in self._protected
+                and self._is_wanted(held.allocation)
+            ):
+                self._violated(
+                    f"pod {container.pod} of {_text(held)} is evicted while the kubelets of the fleet are away"
+                )
+
+    def _is_wanted(self, allocation: Allocation) -> bool:
+        """The workload is there, is not being deleted, and has not shrunk below this index."""
+        workload = self._view.workloads().get(allocation.workload_uid)
+        if workload is None or workload["metadata"].get("deletionTimestamp"):
+            return False
+        return allocation.ultraserver_index < int(workload["spec"]["serverCount"])
 
     # Slices
 
@@ -80,6 +121,7 @@ class Safety:
             if allocation_id not in present and not known.gone:
                 known.gone = True
                 self._told(f"{_text(known.held)} is gone")
+                self._kept(known.held)
 
     def _judge(self, now: Held) -> None:
         allocation = now.allocation
@@ -88,10 +130,14 @@ class Safety:
             self._told(f"{_text(now)} reserved on {now.ultraserver}")
             self._known[allocation.allocation_id] = _Known(now)
             self._shape(now)
+            self._within_limit(now)
             if allocation.phase is not Phase.PENDING:
                 self._violated(f"{_text(now)} did not begin as Pending")
             return
         before = known.held.allocation
+        if known.gone and now.ultraserver in self._may_vanish:
+            known.gone = False
+            self._told(f"{_text(now)} is written again")
         if known.gone:
             self._violated(f"{_text(now)} came back after it was gone")
         if _identity(before) != _identity(allocation) or known.held.ultraserver != now.ultraserver:
@@ -102,7 +148,42 @@ class Safety:
             self._told(f"{_text(now)}")
             if allocation.phase is Phase.BOUND:
                 self._bound(now)
+            if allocation.phase is Phase.DRAINING:
+                self._kept(now)
         known.held = now
+
+    def _kept(self, held: Held) -> None:
+        """Judge that a reservation is taken away."""
+        if held.allocation.allocation_id in self._protected and self._is_wanted(held.allocation):
+            self._violated(f"{_text(held)} is taken away while the kubelets of the fleet are away")
+
+    def _within_limit(self, new: Held) -> None:
+        """A namespace reserves no more nodes than it may; a slot that takes the place of another counts once.
+
+        What the limit was a moment ago may be what the controller knew.
+        """
+        namespace, now = new.allocation.workload_namespace, asyncio.get_running_loop().time()
+        said = self._limits.get(namespace) or [(0.0, None)]
+        older = [limit for at, limit in said if at <= now - LATE_S]
+        recent = [*older[-1:], *(limit for at, limit in said if at > now - LATE_S)]
+        if any(limit is None for limit in recent):
+            return
+        most = max(limit for limit in recent if limit is not None)
+        mine = {
+            (each.allocation.workload_uid, each.allocation.ultraserver_index): len(each.allocation.nodes)
+            for each in self._view.held()
+            if each.allocation.workload_namespace == namespace
+        }
+        before = [
+            each
+            for each in self._view.held()
+            if each.allocation.workload_uid == new.allocation.workload_uid
+            and each.allocation.ultraserver_index == new.allocation.ultraserver_index
+        ]
+        if len(before) == 1 and sum(mine.values()) > most:
+            self._violated(
+                f"{_text(new)} makes {sum(mine.values())} reserved nodes of namespace {namespace}, of {most}"
+            )
 
     def _shape(self, held: Held) -> None:
         """A slot is 1, 2 or 4 nodes of one UltraServer, whose numbers follow each other from a multiple of the size."""
@@ -110,16 +191,14 @@ class Safety:
         nodes = [self._nodes[name] for name in allocation.nodes if name in self._nodes]
         numbers = [node.node_id for node in nodes]
         size, first = len(allocation.nodes), min(numbers, default=0)
-        workload = self._view.workloads().get(allocation.workload_uid)
-        wanted = int(workload["spec"]["topologySize"]) if workload else size
         if (
             len(nodes) != size
-            or size != wanted
+            or size not in (1, 2, 4)
             or len({node.block for node in nodes}) != 1
             or numbers != list(range(first, first + size))
             or first % size
         ):
-            self._violated(f"{_text(held)} is no slot of {wanted} nodes: numbers {numbers}")
+            self._violated(f"{_text(held)} is no slot of {size} nodes: numbers {numbers}")
 
     def _bound(self, held: Held) -> None:
         """Nodes show a reservation before it is bound; the watch of slices may be late, so revisions are compared."""

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, Final
 
-from neuron_dra.core import names
 from neuron_dra.errors import ApiError
 from neuron_dra.kube.requests import CLAIM_TEMPLATES, NEURON_WORKLOADS, NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from neuron_dra.testing.fleet.actors import ACTORS
 from neuron_dra.testing.fleet.fleet import BUDGETS, USERS, Fleet
+from neuron_dra.testing.fleet.mix import Mix, Step, Wire
 from neuron_dra.testing.fleet.network import WATCH_LAG_S, Storm
 from neuron_dra.testing.fleet.nodes import BROKEN_MODES, MODES, FleetNode
-from neuron_dra.testing.fleet.pods import Job
+from neuron_dra.testing.fleet.pods import PLAIN, Job, plain_template
 from neuron_dra.testing.fleet.settled import astray, robbed, template_name
 
 STRATEGIES: Final = ("NoOp", "RestartAll", "MigrateAffected", "ReplaceAffected")
 NODE_NOTICED_S: Final = 40.0  # from a node's last sign of life to NotReady
-PLAIN: Final = "plain-node"  # the documents' template for one whole node of nobody's workload
 MOST_WORKLOADS: Final = 5
 PAUSES: Final = ((0.0, 0.05, 0.3, 1.0, 3.0, 10.0, 30.0, 80.0, 350.0), (8, 8, 8, 8, 8, 8, 8, 2, 1))
 """Seconds between steps, and how often: strategies act after one minute, or five."""
-
-Wire = dict[str, Any]
-Step = Callable[["Schedule"], Awaitable[str | None]]
 
 
 async def drive(fleet: Fleet, steps: int) -> None:
@@ -42,20 +39,26 @@ class Schedule:
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
         self.rng = fleet.rng
+        self.mix = Mix.of(fleet.seed, {name: ACTORS[name] for name in fleet.actors}, STEPS)
         self.made = 0
-        self.foreign: set[str] = set()  # names of templates in USERS that are in a workload's way
+        self.foreign: set[tuple[str, str]] = set()  # namespace and name of templates that are in a workload's way
 
     async def begin(self) -> None:
         """Let the fleet come up."""
-        self.fleet.trace(f"a fleet of {len(self.fleet.nodes)} x {self.fleet.instance_type}")
-        await self.fleet.admin.create(CLAIM_TEMPLATES, USERS, plain_template())
-        await self.fleet.settle("the start")
+        fleet = self.fleet
+        others = f", with {', '.join(sorted(fleet.actors))}" if fleet.actors else ""
+        fleet.trace(f"a fleet of {len(fleet.nodes)} x {fleet.instance_type}{others}")
+        for namespace in fleet.namespaces:
+            await fleet.admin.create(CLAIM_TEMPLATES, namespace, plain_template())
+        for begin in self.mix.begins:
+            await begin(self)
+        await fleet.settle("the start")
 
     async def step(self, number: int) -> None:
         """Do one thing, and let some time pass."""
         fleet = self.fleet
         for _ in range(20):
-            step = self.rng.choices(*_WEIGHTED)[0]
+            step = self.rng.choices(self.mix.steps, self.mix.weights)[0]
             try:
                 did = await step(self)
             except ApiError as err:  # what we wanted to touch is gone, or somebody was faster
@@ -74,7 +77,7 @@ class Schedule:
         fleet.trace("STEP: all is healed")
         await fleet.settle("after all was healed")
         for workload in fleet.workloads():
-            await fleet.remove(NEURON_WORKLOADS, USERS, workload["metadata"]["name"])
+            await fleet.remove(NEURON_WORKLOADS, *_place(workload))
         fleet.trace("STEP: all workloads are deleted")
         await fleet.settle("after all workloads were deleted", self._left_of_workloads)
         for job in fleet.pods.jobs.values():
@@ -114,8 +117,10 @@ class Schedule:
         for node in fleet.nodes.values():
             await self.bring_back(node)
             node.set_modes(MODES)
-        for name in sorted(self.foreign):
-            await fleet.remove(CLAIM_TEMPLATES, USERS, name)
+        for heal in self.mix.heals:
+            await heal(self)
+        for namespace, name in sorted(self.foreign):
+            await fleet.remove(CLAIM_TEMPLATES, namespace, name)
         self.foreign.clear()
         fleet.taken_templates.clear()
         await self.remove_budgets()
@@ -128,9 +133,9 @@ class Schedule:
         """Have a node there, Ready, with its plugin."""
         if not node.present:
             await self.fleet.register(node)
-        elif not node.alive:
+        elif not (node.alive and node.kubelet_up):
             await self.fleet.set_ready(node, True)
-        node.alive = True
+        node.alive = node.kubelet_up = True
         if node.line is not None:
             node.line.mend()
             node.line.release()
@@ -139,7 +144,8 @@ class Schedule:
 
     async def remove_budgets(self) -> None:
         """Let evictions be."""
-        await self.fleet.remove(BUDGETS, USERS, "tight")
+        for namespace in self.fleet.namespaces:
+            await self.fleet.remove(BUDGETS, namespace, "tight")
         self.fleet.budgets = False
 
     # Choosing
@@ -155,6 +161,11 @@ class Schedule:
         """One workload that nobody deletes."""
         found = self.fleet.workloads()
         return self.rng.choice(found) if found else None
+
+    def namespace(self) -> str:
+        """The namespace of whoever does something."""
+        there = self.fleet.namespaces
+        return self.rng.choice(there) if len(there) > 1 else there[0]
 
     def job_of(self, workload: Wire) -> Job | None:
         """The pods of a workload, if there are any."""
@@ -172,14 +183,15 @@ class Schedule:
         count = self.rng.randint(1, min(most, 3))
         self.made += 1
         name = f"w{self.made}" if self.rng.random() < 0.8 else self.rng.choice(("again", "anew"))
-        template = self.rng.choice(("", f"{name}-rct"))
-        made = await self.fleet.submit(name, size, count, self.rng.choice(STRATEGIES), template)
+        template, namespace = self.rng.choice(("", f"{name}-rct")), self.namespace()
+        made = await self.fleet.submit(name, size, count, self.rng.choice(STRATEGIES), template, namespace)
         if made is None:
             return None
         if self.rng.random() < 0.8:
             self.fleet.start_job(made)
         spec = made["spec"]
-        return f"create workload {name}: {count} x {size}, {spec['allocationPolicy']['failureStrategy']}"
+        where = f" in {namespace}" if namespace != USERS else ""
+        return f"create workload {name}{where}: {count} x {size}, {spec['allocationPolicy']['failureStrategy']}"
 
     async def resize(self) -> str | None:
         """Somebody wants more, or less."""
@@ -196,7 +208,7 @@ class Schedule:
         )
         if wanted == count:
             return None
-        await self.fleet.patch(NEURON_WORKLOADS, USERS, name, {"spec": {"serverCount": wanted}})
+        await self.fleet.patch(NEURON_WORKLOADS, *_place(workload), {"spec": {"serverCount": wanted}})
         job = self.job_of(workload)
         if job is not None:
             job.replicas = wanted * size
@@ -209,7 +221,7 @@ class Schedule:
         if workload is None:
             return None
         meta, spec = workload["metadata"], workload["spec"]
-        await self.fleet.remove(NEURON_WORKLOADS, USERS, meta["name"])
+        await self.fleet.remove(NEURON_WORKLOADS, *_place(workload))
         job = self.job_of(workload)
         if job is not None and self.rng.random() < 0.5:
             job.replicas = 0
@@ -226,7 +238,7 @@ class Schedule:
     async def plain_pods(self) -> str | None:
         """Somebody runs a pod that takes a whole node, and knows nothing of workloads."""
         self.made += 1
-        job = Job(f"plain{self.made}", USERS, PLAIN, self.rng.randint(1, 2))
+        job = Job(f"plain{self.made}", self.namespace(), PLAIN, self.rng.randint(1, 2))
         self.fleet.pods.jobs[job.name] = job
         return f"start {job.replicas} plain pods {job.name}"
 
@@ -476,30 +488,33 @@ class Schedule:
     async def delete_template(self) -> str | None:
         """Somebody deletes the template of a workload."""
         workload = self.workload()
-        if workload is None or template_name(workload) in self.foreign:
+        if workload is None:
             return None
-        await self.fleet.remove(CLAIM_TEMPLATES, USERS, template_name(workload))
+        place = workload["metadata"]["namespace"], template_name(workload)
+        if place in self.foreign:
+            return None
+        await self.fleet.remove(CLAIM_TEMPLATES, *place)
         return f"the template of {workload['metadata']['name']} is deleted"
 
     async def take_template_name(self) -> str | None:
         """A template has the name that the next workload of that name would give to its own."""
         if self.foreign:
             return None
-        name = f"w{self.made + 1}"
-        await self.fleet.admin.create(CLAIM_TEMPLATES, USERS, {**plain_template(), "metadata": {"name": name}})
-        self.foreign.add(name)
-        self.fleet.taken_templates.add(f"{USERS}/{name}")
-        return f"somebody has a template {name}"
+        name, namespace = f"w{self.made + 1}", self.namespace()
+        await self.fleet.admin.create(CLAIM_TEMPLATES, namespace, {**plain_template(), "metadata": {"name": name}})
+        self.foreign.add((namespace, name))
+        self.fleet.taken_templates.add(f"{namespace}/{name}")
+        return f"somebody has a template {namespace}/{name}"
 
     async def free_template_name(self) -> str | None:
         """The template that was in the way is deleted."""
         if not self.foreign:
             return None
-        name = sorted(self.foreign)[0]
-        await self.fleet.remove(CLAIM_TEMPLATES, USERS, name)
-        self.foreign.discard(name)
-        self.fleet.taken_templates.discard(f"{USERS}/{name}")
-        return f"somebody's template {name} is gone"
+        namespace, name = sorted(self.foreign)[0]
+        await self.fleet.remove(CLAIM_TEMPLATES, namespace, name)
+        self.foreign.discard((namespace, name))
+        self.fleet.taken_templates.discard(f"{namespace}/{name}")
+        return f"somebody's template {namespace}/{name} is gone"
 
     async def force_delete_claim(self) -> str | None:
         """Somebody deletes a claim that is in use, finalizers and all."""
@@ -508,8 +523,8 @@ class Schedule:
             return None
         meta = self.rng.choice(claims)["metadata"]
         with contextlib.suppress(ApiError):
-            await self.fleet.patch(RESOURCE_CLAIMS, USERS, meta["name"], {"metadata": {"finalizers": None}})
-        await self.fleet.remove(RESOURCE_CLAIMS, USERS, meta["name"])
+            await self.fleet.patch(RESOURCE_CLAIMS, meta["namespace"], meta["name"], {"metadata": {"finalizers": None}})
+        await self.fleet.remove(RESOURCE_CLAIMS, meta["namespace"], meta["name"])
         return f"claim {meta['name']} is deleted by force"
 
     async def budget(self) -> str | None:
@@ -519,30 +534,19 @@ class Schedule:
             return "the budget is gone"
         spec = {"minAvailable": 1000, "selector": {}}
         body = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "tight"}, "spec": spec}
-        await self.fleet.admin.create(BUDGETS, USERS, body)
+        for namespace in self.fleet.namespaces:
+            await self.fleet.admin.create(BUDGETS, namespace, body)
         self.fleet.budgets = True
         return "a budget forbids evictions"
 
 
+def _place(item: Wire) -> tuple[str, str]:
+    """Namespace and name."""
+    return item["metadata"]["namespace"], item["metadata"]["name"]
+
+
 def _reset_lag(line: Any) -> None:
     line.lag_s = WATCH_LAG_S
-
-
-def plain_template() -> Wire:
-    """The documents' template for a whole UltraServer node."""
-    expression = f"device.attributes['{names.DRIVER}'].resourceType == 'neuron_node'"
-    request = {
-        "deviceClassName": names.DRIVER,
-        "allocationMode": "ExactCount",
-        "count": 1,
-        "selectors": [{"cel": {"expression": expression}}],
-    }
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceClaimTemplate",
-        "metadata": {"name": PLAIN},
-        "spec": {"spec": {"devices": {"requests": [{"name": "neuron", "exactly": request}]}}},
-    }
 
 
 STEPS: Final[dict[Step, int]] = {
@@ -577,4 +581,3 @@ STEPS: Final[dict[Step, int]] = {
     Schedule.force_delete_claim: 2,
     Schedule.budget: 3,
 }
-_WEIGHTED = (list(STEPS), list(STEPS.values()))

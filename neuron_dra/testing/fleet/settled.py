@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from neuron_dra.core.ultraserver import NAMESPACE, Phase, Tag, object_name
 from neuron_dra.testing.fleet.nodes import MODES, FleetNode
@@ -25,19 +26,36 @@ class Known:
     closed: frozenset[str] = frozenset()
     """Nodes with a container whose claim was deleted by force, until it ends; and those that took a claim over that was
     on an earlier instance of their name, until they are rebooted: nobody can know that it does not run."""
+    actors: frozenset[str] = frozenset()  # who takes part
+    refused: frozenset[str] = frozenset()  # kind/namespace/name of objects whose status a policy refuses
+    crd: str = "ours"  # or which other is installed: then nothing can be asked of the controller but to do no harm
+    limits: frozenset[str] = frozenset()  # namespaces that may reserve only so many nodes
+    now: datetime.datetime = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
+    def refuses(self, item: Wire) -> bool:
+        """A policy refuses the status of this object."""
+        meta = item["metadata"]
+        return f"{item['kind']}/{meta['namespace']}/{meta['name']}" in self.refused
 
 
 def problems(view: View, nodes: Mapping[str, FleetNode], pods: Pods, known: Known) -> list[str]:
     """Return what is not (yet) as it must be, a sentence each."""
+    if known.crd != "ours":
+        return list(_nodes(view, nodes))
     stale = {node.name for node in nodes.values() if node.adopted - view.claim_uids()}
+    refused = {object_name(n.block): n for n in nodes.values()}.keys() & {
+        str(item["metadata"]["name"]) for item in view.all("neuronultraservers") if known.refuses(item)
+    }
+    stale |= {node.name for node in nodes.values() if object_name(node.block) in refused}
     known = replace(known, closed=frozenset(_orphaned(view, pods) | stale))
     return [
         *_nodes(view, nodes),
-        *_ultraservers(view, nodes),
+        *_ultraservers(view, nodes, known),
         *_tags(view, nodes, known),
         *_workloads(view, nodes, known),
         *_orphans(view, nodes, pods),
         *_pods(view, nodes, pods, known),
+        *_refused(view, nodes, pods, known),
     ]
 
 
@@ -48,7 +66,7 @@ def _nodes(view: View, nodes: Mapping[str, FleetNode]) -> Iterator[str]:
             yield f"node {node.name} publishes nothing"
 
 
-def _ultraservers(view: View, nodes: Mapping[str, FleetNode]) -> Iterator[str]:
+def _ultraservers(view: View, nodes: Mapping[str, FleetNode], known: Known) -> Iterator[str]:
     for block in sorted({node.block for node in nodes.values()}):
         wanted = sorted((n.node_id, n.name) for n in nodes.values() if n.block == block and n.present and n.healthy)
         found = view.find("neuronultraservers", object_name(block), NAMESPACE)
@@ -61,7 +79,8 @@ def _ultraservers(view: View, nodes: Mapping[str, FleetNode]) -> Iterator[str]:
         if missing:
             yield f"the NeuronUltraServer of {block} misses {', '.join(missing)}"
         block_nodes = [node for node in nodes.values() if node.block == block]
-        whole = all(node.healthy and node.modes == MODES for node in block_nodes)
+        whole = all(node.healthy and node.modes == MODES and node.schedulable for node in block_nodes)
+        whole = whole and not known.refuses(found)
         if whole and condition(found, "Ready").get("status") != "True":
             yield f"the NeuronUltraServer of {block} is not Ready: {condition(found, 'Ready').get('message')}"
         gone = [name for _, name in sorted(listed) if not nodes[name].present]
@@ -73,7 +92,7 @@ def _tags(view: View, nodes: Mapping[str, FleetNode], known: Known) -> Iterator[
     """Tags say what the reservations say; a closed node keeps its tag until the container has ended."""
     holders, tags = view.holders(), view.tags()
     for node in nodes.values():
-        if not node.healthy or node.name not in tags or node.name in known.closed:
+        if not node.healthy or node.name not in tags or node.name in known.closed or not node.tags_its_devices:
             continue
         held, tag = holders.get(node.name), tags[node.name]
         wanted = Tag.of(held.allocation) if held else None
@@ -89,6 +108,8 @@ def _workloads(view: View, nodes: Mapping[str, FleetNode], known: Known) -> Iter
     for uid, workload in sorted(view.workloads().items()):
         meta = workload["metadata"]
         name, ready = meta["name"], condition(workload, "Ready")
+        if known.refuses(workload):
+            continue  # it cannot say anything
         if meta.get("deletionTimestamp") or state(workload) == "Deallocating":
             yield from _leaving(view, workload, nodes, known)
             continue
@@ -109,7 +130,7 @@ def _leaving(view: View, workload: Wire, nodes: Mapping[str, FleetNode], known: 
     """A workload that is being deleted may wait for a budget, or for a node that is dead; for nothing else."""
     reason = str(condition(workload, "Ready").get("reason"))
     mine = {n for held in view.of(workload["metadata"]["uid"]) for n in held.allocation.nodes}
-    stuck = any(not nodes[name].healthy for name in mine)
+    stuck = any(not nodes[name].healthy or name in known.closed for name in mine)
     if not (stuck or (known.budgets and reason == "EvictionBlocked")):
         yield f"workload {workload['metadata']['name']} is not released: {condition(workload, 'Ready').get('message')}"
 
@@ -129,16 +150,32 @@ def _allocated(view: View, uid: str, workload: Wire, nodes: Mapping[str, FleetNo
     told = (status.get("allocatedUltraServers"), status.get("totalNodesAllocated"))
     if told != ([held.ultraserver for held in live], count * size):
         yield f"workload {name} tells of {told}"
+    if any(held.allocation.node_count != size for held in live):
+        yield f"workload {name} is Allocated with groups of {[held.allocation.node_count for held in live]}, not {size}"
     template = view.find("resourceclaimtemplates", template_name(workload), meta["namespace"])
-    if template is None or not _owned_by(template, uid):
+    taken = f"{meta['namespace']}/{template_name(workload)}" in known.taken_templates
+    if not taken and (template is None or not _owned_by(template, uid)):
         yield f"workload {name} is Allocated without its template"
+    if not taken and template is not None and _mode(template) != size:
+        yield f"workload {name} is Allocated with a template for groups of {_mode(template)}, not {size}"
     mine = [(held, node) for held in live for node in held.allocation.nodes]
     broken = [name for held, name in mine if not _is_well(view, held, nodes[name])]
+    if "cordons" in known.actors:
+        broken += [name for _, name in mine if nodes[name].cordoned]
+    if "rollbacks" in known.actors:
+        broken += [name for _, name in mine if not nodes[name].tags_its_devices]
     degraded = condition(workload, "Degraded").get("status") == "True"
+    if taken and not degraded and "template-names" in known.actors:
+        yield f"workload {name} is not Degraded, and its template was replaced"
+    impaired = taken or any(not (nodes[name].schedulable and nodes[name].tags_its_devices) for _, name in mine)
     if broken and not degraded:
         yield f"workload {name} is not Degraded, and nodes of it are broken: {', '.join(broken)}"
     leaving = [held for held in view.of(uid) if held.allocation.phase is Phase.DRAINING]
-    if degraded and not (broken or leaving or _has_strangers(view, uid)) and all(n in view.tags() for _, n in mine):
+    if (
+        degraded
+        and not (broken or leaving or impaired or _has_strangers(view, uid))
+        and all(n in view.tags() for _, n in mine)
+    ):
         yield f"workload {name} is Degraded, and nothing is wrong: {condition(workload, 'Degraded').get('message')}"
 
 
@@ -165,8 +202,13 @@ def _has_strangers(view: View, uid: str) -> bool:
 
 
 def _failed(view: View, uid: str, workload: Wire, nodes: Mapping[str, FleetNode], known: Known) -> Iterator[str]:
-    meta = workload["metadata"]
-    if f"{meta['namespace']}/{template_name(workload)}" not in known.taken_templates:
+    meta, name = workload["metadata"], template_name(workload)
+    mine = view.of(uid)
+    if mine and not any(_is_closed(held, known) or not _slot_is_well(view, held, nodes) for held in mine):
+        yield f"workload {meta['name']} is Failed and holds {', '.join(n for h in mine for n in h.allocation.nodes)}"
+    if any(held.allocation.phase is Phase.BOUND for held in mine):
+        yield f"workload {meta['name']} is Failed and has nodes that are Bound"
+    if f"{meta['namespace']}/{name}" not in known.taken_templates and len(_of_template(view, meta, name)) < 2:
         yield f"workload {meta['name']} is Failed: {condition(workload, 'Ready').get('message')}"
 
 
@@ -174,14 +216,22 @@ def _waiting(view: View, uid: str, workload: Wire, nodes: Mapping[str, FleetNode
     """Who waits must have to: there are not as many free slots as it needs."""
     spec, reason = workload["spec"], condition(workload, "Ready").get("reason")
     mine = view.of(uid)
+    if workload["metadata"]["namespace"] in known.limits:
+        return  # it may wait for that
     live = [held for held in mine if held.allocation.phase is not Phase.DRAINING]
     needs = int(spec["serverCount"]) - len(live)
     if any(_is_closed(held, known) for held in mine):
         return  # it waits for a node that does not answer, and is told which
-    usable = {name: node for name, node in nodes.items() if name not in known.closed}
+    usable = {
+        name: node
+        for name, node in nodes.items()
+        if name not in known.closed and node.schedulable and node.tags_its_devices
+    }
     free = free_slots(view, usable, spec["instanceType"], int(spec["topologySize"]))
     if reason == "WaitingForRelease" and not all(_slot_is_well(view, held, nodes) for held in mine if held not in live):
         return  # pods with its ranks may still run on a dead node, which a person has to give up
+    if reason == "WaitsForOlder" and {"impossible", "giants"} & known.actors:
+        yield from _waits_for_older(view, workload, nodes, known)
     if reason != "WaitsForOlder" and needs > 0 and free >= needs:
         yield f"workload {workload['metadata']['name']} waits ({reason}), and {free} groups are free for its {needs}"
     broken = [held for held in live if not _slot_is_well(view, held, nodes)]
@@ -195,6 +245,73 @@ def _waiting(view: View, uid: str, workload: Wire, nodes: Mapping[str, FleetNode
         yield f"workload {name} has all its groups and is {state(workload)} ({reason})"
     elif reason == "WaitingForNodes" and not broken:
         yield f"workload {name} waits for nodes that are all there"
+
+
+STARVATION_S: Final = 600.0  # the controller's --starvation-threshold
+HOLD_BACK_S: Final = 1800.0  # its --starvation-limit
+SLACK_S: Final = 120.0
+
+
+def _waits_for_older(view: View, workload: Wire, nodes: Mapping[str, FleetNode], known: Known) -> Iterator[str]:
+    """Who is held back is told by whom; that one asks for what the fleet has, and holds others back only for a time."""
+    meta, ready = workload["metadata"], condition(workload, "Ready")
+    others = [
+        each
+        for uid, each in view.workloads().items()
+        if f"{each['metadata']['namespace']}/{each['metadata']['name']} " in f"{ready.get('message')} "
+        and uid != meta["uid"]
+    ]
+    if not others:
+        yield f"workload {meta['name']} waits for an older one that is not there: {ready.get('message')}"
+    for other in others:
+        spec, name = other["spec"], other["metadata"]["name"]
+        size = int(spec["topologySize"])
+        if int(spec["serverCount"]) > len(nodes) // size:
+            yield f"workload {meta['name']} waits for {name}, which asks for more than there is"
+        created = other["metadata"]["creationTimestamp"]
+        since = max(_time(created), _time(condition(other, "Ready").get("lastTransitionTime") or created))
+        held_back_s = (known.now - since).total_seconds() - STARVATION_S
+        if held_back_s > HOLD_BACK_S + SLACK_S:
+            yield f"workload {meta['name']} waits for {name}, which has held others back for {held_back_s:.0f} s"
+
+
+def _time(text: Any) -> datetime.datetime:
+    return datetime.datetime.fromisoformat(str(text).replace("Z", "+00:00"))
+
+
+def _mode(template: Wire) -> int | None:
+    """The number of nodes that a workload's template is for."""
+    entries = template["spec"]["spec"]["devices"].get("config") or ()
+    modes = [((entry.get("opaque") or {}).get("parameters") or {}).get("ultraserverMode") for entry in entries]
+    return next((int(mode) for mode in modes if mode), None)
+
+
+def _of_template(view: View, meta: Wire, name: str) -> list[Wire]:
+    """The workloads of a namespace that ask for this template name."""
+    return [
+        each
+        for each in view.workloads().values()
+        if each["metadata"]["namespace"] == meta["namespace"] and template_name(each) == name
+    ]
+
+
+def _refused(view: View, nodes: Mapping[str, FleetNode], pods: Pods, known: Known) -> Iterator[str]:
+    """No pod stays on a node that is reserved for others and refuses it."""
+    if not {"refused-pods", "rogues"} & known.actors:
+        return
+    holders = view.holders()
+    for pod in view.all("pods"):
+        meta, node = pod["metadata"], nodes.get(str(pod["spec"].get("nodeName")))
+        held = holders.get(node.name) if node else None
+        if node is None or held is None or held.allocation.phase is not Phase.BOUND or not node.healthy:
+            continue
+        uid = known.jobs_of.get((meta.get("labels") or {}).get("job", ""))
+        waited_s = (known.now - _time(meta["creationTimestamp"])).total_seconds()
+        if meta["uid"] in pods.refused and uid != held.allocation.workload_uid and waited_s > MOST_REFUSED_S:
+            yield f"pod {meta['name']} has been refused on {node.name} for {waited_s:.0f} s"
+
+
+MOST_REFUSED_S: Final = 300.0
 
 
 def astray(view: View, pod: Wire, uid: str) -> bool:
@@ -258,6 +375,8 @@ def _pods(view: View, nodes: Mapping[str, FleetNode], pods: Pods, known: Known) 
         workload = view.workloads().get(uid) if uid else None
         if workload is None or state(workload) != "Allocated":
             continue
+        if len(_of_template(view, workload["metadata"], job.template)) != 1:
+            continue  # pods of others have the template, too
         mine = [node for held in view.of(str(uid)) for node in held.allocation.nodes]
         strangers = orphaned | {
             name for name in mine for claim in view.uses().get(name, ()) if workload_uid(claim) != uid
@@ -266,7 +385,11 @@ def _pods(view: View, nodes: Mapping[str, FleetNode], pods: Pods, known: Known) 
             name
             for held in view.of(str(uid))
             for name in held.allocation.nodes
-            if nodes[name].healthy and _is_well(view, held, nodes[name]) and name not in strangers
+            if nodes[name].healthy
+            and _is_well(view, held, nodes[name])
+            and name not in strangers
+            and nodes[name].schedulable
+            and nodes[name].tags_its_devices
         ]
         running = {each.node for each in pods.running.values() if each.workload_uid == uid}
         lost = sum(robbed(view, pod) or astray(view, pod, str(uid)) for pod in pods.of_job(job))
