@@ -91,7 +91,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DURATION",
         help="a workload that has waited so long is passed by no other of its instance type (default %(default)s)",
     )
-    parser.add_argument("--kubeconfig", metavar="FILE", help="[KUBECONFIG] empty means: inside a cluster")
+    parser.add_argument(
+        "--kubeconfig", metavar="FILE", help="[KUBECONFIG] a:b for several; empty means: inside a cluster"
+    )
     parser.add_argument("--kube-api-server", metavar="URL", help="an API server that wants no credentials")
     parser.add_argument("--log-format", choices=("text", "json"), default="text", help="form of log lines")
     parser.add_argument("--v", "-v", default="2", metavar="N", help="log verbosity as in klog (default %(default)s)")
