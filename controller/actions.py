@@ -131,11 +131,16 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Writes in their order, what becomes of each workload (by UID), and when to plan again at the latest."""
+    """Writes in their order, what becomes of each workload (by UID), and when to plan again at the latest.
+
+    `settled` and `settled_nodes` are the names of UltraServers and Nodes that were looked at and need no write.
+    """
 
     actions: tuple[Action, ...] = ()
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)
     recheck: datetime.datetime | None = None
+    settled: frozenset[str] = frozenset()
+    settled_nodes: frozenset[str] = frozenset()
 
     @property
     def hands_over(self) -> bool:

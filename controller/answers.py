@@ -14,6 +14,7 @@ from typing import Final
 from controller import decode, describe, placement, planning, render
 from controller.actions import Plan, WriteUltraServerStatus
 from controller.discovery import Group, discover
+from controller.fleet_index import FleetIndex
 from controller.holdings import Holdings
 from controller.model import API_VERSION, SLOT_SIZES, Snapshot, Wire, Workload
 from controller.planning import Limits
@@ -38,13 +39,12 @@ class BadRequest(NeuronDraError):
 
 def ultraservers(snapshot: Snapshot, request: pb.ListUltraServersRequest) -> pb.ListUltraServersResponse:
     """Return every UltraServer of the type that is asked for."""
-    holdings = Holdings(snapshot)
-    taken = holdings.taken()
+    holdings = Holdings(FleetIndex.of(snapshot))
     wanted = [each for each in discover(snapshot) if request.instance_type in ("", each.instance_type)]
-    return pb.ListUltraServersResponse(ultraservers=[_ultraserver(each, holdings, taken) for each in wanted])
+    return pb.ListUltraServersResponse(ultraservers=[_ultraserver(each, holdings) for each in wanted])
 
 
-def _ultraserver(group: Group, holdings: Holdings, taken: frozenset[str]) -> pb.UltraServer:
+def _ultraserver(group: Group, holdings: Holdings) -> pb.UltraServer:
     return pb.UltraServer(
         name=group.name,
         ultraserver_id=group.ultraserver_id,
@@ -52,9 +52,9 @@ def _ultraserver(group: Group, holdings: Holdings, taken: frozenset[str]) -> pb.
         topology_sizes=group.sizes,
         nodes=[_node(entry, group, holdings) for entry in group.topology],
         reservations=[_reservation(group.name, each.allocation) for each in holdings.at(group.name)],
-        free_nodes=group.free_nodes(taken),
+        free_nodes=group.free_nodes(holdings),
         free_groups=[
-            pb.FreeGroups(topology_size=size, count=len(placement.slots([group], taken, group.instance_type, size)))
+            pb.FreeGroups(topology_size=size, count=len(placement.slots([group], holdings, group.instance_type, size)))
             for size in group.sizes
         ],
         problems=[pb.Problem(reason=each.reason, message=each.message) for each in group.problems],
@@ -195,7 +195,7 @@ class _After:
             for each in found:
                 held.setdefault(each.workload_uid, []).append((name, each))
         reserved = {node for found in at.values() for each in found for node in each.nodes}
-        return cls(discover(snapshot), held, stored, Holdings(snapshot).in_use | reserved)
+        return cls(discover(snapshot), held, stored, reserved.union(*(use.nodes for use in snapshot.claims)))
 
 
 def _planned(workload: Workload, made: Plan, after: _After) -> pb.PlannedWorkload:
@@ -233,6 +233,6 @@ def _shortage(workload: Workload, missing: int, groups: Iterable[Group], taken: 
         groups_missing=missing,
         groups_free=free,
         nodes_short=max(0, missing - free) * workload.size,
-        nodes_free=sum(group.free_nodes(taken) for group in mine),
+        nodes_free=sum(group.free_nodes(holdings) for group in mine),
         nodes_total=sum(len(group.topology) for group in mine),
     )

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from controller import decode, fields
+from controller.fleet_index import FleetIndex
 from controller.model import Snapshot
 from neuron_dra.core import names
 from neuron_dra.core.ultraserver import NAMESPACE
@@ -73,6 +74,9 @@ class Caches:
         self.workloads = watched(NEURON_WORKLOADS, decode.workload)
         self.templates = watched(CLAIM_TEMPLATES, decode.template)
         self.classes = watched(DEVICE_CLASSES, lambda item: item["metadata"]["name"])
+        self._index = FleetIndex()
+        self._slices_of: dict[str, dict[str, decode.PublishedSlice]] = {}  # by node
+        self._node_of_slice: dict[str, str] = {}
 
     @property
     def by_name(self) -> dict[str, Reflector]:
@@ -97,6 +101,45 @@ class Caches:
             for each in self.by_name.values():
                 group.create_task(each.relist())
 
+    def index(self, blocked_evictions: Mapping[str, str]) -> FleetIndex:
+        """Return what is known now as an index, always the same one; it is brought up to date by each call."""
+        index = self._index
+        for key, node in _touched(self.nodes):
+            if index.node_by_name.get(_name(key)) is not node:  # a heartbeat changes nothing
+                index.put_node(_name(key), node)
+        nodes = {name for key, one in _touched(self.slices) for name in self._put_slice(key, one)}
+        for name in nodes:
+            found = decode.published_nodes(self._slices_of.get(name, {}).values())
+            index.put_published(name, found[0] if found else None)
+        for key, claim in _touched(self.claims):
+            index.put_claim(key, claim)
+        for key, ultraserver in _touched(self.ultraservers):
+            index.put_ultraserver(_name(key), ultraserver)
+        for key, workload in _touched(self.workloads):
+            index.put_workload(key, workload)
+        for key, template in _touched(self.templates):
+            namespace, _, name = key.partition("/")
+            index.put_template((namespace, name), template)
+        index.workload_class = f"/{decode.WORKLOAD_CLASS}" in self.classes.items
+        index.blocked_evictions = dict(blocked_evictions)
+        index.refresh()
+        return index
+
+    def _put_slice(self, key: str, one: decode.PublishedSlice | None) -> set[str]:
+        """Keep a slice with the others of its node; return the nodes whose slices changed."""
+        changed = set()
+        before = self._node_of_slice.pop(key, None)
+        if before is not None:
+            changed.add(before)
+            del self._slices_of[before][key]
+            if not self._slices_of[before]:
+                del self._slices_of[before]
+        if one is not None:
+            changed.add(one.node.name)
+            self._node_of_slice[key] = one.node.name
+            self._slices_of.setdefault(one.node.name, {})[key] = one
+        return changed
+
     def snapshot(self, blocked_evictions: Mapping[str, str]) -> Snapshot:
         """Return what is known now."""
         return Snapshot(
@@ -109,6 +152,17 @@ class Caches:
             workload_class=decode.WORKLOAD_CLASS in set(_values(self.classes)),
             blocked_evictions=dict(blocked_evictions),
         )
+
+
+def _touched(reflector: Reflector) -> Iterator[tuple[str, Any]]:
+    """Return key and value of what changed since the last call; None for what is gone."""
+    for key in reflector.take_touched():
+        item = reflector.items.get(key)
+        yield key, None if item is None else item["value"]
+
+
+def _name(key: str) -> str:
+    return key.partition("/")[2]
 
 
 def _values(reflector: Reflector) -> Iterator[Any]:

@@ -6,7 +6,7 @@ of its Node object: another instance under the same name is another node.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,7 +41,7 @@ class Group:
         """All nodes that belong to it, those that are away included."""
         return tuple(entry["nodeName"] for entry in self.topology)
 
-    def free_nodes(self, *taken: Collection[str]) -> int:
+    def free_nodes(self, *taken: Container[str]) -> int:
         """Count the nodes that a slot may take and that are in none of these sets of names."""
         return sum(all(node.name not in names for names in taken) for node in self.usable.values())
 
@@ -54,19 +54,34 @@ def discover(snapshot: Snapshot) -> tuple[Group, ...]:
     """
     nodes = {node.name: node for node in snapshot.nodes}
     members: dict[str, list[PublishedNode]] = {}
-    ids: dict[str, str] = {}
     for published in sorted(snapshot.published, key=lambda each: each.name):
         node = nodes.get(published.name)
         if published.ultraserver_id and node is not None and published.node_uid in ("", node.uid):
-            name = object_name(published.ultraserver_id)
-            members.setdefault(name, []).append(published)
-            ids[name] = published.ultraserver_id
+            members.setdefault(object_name(published.ultraserver_id), []).append(published)
     shown = {published.name for group in members.values() for published in group}
     stored = {each.name: each for each in snapshot.ultraservers}
-    for name, ultraserver in stored.items():
-        ids.setdefault(name, str(ultraserver.status.get("ultraserverId") or name))
-    groups = [_group(name, ids[name], members.get(name, []), stored.get(name), nodes, shown) for name in sorted(ids)]
-    return tuple(groups)
+    groups = (
+        group_of(name, members.get(name, []), stored.get(name), nodes, shown) for name in sorted({*members, *stored})
+    )
+    return tuple(group for group in groups if group is not None)
+
+
+def group_of(
+    name: str,
+    members: list[PublishedNode],
+    stored: UltraServer | None,
+    nodes: Mapping[str, ClusterNode],
+    shown: Container[str],
+) -> Group | None:
+    """Return one UltraServer; None if it has no object and no node.
+
+    `members` are the nodes that publish its id, by name; `shown` the names of all nodes that publish an id.
+    """
+    if members:
+        return _group(name, str(members[-1].ultraserver_id), members, stored, nodes, shown)
+    if stored is not None:
+        return _group(name, str(stored.status.get("ultraserverId") or name), members, stored, nodes, shown)
+    return None
 
 
 def _group(
@@ -75,7 +90,7 @@ def _group(
     members: list[PublishedNode],
     stored: UltraServer | None,
     nodes: Mapping[str, ClusterNode],
-    shown: set[str],
+    shown: Container[str],
 ) -> Group:
     known = {str(entry.get("nodeName")): entry for entry in (stored.spec.get("topology") or [] if stored else [])}
     instance_type = str(stored.spec.get("instanceType")) if stored else members[0].instance_type

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from controller import placement
 from controller.actions import Action
-from controller.discovery import Group, discover
+from controller.fleet_index import FleetIndex
 from controller.holdings import Holdings
-from controller.model import ClusterNode, Snapshot, Template, Workload
+from controller.model import ClusterNode, Template, Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,24 +32,19 @@ class Room:
     A thousand workloads may wait for the same groups, or be served one after the other.
     """
 
-    def __init__(self, groups: tuple[Group, ...], stored: tuple[Group, ...], holdings: Holdings) -> None:
-        self._groups = groups
-        self._stored = stored
+    def __init__(self, index: FleetIndex, holdings: Holdings) -> None:
+        self._index = index
         self._holdings = holdings
         self._version = -1
-        self._taken: frozenset[str] = frozenset()
-        self._free: dict[tuple[str, int], tuple[placement.Slot, ...]] = {}
+        self._free: dict[tuple[str, int], Sequence[placement.Slot]] = {}
         self._shortages: dict[tuple[str, int, int], placement.Shortage] = {}
-        self._by_group: dict[tuple[str, str, int], tuple[frozenset[str], tuple[placement.Slot, ...]]] = {}
-        self._group_of = {node: group for group in groups for node in group.node_names}
 
-    def free(self, instance_type: str, size: int) -> tuple[placement.Slot, ...]:
-        """Return the free slots in UltraServers that are stored: only there a reservation can be written."""
+    def free(self, instance_type: str, size: int) -> Sequence[placement.Slot]:
+        """Return the free slots, the best fit first; only in UltraServers that are stored a reservation can be written."""
         self._renew()
         key = (instance_type, size)
         if key not in self._free:
-            mine = (group for group in self._stored if group.instance_type == instance_type)
-            self._free[key] = tuple(slot for group in mine for slot in self._slots(group, size))
+            self._free[key] = self._slots(instance_type, size)
         return self._free[key]
 
     def shortage(self, workload: Workload, count: int) -> placement.Shortage:
@@ -56,26 +52,27 @@ class Room:
         free = self.free(workload.instance_type, workload.size)
         key = (workload.instance_type, workload.size, count)
         if key not in self._shortages:
-            self._shortages[key] = placement.shortage(self._groups, self._taken, workload, free, count)
+            self._shortages[key] = placement.shortage(self._index.groups, self._holdings, workload, free, count)
         return self._shortages[key]
 
     def of_nodes(self, names: set[str], instance_type: str, size: int) -> tuple[placement.Slot, ...]:
         """Return the slots that these nodes make, whoever holds them."""
-        groups = {group.name: group for name in sorted(names) if (group := self._group_of.get(name)) is not None}
+        groups = {group.name: group for name in sorted(names) for group in self._index.groups_of(name)}
         others = frozenset(name for group in groups.values() for name in group.node_names) - names
         return placement.slots(groups.values(), others, instance_type, size)
 
-    def _slots(self, group: Group, size: int) -> tuple[placement.Slot, ...]:
-        taken = self._taken.intersection([node.name for node in group.usable.values()])
-        key = (group.name, group.instance_type, size)
-        have = self._by_group.get(key)
-        if have is None or have[0] != taken:
-            have = self._by_group[key] = (taken, placement.slots((group,), taken, group.instance_type, size))
-        return have[1]
+    def _slots(self, instance_type: str, size: int) -> Sequence[placement.Slot]:
+        stored = self._index.slots(instance_type, size)
+        changed = self._holdings.changed
+        if not changed:
+            return stored
+        groups = (self._index.group_by_name[name] for name in changed)
+        now = placement.slots(groups, self._holdings, instance_type, size)
+        return sorted((*(slot for slot in stored if slot.ultraserver not in changed), *now), key=lambda slot: slot.fit)
 
     def _renew(self) -> None:
         if self._version != self._holdings.version:
-            self._version, self._taken = self._holdings.version, self._holdings.taken()
+            self._version = self._holdings.version
             self._free, self._shortages = {}, {}
 
 
@@ -83,14 +80,10 @@ class Room:
 class Draft:
     """The state of one call of `planning.plan`."""
 
-    snapshot: Snapshot
+    snapshot: FleetIndex
     now: datetime.datetime
     limits: Limits
-    groups: tuple[Group, ...]
     holdings: Holdings
-    nodes: dict[str, ClusterNode]
-    templates: dict[tuple[str, str], Template]
-    group_sizes: dict[str, int]  # nodes in each UltraServer
     room: Room
     before: list[Action] = field(default_factory=list)  # finalizers and templates: ahead of the reservations
     after: list[Action] = field(default_factory=list)
@@ -100,16 +93,25 @@ class Draft:
     recheck: list[datetime.datetime] = field(default_factory=list)
 
     @classmethod
-    def of(cls, snapshot: Snapshot, now: datetime.datetime, limits: Limits) -> Draft:
+    def of(cls, index: FleetIndex, now: datetime.datetime, limits: Limits) -> Draft:
         """Return a draft in which nothing is decided."""
-        nodes = {node.name: node for node in snapshot.nodes}
-        templates = {(each.namespace, each.name): each for each in snapshot.templates}
-        groups = discover(snapshot)
-        sizes = {group.name: len(group.topology) for group in groups}
-        holdings = Holdings(snapshot)
-        stored = {each.name for each in snapshot.ultraservers}
-        room = Room(groups, tuple(group for group in groups if group.name in stored), holdings)
-        return cls(snapshot, now, limits, groups, holdings, nodes, templates, sizes, room)
+        holdings = Holdings(index)
+        return cls(index, now, limits, holdings, Room(index, holdings))
+
+    @property
+    def nodes(self) -> Mapping[str, ClusterNode]:
+        """Every Node by name."""
+        return self.snapshot.node_by_name
+
+    @property
+    def templates(self) -> Mapping[tuple[str, str], Template]:
+        """Every ResourceClaimTemplate by namespace and name."""
+        return self.snapshot.template_by_key
+
+    def group_size(self, ultraserver: str) -> int:
+        """Return the number of nodes in an UltraServer."""
+        group = self.snapshot.group_by_name.get(ultraserver)
+        return len(group.topology) if group else 0
 
     def look_again(self, moment: datetime.datetime) -> None:
         """Plan again at that time, if it is still to come."""

@@ -4,34 +4,37 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection, Container, Iterable, Sequence
 from typing import Any
 
 from controller import render
-from controller.model import ClaimUse, PublishedNode, Reservation, Snapshot, Workload
+from controller.fleet_index import FleetIndex
+from controller.model import ClaimUse, PublishedNode, Reservation, Workload
 from controller.placement import Slot
 from neuron_dra.core.ultraserver import Allocation, Phase
 
 
-class Holdings:
-    """All reservations, and what nodes and claims show of them."""
+class Holdings(Container[str]):
+    """All reservations, and what nodes and claims show of them. It contains the nodes that a reservation or a claim keeps.
 
-    def __init__(self, snapshot: Snapshot) -> None:
-        self._nodes = {node.name: node for node in snapshot.nodes}
-        self._published = {each.name: each for each in snapshot.published}
-        self._ultraservers = {each.name: each for each in snapshot.ultraservers}
-        self._held = {each.name: list(each.reservations) for each in snapshot.ultraservers}
-        self._of: dict[str, list[Reservation]] = {}
-        for held in self._held.values():
-            for each in held:
-                self._of.setdefault(each.allocation.workload_uid, []).append(each)
+    What is stored is read from the index; what the plan changes is kept here, for the UltraServers that it changes.
+    """
+
+    def __init__(self, index: FleetIndex) -> None:
+        self._index = index
+        self._nodes = index.node_by_name
+        self._published = index.published_by_name
+        self._held: dict[str, list[Reservation]] = {}  # of the UltraServers that the plan has changed
+        self._of: dict[str, list[Reservation]] = {}  # of the workloads for which it has
+        self._reserved: Counter[str] = Counter()  # reservations of a node, more or fewer than are stored
         self._version = 0
-        self._uses: dict[str, list[ClaimUse]] = {}
-        for use in sorted(snapshot.claims, key=lambda each: (each.namespace, each.name)):
-            for name in use.nodes:
-                self._uses.setdefault(name, []).append(use)
 
     # What is there
+
+    def __contains__(self, name: object) -> bool:
+        node = str(name)
+        return bool(self._index.uses(node)) or self._index.reserved(node) + self._reserved[node] > 0
 
     @property
     def version(self) -> int:
@@ -39,17 +42,28 @@ class Holdings:
         return self._version
 
     @property
-    def in_use(self) -> frozenset[str]:
-        """Nodes with an allocated claim."""
-        return frozenset(self._uses)
+    def changed(self) -> Collection[str]:
+        """The UltraServers whose reservations differ from what is stored, or did at some point of the plan."""
+        return self._held.keys()
 
-    def at(self, ultraserver: str) -> list[Reservation]:
+    @property
+    def in_use(self) -> Collection[str]:
+        """Nodes with an allocated claim."""
+        return self._index.in_use
+
+    def at(self, ultraserver: str) -> Sequence[Reservation]:
         """The reservations of one UltraServer."""
-        return self._held.get(ultraserver, [])
+        found = self._held.get(ultraserver)
+        if found is not None:
+            return found
+        stored = self._index.ultraserver_by_name.get(ultraserver)
+        return stored.reservations if stored else ()
 
     def of(self, workload_uid: str) -> list[Reservation]:
         """The reservations of one workload, by index."""
-        found = self._of.get(workload_uid, ())
+        found = self._of.get(workload_uid)
+        if found is None:
+            found = self._index.held(workload_uid)
         return sorted(found, key=lambda each: (each.allocation.ultraserver_index, each.allocation.allocation_id))
 
     def live(self, workload_uid: str) -> dict[int, Reservation]:
@@ -85,16 +99,11 @@ class Holdings:
 
     def workload_uids(self) -> set[str]:
         """Every workload that holds something."""
-        return {uid for uid, held in self._of.items() if held}
-
-    def taken(self) -> frozenset[str]:
-        """Nodes that a reservation or anybody's claim keeps."""
-        reserved = {name for held in self._held.values() for each in held for name in each.allocation.nodes}
-        return frozenset(reserved | self._uses.keys())
+        return {uid for uid in {*self._index.holders, *self._of} if self._of.get(uid, True)}
 
     def uses(self, nodes: Iterable[str]) -> list[ClaimUse]:
         """The claims that are allocated on these nodes, each once."""
-        return list(dict.fromkeys(use for name in nodes for use in self._uses.get(name, [])))
+        return list(dict.fromkeys(use for name in nodes for use in self._index.uses(name)))
 
     def shows(self, node: str, allocation: Allocation, phase: Phase) -> bool:
         """The node's slices carry the tag of exactly this reservation, in this phase."""
@@ -174,7 +183,7 @@ class Holdings:
         The id is made of the object's resourceVersion, which guards the write: no two reservations that were
         written can have the same id, and planning twice gives the same one.
         """
-        ultraserver = self._ultraservers[slot.ultraserver]
+        ultraserver = self._index.ultraserver_by_name[slot.ultraserver]
         parts = (ultraserver.uid, ultraserver.version, workload.uid, str(index), *slot.nodes)
         allocation = Allocation(
             workload_namespace=workload.namespace,
@@ -189,21 +198,32 @@ class Holdings:
             node_uids=tuple(self._nodes[name].uid for name in slot.nodes),
         )
         one = Reservation(slot.ultraserver, allocation)
-        self._held[slot.ultraserver].append(one)
-        self._of.setdefault(workload.uid, []).append(one)
+        for held in self._own(one):
+            held.append(one)
+        self._reserved.update(slot.nodes)
         self._version += 1
 
     def change(self, one: Reservation, **changes: Any) -> None:
         """Change a reservation's allocation."""
         changed = one.changed(**changes)
-        for held in (self._held[one.ultraserver], self._of[one.allocation.workload_uid]):
+        for held in self._own(one):
             held[held.index(one)] = changed
 
     def drop(self, one: Reservation) -> None:
         """Take a reservation away."""
-        self._held[one.ultraserver].remove(one)
-        self._of[one.allocation.workload_uid].remove(one)
+        for held in self._own(one):
+            held.remove(one)
+        self._reserved.subtract(one.allocation.nodes)
         self._version += 1
+
+    def _own(self, one: Reservation) -> tuple[list[Reservation], list[Reservation]]:
+        """Return the lists that a reservation is in, or belongs into: the plan's own copies."""
+        uid = one.allocation.workload_uid
+        if one.ultraserver not in self._held:
+            self._held[one.ultraserver] = list(self.at(one.ultraserver))
+        if uid not in self._of:
+            self._of[uid] = self._index.held(uid)
+        return self._held[one.ultraserver], self._of[uid]
 
     def tell_world(self, workload: Workload, *, grown: bool) -> None:
         """Write into every slot how many nodes there are in all, and which has rank 0.

@@ -10,7 +10,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from controller import decode
-from controller.model import Snapshot
+from controller.fleet_index import FleetIndex
 
 PREFIX = "neuron_ultraserver"
 STATES = ("Pending", "Allocating", "Allocated", "PartiallyAllocated", "Failed", "Deallocating")
@@ -70,19 +70,17 @@ class Metrics:
         """This replica is the leader, or is not."""
         self._leader.set(1 if leads else 0)
 
-    def planned(self, seconds: float, snapshot: Snapshot) -> None:
-        """A plan was made of this snapshot."""
+    def planned(self, seconds: float, index: FleetIndex) -> None:
+        """A plan was made of what is in this index."""
         self._plans.observe(seconds)
-        states = Tally(str(each.status.get("state") or "Pending") for each in snapshot.workloads)
+        states = Tally(str(each.status.get("state") or "Pending") for each in index.workloads)
         for state in STATES:
             self._workloads.labels(state).set(states[state])
-        servers = Tally(str(each.status.get("state")) for each in snapshot.ultraservers)
+        totals = index.totals
         for state in ("Ready", "Degraded"):
-            self._servers.labels(state).set(servers[state])
-        total = sum(int(each.status.get("nodeCount") or 0) for each in snapshot.ultraservers)
-        free = sum(int(each.status.get("freeNodeCount") or 0) for each in snapshot.ultraservers)
-        reserved = sum(len(r.allocation.nodes) for each in snapshot.ultraservers for r in each.reservations)
-        for name, number in (("free", free), ("reserved", reserved), ("other", max(0, total - free - reserved))):
+            self._servers.labels(state).set(totals.states[state])
+        other = max(0, totals.nodes - totals.free - totals.reserved)
+        for name, number in (("free", totals.free), ("reserved", totals.reserved), ("other", other)):
             self._nodes.labels(name).set(number)
 
     def wrote(self, action: str, result: str) -> None:

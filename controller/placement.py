@@ -7,7 +7,7 @@ a rack on every UltraServer (the kernel driver's numbering). Only a group of two
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from controller.discovery import Group
@@ -43,7 +43,7 @@ class Shortage:
     message: str
 
 
-def slots(groups: Iterable[Group], taken: frozenset[str], instance_type: str, size: int) -> tuple[Slot, ...]:
+def slots(groups: Iterable[Group], taken: Container[str], instance_type: str, size: int) -> tuple[Slot, ...]:
     """Return every slot of this size that is free; they do not overlap. `taken` are node names."""
     found = []
     for group in groups:
@@ -146,7 +146,7 @@ def _closest(candidates: Sequence[Slot], count: int, near: Sequence[Slot]) -> Se
 
 
 def shortage(
-    groups: Sequence[Group], taken: frozenset[str], workload: Workload, free: Sequence[Slot], count: int
+    groups: Iterable[Group], taken: Container[str], workload: Workload, free: Sequence[Slot], count: int
 ) -> Shortage:
     """Return why `count` slots more cannot be had, with the figures."""
     kind = workload.instance_type

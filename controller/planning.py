@@ -10,6 +10,7 @@ continued by the next.
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 
 from controller import render
 from controller.actions import (
@@ -26,6 +27,7 @@ from controller.actions import (
 )
 from controller.discovery import labels
 from controller.draft import DEFAULT_LIMITS, Draft, Limits
+from controller.fleet_index import FleetIndex
 from controller.holdings import Holdings
 from controller.model import Snapshot, UltraServer, Workload
 from controller.releasing import give_back, release
@@ -37,28 +39,38 @@ __all__ = ["DEFAULT_LIMITS", "Limits", "plan"]
 
 def plan(snapshot: Snapshot, now: datetime.datetime, limits: Limits = DEFAULT_LIMITS) -> Plan:
     """Return the writes that bring the cluster one step closer, and nothing when there is none."""
-    draft = Draft.of(snapshot, now, limits)
+    return plan_of(FleetIndex.of(snapshot), now, limits)
+
+
+def plan_of(index: FleetIndex, now: datetime.datetime, limits: Limits = DEFAULT_LIMITS) -> Plan:
+    """Return the same from an index that is kept up as objects change: what is settled in it is not looked at again."""
+    draft = Draft.of(index, now, limits)
     verdicts: dict[str, Verdict] = {}
-    for workload in sorted(snapshot.workloads, key=lambda each: _turn(each, draft.holdings)):
+    for workload in sorted(index.workloads, key=lambda each: _turn(each, draft.holdings)):
         verdict = release(draft, workload) if workload.deleting else serve(draft, workload)
         if verdict is not None:
             verdicts[workload.uid] = verdict
             _write_status(draft, workload, verdict)
-    present = {workload.uid for workload in snapshot.workloads}
+    present = {workload.uid for workload in index.workloads}
     for uid in sorted(draft.holdings.workload_uids() - present):
         give_back(draft, uid, draft.holdings.of(uid), final=True)
+    names = sorted({*index.unsettled, *draft.holdings.changed})
+    topologies, labelled, reservations = _topologies(draft, names), _labels(draft), _reservations(draft, names)
+    written = {_object_of(action) for action in (*topologies, *reservations)}
     return Plan(
         actions=(
-            *_topologies(draft),
-            *_labels(draft),
+            *topologies,
+            *labelled,
             *draft.before,
-            *_reservations(draft),
+            *reservations,
             *draft.after,
             *draft.statuses,
             *draft.last,
         ),
         verdicts=verdicts,
         recheck=min((moment for moment in draft.recheck if moment > now), default=None),
+        settled=frozenset(names) - written,
+        settled_nodes=frozenset(index.unsettled_nodes) - {action.name for action in labelled},
     )
 
 
@@ -70,11 +82,12 @@ def _turn(workload: Workload, holdings: Holdings) -> tuple[bool, bool, datetime.
 # -- UltraServers ------------------------------------------------------------------------------------------------------
 
 
-def _topologies(draft: Draft) -> list[Action]:
-    stored = {each.name: each for each in draft.snapshot.ultraservers}
+def _topologies(draft: Draft, names: Sequence[str]) -> list[Action]:
     actions: list[Action] = []
-    for group in draft.groups:
-        have = stored.get(group.name)
+    for name in names:
+        group, have = draft.snapshot.group_by_name.get(name), draft.snapshot.ultraserver_by_name.get(name)
+        if group is None:
+            continue
         if have is None:
             actions.append(CreateUltraServer(render.ultraserver(group)))
         elif not group.topology and not have.reservations:
@@ -84,17 +97,27 @@ def _topologies(draft: Draft) -> list[Action]:
     return actions
 
 
+def _object_of(action: Action) -> str:
+    """Return the name of the NeuronUltraServer that an action writes."""
+    match action:
+        case CreateUltraServer(body=body):
+            return str(body["metadata"]["name"])
+        case UpdateTopology(name=name) | DeleteUltraServer(name=name) | WriteUltraServerStatus(name=name):
+            return name
+    raise TypeError(f"{type(action).__name__} writes no NeuronUltraServer")
+
+
 def _moves(draft: Draft, stored: UltraServer) -> bool:
     """Reservations change here. One object is written once in a plan, and these are written first."""
     return {*draft.holdings.at(stored.name)} != {*stored.reservations}
 
 
-def _labels(draft: Draft) -> list[Action]:
+def _labels(draft: Draft) -> list[LabelNode]:
     """Keep the labels of nodes that publish; a node whose slices are away for a moment keeps its own."""
-    actions: list[Action] = []
-    for published in sorted(draft.snapshot.published, key=lambda each: each.name):
-        node = draft.nodes.get(published.name)
-        if node is None or published.node_uid not in ("", node.uid) or not published.complete:
+    actions: list[LabelNode] = []
+    for name in sorted(draft.snapshot.unsettled_nodes):
+        node, published = draft.nodes.get(name), draft.snapshot.published_by_name.get(name)
+        if node is None or published is None or published.node_uid not in ("", node.uid) or not published.complete:
             continue
         wanted: dict[str, str] = labels(published) if published.ultraserver_id else {}
         changes: dict[str, str | None] = {k: v for k, v in wanted.items() if node.labels.get(k) != v}
@@ -104,13 +127,15 @@ def _labels(draft: Draft) -> list[Action]:
     return actions
 
 
-def _reservations(draft: Draft) -> list[Action]:
+def _reservations(draft: Draft, names: Sequence[str]) -> list[Action]:
     """Write the status of every NeuronUltraServer that differs, but for those whose topology is written now."""
-    groups = {group.name: group for group in draft.groups}
     in_use = draft.holdings.in_use
     actions: list[Action] = []
-    for stored in sorted(draft.snapshot.ultraservers, key=lambda each: each.name):
-        group = groups[stored.name]
+    for name in names:
+        stored = draft.snapshot.ultraserver_by_name.get(name)
+        if stored is None:
+            continue
+        group = draft.snapshot.group_by_name[name]
         held = draft.holdings.at(stored.name)
         if not group.topology and not held and not stored.reservations:
             continue

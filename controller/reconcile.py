@@ -119,10 +119,11 @@ class Reconciler:
         return plan, clean
 
     def _plan(self, now: datetime.datetime) -> Plan:
-        snapshot = self._caches.snapshot(self._applier.blocked_evictions)
         started = time.perf_counter()
-        plan = planning.plan(snapshot, now, self._limits)
-        self._metrics.planned(time.perf_counter() - started, snapshot)
+        index = self._caches.index(self._applier.blocked_evictions)
+        plan = planning.plan_of(index, now, self._limits)
+        index.settle(plan.settled, plan.settled_nodes)
+        self._metrics.planned(time.perf_counter() - started, index)
         return plan
 
     async def _write(self, action: Action, now: datetime.datetime) -> bool:

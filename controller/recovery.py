@@ -48,7 +48,7 @@ def note_faults(draft: Draft, workload: Workload) -> None:
 
 def _faults(draft: Draft, one: Reservation) -> Iterable[Fault]:
     allocation = one.allocation
-    size, group_size = allocation.node_count, draft.group_sizes.get(one.ultraserver, 0)
+    size, group_size = allocation.node_count, draft.group_size(one.ultraserver)
     since = {(fault.node, fault.reason): fault for fault in allocation.faults}
     for name in allocation.nodes:
         published = draft.holdings.published(name, allocation)

@@ -34,10 +34,10 @@ def release(draft: Draft, workload: Workload) -> Verdict | None:
 
 def delete_templates(draft: Draft, workload: Workload) -> bool:
     """Delete the workload's templates; return whether there are any yet."""
-    templates = [t for t in draft.snapshot.templates if t.owner_uid == workload.uid]
+    templates = draft.snapshot.templates_of(workload.uid)
     draft.before += [
         DeleteTemplate(t.namespace, t.name, t.uid, owners=frozenset({workload.uid}))
-        for t in sorted(templates, key=lambda t: t.name)
+        for t in templates
         if not t.deleting
     ]
     return bool(templates)

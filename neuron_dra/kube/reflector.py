@@ -89,7 +89,13 @@ class Reflector:
         self._version = ""
         self._meanwhile: list[list[Callable[[], None]]] = []  # for each list under way: what was done since it began
         self.items: dict[str, dict[str, Any]] = {}
+        self._touched: set[str] = set()
         self.synced = asyncio.Event()
+
+    def take_touched(self) -> set[str]:
+        """Return the keys that were put in, replaced or taken out since the last call."""
+        touched, self._touched = self._touched, set()
+        return touched
 
     def remember(self, item: Mapping[str, Any]) -> None:
         """Put in what a write of our own returned, unless the watch brought something newer already."""
@@ -97,6 +103,7 @@ class Reflector:
         have = self.items.get(key)
         if have is None or _is_older(have, item):
             self.items[key] = self._project(dict(item))
+            self._touched.add(key)
         self._note(lambda: self.remember(item))
 
     def forget(self, item: Mapping[str, Any]) -> None:
@@ -104,6 +111,7 @@ class Reflector:
         have = self.items.get(_key(item))
         if have is not None and have["metadata"].get("uid") == item["metadata"].get("uid"):
             del self.items[_key(item)]
+            self._touched.add(_key(item))
         self._note(lambda: self.forget(item))
 
     async def relist(self) -> None:
@@ -114,6 +122,8 @@ class Reflector:
             items, version = await self._list()
         finally:
             self._meanwhile = [each for each in self._meanwhile if each is not meanwhile]
+        before = self.items
+        self._touched |= {key for key in before.keys() | items.keys() if before.get(key) is not items.get(key)}
         self.items, self._version = items, version
         for again in meanwhile:  # the watch will not bring it a second time
             again()
@@ -198,6 +208,7 @@ class Reflector:
         have = self.items.get(_key(item))
         if have is not None and not _is_older(have, item):
             return  # the watch lags behind a write of our own, or behind a list
+        self._touched.add(_key(item))
         if kind == "DELETED":
             self.items.pop(_key(item), None)
         else:

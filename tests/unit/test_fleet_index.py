@@ -1,0 +1,141 @@
+"""13.16: an index that followed every change plans exactly as one that is made of the same objects at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ultraserver_world import World
+
+from controller.discovery import discover
+from controller.fleet_index import FleetIndex
+from controller.model import Snapshot
+from controller.planning import plan, plan_of
+from neuron_dra.testing.ultraservers import ultraserver
+
+BLOCKS = ("u0", "u1", "u2")
+NODES = [f"{block}-{number}" for block in BLOCKS for number in range(4)]
+
+
+def follow(index: FleetIndex, before: Snapshot, after: Snapshot) -> None:
+    """Put into the index what differs between two snapshots, as the watches would."""
+
+    def changed(old: tuple[Any, ...], new: tuple[Any, ...], key: Callable[[Any], Any]) -> list[tuple[Any, Any]]:
+        had, has = {key(each): each for each in old}, {key(each): each for each in new}
+        return [(name, has.get(name)) for name in had.keys() | has.keys() if had.get(name) != has.get(name)]
+
+    def name(each: Any) -> str:
+        return str(each.name)
+
+    for key, node in changed(before.nodes, after.nodes, name):
+        index.put_node(str(key), node)
+    for key, published in changed(before.published, after.published, name):
+        index.put_published(str(key), published)
+    for key, use in changed(before.claims, after.claims, lambda each: f"{each.namespace}/{each.name}"):
+        index.put_claim(str(key), use)
+    for key, one in changed(before.ultraservers, after.ultraservers, name):
+        index.put_ultraserver(str(key), one)
+    for key, workload in changed(before.workloads, after.workloads, lambda each: each.uid):
+        index.put_workload(str(key), workload)
+    for template_key, template in changed(before.templates, after.templates, lambda each: (each.namespace, each.name)):
+        index.put_template(template_key, template)
+    index.workload_class = after.workload_class
+    index.blocked_evictions = after.blocked_evictions
+    index.refresh()
+
+
+def derived(index: FleetIndex) -> dict[str, object]:
+    """Return all that a plan reads of an index."""
+    slots = {(kind, size): list(index.slots(kind, size)) for kind in ("trn3.48xlarge", "") for size in (1, 2, 4)}
+    return {
+        "groups": sorted(index.groups, key=lambda each: each.name),
+        "slots": slots,
+        "held": {uid: sorted(map(repr, index.held(uid))) for uid in index.holders},
+        "uses": {name: index.uses(name) for name in index.in_use},
+        "reserved": {name: index.reserved(name) for name in NODES},
+        "templates": {each.uid: index.templates_of(each.uid) for each in index.workloads},
+        "totals": (+index.totals.states, index.totals.nodes, index.totals.free, index.totals.reserved),
+    }
+
+
+class Course:
+    """A world that changes, an index that follows it, and what the two say at each step."""
+
+    def __init__(self) -> None:
+        self.world = World([item for block in BLOCKS for item in ultraserver(block)])
+        self.index, self.seen = FleetIndex(), Snapshot()
+
+    def look(self) -> None:
+        snapshot = self.world.snapshot()
+        follow(self.index, self.seen, snapshot)
+        self.seen = snapshot
+        assert derived(self.index) == derived(FleetIndex.of(snapshot))
+        assert sorted(self.index.groups, key=lambda each: each.name) == list(discover(snapshot))
+        at_once = plan(snapshot, self.world.now)
+        followed = plan_of(self.index, self.world.now)
+        assert (followed.actions, followed.verdicts, followed.recheck) == (
+            at_once.actions,
+            at_once.verdicts,
+            at_once.recheck,
+        )
+        self.index.settle(followed.settled, followed.settled_nodes)
+        for action in followed.actions:
+            self.world.write(action)
+
+
+def change(course: Course, number: int, which: int) -> None:
+    """Make one of the things that happen to a fleet."""
+    world, name = course.world, NODES[which % len(NODES)]
+    match number:
+        case 0:
+            world.submit(f"job-{len(world.objects)}", size=(1, 2, 4)[which % 3], count=1 + which % 2)
+        case 1:
+            jobs = [key for key in world.objects if key[0] == "NeuronUltraServerWorkload"]
+            if jobs:
+                world.delete_workload(jobs[which % len(jobs)][2])
+        case 2:
+            if ("Node", "", name) in world.objects:
+                item = world.get("Node", name)
+                item["spec"] = {**item.get("spec", {}), "unschedulable": which % 2 == 0}
+                world.put(item)
+        case 3:
+            world.claim(f"claim-{len(world.objects)}", [name])
+        case 4:
+            claims = [key for key in world.objects if key[0] == "ResourceClaim"]
+            if claims:
+                world.remove("ResourceClaim", claims[which % len(claims)][2], "ml")
+        case 5:
+            kind = ("Node", "ResourceSlice")[which % 2]
+            gone = [key for key in world.objects if key[0] == kind and key[2].startswith(name)]
+            for key in gone:
+                world.remove(key[0], key[2])
+        case 6:
+            world.later(60 * (which + 1))
+        case _:
+            world.answer()
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 40)), max_size=40))
+@settings(max_examples=80, deadline=None)
+def test_an_index_that_followed_every_change_plans_as_one_made_at_once(steps: list[tuple[int, int]]) -> None:
+    """Issue 13.16."""
+    course = Course()
+    course.look()
+    for number, which in steps:
+        change(course, number, which)
+        course.look()
+
+
+def test_a_heartbeat_leaves_nothing_to_look_at() -> None:
+    """A settled fleet: one node changes, and only its UltraServer is looked at."""
+    course = Course()
+    for _ in range(3):
+        course.look()
+    assert course.index.unsettled == set()
+    node = course.index.node_by_name["u1-2"]
+    course.index.put_node("u1-2", replace(node, schedulable=False))
+    course.index.refresh()
+    assert (course.index.unsettled, course.index.unsettled_nodes) == ({"us-u1"}, {"u1-2"})
