@@ -44,7 +44,7 @@ HEARTBEAT_S = 300.0  # a kubelet writes its Node's status so often when nothing 
 def main() -> int:
     """Run every measurement."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--nodes", default="500,1000,2500,5000", help="fleets to measure (default %(default)s)")
+    parser.add_argument("--nodes", default="500,5000,10000,20000", help="fleets to measure (default %(default)s)")
     parser.add_argument("--small", type=int, default=20, help="rounds of 8 nodes")
     parser.add_argument("--large", type=int, default=3, help="rounds of 256 nodes")
     parser.add_argument("--idle-s", type=float, default=20.0, help="seconds of idling to measure, twice")
@@ -68,15 +68,18 @@ class Column:
 
     nodes: int
     figures: dict[str, str] = field(default_factory=dict)
+    memory_mib: float = 0.0  # resident, idle
 
 
 TARGETS = {
-    "resident memory, idle": "<= 128 MiB",
-    "resident memory, largest": "<= 128 MiB",
+    "resident memory, idle": "<= 128 MiB with 5,000 nodes",
+    "resident memory, largest": "<= 128 MiB with 5,000 nodes",
+    "resident memory, for each node": "<= 12 KiB",
     "CPU, nothing changes": "<= 10 millicores",
     "CPU, kubelets' heartbeats": "<= 10 millicores",
     "8 nodes: to Allocated, p50": "",
     "8 nodes: to Allocated, p99": "<= 2 s",
+    "8 nodes: controller's CPU": "<= 1.5 x that with 500 nodes",
     "256 nodes: to Allocated, p50": "",
     "256 nodes: to Allocated, worst": "<= 10 s",
     "8 nodes: controller's writes": "<= 8 (2 per UltraServer + 4)",
@@ -224,12 +227,15 @@ async def measure(
         await cluster.prepare()
         swarm = Swarm(plugins)
         columns.append(await no_nodes(args, cluster, plane))
+        empty_mib = columns[0].memory_mib
         async with cluster.watching():
             for size in sizes:
                 say(f"{size} nodes: making them")
                 await swarm.grow(size // 4)
                 column = Column(size)
                 await one_size(args, column, cluster, swarm, plane)
+                per_node = (column.memory_mib - empty_mib) * 1024 / size
+                column.figures["resident memory, for each node"] = f"{per_node:.1f} KiB"
                 columns.append(column)
             if args.busy:
                 await busy(args, columns[-1], cluster, swarm, plane)
@@ -243,7 +249,8 @@ async def no_nodes(args: argparse.Namespace, cluster: Cluster, plane: bench_api.
         await cluster.until("the controller is ready", controller.ready)
         await asyncio.sleep(5)
         column.figures["CPU, nothing changes"] = f"{await millicores(controller, args.idle_s):.1f} millicores"
-        column.figures["resident memory, idle"] = f"{controller.rss_mib():.0f} MiB"
+        column.memory_mib = controller.rss_mib()
+        column.figures["resident memory, idle"] = f"{column.memory_mib:.0f} MiB"
     return column
 
 
@@ -265,7 +272,8 @@ async def one_size(
         async with swarm.answering():
             await asyncio.sleep(3)
             figures["CPU, nothing changes"] = f"{await millicores(controller, args.idle_s):.1f} millicores"
-            figures["resident memory, idle"] = f"{controller.rss_mib():.0f} MiB"
+            column.memory_mib = controller.rss_mib()
+            figures["resident memory, idle"] = f"{column.memory_mib:.0f} MiB"
             async with heartbeats(swarm):
                 figures["CPU, kubelets' heartbeats"] = f"{await millicores(controller, args.idle_s):.1f} millicores"
             cluster.writes.since()
@@ -361,12 +369,13 @@ async def discovered(cluster: Cluster, count: int) -> None:
     """Wait until so many NeuronUltraServers are Ready, as one list of them says."""
 
     async def all_ready() -> bool:
-        body = json.loads(await cluster.client.request("GET", NEURON_ULTRASERVERS.path(NAMESPACE), timeout_s=30))
-        states = [item.get("status", {}).get("state") for item in body["items"]]
+        ready = 0
+        async for page in cluster.client.list(NEURON_ULTRASERVERS, NAMESPACE):
+            ready += sum(item.get("status", {}).get("state") == "Ready" for item in json.loads(page)["items"])
         await asyncio.sleep(0.5)
-        return states.count("Ready") == count
+        return ready == count
 
-    await cluster.until(f"{count} UltraServers are Ready", all_ready)
+    await cluster.until(f"{count} UltraServers are Ready", all_ready, timeout_s=1200.0)
 
 
 def of(writes: Sequence[bench_api.Write], agent: str) -> list[bench_api.Write]:

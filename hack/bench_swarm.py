@@ -131,8 +131,9 @@ class Swarm:
             await asyncio.gather(task, *self._tasks, return_exceptions=True)  # answers under way are finished
 
     async def _follow(self) -> None:
-        body = json.loads(await self._client.request("GET", NEURON_ULTRASERVERS.path(NAMESPACE)))
-        version = body["metadata"]["resourceVersion"]
+        version = ""
+        async for page in self._client.list(NEURON_ULTRASERVERS, NAMESPACE):
+            version = json.loads(page)["metadata"]["resourceVersion"]
         while True:
             params = {"resourceVersion": version, "timeoutSeconds": "300"}
             async with self._client.watch(NEURON_ULTRASERVERS, NAMESPACE, params, idle_timeout_s=420) as lines:
