@@ -195,7 +195,7 @@ class _After:
             for each in found:
                 held.setdefault(each.workload_uid, []).append((name, each))
         reserved = {node for found in at.values() for each in found for node in each.nodes}
-        return cls(discover(snapshot), held, stored, reserved.union(*(use.nodes for use in snapshot.claims)))
+        return cls(discover(snapshot), held, stored, frozenset(reserved.union(*(use.nodes for use in snapshot.claims))))
 
 
 def _planned(workload: Workload, made: Plan, after: _After) -> pb.PlannedWorkload:
@@ -233,6 +233,6 @@ def _shortage(workload: Workload, missing: int, groups: Iterable[Group], taken: 
         groups_missing=missing,
         groups_free=free,
         nodes_short=max(0, missing - free) * workload.size,
-        nodes_free=sum(group.free_nodes(holdings) for group in mine),
+        nodes_free=sum(group.free_nodes(taken) for group in mine),
         nodes_total=sum(len(group.topology) for group in mine),
     )

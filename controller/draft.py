@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from controller import placement
 from controller.actions import Action
+from controller.discovery import Group
 from controller.fleet_index import FleetIndex
 from controller.holdings import Holdings
 from controller.model import ClusterNode, Template, Workload
@@ -40,7 +41,7 @@ class Room:
         self._shortages: dict[tuple[str, int, int], placement.Shortage] = {}
 
     def free(self, instance_type: str, size: int) -> Sequence[placement.Slot]:
-        """Return the free slots, the best fit first; only in UltraServers that are stored a reservation can be written."""
+        """Return the free slots in stored UltraServers, where a reservation can be written, the best fit first."""
         self._renew()
         key = (instance_type, size)
         if key not in self._free:
@@ -107,6 +108,11 @@ class Draft:
     def templates(self) -> Mapping[tuple[str, str], Template]:
         """Every ResourceClaimTemplate by namespace and name."""
         return self.snapshot.template_by_key
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """Every UltraServer, by name. It costs the whole fleet: only for what is asked seldom."""
+        return tuple(sorted(self.snapshot.groups, key=lambda each: each.name))
 
     def group_size(self, ultraserver: str) -> int:
         """Return the number of nodes in an UltraServer."""

@@ -16,7 +16,16 @@ from typing import Any
 
 from controller import placement
 from controller.discovery import Group, group_of
-from controller.model import ClaimUse, ClusterNode, PublishedNode, Reservation, Snapshot, Template, UltraServer, Workload
+from controller.model import (
+    ClaimUse,
+    ClusterNode,
+    PublishedNode,
+    Reservation,
+    Snapshot,
+    Template,
+    UltraServer,
+    Workload,
+)
 from neuron_dra.core.ultraserver import object_name
 
 
@@ -47,7 +56,7 @@ class FleetIndex:
     """The objects by name, and what follows from them for each UltraServer.
 
     The `put_*` methods take an object's new value, or None when it is gone. What is derived is up to date after
-    `refresh`. Reading has the attributes of a `Snapshot`; `groups` and `slots` are those of `discovery` and `placement`.
+    `refresh`. It is read like a `Snapshot`; `groups` and `slots` are those of `discovery` and `placement`.
     """
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ from neuron_dra.core.ultraserver import Allocation, Phase
 
 
 class Holdings(Container[str]):
-    """All reservations, and what nodes and claims show of them. It contains the nodes that a reservation or a claim keeps.
+    """All reservations, and what nodes and claims show of them. It contains the nodes that one of these keeps.
 
     What is stored is read from the index; what the plan changes is kept here, for the UltraServers that it changes.
     """

@@ -150,7 +150,7 @@ def shortage(
 ) -> Shortage:
     """Return why `count` slots more cannot be had, with the figures."""
     kind = workload.instance_type
-    mine = [group for group in groups if group.instance_type == kind]
+    mine = sorted((group for group in groups if group.instance_type == kind), key=lambda group: group.name)
     wanted = f"{count} x {workload.size} {kind} node{'s' if count * workload.size > 1 else ''}"
     if not mine:
         known = sorted({group.instance_type for group in groups})
