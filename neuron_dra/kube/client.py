@@ -218,7 +218,7 @@ class KubeClient:
                     await self._may_try_again(number)
                 if response.status >= 400:
                     raise _error("WATCH", path, response.status, await response.read(), None)
-                yield _lines(response.content, gather_s)
+                yield _lines(response, gather_s)
         except (aiohttp.ClientError, TimeoutError, OSError) as err:
             raise Unavailable(f"WATCH {path}: the connection broke ({_reason(err, idle_timeout_s)})") from err
 
@@ -244,9 +244,9 @@ class KubeClient:
         return None if token is None else token()
 
 
-async def _lines(stream: aiohttp.StreamReader, gather_s: float) -> AsyncIterator[bytes]:
+async def _lines(response: aiohttp.ClientResponse, gather_s: float) -> AsyncIterator[bytes]:
     buffer = bytearray()
-    async for chunk in stream.iter_any():
+    async for chunk in response.content.iter_any():
         buffer += chunk
         while (end := buffer.find(b"\n")) >= 0:
             line = bytes(buffer[:end])
@@ -256,7 +256,21 @@ async def _lines(stream: aiohttp.StreamReader, gather_s: float) -> AsyncIterator
         if len(buffer) > MAX_WATCH_LINE_BYTES:
             raise Unavailable("a watch event is larger than 8 MiB")
         if gather_s:
-            await asyncio.sleep(gather_s)
+            await _unread(response, gather_s)
+
+
+async def _unread(response: aiohttp.ClientResponse, seconds: float) -> None:
+    """Leave what arrives in the socket for a while: each read of it would wake this process."""
+    transport = response.connection.transport if response.connection else None
+    if transport is None or transport.is_closing():
+        await asyncio.sleep(seconds)
+        return
+    transport.pause_reading()
+    try:
+        await asyncio.sleep(seconds)
+    finally:
+        if not transport.is_closing():
+            transport.resume_reading()
 
 
 def _object(raw: bytes) -> dict[str, Any]:

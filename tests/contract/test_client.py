@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from aiohttp import web
 
@@ -35,6 +36,7 @@ from neuron_dra.kube.requests import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from neuron_dra.node import version
 from neuron_dra.testing.fake_api import Do, FakeApi, Fault
 from neuron_dra.testing.objects import allocated_claim, node_object
+from neuron_dra.testing.waiting import eventually
 
 
 @pytest.fixture
@@ -315,3 +317,18 @@ async def test_a_server_without_the_v1_api_is_recognised() -> None:
 
 async def test_the_embedded_server_serves_the_v1_api(client: KubeClient) -> None:
     assert (await version.server(client)).serves_v1
+
+
+async def test_a_watch_that_gathers_leaves_the_socket_unread_meanwhile(api: FakeApi) -> None:
+    """13.16: kubelets of 10,000 nodes send a heartbeat every 30 ms; each that is read on arrival wakes the process."""
+    url = f"{api.url}{NODES.path('')}"
+    async with aiohttp.ClientSession() as session, session.get(url, params={"watch": "true"}) as response:
+        lines = client_module._lines(response, gather_s=0.3)
+        assert json.loads(await anext(lines))["object"]["metadata"]["name"] == "a"
+        second = asyncio.ensure_future(anext(lines))
+        assert response.connection is not None
+        transport = response.connection.transport
+        assert isinstance(transport, asyncio.Transport)
+        await eventually(lambda: not transport.is_reading())
+        api.create(node_object("b"))
+        assert json.loads(await second)["object"]["metadata"]["name"] == "b"
