@@ -17,6 +17,7 @@ from built_tools import HELM, needs
 
 from neuron_dra import __version__, settings
 from neuron_dra.core import catalogue
+from neuron_dra.testing import emulation
 
 ROOT = Path(__file__).resolve().parents[2]
 MANIFESTS = ROOT / "deploy/manifests"
@@ -334,9 +335,55 @@ def test_a_release_in_the_drivers_namespace_makes_no_second_one() -> None:
         ("draDriver.devicePluginCoexistence=ignore", "'refuse', 'warn'"),
         ("draDriver.unhealthyDevices.effect=Evict", "'NoSchedule', 'NoExecute', 'None'"),
         ("draDriver.unhealthyDevices.holdSeconds=-1", "minimum"),
+        ("draDriver.deviceWaitSeconds=41", "maximum"),
+        ("draDriver.resources.limits.cpu=banana", "/draDriver/resources/limits/cpu"),
+        ("draDriver.updateStrategy.type=Recreate", "'RollingUpdate', 'OnDelete'"),
+        ("draDriver.updateStrategy.rollingUpdate.maxSurge=many", "/draDriver/updateStrategy/rollingUpdate/maxSurge"),
+        ("draDriver.fullnameOverride=mine", "'', 'neuron-dra-driver-kubelet-plugin'"),
+        (
+            "draDriver.healthcheckPort=8080",
+            "draDriver.healthcheckPort and draDriver.metricsPort are both 8080: set one of them to another port",
+        ),
+        (
+            "draDriver.podLabels.app=mine",
+            'draDriver.podLabels sets app, which the chart sets to "neuron-dra-driver-kubelet-plugin": remove it',
+        ),
+        (
+            "draDriver.extraEnv[0].name=NODE_NAME",
+            "draDriver.extraEnv sets NODE_NAME, which the chart sets: use the chart's value for it",
+        ),
+        (
+            "draDriver.extraEnv[0].name=A,draDriver.extraEnv[1].name=A",
+            "draDriver.extraEnv sets A twice: remove one",
+        ),
+        (
+            "draDriver.emulationMode=trn9.48xlarge",
+            "draDriver.emulationMode=trn9.48xlarge is not an instance type that this driver knows",
+        ),
+        (
+            "draDriver.image.repository=public.ecr.aws/neuron/neuron-dra-driver",
+            "public.ecr.aws/neuron/neuron-dra-driver is AWS's image, which does not run in this chart",
+        ),
+        (
+            "ultraserverOperator.enabled=true,draDriver.enabled=false",
+            "ultraserverOperator.enabled needs draDriver.enabled: the driver's plugins answer its reservations",
+        ),
+        (
+            "ultraserverOperator.enabled=true,ultraserverOperator.healthPort=8080",
+            "ultraserverOperator.healthPort and ultraserverOperator.metricsPort are both 8080",
+        ),
+        (
+            "ultraserverOperator.enabled=true,ultraserverOperator.podLabels.app=mine",
+            "ultraserverOperator.podLabels sets app",
+        ),
+        (
+            "ultraserverOperator.enabled=true,ultraserverOperator.image.repository=public.ecr.aws/neuron/operator",
+            "leave it empty to use the driver's image",
+        ),
     ],
 )
 def test_a_value_that_cannot_be_obeyed_is_refused(value: str, text: str) -> None:
+    """14.16 where the value would render and fail later, in the cluster."""
     with pytest.raises(subprocess.CalledProcessError) as caught:
         template("--set", value)
     assert text in caught.value.stderr
@@ -357,5 +404,44 @@ def test_another_kubelet_folder_moves_mounts_and_settings_together() -> None:
 
 @needs_helm
 def test_the_values_that_aws_documents_can_be_carried_over() -> None:
-    carried = ["--set", "devicePlugin.enabled=false", "--set", "npd.enabled=false", "--set", "draDriver.enabled=true"]
+    carried = ["--set", "devicePlugin.enabled=false", "--set", "npd.enabled=true", "--set", "draDriver.enabled=true"]
+    carried += ["--set", "npd.nodeRecovery.enabled=false", "--set", "draDriver.nameOverride=neuron-dra-driver"]
+    carried += ["--set", "draDriver.fullnameOverride=neuron-dra-driver-kubelet-plugin"]
     assert "DaemonSet" in [d["kind"] for d in template(*carried, "--namespace", "kube-system")]
+
+
+@needs_helm
+@pytest.mark.parametrize("mode", ["trn2.48xlarge", "trn2u", "ml.trn1.32xlarge"])
+def test_emulation_takes_the_types_and_families_that_the_driver_takes(mode: str) -> None:
+    """14.16."""
+    [daemonset] = [d for d in template("--set", f"draDriver.emulationMode={mode}") if d["kind"] == "DaemonSet"]
+    [container] = daemonset["spec"]["template"]["spec"]["containers"]
+    values = {e["name"]: e.get("value") for e in container["env"]}
+    assert values["NEURON_DRA_DRIVER_EMULATION_MODE"] == mode
+    assert emulation.instance_type(mode)
+
+
+def test_the_chart_knows_the_instance_types_of_the_catalogue() -> None:
+    listed = (CHART / "files/instance-types.txt").read_text().splitlines()
+    assert listed == [known.name for known in catalogue.all_types()]
+
+
+@needs_helm
+def test_verbosity_and_device_wait_reach_the_driver() -> None:
+    """14.16."""
+    set_ = ["--set", "draDriver.verbosity=4", "--set", "draDriver.deviceWaitSeconds=5"]
+    [daemonset] = [d for d in template(*set_) if d["kind"] == "DaemonSet"]
+    [container] = daemonset["spec"]["template"]["spec"]["containers"]
+    values = {e["name"]: e.get("value") for e in container["env"]}
+    assert (values["VERBOSITY"], values["DEVICE_WAIT_SECONDS"]) == ("4", "5")
+
+
+@needs_helm
+def test_affinity_and_labels_of_the_controller_can_be_set() -> None:
+    """14.16."""
+    expression = "ultraserverOperator.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution"
+    set_ = ["--set", "ultraserverOperator.enabled=true", "--set", "ultraserverOperator.podLabels.team=ml"]
+    [deployment] = [d for d in template(*set_, "--set", f"{expression}[0].weight=1") if d["kind"] == "Deployment"]
+    pod = deployment["spec"]["template"]
+    assert pod["metadata"]["labels"]["team"] == "ml"
+    assert pod["spec"]["affinity"] == {"nodeAffinity": {expression.rpartition(".")[2]: [{"weight": 1}]}}

@@ -153,29 +153,6 @@ def test_users_who_may_label_capacity_blocks_are_in_the_policy_and_it_can_be_lef
 
 
 @needs_helm
-def test_the_controller_can_be_installed_beside_a_driver_of_another_release():
-    assert HELM is not None
-    values = ("ultraserverOperator.enabled=true", "ultraserverOperator.image.repository=c", "draDriver.enabled=false")
-    command = [HELM, "template", "r", str(CHART), "--kube-version", "1.34.0", "--set", ",".join(values)]
-    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    kinds = sorted(item["kind"] for item in yaml.safe_load_all(text) if item)
-    assert kinds == [
-        "ClusterRole",
-        "ClusterRole",
-        "ClusterRole",
-        "ClusterRoleBinding",
-        "Deployment",
-        "Namespace",
-        "PodDisruptionBudget",
-        "Role",
-        "RoleBinding",
-        "ServiceAccount",
-        "ValidatingAdmissionPolicy",
-        "ValidatingAdmissionPolicyBinding",
-    ]
-
-
-@needs_helm
 def test_helm_installs_the_custom_resources_unless_told_not_to():
     assert HELM is not None
     command = [HELM, "template", "r", str(CHART), "--kube-version", "1.34.0", "--set", "draDriver.image.repository=d"]

@@ -44,3 +44,56 @@ app: {{ include "neuron-dra.controllerName" . }}
 app.kubernetes.io/name: neuron-ultraserver-controller
 app.kubernetes.io/component: controller
 {{- end -}}
+
+{{- /* The kubelet's own constant: it does not follow --root-dir. */ -}}
+{{- define "neuron-dra.devicePlugins" -}}/var/lib/kubelet/device-plugins{{- end -}}
+
+{{- /* The environment that the chart sets; extraEnv may add to it. */ -}}
+{{- define "neuron-dra.env" -}}
+{{- with .Values.draDriver -}}
+- name: NODE_NAME
+  valueFrom:
+    fieldRef:
+      fieldPath: spec.nodeName
+- name: POD_UID
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.uid
+- name: CDI_ROOT
+  value: {{ .cdiRoot | quote }}
+- name: KUBELET_REGISTRAR_DIRECTORY_PATH
+  value: {{ printf "%s/plugins_registry" .kubeletRootDir | quote }}
+- name: KUBELET_PLUGINS_DIRECTORY_PATH
+  value: {{ printf "%s/plugins" .kubeletRootDir | quote }}
+- name: KUBELET_DEVICE_PLUGINS_DIRECTORY_PATH
+  value: {{ include "neuron-dra.devicePlugins" $ | quote }}
+- name: BOOT_ID_FILE
+  value: /host/boot_id
+- name: HEALTHCHECK_PORT
+  value: {{ .healthcheckPort | quote }}
+- name: METRICS_BIND_ADDRESS
+  value: {{ printf "0.0.0.0:%d" (int .metricsPort) | quote }}
+- name: ULTRASERVER_DEVICES
+  value: {{ .ultraserverDevices | quote }}
+- name: DEVICE_PLUGIN_COEXISTENCE
+  value: {{ .devicePluginCoexistence | quote }}
+- name: UNHEALTHY_DEVICE_EFFECT
+  value: {{ .unhealthyDevices.effect | quote }}
+- name: UNHEALTHY_DEVICE_HOLD_SECONDS
+  value: {{ .unhealthyDevices.holdSeconds | quote }}
+- name: DEVICE_WAIT_SECONDS
+  value: {{ .deviceWaitSeconds | quote }}
+- name: LOG_FORMAT
+  value: {{ .logFormat | quote }}
+- name: VERBOSITY
+  value: {{ .verbosity | quote }}
+{{- if $.Values.ultraserverOperator.enabled }}
+- name: ENABLE_ULTRASERVER_OPERATOR
+  value: "true"
+{{- end }}
+{{- with .emulationMode }}
+- name: NEURON_DRA_DRIVER_EMULATION_MODE
+  value: {{ . | quote }}
+{{- end }}
+{{- end -}}
+{{- end -}}
