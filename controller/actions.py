@@ -130,6 +130,15 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
+class Record:
+    """What a workload's status keeps for later plans, beside the verdict: `outage` is a condition's value and text."""
+
+    restarts: int = 0
+    restarted_at: tuple[str, ...] = ()
+    outage: tuple[bool, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Writes in their order, what becomes of each workload (by UID), and when to plan again at the latest.
 

@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from controller import placement
+from controller import outage, placement
 from controller.actions import Action
 from controller.discovery import Group
 from controller.fleet_index import FleetIndex
@@ -16,12 +16,15 @@ from controller.model import ClusterNode, Template, Workload
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long to wait for what."""
+    """How long to wait for what, and how much of it."""
 
     tag_timeout: datetime.timedelta = datetime.timedelta(seconds=60)
     starvation_threshold: datetime.timedelta = datetime.timedelta(minutes=10)
     node_failure_grace: datetime.timedelta = datetime.timedelta(minutes=5)
     fault_grace: datetime.timedelta = datetime.timedelta(minutes=1)
+    outage_nodes: int = 3  # at least so many nodes, and more than so many percent, are away: nothing is evicted
+    outage_percent: int = 55
+    restart_limit: int = 3  # of RestartAll, in a row
 
 
 DEFAULT_LIMITS = Limits()
@@ -92,12 +95,15 @@ class Draft:
     last: list[Action] = field(default_factory=list)
     starving: dict[str, Workload] = field(default_factory=dict)  # by instance type
     recheck: list[datetime.datetime] = field(default_factory=list)
+    outage: outage.Outage | None = None
+    withdrawn: set[str] = field(default_factory=set)  # UIDs of workloads that do not restart after all
 
     @classmethod
     def of(cls, index: FleetIndex, now: datetime.datetime, limits: Limits) -> Draft:
         """Return a draft in which nothing is decided."""
         holdings = Holdings(index)
-        return cls(index, now, limits, holdings, Room(index, holdings))
+        found = outage.judge(index.countable, index.away, at_least=limits.outage_nodes, percent=limits.outage_percent)
+        return cls(index, now, limits, holdings, Room(index, holdings), outage=found)
 
     @property
     def nodes(self) -> Mapping[str, ClusterNode]:

@@ -14,7 +14,7 @@ from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from controller import placement
+from controller import outage, placement
 from controller.discovery import Group, group_of
 from controller.model import (
     ClaimUse,
@@ -85,6 +85,11 @@ class FleetIndex:
         self._slots: dict[tuple[str, int], list[placement.Slot]] = {}  # by type and size, the best fit first
         self._slots_of: dict[str, tuple[tuple[tuple[str, int], placement.Slot], ...]] = {}
         self._stale: set[str] = set()
+        self._counts: dict[str, outage.Count] = {}  # by UltraServer
+        self.countable = 0
+        """How many nodes of UltraServers there are, without those that a person has given up."""
+        self.away: Counter[str] = Counter()
+        """Those of them that are not Ready or have lost their tags."""
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> FleetIndex:
@@ -259,6 +264,21 @@ class FleetIndex:
         topology = {str(entry.get("nodeName")) for entry in (stored.spec.get("topology") or () if stored else ())}
         self._concern(name, frozenset({each.name for each in members} | topology | reserved))
         self._place(name, group if stored is not None else None)
+        self._count(name, group, stored)
+
+    def _count(self, name: str, group: Group | None, stored: UltraServer | None) -> None:
+        """Count the nodes of an UltraServer that are away, in the place of those that were."""
+        before, now = self._counts.get(name, outage.Count()), outage.Count()
+        if group is not None:
+            held = stored.reservations if stored is not None else ()
+            now = outage.count(group.node_names, held, self.node_by_name, self.published_by_name)
+        self.countable += now.total - before.total
+        self.away.subtract(before.away)
+        self.away.update(now.away)
+        for node in before.away:
+            if not self.away[node]:
+                del self.away[node]
+        _put(self._counts, name, now if now.total else None)
 
     def _concern(self, name: str, nodes: frozenset[str]) -> None:
         before = self._named.get(name, frozenset())

@@ -12,7 +12,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Sequence
 
-from controller import render
+from controller import render, restarting
 from controller.actions import (
     Action,
     CreateUltraServer,
@@ -161,6 +161,7 @@ def _write_status(draft: Draft, workload: Workload, verdict: Verdict) -> None:
         verdict,
         [each for each in draft.holdings.of(workload.uid) if each.allocation.phase is not Phase.DRAINING],
         draft.now,
+        restarting.record(draft, workload, verdict),
     )
     if status == dict(workload.status):
         return

@@ -10,8 +10,7 @@ import datetime
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from controller import decode, placement, releasing, render
-from controller.actions import Verdict
+from controller import decode, outage, placement, releasing, render, restarts
 from controller.draft import Draft, joined
 from controller.model import Reservation, Workload, shortened
 from neuron_dra.core.ultraserver import Fault, Phase
@@ -64,9 +63,10 @@ def _faults(draft: Draft, one: Reservation) -> Iterable[Fault]:
                 yield before
 
 
-def troubles(draft: Draft, one: Reservation) -> list[Trouble]:
-    """Return what is wrong with the nodes of a slot now."""
+def troubles(draft: Draft, workload: Workload, one: Reservation) -> list[Trouble]:
+    """Return what is wrong with the nodes of a slot now. No grace period began before the last outage was over."""
     holdings, allocation = draft.holdings, one.allocation
+    calm = outage.over_since(workload, draft.now)
     found = []
     for name in allocation.nodes:
         node = draft.nodes.get(name)
@@ -76,12 +76,14 @@ def troubles(draft: Draft, one: Reservation) -> list[Trouble]:
         elif not holdings.is_there(name, allocation):
             found.append(Trouble("NodeReplaced", name, draft.now))
         elif not node.ready:
-            found.append(Trouble("NodeNotReady", name, node.ready_changed + draft.limits.node_failure_grace))
+            since = max(node.ready_changed, calm)
+            found.append(Trouble("NodeNotReady", name, since + draft.limits.node_failure_grace))
         if not (published and published.kind) and holdings.is_there(name, allocation):
             found.append(Trouble("SliceMissing", name, None))
     seen = {(name, reason) for name, reason in seen_now(draft, one)}
     for fault in allocation.faults:
-        acts_at = decode.time(fault.since) + draft.limits.fault_grace if (fault.node, fault.reason) in seen else None
+        since = max(decode.time(fault.since), calm)
+        acts_at = since + draft.limits.fault_grace if (fault.node, fault.reason) in seen else None
         found.append(Trouble(fault.reason, fault.node, acts_at))
     found += [Trouble("ForeignClaim", use.holder, None) for use in holdings.foreign(allocation)]
     return found
@@ -93,13 +95,13 @@ def seen_now(draft: Draft, one: Reservation) -> Iterable[tuple[str, str]]:
 
 
 def broken(draft: Draft, workload: Workload) -> set[str]:
-    """Return the allocation ids of the bound slots on which the workload's strategy acts now."""
-    if workload.strategy not in ("RestartAll", "MigrateAffected"):
+    """Return the allocation ids of the bound slots on which the workload's strategy acts now: none in an outage."""
+    if workload.strategy not in ("RestartAll", "MigrateAffected") or draft.outage is not None:
         return set()
     found = set()
     for one in draft.holdings.of(workload.uid):
         if one.allocation.phase is Phase.BOUND:
-            moments = [trouble.acts_at for trouble in troubles(draft, one) if trouble.acts_at is not None]
+            moments = [each.acts_at for each in troubles(draft, workload, one) if each.acts_at is not None]
             for moment in moments:
                 draft.look_again(moment)
             if moments and min(moments) <= draft.now:
@@ -112,7 +114,7 @@ def damage(draft: Draft, workload: Workload, *more: str) -> tuple[str, str] | No
     holdings = draft.holdings
     leaving = holdings.leaving(workload.uid)
     bound = [each for each in holdings.of(workload.uid) if each.allocation.phase is Phase.BOUND]
-    found = [trouble for each in (*bound, *leaving) for trouble in troubles(draft, each)]
+    found = [trouble for each in (*bound, *leaving) for trouble in troubles(draft, workload, each)]
     reasons = [reason for reason in TEXTS if any(trouble.reason == reason for trouble in found)]
     if not reasons:
         return None
@@ -120,19 +122,24 @@ def damage(draft: Draft, workload: Workload, *more: str) -> tuple[str, str] | No
     for reason in reasons:
         names = list(dict.fromkeys(trouble.name for trouble in found if trouble.reason == reason))
         texts.append(f"{TEXTS[reason]}: {shortened(names)}")
-    return reasons[0], joined(*texts, _prospect(draft, workload, [t for t in found if t.acts_at is not None]), *more)
+    reason, prospect = _prospect(draft, workload, [t for t in found if t.acts_at is not None], bound)
+    return reason or reasons[0], joined(*texts, prospect, *more)
 
 
-def _prospect(draft: Draft, workload: Workload, found: list[Trouble]) -> str:
-    """What the strategy does about it, and when."""
+def _prospect(draft: Draft, workload: Workload, found: list[Trouble], bound: list[Reservation]) -> tuple[str, str]:
+    """What the strategy does about it, and when; the reason is empty unless that is worse than what is wrong."""
     moments = [trouble.acts_at for trouble in found if trouble.acts_at is not None]
     if not moments:
-        return ""
+        return "", ""
+    if draft.outage is not None:
+        return "", draft.outage.message
     if workload.strategy == "NoOp":
-        return "failureStrategy NoOp only reports it: delete the workload and create it again to leave the node"
+        return "", "failureStrategy NoOp only reports it: delete the workload and create it again to leave the node"
     if min(moments) > draft.now:
-        return f"{workload.strategy} acts at {render.time(min(moments))}, unless it is over by then"
-    return ""
+        return "", f"{workload.strategy} acts at {render.time(min(moments))}, unless it is over by then"
+    if workload.strategy == "RestartAll" and workload.restarting is None:
+        return restarts.waits(draft, workload, bound)
+    return "", ""
 
 
 # -- MigrateAffected ---------------------------------------------------------------------------------------------------
@@ -164,7 +171,7 @@ def _in_place(draft: Draft, workload: Workload, wanted: list[int]) -> placement.
     live = draft.holdings.live(workload.uid)
     slots = [live[index] for index in wanted]
     for one in slots:
-        reasons = {trouble.reason for trouble in troubles(draft, one) if trouble.acts_at is not None}
+        reasons = {each.reason for each in troubles(draft, workload, one) if each.acts_at is not None}
         own = draft.room.of_nodes({*one.allocation.nodes}, workload.instance_type, workload.size)
         if reasons != {"NodeReplaced"} or draft.holdings.foreign(one.allocation) or not own:
             return None
@@ -176,14 +183,27 @@ def _in_place(draft: Draft, workload: Workload, wanted: list[int]) -> placement.
 
 
 def drain_replaced(draft: Draft, workload: Workload, indices: set[int]) -> set[int]:
-    """Close each broken slot whose replacement has answered, not earlier; return the indices."""
+    """Close each broken slot whose replacement has answered, not earlier; return the indices.
+
+    A slot from which nothing can be evicted now stays as it is: its nodes may come back.
+    """
     closed = set()
     coming = {each.allocation.ultraserver_index: each for each in draft.holdings.pending(workload.uid)}
     for index, one in draft.holdings.live(workload.uid).items():
-        if index in indices and index in coming and draft.holdings.has_answered(coming[index].allocation):
+        answered = index in indices and index in coming and draft.holdings.has_answered(coming[index].allocation)
+        if answered and releasing.out_of_reach(draft, workload.uid, (one,)) is None:
             draft.holdings.change(one, phase=Phase.DRAINING, faults=())
             closed.add(index)
     return closed
+
+
+def held_up(draft: Draft, workload: Workload) -> tuple[str, str] | None:
+    """What keeps slots that are to be left from closing: a reason and a message."""
+    coming = {each.allocation.ultraserver_index for each in draft.holdings.pending(workload.uid)}
+    live = draft.holdings.live(workload.uid)
+    old = [one for index, one in live.items() if index in coming and one.allocation.phase is Phase.BOUND]
+    found = (releasing.out_of_reach(draft, workload.uid, (one,)) for one in old)
+    return next((each for each in found if each is not None), None)
 
 
 def moves(draft: Draft, workload: Workload) -> str:
@@ -205,39 +225,3 @@ def moves(draft: Draft, workload: Workload) -> str:
                     "until they are created anew"
                 )
     return joined(*texts)
-
-
-# -- RestartAll --------------------------------------------------------------------------------------------------------
-
-
-def restart(draft: Draft, workload: Workload, broken_now: set[str]) -> Verdict | None:
-    """Release everything of a workload; None when nothing is to be released, or nothing is left of it.
-
-    The decision is written into the workload's status before anything else is, and stays there until all is released:
-    a slot that broke may be gone while others are still bound.
-    """
-    holdings = draft.holdings
-    marker = workload.restarting
-    if marker is None:
-        if workload.strategy != "RestartAll" or not broken_now:
-            return None
-        reason, message = damage(draft, workload) or ("Restarting", "")
-        marker = {
-            "since": render.time(draft.now),
-            "reason": reason,
-            "message": message[: render.MESSAGE_CHARACTERS],
-        }
-        text = f"everything is released, and reserved anew when that is done: {message}"
-        return Verdict("Deallocating", "Restarting", text, (reason, message), marker)
-    held = holdings.of(workload.uid)
-    bound = any(each.allocation.phase is Phase.BOUND for each in held)
-    if not (releasing.delete_templates(draft, workload) or bound or holdings.leaving(workload.uid)):
-        return None
-    waiting = releasing.give_back(draft, workload.uid, held)
-    reason, message = str(marker["reason"]), str(marker.get("message") or "")
-    return Verdict(
-        "Deallocating",
-        *(waiting or ("Restarting", f"everything is released, and reserved anew when that is done: {message}")),
-        (reason, message),
-        {str(name): str(value) for name, value in marker.items()},
-    )

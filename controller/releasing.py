@@ -44,13 +44,15 @@ def delete_templates(draft: Draft, workload: Workload) -> bool:
 
 
 def give_back(
-    draft: Draft, workload_uid: str, reservations: Sequence[Reservation], *, final: bool = False
+    draft: Draft, workload_uid: str, reservations: Sequence[Reservation], *, final: bool = False, failed: bool = False
 ) -> tuple[str, str] | None:
     """Take reservations back, each one step; return what is waited for, as a reason and a message.
 
     A slot is free when its nodes show Draining, so that nothing new is placed, and when no claim of the workload is
-    left. `final`: the workload goes, so a node that never opened is not kept closed.
+    left. `final`: the workload goes, so a node that never opened is not kept closed. `failed`: because of a failure, so
+    that nothing is evicted during an outage.
     """
+    hold = draft.outage.message if failed and draft.outage is not None else ""
     holdings = draft.holdings
     unseen: list[str] = []
     pods: list[str] = []
@@ -79,7 +81,7 @@ def give_back(
                 pods.append(f"claim {use.namespace}/{use.name}")
             for name, uid in use.pods:
                 pods.append(f"{use.namespace}/{name}")
-                if not {*use.nodes} & {*closed}:
+                if hold or not {*use.nodes} & {*closed}:
                     continue  # on dead nodes only, where an eviction would change nothing
                 draft.after.append(Evict(use.namespace, name, uid, owners=frozenset({workload_uid})))
                 if uid in draft.snapshot.blocked_evictions:
@@ -88,13 +90,36 @@ def give_back(
         return "EvictionBlocked", "pods that may not be evicted: " + "; ".join(sorted(blocked)[:NODE_NAMES_SHOWN])
     hint = way_out(draft, [name for one in reservations for name in one.allocation.nodes])
     if pods:
-        text = f"waiting for what holds the nodes: {shortened(sorted(set(pods)))}"
-        return "WaitingForPods", joined(text, hint)
+        return "WaitingForPods", joined(_holders(pods), hold, hint)
     if unseen:
         return "Draining", joined(
             f"waiting for {len(unseen)} node{'s' if len(unseen) != 1 else ''} to close: {shortened(unseen)}", hint
         )
     return None
+
+
+def _holders(pods: Iterable[str]) -> str:
+    return f"waiting for what holds the nodes: {shortened(sorted(set(pods)))}"
+
+
+def out_of_reach(draft: Draft, workload_uid: str, reservations: Iterable[Reservation]) -> tuple[str, str] | None:
+    """Tell that closing these groups would evict nobody now: their pods are on dead nodes only; None if it would.
+
+    Such nodes may come back with their pods well, so the groups stay as they are until then, or until a person says
+    that the nodes are off.
+    """
+    names = [name for one in reservations for name in one.allocation.nodes]
+    uses = [use for use in draft.holdings.uses(names) if use.workload_uid == workload_uid]
+    on = {name for use in uses for name in use.nodes}
+    if any(draft.holdings.is_ready(name) for name in on) or not any(_may_return(draft, name) for name in on):
+        return None
+    pods = [f"{use.namespace}/{name}" for use in uses for name, _ in use.pods]
+    return "WaitingForPods", joined(_holders(pods), way_out(draft, names))
+
+
+def _may_return(draft: Draft, name: str) -> bool:
+    node = draft.nodes.get(name)
+    return node is not None and not node.out_of_service
 
 
 def _waited_long_enough(draft: Draft, allocation: Allocation) -> bool:

@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from controller.actions import Verdict
+from controller.actions import Record, Verdict
 from controller.decode import WORKLOAD_CLASS
 from controller.discovery import Group
 from controller.model import API_VERSION, Reservation, UltraServer, Wire, Workload
@@ -15,6 +15,8 @@ from neuron_dra.core.ultraserver import NAMESPACE
 
 MESSAGE_CHARACTERS = 4096  # maxLength of a condition's message in our CRDs
 REQUEST = "neuron"
+OUTAGE = "Outage"
+"""Type of the condition of a workload whose nodes were away in an outage. Its time is when every grace period began."""
 MIGRATING = "Migrating"
 """Reason of the condition Ready while another group is reserved in the place of one that broke."""
 
@@ -177,7 +179,7 @@ def device_class(workload_class: bool) -> str:
 
 
 def workload_status(
-    workload: Workload, verdict: Verdict, reservations: Sequence[Reservation], now: datetime.datetime
+    workload: Workload, verdict: Verdict, reservations: Sequence[Reservation], now: datetime.datetime, record: Record
 ) -> dict[str, Any]:
     """Return the whole status of a NeuronUltraServerWorkload."""
     state, reason, message = verdict.state, verdict.reason, verdict.message
@@ -189,9 +191,7 @@ def workload_status(
     ordered = sorted(reservations, key=lambda each: (each.allocation.ultraserver_index, each.allocation.allocation_id))
     since = workload.status.get("allocatedAt") or (time(now) if allocated else None)
     why, text = verdict.degraded or ("NoProblem", "nothing is known to be wrong with the reserved nodes")
-    restarts = int(workload.status.get("restarts") or 0)
-    if verdict.restarting and not workload.restarting:
-        restarts += 1
+    outage = [made(OUTAGE, record.outage[0], *_outage(record.outage))] if record.outage else []
     migrations = int(workload.status.get("migrations") or 0)
     ready: Wire = next((c for c in workload.status.get("conditions") or [] if c.get("type") == "Ready"), {})
     if reason == MIGRATING != ready.get("reason"):
@@ -203,12 +203,19 @@ def workload_status(
         "totalNodesAllocated": sum(len(each.allocation.nodes) for each in ordered),
         **({"allocatedAt": since} if since and ordered else {}),
         **({"restarting": dict(verdict.restarting)} if verdict.restarting else {}),
-        **({"restarts": restarts} if restarts else {}),
+        **({"restarts": record.restarts} if record.restarts else {}),
+        **({"restartedAt": list(record.restarted_at)} if record.restarted_at else {}),
         **({"migrations": migrations} if migrations else {}),
         "observedGeneration": workload.generation,
         "conditions": [
             made("Ready", allocated, reason, message),
             made("Progressing", state in ("Allocating", "Deallocating", "PartiallyAllocated"), reason, message),
             made("Degraded", verdict.degraded is not None, why, text),
+            *outage,
         ],
     }
+
+
+def _outage(outage: tuple[bool, str]) -> tuple[str, str]:
+    """Reason and message of the condition Outage."""
+    return "ManyNodesAway" if outage[0] else "OutageIsOver", outage[1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Sequence
 
-from controller import decode, placement, recovery, releasing, render
+from controller import decode, placement, recovery, releasing, render, restarting
 from controller.actions import CreateTemplate, SetFinalizers, Verdict
 from controller.draft import Draft, joined
 from controller.model import FINALIZER, Reservation, Template, Workload, shortened
@@ -33,9 +33,11 @@ def serve(draft: Draft, workload: Workload) -> Verdict:
         )
     recovery.note_faults(draft, workload)
     broken = recovery.broken(draft, workload)
-    restarting = recovery.restart(draft, workload, broken)
-    if restarting is not None:
-        return restarting
+    begins_again = restarting.restart(draft, workload, broken)
+    if begins_again is not None:
+        return begins_again
+    if workload.strategy == "RestartAll":
+        broken = set()  # it waits, with all that it has
     setbacks, leaving = _clean(draft, workload, broken)
     shortage = _reserve(draft, workload)
     spare, closing = _replace(draft, workload, broken)
@@ -73,12 +75,12 @@ def _clean(draft: Draft, workload: Workload, broken: set[str]) -> tuple[list[str
             continue
         foreign = holdings.slipped_in(allocation)
         gone = [name for name in allocation.nodes if not holdings.is_there(name, allocation)]
-        lost = sorted({name for name, _ in recovery.seen_now(draft, one)})
-        if surplus or foreign or gone or lost:
+        worse = sorted({name for name, _ in recovery.seen_now(draft, one)})
+        if surplus or foreign or gone or worse:
             holdings.drop(one)
             said += [f"{use.holder} has devices of {shortened(use.nodes)}" for use in foreign]
             said += [f"node {name} is gone" for name in gone]
-            said += [f"node {name} has lost links or devices that the group needs" for name in lost]
+            said += [f"node {name} has lost links or devices that the group needs" for name in worse]
             continue
         why = "" if index in leaving else _too_late(draft, one)
         if why:
@@ -86,7 +88,10 @@ def _clean(draft: Draft, workload: Workload, broken: set[str]) -> tuple[list[str
         else:
             kept.add(index)
     taken_back = [r for r in holdings.of(workload.uid) if r.allocation.phase is Phase.DRAINING]
-    return said, releasing.give_back(draft, workload.uid, taken_back)
+    given = [r for r in taken_back if r.allocation.ultraserver_index >= workload.count]
+    lost = [r for r in taken_back if r.allocation.ultraserver_index < workload.count]
+    waiting = releasing.give_back(draft, workload.uid, lost, failed=True)
+    return said, releasing.give_back(draft, workload.uid, given) or waiting
 
 
 def _too_late(draft: Draft, one: Reservation) -> str:
@@ -202,7 +207,8 @@ def _verdict(
         return Verdict(partly, "NoSpareGroup", joined(f"nowhere to move to yet: {spare.message}", moves, aside), hurt)
     if moves:
         answered = all(holdings.has_answered(each.allocation) for each in holdings.pending(workload.uid))
-        reason, text = leaving if answered and leaving else (render.MIGRATING, _waiting(draft, workload, waiting))
+        held_up = leaving or recovery.held_up(draft, workload)
+        reason, text = held_up if answered and held_up else (render.MIGRATING, _waiting(draft, workload, waiting))
         return Verdict(partly, reason, joined(moves, text, aside), damage(draft, workload))
     if shortage is None:
         if waiting:

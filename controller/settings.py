@@ -67,6 +67,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="host:port or unix:/path of the gRPC service UltraServers, which only reads and asks nobody who they are; "
         "0 or empty switches it off (default %(default)s)",
     )
+    _add_limits(parser)
+    parser.add_argument(
+        "--kubeconfig", metavar="FILE", help="[KUBECONFIG] a:b for several; empty means: inside a cluster"
+    )
+    parser.add_argument("--kube-api-server", metavar="URL", help="an API server that wants no credentials")
+    parser.add_argument("--log-format", choices=("text", "json"), default="text", help="form of log lines")
+    parser.add_argument("--v", "-v", default="2", metavar="N", help="log verbosity as in klog (default %(default)s)")
+
+
+def _add_limits(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tag-timeout",
         default="60s",
@@ -86,17 +96,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="failureStrategy acts on a device or a link that has been broken for so long (default %(default)s)",
     )
     parser.add_argument(
+        "--outage-nodes",
+        default="3",
+        metavar="N",
+        help="an outage, in which no failureStrategy acts, is at least so many nodes of UltraServers not Ready "
+        "or without their tags (default %(default)s)",
+    )
+    parser.add_argument(
+        "--outage-percent",
+        default="55",
+        metavar="PERCENT",
+        help="an outage is more than so many percent of those nodes; 100 means never (default %(default)s)",
+    )
+    parser.add_argument(
+        "--restart-limit",
+        default="3",
+        metavar="N",
+        help="RestartAll restarts a workload so many times in a row, and not again before it was well for an hour "
+        "(default %(default)s)",
+    )
+    parser.add_argument(
         "--starvation-threshold",
         default="10m",
         metavar="DURATION",
         help="a workload that has waited so long is passed by no other of its instance type (default %(default)s)",
     )
-    parser.add_argument(
-        "--kubeconfig", metavar="FILE", help="[KUBECONFIG] a:b for several; empty means: inside a cluster"
-    )
-    parser.add_argument("--kube-api-server", metavar="URL", help="an API server that wants no credentials")
-    parser.add_argument("--log-format", choices=("text", "json"), default="text", help="form of log lines")
-    parser.add_argument("--v", "-v", default="2", metavar="N", help="log verbosity as in klog (default %(default)s)")
 
 
 def load(parsed: argparse.Namespace, environ: Mapping[str, str], host: str) -> ControllerSettings:
@@ -113,6 +137,7 @@ def load(parsed: argparse.Namespace, environ: Mapping[str, str], host: str) -> C
             problems.append(f"--{name.replace('_', '-')}={text}: write a duration such as 60s, 10m or 1h")
         else:
             durations[name] = datetime.timedelta(seconds=int(match[1]) * _UNITS[match[2]])
+    numbers = {name: _number(parsed, name, most, problems) for name, most in _NUMBERS}
     addresses = {name: _address(parsed, name, problems) for name in _ADDRESSES}
     if not re.fullmatch(r"\d{1,3}", parsed.v, re.ASCII):
         problems.append(f"--v={parsed.v}: write a whole number")
@@ -125,14 +150,28 @@ def load(parsed: argparse.Namespace, environ: Mapping[str, str], host: str) -> C
         **addresses,
         kubeconfig=parsed.kubeconfig or ("" if parsed.kube_api_server else environ.get("KUBECONFIG", "")),
         kube_api_server=parsed.kube_api_server or "",
-        limits=Limits(**durations),
+        limits=Limits(
+            **durations,
+            outage_nodes=numbers["outage_nodes"],
+            outage_percent=numbers["outage_percent"],
+            restart_limit=numbers["restart_limit"],
+        ),
         log_format=parsed.log_format,
         verbosity=int(parsed.v),
     )
 
 
+_NUMBERS = (("outage_nodes", 1_000_000), ("outage_percent", 100), ("restart_limit", 1_000))
 _ADDRESSES = ("health_probe_bind_address", "metrics_bind_address", "grpc_address")
 _SOCKET_PATH_BYTES = 107  # of Linux
+
+
+def _number(parsed: argparse.Namespace, name: str, most: int, problems: list[str]) -> int:
+    text = str(getattr(parsed, name))
+    if not re.fullmatch(r"\d{1,7}", text, re.ASCII) or int(text) > most:
+        problems.append(f"--{name.replace('_', '-')}={text}: write a whole number, at most {most}")
+        return 0
+    return int(text)
 
 
 def _address(parsed: argparse.Namespace, name: str, problems: list[str]) -> str:

@@ -54,9 +54,17 @@ def test_durations_have_units():
     assert found.node_failure_grace == datetime.timedelta(minutes=5)
 
 
+def test_an_outage_and_the_limit_of_restarts_are_numbers():
+    """13.4."""
+    found = load("--outage-nodes=5", "--outage-percent=100", "--restart-limit=0").limits
+    assert (found.outage_nodes, found.outage_percent, found.restart_limit) == (5, 100, 0)
+
+
 @pytest.mark.parametrize(
     ("word", "message"),
     [
+        ("--outage-percent=101", "--outage-percent=101: write a whole number, at most 100"),
+        ("--restart-limit=few", "--restart-limit=few: write a whole number, at most 1000"),
         ("--leader-elect=perhaps", "--leader-elect=perhaps: write true or false"),
         ("--tag-timeout=soon", "--tag-timeout=soon: write a duration such as 60s, 10m or 1h"),
         ("--metrics-bind-address=8080", "--metrics-bind-address 8080: write host:port, or 0 for none"),

@@ -57,6 +57,7 @@ def derived(index: FleetIndex) -> dict[str, object]:
         "uses": {name: index.uses(name) for name in index.in_use},
         "reserved": {name: index.reserved(name) for name in NODES},
         "templates": {each.uid: index.templates_of(each.uid) for each in index.workloads},
+        "away": (index.countable, dict(index.away)),
         "totals": (+index.totals.states, index.totals.nodes, index.totals.free, index.totals.reserved),
     }
 
@@ -114,6 +115,11 @@ def change(course: Course, number: int, which: int) -> None:
                 world.remove(key[0], key[2])
         case 6:
             world.later(60 * (which + 1))
+        case 7:
+            if ("Node", "", name) in world.objects:
+                item = world.get("Node", name)
+                item["status"] = {"conditions": [{"type": "Ready", "status": ("True", "Unknown")[which % 2]}]}
+                world.put(item)
         case _:
             world.answer()
 

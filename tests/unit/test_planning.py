@@ -49,6 +49,9 @@ def test_without_settings_the_limits_are_those_of_the_handbook():
         starvation_threshold=datetime.timedelta(seconds=600),
         node_failure_grace=datetime.timedelta(seconds=300),
         fault_grace=datetime.timedelta(seconds=60),
+        outage_nodes=3,
+        outage_percent=55,
+        restart_limit=3,
     )
 
 

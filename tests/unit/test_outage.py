@@ -1,0 +1,259 @@
+"""Many nodes are away at once: no strategy takes that for a failure of each. Issue 13, number 4."""
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+from failing_world import LIMITS, U0, U1, U2, degraded, evicted, held, not_ready, ready_again, running
+from ultraserver_world import World
+
+from controller import outage
+from controller.actions import DeleteTemplate, Evict
+from controller.model import ClusterNode
+from controller.planning import Limits
+from neuron_dra.core.ultraserver import Phase
+
+ACTING = ["RestartAll", "MigrateAffected"]
+
+
+def all_ready(world: World) -> None:
+    for node in world.all("Node"):
+        if node["status"]["conditions"][0]["status"] != "True":
+            ready_again(world, node["metadata"]["name"])
+
+
+def condition(world: World, kind: str) -> dict:
+    return next((c for c in world.workload("job")["status"]["conditions"] if c["type"] == kind), {})
+
+
+@pytest.mark.parametrize("strategy", ACTING)
+def test_nothing_is_evicted_when_most_nodes_are_not_ready(strategy):
+    """13.4: kubelets that all stop for six minutes made RestartAll evict every pod as soon as they were back."""
+    world = running(strategy)
+    before = held(world)
+    not_ready(world, *U0, *U1)
+    for _ in range(8):
+        world.later(45)
+        world.settle(LIMITS)
+    assert (held(world), evicted(world), len(world.all("ResourceClaimTemplate"))) == (before, [], 1)
+    reason, message = degraded(world)
+    assert reason == "NodeNotReady"
+    assert "outage: 8 of 12 nodes of UltraServers (66 %) are not Ready or have lost their tags: u0-0, u0-1" in message
+    assert "nothing is evicted because of failures until this is over" in message
+    all_ready(world)
+    world.settle(LIMITS)
+    world.later(3600)
+    world.settle(LIMITS)
+    assert (held(world), evicted(world), degraded(world), world.state("job")[0]) == (before, [], ("", ""), "Allocated")
+
+
+@pytest.mark.parametrize("strategy", ACTING)
+def test_below_the_share_a_failure_is_one(strategy):
+    """13.4: 4 of 8 nodes are 50 percent."""
+    world = running(strategy, servers=2, count=1)
+    not_ready(world, "u0-0", "u0-1", "u0-2")
+    world.later(61)
+    world.settle(LIMITS)
+    assert evicted(world) == ["pod-u0-3"]
+
+
+@pytest.mark.parametrize("strategy", ACTING)
+def test_every_grace_period_starts_again_when_an_outage_ends(strategy):
+    """13.4."""
+    world = running(strategy)
+    not_ready(world, *U0, *U1)
+    world.later(600)
+    world.settle(LIMITS)
+    for name in (*U0, *U1[1:]):
+        ready_again(world, name)
+    world.settle(LIMITS)
+    assert (evicted(world), degraded(world)[1].split("; ")) == (
+        [],
+        [
+            "nodes are not Ready: u1-0",
+            f"{strategy} acts at 2026-03-01T12:11:00Z, unless it is over by then",
+        ],
+    )
+    assert condition(world, "Outage")["status"] == "False"
+    assert condition(world, "Outage")["lastTransitionTime"] == "2026-03-01T12:10:00Z"
+    world.later(59)
+    world.settle(LIMITS)
+    assert evicted(world) == []
+    world.later(1)
+    world.settle(LIMITS)
+    assert "pod-u1-1" in evicted(world)
+
+
+def test_an_outage_that_begins_stops_a_migration_that_is_under_way():
+    """13.4: the pods of the old group are not evicted while nobody knows what is going on."""
+    world = running("MigrateAffected")
+    world.budget = {f"pod-claim-{name}": "not now" for name in U1}
+    not_ready(world, "u1-2")
+    world.later(60)
+    for _ in range(6):
+        world.step(LIMITS)
+    assert (1, "Draining", *U1) in held(world)
+    not_ready(world, *U0, "u2-0", "u2-1", "u2-2")
+    world.step(LIMITS)
+    world.log.clear()
+    world.budget = {}
+    for _ in range(4):
+        world.step(LIMITS)
+        world.later(60)
+    assert [action for action in world.log if isinstance(action, Evict)] == []
+    assert "outage: 8 of 12 nodes" in degraded(world)[1]
+    all_ready(world)
+    world.settle(LIMITS)
+    assert held(world) == [(0, "Bound", *U0), (1, "Bound", *U2)]
+
+
+def test_a_workload_that_is_deleted_is_released_during_an_outage_too():
+    """13.4: that is a person's will, not a failure's."""
+    world = running("MigrateAffected")
+    not_ready(world, *U0, *U1[:3])
+    world.settle(LIMITS)
+    world.delete_workload("job")
+    world.settle(LIMITS)
+    assert evicted(world) == ["pod-u1-3"]
+
+
+def test_nodes_that_lost_their_tags_are_away_as_well():
+    """13.4: a driver that is rolled back on all nodes drops every tag."""
+    world = running("MigrateAffected")
+    world.silent = {*U0, *U1}
+    for item in world.all("ResourceSlice"):
+        for device in item["spec"]["devices"]:
+            for name in ("workloadNamespace", "workloadId", "workloadUid", "allocationId", "workloadPhase"):
+                device["attributes"].pop(name, None)
+        world.put(item)
+    not_ready(world, "u1-0")
+    world.later(600)
+    world.settle(LIMITS)
+    assert evicted(world) == []
+    assert "outage: 8 of 12 nodes of UltraServers (66 %) are not Ready or have lost their tags" in degraded(world)[1]
+
+
+@pytest.mark.parametrize(("away", "is_outage"), [(54, False), (55, False), (56, True)])
+def test_the_share_is_more_than_55_percent(away, is_outage):
+    """13.4."""
+    nodes = {f"n{i}": ClusterNode(f"n{i}", f"uid{i}", "", i >= away, True, None) for i in range(100)}
+    counted = outage.count(nodes, (), nodes, {})
+    found = outage.judge(counted.total, counted.away, at_least=3, percent=55)
+    assert (found is not None) == is_outage
+
+
+@pytest.mark.parametrize(("away", "is_outage"), [(2, False), (3, True)])
+def test_two_nodes_are_no_outage(away, is_outage):
+    """13.4."""
+    nodes = {f"n{i}": ClusterNode(f"n{i}", f"uid{i}", "", i >= away, True, None) for i in range(3)}
+    counted = outage.count(nodes, (), nodes, {})
+    found = outage.judge(counted.total, counted.away, at_least=3, percent=55)
+    assert (found is not None) == is_outage
+
+
+def test_nodes_that_a_person_has_given_up_are_no_outage():
+    """13.4."""
+    off = {f"n{i}": ClusterNode(f"n{i}", f"uid{i}", "", False, True, None, out_of_service=True) for i in range(5)}
+    nodes = {**off, "n5": ClusterNode("n5", "uid5", "", True, True, None)}
+    assert outage.count(nodes, (), nodes, {}) == outage.Count(1, ())
+
+
+def test_the_share_and_the_number_are_settings():
+    """13.4."""
+    strict = Limits(
+        node_failure_grace=datetime.timedelta(seconds=60),
+        fault_grace=datetime.timedelta(seconds=30),
+        outage_nodes=1,
+        outage_percent=5,
+    )
+    world = running("RestartAll")
+    not_ready(world, "u1-2")
+    world.later(600)
+    world.settle(strict)
+    assert evicted(world) == []
+
+
+# -- Draining starts when an eviction can follow -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", ACTING)
+def test_a_group_whose_nodes_are_all_dead_closes_only_when_an_eviction_can_follow(strategy):
+    """13.4: a rack that loses its switch is back with its pods; closing it had them evicted as soon as it was back."""
+    world = running(strategy, servers=3, count=1)
+    not_ready(world, *U0)
+    world.later(61)
+    world.settle(LIMITS)
+    assert [one for one in held(world) if one[1] == "Draining"] == []
+    assert not [action for action in world.log if isinstance(action, DeleteTemplate)]
+    assert "given up by deleting its Node" in world.message("job") + degraded(world)[1]
+    for name in U0:
+        ready_again(world, name)
+    world.settle(LIMITS)
+    assert (held(world), evicted(world), world.state("job")) == ([(0, "Bound", *U0)], [], ("Allocated", "Allocated"))
+    assert "restarts" not in world.workload("job")["status"]
+
+
+def test_a_migration_away_from_dead_nodes_says_whose_pods_it_waits_for():
+    """13.4."""
+    world = running("MigrateAffected", servers=3, count=1)
+    not_ready(world, *U0)
+    world.later(61)
+    world.settle(LIMITS)
+    assert held(world) == [(0, "Bound", *U0), (0, "Pending", *U1)]
+    assert world.state("job") == ("PartiallyAllocated", "WaitingForPods")
+    assert "waiting for what holds the nodes: ml/pod-u0-0, ml/pod-u0-1" in world.message("job")
+
+
+@pytest.mark.parametrize("strategy", ACTING)
+def test_a_group_whose_dead_nodes_are_given_up_closes(strategy):
+    """13.4."""
+    world = running(strategy, servers=3, count=1)
+    not_ready(world, *U0)
+    world.later(61)
+    world.settle(LIMITS)
+    taint = {"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"}
+    for name in U0:
+        node = world.get("Node", name)
+        world.put({**node, "spec": {**node["spec"], "taints": [taint]}})
+        world.remove("ResourceClaim", f"claim-{name}", "ml")
+    world.settle(LIMITS)
+    assert held(world) == [(0, "Bound", *U1)]
+
+
+def test_a_restart_that_has_not_closed_anything_yet_is_withdrawn_when_the_nodes_return():
+    """13.4: the controller dies after it wrote that it restarts, and the next one finds all nodes well."""
+    world = running("RestartAll")
+    not_ready(world, "u1-2")
+    world.later(61)
+    world.step(LIMITS)
+    assert world.state("job") == ("Deallocating", "Restarting")
+    ready_again(world, "u1-2")
+    world.settle(LIMITS)
+    status = world.workload("job")["status"]
+    assert (held(world), evicted(world)) == ([(0, "Bound", *U0), (1, "Bound", *U1)], [])
+    assert [name for name in ("restarting", "restarts", "restartedAt") if name in status] == []
+    assert world.state("job") == ("Allocated", "Allocated")
+
+
+def test_a_restart_that_has_closed_something_goes_on_when_the_nodes_return():
+    """13.4: Draining never becomes Bound again."""
+    world = running("RestartAll")
+    world.budget = {f"pod-claim-{name}": "not now" for name in (*U0, *U1)}
+    not_ready(world, "u1-2")
+    world.later(61)
+    world.step(LIMITS)
+    world.step(LIMITS)
+    closed = {one["allocationId"] for one in _allocations(world) if one["phase"] == Phase.DRAINING.value}
+    assert len(closed) == 2
+    ready_again(world, "u1-2")
+    world.budget = {}
+    for _ in range(12):
+        world.step(LIMITS)
+        assert not [o for o in _allocations(world) if o["allocationId"] in closed and o["phase"] != "Draining"]
+    assert world.state("job") == ("Allocated", "Allocated")
+    assert world.workload("job")["status"]["restarts"] == 1
+
+
+def _allocations(world: World) -> list[dict]:
+    return [each for item in world.all("NeuronUltraServer") for each in item["status"].get("allocations", [])]
