@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import datetime
-import json
 import logging
-from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal
+from collections.abc import Callable, Mapping, Set
+from typing import Any, Literal
 
 from controller.actions import (
     Action,
@@ -24,9 +23,10 @@ from controller.actions import (
 from controller.caches import Caches
 from controller.model import API_VERSION, FINALIZER
 from neuron_dra.core.ultraserver import NAMESPACE
-from neuron_dra.errors import Conflict, NotFound, TooManyRequests
-from neuron_dra.kube.client import MERGE_PATCH, KubeClient
+from neuron_dra.errors import Conflict, Forbidden, Invalid, NotFound, TooManyRequests, Unavailable
+from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.events import EventRecorder
+from neuron_dra.kube.reflector import NONSENSE, Reflector
 from neuron_dra.kube.requests import (
     CLAIM_TEMPLATES,
     NEURON_ULTRASERVERS,
@@ -38,8 +38,6 @@ from neuron_dra.kube.requests import (
 
 log = logging.getLogger(__name__)
 
-EVICT_AGAIN_S: Final = 5.0  # a pod takes its time to end, and a budget to allow it
-
 
 class Applier:
     """Writes to the API server, and puts the answers into the caches, so that the next plan knows of them."""
@@ -48,7 +46,6 @@ class Applier:
         self._client = client
         self._caches = caches
         self._events = events
-        self._evicted: dict[str, datetime.datetime] = {}
         self.blocked_evictions: dict[str, str] = {}
         self.on_eviction: Callable[[str], None] = lambda result: None
 
@@ -56,53 +53,56 @@ class Applier:
         """Make one write. Raises ApiError; Conflict and NotFound say that the plan is out of date."""
         match action:
             case CreateUltraServer(body=body):
-                self._caches.ultraservers.remember(await self._client.create(NEURON_ULTRASERVERS, NAMESPACE, body))
+                stored = await self._client.create(NEURON_ULTRASERVERS, NAMESPACE, body)
+                _remember(self._caches.ultraservers, NAMESPACE, body["metadata"]["name"], stored)
             case UpdateTopology(name=name, version=version, topology=topology):
                 patch = _guarded(version, {"spec": {"topology": [dict(entry) for entry in topology]}})
-                self._caches.ultraservers.remember(await self._patch(NEURON_ULTRASERVERS, NAMESPACE, name, patch))
+                await self._patch(self._caches.ultraservers, NEURON_ULTRASERVERS, NAMESPACE, name, patch)
             case DeleteUltraServer(name=name, uid=uid, version=version):
                 await self._client.delete(NEURON_ULTRASERVERS, NAMESPACE, name, uid=uid, version=version)
             case WriteUltraServerStatus(name=name, version=version, before=before, status=status):
                 patch = _guarded(version, {"status": _replacing(before, status)})
-                stored = await self._patch(NEURON_ULTRASERVERS, NAMESPACE, name, patch, "status")
-                self._caches.ultraservers.remember(stored)
+                await self._patch(self._caches.ultraservers, NEURON_ULTRASERVERS, NAMESPACE, name, patch, "status")
             case LabelNode(name=name, uid=uid, labels=labels):
                 patch = {"metadata": {"uid": uid, "labels": dict(labels)}}
-                self._caches.nodes.remember(await self._patch(NODES, "", name, patch))
+                await self._patch(self._caches.nodes, NODES, "", name, patch)
             case SetFinalizers():
                 await self._set_finalizers(action)
             case CreateTemplate(body=body):
-                stored = await self._client.create(CLAIM_TEMPLATES, body["metadata"]["namespace"], body)
-                self._caches.templates.remember(stored)
+                meta = body["metadata"]
+                stored = await self._client.create(CLAIM_TEMPLATES, meta["namespace"], body)
+                _remember(self._caches.templates, meta["namespace"], meta["name"], stored)
             case DeleteTemplate(namespace=namespace, name=name, uid=uid):
                 await self._client.delete(CLAIM_TEMPLATES, namespace, name, uid=uid)
             case Evict():
-                await self._evict(action, now)
+                await self._evict(action)
             case WriteWorkloadStatus():
                 await self._write_workload_status(action, now)
             case _:
                 raise TypeError(f"nobody performs {type(action).__name__}")
 
     async def _patch(
-        self, resource: Resource, namespace: str, name: str, patch: Mapping[str, Any], subresource: str = ""
-    ) -> dict[str, Any]:
-        path = resource.path(namespace, name, subresource)
-        raw = await self._client.request("PATCH", path, body=patch, content_type=MERGE_PATCH)
-        stored: dict[str, Any] = json.loads(raw)
-        return stored
+        self,
+        cache: Reflector,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        patch: Mapping[str, Any],
+        subresource: str = "",
+    ) -> None:
+        """Change an object, and keep what the server made of it."""
+        _remember(cache, namespace, name, await self._client.patch(resource, namespace, name, patch, subresource))
 
     async def _set_finalizers(self, action: SetFinalizers) -> None:
         patch = _guarded(action.version, {"metadata": {"finalizers": list(action.finalizers)}})
-        stored = await self._patch(NEURON_WORKLOADS, action.namespace, action.name, patch)
-        if FINALIZER in action.finalizers:
-            self._caches.workloads.remember(stored)
-        else:
+        stored = await self._client.patch(NEURON_WORKLOADS, action.namespace, action.name, patch)
+        _remember(self._caches.workloads, action.namespace, action.name, stored)
+        if FINALIZER not in action.finalizers:
             self._caches.workloads.forget(stored)  # it goes with its last finalizer; the watch tells if not
 
     async def _write_workload_status(self, action: WriteWorkloadStatus, now: datetime.datetime) -> None:
         patch = _guarded(action.version, {"status": _replacing(action.before, action.status)})
-        stored = await self._patch(NEURON_WORKLOADS, action.namespace, action.name, patch, "status")
-        self._caches.workloads.remember(stored)
+        await self._patch(self._caches.workloads, NEURON_WORKLOADS, action.namespace, action.name, patch, "status")
         before, after = _ready(action.before), _ready(action.status)
         log.info(
             "workload",
@@ -130,14 +130,8 @@ class Applier:
             kind: Literal["Normal", "Warning"] = "Warning" if action.warning else "Normal"
             await self._events.post(about, kind, str(after.get("reason")), str(after.get("message")), now)
 
-    async def _evict(self, action: Evict, now: datetime.datetime) -> None:
-        """Ask for an eviction; not again for a while, whatever the answer was."""
-        last = self._evicted.get(action.uid)
-        if last is not None and now < last + datetime.timedelta(seconds=EVICT_AGAIN_S):
-            return
-        self._evicted = {
-            uid: moment for uid, moment in self._evicted.items() if now < moment + datetime.timedelta(minutes=10)
-        } | {action.uid: now}
+    async def _evict(self, action: Evict) -> None:
+        """Ask for an eviction, and remember why if it is refused."""
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
@@ -152,9 +146,29 @@ class Applier:
         except TooManyRequests as err:
             self.blocked_evictions[action.uid] = "; ".join(err.causes) or str(err)
             self.on_eviction("refused")
+        except (Forbidden, Invalid) as err:  # an admission policy, or a role that lacks the right
+            self.blocked_evictions[action.uid] = str(err)
+            self.on_eviction("refused")
         else:
             self.blocked_evictions.pop(action.uid, None)
             self.on_eviction("evicted")
+
+    def keep_blocked(self, uids: Set[str]) -> None:
+        """Forget refusals of pods that are not to be evicted any more."""
+        for uid in [each for each in self.blocked_evictions if each not in uids]:
+            del self.blocked_evictions[uid]
+
+
+def _remember(cache: Reflector, namespace: str, name: str, stored: dict[str, Any]) -> None:
+    """Keep what the server answered to a write. Raises Unavailable if that is not the object: some proxy's page."""
+    meta = stored.get("metadata")
+    identity = (meta.get("namespace") or "", meta.get("name")) if isinstance(meta, Mapping) else ()
+    if identity != (namespace, name) or not isinstance(meta, Mapping) or not isinstance(meta.get("uid"), str):
+        raise Unavailable(f"the API server's answer to a write of {name} is not that object")
+    try:
+        cache.remember(stored)
+    except NONSENSE as err:
+        raise Unavailable(f"the API server's answer to a write of {name} cannot be read: {err!r}") from err
 
 
 def _guarded(version: str, patch: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -101,7 +102,9 @@ class Caches:
             for each in self.by_name.values():
                 group.create_task(each.relist())
 
-    def index(self, blocked_evictions: Mapping[str, str]) -> FleetIndex:
+    def index(
+        self, blocked_evictions: Mapping[str, str], unwritable: Mapping[str, str] = MappingProxyType({})
+    ) -> FleetIndex:
         """Return what is known now as an index, always the same one; it is brought up to date by each call."""
         index = self._index
         for key, node in _touched(self.nodes):
@@ -122,6 +125,7 @@ class Caches:
             index.put_template((namespace, name), template)
         index.workload_class = f"/{decode.WORKLOAD_CLASS}" in self.classes.items
         index.blocked_evictions = dict(blocked_evictions)
+        index.unwritable = unwritable
         index.refresh()
         return index
 
@@ -140,7 +144,9 @@ class Caches:
             self._slices_of.setdefault(one.node.name, {})[key] = one
         return changed
 
-    def snapshot(self, blocked_evictions: Mapping[str, str]) -> Snapshot:
+    def snapshot(
+        self, blocked_evictions: Mapping[str, str], unwritable: Mapping[str, str] = MappingProxyType({})
+    ) -> Snapshot:
         """Return what is known now."""
         return Snapshot(
             published=decode.published_nodes(each for each in _values(self.slices) if each),
@@ -151,6 +157,7 @@ class Caches:
             templates=tuple(_values(self.templates)),
             workload_class=decode.WORKLOAD_CLASS in set(_values(self.classes)),
             blocked_evictions=dict(blocked_evictions),
+            unwritable=dict(unwritable),
         )
 
 

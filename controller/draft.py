@@ -67,10 +67,12 @@ class Room:
 
     def _slots(self, instance_type: str, size: int) -> Sequence[placement.Slot]:
         stored = self._index.slots(instance_type, size)
+        if self._index.unwritable:
+            stored = [slot for slot in stored if slot.ultraserver not in self._index.unwritable]
         changed = self._holdings.changed
         if not changed:
             return stored
-        groups = (self._index.group_by_name[name] for name in changed)
+        groups = (self._index.group_by_name[name] for name in changed if name not in self._index.unwritable)
         now = placement.slots(groups, self._holdings, instance_type, size)
         return sorted((*(slot for slot in stored if slot.ultraserver not in changed), *now), key=lambda slot: slot.fit)
 

@@ -67,6 +67,7 @@ class FleetIndex:
         self.template_by_key: dict[tuple[str, str], Template] = {}
         self.workload_class = True
         self.blocked_evictions: Mapping[str, str] = {}
+        self.unwritable: Mapping[str, str] = {}
         self.group_by_name: dict[str, Group] = {}
         self.totals = Totals(Counter())
         self.unsettled: set[str] = set()
@@ -109,6 +110,7 @@ class FleetIndex:
             index.put_template((template.namespace, template.name), template)
         index.workload_class = snapshot.workload_class
         index.blocked_evictions = snapshot.blocked_evictions
+        index.unwritable = snapshot.unwritable
         index.refresh()
         return index
 

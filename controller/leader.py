@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 
 from neuron_dra.errors import AlreadyExists, ApiError, Conflict, NotFound
 from neuron_dra.kube.client import KubeClient
+from neuron_dra.kube.reflector import NONSENSE
 from neuron_dra.kube.requests import LEASES
 
 log = logging.getLogger(__name__)
@@ -60,6 +61,7 @@ class Leader:
         self._seen_at = 0.0
         self._free_at = 0.0  # when the lease of another runs out
         self._valid_until = 0.0
+        self._told = ""  # what was last said of a lease that cannot be renewed
         self.term = 0
 
     def holds(self) -> bool:
@@ -80,8 +82,9 @@ class Leader:
                         self._valid_until = started + RENEW_DEADLINE_S
                     else:
                         self._valid_until = 0.0
-                except (ApiError, ValueError, KeyError) as err:
-                    log.warning("the lease could not be renewed", extra={"lease": self._name, "error": str(err)})
+                    self._told = ""
+                except (ApiError, *NONSENSE) as err:
+                    self._tell(err)
                 if held != self.holds():
                     if held:
                         log.warning("no longer the leader", extra={"identity": self._identity})
@@ -89,6 +92,22 @@ class Leader:
                 await asyncio.sleep(self._pause_s())
         finally:
             await self._release()
+
+    def _tell(self, err: Exception) -> None:
+        """Say why the lease could not be renewed; of a namespace that is missing once, and what to do."""
+        if isinstance(err, NotFound):
+            if self._told != str(err):
+                log.error(
+                    "namespace %s does not exist, so the Lease %s cannot be held and nothing is done: create it "
+                    "(kubectl create namespace %s)",
+                    self._namespace,
+                    self._name,
+                    self._namespace,
+                    extra={"error": str(err)},
+                )
+            self._told = str(err)
+            return
+        log.warning("the lease could not be renewed", extra={"lease": self._name, "error": str(err) or repr(err)})
 
     def _pause_s(self) -> float:
         """How long to the next try; not past the moment at which another's lease runs out."""
@@ -99,9 +118,7 @@ class Leader:
     async def _take(self) -> bool:
         """Renew or acquire the lease; return whether we have it. Raises ApiError."""
         try:
-            lease: dict[str, Any] = json.loads(
-                await self._client.get(LEASES, self._namespace, self._name, timeout_s=REQUEST_S)
-            )
+            lease = await self._read()
         except NotFound:
             body = {
                 "apiVersion": "coordination.k8s.io/v1",
@@ -130,6 +147,15 @@ class Leader:
             return False
         return True
 
+    async def _read(self) -> dict[str, Any]:
+        """Return the lease. Raises ApiError, or one of NONSENSE if the answer is something else."""
+        lease: dict[str, Any] = json.loads(
+            await self._client.get(LEASES, self._namespace, self._name, timeout_s=REQUEST_S)
+        )
+        if lease["metadata"]["name"] != self._name:
+            raise ValueError(f"the API server's answer is not Lease {self._name}")
+        return lease
+
     def _spec(self, before: dict[str, Any]) -> dict[str, Any]:
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         ours = before.get("holderIdentity") == self._identity
@@ -149,11 +175,11 @@ class Leader:
             return
         self._valid_until = 0.0
         try:
-            lease = json.loads(await self._client.get(LEASES, self._namespace, self._name, timeout_s=REQUEST_S))
+            lease = await self._read()
             if lease["spec"].get("holderIdentity") == self._identity:
                 spec = {**lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
                 await self._client.replace(LEASES, self._namespace, {**lease, "spec": spec})
-        except (ApiError, ValueError, KeyError) as err:
+        except (ApiError, *NONSENSE) as err:
             log.info("the lease was not released", extra={"lease": self._name, "error": str(err)})
 
     @staticmethod

@@ -28,6 +28,9 @@ class Metrics:
             f"{PREFIX}_nodes", "Nodes of UltraServers: free, reserved, or neither", ["state"], registry=r
         )
         self._writes = Counter(f"{PREFIX}_writes", "Writes, by action and result", ["action", "result"], registry=r)
+        self._held = Gauge(
+            f"{PREFIX}_held_writes", "Writes that wait because they were refused or had no effect before", registry=r
+        )
         self._answers = Counter(
             f"{PREFIX}_grpc_answers", "Answers of the gRPC service, by method and code", ["method", "code"], registry=r
         )
@@ -67,8 +70,16 @@ class Metrics:
         )
 
     def leading(self, leads: bool) -> None:
-        """This replica is the leader, or is not."""
+        """This replica is the leader, or is not: then what it knows of the cluster is not for others to sum up."""
         self._leader.set(1 if leads else 0)
+        if not leads:
+            for gauge in (self._workloads, self._servers, self._nodes):
+                gauge.clear()
+            self._held.set(0)
+
+    def held(self, number: int) -> None:
+        """So many writes wait, because they were refused or had no effect."""
+        self._held.set(number)
 
     def planned(self, seconds: float, index: FleetIndex) -> None:
         """A plan was made of what is in this index."""

@@ -181,6 +181,7 @@ class Snapshot:
     templates: tuple[Template, ...] = ()
     workload_class: bool = True  # the DeviceClass workload.neuron.aws.com exists
     blocked_evictions: Mapping[str, str] = field(default_factory=dict)  # pod UID: why the API server said no
+    unwritable: Mapping[str, str] = field(default_factory=dict)  # NeuronUltraServer: why its status cannot be written
 
 
 def shortened(names: list[str] | tuple[str, ...]) -> str:

@@ -10,7 +10,8 @@ continued by the next.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from controller import render, restarting
 from controller.actions import (
@@ -26,15 +27,18 @@ from controller.actions import (
     WriteWorkloadStatus,
 )
 from controller.discovery import labels
-from controller.draft import DEFAULT_LIMITS, Draft, Limits
+from controller.draft import DEFAULT_LIMITS, Draft, Limits, joined
 from controller.fleet_index import FleetIndex
 from controller.holdings import Holdings
-from controller.model import Snapshot, UltraServer, Workload
+from controller.model import Snapshot, UltraServer, Workload, shortened
 from controller.releasing import give_back, release
 from controller.serving import serve
 from neuron_dra.core.ultraserver import Phase
 
 __all__ = ["DEFAULT_LIMITS", "Limits", "plan"]
+
+SHORTAGES = ("InsufficientCapacity", "CapacitySplit", "NoUltraServers", "NoSpareGroup")
+"""Reasons of those who wait for nodes."""
 
 
 def plan(snapshot: Snapshot, now: datetime.datetime, limits: Limits = DEFAULT_LIMITS) -> Plan:
@@ -49,6 +53,7 @@ def plan_of(index: FleetIndex, now: datetime.datetime, limits: Limits = DEFAULT_
     for workload in sorted(index.workloads, key=lambda each: _turn(each, draft.holdings)):
         verdict = release(draft, workload) if workload.deleting else serve(draft, workload)
         if verdict is not None:
+            verdict = _with_unwritable(index.unwritable, verdict)
             verdicts[workload.uid] = verdict
             _write_status(draft, workload, verdict)
     present = {workload.uid for workload in index.workloads}
@@ -151,6 +156,15 @@ def _reservations(draft: Draft, names: Sequence[str]) -> list[Action]:
 
 
 # -- statuses ----------------------------------------------------------------------------------------------------------
+
+
+def _with_unwritable(unwritable: Mapping[str, str], verdict: Verdict) -> Verdict:
+    """Tell who waits for nodes that there are more, in UltraServers of which the status cannot be written."""
+    if not unwritable or verdict.reason not in SHORTAGES:
+        return verdict
+    names = sorted(unwritable)
+    text = f"left out, because their status cannot be written: {shortened(names)} ({unwritable[names[0]]})"
+    return replace(verdict, message=joined(verdict.message, text))
 
 
 def _write_status(draft: Draft, workload: Workload, verdict: Verdict) -> None:

@@ -8,18 +8,22 @@ import logging
 import random
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
+from controller import backoff as write_backoff
 from controller import planning, writes
-from controller.actions import Action, Evict, Plan, WriteWorkloadStatus
-from controller.apply import EVICT_AGAIN_S, Applier
+from controller.actions import Action, CreateUltraServer, Evict, Plan, WriteUltraServerStatus, WriteWorkloadStatus
+from controller.apply import Applier
+from controller.backoff import Backoff
 from controller.caches import Caches
 from controller.leader import Leadership
 from controller.metrics import Metrics
 from controller.planning import Limits
 from controller.wording import Wording
 from neuron_dra.core import backoff
-from neuron_dra.errors import AlreadyExists, ApiError, Conflict, NotFound
+from neuron_dra.core.ultraserver import NAMESPACE
+from neuron_dra.errors import AlreadyExists, ApiError, Conflict, NotFound, TooManyRequests, Unavailable
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +60,10 @@ class Reconciler:
         applier.on_eviction = metrics.evicted
         self._term = 0
         self._told_blocked: dict[str, str] = {}
+        self._backoff = Backoff()
+        self._unwritable: dict[str, tuple[str, datetime.datetime]] = {}  # NeuronUltraServer: why, and until when
+        self._away = False  # the server, in this pass
+        self._without_namespace = False
         self.changed = asyncio.Event()
 
     async def run(self) -> None:
@@ -71,17 +79,17 @@ class Reconciler:
                 continue
             self._metrics.leading(True)
             try:
-                plan, clean = await self._pass()
+                plan, waiting = await self._pass()
             except ApiError as err:
                 log.warning("the caches could not be read afresh", extra={"error": str(err)})
                 wait_s = next(waits)
                 continue
             busy = busy + 1 if any(not isinstance(action, Evict) for action in plan.actions) else 0
-            if not clean:
+            if self._away:
                 wait_s = next(waits)
                 continue
             waits = backoff.delays(*RETRY_S, random.random)
-            wait_s = self._next(plan)
+            wait_s = self._next(plan, waiting)
             if self._told_blocked != self._applier.blocked_evictions:
                 self._told_blocked = dict(self._applier.blocked_evictions)
                 wait_s = 0.0  # the workload's status is to say so, and to stop saying so
@@ -99,8 +107,9 @@ class Reconciler:
         await asyncio.sleep(GATHER_S)
         self.changed.clear()
 
-    async def _pass(self) -> tuple[Plan, bool]:
-        """Plan once and write; return the plan, and whether all of it was written. Raises ApiError."""
+    async def _pass(self) -> tuple[Plan, datetime.datetime | None]:
+        """Plan once and write; return the plan of writes that were due, and when others are. Raises ApiError."""
+        self._away = False
         if self._term != self._leadership.term:
             term = self._leadership.term
             try:
@@ -115,12 +124,25 @@ class Reconciler:
             await self._caches.claims.relist()
             plan = self._plan(now)
         plan = self._wording.unhurried(plan, now)
-        clean = await writes.perform(plan.actions, lambda action: self._write(action, now), self._leadership.holds)
-        return plan, clean
+        held = {id(action) for action in plan.actions if self._backoff.due(action, now) > now}
+        self._metrics.held(len(held))
+        await writes.perform(
+            plan.actions,
+            lambda action: self._write(action, now),
+            self._leadership.holds,
+            lambda action: id(action) in held,
+        )
+        self._applier.keep_blocked({action.uid for action in plan.actions if isinstance(action, Evict)})
+        due = replace(plan, actions=tuple(action for action in plan.actions if id(action) not in held))
+        moments = [until for _, until in self._unwritable.values()]
+        earliest = self._backoff.earliest(plan.actions, now)
+        return due, min((*moments, *(() if earliest is None else (earliest,))), default=None)
 
     def _plan(self, now: datetime.datetime) -> Plan:
+        self._unwritable = {name: found for name, found in self._unwritable.items() if now < found[1]}
+        unwritable = {name: why for name, (why, _) in self._unwritable.items()}
         started = time.perf_counter()
-        index = self._caches.index(self._applier.blocked_evictions)
+        index = self._caches.index(self._applier.blocked_evictions, unwritable)
         plan = planning.plan_of(index, now, self._limits)
         index.settle(plan.settled, plan.settled_nodes)
         self._metrics.planned(time.perf_counter() - started, index)
@@ -131,20 +153,45 @@ class Reconciler:
         name = type(action).__name__
         try:
             await self._applier.perform(action, now)
-        except (Conflict, NotFound, AlreadyExists) as err:
-            log.info("the plan was out of date", extra={"action": name, "error": str(err)})
-            self._metrics.wrote(name, "outdated")
-            return False
         except ApiError as err:
-            log.warning("a write failed", extra={"action": name, "error": str(err)})
-            self._metrics.wrote(name, "failed")
+            self._failed(action, err, now)
             return False
         self._metrics.wrote(name, "ok")
+        self._backoff.written(action, now)
+        if isinstance(action, WriteUltraServerStatus):
+            self._unwritable.pop(action.name, None)
         if isinstance(action, WriteWorkloadStatus):
             self._wording.written(action, now)
             self._note_allocated(action, now)
             self._metrics.told(action.before, action.status, now)
         return True
+
+    def _failed(self, action: Action, err: ApiError, now: datetime.datetime) -> None:
+        """Tell why a write was not made. One that the server refused waits, longer each time; the others do not."""
+        name = type(action).__name__
+        outdated = isinstance(err, Conflict | NotFound | AlreadyExists)
+        self._metrics.wrote(name, "outdated" if outdated else "failed")
+        if _is_away(err):
+            self._away = True
+        else:
+            self._backoff.refused(action, now)
+        if isinstance(err, NotFound) and isinstance(action, CreateUltraServer):
+            if not self._without_namespace:
+                log.error(
+                    "namespace %s does not exist, so UltraServers cannot be written: create it (kubectl create "
+                    "namespace %s)",
+                    NAMESPACE,
+                    NAMESPACE,
+                    extra={"error": str(err)},
+                )
+            self._without_namespace = True
+        elif outdated:
+            log.info("the plan was out of date", extra={"action": name, "error": str(err)})
+        else:
+            log.warning("a write failed", extra={"action": name, "error": str(err)})
+            if isinstance(action, WriteUltraServerStatus) and not _is_away(err):
+                # Workloads are given other groups meanwhile.
+                self._unwritable[action.name] = str(err), now + datetime.timedelta(seconds=write_backoff.LONGEST_S)
 
     def _note_allocated(self, action: WriteWorkloadStatus, now: datetime.datetime) -> None:
         again = action.status.get("restarts")
@@ -153,13 +200,14 @@ class Reconciler:
             if found is not None:
                 self._metrics.allocated(max(0.0, (now - found["value"].created).total_seconds()))
 
-    def _next(self, plan: Plan) -> float | None:
-        """How long the plan holds, in seconds; None until something changes."""
-        if any(isinstance(action, Evict) for action in plan.actions):
-            others = [action for action in plan.actions if not isinstance(action, Evict)]
-            return GATHER_S if others else EVICT_AGAIN_S
-        if plan.actions:
+    def _next(self, plan: Plan, waiting: datetime.datetime | None) -> float | None:
+        """How long the plan holds, in seconds, with writes that wait until then; None until something changes."""
+        if any(not isinstance(action, Evict) for action in plan.actions):
             return 0.0
-        if plan.recheck is not None:
-            return max(0.0, (plan.recheck - self._clock()).total_seconds())
-        return None
+        moments = [moment for moment in (plan.recheck, waiting) if moment is not None]
+        return max(0.0, (min(moments) - self._clock()).total_seconds()) if moments else None
+
+
+def _is_away(err: ApiError) -> bool:
+    """The server is away or overloaded: that says nothing of the object, and everything waits."""
+    return isinstance(err, TooManyRequests) or (isinstance(err, Unavailable) and err.status != 500)

@@ -13,18 +13,28 @@ IN_FLIGHT: Final = 16  # a workload of 256 nodes writes 64 objects twice; more a
 
 
 async def perform(
-    actions: Iterable[Action], write: Callable[[Action], Awaitable[bool]], may_write: Callable[[], bool]
+    actions: Iterable[Action],
+    write: Callable[[Action], Awaitable[bool]],
+    may_write: Callable[[], bool],
+    waits: Callable[[Action], bool] = lambda action: False,
 ) -> bool:
     """Make the writes and return whether all were made.
 
     Neighbours of one kind write to different objects, so they may overlap. Kinds do not: no template before its
     reservations are stored, no status before its template. After a write that failed the rest for the same workloads
-    waits for a plan on newer knowledge. `may_write` is asked before each.
+    waits for a plan on newer knowledge, and so it does after a write that is not due yet (`waits`). `may_write` is
+    asked before each.
     """
     failed: set[str] = set()
     clean = True
     for _, neighbours in itertools.groupby(actions, key=type):
-        clean &= await _together(tuple(neighbours), write, may_write, failed)
+        due = []
+        for action in neighbours:
+            if waits(action):
+                failed.update(action.owners)
+            else:
+                due.append(action)
+        clean &= await _together(due, write, may_write, failed)
     return clean
 
 

@@ -105,9 +105,11 @@ class KubeClient:
         """Replace an object, guarded by its resourceVersion. Raises Conflict, Invalid, ApiError."""
         return _object(await self.request("PUT", resource.path(namespace, body["metadata"]["name"]), body=body))
 
-    async def patch(self, resource: Resource, namespace: str, name: str, patch: Mapping[str, Any]) -> dict[str, Any]:
+    async def patch(
+        self, resource: Resource, namespace: str, name: str, patch: Mapping[str, Any], subresource: str = ""
+    ) -> dict[str, Any]:
         """Merge `patch` into an object and return what the server made of it. Raises NotFound, Invalid, ApiError."""
-        path = resource.path(namespace, name)
+        path = resource.path(namespace, name, subresource)
         return _object(await self.request("PATCH", path, body=patch, content_type=MERGE_PATCH))
 
     async def delete(
@@ -277,7 +279,7 @@ def _object(raw: bytes) -> dict[str, Any]:
     """Decode an answer; anything but an object is some proxy's, and may be better next time."""
     try:
         value = json.loads(raw)
-    except ValueError as err:
+    except (ValueError, RecursionError) as err:
         raise Unavailable(f"the API server's answer is not JSON: {err}") from err
     if not isinstance(value, dict):
         raise Unavailable("the API server's answer is not an object")

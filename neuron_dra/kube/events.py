@@ -18,6 +18,10 @@ log = logging.getLogger(__name__)
 
 COMPONENT: Final = "neuron-dra-driver"
 MESSAGE_CHARACTERS: Final = 1024
+LIFETIME_S: Final = 3600.0
+MOST_KEPT: Final = (
+    4096  # of which it is known that they were posted; an event more than that is posted again, and renewed
+)
 REPEAT_AFTER_S: Final = 600.0  # an event that still holds is renewed this often; events live an hour
 
 
@@ -42,6 +46,7 @@ class EventRecorder:
         namespace = str(about.get("namespace") or "default")
         digest = hashlib.sha256(json.dumps([dict(about), kind, reason, message]).encode()).hexdigest()[:16]
         name = f"{about['name'][:200]}.{digest}"
+        self._forget(now.timestamp())
         last, count = self._posted.get(name, (0.0, 0))
         if count and now.timestamp() - last < REPEAT_AFTER_S:
             return
@@ -51,16 +56,32 @@ class EventRecorder:
                 event = self._event(namespace, name, about, kind, reason, message, stamp)
                 with contextlib.suppress(AlreadyExists):  # of a run before: it is renewed
                     await self._client.create(EVENTS, namespace, event)
-                    self._posted[name] = (now.timestamp(), 1)
+                    self._keep(name, now, 1)
                     return
                 # We may create and patch events, not read them; the answer to a patch tells the count.
                 count = await self._patch(namespace, name, {"lastTimestamp": stamp})
             count = await self._patch(namespace, name, {"count": count + 1, "lastTimestamp": stamp})
-            self._posted[name] = (now.timestamp(), count)
+            self._keep(name, now, count)
         except NotFound:
             self._posted.pop(name, None)  # its hour was over: posted anew the next time
         except ApiError as err:
             log.warning("an event could not be posted", extra={"reason": reason, "error": str(err)})
+
+    def _keep(self, name: str, now: datetime.datetime, count: int) -> None:
+        self._posted.pop(name, None)  # those that were posted longest ago come first
+        self._posted[name] = (now.timestamp(), count)
+
+    def _forget(self, now_s: float) -> None:
+        """Forget what was posted so long ago that the API server has forgotten it."""
+        while self._posted and now_s - next(iter(self._posted.values()))[0] >= LIFETIME_S:
+            del self._posted[next(iter(self._posted))]
+        if len(self._posted) >= MOST_KEPT:
+            del self._posted[next(iter(self._posted))]
+
+    @property
+    def remembered(self) -> int:
+        """How many events are known to be posted."""
+        return len(self._posted)
 
     async def _patch(self, namespace: str, name: str, patch: Mapping[str, Any]) -> int:
         """Change an event and return its count."""

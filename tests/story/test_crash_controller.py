@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from controller_cluster import Cluster, Obj
 
+from controller import backoff as backoff_module
 from controller import program
 from controller import reconcile as reconcile_module
 from controller import settings as controller_settings
@@ -41,7 +42,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reflector_module, "RETRY_S", (0.01, 0.1))
     monkeypatch.setattr(reconcile_module, "RETRY_S", (0.01, 0.1))
     monkeypatch.setattr(reconcile_module, "GATHER_S", 0.005)
-    monkeypatch.setattr(reconcile_module, "EVICT_AGAIN_S", 0.05)
+    monkeypatch.setattr(backoff_module, "FIRST_EVICTION_S", 0.05)
+    monkeypatch.setattr(backoff_module, "LONGEST_S", 1.0)
     monkeypatch.setattr(program, "KubeClient", MortalClient)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from controller import reconcile
+from controller import backoff
 from controller import settings as controller_settings
 from controller.program import Controller
 from neuron_dra.arguments import Parser
@@ -39,7 +39,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reserving, "REFRESH_S", 0.1)
     monkeypatch.setattr(reserving, "RECHECK_S", 0.1)
     monkeypatch.setattr(plugin_module, "HARDWARE_PERIOD_S", 0.1)
-    monkeypatch.setattr(reconcile, "EVICT_AGAIN_S", 0.2)
+    monkeypatch.setattr(backoff, "FIRST_EVICTION_S", 0.2)
+    monkeypatch.setattr(backoff, "LONGEST_S", 1.0)
 
 
 def _now() -> str:

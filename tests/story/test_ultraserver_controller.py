@@ -13,6 +13,7 @@ import pytest
 import yaml
 from controller_cluster import Cluster
 
+from controller import backoff as backoff_module
 from controller import leader as leader_module
 from controller import reconcile as reconcile_module
 from controller import settings as controller_settings
@@ -33,7 +34,8 @@ STATUS = "neuronultraserverworkloads/status"
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reflector_module, "RETRY_S", (0.01, 0.1))
     monkeypatch.setattr(reconcile_module, "RETRY_S", (0.01, 0.1))
-    monkeypatch.setattr(reconcile_module, "EVICT_AGAIN_S", 0.1)
+    monkeypatch.setattr(backoff_module, "FIRST_EVICTION_S", 0.1)
+    monkeypatch.setattr(backoff_module, "LONGEST_S", 1.0)
     monkeypatch.setattr(leader_module, "LEASE_S", 1)
     monkeypatch.setattr(leader_module, "RENEW_DEADLINE_S", 0.6)
     monkeypatch.setattr(leader_module, "RETRY_S", 0.1)

@@ -1,0 +1,146 @@
+"""The controller and a server that refuses, answers nonsense, or lacks what it needs. Issue 13, numbers 10 and 13."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+from collections.abc import AsyncIterator
+
+import pytest
+from controller_cluster import Cluster
+from test_ultraserver_controller import cluster, controlling, quick  # noqa: F401
+
+from controller import backoff as backoff_module
+from neuron_dra.core.ultraserver import NAMESPACE
+from neuron_dra.kube.client import KubeClient
+from neuron_dra.kube.config import KubeConfig
+from neuron_dra.kube.events import EventRecorder
+from neuron_dra.testing.fake_api import Do, FakeApi, Fault
+from neuron_dra.testing.fake_api.faults import STRANGE, Strange
+from neuron_dra.testing.waiting import eventually
+
+NOW = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
+
+
+@pytest.fixture
+def hurried(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    """Waits between writes that fail are a hundredth of what they are."""
+    for name, seconds in (("FIRST_S", 0.002), ("FIRST_EVICTION_S", 0.05), ("LONGEST_S", 0.9)):
+        monkeypatch.setattr(backoff_module, name, seconds)
+
+
+def refused(resource: str, verb: str = "patch", status: int = 403, **more: str) -> Fault:
+    return Fault(Do.RESPOND, verb=verb, resource=resource, status=status, times=None, **more)  # type: ignore[arg-type]
+
+
+async def test_labels_that_a_policy_forbids_keep_nobody_waiting(cluster: Cluster, hurried: None) -> None:  # noqa: F811
+    """13.10."""
+    faults = cluster.api.faults.add(refused("nodes"))
+    async with controlling(cluster):
+        cluster.submit("job")
+        await eventually(lambda: cluster.state("job") == "Allocated", 20, "the workload is Allocated")
+        await asyncio.sleep(0.5)
+    tried = [each.name for each in cluster.api.log if (each.verb, each.resource) == ("patch", "nodes")]
+    assert max(tried.count(name) for name in set(tried)) <= 12
+    assert faults.hits == len(tried)
+
+
+async def test_a_workload_is_given_another_ultraserver_than_one_that_cannot_be_written(
+    cluster: Cluster,  # noqa: F811
+    hurried: None,
+) -> None:
+    """13.10."""
+    async with controlling(cluster):
+        await eventually(lambda: len(cluster.api.objects("neuronultraservers")) == 2, 20, "both are discovered")
+        cluster.api.faults.add(refused("neuronultraservers/status", name="us-u0", status=422))
+        cluster.submit("job", count=1)
+        await eventually(lambda: cluster.state("job") == "Allocated", 20, "the workload is Allocated")
+        assert [entry["leaderNodeName"] for entry in cluster.allocations()] == ["u1-0"]
+        cluster.submit("second", count=1)
+        await eventually(lambda: cluster.state("second") == "Pending", 20, "the second workload waits")
+        assert "left out, because their status cannot be written: us-u0" in cluster.reason("second")[1]
+
+
+@pytest.mark.parametrize("strange", STRANGE.values(), ids=STRANGE)
+async def test_an_answer_to_a_write_that_is_no_object_ends_nothing(
+    cluster: Cluster,  # noqa: F811
+    strange: Strange,
+) -> None:
+    """13.13: a 200 that is not JSON ended the process."""
+    for resource, verb in (
+        ("nodes", "patch"),
+        ("neuronultraservers", "create"),
+        ("neuronultraservers/status", "patch"),
+        ("neuronultraserverworkloads", "patch"),
+        ("neuronultraserverworkloads/status", "patch"),
+        ("resourceclaimtemplates", "create"),
+        ("leases", "get"),
+        ("leases", "create"),
+        ("events", "create"),
+    ):
+        cluster.api.faults.add(strange.fault(verb=verb, resource=resource, times=1))
+    async with controlling(cluster, "--leader-elect"):
+        cluster.submit("job")
+        await eventually(lambda: cluster.state("job") == "Allocated", 30, "the workload is Allocated")
+
+
+async def test_a_missing_namespace_is_one_error_that_says_what_to_do(
+    cluster: Cluster,  # noqa: F811
+    caplog: pytest.LogCaptureFixture,
+    hurried: None,
+) -> None:
+    """13.13."""
+    missing = cluster.api.faults.add(refused("neuronultraservers", "create", 404))
+    caplog.set_level(logging.INFO)
+    async with controlling(cluster):
+        await eventually(lambda: missing.hits >= 6, 20, "it tries again")
+    told = [each.getMessage() for each in caplog.records if each.name == "controller.reconcile"]
+    assert told == [
+        f"namespace {NAMESPACE} does not exist, so UltraServers cannot be written: create it (kubectl create namespace "
+        f"{NAMESPACE})"
+    ]
+
+
+async def test_a_lease_without_its_namespace_is_one_error_that_says_what_to_do(
+    cluster: Cluster,  # noqa: F811
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """13.13."""
+    missing = cluster.api.faults.add(refused("leases", "create", 404))
+    async with controlling(cluster, "--leader-elect"):
+        await eventually(lambda: missing.hits >= 3, 20, "it tries again")
+    told = [each.getMessage() for each in caplog.records if each.name == "controller.leader"]
+    assert told == [
+        f"namespace {NAMESPACE} does not exist, so the Lease neuron-ultraserver-controller cannot be held and nothing "
+        f"is done: create it (kubectl create namespace {NAMESPACE})"
+    ]
+
+
+async def test_who_does_not_lead_shows_no_figures_of_the_cluster(cluster: Cluster) -> None:  # noqa: F811
+    """13.13: summed over both replicas, everything was there twice after a change of the leader."""
+    async with controlling(cluster, "--leader-elect") as first:
+        cluster.submit("job")
+        await eventually(lambda: cluster.state("job") == "Allocated", 20, "the workload is Allocated")
+        sample = first.metrics.registry.get_sample_value
+        assert sample("neuron_ultraserver_nodes", {"state": "reserved"}) == 8
+        first.metrics.leading(False)
+        states = ("free", "reserved", "other")
+        assert [sample("neuron_ultraserver_nodes", {"state": state}) for state in states] == [None] * 3
+        assert sample("neuron_ultraserver_workloads", {"state": "Allocated"}) is None
+        assert sample("neuron_ultraserver_ultraservers", {"state": "Ready"}) is None
+
+
+@pytest.fixture
+async def recorder() -> AsyncIterator[EventRecorder]:
+    async with FakeApi() as api, KubeClient(KubeConfig(api.url)) as client:
+        yield EventRecorder(client, "here")
+
+
+async def test_events_are_forgotten_when_the_server_has_forgotten_them(recorder: EventRecorder) -> None:
+    """13.13: events were kept in memory for ever."""
+    about = {"apiVersion": "v1", "kind": "Node", "name": "node-0", "uid": "uid"}
+    for minute in range(0, 300, 5):
+        at = NOW + datetime.timedelta(minutes=minute)
+        await recorder.post(about, "Normal", "Happened", f"number {minute}", at)
+    assert recorder.remembered <= 13

@@ -1,0 +1,124 @@
+"""A write that is refused, or has no effect, is tried again later each time. Issue 13, number 10."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.actions import Action, CreateTemplate, Evict, LabelNode, WriteUltraServerStatus, WriteWorkloadStatus
+from controller.backoff import Backoff
+
+START = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
+TEN_MINUTES = datetime.timedelta(minutes=10)
+
+
+def status(version: str, reason: str = "Allocated", since: str = "2026-03-01T12:00:00Z") -> Action:
+    conditions = [{"type": "Ready", "reason": reason, "lastTransitionTime": since}]
+    return WriteWorkloadStatus("ml", "job", "uid", version, {}, {"state": reason, "conditions": conditions}, False)
+
+
+WRITES: dict[str, Callable[[int], Action]] = {
+    "an eviction": lambda n: Evict("ml", "pod-0", "uid-0"),
+    "labels": lambda n: LabelNode("node-0", "uid-0", {"a": "b"}),
+    "the status of a workload": lambda n: status(str(n), since=f"2026-03-01T12:00:{n:02}Z"),
+    "the status of an UltraServer": lambda n: WriteUltraServerStatus(
+        "us-0", str(n), {"state": str(n)}, {"state": "Ready"}
+    ),
+    "a template": lambda n: CreateTemplate({"metadata": {"namespace": "ml", "name": "job"}}),
+}
+
+
+def tries(make: Callable[[int], Action], after: Callable[[Backoff, Action, datetime.datetime], None]) -> list[float]:
+    """Return when the write is made in an hour, if it is wanted all the time."""
+    backoff, now, found = Backoff(), START, []
+    while now < START + datetime.timedelta(hours=1):
+        action = make(len(found))
+        due = backoff.due(action, now)
+        if due > now:
+            now = due
+            continue
+        found.append((now - START).total_seconds())
+        after(backoff, action, now)
+    return found
+
+
+@pytest.mark.parametrize("make", WRITES.values(), ids=WRITES)
+@pytest.mark.parametrize("after", [Backoff.refused, Backoff.written], ids=["refused", "without effect"])
+def test_an_object_gets_at_most_a_dozen_vain_writes_in_any_ten_minutes(make, after):
+    """13.10: eight pods that a budget protects got 930 evictions in ten minutes."""
+    found = tries(make, after)
+    most = max(sum(begin <= other < begin + 600 for other in found) for begin in found)
+    assert 6 <= most <= 12
+    assert max(two - one for one, two in itertools.pairwise(found)) < 91
+
+
+def test_another_object_does_not_wait():
+    """13.10."""
+    backoff = Backoff()
+    first, second = Evict("ml", "pod-0", "uid-0"), Evict("ml", "pod-1", "uid-1")
+    backoff.refused(first, START)
+    assert (backoff.due(first, START) > START, backoff.due(second, START)) == (True, START)
+    again = replace(first, uid="another pod of the same name")
+    assert backoff.due(again, START) == START
+
+
+def test_another_content_does_not_wait_for_one_that_had_no_effect_but_for_one_that_was_refused():
+    backoff = Backoff()
+    backoff.written(status("1"), START)
+    assert backoff.due(status("2", "Degraded"), START) == START
+    assert backoff.due(status("2"), START) > START
+    backoff.refused(status("3"), START)
+    assert backoff.due(status("4", "Degraded"), START) > START
+
+
+def test_a_write_that_works_begins_again_with_the_shortest_wait():
+    backoff = Backoff()
+    for number in range(6):
+        backoff.refused(status(str(number)), START)
+    assert backoff.due(status("7"), START) > START + datetime.timedelta(seconds=10)
+    backoff.written(status("7", "Pending"), START)
+    assert backoff.due(status("8"), START) == START
+
+
+def test_what_was_quiet_for_ten_minutes_is_forgotten():
+    backoff, one = Backoff(), Evict("ml", "pod-0", "uid-0")
+    for _ in range(9):
+        backoff.refused(one, START)
+    later = START + TEN_MINUTES + datetime.timedelta(seconds=91)
+    backoff.refused(Evict("ml", "pod-1", "uid-1"), later)
+    backoff.refused(one, later)
+    assert backoff.due(one, later) == later + datetime.timedelta(seconds=5)
+
+
+def test_the_first_write_that_is_due_is_known():
+    backoff = Backoff()
+    one, two = Evict("ml", "pod-0", "uid-0"), LabelNode("node-0", "uid-0", {})
+    assert backoff.earliest([one, two], START) is None
+    backoff.refused(one, START)
+    backoff.refused(two, START)
+    assert backoff.earliest([one, two], START) == START + datetime.timedelta(seconds=0.2)
+
+
+@given(st.lists(st.tuples(st.sampled_from(sorted(WRITES)), st.booleans(), st.floats(0, 30)), max_size=60))
+def test_in_any_order_of_answers_no_object_gets_more_than_a_dozen_refusals_in_ten_minutes(steps):
+    """13.10."""
+    backoff, now, refused = Backoff(), START, {}
+    for number, (name, is_refused, wait) in enumerate(steps):
+        now += datetime.timedelta(seconds=wait)
+        action = WRITES[name](number)
+        if backoff.due(action, now) > now:
+            continue
+        if is_refused:
+            backoff.refused(action, now)
+            refused.setdefault(name, []).append(now)
+        else:
+            backoff.written(action, now)
+            refused.pop(name, None)
+    for moments in refused.values():
+        assert all(sum(begin <= each < begin + TEN_MINUTES for each in moments) <= 12 for begin in moments)
