@@ -41,13 +41,26 @@ class DeleteUltraServer(Action):
 
 
 @dataclass(frozen=True, slots=True)
+class SetUltraServerFinalizers(Action):
+    """Write the finalizers of a NeuronUltraServer, guarded by its resourceVersion."""
+
+    name: str
+    version: str
+    finalizers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class WriteUltraServerStatus(Action):
-    """Write the status of a NeuronUltraServer, reservations included, guarded by its resourceVersion."""
+    """Write the status of a NeuronUltraServer, reservations included, guarded by its resourceVersion.
+
+    `finalizers`, if any, are written before it: no reservation is ever without the one that keeps its object.
+    """
 
     name: str
     version: str
     before: Mapping[str, Any]
     status: Mapping[str, Any]
+    finalizers: tuple[str, ...] | None = None
 
     @property
     def hands_over(self) -> bool:
@@ -116,6 +129,7 @@ class WriteWorkloadStatus(Action):
     before: Mapping[str, Any]
     status: Mapping[str, Any]
     warning: bool
+    says_why: bool = False  # it says why nothing else is written, so it is written all the same
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,14 @@ from controller.actions import (
     Evict,
     LabelNode,
     SetFinalizers,
+    SetUltraServerFinalizers,
     UpdateTopology,
     WriteUltraServerStatus,
     WriteWorkloadStatus,
 )
 from controller.caches import Caches
 from controller.model import API_VERSION, FINALIZER
+from controller.schemas import Schemas
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.errors import Conflict, Forbidden, Invalid, NotFound, TooManyRequests, Unavailable
 from neuron_dra.kube.client import KubeClient
@@ -45,6 +47,7 @@ class Applier:
     def __init__(self, client: KubeClient, caches: Caches, events: EventRecorder) -> None:
         self._client = client
         self._caches = caches
+        self.schemas = Schemas(client)
         self._events = events
         self.blocked_evictions: dict[str, str] = {}
         self.on_eviction: Callable[[str], None] = lambda result: None
@@ -53,16 +56,19 @@ class Applier:
         """Make one write. Raises ApiError; Conflict and NotFound say that the plan is out of date."""
         match action:
             case CreateUltraServer(body=body):
-                stored = await self._client.create(NEURON_ULTRASERVERS, NAMESPACE, body)
-                _remember(self._caches.ultraservers, NAMESPACE, body["metadata"]["name"], stored)
+                await self._create_ultraserver(body)
             case UpdateTopology(name=name, version=version, topology=topology):
                 patch = _guarded(version, {"spec": {"topology": [dict(entry) for entry in topology]}})
                 await self._patch(self._caches.ultraservers, NEURON_ULTRASERVERS, NAMESPACE, name, patch)
             case DeleteUltraServer(name=name, uid=uid, version=version):
                 await self._client.delete(NEURON_ULTRASERVERS, NAMESPACE, name, uid=uid, version=version)
             case WriteUltraServerStatus(name=name, version=version, before=before, status=status):
+                if action.finalizers is not None:
+                    version = await self._hold(name, version, action.finalizers)
                 patch = _guarded(version, {"status": _replacing(before, status)})
                 await self._patch(self._caches.ultraservers, NEURON_ULTRASERVERS, NAMESPACE, name, patch, "status")
+            case SetUltraServerFinalizers(name=name, version=version, finalizers=finalizers):
+                await self._hold(name, version, finalizers)
             case LabelNode(name=name, uid=uid, labels=labels):
                 patch = {"metadata": {"uid": uid, "labels": dict(labels)}}
                 await self._patch(self._caches.nodes, NODES, "", name, patch)
@@ -89,9 +95,41 @@ class Applier:
         name: str,
         patch: Mapping[str, Any],
         subresource: str = "",
-    ) -> None:
-        """Change an object, and keep what the server made of it."""
-        _remember(cache, namespace, name, await self._client.patch(resource, namespace, name, patch, subresource))
+        *,
+        always: bool = False,
+    ) -> dict[str, Any]:
+        """Change an object, and keep what the server made of it. What it does not keep of our own kinds is noticed."""
+        ours = resource in (NEURON_ULTRASERVERS, NEURON_WORKLOADS)
+        if ours and not always:
+            self.schemas.refuse(resource)
+        try:
+            stored = await self._client.patch(resource, namespace, name, patch, subresource)
+        except Invalid:
+            if ours:
+                self.schemas.doubt(resource)
+            raise
+        _remember(cache, namespace, name, stored)
+        if not stored["metadata"].get("finalizers") and stored["metadata"].get("deletionTimestamp"):
+            cache.forget(stored)  # it goes with its last finalizer; the watch tells if not
+        if ours:
+            self.schemas.check(resource, patch, stored)
+        return stored
+
+    async def _create_ultraserver(self, body: Mapping[str, Any]) -> None:
+        self.schemas.refuse(NEURON_ULTRASERVERS)
+        try:
+            stored = await self._client.create(NEURON_ULTRASERVERS, NAMESPACE, body)
+        except Invalid:
+            self.schemas.doubt(NEURON_ULTRASERVERS)
+            raise
+        _remember(self._caches.ultraservers, NAMESPACE, body["metadata"]["name"], stored)
+        self.schemas.check(NEURON_ULTRASERVERS, body, stored)
+
+    async def _hold(self, name: str, version: str, finalizers: tuple[str, ...]) -> str:
+        """Write the finalizers of a NeuronUltraServer; return its resourceVersion from then on."""
+        patch = _guarded(version, {"metadata": {"finalizers": list(finalizers)}})
+        stored = await self._patch(self._caches.ultraservers, NEURON_ULTRASERVERS, NAMESPACE, name, patch)
+        return str(stored["metadata"]["resourceVersion"])
 
     async def _set_finalizers(self, action: SetFinalizers) -> None:
         patch = _guarded(action.version, {"metadata": {"finalizers": list(action.finalizers)}})
@@ -102,7 +140,15 @@ class Applier:
 
     async def _write_workload_status(self, action: WriteWorkloadStatus, now: datetime.datetime) -> None:
         patch = _guarded(action.version, {"status": _replacing(action.before, action.status)})
-        await self._patch(self._caches.workloads, NEURON_WORKLOADS, action.namespace, action.name, patch, "status")
+        await self._patch(
+            self._caches.workloads,
+            NEURON_WORKLOADS,
+            action.namespace,
+            action.name,
+            patch,
+            "status",
+            always=action.says_why,
+        )
         before, after = _ready(action.before), _ready(action.status)
         log.info(
             "workload",

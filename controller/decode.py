@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from controller.model import (
+    GROUP,
     NODES_AT_MOST,
     SLOT_SIZES,
     ClaimUse,
@@ -24,7 +25,7 @@ from controller.model import (
     Workload,
 )
 from neuron_dra.core import health, names
-from neuron_dra.core.ultraserver import TAG_ATTRIBUTES, Tag, decode_allocations
+from neuron_dra.core.ultraserver import TAG_ATTRIBUTES, Tag, read_allocations
 
 LABEL_PREFIX = names.ULTRASERVER_LABELS
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
@@ -138,19 +139,32 @@ def claim_use(item: Wire) -> ClaimUse | None:
     if not results:
         return None
     classes = _classes(item)
-    parameters = [(entry.get("opaque") or {}).get("parameters") or {} for entry in devices.get("config") or []]
-    uids = [one.get("workloadUid") for one in parameters if isinstance(one, Mapping) and one.get("workloadUid")]
+    workload_id, workload_uid = _workload_named(devices)
     reserved = status.get("reservedFor") or []
     return ClaimUse(
         namespace=str(meta.get("namespace", "")),
         name=meta["name"],
         nodes=tuple(sorted({str(result.get("pool")) for result in results})),
-        workload_uid=str(uids[0]) if uids else None,
+        workload_uid=workload_uid,
         pods=tuple(
             sorted((str(one.get("name")), str(one.get("uid"))) for one in reserved if one.get("resource") == "pods")
         ),
         reserved_class=any(classes.get(str(result.get("request"))) == WORKLOAD_CLASS for result in results),
+        workload_id=workload_id,
     )
+
+
+def _workload_named(devices: Wire) -> tuple[str | None, str | None]:
+    """Return name and UID of the workload that the configuration for our driver names; other drivers' says nothing.
+
+    Of several the last counts, as for the node's plugin.
+    """
+    for entry in reversed(devices.get("config") or []):
+        opaque = entry.get("opaque") or {}
+        one = opaque.get("parameters")
+        if opaque.get("driver") == names.DRIVER and isinstance(one, Mapping) and one.get("workloadId"):
+            return str(one["workloadId"]), str(one["workloadUid"]) if one.get("workloadUid") else None
+    return None, None
 
 
 def _classes(claim: Wire) -> dict[str, str]:
@@ -167,6 +181,7 @@ def _classes(claim: Wire) -> dict[str, str]:
 def ultraserver(item: Wire) -> UltraServer:
     """Return a NeuronUltraServer."""
     meta, status = item["metadata"], item.get("status") or {}
+    reading = read_allocations(item)
     return UltraServer(
         name=meta["name"],
         uid=str(meta.get("uid", "")),
@@ -174,7 +189,10 @@ def ultraserver(item: Wire) -> UltraServer:
         generation=int(meta.get("generation") or 0),
         spec=item.get("spec") or {},
         status=status,
-        reservations=tuple(Reservation(meta["name"], each) for each in decode_allocations(item)),
+        reservations=tuple(Reservation(meta["name"], each) for each in reading.allocations),
+        unread=reading.unread,
+        finalizers=tuple(meta.get("finalizers") or ()),
+        deleting=bool(meta.get("deletionTimestamp")),
     )
 
 
@@ -198,19 +216,40 @@ def workload(item: Wire) -> Workload:
         logical_neuron_core=int((spec.get("config") or {}).get("logicalNeuronCore") or 2),
         template_name=str((spec.get("resourceClaimTemplate") or {}).get("name") or meta["name"]),
         status=item.get("status") or {},
+        groups=tuple(each for each in (item.get("status") or {}).get("groups") or [] if _is_group(each)),
     )
+
+
+def _is_group(record: Any) -> bool:
+    """Tell whether an entry of `status.groups` can be read."""
+    if not isinstance(record, Mapping) or type(record.get("ultraserverIndex")) is not int:
+        return False
+    nodes: Any = record.get("nodes")
+    uids = record.get("nodeUids") or nodes
+    texts = [record.get("ultraserver"), record.get("allocationId")]
+    for found in (nodes, uids):
+        if not isinstance(found, list) or not found or len(found) != len(nodes):
+            return False
+        texts += found
+    return all(isinstance(text, str) and text for text in texts)
 
 
 def template(item: Wire) -> Template:
     """Return what we keep of a ResourceClaimTemplate: whose it is."""
     meta = item["metadata"]
-    owners = [one for one in meta.get("ownerReferences") or [] if one.get("controller")]
+    owner: Wire = next((one for one in meta.get("ownerReferences") or [] if one.get("controller")), {})
+    group, _, _ = str(owner.get("apiVersion")).partition("/")
+    ours = (group, owner.get("kind")) == (GROUP, "NeuronUltraServerWorkload")
+    workload_id, workload_uid = _workload_named(((item.get("spec") or {}).get("spec") or {}).get("devices") or {})
     return Template(
         namespace=str(meta.get("namespace", "")),
         name=meta["name"],
         uid=str(meta.get("uid", "")),
-        owner_uid=str(owners[0].get("uid", "")) if owners else "",
+        owner_uid=str(owner.get("uid", "")) if ours else "",
         deleting=bool(meta.get("deletionTimestamp")),
+        controlled=bool(owner),
+        workload_id=workload_id,
+        workload_uid=workload_uid,
     )
 
 

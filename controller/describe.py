@@ -15,6 +15,7 @@ from controller.actions import (
     LabelNode,
     Plan,
     SetFinalizers,
+    SetUltraServerFinalizers,
     UpdateTopology,
     WriteUltraServerStatus,
     WriteWorkloadStatus,
@@ -87,6 +88,8 @@ def describe(action: Action) -> str:
             return (
                 f"label Node {name}: {', '.join(f'{k}={v}' if v is not None else f'{k}-' for k, v in labels.items())}"
             )
+        case SetUltraServerFinalizers(name=name, finalizers=finalizers):
+            return f"set the finalizers of NeuronUltraServer {name}: {', '.join(finalizers) or 'none'}"
         case SetFinalizers(namespace=namespace, name=name, finalizers=finalizers):
             return f"set the finalizers of workload {namespace}/{name}: {', '.join(finalizers) or 'none'}"
         case CreateTemplate(body=body):

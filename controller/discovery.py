@@ -105,10 +105,11 @@ def _group(
     entries = [_entry(each, number, nodes) for each in present if (number := numbered[each.name]) is not None]
     topology = tuple(sorted([*entries, *away], key=lambda entry: (entry["nodeId"], entry["nodeName"])))
     twice = {entry["nodeId"] for entry in topology if sum(each["nodeId"] == entry["nodeId"] for each in topology) > 1}
+    closing = stored is not None and stored.deleting  # no finalizer can be set any more
     usable = {
         each.node_id: each
         for each in present
-        if each.node_id is not None and each.node_id not in twice and _is_usable(each, nodes[each.name])
+        if each.node_id is not None and not (closing or each.node_id in twice) and _is_usable(each, nodes[each.name])
     }
     sizes = tuple(sorted({size for each in present for size in each.sizes}))
     cordoned = tuple(entry["nodeName"] for entry in topology if not nodes[entry["nodeName"]].schedulable)

@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from controller import outage, placement
+from controller import outage, placement, survival
 from controller.actions import Action
 from controller.discovery import Group
 from controller.fleet_index import FleetIndex
@@ -72,7 +72,11 @@ class Room:
         changed = self._holdings.changed
         if not changed:
             return stored
-        groups = (self._index.group_by_name[name] for name in changed if name not in self._index.unwritable)
+        groups = (
+            self._index.group_by_name[name]
+            for name in changed
+            if name in self._index.ultraserver_by_name and name not in self._index.unwritable
+        )
         now = placement.slots(groups, self._holdings, instance_type, size)
         return sorted((*(slot for slot in stored if slot.ultraserver not in changed), *now), key=lambda slot: slot.fit)
 
@@ -104,6 +108,7 @@ class Draft:
     def of(cls, index: FleetIndex, now: datetime.datetime, limits: Limits) -> Draft:
         """Return a draft in which nothing is decided."""
         holdings = Holdings(index)
+        survival.restore(index, holdings, now)
         found = outage.judge(index.countable, index.away, at_least=limits.outage_nodes, percent=limits.outage_percent)
         return cls(index, now, limits, holdings, Room(index, holdings), outage=found)
 

@@ -26,6 +26,7 @@ from controller.model import (
     UltraServer,
     Workload,
 )
+from controller.traces import Traces
 from neuron_dra.core.ultraserver import object_name
 
 
@@ -68,6 +69,8 @@ class FleetIndex:
         self.workload_class = True
         self.blocked_evictions: Mapping[str, str] = {}
         self.unwritable: Mapping[str, str] = {}
+        self.outdated = ""
+        self.traces = Traces()
         self.group_by_name: dict[str, Group] = {}
         self.totals = Totals(Counter())
         self.unsettled: set[str] = set()
@@ -111,6 +114,7 @@ class FleetIndex:
         index.workload_class = snapshot.workload_class
         index.blocked_evictions = snapshot.blocked_evictions
         index.unwritable = snapshot.unwritable
+        index.outdated = snapshot.outdated
         index.refresh()
         return index
 
@@ -168,7 +172,7 @@ class FleetIndex:
         return self._uses.get(node, ())
 
     def reserved(self, node: str) -> int:
-        """Return how many stored reservations a node is in."""
+        """Return how many stored reservations a node is in, those that cannot be read included."""
         return self._reserved[node]
 
     def held(self, workload_uid: str) -> list[Reservation]:
@@ -198,6 +202,7 @@ class FleetIndex:
 
     def put_published(self, name: str, published: PublishedNode | None) -> None:
         """What a node publishes changed, or it publishes nothing more."""
+        self.traces.put_published(name, self.published_by_name.get(name), published)
         _put(self.published_by_name, name, published)
         self._facts_changed(name)
 
@@ -217,23 +222,24 @@ class FleetIndex:
     def put_ultraserver(self, name: str, ultraserver: UltraServer | None) -> None:
         """A NeuronUltraServer changed, or is gone."""
         before = self.ultraserver_by_name.get(name)
+        self.traces.put_ultraserver(name, before, ultraserver)
         if before is not None:
             self.totals.count(before, -1)
             for uid in {each.allocation.workload_uid for each in before.reservations}:
                 _take(self._held, uid, name)
-            for each in before.reservations:
-                self._reserve(each, -1)
+            self._reserve(before, -1)
         _put(self.ultraserver_by_name, name, ultraserver)
         if ultraserver is not None:
             self.totals.count(ultraserver, 1)
             for each in ultraserver.reservations:
                 held = self._held.setdefault(each.allocation.workload_uid, {})
                 held[name] = (*held.get(name, ()), each)
-                self._reserve(each, 1)
+            self._reserve(ultraserver, 1)
         self._stale.add(name)
 
     def put_workload(self, key: str, workload: Workload | None) -> None:
         """A NeuronUltraServerWorkload changed, or is gone."""
+        self.traces.put_workload(key, self.workload_by_key.get(key), workload)
         _put(self.workload_by_key, key, workload)
 
     def put_template(self, key: tuple[str, str], template: Template | None) -> None:
@@ -262,7 +268,7 @@ class FleetIndex:
         stored = self.ultraserver_by_name.get(name)
         group = group_of(name, members, stored, self.node_by_name, self._membership)
         _put(self.group_by_name, name, group)
-        reserved = {node for each in (stored.reservations if stored else ()) for node in each.allocation.nodes}
+        reserved = {*_nodes_in(stored)} if stored else set()
         topology = {str(entry.get("nodeName")) for entry in (stored.spec.get("topology") or () if stored else ())}
         self._concern(name, frozenset({each.name for each in members} | topology | reserved))
         self._place(name, group if stored is not None else None)
@@ -333,8 +339,8 @@ class FleetIndex:
             self._stale.add(belongs)
         self._stale |= self._concerned.get(node, set())
 
-    def _reserve(self, one: Reservation, number: int) -> None:
-        for node in one.allocation.nodes:
+    def _reserve(self, ultraserver: UltraServer, number: int) -> None:
+        for node in _nodes_in(ultraserver):
             self._reserved[node] += number
             if not self._reserved[node]:
                 del self._reserved[node]
@@ -349,6 +355,12 @@ class _Taken(Container[str]):
 
     def __contains__(self, name: object) -> bool:
         return bool(self._index.reserved(str(name))) or bool(self._index.uses(str(name)))
+
+
+def _nodes_in(ultraserver: UltraServer) -> list[str]:
+    """Return the nodes of each entry of an UltraServer, those that cannot be read included."""
+    found = [node for each in ultraserver.reservations for node in each.allocation.nodes]
+    return found + [node for each in ultraserver.unread for node in each.nodes]
 
 
 def _fit(slot: placement.Slot) -> tuple[int, int, str, int]:

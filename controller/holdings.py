@@ -12,7 +12,7 @@ from controller import render
 from controller.fleet_index import FleetIndex
 from controller.model import ClaimUse, PublishedNode, Reservation, Workload
 from controller.placement import Slot
-from neuron_dra.core.ultraserver import Allocation, Phase
+from neuron_dra.core.ultraserver import Allocation, Phase, Unread
 
 
 class Holdings(Container[str]):
@@ -28,6 +28,8 @@ class Holdings(Container[str]):
         self._held: dict[str, list[Reservation]] = {}  # of the UltraServers that the plan has changed
         self._of: dict[str, list[Reservation]] = {}  # of the workloads for which it has
         self._reserved: Counter[str] = Counter()  # reservations of a node, more or fewer than are stored
+        self.unread = dict(index.traces.unread)
+        """The entries that cannot be read, by UltraServer."""
         self._version = 0
 
     # What is there
@@ -35,6 +37,10 @@ class Holdings(Container[str]):
     def __contains__(self, name: object) -> bool:
         node = str(name)
         return bool(self._index.uses(node)) or self._index.reserved(node) + self._reserved[node] > 0
+
+    def is_reserved(self, node: str) -> bool:
+        """The node is in a reservation, read or unread."""
+        return self._index.reserved(node) + self._reserved[node] > 0
 
     @property
     def version(self) -> int:
@@ -93,7 +99,7 @@ class Holdings(Container[str]):
                     self.shows(name, each.allocation, Phase.BOUND) and self.is_ready(name)
                     for name in each.allocation.nodes
                 )
-                or any(use.workload_uid == workload_uid for use in self.uses(each.allocation.nodes))
+                or any(use.is_of(each.allocation) for use in self.uses(each.allocation.nodes))
             )
         ]
 
@@ -131,7 +137,7 @@ class Holdings(Container[str]):
 
     def foreign(self, allocation: Allocation) -> list[ClaimUse]:
         """Claims on the nodes of a reservation that are not its workload's."""
-        return [use for use in self.uses(allocation.nodes) if use.workload_uid != allocation.workload_uid]
+        return [use for use in self.uses(allocation.nodes) if not use.is_of(allocation)]
 
     def slipped_in(self, allocation: Allocation) -> list[ClaimUse]:
         """Those of the foreign claims that got their devices before the tag: their pods may run.
@@ -197,11 +203,24 @@ class Holdings(Container[str]):
             allocated_at=render.time(now),
             node_uids=tuple(self._nodes[name].uid for name in slot.nodes),
         )
-        one = Reservation(slot.ultraserver, allocation)
+        self.add(Reservation(slot.ultraserver, allocation))
+
+    def add(self, one: Reservation) -> None:
+        """Hold one more reservation."""
         for held in self._own(one):
             held.append(one)
-        self._reserved.update(slot.nodes)
+        self._reserved.update(one.allocation.nodes)
         self._version += 1
+
+    def take_over(self, ultraserver: str, left: Sequence[Unread], taken: Iterable[Reservation]) -> None:
+        """Hold what could not be read, as far as it can now; `left` are the other entries."""
+        for before in self.unread[ultraserver]:
+            self._reserved.subtract(before.nodes)
+        for each in left:
+            self._reserved.update(each.nodes)
+        self.unread[ultraserver] = tuple(left)
+        for one in taken:
+            self.add(one)
 
     def change(self, one: Reservation, **changes: Any) -> None:
         """Change a reservation's allocation."""

@@ -27,6 +27,12 @@ class Metrics:
         self._nodes = Gauge(
             f"{PREFIX}_nodes", "Nodes of UltraServers: free, reserved, or neither", ["state"], registry=r
         )
+        self._outdated = Gauge(
+            f"{PREFIX}_crd_outdated",
+            "1 while the API server drops or refuses what is written to this kind: its CRD is another release's",
+            ["crd"],
+            registry=r,
+        )
         self._writes = Counter(f"{PREFIX}_writes", "Writes, by action and result", ["action", "result"], registry=r)
         self._held = Gauge(
             f"{PREFIX}_held_writes", "Writes that wait because they were refused or had no effect before", registry=r
@@ -68,6 +74,10 @@ class Metrics:
             ["result"],
             registry=r,
         )
+
+    def crd_outdated(self, crd: str, outdated: bool) -> None:
+        """A CRD was found not to keep what we write, or to keep it again."""
+        self._outdated.labels(crd).set(1 if outdated else 0)
 
     def leading(self, leads: bool) -> None:
         """This replica is the leader, or is not: then what it knows of the cluster is not for others to sum up."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from neuron_dra.core.health import LINK_INTERSERVER
-from neuron_dra.core.ultraserver import Allocation, Tag
+from neuron_dra.core.ultraserver import Allocation, Tag, Unread
 
 Wire = Mapping[str, Any]
 
@@ -16,6 +16,8 @@ GROUP = "neuron.aws.com"
 API_VERSION = f"{GROUP}/v1beta1"
 FINALIZER = f"{GROUP}/ultraserver-release"
 """Held on a workload while anything is reserved for it."""
+RESERVED = f"{GROUP}/ultraserver-reserved"
+"""Held on a NeuronUltraServer while anything is reserved in it, also what this release cannot read."""
 
 SLOT_SIZES = (1, 2, 4)
 """How many nodes of one UltraServer can work together: topologySize, and the modes that a node publishes."""
@@ -85,7 +87,8 @@ class ClusterNode:
 class ClaimUse:
     """A ResourceClaim that is allocated on devices of ours. `pods` are the (name, uid) it is reserved for.
 
-    `reserved_class`: it got them by the DeviceClass of reserved devices, so a tag was there before it.
+    `workload_id` and `workload_uid` are what its configuration for our driver names; templates of AWS's operator leave
+    the UID out. `reserved_class`: it got them by the DeviceClass of reserved devices, so a tag was there before it.
     """
 
     namespace: str
@@ -94,6 +97,15 @@ class ClaimUse:
     workload_uid: str | None
     pods: tuple[tuple[str, str], ...] = ()
     reserved_class: bool = False
+    workload_id: str | None = None
+
+    def is_of(self, holder: Allocation) -> bool:
+        """The claim is one of the workload that holds this reservation: by namespace, name and UID together."""
+        return (self.namespace, self.workload_id, self.workload_uid or holder.workload_uid) == (
+            holder.workload_namespace,
+            holder.workload_name,
+            holder.workload_uid,
+        )
 
     @property
     def holder(self) -> str:
@@ -115,7 +127,7 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class UltraServer:
-    """A NeuronUltraServer object as it is stored."""
+    """A NeuronUltraServer object as it is stored. `unread` are the reservations that cannot be read, or not yet."""
 
     name: str
     uid: str
@@ -124,11 +136,19 @@ class UltraServer:
     spec: Wire
     status: Wire
     reservations: tuple[Reservation, ...]
+    unread: tuple[Unread, ...] = ()
+    finalizers: tuple[str, ...] = ()
+    deleting: bool = False
+
+    @property
+    def reserved(self) -> bool:
+        """Something is reserved in it, as far as is written there."""
+        return bool(self.reservations or self.unread)
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A NeuronUltraServerWorkload as it is stored."""
+    """A NeuronUltraServerWorkload as it is stored. `groups` is what can be read of `status.groups`."""
 
     namespace: str
     name: str
@@ -145,6 +165,7 @@ class Workload:
     logical_neuron_core: int
     template_name: str
     status: Wire
+    groups: tuple[Wire, ...] = ()
 
     @property
     def restarting(self) -> Wire | None:
@@ -160,13 +181,32 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A ResourceClaimTemplate of anybody."""
+    """A ResourceClaimTemplate of anybody.
+
+    `owner_uid` is of the NeuronUltraServerWorkload that controls it; empty where something else does, or nothing.
+    `controlled`: something does. `workload_id` and `workload_uid` are what its claims name.
+    """
 
     namespace: str
     name: str
     uid: str
     owner_uid: str
     deleting: bool
+    controlled: bool = True
+    workload_id: str | None = None
+    workload_uid: str | None = None
+
+    def is_of(self, workload: Workload) -> bool:
+        """It is the workload's own: it controls it, or AWS's operator made it for it."""
+        if self.namespace != workload.namespace:
+            return False
+        if self.owner_uid or self.controlled:
+            return self.owner_uid == workload.uid
+        return self.workload_id == workload.name and self.workload_uid in (None, workload.uid)
+
+    def is_official(self, workload: Workload) -> bool:
+        """Its claims name the workload as those of AWS's operator do; no node of ours is offered to them."""
+        return self.workload_id == workload.name and self.workload_uid is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +222,7 @@ class Snapshot:
     workload_class: bool = True  # the DeviceClass workload.neuron.aws.com exists
     blocked_evictions: Mapping[str, str] = field(default_factory=dict)  # pod UID: why the API server said no
     unwritable: Mapping[str, str] = field(default_factory=dict)  # NeuronUltraServer: why its status cannot be written
+    outdated: str = ""  # why the custom resources cannot be written: their definitions are not of this release
 
 
 def shortened(names: list[str] | tuple[str, ...]) -> str:

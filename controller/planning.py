@@ -13,7 +13,7 @@ import datetime
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from controller import render, restarting
+from controller import render, restarting, survival
 from controller.actions import (
     Action,
     CreateUltraServer,
@@ -21,16 +21,17 @@ from controller.actions import (
     LabelNode,
     Plan,
     SetFinalizers,
+    SetUltraServerFinalizers,
     UpdateTopology,
     Verdict,
     WriteUltraServerStatus,
     WriteWorkloadStatus,
 )
-from controller.discovery import labels
+from controller.discovery import Group, labels
 from controller.draft import DEFAULT_LIMITS, Draft, Limits, joined
 from controller.fleet_index import FleetIndex
 from controller.holdings import Holdings
-from controller.model import Snapshot, UltraServer, Workload, shortened
+from controller.model import RESERVED, Snapshot, UltraServer, Workload, shortened
 from controller.releasing import give_back, release
 from controller.serving import serve
 from neuron_dra.core.ultraserver import Phase
@@ -48,6 +49,8 @@ def plan(snapshot: Snapshot, now: datetime.datetime, limits: Limits = DEFAULT_LI
 
 def plan_of(index: FleetIndex, now: datetime.datetime, limits: Limits = DEFAULT_LIMITS) -> Plan:
     """Return the same from an index that is kept up as objects change: what is settled in it is not looked at again."""
+    if index.outdated:
+        return _stopped(index, now)
     draft = Draft.of(index, now, limits)
     verdicts: dict[str, Verdict] = {}
     for workload in sorted(index.workloads, key=lambda each: _turn(each, draft.holdings)):
@@ -59,12 +62,13 @@ def plan_of(index: FleetIndex, now: datetime.datetime, limits: Limits = DEFAULT_
     present = {workload.uid for workload in index.workloads}
     for uid in sorted(draft.holdings.workload_uids() - present):
         give_back(draft, uid, draft.holdings.of(uid), final=True)
-    names = sorted({*index.unsettled, *draft.holdings.changed})
-    topologies, labelled, reservations = _topologies(draft, names), _labels(draft), _reservations(draft, names)
-    written = {_object_of(action) for action in (*topologies, *reservations)}
+    names = sorted({*index.unsettled, *draft.holdings.changed, *draft.holdings.unread})
+    others, reservations = _ultraservers(draft, names)
+    labelled = _labels(draft)
+    written = {_object_of(action) for action in (*others, *reservations)}
     return Plan(
         actions=(
-            *topologies,
+            *others,
             *labelled,
             *draft.before,
             *reservations,
@@ -79,6 +83,19 @@ def plan_of(index: FleetIndex, now: datetime.datetime, limits: Limits = DEFAULT_
     )
 
 
+def _stopped(index: FleetIndex, now: datetime.datetime) -> Plan:
+    """Say in every workload why nothing is done, and leave all else as it is."""
+    verdicts, actions = {}, []
+    for workload in sorted(index.workloads, key=lambda each: each.ref):
+        verdict = Verdict(str(workload.status.get("state") or "Pending"), render.OUTDATED, index.outdated)
+        verdicts[workload.uid] = verdict
+        status = render.stopped_status(workload, verdict, now)
+        if status is not None:
+            meta = (workload.namespace, workload.name, workload.uid, workload.version)
+            actions.append(WriteWorkloadStatus(*meta, workload.status, status, warning=True, says_why=True))
+    return Plan(tuple(actions), verdicts)
+
+
 def _turn(workload: Workload, holdings: Holdings) -> tuple[bool, bool, datetime.datetime, str]:
     """First who gives back, then who has something already, then first come, first served."""
     return not workload.deleting, not holdings.of(workload.uid), workload.created, workload.ref
@@ -87,19 +104,59 @@ def _turn(workload: Workload, holdings: Holdings) -> tuple[bool, bool, datetime.
 # -- UltraServers ------------------------------------------------------------------------------------------------------
 
 
-def _topologies(draft: Draft, names: Sequence[str]) -> list[Action]:
-    actions: list[Action] = []
+def _ultraservers(draft: Draft, names: Sequence[str]) -> tuple[list[Action], list[Action]]:
+    """Return the writes of NeuronUltraServers, one for each object at most; those of their status come second."""
+    others: list[Action] = []
+    statuses: list[Action] = []
     for name in names:
         group, have = draft.snapshot.group_by_name.get(name), draft.snapshot.ultraserver_by_name.get(name)
         if group is None:
             continue
         if have is None:
-            actions.append(CreateUltraServer(render.ultraserver(group)))
-        elif not group.topology and not have.reservations:
-            actions.append(DeleteUltraServer(have.name, have.uid, have.version))
-        elif (have.spec.get("topology") or []) != (wanted := render.topology(group)) and not _moves(draft, have):
-            actions.append(UpdateTopology(have.name, have.version, tuple(wanted)))
-    return actions
+            others.append(CreateUltraServer(render.ultraserver(group)))
+            continue
+        finalizers = _finalizers(draft, have)
+        if _moves(draft, have):
+            statuses += _status(draft, group, have, finalizers)
+        elif finalizers is not None:
+            others.append(SetUltraServerFinalizers(have.name, have.version, finalizers))
+        elif not group.topology and not have.reserved:
+            others += [] if have.deleting else [DeleteUltraServer(have.name, have.uid, have.version)]
+        elif (have.spec.get("topology") or []) != (wanted := render.topology(group)):
+            others.append(UpdateTopology(have.name, have.version, tuple(wanted)))
+        else:
+            statuses += _status(draft, group, have, None)
+    return others, statuses
+
+
+def _status(
+    draft: Draft, group: Group, stored: UltraServer, finalizers: tuple[str, ...] | None
+) -> list[WriteUltraServerStatus]:
+    """Write the status of a NeuronUltraServer, if it differs."""
+    held, unread = draft.holdings.at(stored.name), draft.holdings.unread.get(stored.name, ())
+    more = survival.problems(stored, held, unread)
+    status = render.ultraserver_status(group, stored, held, draft.holdings.in_use, draft.now, unread, more)
+    if status == dict(stored.status):
+        return []
+    changed = frozenset(r.allocation.workload_uid for r in {*held} ^ {*stored.reservations})
+    return [WriteUltraServerStatus(stored.name, stored.version, stored.status, status, finalizers, owners=changed)]
+
+
+def _is_reserved(draft: Draft, stored: UltraServer) -> bool:
+    """Something is reserved in it, stored or planned."""
+    return stored.reserved or bool(draft.holdings.at(stored.name) or draft.holdings.unread.get(stored.name))
+
+
+def _finalizers(draft: Draft, stored: UltraServer) -> tuple[str, ...] | None:
+    """Return the finalizers that the object is to have, or None where they are right.
+
+    Ours is there as long as anything is reserved, readable or not; none can be added to what is being deleted.
+    """
+    wanted = _is_reserved(draft, stored)
+    if wanted == (RESERVED in stored.finalizers) or (wanted and stored.deleting):
+        return None
+    others = tuple(name for name in stored.finalizers if name != RESERVED)
+    return (*others, RESERVED) if wanted else others
 
 
 def _object_of(action: Action) -> str:
@@ -109,12 +166,15 @@ def _object_of(action: Action) -> str:
             return str(body["metadata"]["name"])
         case UpdateTopology(name=name) | DeleteUltraServer(name=name) | WriteUltraServerStatus(name=name):
             return name
+        case SetUltraServerFinalizers(name=name):
+            return name
     raise TypeError(f"{type(action).__name__} writes no NeuronUltraServer")
 
 
 def _moves(draft: Draft, stored: UltraServer) -> bool:
     """Reservations change here. One object is written once in a plan, and these are written first."""
-    return {*draft.holdings.at(stored.name)} != {*stored.reservations}
+    held, unread = draft.holdings.at(stored.name), draft.holdings.unread.get(stored.name, ())
+    return {*held} != {*stored.reservations} or len(unread) != len(stored.unread)
 
 
 def _labels(draft: Draft) -> list[LabelNode]:
@@ -129,29 +189,6 @@ def _labels(draft: Draft) -> list[LabelNode]:
         changes |= {name: None for name in node.labels if name not in wanted}
         if changes:
             actions.append(LabelNode(node.name, node.uid, dict(sorted(changes.items()))))
-    return actions
-
-
-def _reservations(draft: Draft, names: Sequence[str]) -> list[Action]:
-    """Write the status of every NeuronUltraServer that differs, but for those whose topology is written now."""
-    in_use = draft.holdings.in_use
-    actions: list[Action] = []
-    for name in names:
-        stored = draft.snapshot.ultraserver_by_name.get(name)
-        if stored is None:
-            continue
-        group = draft.snapshot.group_by_name[name]
-        held = draft.holdings.at(stored.name)
-        if not group.topology and not held and not stored.reservations:
-            continue
-        if (stored.spec.get("topology") or []) != render.topology(group) and not _moves(draft, stored):
-            continue
-        status = render.ultraserver_status(group, stored, held, in_use, draft.now)
-        if status != dict(stored.status):
-            changed = {r.allocation.workload_uid for r in {*held} ^ {*stored.reservations}}
-            actions.append(
-                WriteUltraServerStatus(stored.name, stored.version, stored.status, status, owners=frozenset(changed))
-            )
     return actions
 
 
@@ -176,6 +213,7 @@ def _write_status(draft: Draft, workload: Workload, verdict: Verdict) -> None:
         [each for each in draft.holdings.of(workload.uid) if each.allocation.phase is not Phase.DRAINING],
         draft.now,
         restarting.record(draft, workload, verdict),
+        survival.groups(draft.holdings.of(workload.uid), draft.snapshot.ultraserver_by_name),
     )
     if status == dict(workload.status):
         return

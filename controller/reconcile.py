@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from controller import backoff as write_backoff
-from controller import planning, writes
+from controller import planning, schemas, writes
 from controller.actions import Action, CreateUltraServer, Evict, Plan, WriteUltraServerStatus, WriteWorkloadStatus
 from controller.apply import Applier
 from controller.backoff import Backoff
@@ -20,6 +20,7 @@ from controller.caches import Caches
 from controller.leader import Leadership
 from controller.metrics import Metrics
 from controller.planning import Limits
+from controller.schemas import sample_objects
 from controller.wording import Wording
 from neuron_dra.core import backoff
 from neuron_dra.core.ultraserver import NAMESPACE
@@ -58,6 +59,7 @@ class Reconciler:
         self._clock = clock
         self._wording = Wording()
         applier.on_eviction = metrics.evicted
+        applier.schemas.on_change = metrics.crd_outdated
         self._term = 0
         self._told_blocked: dict[str, str] = {}
         self._backoff = Backoff()
@@ -118,6 +120,8 @@ class Reconciler:
                 raise ApiError(str(group.exceptions[0])) from group
             self._term = term
         now = self._clock()
+        objects = sample_objects(self._caches.ultraservers.items, self._caches.workloads.items)
+        await self._applier.schemas.try_all(objects, now, self._term)
         plan = self._plan(now)
         if plan.hands_over:
             # The watch of claims may be behind that of slices: read as of now who has a claim on these nodes.
@@ -143,6 +147,7 @@ class Reconciler:
         unwritable = {name: why for name, (why, _) in self._unwritable.items()}
         started = time.perf_counter()
         index = self._caches.index(self._applier.blocked_evictions, unwritable)
+        index.outdated = self._applier.schemas.outdated
         plan = planning.plan_of(index, now, self._limits)
         index.settle(plan.settled, plan.settled_nodes)
         self._metrics.planned(time.perf_counter() - started, index)
@@ -169,6 +174,9 @@ class Reconciler:
     def _failed(self, action: Action, err: ApiError, now: datetime.datetime) -> None:
         """Tell why a write was not made. One that the server refused waits, longer each time; the others do not."""
         name = type(action).__name__
+        if isinstance(err, schemas.Outdated):
+            self._metrics.wrote(name, "failed")
+            return  # it was not sent: the next plan knows of the CRD
         outdated = isinstance(err, Conflict | NotFound | AlreadyExists)
         self._metrics.wrote(name, "outdated" if outdated else "failed")
         if _is_away(err):
@@ -202,6 +210,8 @@ class Reconciler:
 
     def _next(self, plan: Plan, waiting: datetime.datetime | None) -> float | None:
         """How long the plan holds, in seconds, with writes that wait until then; None until something changes."""
+        if self._applier.schemas.problems:
+            return schemas.AGAIN.total_seconds()
         if any(not isinstance(action, Evict) for action in plan.actions):
             return 0.0
         moments = [moment for moment in (plan.recheck, waiting) if moment is not None]

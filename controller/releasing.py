@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from controller import decode
+from controller import decode, survival
 from controller.actions import DeleteTemplate, Evict, SetFinalizers, Verdict
 from controller.draft import Draft, joined
 from controller.model import FINALIZER, NODE_NAMES_SHOWN, Reservation, Workload, shortened
@@ -21,10 +21,14 @@ def release(draft: Draft, workload: Workload) -> Verdict | None:
     """Bring the release of a deleted workload one step further; None when nothing of it is left."""
     owners = frozenset({workload.uid})
     left = delete_templates(draft, workload)
-    stored = list(draft.holdings.of(workload.uid))
+    holdings = draft.holdings
+    stored = list(holdings.of(workload.uid))
     waiting = give_back(draft, workload.uid, stored, final=True)
     if FINALIZER not in workload.finalizers:
         return None
+    unreadable = survival.unreadable(holdings.unread, workload)
+    if unreadable and not (stored or left):
+        return Verdict("Deallocating", "UnreadableReservation", unreadable)
     if not stored and not left:
         names = tuple(name for name in workload.finalizers if name != FINALIZER)
         draft.last.append(SetFinalizers(workload.namespace, workload.name, workload.version, names, owners=owners))
@@ -34,7 +38,9 @@ def release(draft: Draft, workload: Workload) -> Verdict | None:
 
 def delete_templates(draft: Draft, workload: Workload) -> bool:
     """Delete the workload's templates; return whether there are any yet."""
-    templates = draft.snapshot.templates_of(workload.uid)
+    found = draft.snapshot.templates_of(workload.uid)
+    named = draft.templates.get((workload.namespace, workload.template_name))
+    templates = [each for each in dict.fromkeys((*found, *([named] if named else []))) if each.is_of(workload)]
     draft.before += [
         DeleteTemplate(t.namespace, t.name, t.uid, owners=frozenset({workload.uid}))
         for t in templates
@@ -73,7 +79,7 @@ def give_back(
         if any(holdings.is_ready(name) for name in still_open):
             continue
         # Only dead nodes are left open: they do not keep the pods of the others.
-        uses = [use for use in holdings.uses(allocation.nodes) if use.workload_uid == workload_uid]
+        uses = [use for use in holdings.uses(allocation.nodes) if use.is_of(allocation)]
         if not uses and not still_open:
             holdings.drop(one)
         for use in uses:

@@ -8,15 +8,16 @@ from typing import Any
 
 from controller.actions import Record, Verdict
 from controller.decode import WORKLOAD_CLASS
-from controller.discovery import Group
+from controller.discovery import Group, Problem
 from controller.model import API_VERSION, Reservation, UltraServer, Wire, Workload
 from neuron_dra.core import names
-from neuron_dra.core.ultraserver import NAMESPACE
+from neuron_dra.core.ultraserver import NAMESPACE, Unread
 
 MESSAGE_CHARACTERS = 4096  # maxLength of a condition's message in our CRDs
 REQUEST = "neuron"
 OUTAGE = "Outage"
 """Type of the condition of a workload whose nodes were away in an outage. Its time is when every grace period began."""
+OUTDATED = "CustomResourcesOutdated"
 MIGRATING = "Migrating"
 """Reason of the condition Ready while another group is reserved in the place of one that broke."""
 
@@ -64,18 +65,27 @@ def ultraserver_status(
     reservations: Sequence[Reservation],
     in_use: Collection[str],
     now: datetime.datetime,
+    unread: Sequence[Unread] = (),
+    more: Sequence[Problem] = (),
 ) -> dict[str, Any]:
-    """Return the whole status of a NeuronUltraServer. `in_use` are the nodes with an allocated claim."""
+    """Return the whole status of a NeuronUltraServer. `in_use` are the nodes with an allocated claim.
+
+    `unread` are reservations that stay as they are, `more` problems besides those of the nodes.
+    """
     reserved = {node for each in reservations for node in each.allocation.nodes}
+    reserved |= {node for each in unread for node in each.nodes}
     there = set(group.node_names)
     if not reserved & there:
         availability = "Available"
     else:
         availability = "FullyAllocated" if there <= reserved else "PartiallyAllocated"
-    problems = group.problems
+    problems = (*group.problems, *more)
     reason = problems[0].reason if problems else "AllNodesReady"
     message = "; ".join(problem.message for problem in problems) or f"all {len(there)} nodes and their links are ready"
-    refs = sorted({each.allocation.workload for each in reservations})
+    refs = sorted(
+        {each.allocation.workload for each in reservations}
+        | {str(each.entry.get("workloadRef")) for each in unread if isinstance(each.entry, Mapping)}
+    )
     taken = ", ".join(refs) if refs else "no workload has reserved a node"
 
     def made(kind: str, value: bool, why: str, text: str) -> dict[str, Any]:
@@ -92,7 +102,8 @@ def ultraserver_status(
         "allocations": [
             each.allocation.to_wire()
             for each in sorted(reservations, key=lambda r: (r.allocation.nodes, r.allocation.allocation_id))
-        ],
+        ]
+        + [each.entry for each in unread],
         "conditions": [
             made("Ready", not problems, reason, message),
             made("Degraded", bool(problems), reason, message),
@@ -178,10 +189,28 @@ def device_class(workload_class: bool) -> str:
     return WORKLOAD_CLASS if workload_class else names.DRIVER
 
 
+def stopped_status(workload: Workload, verdict: Verdict, now: datetime.datetime) -> dict[str, Any] | None:
+    """Return a workload's status with the reason why nothing is done, or None if it says so already.
+
+    Only what every release of the CRD has is written besides what is there.
+    """
+    ready: Wire = next((c for c in workload.status.get("conditions") or [] if c.get("type") == "Ready"), {})
+    if (ready.get("reason"), ready.get("message")) == (verdict.reason, verdict.message):
+        return None
+    others = [c for c in workload.status.get("conditions") or [] if c.get("type") != "Ready"]
+    said = condition(workload.status, "Ready", False, verdict.reason, verdict.message, now, workload.generation)
+    return {**workload.status, "state": verdict.state, "conditions": [said, *others]}
+
+
 def workload_status(
-    workload: Workload, verdict: Verdict, reservations: Sequence[Reservation], now: datetime.datetime, record: Record
+    workload: Workload,
+    verdict: Verdict,
+    reservations: Sequence[Reservation],
+    now: datetime.datetime,
+    record: Record,
+    groups: Sequence[Wire] = (),
 ) -> dict[str, Any]:
-    """Return the whole status of a NeuronUltraServerWorkload."""
+    """Return the whole status of a NeuronUltraServerWorkload. `groups` are what its reservations are made of again."""
     state, reason, message = verdict.state, verdict.reason, verdict.message
 
     def made(kind: str, value: bool, why: str, text: str) -> dict[str, Any]:
@@ -206,6 +235,7 @@ def workload_status(
         **({"restarts": record.restarts} if record.restarts else {}),
         **({"restartedAt": list(record.restarted_at)} if record.restarted_at else {}),
         **({"migrations": migrations} if migrations else {}),
+        **({"groups": list(groups)} if groups else {}),
         "observedGeneration": workload.generation,
         "conditions": [
             made("Ready", allocated, reason, message),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Sequence
 
-from controller import decode, placement, recovery, releasing, render, restarting
+from controller import decode, placement, recovery, releasing, render, restarting, survival
 from controller.actions import CreateTemplate, SetFinalizers, Verdict
 from controller.draft import Draft, joined
 from controller.model import FINALIZER, Reservation, Template, Workload, shortened
@@ -18,7 +18,7 @@ QUIET = datetime.timedelta(seconds=5)  # nodes answer in well under a second; th
 def serve(draft: Draft, workload: Workload) -> Verdict:
     """Bring a workload one step closer to what it asks for."""
     template = _template(draft, workload)
-    if template is not None and template.owner_uid != workload.uid:
+    if template is not None and not template.is_of(workload):
         _drop(draft, draft.holdings.pending(workload.uid))
         return Verdict(
             "Failed",
@@ -31,6 +31,9 @@ def serve(draft: Draft, workload: Workload) -> Verdict:
         draft.before.append(
             SetFinalizers(workload.namespace, workload.name, workload.version, names, owners=frozenset({workload.uid}))
         )
+    unreadable = survival.unreadable(draft.holdings.unread, workload)
+    if unreadable:
+        return Verdict(str(workload.status.get("state") or "Pending"), "UnreadableReservation", unreadable)
     recovery.note_faults(draft, workload)
     broken = recovery.broken(draft, workload)
     begins_again = restarting.restart(draft, workload, broken)
@@ -50,6 +53,12 @@ def serve(draft: Draft, workload: Workload) -> Verdict:
 def _template(draft: Draft, workload: Workload) -> Template | None:
     """What has the name of the workload's template."""
     return draft.templates.get((workload.namespace, workload.template_name))
+
+
+def template_is_official(draft: Draft, workload: Workload) -> bool:
+    """The workload's template is the one that AWS's operator made."""
+    template = _template(draft, workload)
+    return template is not None and template.is_official(workload)
 
 
 def _clean(draft: Draft, workload: Workload, broken: set[str]) -> tuple[list[str], tuple[str, str] | None]:
@@ -269,6 +278,8 @@ def _whole(draft: Draft, workload: Workload, live: dict[int, Reservation], has_t
         for name in each.allocation.nodes
         if not draft.holdings.shows(name, each.allocation, Phase.BOUND)
     ]
+    if template_is_official(draft, workload) and not unseen:
+        releasing.delete_templates(draft, workload)  # no node that is tagged is offered to its claims; ours follows
     hurt = damage(draft, workload)
     if workload.status.get("state") != "Allocated" and (unseen or not has_template):
         state = "PartiallyAllocated" if has_template else "Allocating"

@@ -1,7 +1,7 @@
 """Holds back status writes that only change words: 256 nodes that answer one by one are not 256 writes.
 
 What a workload is in (state, reasons, reservations) is always written at once; the sentence that counts and names what
-is still waited for, at most every few seconds.
+is still waited for, and that a group is given back, at most every few seconds.
 """
 
 from __future__ import annotations
@@ -44,9 +44,15 @@ class Wording:
             return None
         if _without_words(action.before) != _without_words(action.status):
             return None
+        if _groups(action.status) - _groups(action.before):
+            return None
         return self._written[action.uid] + WORDS_EVERY
 
 
 def _without_words(status: Mapping[str, Any]) -> dict[str, Any]:
     conditions = [{**one, "message": ""} for one in status.get("conditions") or []]
-    return {**status, "conditions": conditions}
+    return {**status, "conditions": conditions, "groups": None}
+
+
+def _groups(status: Mapping[str, Any]) -> set[str]:
+    return {str(one.get("allocationId")) + str(one.get("ultraserverUid")) for one in status.get("groups") or []}

@@ -355,8 +355,8 @@ def next_tag(
 
     Only allocation ids are compared. Closing is always allowed: an untagged node takes a tag at once, and a tag that
     is to make room is Draining. Another reservation's tag takes its place when no claim is left (`occupied`). An
-    entry that cannot be read ends nothing. A tag that `outlives` its object waits for the controller to reserve the
-    node again under the same id; where there has been no object for long (`given_up`), until no claim is left.
+    entry that cannot be read ends nothing. A tag that `outlives` its object stays while claims are left; a Bound one
+    also waits for the controller to reserve the node again, unless there has been no object for long (`given_up`).
     """
     slot = slot_of(reading, node_name, current)
     if current is None:
@@ -366,7 +366,8 @@ def next_tag(
     if reading.problems:
         return current
     if slot is None:
-        return current if outlives(current, reading) and (occupied or not given_up) else None
+        kept = occupied or (current.phase is Phase.BOUND and not given_up)
+        return current if kept and outlives(current, reading) else None
     return replace(current, phase=Phase.DRAINING) if occupied else Tag.of(slot, reading.object_uid)
 
 

@@ -134,7 +134,7 @@ class Watched(Cluster):
 
 def _without_ids(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _without_ids(each) for key, each in value.items()}
+        return {key: "..." if key == "allocationId" else _without_ids(each) for key, each in value.items()}
     if isinstance(value, list):
         return [_without_ids(each) for each in value]
     return VOLATILE.sub("...", value) if isinstance(value, str) else value

@@ -651,6 +651,7 @@ def test_a_restart_whose_slots_are_gone_already_still_takes_the_template_away():
     world.step(LIMITS)
     for item in world.all("NeuronUltraServer"):
         world.put({**item, "status": {**item["status"], "allocations": []}})
+    world.answer()
     world.step(LIMITS)
     why = world.workload("job")["status"]["restarting"]["message"]
     assert (world.state("job"), world.all("ResourceClaimTemplate")) == (("Deallocating", "Restarting"), [])

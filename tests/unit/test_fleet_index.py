@@ -58,6 +58,7 @@ def derived(index: FleetIndex) -> dict[str, object]:
         "reserved": {name: index.reserved(name) for name in NODES},
         "templates": {each.uid: index.templates_of(each.uid) for each in index.workloads},
         "away": (index.countable, dict(index.away)),
+        "traces": (index.traces.unread, index.traces.strange, index.traces.lost),
         "totals": (+index.totals.states, index.totals.nodes, index.totals.free, index.totals.reserved),
     }
 
@@ -120,11 +121,24 @@ def change(course: Course, number: int, which: int) -> None:
                 item = world.get("Node", name)
                 item["status"] = {"conditions": [{"type": "Ready", "status": ("True", "Unknown")[which % 2]}]}
                 world.put(item)
+        case 8:
+            servers = [key for key in world.objects if key[0] == "NeuronUltraServer"]
+            if servers:
+                world.remove("NeuronUltraServer", servers[which % len(servers)][2], servers[0][1])
+        case 9:
+            servers = [key for key in world.objects if key[0] == "NeuronUltraServer"]
+            entries = (
+                world.objects[servers[which % len(servers)]].get("status", {}).get("allocations") if servers else []
+            )
+            for entry in entries or ():
+                entry.pop(("allocationId", "workloadUid", "phase")[which % 3], None)
+            if entries:
+                world.put(world.objects[servers[which % len(servers)]])
         case _:
             world.answer()
 
 
-@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 40)), max_size=40))
+@given(st.lists(st.tuples(st.integers(0, 11), st.integers(0, 40)), max_size=40))
 @settings(max_examples=80, deadline=None)
 def test_an_index_that_followed_every_change_plans_as_one_made_at_once(steps: list[tuple[int, int]]) -> None:
     """Issue 13.16."""

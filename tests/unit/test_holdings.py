@@ -33,7 +33,7 @@ def published(name: str, tagged: Allocation | None = None, **more: Any) -> Publi
 
 
 def claim(name: str, *nodes: str, workload_uid: str | None = "uid-llm") -> ClaimUse:
-    return ClaimUse("ml", name, nodes, workload_uid)
+    return ClaimUse("ml", name, nodes, workload_uid, workload_id="llm" if workload_uid else None)
 
 
 def holdings(

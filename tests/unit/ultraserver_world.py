@@ -19,6 +19,7 @@ from controller.actions import (
     LabelNode,
     Plan,
     SetFinalizers,
+    SetUltraServerFinalizers,
     UpdateTopology,
     WriteUltraServerStatus,
     WriteWorkloadStatus,
@@ -91,7 +92,9 @@ class World:
     ) -> Obj:
         """Put an allocated claim on whole nodes."""
         results = [{"request": "r", "driver": DRIVER, "pool": node, "device": "neuron-node-0"} for node in nodes]
-        parameters = {"kind": "UltraServerConfig", "workloadUid": workload_uid}
+        owners = [each for each in self.all("NeuronUltraServerWorkload") if each["metadata"]["uid"] == workload_uid]
+        name_of_it = owners[0]["metadata"]["name"] if owners else "of-old"
+        parameters = {"kind": "UltraServerConfig", "workloadId": name_of_it, "workloadUid": workload_uid}
         config = [{"opaque": {"driver": "neuron.aws.com", "parameters": parameters}}] if workload_uid else []
         return self.put(
             {
@@ -185,7 +188,18 @@ class World:
             case WriteUltraServerStatus(name=name, version=version, before=before, status=status):
                 item = self._guarded("NeuronUltraServer", name, NAMESPACE, version)
                 assert before == item.get("status", {})
+                if action.finalizers is not None:
+                    self._finalize(item, action.finalizers)
                 self.put({**item, "status": dict(status)})
+                reserved = "neuron.aws.com/ultraserver-reserved" in item["metadata"].get("finalizers", ())
+                assert reserved or not status["allocations"] or "deletionTimestamp" in item["metadata"]
+            case SetUltraServerFinalizers(name=name, version=version, finalizers=finalizers):
+                item = self._guarded("NeuronUltraServer", name, NAMESPACE, version)
+                self._finalize(item, finalizers)
+                if finalizers or "deletionTimestamp" not in item["metadata"]:
+                    self.put(item)
+                else:
+                    self.remove("NeuronUltraServer", name, NAMESPACE)
             case WriteWorkloadStatus(namespace=namespace, name=name, version=version, before=before, status=status):
                 item = self._guarded("NeuronUltraServerWorkload", name, namespace, version)
                 assert before == item.get("status", {})
@@ -213,6 +227,13 @@ class World:
                     self.remove("ResourceClaim", item["metadata"]["name"], namespace)
             case _:
                 raise AssertionError(f"unknown action {action}")
+
+    @staticmethod
+    def _finalize(item: Obj, finalizers: tuple[str, ...]) -> None:
+        """Set finalizers, as far as the API server allows it of what is being deleted."""
+        meta = item["metadata"]
+        assert "deletionTimestamp" not in meta or {*finalizers} <= {*meta.get("finalizers", ())}
+        meta["finalizers"] = list(finalizers)
 
     def _guarded(self, kind: str, name: str, namespace: str, version: str) -> Obj:
         item = self.get(kind, name, namespace)

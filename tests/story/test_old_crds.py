@@ -1,0 +1,224 @@
+"""The API server has another release's CRDs: it drops what the controller writes, or refuses it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from controller_cluster import Cluster, Obj
+
+from controller import reconcile as reconcile_module
+from controller import schemas
+from controller import settings as controller_settings
+from controller.program import NAME, Controller
+from neuron_dra.arguments import Parser
+from neuron_dra.kube import reflector as reflector_module
+from neuron_dra.kube.config import KubeConfig
+from neuron_dra.testing.fake_api import FakeApi, Fault, Request
+from neuron_dra.testing.waiting import always, eventually
+
+ROOT = Path(__file__).resolve().parents[2]
+OFFICIAL = ROOT / "tests/bed/manifests/official-crds.yaml"
+KINDS = ("neuronultraservers", "neuronultraserverworkloads")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reflector_module, "RETRY_S", (0.01, 0.1))
+    monkeypatch.setattr(reconcile_module, "RETRY_S", (0.01, 0.1))
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    async with FakeApi() as api:
+        api.register_neuron_kinds()
+        made = Cluster(api)
+
+        async def plugins() -> None:
+            while True:
+                made.answer()
+                await asyncio.sleep(0.02)
+
+        task = asyncio.create_task(plugins())
+        try:
+            yield made
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+
+@contextlib.asynccontextmanager
+async def controlling(cluster: Cluster) -> AsyncIterator[Controller]:
+    parser = Parser()
+    controller_settings.add_arguments(parser)
+    words = ["--kube-api-server", cluster.api.url, "--health-probe-bind-address", "0"]
+    parsed = parser.parse_args([*words, "--metrics-bind-address", "0", "--grpc-address", "0"])
+    loaded = controller_settings.load(parsed, {}, "here")
+    controller = Controller(loaded, KubeConfig(loaded.kube_api_server))
+    task = asyncio.create_task(controller.run())
+    try:
+        yield controller
+    finally:
+        controller.stop()
+        await task
+
+
+def schema(text: str, kind: str) -> Obj:
+    """The schema of one of the kinds in a manifest."""
+    (crd,) = [item for item in yaml.safe_load_all(text) if item["spec"]["names"]["plural"] == kind]
+    found: Obj = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return found
+
+
+def ours(kind: str) -> Obj:
+    return schema((ROOT / f"deploy/crds/neuron.aws.com_{kind}.yaml").read_text(), kind)
+
+
+def fields(node: Obj, path: str = "") -> Iterator[str]:
+    """The paths of all fields of a schema."""
+    for name, child in (node.get("properties") or {}).items():
+        where = f"{path}.{name}" if path else name
+        yield where
+        yield from fields(child, where)
+        if "items" in child:
+            yield from fields(child["items"], f"{where}[*]")
+
+
+def dropped_by_awss(kind: str) -> set[str]:
+    """What an API server with AWS's CRD drops of what ours keeps."""
+    return {*fields(ours(kind))} - {*fields(schema(OFFICIAL.read_text(), kind))}
+
+
+def writes(cluster: Cluster) -> list[Request]:
+    """What the controller has written of its own two kinds, trials aside."""
+    return [
+        each
+        for each in cluster.api.log
+        if each.user_agent == NAME
+        and each.verb in ("create", "patch", "delete")
+        and each.resource.split("/")[0] in KINDS
+        and "dryRun" not in each.query
+    ]
+
+
+# -- what is tried -----------------------------------------------------------------------------------------------------
+
+
+def names(value: Any, path: str = "") -> Iterator[str]:
+    if isinstance(value, dict):
+        for name, each in value.items():
+            where = f"{path}.{name}" if path else name
+            yield where
+            yield from names(each, where)
+    elif isinstance(value, list):
+        for each in value:
+            yield from names(each, f"{path}[*]")
+
+
+def test_the_trial_has_every_field_that_our_crds_keep() -> None:
+    """13.5. A field that is not tried would be found missing after the first reservation."""
+    spec, status = schemas.ultraserver_sample()
+    tried = {"neuronultraservers": {*names(spec), *names(status)}, KINDS[1]: {*names(schemas.workload_sample())}}
+    untried = {"apiVersion", "kind", "metadata", "spec.instanceType"}
+    assert tried[KINDS[0]] == {*fields(ours(KINDS[0]))} - untried
+    assert tried[KINDS[1]] == {path for path in fields(ours(KINDS[1])) if path.startswith("status")}
+
+
+@pytest.mark.parametrize(
+    ("sent", "stored", "lost"),
+    [
+        ({"a": 1, "b": {"c": "x"}}, {"a": 1, "b": {"c": "x"}, "d": 2}, []),
+        ({"a": None}, {}, []),
+        ({"a": 1, "b": {"c": "x"}}, {"b": {}}, ["a", "b.c"]),
+        ({"a": [{"b": 1, "c": 2}, {"b": 1}]}, {"a": [{"b": 1}, {"b": 1}]}, ["a[].c"]),
+        ({"a": [1, 2]}, {"a": [1]}, ["a"]),
+        ({"a": []}, {"a": []}, []),
+        ({"a": "x"}, {"a": "y"}, ["a"]),
+        ({"a": {"b": 1}}, {"a": "b"}, ["a.b"]),
+        ({"a": [1]}, {"a": 1}, ["a"]),
+    ],
+)
+def test_what_did_not_come_back_is_named_by_its_path(sent: Obj, stored: Obj, lost: list[str]) -> None:
+    """13.5."""
+    assert list(schemas.dropped(sent, stored)) == lost
+
+
+# -- what comes of it --------------------------------------------------------------------------------------------------
+
+
+async def test_with_awss_crds_nothing_is_reserved_and_each_workload_says_why_once(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """13.5."""
+    cluster.api.dropped_fields.update({kind: dropped_by_awss(kind) for kind in KINDS})
+    with caplog.at_level(logging.ERROR):
+        async with controlling(cluster) as controller:
+            metric = controller.metrics.registry.get_sample_value
+            await eventually(lambda: metric("neuron_ultraserver_crd_outdated", {"crd": KINDS[0]}) == 1)
+            cluster.submit("job")
+            await eventually(lambda: cluster.state("job") == "Pending")
+            await eventually(lambda: cluster.reason("job")[0] == "CustomResourcesOutdated")
+            cluster.api.log.clear()
+            cluster.submit("other")
+            await eventually(lambda: cluster.state("other") == "Pending")
+            await always(lambda: len(writes(cluster)) == 1, 1.0, "one write, for the new workload")
+            assert metric("neuron_ultraserver_crd_outdated", {"crd": KINDS[1]}) == 1
+    message = cluster.reason("job")[1]
+    assert "CustomResourceDefinition neuronultraservers.neuron.aws.com is not of this release" in message
+    assert "the API server drops" in message
+    assert "apply the CRDs of this release (deploy/crds, or the chart" in message
+    assert (cluster.allocations(), cluster.tags()) == ([], set())
+    told = [record for record in caplog.records if record.message == "the controller stops writing"]
+    assert len(told) == len(KINDS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_crd_that_refuses_what_is_written_stops_the_controller_before_the_first_reservation(
+    cluster: Cluster, kind: str
+) -> None:
+    """13.5. An enum without a phase is a 422."""
+    cluster.api.faults.add(Fault(resource=f"{kind}/status", verb="patch", status=422, times=None))
+    cluster.submit("job")
+    async with controlling(cluster):
+        await eventually(lambda: any("dryRun" in each.query for each in cluster.api.log), what="a trial")
+        await always(lambda: cluster.allocations() == [], 1.0, "no reservation")
+        assert len(writes(cluster)) <= 12
+
+
+async def test_a_crd_that_is_upgraded_lets_the_controller_go_on(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """13.5."""
+    monkeypatch.setattr(schemas, "AGAIN", schemas.AGAIN / 200)
+    cluster.api.dropped_fields["neuronultraservers"] = dropped_by_awss("neuronultraservers")
+    cluster.submit("job")
+    async with controlling(cluster):
+        await eventually(lambda: cluster.state("job") == "Pending")
+        await eventually(lambda: cluster.reason("job")[0] == "CustomResourcesOutdated")
+        del cluster.api.dropped_fields["neuronultraservers"]
+        await eventually(lambda: cluster.state("job") == "Allocated")
+
+
+async def test_a_crd_that_is_downgraded_is_noticed_by_the_answer_and_no_reservation_is_lost(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """13.5, 13.3. The ids come back from the nodes when the CRD is ours again."""
+    monkeypatch.setattr(schemas, "AGAIN", schemas.AGAIN / 200)
+    cluster.submit("job", count=1)
+    async with controlling(cluster):
+        await eventually(lambda: cluster.state("job") == "Allocated")
+        before = cluster.allocations()
+        cluster.api.dropped_fields.update({kind: dropped_by_awss(kind) for kind in KINDS})
+        cluster.submit("other", count=1)
+        await eventually(lambda: cluster.reason("job")[0] == "CustomResourcesOutdated")
+        await always(lambda: len(cluster.tags()) == 4, 0.5, "the tags")
+        cluster.api.dropped_fields.clear()
+        await eventually(lambda: cluster.state("other") == "Allocated")
+        assert [each for each in cluster.allocations() if each["workloadRef"] == "ml/job"] == before

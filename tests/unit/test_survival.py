@@ -1,0 +1,507 @@
+"""Reservations outlive their objects, AWS's operator and other releases; all marks together say who owns what."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from ultraserver_world import World
+
+from controller import decode
+from controller.actions import Evict
+from neuron_dra.core.ultraserver import NAMESPACE, Phase
+from neuron_dra.testing.ultraservers import ultraserver
+
+RESERVED = "neuron.aws.com/ultraserver-reserved"
+NODES = ("u0-0", "u0-1", "u0-2", "u0-3")
+
+
+def fleet(count: int = 2) -> World:
+    world = World([item for n in range(count) for item in ultraserver(f"u{n}")])
+    world.settle()
+    return world
+
+
+def running(count: int = 1, servers: int = 2, **spec: Any) -> World:
+    """A fleet with an allocated workload, and a claim of a pod of it on each of its nodes."""
+    world = fleet(servers)
+    world.submit("job", count=count, **spec)
+    world.settle()
+    uid = world.workload("job")["metadata"]["uid"]
+    for nodes in world.reserved("job").values():
+        for name in nodes:
+            world.claim(f"claim-{name}", [name], workload_uid=uid)
+    world.settle()
+    world.log.clear()
+    return world
+
+
+def server(world: World, name: str = "us-u0") -> dict[str, Any]:
+    return world.get("NeuronUltraServer", name, NAMESPACE)
+
+
+def servers_with_finalizer(world: World) -> list[str]:
+    return [
+        item["metadata"]["name"]
+        for item in world.all("NeuronUltraServer")
+        if RESERVED in item["metadata"].get("finalizers", [])
+    ]
+
+
+def tell(world: World, name: str = "us-u0") -> tuple[str, str]:
+    condition = next(c for c in server(world, name)["status"]["conditions"] if c["type"] == "Degraded")
+    return condition["reason"], condition["message"]
+
+
+def evictions(world: World) -> list[Evict]:
+    return [action for action in world.log if isinstance(action, Evict)]
+
+
+def take_ids(world: World, name: str = "us-u0") -> None:
+    """Leave of the allocations what AWS's operator writes, or what its CRD keeps."""
+    item = copy.deepcopy(server(world, name))
+    kept = ("workloadRef", "phase", "nodeCount", "allocatedNodes", "leaderNodeName", "ultraserverIndex", "allocatedAt")
+    item["status"]["allocations"] = [{key: entry[key] for key in kept} for entry in item["status"]["allocations"]]
+    world.put(item)
+
+
+def take_tags(world: World) -> None:
+    """Leave of the slices what another driver publishes."""
+    for item in world.all("ResourceSlice"):
+        for device in item["spec"]["devices"]:
+            device["attributes"] = {
+                k: v for k, v in device["attributes"].items() if not k.startswith(("workload", "allocationId"))
+            }
+        world.put(item)
+
+
+# -- the finalizer -----------------------------------------------------------------------------------------------------
+
+
+def test_only_an_ultraserver_with_a_reservation_has_the_finalizer() -> None:
+    """13.3. World refuses a reservation that is written without it."""
+    world = running()
+    assert servers_with_finalizer(world) == ["us-u0"]
+    for item in world.all("ResourceClaim"):
+        world.remove("ResourceClaim", item["metadata"]["name"], "ml")
+    world.delete_workload("job")
+    world.settle()
+    assert servers_with_finalizer(world) == []
+    assert all(item["status"]["allocations"] == [] for item in world.all("NeuronUltraServer"))
+
+
+def test_reservations_of_the_release_before_get_the_finalizer_and_their_copy() -> None:
+    """13.3."""
+    world = running()
+    item, job = copy.deepcopy(server(world)), copy.deepcopy(world.workload("job"))
+    item["metadata"]["finalizers"] = ["example.com/other"]
+    del job["status"]["groups"]
+    world.put(item)
+    world.put(job)
+    world.settle()
+    assert server(world)["metadata"]["finalizers"] == ["example.com/other", RESERVED]
+    (group,) = world.workload("job")["status"]["groups"]
+    (entry,) = server(world)["status"]["allocations"]
+    assert group == {
+        "ultraserverIndex": 0,
+        "ultraserver": "us-u0",
+        "ultraserverUid": server(world)["metadata"]["uid"],
+        "allocationId": entry["allocationId"],
+        "nodes": list(NODES),
+        "nodeUids": entry["nodeUids"],
+    }
+
+
+def deleted(world: World, name: str = "us-u0") -> None:
+    item = copy.deepcopy(server(world, name))
+    item["metadata"]["deletionTimestamp"] = "2026-03-01T12:00:00Z"
+    world.put(item)
+
+
+def test_a_deletion_waits_for_the_workload_says_so_and_takes_nothing_new() -> None:
+    """13.3. `kubectl delete nus`."""
+    world = running()
+    deleted(world)
+    world.submit("other", count=2)
+    world.settle()
+    assert world.state("job") == ("Allocated", "Allocated")
+    assert world.state("other") == ("Pending", "InsufficientCapacity")
+    assert tell(world) == (
+        "DeletionWaits",
+        "its deletion waits for NeuronUltraServerWorkload ml/job: delete the workloads to give the nodes back; they "
+        "may also go on, and nothing new is reserved here",
+    )
+    world.delete_workload("job")
+    world.settle()
+    assert "deletionTimestamp" not in server(world)["metadata"]  # it went, and was made again
+    assert world.state("other") == ("Allocated", "Allocated")
+
+
+# -- deleted by force --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wiped", [False, True])
+@pytest.mark.parametrize("servers", [("us-u0",), ("us-u0", "us-u1")])
+def test_a_reservation_whose_object_was_deleted_by_force_is_made_again_before_anything_is_placed(
+    servers: tuple[str, ...], wiped: bool
+) -> None:
+    """13.3. Ids, indices and order of the nodes are as before, and the pods run on; with all slices wiped as well."""
+    world = running(count=2, servers=4)
+    world.submit("next", count=2)
+    before = {name: server(world, name)["status"]["allocations"] for name in servers}
+    slices = world.all("ResourceSlice")
+    for name in servers:
+        world.remove("NeuronUltraServer", name, NAMESPACE)
+    for item in slices if wiped else ():
+        world.remove("ResourceSlice", item["metadata"]["name"])
+    world.step()
+    world.step()
+    for item in slices if wiped else ():
+        world.put(item)
+    world.settle()
+    assert {name: server(world, name)["status"]["allocations"] for name in servers} == before
+    assert [name for name in servers if RESERVED in server(world, name)["metadata"]["finalizers"]] == list(servers)
+    assert world.state("job") == ("Allocated", "Allocated")
+    assert (evictions(world), world.reserved("next").keys()) == ([], {0, 1})
+    uids = {group["ultraserver"]: group["ultraserverUid"] for group in world.workload("job")["status"]["groups"]}
+    assert {name: uids[name] for name in servers} == {name: server(world, name)["metadata"]["uid"] for name in servers}
+
+
+def test_a_group_that_is_moving_when_its_object_is_deleted_by_force_still_leaves_before_the_new_one_opens() -> None:
+    """13.3. Otherwise two containers would have one rank."""
+    world = running(allocationPolicy={"failureStrategy": "MigrateAffected"})
+    world.budget = {f"pod-claim-{name}": "a budget" for name in NODES}
+    item = copy.deepcopy(world.get("ResourceSlice", "u0-1-neuron.aws.com-00"))
+    for device in item["spec"]["devices"]:
+        device["attributes"] |= {"linkVertical": {"bool": False}, "ultraserverModes": {"string": "1"}}
+    world.put(item)
+    world.step()
+    world.later(120)
+    for _ in range(4):
+        world.step()
+    assert {e["phase"] for u in world.all("NeuronUltraServer") for e in u["status"]["allocations"]} == {
+        "Draining",
+        "Pending",
+    }
+    world.remove("NeuronUltraServer", "us-u0", NAMESPACE)
+    for _ in range(4):
+        world.step()
+    (old,) = server(world)["status"]["allocations"]
+    (new,) = server(world, "us-u1")["status"]["allocations"]
+    assert (old["phase"], new["phase"]) == ("Draining", "Pending")
+    world.budget = {}
+    for _ in range(6):
+        world.step()
+    assert (server(world)["status"]["allocations"], world.reserved("job")) == (
+        [],
+        {0: ("u1-0", "u1-1", "u1-2", "u1-3")},
+    )
+
+
+def test_what_the_object_itself_no_longer_has_is_not_made_again_from_the_copy() -> None:
+    """13.3. A controller may die after it took a reservation back, and before it said so in the workload."""
+    world = running()
+    copied = copy.deepcopy(world.workload("job")["status"]["groups"])
+    for item in world.all("ResourceClaim"):
+        world.remove("ResourceClaim", item["metadata"]["name"], "ml")
+    world.put({**server(world), "status": {**server(world)["status"], "allocations": []}})
+    world.answer()
+    world.step()
+    assert copied[0]["allocationId"] not in {e["allocationId"] for e in server(world)["status"]["allocations"]}
+
+
+def test_nodes_that_show_a_reservation_of_a_workload_that_is_gone_are_given_back_when_their_claims_are_gone() -> None:
+    """13.3. Both kinds were deleted by force: the pods run on, and nothing else comes to their nodes."""
+    world = running(servers=1)
+    world.silent = set(NODES)  # plugins keep the tag of an object that is gone
+    world.remove("NeuronUltraServer", "us-u0", NAMESPACE)
+    world.remove("NeuronUltraServerWorkload", "job", "ml")
+    world.remove("ResourceClaimTemplate", "job", "ml")
+    world.budget = {f"pod-claim-{name}": "a budget" for name in NODES}
+    world.submit("next")
+    world.step()
+    world.step()
+    assert [(e["phase"], e["allocatedNodes"]) for e in server(world)["status"]["allocations"]] == [
+        ("Draining", list(NODES))
+    ]
+    assert world.reserved("next") == {}
+    world.silent, world.budget = set(), {}
+    world.settle()
+    assert world.reserved("next") == {0: NODES}
+
+
+def test_a_dead_node_that_shows_a_reservation_of_long_ago_is_not_reserved_for_it_again() -> None:
+    """13.3."""
+    world = running(servers=1)
+    world.silent = set(NODES)
+    world.remove("NeuronUltraServer", "us-u0", NAMESPACE)
+    world.remove("NeuronUltraServerWorkload", "job", "ml")
+    for name in NODES:
+        node = copy.deepcopy(world.get("Node", name))
+        node["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
+        world.put(node)
+    world.settle()
+    assert server(world)["status"]["allocations"] == []
+
+
+# -- entries of AWS's operator, and of other releases ------------------------------------------------------------------
+
+
+def test_an_entry_of_awss_operator_gets_its_ids_in_place_and_nothing_is_evicted() -> None:
+    """13.3."""
+    world = running()
+    before = server(world)["status"]["allocations"]
+    take_tags(world)
+    job = copy.deepcopy(world.workload("job"))
+    del job["status"]["groups"]
+    world.put(job)
+    take_ids(world)
+    for item in world.all("ResourceClaim"):
+        del item["status"]["allocation"]["devices"]["config"][0]["opaque"]["parameters"]["workloadUid"]
+        world.put(item)
+    world.settle()
+    (entry,) = server(world)["status"]["allocations"]
+    new = entry.pop("allocationId")
+    assert {**entry, "allocationId": before[0]["allocationId"]} == before[0]
+    assert (len(new), new != before[0]["allocationId"]) == (16, True)
+    assert {s["spec"]["devices"][0]["attributes"]["allocationId"]["string"] for s in world.all("ResourceSlice")
+            if s["spec"]["nodeName"] in NODES} == {new}  # fmt: skip
+    assert (world.state("job"), evictions(world)) == (("Allocated", "Allocated"), [])
+    assert servers_with_finalizer(world) == ["us-u0"]
+    assert world.workload("job")["status"]["conditions"][2]["reason"] == "NoProblem"  # the claims are its own
+
+
+def test_ids_that_an_old_schema_dropped_are_those_that_the_nodes_show() -> None:
+    """13.3, 13.5."""
+    world = running()
+    before = server(world)["status"]["allocations"]
+    take_ids(world)
+    world.settle()
+    assert server(world)["status"]["allocations"] == before
+    world.silent = set(NODES)
+    for name in NODES:
+        world.remove("ResourceSlice", f"{name}-neuron.aws.com-00")
+    take_ids(world)
+    world.settle()
+    assert server(world)["status"]["allocations"] == before
+
+
+def test_a_pending_entry_of_awss_operator_gets_the_whole_tag_timeout() -> None:
+    """13.3."""
+    world = fleet()
+    world.silent = set(NODES)
+    world.submit("job")
+    world.step()
+    take_ids(world)
+    world.later(3600)
+    world.step()
+    (entry,) = server(world)["status"]["allocations"]
+    assert (entry["phase"], entry["allocatedAt"]) == ("Pending", "2026-03-01T13:00:00Z")
+    world.silent = set()
+    world.settle()
+    assert world.reserved("job") == {0: NODES}
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"phase": "Suspended"}, "phase 'Suspended' is none of Pending, Bound, Draining"),
+        ({"allocationId": None, "workloadUid": None, "ultraserverIndex": 7}, "has an index that spec.serverCount 1"),
+        ({"allocationId": None, "workloadUid": "uid-old"}, "is of a workload with UID uid-old, and this one has"),
+        (
+            {"allocationId": None, "nodeUids": None, "nodeCount": 2, "allocatedNodes": ["u0-0", "u0-1"]},
+            "has 2 nodes, and spec.topologyS",
+        ),
+    ],
+)
+def test_an_entry_that_cannot_be_read_keeps_its_nodes_and_stays_as_it_is(change: dict[str, Any], why: str) -> None:
+    """13.3. Its workload gets no second group under the same index."""
+    world = running()
+    item = copy.deepcopy(server(world))
+    entry = {**item["status"]["allocations"][0], **change}
+    entry = {key: value for key, value in entry.items() if value is not None}
+    item["status"]["allocations"] = [entry]
+    world.put(item)
+    take_tags(world)
+    for claim in world.all("ResourceClaim"):
+        world.remove("ResourceClaim", claim["metadata"]["name"], "ml")
+    world.silent = set(NODES)
+    world.submit("other", count=2)
+    world.settle()
+    assert server(world)["status"]["allocations"] == [entry]
+    reason, message = tell(world)
+    assert (reason, why in message, "take the entries out of status.allocations" in message) == (
+        "UnreadableReservation",
+        True,
+        True,
+    )
+    assert world.state("job") == ("Allocated", "UnreadableReservation")
+    assert world.state("other") == ("Pending", "InsufficientCapacity")
+    assert servers_with_finalizer(world) == ["us-u0"]
+
+
+def test_a_workload_waits_for_the_end_of_its_reservations_that_cannot_be_read() -> None:
+    """13.3."""
+    world = running()
+    item = copy.deepcopy(server(world))
+    item["status"]["allocations"][0]["phase"] = "Suspended"
+    world.put(item)
+    world.submit("other", count=2)
+    world.delete_workload("job")
+    world.settle()
+    assert world.state("job") == ("Deallocating", "UnreadableReservation")
+    assert server(world)["status"]["allocations"] == item["status"]["allocations"]
+    for claim in world.all("ResourceClaim"):
+        world.remove("ResourceClaim", claim["metadata"]["name"], "ml")
+    world.put({**server(world), "status": {**server(world)["status"], "allocations": []}})
+    world.answer()
+    world.settle()
+    assert [w["metadata"]["name"] for w in world.all("NeuronUltraServerWorkload")] == ["other"]
+
+
+def test_an_entry_of_a_workload_that_does_not_exist_stays() -> None:
+    """13.3."""
+    world = running()
+    world.remove("NeuronUltraServerWorkload", "job", "ml")
+    take_ids(world)
+    world.silent = set(NODES)
+    entries = server(world)["status"]["allocations"]
+    world.step()
+    world.step()
+    assert server(world)["status"]["allocations"][-1:] == entries
+    assert "for ml/job, group 0, has no NeuronUltraServerWorkload of this name" in tell(world)[1]
+
+
+# -- whose it is -------------------------------------------------------------------------------------------------------
+
+
+def template(**meta: Any) -> dict[str, Any]:
+    return {
+        "metadata": {"name": "job", "namespace": "ml", "uid": "t-1", **meta},
+        "spec": {"spec": {"devices": {"config": []}}},
+    }
+
+
+def owner(**changes: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "neuron.aws.com/v1beta1",
+        "kind": "NeuronUltraServerWorkload",
+        "name": "job",
+        "uid": "uid-job",
+        "controller": True,
+        **changes,
+    }
+
+
+JOB = decode.workload(
+    {
+        "metadata": {"name": "job", "namespace": "ml", "uid": "uid-job"},
+        "spec": {"instanceType": "trn3.48xlarge", "topologySize": 4, "serverCount": 1},
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("meta", "ours"),
+    [
+        ({"ownerReferences": [owner()]}, True),
+        ({"ownerReferences": [owner(apiVersion="neuron.aws.com/v1")]}, True),
+        ({"ownerReferences": [owner(controller=False)]}, False),
+        ({"ownerReferences": [owner(kind="Deployment")]}, False),
+        ({"ownerReferences": [owner(apiVersion="example.com/v1")]}, False),
+        ({"ownerReferences": [owner(uid="uid-other")]}, False),
+        ({"ownerReferences": [owner()], "namespace": "dev"}, False),
+        ({}, False),
+    ],
+)
+def test_a_template_is_the_workloads_by_uid_kind_namespace_and_controller_reference(
+    meta: dict[str, Any], ours: bool
+) -> None:
+    """13.8."""
+    assert decode.template(template(**meta)).is_of(JOB) is ours
+
+
+def test_a_template_of_awss_operator_is_the_workloads_own_and_is_replaced_when_all_nodes_are_bound() -> None:
+    """13.3. Its class offers no node that is tagged, so that new pods could start nowhere."""
+    parameters = {"kind": "UltraServerConfig", "ultraserverMode": 4, "workloadId": "job"}
+    config = [{"opaque": {"driver": "neuron.aws.com", "parameters": parameters}}]
+    official = {**template(), "spec": {"spec": {"devices": {"config": config}}}}
+    assert decode.template(official).is_of(JOB)
+    foreign = [{"opaque": {"driver": "example.com", "parameters": parameters}}]
+    assert not decode.template({**official, "spec": {"spec": {"devices": {"config": foreign}}}}).is_of(JOB)
+    world = running()
+    ours = world.get("ResourceClaimTemplate", "job", "ml")
+    world.put({**official, "kind": "ResourceClaimTemplate"})
+    take_ids(world)
+    world.settle()
+    again = world.get("ResourceClaimTemplate", "job", "ml")
+    assert (again["spec"], again["metadata"]["ownerReferences"]) == (ours["spec"], ours["metadata"]["ownerReferences"])
+    assert (world.state("job"), evictions(world)) == (("Allocated", "Allocated"), [])
+
+
+def used(*config: dict[str, Any], namespace: str = "ml") -> dict[str, Any]:
+    results = [{"driver": "neuron.aws.com", "pool": "u0-0", "device": "neuron-node-0"}]
+    return {
+        "metadata": {"name": "c", "namespace": namespace},
+        "status": {"allocation": {"devices": {"results": results, "config": list(config)}}},
+    }
+
+
+def opaque(driver: str = "neuron.aws.com", **parameters: Any) -> dict[str, Any]:
+    return {"opaque": {"driver": driver, "parameters": parameters}}
+
+
+NAMED = opaque(workloadId="job", workloadUid="uid-job")
+
+
+@pytest.mark.parametrize(
+    ("claim", "own"),
+    [
+        (used(NAMED), True),
+        (used(opaque(workloadId="job")), True),  # of AWS's operator
+        (used(NAMED, namespace="dev"), False),
+        (used(opaque(workloadId="job"), namespace="dev"), False),
+        (used(opaque("example.com", workloadId="job", workloadUid="uid-job")), False),
+        (used(opaque(workloadUid="uid-job")), False),
+        (used(opaque(workloadId="job", workloadUid="uid-old")), False),
+        (used(opaque(workloadId="other", workloadUid="uid-job")), False),
+        (used(NAMED, opaque(workloadId="other", workloadUid="uid-other")), False),
+        (used(), False),
+    ],
+)
+def test_a_claim_is_the_workloads_by_uid_name_namespace_and_driver(claim: dict[str, Any], own: bool) -> None:
+    """13.8."""
+    world = fleet(1)
+    world.submit("job")
+    world.step()
+    (reservation,) = decode.ultraserver(server(world)).reservations
+    held = reservation.changed(workload_uid="uid-job", phase=Phase.BOUND).allocation
+    use = decode.claim_use(claim)
+    assert use is not None
+    assert use.is_of(held) is own
+
+
+def test_a_claim_in_another_namespace_that_names_a_workload_is_neither_evicted_nor_waited_for() -> None:
+    """13.8."""
+    world = running()
+    item = copy.deepcopy(world.get("ResourceClaim", "claim-u0-0", "ml"))
+    world.remove("ResourceClaim", "claim-u0-0", "ml")
+    item["metadata"]["namespace"] = "dev"
+    world.put(item)
+    world.delete_workload("job")
+    world.settle()
+    assert world.all("NeuronUltraServerWorkload") == []
+    assert {action.namespace for action in evictions(world)} == {"ml"}
+
+
+def test_a_template_in_another_namespace_that_names_a_workload_as_owner_holds_no_release_up() -> None:
+    """13.8."""
+    world = running()
+    uid = world.workload("job")["metadata"]["uid"]
+    other = template(namespace="dev", ownerReferences=[owner(uid=uid)])
+    world.put({**other, "kind": "ResourceClaimTemplate"})
+    world.delete_workload("job")
+    world.settle()
+    assert world.all("NeuronUltraServerWorkload") == []
+    assert [item["metadata"]["namespace"] for item in world.all("ResourceClaimTemplate")] == ["dev"]
