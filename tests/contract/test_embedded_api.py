@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,6 +13,8 @@ import aiohttp
 import pytest
 import yaml
 
+from neuron_dra.kube.client import MERGE_PATCH, KubeClient
+from neuron_dra.kube.config import KubeConfig
 from neuron_dra.testing.fake_api import STRANGE, ApiError, Do, FakeApi, Fault
 from neuron_dra.testing.waiting import always, eventually
 
@@ -289,6 +292,22 @@ async def test_dropped_fields_are_forgotten_on_every_write(api: FakeApi, http: a
 
 
 # Objects, at once
+
+
+async def test_a_dry_run_writes_nothing_over_the_wire_and_directly(api: FakeApi) -> None:
+    api.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}})
+    over_the_wire = KubeClient(KubeConfig(api.url))
+    for client in (over_the_wire, api.client("here")):
+        async with client:
+            raw = await client.request(
+                "PATCH",
+                "/api/v1/nodes/a",
+                params={"dryRun": "All"},
+                body={"metadata": {"labels": {"tried": "yes"}}},
+                content_type=MERGE_PATCH,
+            )
+            assert json.loads(raw)["metadata"]["labels"] == {"tried": "yes"}
+            assert "labels" not in api.get("nodes", "a")["metadata"]
 
 
 async def test_objects_are_applied_from_yaml_in_any_version(api: FakeApi) -> None:

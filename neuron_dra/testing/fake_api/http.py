@@ -100,7 +100,7 @@ class Handler:
         target = self._target(request.path)
         verb = _verb(request, target)
         try:
-            status, answer = self._do(request, verb, target, body, [], dry_run=False)
+            status, answer = self._do(request, verb, target, body, [], dry_run="dryRun" in request.query)
         except ApiError as error:
             self._log(request, verb, target, error.code)
             raise

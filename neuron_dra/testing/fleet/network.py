@@ -158,7 +158,8 @@ class Line(KubeClient):
         timeout_s: float,
     ) -> bytes:
         await self._way(method, path, timeout_s)
-        is_write = method in WRITES and not path.endswith("/events") and "/events/" not in path
+        is_trial = bool(params and params.get("dryRun"))
+        is_write = method in WRITES and not path.endswith("/events") and "/events/" not in path and not is_trial
         self._struck(method, path, is_write)
         deadly = self._aims() if is_write else None
         if deadly is not None and not deadly.after:
@@ -166,6 +167,7 @@ class Line(KubeClient):
         if is_write and self.ledger is not None and not path.startswith("/apis/coordination.k8s.io/"):
             raw = await self._written(self.ledger, method, path, params, body, content_type, timeout_s)
         else:
+            self._allowed(method, path)
             raw = await self._inner._send(method, path, params, body, content_type, timeout_s)
         if deadly is not None:
             await self._die(deadly, f"after {method} {path}")
@@ -187,10 +189,7 @@ class Line(KubeClient):
         if path.endswith("/eviction"):
             ledger.on_eviction(path)
         try:
-            for policy in self.policies:
-                if policy.matches(method, path):
-                    text = f"{write}: admission policy {policy.name} denied the request"
-                    raise api_error(policy.status, REFUSALS[policy.status], text, None)
+            self._allowed(method, path)
             raw = await self._inner._send(method, path, params, body, content_type, timeout_s)
         except ApiError as err:
             if not isinstance(err, Conflict | NotFound | AlreadyExists | Unavailable):
@@ -199,6 +198,13 @@ class Line(KubeClient):
         if method == "PATCH" and body is not None and not kept(_without_guard(body), json.loads(raw)):
             ledger.refused(id(self), self.name, write, "the answer has not what was sent", now)
         return raw
+
+    def _allowed(self, method: str, path: str) -> None:
+        """Raise what a policy says to a write, or to a trial of one."""
+        for policy in self.policies:
+            if policy.matches(method, path):
+                text = f"{method} {path}: admission policy {policy.name} denied the request"
+                raise api_error(policy.status, REFUSALS[policy.status], text, None)
 
     async def _way(self, method: str, path: str, timeout_s: float) -> None:
         await asyncio.sleep(self._rng.uniform(*LATENCY_S))
