@@ -98,10 +98,15 @@ class Reflector:
         return touched
 
     def remember(self, item: Mapping[str, Any]) -> None:
-        """Put in what a write of our own returned, unless the watch brought something newer already."""
+        """Put in what a write of our own returned, unless the watch brought something newer already.
+
+        An answer may be late: an object that is not there, although everything up to its version has been seen, was
+        deleted since.
+        """
         key = _key(item)
         have = self.items.get(key)
-        if have is None or _is_older(have, item):
+        is_news = _version_of(item) not in _seen(self._version) if have is None else _is_older(have, item)
+        if is_news:
             self.items[key] = self._project(dict(item))
             self._touched.add(key)
         self._note(lambda: self.remember(item))
@@ -232,6 +237,17 @@ def _alike(one: Mapping[str, Any], two: Mapping[str, Any]) -> bool:
         else {**one[key], "resourceVersion": ""} == {**two[key], "resourceVersion": ""}
         for key in two
     )
+
+
+def _version_of(item: Mapping[str, Any]) -> int:
+    """Return a resourceVersion as a number, -1 if it is none."""
+    version = item["metadata"].get("resourceVersion", "")
+    return int(version) if version.isdigit() else -1
+
+
+def _seen(version: str) -> range:
+    """Return the versions that a list or a watch which has come to `version` has shown."""
+    return range(int(version) + 1) if version.isdigit() else range(0)
 
 
 def _is_older(have: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

@@ -262,6 +262,34 @@ def test_what_we_wrote_does_not_hide_what_the_watch_brought_since(slices: Reflec
     assert slices.items[KEY]["metadata"]["resourceVersion"] == "12"
 
 
+def test_a_late_answer_does_not_bring_back_what_the_watch_has_seen_deleted(slices: Reflector) -> None:
+    """14.6."""
+    slices._apply("ADDED", slice_of(5))
+    slices._apply("DELETED", slice_of(6))
+    slices.remember(slice_of(5))
+    assert slices.items == {}
+    slices.remember(slice_of(7, uid="u2"))
+    assert slices.items[KEY]["metadata"]["uid"] == "u2"
+
+
+async def test_an_answer_that_comes_after_the_deletion_leaves_no_phantom(
+    api: FakeApi, client: KubeClient, slices: Reflector
+) -> None:
+    """14.6."""
+    pool = Pool("a", api.get("nodes", "a")["metadata"]["uid"])
+    wanted = desired(pool, [{"name": "neuron-device-0"}], 1)[0]
+    async with running(slices):
+        await eventually(lambda: api.watches.count("resourceslices") == 1)
+        late = api.faults.add(Fault(Do.ANSWER_LATE, verb="create", resource="resourceslices"))
+        call = asyncio.create_task(client.create(RESOURCE_SLICES, "", wanted))
+        await eventually(lambda: slices.items, what="the watch brings it before the answer")
+        api.delete("resourceslices", wanted["metadata"]["name"])
+        await eventually(lambda: not slices.items, what="the watch sees it deleted")
+        late.let_go()
+        slices.remember(await call)
+        assert slices.items == {}
+
+
 def test_forgetting_what_we_deleted_spares_a_newer_object_of_that_name(slices: Reflector) -> None:
     slices.remember(slice_of(9, uid="u2"))
     slices.forget(slice_of(8, uid="u1"))
