@@ -160,7 +160,12 @@ def metrics() -> str:
 Served in Prometheus' format at `/metrics` of `--metrics-bind-address`.
 
 {table(["metric", "type", "labels", "says"], rows)}
-To see which pod a series of another exporter belongs to, join it with `neuron_dra_device_info` by device.
+To see which pod a series of another exporter belongs to, join it with `neuron_dra_device_info` on
+`neuron_device`, the number of the Neuron device:
+
+```
+neuron_dra_device_fault * on(instance, neuron_device) group_left(namespace, pod, claim) neuron_dra_device_info
+```
 
 ## The UltraServer controller
 

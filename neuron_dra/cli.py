@@ -123,7 +123,7 @@ def _emulated(loaded: settings.PluginSettings) -> settings.PluginSettings:
     """Have the simulated hardware of --emulation-mode in our folder, and return the settings that read it."""
     import dataclasses
 
-    from neuron_dra.node.plugin import boot_id
+    from neuron_dra.node.boot import boot_id
     from neuron_dra.testing import emulation
 
     root = loaded.data_folder / "emulation"

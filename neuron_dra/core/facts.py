@@ -32,6 +32,8 @@ class DeviceFacts:
     mem_ecc_uncorrected: int | Unread = Unread.UNKNOWN  # on Trn2 and later: that could not be repaired
     mem_ecc_repairable: int | Unread = Unread.UNKNOWN  # repaired when the kernel driver is loaded again
     unhealthy_components: tuple[str, ...] | Unread = Unread.UNKNOWN
+    heartbeat: int | Unread = field(default=Unread.UNKNOWN, compare=False)  # of the firmware's health check
+    hangs: bool = False  # a read of one of its files does not end: what stands here was read before, if at all
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +55,16 @@ class UltraServerFacts:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """Everything read from one node's sysfs, /dev and DMI; devices in order of their ids."""
+    """Everything read from one node's sysfs, /dev and DMI; devices in order of their ids.
+
+    `hanging` are the paths a read of which does not end.
+    """
 
     product_name: str | None
     driver_version: str | None
     devices: tuple[DeviceFacts, ...]
     ultraserver: UltraServerFacts = field(default_factory=UltraServerFacts)
+    hanging: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from neuron_dra.core import names
@@ -25,6 +25,8 @@ TAINTS: Final = 4  # of a device, up to Kubernetes 1.34
 NO_EFFECT: Final = "None"
 EFFECTS: Final = ("NoSchedule", "NoExecute", NO_EFFECT)
 """What the taint of a sick device does; with the last there is none."""
+
+STALE_S: Final = 120.0  # a heartbeat that was seen to move and has stood still for so long
 
 RESET_READY: Final = 1
 RESET_INVALID: Final = 2
@@ -100,12 +102,36 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
+class Beat:
+    """A heartbeat as last read, when it changed to that, and whether it was ever seen to change."""
+
+    value: int
+    since: float
+    moves: bool = False
+
+    def after(self, value: int, now: float) -> Beat:
+        """Return what is known after the next reading."""
+        return self if value == self.value else Beat(value, now, moves=True)
+
+    def is_stale(self, now: float) -> bool:
+        """Tell whether the health check stands still. One that never moved may be no counter: then 0 says so."""
+        return self.value == 0 or (self.moves and now - self.since > STALE_S)
+
+
+@dataclass(frozen=True, slots=True)
 class Watched:
-    """What is held against one device. `seen`: it was there once. `told`: something tells of its health now."""
+    """What is held against one device. `seen`: it was there once. `told`: something tells of its health now.
+
+    `overdue`: its last reading did not end in time. `stale`: the firmware's health check, whose heartbeat is `beat`,
+    does not run.
+    """
 
     faults: tuple[Fault, ...] = ()
     seen: bool = False
     told: bool = False
+    overdue: bool = False
+    beat: Beat | None = field(default=None, compare=False)
+    stale: bool = False
 
 
 Watch = Mapping[int, Watched]
@@ -149,7 +175,34 @@ def observe(before: Watch, facts: Iterable[DeviceFacts], expected: Iterable[int]
     """
     read = {device.device_id: device for device in facts}
     ids = sorted({*before, *read, *expected})
-    return {i: _observed(before.get(i, Watched()), _readings(read.get(i)), now, hold_s) for i in ids}
+    return {
+        i: _unread(before.get(i, Watched()))
+        if i in read and read[i].hangs
+        else _beating(before.get(i, Watched()), read.get(i), now, hold_s)
+        for i in ids
+    }
+
+
+def _beating(before: Watched, facts: DeviceFacts | None, now: float, hold_s: float) -> Watched:
+    """Observe one device. What its firmware's health check does not find counts only while that check runs."""
+    found, beat = _readings(facts), before.beat
+    if facts is not None and not isinstance(facts.heartbeat, Unread):
+        beat = Beat(facts.heartbeat, now) if beat is None else beat.after(facts.heartbeat, now)
+    stale = facts is not None and beat is not None and beat.is_stale(now)
+    if stale and not found.get(Signal.COMPONENTS):
+        found.pop(Signal.COMPONENTS, None)
+    watched = _observed(before, found, now, hold_s)
+    return replace(watched, beat=beat, stale=stale, told=watched.told and not stale)
+
+
+def unread(before: Watch) -> Watch:
+    """Return what is held against each device when a reading of all did not end: what was, and nothing is known now."""
+    return {i: _unread(watched) for i, watched in before.items()}
+
+
+def _unread(before: Watched) -> Watched:
+    faults = tuple(replace(fault, well_since=None) for fault in before.faults)
+    return replace(before, faults=faults, told=False, overdue=True)
 
 
 def recall(watch: Watch, ids: Iterable[int], reasons: Iterable[str]) -> Watch:
@@ -241,6 +294,13 @@ def judged(name: str, ids: Sequence[int], watch: Watch) -> DeviceHealth:
     if faults:
         reasons = sorted({fault.problem.reason for _, fault in faults}, key=_severity)
         return DeviceHealth(name, Health.UNHEALTHY, _message(name, faults), tuple(reasons))
+    if any(member.overdue for member in members.values()):
+        stuck = [i for i, member in members.items() if member.overdue]
+        which = "" if name != names.NODE_DEVICE else f" of {', '.join(f'neuron{i}' for i in stuck)}"
+        return DeviceHealth(name, Health.UNKNOWN, f"the last reading{which} did not end: the kernel driver hangs")
+    if stale := [i for i, member in members.items() if member.stale]:
+        which = "" if name != names.NODE_DEVICE else f" of {', '.join(f'neuron{i}' for i in stale)}"
+        return DeviceHealth(name, Health.UNKNOWN, f"the firmware's health check{which} does not run")
     if name != names.NODE_DEVICE and not all(member.told for member in members.values()):
         return DeviceHealth(name, Health.UNKNOWN, "the kernel driver tells nothing about the device's health")
     if not members or not all(member.told for member in members.values()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from neuron_dra.core import catalogue, names
@@ -72,7 +73,20 @@ def build(facts: NodeFacts, labels: NodeLabels) -> Node:
     in_order = sorted(facts.devices, key=lambda device: device.device_id)
     devices = tuple(_device(device, spec, linked[device.device_id], findings) for device in in_order)
     _count(facts, spec, findings)
+    findings += hangs(facts.hanging)
     return Node(name, spec, facts.driver_version, devices, facts.ultraserver, labels, tuple(sorted(findings)))
+
+
+def hangs(paths: Iterable[str]) -> list[Finding]:
+    """Return the findings of reads that do not end."""
+    return [
+        Finding(
+            "reading-hangs",
+            f"a read of /{path} does not end: the kernel driver hangs. What it says was read before, and the health of "
+            "the devices behind it is not known. Look at the kernel log; reload the kernel driver, or reboot the node",
+        )
+        for path in paths
+    ]
 
 
 def _instance_type(facts: NodeFacts, labels: NodeLabels, findings: list[Finding]) -> str | None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 
 from neuron_dra.core.health import DeviceHealth
 
 
 class HealthSource:
-    """The latest health list, and those who follow it."""
+    """The latest health list, and those who follow it. `read_at` returns when the hardware was read last."""
 
-    def __init__(self) -> None:
+    def __init__(self, read_at: Callable[[], float] = time.time) -> None:
+        self.read_at = read_at
         self.devices: tuple[DeviceHealth, ...] = ()
         self._known = False
         self._changed = asyncio.Event()

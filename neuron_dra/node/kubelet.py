@@ -16,7 +16,7 @@ import grpc
 from neuron_dra import log as logs
 from neuron_dra.core import names
 from neuron_dra.core.claims import ClaimRef, PreparedClaim
-from neuron_dra.core.health import DeviceHealth
+from neuron_dra.core.health import DeviceHealth, Health
 from neuron_dra.errors import NeuronDraError
 from neuron_dra.gen.kubelet.dra.v1 import dra_pb2
 from neuron_dra.gen.kubelet.dra.v1beta1 import dra_pb2 as dra_v1beta1_pb2
@@ -150,13 +150,14 @@ class HealthService:
             yield self._message(devices)
 
     def _message(self, devices: Iterable[DeviceHealth]) -> health_pb2.NodeWatchResourcesResponse:
-        now = int(time.time())
+        # Well is what was read, and is as old as that; that a device is sick or not known is a judgement of now.
+        now, read_at = int(time.time()), int(self._source.read_at())
         return health_pb2.NodeWatchResourcesResponse(
             devices=[
                 health_pb2.DeviceHealth(
                     device=health_pb2.DeviceIdentifier(pool_name=self._pool, device_name=device.name),
                     health=health_pb2.HealthStatus.Value(device.status.value),
-                    last_updated_time=now,
+                    last_updated_time=read_at if device.status is Health.HEALTHY else now,
                     health_check_timeout_seconds=HEALTH_TIMEOUT_S,
                     message=device.message[:1024],
                 )

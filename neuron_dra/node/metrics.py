@@ -35,13 +35,16 @@ class Metrics:
         )
         self._device = Gauge(
             f"{PREFIX}_device_info",
-            "1 for each Neuron device and the claim that holds it: join this with metrics by device",
-            ["device", "namespace", "pod", "claim", "workload"],
+            "1 for each Neuron device and the claim that holds it: join this with others on neuron_device",
+            ["device", "neuron_device", "namespace", "pod", "claim", "workload"],
             registry=r,
         )
         self._health = Gauge(f"{PREFIX}_device_healthy", "1 healthy, 0 unhealthy, -1 unknown", ["device"], registry=r)
         self._faults = Gauge(
-            f"{PREFIX}_device_fault", "1 for each reason for which a device is sick", ["device", "reason"], registry=r
+            f"{PREFIX}_device_fault",
+            "1 for each reason for which a published device is sick, and the Neuron device behind it that has it",
+            ["device", "neuron_device", "reason"],
+            registry=r,
         )
         self._findings = Gauge(
             f"{PREFIX}_findings", "Differences between the hardware and its instance type", ["kind"], registry=r
@@ -82,8 +85,8 @@ class Metrics:
             child = self._by_operation[operation, result] = self._operations.labels(operation, result)
         child.observe(seconds)
 
-    def claims(self, claims: Iterable[PreparedClaim], devices: Iterable[str]) -> None:
-        """Tell who holds what; of `devices`, those that nobody holds are told with empty labels."""
+    def claims(self, claims: Iterable[PreparedClaim], device_ids: Iterable[int]) -> None:
+        """Tell who holds what; of `device_ids`, those that nobody holds are told with empty labels."""
         claims = list(claims)
         self._prepared.set(len(claims))
         self._device.clear()
@@ -91,27 +94,28 @@ class Metrics:
         for claim in claims:
             for device in claim.devices:
                 for device_id in device.device_ids:
-                    name = f"neuron{device_id}"
                     if not device.admin_access:
-                        held.add(name)
-                    labels = (name, claim.ref.namespace, claim.pod, claim.ref.name, claim.workload)
-                    self._device.labels(*labels).set(1)
-        for name in devices:
-            if name not in held:
-                self._device.labels(name, "", "", "", "").set(1)
+                        held.add(device_id)
+                    labels = (claim.ref.namespace, claim.pod, claim.ref.name, claim.workload)
+                    self._device.labels(f"neuron{device_id}", str(device_id), *labels).set(1)
+        for device_id in device_ids:
+            if device_id not in held:
+                self._device.labels(f"neuron{device_id}", str(device_id), "", "", "", "").set(1)
 
     def orphans(self, count: int) -> None:
         """Tell how many prepared claims have lost their object."""
         self._orphans.set(count)
 
-    def health(self, states: Iterable[tuple[str, str, tuple[str, ...]]]) -> None:
-        """Tell each device's health, by the words of the kubelet's service, and the reasons if it is sick."""
+    def health(self, states: Iterable[tuple[str, str]], faults: Iterable[tuple[str, int, str]]) -> None:
+        """Tell each device's health, by the words of the kubelet's service, and each fault: of which published device,
+        in which Neuron device, and the reason.
+        """
         self._health.clear()
         self._faults.clear()
-        for device, state, reasons in states:
+        for device, state in states:
             self._health.labels(device).set({"HEALTHY": 1, "UNHEALTHY": 0}.get(state, -1))
-            for reason in reasons:
-                self._faults.labels(device, reason).set(1)
+        for device, device_id, reason in faults:
+            self._faults.labels(device, str(device_id), reason).set(1)
 
     def findings(self, kinds: Iterable[str]) -> None:
         """Tell how often each kind of finding holds now."""

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import grpc
-from grpc_health.v1 import health_pb2 as grpc_health_pb2
 from grpc_health.v1 import health_pb2_grpc as grpc_health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
@@ -25,8 +24,7 @@ from neuron_dra import __version__
 from neuron_dra.api import claims as wire
 from neuron_dra.core import decision, health, names, slices
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim
-from neuron_dra.errors import ApiError, ClaimError, NotFound, SettingsError, Unavailable
-from neuron_dra.gen.kubelet.dra.v1 import dra_pb2, dra_pb2_grpc
+from neuron_dra.errors import ApiError, CheckpointDamaged, ClaimError, NotFound, SettingsError, Unavailable
 from neuron_dra.gen.kubelet.pluginregistration.v1 import registration_pb2, registration_pb2_grpc
 from neuron_dra.gen.neuron.dra.v1 import inspector_pb2, inspector_pb2_grpc
 from neuron_dra.http import HttpServer
@@ -37,6 +35,7 @@ from neuron_dra.kube.publish import SlicePublisher
 from neuron_dra.kube.reflector import Reflector
 from neuron_dra.kube.requests import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from neuron_dra.node import coexistence, recovery, version
+from neuron_dra.node.boot import boot_id
 from neuron_dra.node.files import Files
 from neuron_dra.node.hardware import Hardware
 from neuron_dra.node.health import HealthSource
@@ -44,13 +43,14 @@ from neuron_dra.node.inspector import Inspector
 from neuron_dra.node.kubelet import (
     DRA_SERVICES,
     HEALTH_SERVICES,
-    PROBE_METADATA,
     DraService,
     HealthService,
     Registration,
     handlers,
 )
+from neuron_dra.node.liveness import GRPC_HEALTH, Lag, Liveness
 from neuron_dra.node.metrics import Metrics
+from neuron_dra.node.news import News
 from neuron_dra.node.publishing import Publishing, PublishState
 from neuron_dra.node.reserving import Gate, Tags
 from neuron_dra.node.sockets import TcpHealthServer, UnixServer
@@ -71,7 +71,6 @@ CLAIM_GET_TIMEOUT_S: Final = 8.0
 FETCH_PATIENCE_S: Final = 34.0  # no GET begins later, so that the last one ends within the kubelet's 45 s
 CALL_GRACE_S: Final = 5.0  # for calls of the kubelet that are under way when we stop
 TRANSACTION_GRACE_S: Final = 20.0  # together with CALL_GRACE_S below the pod's 30 s
-LAG_ALARM_S: Final = 0.5
 
 
 class Plugin:
@@ -91,9 +90,9 @@ class Plugin:
         self.settings = settings
         self.metrics = Metrics()
         self.metrics.build(__version__)
-        self.health = HealthSource()
         self.hardware = hardware or Hardware(settings.host_root, settings.unhealthy_device_hold_seconds)
-        self.hardware.on_change = self._wake
+        self.hardware.on_change = self._hardware_changed
+        self.health = HealthSource(lambda: self.hardware.read_at)
         self.store = Store(settings.data_folder, Path(settings.cdi_root), boot_id(settings), files)
         self.transactions = Transactions(
             self.store, self._fetch_and_wait, self.decide, settings.device_wait_seconds, FETCH_PATIENCE_S
@@ -108,12 +107,10 @@ class Plugin:
             self.client, NODES, field_selector=f"metadata.name={settings.node_name}", on_change=self._wake
         )
         self.ultraserver = UltraServerWatch(self.client, self._wake, expected=settings.enable_ultraserver_operator)
-        if not self.hardware.maybe_ultraserver:
-            self.ultraserver.follow(None, whole_node=False)
-        tags = Tags(settings.node_name, self.ultraserver, self.transactions, self.allocated, self._wake)
+        tags = Tags(settings.node_name, self.ultraserver, self.transactions, self.allocated)
         self.gate = Gate(settings.node_name, self.ultraserver, tags)
         self.registration = Registration(str(settings.dra_socket), self._registration_changed)
-        self.events = EventRecorder(self.client, settings.node_name)
+        self.news = News(settings.node_name, EventRecorder(self.client, settings.node_name))
         self.publishing = Publishing(
             settings,
             self.hardware,
@@ -123,7 +120,7 @@ class Plugin:
             self.slices,
             self.nodes,
             self.health,
-            self.events,
+            self.news,
             self.metrics,
             self.allocated,
             self._take_inventory,
@@ -133,6 +130,7 @@ class Plugin:
         self.recovery = recovery.Recovery(
             self.store, self.transactions, self.fetch, self.decide, self.allocated, self._adopted
         )
+        self._liveness = Liveness(settings.dra_socket, settings.registration_socket)  # one for all servers
         self._dra = UnixServer(settings.dra_socket, self._configure_dra)
         self._reg = UnixServer(settings.registration_socket, self._configure_registration)
         self._tcp_health = TcpHealthServer(
@@ -168,6 +166,7 @@ class Plugin:
     async def _serve(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
+            reading = tasks.create_task(self.hardware.poll(HARDWARE_PERIOD_S), name="read hardware")
             # Known before the first publish, so that nothing is published beside a device plugin for a moment.
             await self._see_device_plugin()
             loops: dict[str, Coroutine[Any, Any, Any]] = {
@@ -175,7 +174,7 @@ class Plugin:
                 "watch node": self.nodes.run(),
                 "watch UltraServer": self.ultraserver.run(),
                 "publish": self.publishing.run(),
-                "read hardware": self.hardware.poll(HARDWARE_PERIOD_S),
+                "post events": self.news.run(),
                 "repair CDI files": self._repair(),
                 "look for a device plugin": self._look_for_device_plugin(),
                 "look for orphans": self._look_for_orphans(),
@@ -185,7 +184,7 @@ class Plugin:
                 loops["serve health"] = self._tcp_health.run()
             if self.settings.metrics_bind_address:
                 loops["serve metrics"] = self.http.run(self.settings.metrics_bind_address)
-            running = [tasks.create_task(loop, name=name) for name, loop in loops.items()]
+            running = [reading, *(tasks.create_task(loop, name=name) for name, loop in loops.items())]
             supervisor = tasks.create_task(self._supervise(), name="supervise sockets")
             if self.transactions.damaged is not None:
                 self._damaged()
@@ -225,6 +224,9 @@ class Plugin:
     async def _fetch_and_wait(self, ref: ClaimRef) -> Claim:
         """Read a claim that is to be prepared, and give the node's reservation the time to fit it."""
         claim = await self.fetch(ref)
+        await self.hardware.wait()
+        if why := self.hardware.why_unknown:
+            raise ClaimError(f"claim {ref}: {why}", retryable=True)
         await self.gate.wait(claim)
         return claim
 
@@ -273,12 +275,23 @@ class Plugin:
             return
         if self.transactions.damaged is not None:
             return
-        if others or await asyncio.to_thread(self.store.needs_inventory):
+        try:
+            needed = others or await asyncio.to_thread(self.store.needs_inventory)
+        except CheckpointDamaged as err:
+            self.transactions.found_damaged(err)
+            return
+        if needed:
             found = {claim.ref.uid: self._adopted(claim) async for claim in self.allocated()}
             for claim in await self.transactions.adopt(found):
                 recovery.tell_adopted(claim)
 
     # Callbacks.
+
+    def _hardware_changed(self) -> None:
+        if self.hardware.known.is_set() and not self.hardware.maybe_ultraserver:
+            self.ultraserver.follow(None, whole_node=False)
+        self.publishing.tell_health()
+        self._wake()
 
     def _wake(self) -> None:
         if hasattr(self, "publishing"):
@@ -303,6 +316,7 @@ class Plugin:
             self._recovering = self._tasks.create_task(self._recover(), name="rebuild the checkpoint")
 
     async def _recover(self) -> None:
+        await self.hardware.known.wait()
         await self.nodes.synced.wait()
         await self.gate.known()
         await self.recovery.run()
@@ -378,7 +392,7 @@ class Plugin:
                     missing = wire.decode_claim(raw).metadata.uid != claim.ref.uid
                 except NotFound:
                     missing = True
-                except ApiError:
+                except (ApiError, ClaimError):  # no answer, or one that is no claim
                     continue
                 if missing:
                     gone += 1
@@ -398,11 +412,7 @@ class Plugin:
                 raise SettingsError(problem.text)
             log.error("version trouble", extra={"problem": problem.text})
             if node is not None:
-                about = {"apiVersion": "v1", "kind": "Node", "name": self.settings.node_name}
-                now = datetime.datetime.now(datetime.UTC)
-                await self.events.post(
-                    {**about, "uid": self.settings.node_name}, "Warning", problem.reason, problem.text, now
-                )
+                self.news.tell("Warning", problem.reason, problem.text)
 
     # What the servers serve.
 
@@ -414,94 +424,14 @@ class Plugin:
         self._configure_health(server)
         inspector = inspector_pb2.DESCRIPTOR.services_by_name["NodeInspector"].full_name
         reflection.enable_server_reflection(
-            [*DRA_SERVICES, *HEALTH_SERVICES, inspector, _GRPC_HEALTH, reflection.SERVICE_NAME], server
+            [*DRA_SERVICES, *HEALTH_SERVICES, inspector, GRPC_HEALTH, reflection.SERVICE_NAME], server
         )
 
     def _configure_registration(self, server: grpc.aio.Server) -> None:
         registration_pb2_grpc.add_RegistrationServicer_to_server(self.registration, server)
         self._configure_health(server)
         service = registration_pb2.DESCRIPTOR.services_by_name["Registration"].full_name
-        reflection.enable_server_reflection([service, _GRPC_HEALTH, reflection.SERVICE_NAME], server)
+        reflection.enable_server_reflection([service, GRPC_HEALTH, reflection.SERVICE_NAME], server)
 
     def _configure_health(self, server: grpc.aio.Server) -> None:
-        servicer = Liveness(self.settings.dra_socket, self.settings.registration_socket)
-        grpc_health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
-
-
-class Lag:
-    """The event loop's worst delay of the last minute."""
-
-    def __init__(self, tell: Callable[[float], None]) -> None:
-        self._tell = tell
-        self._worst, self._since = 0.0, time.monotonic()
-
-    def take(self, lag_s: float) -> None:
-        """Take one delay in; tell and log what is worth it."""
-        if lag_s > LAG_ALARM_S:
-            log.warning("the event loop was blocked", extra={"seconds": round(lag_s, 2)})
-        if time.monotonic() - self._since > 60.0:
-            self._worst, self._since = 0.0, time.monotonic()
-        self._worst = max(self._worst, lag_s)
-        self._tell(self._worst)
-
-
-_GRPC_HEALTH = grpc_health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
-
-LIVENESS_TIMEOUT_S: Final = 3.0
-WATCH_PERIOD_S: Final = 10.0
-
-
-class Liveness(grpc_health_pb2_grpc.HealthServicer):  # type: ignore[misc]
-    """gRPC health by asking ourselves, through the real sockets, what the kubelet asks."""
-
-    def __init__(self, dra_socket: Path, registration_socket: Path) -> None:
-        self._dra = dra_socket
-        self._registration = registration_socket
-
-    async def Check(self, request: Any, context: Any) -> grpc_health_pb2.HealthCheckResponse:
-        """Answer for service "liveness", and for the server as a whole."""
-        if request.service not in ("", "liveness"):
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"no service {request.service!r}; ask for liveness")
-        alive = await self._alive()
-        return grpc_health_pb2.HealthCheckResponse(status="SERVING" if alive else "NOT_SERVING")
-
-    async def Watch(self, request: Any, context: Any) -> AsyncIterator[grpc_health_pb2.HealthCheckResponse]:
-        """Send the state now, and whenever it differs."""
-        sent = None
-        while True:
-            response = await self.Check(request, context)
-            if response.status != sent:
-                sent = response.status
-                yield response
-            await asyncio.sleep(WATCH_PERIOD_S)
-
-    async def _alive(self) -> bool:
-        options = (("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1))
-        try:
-            async with (
-                grpc.aio.insecure_channel(f"unix:{self._registration}", options=options) as registration,
-                grpc.aio.insecure_channel(f"unix:{self._dra}", options=options) as dra,
-            ):
-                await registration_pb2_grpc.RegistrationStub(registration).GetInfo(
-                    registration_pb2.InfoRequest(), timeout=LIVENESS_TIMEOUT_S, metadata=(PROBE_METADATA,)
-                )
-                await dra_pb2_grpc.DRAPluginStub(dra).NodePrepareResources(
-                    dra_pb2.NodePrepareResourcesRequest(), timeout=LIVENESS_TIMEOUT_S
-                )
-        except grpc.aio.AioRpcError as err:
-            log.error("liveness probe failed", extra={"code": err.code().name, "detail": err.details()})
-            return False
-        return True
-
-
-def boot_id(settings: PluginSettings) -> str:
-    """Return the id of this boot of the host. Raises SettingsError if no file tells it."""
-    root = Path(settings.host_root or "/")
-    for path in (Path(settings.boot_id_file), root / "proc/sys/kernel/random/boot_id"):
-        with contextlib.suppress(OSError):
-            text = path.read_text().strip()
-            if text:
-                return text
-    raise SettingsError(
-        f"no boot id: neither {settings.boot_id_file} nor {root / 'proc/sys/kernel/random/boot_id'} can be read"
-    )
+        grpc_health_pb2_grpc.add_HealthServicer_to_server(self._liveness, server)

@@ -10,23 +10,24 @@ import asyncio
 import contextlib
 import datetime
 import logging
+import math
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from neuron_dra import __version__
-from neuron_dra.core import backoff, checkpoint, devices, health, limits, names, slices, ultraserver
+from neuron_dra.core import backoff, checkpoint, devices, health, limits, names, publication, slices
 from neuron_dra.core.claims import Claim
 from neuron_dra.core.topology import Node
 from neuron_dra.errors import AlreadyExists, ApiError, ClaimError, Conflict, NeuronDraError, NotFound
-from neuron_dra.kube.events import EventRecorder
 from neuron_dra.kube.publish import Published, SlicePublisher
 from neuron_dra.kube.reflector import Reflector
 from neuron_dra.node import coexistence
 from neuron_dra.node.hardware import Hardware
 from neuron_dra.node.health import HealthSource
 from neuron_dra.node.metrics import Metrics
+from neuron_dra.node.news import News
 from neuron_dra.node.reserving import Tags
 from neuron_dra.node.transaction import Transactions
 from neuron_dra.node.turns import PublishingTurn
@@ -38,7 +39,6 @@ log = logging.getLogger(__name__)
 GATHER_S: Final = 0.2  # what happens together is written together; half as long or as long again, so that nodes spread
 COMPARE_S: Final = 720.0  # a full list of our slices and a compare, whatever the watch said: five an hour
 RETRY_S: Final = (0.5, 60.0)  # first and longest wait after a failure
-CLAIMED_S: Final = (5.0, 60.0)  # first and longest wait until a device that should leave is looked at again
 QUICK_RETRIES: Final = 5  # a lost race is run again at once, but not for ever
 
 
@@ -64,7 +64,7 @@ class Publishing:
         slice_cache: Reflector,
         node_cache: Reflector,
         health_source: HealthSource,
-        events: EventRecorder,
+        news: News,
         metrics: Metrics,
         allocated: Callable[[], AsyncIterator[Claim]],
         before_first: Callable[[], Awaitable[None]],
@@ -79,7 +79,7 @@ class Publishing:
         self._slices = slice_cache
         self._nodes = node_cache
         self._health = health_source
-        self._events = events
+        self._news = news
         self._metrics = metrics
         self._allocated = allocated
         self._before_first: Callable[[], Awaitable[None]] | None = before_first
@@ -90,7 +90,10 @@ class Publishing:
         self._sick: frozenset[str] = frozenset()
         self._offered: dict[str, tuple[Node, tuple[devices.Device, ...]]] = {}
         self._recalled = False
-        self._claimed_wait_s = CLAIMED_S[0]
+        self._keeps_shape = False
+        self._logged: dict[str, health.DeviceHealth] = {}
+        self._claimed: publication.Claimed | None = None
+        self._look_at: float | None = None  # the one time to look again; each publish replaces it
         self.device_plugin_socket: str | None = None
         self.state = PublishState()
 
@@ -111,10 +114,11 @@ class Publishing:
         while True:
             with contextlib.suppress(TimeoutError):
                 # Not wait_for: in Python 3.11 it forgets a cancellation that comes just as the event is set.
-                async with asyncio.timeout(max(0.0, compare_at - asyncio.get_running_loop().time())):
+                async with asyncio.timeout_at(min(compare_at, self._look_at or math.inf)):
                     await self._dirty.wait()
             await asyncio.sleep(GATHER_S * random.uniform(0.5, 1.5))
             self._dirty.clear()
+            self._look_at = None
             try:
                 if asyncio.get_running_loop().time() >= compare_at:
                     await self._slices.relist()
@@ -149,6 +153,12 @@ class Publishing:
             labels = node["metadata"].get("labels") or {}
             self._hardware.label(labels)
             self._watch.saw_operator(any(label.startswith(names.ULTRASERVER_LABELS) for label in labels))
+        if not self._hardware.known.is_set():
+            self._tell_findings()
+            why = self._hardware.why_unknown if self._hardware.node.findings else ""
+            self.state = PublishState(self.state.result, why, self.state.at)
+            return
+        if node is not None:
             meta = node["metadata"]
             self._watch.follow(
                 self._hardware.ultraserver_id,
@@ -157,21 +167,23 @@ class Publishing:
             )
         if self._slices.synced.is_set():
             self._recall()
-        self._tell_health()
+        self.tell_health()
         if node is None or not self._slices.synced.is_set():
             if self._nodes.synced.is_set():
                 why = f"the Node {self._settings.node_name} does not exist; is NODE_NAME the Node's name?"
                 self.state = PublishState(self.state.result, "" if node else why, self.state.at)
             return
-        await self._tell_findings(node)
-        refusal = await self._refusal(node)
+        self._tell_findings()
+        refusal = self._refusal(node)
         if not self._turn.holding:
             return
-        await self._tell_sick(node)
+        self._tell_sick()
         if self._before_first is not None:
             await self._before_first()
             self._before_first = None
-        if not await self._tags.settle(self._published):
+        settled = await self._tags.settle(self._published)
+        self._look_at = self._tags.look_at
+        if not settled:
             return
         pool = slices.Pool(self._settings.node_name, node["metadata"]["uid"])
         if self._sick and self._effect != health.NO_EFFECT and self._publisher.keeps_taints is None:
@@ -189,72 +201,47 @@ class Publishing:
                 "slices published",
                 extra={"devices": result.devices, "generation": result.generation, "writes": result.writes},
             )
-            self._tell_health()
+            self.tell_health()
         self._metrics.published(result.devices, result.generation, result.writes)
         self.state = PublishState(result, refusal, datetime.datetime.now(datetime.UTC))
 
     async def _wanted(self, refusal: str) -> list[slices.Wire] | None:
-        """Return the devices to publish, or None for: leave the absence of slices as it is."""
+        """Return the devices to publish, or None for: leave the absence of slices as it is. Raises ApiError."""
+        situation = self._situation(refusal)
+        now = asyncio.get_running_loop().time()
+        outcome = publication.decide(now, situation, self._claimed)
+        if outcome.asks:
+            answer = {device.device async for claim in self._allocated() for device in claim.devices}
+            outcome = publication.decide(asyncio.get_running_loop().time(), situation, self._claimed, answer)
+        if outcome.keeps_shape and not self._keeps_shape:
+            log.warning(
+                "--ultraserver-devices changed while claims are allocated on the node; published as before until "
+                "they are gone",
+                extra={"wanted": self._settings.ultraserver_devices},
+            )
+        self._claimed, self._keeps_shape = outcome.claimed, outcome.keeps_shape
+        self._look_at = min((at for at in (self._look_at, outcome.look_at) if at is not None), default=None)
+        return None if outcome.devices is None else list(outcome.devices)
+
+    def _situation(self, refusal: str) -> publication.Situation:
+        shape = self._settings.ultraserver_devices
         current = {device["name"]: device for device in self._published}
-        held = checkpoint.device_names(self._transactions.claims.values())
-        if refusal:
-            if not current:
-                return None
-            fresh: tuple[devices.Device, ...] = ()
-        else:
-            fresh = await self._fresh(set(current))
-        offered: dict[str, slices.Wire] = {device.name: device.to_wire() for device in fresh}
-        elsewhere = self._held_elsewhere(set(offered))
-        wire = {
-            name: device
-            for name, device in offered.items()
-            if name in held or not (self._withheld(name) or elsewhere.intersection(self._hardware.device_ids(name)))
-        }
-        if not refusal:
-            held |= await self._claimed(set(current) - set(wire) - held)
-        for name in held - set(wire):
-            if name in offered or name in current:
-                wire[name] = offered.get(name) or current[name]  # allocated: stays published, sick or gone
-        marked = {
-            name: health.marked(device, self._hardware.health_of(name).reasons, self._effect)
-            for name, device in wire.items()
-        }
-        return [ultraserver.tagged(marked[name], self._tags.current) for name in sorted(marked, key=_device_order)]
-
-    def _held_elsewhere(self, offered: set[str]) -> set[int]:
-        """Return the Neuron devices that claims hold under another name than those that are offered: another driver's.
-
-        Under ours they would be free for the scheduler, and its pods would wait for what is refused here.
-        """
-        return {
-            device_id
-            for claim in self._transactions.claims.values()
-            for device in claim.devices
-            if device.device not in offered and not device.admin_access
-            for device_id in device.device_ids
-        }
-
-    def _withheld(self, name: str) -> bool:
-        """Tell whether a device must leave the slice unless somebody has it: there is no other way to keep it back."""
-        reasons = self._hardware.health_of(name).reasons
-        if health.MISSING in reasons and name != names.NODE_DEVICE:
-            return True  # back since a moment, perhaps for a moment
-        if self._tags.current is not None:
-            return False  # the tag keeps others away, and the operator is to see what its workload has
-        return bool(reasons) and self._effect != health.NO_EFFECT and self._publisher.keeps_taints is False
-
-    async def _claimed(self, leaving: set[str]) -> set[str]:
-        """Return those of the published devices `leaving` that a claim has been allocated, prepared or not.
-
-        Asked of the API server only when something is to leave; looked at again after a while. Raises ApiError.
-        """
-        claimed = {device.device async for claim in self._allocated() for device in claim.devices} if leaving else set()
-        if leaving & claimed:
-            asyncio.get_running_loop().call_later(self._claimed_wait_s, self.wake)
-            self._claimed_wait_s = min(2 * self._claimed_wait_s, CLAIMED_S[1])
-        else:
-            self._claimed_wait_s = CLAIMED_S[0]
-        return leaving & claimed
+        offered, other = self._checked(shape), self._checked("devices" if shape == "node" else "node")
+        named = {*current, *(device.name for device in (*offered, *other))}
+        prepared = tuple(self._transactions.claims.values())
+        named |= checkpoint.device_names(prepared)
+        return publication.Situation(
+            current=current,
+            offered=offered,
+            other=other,
+            refused=bool(refusal),
+            prepared=prepared,
+            ids={name: self._hardware.device_ids(name) for name in named},
+            reasons={name: self._hardware.health_of(name).reasons for name in named},
+            effect=self._effect,
+            keeps_taints=self._publisher.keeps_taints,
+            tag=self._tags.current,
+        )
 
     def _recall(self) -> None:
         """Once: what the slices say of sick devices holds, whoever published it."""
@@ -278,60 +265,59 @@ class Publishing:
             self._offered[shape] = (node, kept)
         return self._offered[shape][1]
 
-    async def _fresh(self, published: set[str]) -> tuple[devices.Device, ...]:
-        """Return what the hardware offers now. UltraServer nodes keep the shape that is published while it is in use:
-        a new one waits until no claim is allocated on the node.
-        """
-        shape = self._settings.ultraserver_devices
-        wanted = self._checked(shape)
-        if not published or published & {device.name for device in wanted}:
-            return wanted
-        other = self._checked("devices" if shape == "node" else "node")
-        if not published & {device.name for device in other}:
-            return wanted
-        if self._transactions.claims or [claim async for claim in self._allocated()]:
-            log.warning(
-                "--ultraserver-devices changed while claims are allocated on the node; published as before until "
-                "they are gone",
-                extra={"wanted": shape},
-            )
-            asyncio.get_running_loop().call_later(60.0, self.wake)
-            return other
-        return wanted
-
-    def _tell_health(self) -> None:
+    def tell_health(self) -> None:
+        """Tell the kubelet's streams, the metrics and the log how the devices are now."""
+        if not self._hardware.known.is_set():
+            return
         states = self._states()
+        for state in states:
+            self._log_change(state)
         self._health.set(states)
-        self._metrics.health((state.name, state.status.value, state.reasons) for state in states)
-        self._metrics.claims(
-            self._transactions.claims.values(), [f"neuron{d.device_id}" for d in self._hardware.node.devices]
+        self._metrics.health(
+            ((state.name, state.status.value) for state in states),
+            ((state.name, *fault) for state in states for fault in self._hardware.faults_of(state.name)),
         )
+        self._metrics.claims(self._transactions.claims.values(), [d.device_id for d in self._hardware.node.devices])
+
+    def _log_change(self, state: health.DeviceHealth) -> None:
+        before = self._logged.get(state.name, health.DeviceHealth(state.name, health.Health.HEALTHY))
+        self._logged[state.name] = state
+        if (state.status, state.reasons) == (before.status, before.reasons):
+            return
+        about = {"device": state.name, "reasons": ",".join(state.reasons), "text": state.message}
+        if state.status is health.Health.UNHEALTHY:
+            log.warning("a device is sick", extra=about)
+        elif state.status is health.Health.UNKNOWN:
+            log.info("the health of a device is not known", extra=about)
+        else:
+            log.info("a device is well again", extra={"device": state.name})
 
     def _states(self) -> tuple[health.DeviceHealth, ...]:
         """Return the health of every device that is published, held, or would be published if it were well."""
         own = self._hardware.device_names(self._settings.ultraserver_devices)
         seen = [device["name"] for device in self._published]
         held = checkpoint.device_names(self._transactions.claims.values())
-        return tuple(self._hardware.health_of(name) for name in sorted({*own, *seen, *held}, key=_device_order))
+        return tuple(self._hardware.health_of(name) for name in sorted({*own, *seen, *held}, key=publication.order))
 
-    async def _tell_sick(self, node: dict[str, Any]) -> None:
+    def _tell_sick(self) -> None:
         """Post an Event about each sick device, and about each that is well again."""
         states = {state.name: state for state in self._states()}
         sick = frozenset(name for name, state in states.items() if state.status is health.Health.UNHEALTHY)
-        for name in sorted(sick, key=_device_order):
-            await self._tell(node, "Warning", "NeuronDeviceUnhealthy", health.told(states[name], self._effect))
-        for name in sorted(self._sick - sick, key=_device_order):
+        for name in sorted(sick, key=publication.order):
+            self._news.tell("Warning", "NeuronDeviceUnhealthy", health.told(states[name], self._effect))
+        for name in sorted(self._sick - sick, key=publication.order):
             if name in states:
-                await self._tell(node, "Normal", "NeuronDeviceHealthy", f"{name} is healthy again")
+                self._news.tell("Normal", "NeuronDeviceHealthy", f"{name} is healthy again")
         self._sick = sick
 
-    async def _tell_findings(self, node: dict[str, Any]) -> None:
+    def _tell_findings(self) -> None:
         findings = self._hardware.node.findings
         self._metrics.findings(finding.kind for finding in findings)
         for finding in findings:
-            await self._warn(node, "Neuron" + "".join(map(str.title, finding.kind.split("-"))), finding.message)
+            reason = "Neuron" + "".join(map(str.title, finding.kind.split("-")))
+            self._news.tell("Warning", reason, finding.message)
 
-    async def _refusal(self, node: dict[str, Any]) -> str:
+    def _refusal(self, node: dict[str, Any]) -> str:
         """Return why nothing new may be published now; empty if it may."""
         why = coexistence.explanation(self.device_plugin_socket, coexistence.advertised(node), self._settings.node_name)
         self._metrics.device_plugin(bool(why))
@@ -339,25 +325,12 @@ class Publishing:
             return ""
         refuse = self._settings.device_plugin_coexistence == "refuse"
         text = why + ("" if refuse else "; published all the same, as --device-plugin-coexistence=warn says")
-        await self._warn(node, "NeuronDevicePluginAlive", text)
+        self._news.tell("Warning", "NeuronDevicePluginAlive", text)
         if refuse and self.state.error != why:
             log.error("refusing to publish", extra={"reason": why})
         return why if refuse else ""
-
-    async def _warn(self, node: dict[str, Any], reason: str, message: str) -> None:
-        await self._tell(node, "Warning", reason, message)
-
-    async def _tell(self, node: dict[str, Any], kind: Literal["Normal", "Warning"], reason: str, message: str) -> None:
-        # A node's events carry its name as UID, or `kubectl describe node` does not find them.
-        about = {"apiVersion": "v1", "kind": "Node", "name": node["metadata"]["name"], "uid": node["metadata"]["name"]}
-        await self._events.post(about, kind, reason, message, datetime.datetime.now(datetime.UTC))
 
 
 def _next_compare() -> float:
     """When to compare in full again, in the loop's time: spread, so that a fleet does not list at once."""
     return asyncio.get_running_loop().time() + COMPARE_S * random.uniform(0.9, 1.1)
-
-
-def _device_order(name: str) -> tuple[int, str]:
-    suffix = name.removeprefix(names.DEVICE_PREFIX)
-    return (int(suffix), name) if suffix.isdigit() else (-1, name)

@@ -39,13 +39,13 @@ class Tags:
         watch: UltraServerWatch,
         transactions: Transactions,
         allocated: Callable[[], AsyncIterator[Claim]],
-        wake: Callable[[], None],
     ) -> None:
         self._node_name = node_name
         self._watch = watch
         self._transactions = transactions
         self._allocated = allocated
-        self._wake = wake
+        self._occupied_until = 0.0  # an answer of the API server, that the node is in use, is believed so long
+        self.look_at: float | None = None  # when to settle again, whatever happens; each time replaces the one before
         self._tag: Tag | None = None
         self._unkept = False  # `_tag` could not be written to the checkpoint
         self._first_at: float | None = None
@@ -63,12 +63,13 @@ class Tags:
         ApiError.
         """
         now = asyncio.get_running_loop().time()
+        self.look_at = None
         before = self.current
         if self._first_at is None:
             self._first_at = now
             before = before or ultraserver.tag_on(published)
         if before is None and self._watch.pending and now < self._first_at + FIRST_ANSWER_S:
-            asyncio.get_running_loop().call_later(self._first_at + FIRST_ANSWER_S - now, self._wake)
+            self._look_again(self._first_at + FIRST_ANSWER_S)
             return False
         await self._keep(before, await self._next(before))
         return True
@@ -80,8 +81,6 @@ class Tags:
         given_up = self._given_up(before, reading)
         waits = ultraserver.waits_for_claims(before, reading, self._node_name, given_up=given_up)
         occupied = waits and await self._occupied()
-        if occupied:
-            asyncio.get_running_loop().call_later(RECHECK_S, self._wake)
         return ultraserver.next_tag(before, reading, self._node_name, occupied=occupied, given_up=given_up)
 
     def _given_up(self, before: Tag | None, reading: Reading) -> bool:
@@ -96,15 +95,28 @@ class Tags:
                 "the NeuronUltraServer of a reserved node is missing; the reservation is kept",
                 extra={"workload": before.workload, "allocation": before.allocation_id, "for_s": MISSING_S},
             )
-            loop.call_later(MISSING_S, self._wake)
-        return loop.time() >= self._missing_since + MISSING_S
+        given_up = loop.time() >= self._missing_since + MISSING_S
+        if not given_up:
+            self._look_again(self._missing_since + MISSING_S)
+        return given_up
 
     async def _occupied(self) -> bool:
         """Tell whether any claim, administrators' access aside, is prepared or allocated here. Raises ApiError."""
         prepared = self._transactions.claims.values()
+        now = asyncio.get_running_loop().time()
         if any(not device.admin_access for claim in prepared for device in claim.devices):
+            self._look_again(now + RECHECK_S)
             return True
-        return any([True async for claim in self._allocated() if not all(d.admin_access for d in claim.devices)])
+        if now >= self._occupied_until:
+            found = [True async for claim in self._allocated() if not all(d.admin_access for d in claim.devices)]
+            if not found:
+                return False
+            self._occupied_until = asyncio.get_running_loop().time() + RECHECK_S
+        self._look_again(self._occupied_until)
+        return True
+
+    def _look_again(self, at: float) -> None:
+        self.look_at = at if self.look_at is None else min(at, self.look_at)
 
     async def _keep(self, before: Tag | None, tag: Tag | None) -> None:
         self._tag = tag
@@ -124,7 +136,7 @@ class Tags:
             except OSError as err:
                 # Closing the node must not wait for a disk; the next publish tries again.
                 log.error("the workload tag cannot be kept in the checkpoint", extra={"error": str(err)})
-                asyncio.get_running_loop().call_later(RECHECK_S, self._wake)
+                self._look_again(asyncio.get_running_loop().time() + RECHECK_S)
         self._unkept = tag != self._transactions.tag
 
 

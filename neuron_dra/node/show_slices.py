@@ -14,7 +14,7 @@ from neuron_dra import __version__
 from neuron_dra.core import devices, health, limits, names, slices, topology
 from neuron_dra.core.facts import NodeFacts, NodeLabels
 from neuron_dra.errors import SettingsError
-from neuron_dra.node import sysfs
+from neuron_dra.node import helper, sysfs
 
 GAP = "   "
 COLUMNS = {
@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     published = devices.published(node, driver_version=__version__, ultraserver_devices=args.ultraserver_devices)
     kept, problems = limits.check_devices(published)
     if not node.devices and node.spec is None:
-        problems.append(f"there are no Neuron devices in {args.host_root / sysfs.CLASS}: is this a Neuron node?")
+        problems.append(f"there are no Neuron devices in {args.host_root / helper.CLASS}: is this a Neuron node?")
     else:
         problems += [finding.message for finding in node.findings]
     for text in problems:

@@ -50,14 +50,14 @@ class UnixServer:
         # Only its owner may connect. Not by umask, which is the whole process' and would touch other files too.
         self.path.chmod(0o600)
         await server.start()
-        self._server, self._inode = server, _inode(self.path)
+        self._server, self._inode = server, inode(self.path)
 
     async def stop(self, grace_s: float) -> None:
         """Stop serving; running calls get `grace_s` seconds. Removes our socket, and nobody else's."""
         server, self._server = self._server, None
         if server is None:
             return
-        ours = _inode(self.path) == self._inode
+        ours = inode(self.path) == self._inode
         saved = None
         if not ours:
             # grpc unlinks by name: put a socket that is not ours out of its way.
@@ -77,10 +77,11 @@ class UnixServer:
     @property
     def intact(self) -> bool:
         """Our socket is still what the path leads to."""
-        return self._inode is not None and _inode(self.path) == self._inode
+        return self._inode is not None and inode(self.path) == self._inode
 
 
-def _inode(path: Path) -> tuple[int, int] | None:
+def inode(path: Path) -> tuple[int, int] | None:
+    """Return what tells one file of this name from another; None if there is none."""
     try:
         stat = os.lstat(path)
     except OSError:

@@ -7,14 +7,16 @@ form is unknown too. `reset` is read, never written: any write resets the device
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
 from neuron_dra.core.facts import DeviceFacts, NodeFacts, UltraServerFacts, Unread
+from neuron_dra.node import helper
+from neuron_dra.node.helper import CLASS, Raw
 
-CLASS: Final = "sys/class/neuron_device"
 PRODUCT_NAME: Final = ("sys/devices/virtual/dmi/id/product_name", "sys/class/dmi/id/product_name")
 DRIVER_VERSION: Final = ("sys/module/neuron/version",)
 
@@ -33,6 +35,11 @@ DEVICE_FILES: Final[Mapping[str, tuple[str, ...]]] = {
         "stats/hardware/unhealthy_components",
         "health_status/unhealthy_components",
     ),
+    "heartbeat": (
+        "stats/hardware/health_status/healthcheck_heartbeat",
+        "stats/hardware/healthcheck_heartbeat",
+        "health_status/healthcheck_heartbeat",
+    ),
 }
 
 ULTRASERVER_FILES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -46,9 +53,14 @@ ULTRASERVER_FILES: Final[Mapping[str, tuple[str, ...]]] = {
     "reservation_id": ("reservation_id",),
 }
 
-MAX_BYTES: Final = 4096  # a sysfs attribute has one page
+LAYOUT: Final = (
+    (PRODUCT_NAME, DRIVER_VERSION),
+    tuple(ULTRASERVER_FILES.values()),
+    tuple(DEVICE_FILES.values()),
+)
+"""The files of the node, of the class and of a device, as the helper process reads them."""
+
 _ID = r"0|[1-9]\d{0,3}"  # device ids and counts; a leading zero is not the driver's way
-_DEVICE_LINK = re.compile(rf"neuron({_ID})", re.ASCII)
 _PRODUCT_NAME = re.compile(r"[ -~]{1,64}")
 _DRIVER_VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+~_-]{0,63}")
 _SERIAL = re.compile(r"[0-9a-f]{16}")
@@ -57,33 +69,58 @@ _COMPONENT = re.compile(r"[a-z0-9_]{1,64}")
 _BUSY = "busy"
 
 
-def read_node(root: Path) -> NodeFacts:
-    """Return what the host below `root` says of itself. Never raises."""
-    folder = root / CLASS
-    ids = device_ids(folder)
-    files = {i for i in ids if _exists(root / "dev" / f"neuron{i}")}
+def read_node(root: Path, source: helper.Source | None = None) -> NodeFacts:
+    """Return what the host below `root` says of itself, read in this process. Never raises."""
+    return facts(helper.read(source or helper.Source(), str(root).rstrip("/"), LAYOUT))
+
+
+def facts(raw: Raw, *, before: Raw | None = None, hanging: Iterable[str] = ()) -> NodeFacts:
+    """Make facts of what was read. `hanging` are the paths that were left out, since a read of them does not end.
+
+    What was left out is as it was `before`, but for the health of devices, of which nothing is known.
+    """
+    node, ids, of_class, devices = raw
+    left_out = set(hanging)
+    if before is not None:
+        node = _or_before("", LAYOUT[0], node, before[0], left_out)
+        of_class = _or_before(f"{CLASS}/", LAYOUT[1], of_class, before[2], left_out)
+    product_name, driver_version = (_decoded(text) for text in node)
+    files = {i for i, device in devices.items() if device is not None and device[0] != helper.NO_FILE}
     return NodeFacts(
-        product_name=_known(_formed(_text(root, PRODUCT_NAME), _PRODUCT_NAME)),
-        driver_version=_known(_formed(_text(root, DRIVER_VERSION), _DRIVER_VERSION)),
-        devices=tuple(_device(folder / f"neuron{i}", i in files if files else None, i) for i in ids),
-        ultraserver=_ultraserver(folder),
+        product_name=_known(_formed(product_name, _PRODUCT_NAME)),
+        driver_version=_known(_formed(driver_version, _DRIVER_VERSION)),
+        devices=tuple(_device_or_before(i, devices[i], before, files) for i in ids),
+        ultraserver=_ultraserver(of_class),
+        hanging=tuple(sorted(left_out)),
     )
 
 
-def device_ids(folder: Path) -> list[int]:
-    """Return the ids of the devices in the class folder, ascending; the order of discovery is arbitrary."""
-    try:
-        entries = list(folder.iterdir())
-    except OSError:
-        return []
-    return sorted(int(match[1]) for entry in entries if (match := _DEVICE_LINK.fullmatch(entry.name)))
+def _or_before(
+    folder: str, groups: helper.Groups, read: helper.Texts, before: helper.Texts, left_out: set[str]
+) -> helper.Texts:
+    return [
+        old if text is None and left_out.intersection(f"{folder}{candidate}" for candidate in group) else text
+        for group, text, old in zip(groups, read, before, strict=True)
+    ]
 
 
-def _device(folder: Path, has_file: bool | None, device_id: int) -> DeviceFacts:
+def _device_or_before(
+    device_id: int, read: tuple[int, list[bytes | None]] | None, before: Raw | None, files: set[int]
+) -> DeviceFacts:
+    if read is not None:
+        return _device(read[1], device_id in files if files else None, device_id)
+    known = before[3].get(device_id) if before is not None else None
+    if known is None:
+        return DeviceFacts(device_id, node_present=True, hangs=True)
+    has_file = None if known[0] == helper.NO_FILE and not files else known[0] != helper.NO_FILE
+    return dataclasses.replace(_device(known[1], has_file, device_id), hangs=True)
+
+
+def _device(texts: list[bytes | None], has_file: bool | None, device_id: int) -> DeviceFacts:
     """Read one device. `has_file` is None where /dev shows no Neuron device at all: an unprivileged pod sees the
     host's sysfs but has a /dev of its own. There the number in sysfs, from which the kernel makes the file, decides.
     """
-    text = {meaning: _text(folder, candidates) for meaning, candidates in DEVICE_FILES.items()}
+    text = dict(zip(DEVICE_FILES, map(_decoded, texts), strict=True))
     return DeviceFacts(
         device_id=device_id,
         core_count=_number(text["core_count"], least=1, digits=4),
@@ -97,11 +134,12 @@ def _device(folder: Path, has_file: bool | None, device_id: int) -> DeviceFacts:
         mem_ecc_uncorrected=_number(text["mem_ecc_uncorrected"]),
         mem_ecc_repairable=_number(text["mem_ecc_repairable"]),
         unhealthy_components=_components(text["unhealthy_components"]),
+        heartbeat=_number(text["heartbeat"]),
     )
 
 
-def _ultraserver(folder: Path) -> UltraServerFacts:
-    text = {meaning: _text(folder, candidates) for meaning, candidates in ULTRASERVER_FILES.items()}
+def _ultraserver(texts: list[bytes | None]) -> UltraServerFacts:
+    text = dict(zip(ULTRASERVER_FILES, map(_decoded, texts), strict=True))
     return UltraServerFacts(
         modes=_modes(text["modes"]),
         node_id_2=_number(text["node_id_2"]),
@@ -114,22 +152,13 @@ def _ultraserver(folder: Path) -> UltraServerFacts:
     )
 
 
-def _text(folder: Path, candidates: tuple[str, ...]) -> str | None:
-    """Return what the first candidate that can be read says, as it is; None if none can be."""
-    for candidate in candidates:
-        try:  # some 200 files every few seconds: pathlib and buffers cost three times as much
-            with open(f"{folder}/{candidate}", "rb", buffering=0) as file:
-                return file.read(MAX_BYTES).decode("ascii", errors="replace")
-        except OSError:
-            continue
-    return None
+def plain_device_files(raw: Raw) -> bool:
+    """Tell whether the device files are plain ones, as simulated hardware has them where devices cannot be made."""
+    return any(device is not None and device[0] == helper.A_PLAIN_FILE for device in raw[3].values())
 
 
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:
-        return False
+def _decoded(text: bytes | None) -> str | None:
+    return None if text is None else text.decode("ascii", errors="replace")
 
 
 def _formed(text: str | None, form: re.Pattern[str]) -> str | Unread:

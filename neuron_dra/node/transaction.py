@@ -126,6 +126,10 @@ class Transactions:
                 except CheckpointDamaged as err:
                     self._damage(err)
 
+    def found_damaged(self, err: CheckpointDamaged) -> None:
+        """Take in that somebody else found the checkpoint damaged."""
+        self._damage(err)
+
     def hurry(self) -> None:
         """Let no claim wait for a device any more: those that do are refused, and asked for again."""
         self._hurries = True

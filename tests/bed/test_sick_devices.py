@@ -106,7 +106,7 @@ def test_a_sick_device_is_not_handed_out_until_it_is_repaired(
     eventually("the faults are seen", lambda: (marks(trn2), numbers(trn2)) == expected(minor), DETECTED_S)
 
     assert start(namespace, "next", trn2) == [4]
-    assert 'neuron_dra_device_fault{device="neuron-device-3",reason="missing"} 1.0' in metrics(trn2)
+    assert 'neuron_dra_device_fault{device="neuron-device-3",neuron_device="3",reason="missing"} 1.0' in metrics(trn2)
     about = f"--field-selector=involvedObject.name={trn2.name},reason=NeuronDeviceUnhealthy"
     events = [item["message"].split(":")[0] for item in driver.get("events", "--namespace=default", about)["items"]]
     assert set(events) >= {

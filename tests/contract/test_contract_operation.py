@@ -10,7 +10,8 @@ from test_transaction import Disk, claim, decided
 from neuron_dra.core import cdi
 from neuron_dra.core import checkpoint as checkpoints
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef
-from neuron_dra.node.plugin import LAG_ALARM_S, SUPERVISE_PERIOD_S
+from neuron_dra.node.liveness import LAG_ALARM_S
+from neuron_dra.node.plugin import SUPERVISE_PERIOD_S
 from neuron_dra.testing.fake_api import FakeApi
 from neuron_dra.testing.objects import allocated_claim
 from neuron_dra.testing.plugin_host import PluginHost

@@ -370,6 +370,7 @@ async def test_every_claim_of_a_batch_gets_its_answer_and_none_spoils_its_neighb
     plugin: Plugin, kubelet: FakeKubelet, api: FakeApi, host: PluginHost
 ) -> None:
     await kubelet.registered(DRIVER)
+    await eventually(lambda: plugin.publish_state.result, 30)  # what was allocated before is taken for another driver's
     good = api.create(allocated_claim("good", "node-a", [0]))
     typo = {"apiVersion": "neuron.aws.com/v1", "kind": "NeuronConfig", "logicalNeuronCoreCount": 1}
     wrong = api.create(allocated_claim("wrong", "node-a", [1], config=[opaque(typo)]))
@@ -796,7 +797,10 @@ async def test_readiness_and_metrics_are_served_over_http(host: PluginHost, api:
             await kubelet.prepare([made])
             await eventually(lambda: plugin.metrics.registry.get_sample_value("neuron_dra_prepared_claims") == 1)
             _, metrics = await read("/metrics")
-        held = 'neuron_dra_device_info{claim="job",device="neuron3",namespace="default",pod="job-pod",workload=""} 1.0'
+        held = (
+            'neuron_dra_device_info{claim="job",device="neuron3",namespace="default",neuron_device="3",pod="job-pod",'
+            'workload=""} 1.0'
+        )
         assert held in metrics, [line for line in metrics.splitlines() if "neuron3" in line]
         assert 'neuron_dra_claim_operation_seconds_count{operation="prepare",result="ok"} 1.0' in metrics
         assert (await read("/other"))[0] == 404

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from neuron_dra.core import publication
 from neuron_dra.core.claims import ClaimRef
 from neuron_dra.core.slices import Pool, Wire
 from neuron_dra.errors import AlreadyExists, Conflict, Invalid, NotFound, TooManyRequests
@@ -401,7 +402,7 @@ async def test_a_device_in_use_stays_published_when_it_is_gone(
     api: FakeApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("neuron_dra.node.plugin.HARDWARE_PERIOD_S", 0.1)
-    monkeypatch.setattr(publishing, "CLAIMED_S", (0.1, 0.1))
+    monkeypatch.setattr(publication, "CLAIMED_S", (0.1, 0.1))
     meta = api.create(allocated_claim("job", "node-a", [3]))["metadata"]
     async with host.running() as plugin:
         await settled(api, plugin)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from prometheus_client import generate_latest
 
+from neuron_dra.core import publication
 from neuron_dra.core.claims import ClaimRef
 from neuron_dra.errors import ClaimError
 from neuron_dra.node import publishing
@@ -28,7 +29,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("neuron_dra.node.plugin.HARDWARE_PERIOD_S", 0.05)
     monkeypatch.setattr(publishing, "GATHER_S", 0.02)
     monkeypatch.setattr(publishing, "RETRY_S", (0.05, 0.5))
-    monkeypatch.setattr(publishing, "CLAIMED_S", (0.1, 0.1))
+    monkeypatch.setattr(publication, "CLAIMED_S", (0.1, 0.1))
 
 
 def marks(api: FakeApi) -> dict[str, tuple[str, list[str]]]:
@@ -349,7 +350,7 @@ async def test_events_and_metrics_give_the_reason_also_of_a_device_that_left(api
         assert (sick.name, sick.message) == ("neuron-device-5", "1 uncorrectable HBM error")
         samples = generate_latest(plugin.metrics.registry).decode().splitlines()
         assert 'neuron_dra_device_healthy{device="neuron-device-5"} 0.0' in samples
-        assert 'neuron_dra_device_fault{device="neuron-device-5",reason="hbm_ecc"} 1.0' in samples
+        assert 'neuron_dra_device_fault{device="neuron-device-5",neuron_device="5",reason="hbm_ecc"} 1.0' in samples
         host.hardware.add_ecc(5)  # counts on, and is no new event
         await eventually(lambda: any("2 uncorrectable" in state.message for state in plugin.health.devices))
         host.hardware.add_ecc(5, count=-2)

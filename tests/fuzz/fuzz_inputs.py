@@ -9,9 +9,9 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Mapping, Sequence
-from io import BytesIO
-from pathlib import PurePosixPath
-from typing import Any, BinaryIO, cast
+from typing import Any, cast
+
+from neuron_dra.node.helper import A_DEVICE, MAX_BYTES, NO_FILE, Source
 
 Json = Any
 NUMBERS = (0, 1, -1, 2, 3, 4, 8, 15, 16, 17, 64, 2**31, -(2**31), 2**63, 10**30, 1.5, -0.0, 1e308)
@@ -135,27 +135,27 @@ def _place(source: Bytes, document: Json) -> tuple[Any, Any]:
     return holder, key
 
 
-class MemoryPath(PurePosixPath):
-    """A read-only file tree in a dict: folder or file by its absolute path."""
+class MemorySource(Source):
+    """A file tree in a dict: folder or file by its path. None is a folder; b"EIO" is a file that cannot be read."""
 
-    tree: Mapping[str, bytes | None] = {}
-    """Contents by path; None is a folder. A file is unreadable where its contents are b"EIO"."""
+    def __init__(self, tree: Mapping[str, bytes | None]) -> None:
+        self._tree = tree
 
-    def exists(self) -> bool:
-        """Whether something is there."""
-        return str(self) in self.tree
-
-    def iterdir(self) -> list[PurePosixPath]:
+    def names(self, folder: str) -> list[str]:
         """Entries of a folder. Raises FileNotFoundError."""
-        if self.tree.get(str(self), b"") is not None:
-            raise FileNotFoundError(str(self))
-        return [self / path.rsplit("/", 1)[1] for path in self.tree if path.rsplit("/", 1)[0] == str(self)]
+        if self._tree.get(folder, b"") is not None:
+            raise FileNotFoundError(folder)
+        return [path.rsplit("/", 1)[1] for path in self._tree if path.rsplit("/", 1)[0] == folder]
 
-    def open(self, mode: str = "r") -> BinaryIO:
-        """The contents. Raises OSError."""
-        contents = self.tree.get(str(self))
+    def contents(self, path: str) -> bytes:
+        """What a file says. Raises OSError."""
+        contents = self._tree.get(path)
         if contents is None:
-            raise FileNotFoundError(str(self))
+            raise FileNotFoundError(path)
         if contents == b"EIO":
             raise OSError(5, "Input/output error")
-        return BytesIO(contents)
+        return contents[:MAX_BYTES]
+
+    def kind(self, path: str) -> int:
+        """What is at a path."""
+        return A_DEVICE if path in self._tree else NO_FILE

@@ -8,12 +8,13 @@ import datetime
 import functools
 import itertools
 import json
+import marshal
 import re
 import selectors
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
-from fuzz_inputs import Bytes, MemoryPath, changed
+from fuzz_inputs import Bytes, MemorySource, changed
 
 from controller import decode as controller_decode
 from controller import discovery, render
@@ -26,7 +27,7 @@ from neuron_dra.core.ultraserver import decode_allocations
 from neuron_dra.errors import CheckpointDamaged, ClaimError, Gone
 from neuron_dra.kube.reflector import Reflector
 from neuron_dra.kube.requests import NODES
-from neuron_dra.node import sysfs
+from neuron_dra.node import helper, sysfs
 from neuron_dra.testing.objects import allocated_claim, healthy_node, neuron_config, opaque
 from neuron_dra.testing.ultraservers import ultraserver
 
@@ -142,8 +143,16 @@ def hardware(data: bytes) -> None:
             tree[f"/dev/{name}"] = b""
     for _ in range(source.below(6)):
         tree[f"/sys/class/neuron_device/{source.pick(_CLASS_FILES)}"] = contents()
-    root = type("Tree", (MemoryPath,), {"tree": tree})("/")
-    facts = sysfs.read_node(root)
+    reads = [helper.read(MemorySource(tree), "", sysfs.LAYOUT)]
+    units = [f"neuron{number}" for number in reads[0][1]] + [f"{helper.CLASS}/{path}" for path in _CLASS_FILES]
+    hung = {source.pick(units) for _ in range(source.below(3))}
+    hanging = {f"{helper.CLASS}/{unit}/reset" if unit.startswith("neuron") else unit for unit in hung}
+    before = reads[0] if source.below(2) else None
+    reads.append(helper.read(MemorySource(tree), "", sysfs.LAYOUT, lambda unit: unit not in hung))
+    facts = sysfs.facts(marshal.loads(marshal.dumps(reads[1])), before=before, hanging=hanging)
+    assert [device.device_id for device in facts.devices if device.hangs] == sorted(
+        number for number in reads[0][1] if f"neuron{number}" in hung
+    )
     node = topology.build(facts, NodeLabels.from_labels({names.INSTANCE_TYPE_LABEL: source.text()}))
     watch = health.observe({}, facts.devices, sorted(there), 0.0, 60.0)
     for shape in ("node", "devices"):
@@ -157,7 +166,10 @@ def hardware(data: bytes) -> None:
             judged = health.judged(device.name, device.device_ids, watch)
             _check_marks(health.marked(device.to_wire(), judged.reasons, "NoSchedule"), judged)
         for read in facts.devices:
-            if read.reset_state == health.RESET_INVALID:
+            if read.hangs:
+                state = health.judged(f"neuron-device-{read.device_id}", [read.device_id], watch)
+                assert state.status is health.Health.UNKNOWN, (read, state)
+            elif read.reset_state == health.RESET_INVALID:
                 state = health.judged("neuron-device-0", [read.device_id], watch)
                 assert health.INVALID in state.reasons, (read, state)
 

@@ -570,7 +570,14 @@ async def test_the_workloads_claim_gets_the_node_with_its_rank(api: FakeApi, hos
             "NEURON_DRA_RANK0_NODE": "node-r",
         }
         assert env["NEURON_RT_ULTRASERVER_MODE"] == "1"
-        labels = {"device": "neuron0", "namespace": "ml", "pod": "job", "claim": "job", "workload": "llm"}
+        labels = {
+            "device": "neuron0",
+            "neuron_device": "0",
+            "namespace": "ml",
+            "pod": "job",
+            "claim": "job",
+            "workload": "llm",
+        }
         await eventually(lambda: plugin.metrics.registry.get_sample_value("neuron_dra_device_info", labels) == 1)
 
 

@@ -355,3 +355,58 @@ def test_an_event_stays_the_same_while_errors_are_counted() -> None:
 
 def test_there_is_nothing_to_say_of_a_healthy_device():
     assert health.judged("neuron-node-0", [0], {0: health.Watched(seen=True, told=True)}).message == ""
+
+
+# The firmware's health check, and readings that do not end (14.14, 14.1).
+
+
+def beats(*values: tuple[float, int]) -> DeviceHealth:
+    return after(*[(now, replace(WELL, heartbeat=value)) for now, value in values])
+
+
+STILL = DeviceHealth(NAME, Health.UNKNOWN, "the firmware's health check does not run")
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([(0.0, 1), (900.0, 1)], HEALTHY),  # never moved: perhaps it is no counter
+        ([(0.0, 0)], STILL),
+        ([(0.0, 1), (10.0, 2), (130.0, 2)], HEALTHY),
+        ([(0.0, 1), (10.0, 2), (131.0, 2)], STILL),
+        ([(0.0, 1), (10.0, 2), (131.0, 2), (140.0, 3)], HEALTHY),
+    ],
+)
+def test_a_health_check_that_stands_still_says_nothing_of_health(
+    values: list[tuple[float, int]], expected: DeviceHealth
+) -> None:
+    assert beats(*values) == expected
+
+
+def test_what_a_health_check_found_before_it_stood_still_counts() -> None:
+    found = replace(WELL, heartbeat=0, unhealthy_components=("hbm",))
+    assert after((0.0, found)) == sick("component hbm is unhealthy", "hbm")
+    assert after((0.0, found), (900.0, replace(WELL, heartbeat=0))) == sick("component hbm is unhealthy", "hbm")
+
+
+HUNG = replace(WELL, hangs=True)
+
+
+def test_a_device_whose_reading_hangs_is_not_known_and_a_sick_one_stays_sick() -> None:
+    unknown = DeviceHealth(NAME, Health.UNKNOWN, "the last reading did not end: the kernel driver hangs")
+    assert after((0.0, HUNG)) == unknown
+    assert after((0.0, WELL), (10.0, HUNG)) == unknown
+    assert after((0.0, WELL), (10.0, HUNG), (20.0, WELL)) == HEALTHY
+    bad = replace(WELL, mem_ecc_uncorrected=1)
+    assert after((0.0, bad), (10.0, HUNG), (900.0, HUNG)) == sick("1 uncorrectable HBM error", "hbm_ecc")
+    # Not a moment nearer to well: the hold begins with the first reading that is well.
+    again = after((0.0, bad), (10.0, WELL), (20.0, HUNG), (900.0, WELL))
+    assert again.status is Health.UNHEALTHY
+
+
+def test_when_no_reading_ends_nothing_is_known_of_any_device() -> None:
+    watch = health.unread(watched((0.0, WELL)))
+    assert health.judged(NAME, [3], watch).status is Health.UNKNOWN
+    assert health.judged("neuron-node-0", [3], watch) == DeviceHealth(
+        "neuron-node-0", Health.UNKNOWN, "the last reading of neuron3 did not end: the kernel driver hangs"
+    )

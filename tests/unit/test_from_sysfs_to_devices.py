@@ -33,7 +33,7 @@ def ultraserver_node(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, li
     root = tmp_path_factory.mktemp("node")
     node = fake_node.write(root, "trn2u.48xlarge", node_id=1)
     files = [folder / path for folder in map(node.folder, (0, 1)) for paths in READ.values() for path in paths]
-    files += [path for path in (root / sysfs.CLASS).iterdir() if not path.is_symlink()]
+    files += [path for path in (root / fake_node.CLASS).iterdir() if not path.is_symlink()]
     files += [root / path for path in (*sysfs.PRODUCT_NAME, *sysfs.DRIVER_VERSION)]
     return root, [path for path in files if path.exists()]
 

@@ -173,7 +173,7 @@ def test_the_product_name_is_found_through_the_class_folder_too(root):
 def test_devices_stand_in_numeric_order_and_odd_names_are_none(root):
     for name in ("neuron", "neuron-1", "neuron01", "neuron٣", "neuronx", "neuron99999", "neuron_core0"):
         class_file(root, name).mkdir()
-    assert sysfs.device_ids(root / fake_node.CLASS) == list(range(16))
+    assert [device.device_id for device in sysfs.read_node(root).devices] == list(range(16))
 
 
 def test_a_device_whose_folder_is_gone_is_listed_with_nothing_known(root):

@@ -31,10 +31,7 @@ class FleetHardware(Hardware):
     def __init__(self, facts: NodeFacts) -> None:
         self._given = facts
         super().__init__("/")
-
-    def read(self) -> NodeFacts:
-        """Return what is to be read."""
-        return self._given
+        self.learn(facts)
 
     def set_modes(self, modes: tuple[int, ...]) -> None:
         """Have the driver offer these modes."""
@@ -43,7 +40,7 @@ class FleetHardware(Hardware):
 
     def look(self) -> None:
         """Notice what changed, as the plugin's poll does."""
-        self._take(self._given)
+        self.learn(self._given)
 
 
 class FleetPlugin(Plugin):
@@ -60,6 +57,7 @@ class FleetPlugin(Plugin):
                 tasks.create_task(self.nodes.run())
                 tasks.create_task(self.ultraserver.run())
                 tasks.create_task(self.publishing.run())
+                tasks.create_task(self.news.run())
                 if self.transactions.damaged is not None:
                     self._damaged()
 

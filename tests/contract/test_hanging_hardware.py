@@ -1,0 +1,197 @@
+"""A read of the hardware that never ends holds up nothing but itself (14.1)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from neuron_dra.node import hardware as hardware_module
+from neuron_dra.node import helper
+from neuron_dra.node import plugin as plugin_module
+from neuron_dra.node.plugin import Plugin
+from neuron_dra.testing import fake_node
+from neuron_dra.testing.fake_api import FakeApi
+from neuron_dra.testing.fake_kubelet import FakeKubelet
+from neuron_dra.testing.hanging import children, hang, let_go, stopped
+from neuron_dra.testing.objects import allocated_claim
+from neuron_dra.testing.plugin_host import PluginHost
+from neuron_dra.testing.waiting import always, eventually
+
+DRIVER = "neuron.aws.com"
+LONG_S = 30  # on a busy machine
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugin_module, "HARDWARE_PERIOD_S", 0.1)
+    monkeypatch.setattr(hardware_module, "DEADLINE_S", 1.0)
+    monkeypatch.setattr(hardware_module, "PROBE_S", 0.1)
+
+
+@pytest.fixture
+async def kubelet(host: PluginHost) -> AsyncIterator[FakeKubelet]:
+    async with FakeKubelet(host.registry) as made:
+        yield made
+
+
+def states(plugin: Plugin) -> dict[str, str]:
+    """Return the health of the devices, but of those that are well."""
+    return {d.name: d.status.value for d in plugin.health.devices if d.status.value != "HEALTHY"}
+
+
+async def well(plugin: Plugin) -> None:
+    await eventually(lambda: len(plugin.health.devices) == 16 and not states(plugin), LONG_S, "all devices are well")
+
+
+async def test_one_device_hangs_and_the_others_are_read_as_before(host: PluginHost, api: FakeApi) -> None:
+    async with host.running("pod-1") as plugin:
+        await well(plugin)
+        hang(host.hardware.folder(3) / "reset")
+        await eventually(lambda: states(plugin) == {"neuron-device-3": "UNKNOWN"}, LONG_S, "only device 3 is not known")
+        unknown = next(d for d in plugin.health.devices if d.name == "neuron-device-3")
+        assert unknown.message == "the last reading did not end: the kernel driver hangs"
+        host.hardware.add_ecc(5)
+        seen = {"neuron-device-3": "UNKNOWN", "neuron-device-5": "UNHEALTHY"}
+        await eventually(lambda: states(plugin) == seen, LONG_S, "a fault of another device is seen")
+        event = await api.until("events", lambda items: any("neuron3/reset" in e["message"] for e in items))
+        (found,) = (e for e in event if "neuron3/reset" in e["message"])
+        assert found["reason"] == "NeuronReadingHangs"
+        assert "a read of /sys/class/neuron_device/neuron3/reset does not end" in found["message"]
+        (slices,) = api.objects("resourceslices")
+        assert len(slices["spec"]["devices"]) == 16
+        let_go(host.hardware.folder(3) / "reset")
+        await eventually(lambda: states(plugin) == {"neuron-device-5": "UNHEALTHY"}, LONG_S, "device 3 is known again")
+        await eventually(lambda: not plugin.hardware.node.findings, LONG_S, "the finding is over")
+
+
+async def test_what_was_sick_stays_sick_while_its_reading_hangs(host: PluginHost) -> None:
+    async with host.running("pod-1") as plugin:
+        host.hardware.add_ecc(3)
+        await eventually(lambda: states(plugin) == {"neuron-device-3": "UNHEALTHY"}, LONG_S)
+        hang(host.hardware.folder(3) / "reset")
+        await eventually(lambda: plugin.hardware.facts.hanging, LONG_S, "the hang is found")
+        await always(lambda: states(plugin)["neuron-device-3"] == "UNHEALTHY", 0.5)
+
+
+async def test_while_no_reading_ends_no_device_is_called_well_nor_is_its_time_fresh(
+    host: PluginHost, kubelet: FakeKubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with host.running("pod-1") as plugin:
+        await well(plugin)
+        read_at = plugin.hardware.read_at
+        assert time.time() - read_at < LONG_S
+        monkeypatch.setattr(hardware_module, "DEADLINE_S", 0.3)
+        monkeypatch.setattr("neuron_dra.node.reader.helper.__file__", str(host.root / "no helper"))
+        for pid in children(os.getpid()):
+            os.kill(pid, 9)
+        everything = {f"neuron-device-{i}": "UNKNOWN" for i in range(16)}
+        await eventually(lambda: states(plugin) == everything, LONG_S, "nothing is known")
+        stays = plugin.hardware.read_at
+        await always(lambda: plugin.hardware.read_at == stays, 0.3)
+        (slices,) = plugin.slices.items.values()
+        assert len(slices["spec"]["devices"]) == 16
+
+
+async def test_a_helper_that_is_stopped_is_replaced(host: PluginHost) -> None:
+    async with host.running("pod-1") as plugin:
+        await well(plugin)
+        (first,) = children(os.getpid())
+        with stopped(first):
+            await eventually(lambda: children(os.getpid()) not in ([first], []), LONG_S, "another helper")
+            host.hardware.add_ecc(5)
+            await eventually(lambda: states(plugin) == {"neuron-device-5": "UNHEALTHY"}, LONG_S)
+    assert children(os.getpid()) == []
+
+
+@pytest.mark.parametrize("file", ["product_name", "version", "ultraserver_mode"])
+async def test_a_file_of_the_node_that_hangs_says_what_it_said(host: PluginHost, file: str) -> None:
+    fake_node.write(host.root / "host", "trn2u.48xlarge", node_id=2)
+    paths = {
+        "product_name": fake_node.DMI,
+        "version": "sys/module/neuron",
+        "ultraserver_mode": fake_node.CLASS,
+    }
+    async with host.running("pod-1") as plugin:
+        await eventually(lambda: plugin.health.devices, LONG_S)
+        before = plugin.hardware.node
+        hang(host.root / "host" / paths[file] / file)
+        await eventually(lambda: f"{paths[file]}/{file}" in plugin.hardware.facts.hanging, LONG_S)
+        host.hardware.add_ecc(5)
+        await eventually(lambda: states(plugin) == {"neuron-node-0": "UNHEALTHY"}, LONG_S, "the devices are read")
+        assert {finding.kind for finding in plugin.hardware.node.findings} == {"reading-hangs"}
+        facts = plugin.hardware.node
+        assert (facts.instance_type_name, facts.driver_version, facts.ultraserver) == (
+            before.instance_type_name,
+            before.driver_version,
+            before.ultraserver,
+        )
+
+
+@pytest.mark.parametrize("file", ["core_count", "dev"])
+async def test_a_plugin_that_starts_on_hung_hardware_serves_first_and_changes_no_slice(
+    host: PluginHost, kubelet: FakeKubelet, api: FakeApi, file: str
+) -> None:
+    old, new = (api.create(allocated_claim(name, "node-a", [i])) for i, name in enumerate(("old", "new")))
+    async with host.running("pod-1"):
+        await kubelet.registered(DRIVER)
+        answer = await kubelet.prepare([old])
+        (before,) = await api.until("resourceslices", lambda items: len(items) == 1)
+    hang(host.hardware.folder(3) / file)
+    async with host.running("pod-2") as plugin:
+        await kubelet.registered(DRIVER, endpoint=str(host.data / "dra-pod-2.sock"))
+        assert not plugin.hardware.known.is_set()
+        assert await kubelet.prepare([old]) == answer
+        assert await kubelet.unprepare([old]) == {old["metadata"]["uid"]: ""}
+        stream = kubelet.health()
+        await eventually(lambda: states(plugin) == {"neuron-device-3": "UNKNOWN"}, LONG_S)
+        async with asyncio.timeout(LONG_S):
+            listed = {device.device_name: device.health for device in await anext(stream)}
+        assert {name for name, state in listed.items() if state != "HEALTHY"} == {"neuron-device-3"}
+        assert not (await kubelet.prepare([new]))[new["metadata"]["uid"]].error
+        await eventually(lambda: plugin.publish_state.result, LONG_S)
+        assert api.objects("resourceslices") == [before]
+        await stream.aclose()
+
+
+async def test_before_the_first_reading_a_new_claim_is_refused_with_what_hangs(
+    host: PluginHost, kubelet: FakeKubelet, api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("neuron_dra.node.reader.helper.__file__", str(host.root / "no helper"))
+    claim = api.create(allocated_claim("new", "node-a", [0]))
+    async with host.running("pod-1") as plugin:
+        await kubelet.registered(DRIVER)
+        error = (await kubelet.prepare([claim]))[claim["metadata"]["uid"]].error
+        assert error.startswith("claim default/new: a read of /sys/class/neuron_device does not end: the kernel driver")
+        assert "does not end" in plugin.why_not_ready()
+        assert api.objects("resourceslices") == []
+
+
+async def test_it_ends_in_time_while_a_reading_hangs(host: PluginHost, kubelet: FakeKubelet) -> None:
+    hang(host.hardware.folder(0) / "core_count")
+    async with host.running("pod-1") as plugin:
+        await kubelet.registered(DRIVER)
+        await eventually(lambda: plugin.hardware.facts.hanging, LONG_S)
+    assert list(host.registry.iterdir()) == []
+    assert list(host.data.glob("*.sock")) == []
+    assert children(os.getpid()) == []
+
+
+def test_simulated_hardware_is_known_by_the_file_that_it_is_written_with() -> None:
+    assert hardware_module.SIMULATED == fake_node.WRITTEN
+
+
+def test_the_helper_loads_no_more_than_it_needs() -> None:
+    """It is to be small: its memory counts as the plugin's."""
+    code = (
+        f"import sys; before = set(sys.modules); exec(open({helper.__file__!r}).read(), {{'__name__': 'loaded'}}); "
+        "print(*sorted(set(sys.modules) - before))"
+    )
+    loaded = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
+    known = "__future__ _collections_abc _stat genericpath os os.path posixpath stat"
+    assert loaded.stdout.split() == [name for name in known.split() if name in loaded.stdout.split()]

@@ -1,0 +1,212 @@
+"""No answer of the API server ends the plugin, and nothing that is told waits in front of the slices (14.2, 14.11)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from neuron_dra.core import publication
+from neuron_dra.core.claims import ClaimRef
+from neuron_dra.kube import reflector as reflector_module
+from neuron_dra.node import plugin as plugin_module
+from neuron_dra.node import publishing
+from neuron_dra.node.plugin import Plugin
+from neuron_dra.testing.fake_api import STRANGE, Do, FakeApi, Fault
+from neuron_dra.testing.objects import allocated_claim
+from neuron_dra.testing.plugin_host import PluginHost
+from neuron_dra.testing.waiting import always, eventually
+
+LONG_S = 30
+NAME = "node-a-neuron.aws.com-00"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugin_module, "HARDWARE_PERIOD_S", 0.05)
+    monkeypatch.setattr(plugin_module, "ORPHANS_PERIOD_S", 0.05)
+    monkeypatch.setattr(publishing, "GATHER_S", 0.02)
+    monkeypatch.setattr(publishing, "RETRY_S", (0.02, 0.1))
+    monkeypatch.setattr(reflector_module, "RETRY_S", (0.02, 0.1))
+
+
+async def settled(api: FakeApi, plugin: Plugin) -> None:
+    await eventually(lambda: plugin.publish_state.result, LONG_S, "the first publish")
+
+
+@pytest.mark.parametrize("name", STRANGE)
+async def test_an_answer_that_is_no_claim_does_not_end_the_look_for_orphans(
+    api: FakeApi, host: PluginHost, name: str
+) -> None:
+    """14.11. `running` raises what ends the plugin."""
+    meta = api.create(allocated_claim("job", "node-a", [0]))["metadata"]
+    ref = ClaimRef("default", "job", meta["uid"])
+    async with host.running() as plugin:
+        await settled(api, plugin)
+        await plugin.transactions.prepare(ref)
+        strange = api.faults.add(STRANGE[name].fault(verb="get", resource="resourceclaims", times=None))
+        await eventually(lambda: strange.hits >= 2, LONG_S, "it goes on")
+        assert set(plugin.transactions.claims) == {ref.uid}
+
+
+@pytest.mark.parametrize("name", STRANGE)
+async def test_whatever_the_api_server_answers_the_plugin_publishes_when_it_is_well(
+    api: FakeApi, host: PluginHost, name: str
+) -> None:
+    """14.11. `running` raises what ends the plugin."""
+    for verb in ("list", "get", "create", "update", "patch"):
+        api.faults.add(STRANGE[name].fault(verb=verb, times=None))
+    asked = len(api.log)
+    async with host.running() as plugin:
+        await eventually(lambda: len(api.log) >= asked + 8, LONG_S, "it asks again and again")
+        api.faults.clear()
+        await settled(api, plugin)
+        await eventually(lambda: not plugin.publish_state.error, LONG_S, "the publish succeeds")
+        assert len(api.get("resourceslices", NAME)["spec"]["devices"]) == 16
+
+
+async def test_a_checkpoint_that_breaks_before_the_first_publish_is_rebuilt(api: FakeApi, host: PluginHost) -> None:
+    """14.11."""
+    held = api.faults.add(Fault(Do.ANSWER_LATE, verb="list", resource="nodes"))
+    async with host.running() as plugin:
+        await eventually(lambda: held.hits and plugin.hardware.known.is_set(), LONG_S)
+        host.checkpoint.write_bytes(b"damaged")
+        held.let_go()
+        await settled(api, plugin)
+        await eventually(lambda: plugin.transactions.damaged is None, LONG_S, "the checkpoint is whole")
+        assert host.checkpointed == set()
+
+
+# What is told.
+
+
+@pytest.mark.parametrize("fault", [Fault(Do.HANG), Fault(status=503), Fault(status=429, retry_after=30)])
+async def test_findings_that_cannot_be_posted_hold_up_no_slice_and_no_taint(
+    api: FakeApi, host: PluginHost, fault: Fault
+) -> None:
+    """14.2: the first slice came after 33 s, a taint after 44 s."""
+    fault.resource, fault.times = "events", None
+    api.faults.add(fault)
+    for device_id in range(4):
+        host.hardware.break_link(device_id * 4, device_id * 4 + 1)
+    async with host.running() as plugin:
+        await eventually(lambda: fault.hits, LONG_S, "an Event is posted")
+        hits = fault.hits
+        if fault.do is Do.HANG:
+            await settled(api, plugin)
+            assert fault.hits == hits == 1, "published while the first Event is still under way"
+        host.hardware.add_ecc(5)
+
+        def tainted() -> bool:
+            (found,) = api.objects("resourceslices") or [{"spec": {}}]
+            return any(device.get("taints") for device in found["spec"].get("devices", []))
+
+        await eventually(tainted, LONG_S, "the taint")
+        if fault.do is Do.HANG:
+            assert fault.hits == 1, "tainted while the first Event is still under way"
+
+
+async def test_events_of_findings_are_posted_once_the_api_server_takes_them(api: FakeApi, host: PluginHost) -> None:
+    host.hardware.break_link(0, 1)
+    async with host.running() as plugin:
+        await settled(api, plugin)
+        events = await api.until("events", lambda items: any("neuron0 and neuron1" in e["message"] for e in items))
+        assert [e["reason"] for e in events] == ["NeuronMissingLink"]
+
+
+# One deadline.
+
+
+def lists_of_claims(api: FakeApi) -> int:
+    return len(api.requests("list", "resourceclaims"))
+
+
+async def test_a_device_that_waits_to_leave_is_not_asked_about_with_every_change(
+    api: FakeApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """14.3: a hundred cluster-wide LISTs a minute."""
+    monkeypatch.setattr(publication, "CLAIMED_S", (600.0, 600.0))
+    async with host.running() as plugin:
+        await settled(api, plugin)
+        api.create(allocated_claim("job", "node-a", [3]))  # not prepared yet
+        before = lists_of_claims(api)
+        host.hardware.remove_device(3)
+        await eventually(lambda: lists_of_claims(api) == before + 1, LONG_S, "it is asked who has the device")
+        for _ in range(30):
+            plugin.publishing.wake()
+            await asyncio.sleep(0.03)
+        assert lists_of_claims(api) == before + 1
+        assert len(api.get("resourceslices", NAME)["spec"]["devices"]) == 16
+
+
+# The host's root.
+
+
+def device_nodes(host: PluginHost, uid: str) -> list[dict[str, Any]]:
+    return [
+        node
+        for device in host.spec(uid)["devices"]
+        for node in device["containerEdits"].get("deviceNodes", device["containerEdits"].get("mounts"))
+    ]
+
+
+@pytest.mark.parametrize("simulated", [True, False])
+async def test_device_files_in_cdi_are_the_host_s_wherever_its_root_is_mounted(
+    api: FakeApi, host: PluginHost, simulated: bool
+) -> None:
+    """14.12: the container runtime does not see the plugin's mounts. Simulated hardware is where it is for both."""
+    meta = api.create(allocated_claim("job", "node-a", [3]))["metadata"]
+    if not simulated:
+        (host.root / "host" / ".fake-node").unlink()
+    async with host.running() as plugin:
+        await settled(api, plugin)
+        await plugin.transactions.prepare(ClaimRef("default", "job", meta["uid"]))
+    (node,) = device_nodes(host, meta["uid"])
+    if simulated:
+        assert node["hostPath"] == str(host.root / "host" / "dev" / "neuron3")
+    else:
+        assert node == {"path": "/dev/neuron3"}
+
+
+# Sick devices, in the log.
+
+
+async def test_a_device_that_turns_sick_is_a_line_in_the_log_and_so_are_findings_at_the_start(
+    api: FakeApi, host: PluginHost, caplog: pytest.LogCaptureFixture
+) -> None:
+    """14.14."""
+
+    def lines(text: str) -> list[Any]:
+        return [record for record in caplog.records if record.message == text]
+
+    caplog.set_level("INFO")
+    host.hardware.break_link(0, 1)
+    async with host.running(unhealthy_device_hold_seconds=0.1) as plugin:
+        await settled(api, plugin)
+        assert [record.kind for record in lines("the hardware is not as it should be")] == ["missing-link"]
+        host.hardware.add_ecc(5)
+        await eventually(lambda: lines("a device is sick"), LONG_S)
+        host.hardware.add_ecc(5)
+        host.hardware.add_ecc(5, count=-9)
+        await eventually(lambda: lines("a device is well again"), LONG_S)
+    told = [(record.device, record.reasons) for record in lines("a device is sick")]
+    assert told == [("neuron-device-5", "hbm_ecc")]
+    assert [record.device for record in lines("a device is well again")] == ["neuron-device-5"]
+
+
+async def test_health_is_told_while_publishing_waits_to_try_again(
+    api: FakeApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "RETRY_S", (600.0, 600.0))
+    async with host.running() as plugin:
+        await settled(api, plugin)
+        api.faults.add(Fault(resource="resourceslices", status=503, times=None))
+        host.hardware.add_ecc(5)
+        await eventually(lambda: plugin.publish_state.error, LONG_S)
+        host.hardware.add_ecc(7)
+        sick = lambda: [d.name for d in plugin.health.devices if d.status.value == "UNHEALTHY"]  # noqa: E731
+        await eventually(lambda: sick() == ["neuron-device-5", "neuron-device-7"], LONG_S)
+        await always(lambda: bool(plugin.publish_state.error), 0.1)
+        assert time.time() - plugin.hardware.read_at < LONG_S

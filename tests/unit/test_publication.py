@@ -1,0 +1,155 @@
+"""What a node publishes, and when it looks again: one time, however often it is woken (14.3)."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from neuron_dra.core import devices
+from neuron_dra.core.claims import ClaimRef, PreparedClaim, PreparedDevice
+from neuron_dra.core.publication import Claimed, Outcome, Situation, decide
+from neuron_dra.testing.objects import healthy_node
+
+TRN2 = devices.published(healthy_node("trn2.48xlarge"), driver_version="0.1.0")
+NODE, DEVICES = (
+    devices.published(healthy_node("trn2u.48xlarge"), driver_version="0.1.0", ultraserver_devices=shape)
+    for shape in ("node", "devices")
+)
+ALL = {device.name: device.to_wire() for device in TRN2}
+THREE = "neuron-device-3"
+
+
+def names(outcome: Outcome) -> list[str] | None:
+    return None if outcome.devices is None else [device["name"] for device in outcome.devices]
+
+
+def prepared(device: str, *ids: int) -> PreparedClaim:
+    held = PreparedDevice("r", "node-a", device, ids, (), {})
+    return PreparedClaim(ClaimRef("default", "job", "uid"), (held,))
+
+
+def situation(**changes: Any) -> Situation:
+    made: dict[str, Any] = {
+        "current": ALL,
+        "offered": TRN2,
+        "ids": {device.name: device.device_ids for device in TRN2},
+        "effect": "NoSchedule",
+        **changes,
+    }
+    return Situation(**made)
+
+
+GONE = situation(reasons={THREE: ("missing",)})
+WITHOUT = [name for name in ALL if name != THREE]
+
+
+def test_what_is_offered_is_published_in_the_order_of_the_numbers() -> None:
+    assert names(decide(0.0, situation(current={}), None)) == [f"neuron-device-{i}" for i in range(16)]
+    assert decide(0.0, situation(), None) == Outcome(tuple(ALL.values()))
+
+
+def test_before_a_device_leaves_it_is_asked_who_has_it() -> None:
+    assert decide(0.0, GONE, None) == Outcome(asks=True)
+    assert names(decide(0.0, GONE, None, set())) == WITHOUT
+    stays = decide(0.0, GONE, None, {THREE})
+    assert names(stays) == list(ALL)
+    assert (stays.claimed, stays.look_at) == (Claimed(frozenset({THREE}), 5.0, 5.0), 5.0)
+
+
+def test_an_answer_holds_until_its_time_and_is_then_asked_for_again_ever_more_slowly() -> None:
+    last = Claimed(frozenset({THREE}), 5.0, 5.0)
+    for now in (0.0, 1.0, 4.9):
+        again = decide(now, GONE, last)
+        assert (again.asks, again.look_at, names(again)) == (False, 5.0, list(ALL))
+    assert decide(5.0, GONE, last) == Outcome(asks=True)
+    waits = []
+    now, claimed = 5.0, last
+    for _ in range(6):
+        outcome = decide(now, GONE, claimed, {THREE})
+        assert outcome.claimed is not None
+        claimed = outcome.claimed
+        waits.append(claimed.until - now)
+        now = claimed.until
+    assert waits == [10.0, 20.0, 40.0, 60.0, 60.0, 60.0]
+
+
+def test_an_answer_about_one_device_lets_no_other_leave() -> None:
+    last = Claimed(frozenset({THREE}), 5.0, 5.0)
+    two = situation(reasons={THREE: ("missing",), "neuron-device-4": ("missing",)})
+    assert decide(1.0, two, last) == Outcome(asks=True)
+
+
+@given(st.lists(st.floats(0.0, 600.0), max_size=300).map(sorted))
+def test_however_often_it_is_woken_it_asks_as_rarely(wakes: list[float]) -> None:
+    last: Claimed | None = None
+    asked = []
+    for now in wakes:
+        outcome = decide(now, GONE, last)
+        if outcome.asks:
+            asked.append(now)
+            outcome = decide(now, GONE, last, {THREE})
+        last = outcome.claimed
+        assert outcome.look_at is not None
+    assert len(asked) <= 4 + 600 / 60
+    assert all(later - earlier >= 5.0 for earlier, later in itertools.pairwise(asked))
+
+
+def test_a_prepared_device_stays_without_a_question() -> None:
+    held = situation(reasons={THREE: ("missing",)}, prepared=(prepared(THREE, 3),))
+    outcome = decide(0.0, held, None)
+    assert (names(outcome), outcome.look_at) == (list(ALL), None)
+    gone = tuple(device for device in TRN2 if device.name != THREE)
+    assert names(decide(0.0, situation(offered=gone, prepared=(prepared(THREE, 3),)), None)) == list(ALL)
+
+
+def test_what_a_claim_holds_under_another_name_is_not_offered() -> None:
+    held = situation(current={}, prepared=(prepared("neuron-3", 3),))
+    assert names(decide(0.0, held, None)) == WITHOUT
+
+
+def test_while_refused_only_what_is_held_stays() -> None:
+    assert decide(0.0, situation(current={}, refused=True), None) == Outcome()
+    assert names(decide(0.0, situation(refused=True), None)) == []
+    assert names(decide(0.0, situation(refused=True, prepared=(prepared(THREE, 3),)), None)) == [THREE]
+
+
+@pytest.mark.parametrize(
+    ("reasons", "keeps_taints", "effect", "leaves"),
+    [
+        (("hbm_ecc",), False, "NoSchedule", True),
+        (("hbm_ecc",), True, "NoSchedule", False),
+        (("hbm_ecc",), None, "NoSchedule", False),
+        (("hbm_ecc",), False, "None", False),
+        (("missing",), True, "None", True),
+    ],
+)
+def test_a_sick_device_leaves_where_nothing_else_keeps_it_back(
+    reasons: tuple[str, ...], keeps_taints: bool | None, effect: str, leaves: bool
+) -> None:
+    sick = situation(reasons={THREE: reasons}, keeps_taints=keeps_taints, effect=effect)
+    assert (THREE not in (names(decide(0.0, sick, None, set())) or [])) == leaves
+
+
+RESHAPED = situation(current={d.name: d.to_wire() for d in NODE}, offered=DEVICES, other=NODE)
+
+
+def test_a_new_shape_waits_until_no_claim_uses_the_old_one() -> None:
+    assert decide(0.0, RESHAPED, None) == Outcome(asks=True)
+    waits = decide(0.0, RESHAPED, None, {"neuron-node-0"})
+    assert (names(waits), waits.keeps_shape, waits.look_at) == (["neuron-node-0"], True, 60.0)
+    assert decide(30.0, RESHAPED, waits.claimed) == waits
+    assert decide(60.0, RESHAPED, waits.claimed) == Outcome(asks=True)
+    done = decide(60.0, RESHAPED, waits.claimed, set())
+    assert (len(names(done) or []), done.keeps_shape, done.look_at) == (16, False, None)
+
+
+def test_a_new_shape_waits_for_prepared_claims_without_a_question() -> None:
+    held = situation(
+        current=RESHAPED.current, offered=DEVICES, other=NODE, prepared=(prepared("neuron-node-0", *range(16)),)
+    )
+    outcome = decide(0.0, held, None)
+    assert (names(outcome), outcome.keeps_shape, outcome.look_at) == (["neuron-node-0"], True, 60.0)
