@@ -19,6 +19,7 @@ from neuron_dra.kube.reflector import Reflector
 from neuron_dra.kube.requests import (
     CLAIM_TEMPLATES,
     DEVICE_CLASSES,
+    NAMESPACES,
     NEURON_ULTRASERVERS,
     NEURON_WORKLOADS,
     NODES,
@@ -74,8 +75,10 @@ class Caches:
         self.ultraservers = watched(NEURON_ULTRASERVERS, decode.ultraserver, namespace=NAMESPACE)
         self.workloads = watched(NEURON_WORKLOADS, decode.workload)
         self.templates = watched(CLAIM_TEMPLATES, decode.template)
+        self.namespaces = watched(NAMESPACES, decode.namespace)
         self.classes = watched(DEVICE_CLASSES, lambda item: item["metadata"]["name"])
         self._index = FleetIndex()
+        self._index.namespaces = {}
         self._slices_of: dict[str, dict[str, decode.PublishedSlice]] = {}  # by node
         self._node_of_slice: dict[str, str] = {}
 
@@ -90,6 +93,7 @@ class Caches:
             "neuronultraserverworkloads": self.workloads,
             "resourceclaimtemplates": self.templates,
             "deviceclasses": self.classes,
+            "namespaces": self.namespaces,
         }
 
     def missing(self) -> list[str]:
@@ -123,6 +127,8 @@ class Caches:
         for key, template in _touched(self.templates):
             namespace, _, name = key.partition("/")
             index.put_template((namespace, name), template)
+        for key, namespace in _touched(self.namespaces):
+            index.put_namespace(_name(key), None if namespace is None else namespace.limit)
         index.workload_class = f"/{decode.WORKLOAD_CLASS}" in self.classes.items
         index.blocked_evictions = dict(blocked_evictions)
         index.unwritable = unwritable
@@ -158,6 +164,7 @@ class Caches:
             workload_class=decode.WORKLOAD_CLASS in set(_values(self.classes)),
             blocked_evictions=dict(blocked_evictions),
             unwritable=dict(unwritable),
+            namespaces={each.name: each.limit for each in _values(self.namespaces)},
         )
 
 

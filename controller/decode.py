@@ -12,10 +12,12 @@ from typing import Any
 
 from controller.model import (
     GROUP,
+    LIMIT_ANNOTATION,
     NODES_AT_MOST,
     SLOT_SIZES,
     ClaimUse,
     ClusterNode,
+    Namespace,
     PublishedNode,
     Reservation,
     Snapshot,
@@ -250,7 +252,14 @@ def template(item: Wire) -> Template:
         controlled=bool(owner),
         workload_id=workload_id,
         workload_uid=workload_uid,
+        reserved_class=WORKLOAD_CLASS in _classes(item.get("spec") or {}).values(),
     )
+
+
+def namespace(item: Wire) -> Namespace:
+    """Return what we keep of a Namespace."""
+    meta = item["metadata"]
+    return Namespace(meta["name"], str((meta.get("annotations") or {}).get(LIMIT_ANNOTATION) or "").strip())
 
 
 def snapshot(items: Iterable[Wire]) -> Snapshot:
@@ -261,6 +270,7 @@ def snapshot(items: Iterable[Wire]) -> Snapshot:
     classes = by_kind.get("DeviceClass", [])
     uses = (claim_use(item) for item in by_kind.get("ResourceClaim", []))
     slices = (published_slice(item) for item in by_kind.get("ResourceSlice", []))
+    namespaces = [namespace(item) for item in by_kind.get("Namespace", [])]
     return Snapshot(
         published=published_nodes(one for one in slices if one),
         nodes=tuple(cluster_node(item) for item in by_kind.get("Node", [])),
@@ -269,6 +279,7 @@ def snapshot(items: Iterable[Wire]) -> Snapshot:
         workloads=tuple(workload(item) for item in by_kind.get("NeuronUltraServerWorkload", [])),
         templates=tuple(template(item) for item in by_kind.get("ResourceClaimTemplate", [])),
         workload_class=not classes or any(item["metadata"]["name"] == WORKLOAD_CLASS for item in classes),
+        namespaces={each.name: each.limit for each in namespaces} or None,
     )
 
 

@@ -12,6 +12,7 @@ from controller.discovery import Group
 from controller.fleet_index import FleetIndex
 from controller.holdings import Holdings
 from controller.model import ClusterNode, Template, Workload
+from controller.quota import Quota
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,7 @@ class Limits:
     outage_nodes: int = 3  # at least so many nodes, and more than so many percent, are away: nothing is evicted
     outage_percent: int = 55
     restart_limit: int = 3  # of RestartAll, in a row
+    max_reserved_nodes: int | None = None  # by a namespace that does not say so itself
 
 
 DEFAULT_LIMITS = Limits()
@@ -95,6 +97,7 @@ class Draft:
     limits: Limits
     holdings: Holdings
     room: Room
+    quota: Quota
     before: list[Action] = field(default_factory=list)  # finalizers and templates: ahead of the reservations
     after: list[Action] = field(default_factory=list)
     statuses: list[Action] = field(default_factory=list)
@@ -110,7 +113,8 @@ class Draft:
         holdings = Holdings(index)
         survival.restore(index, holdings, now)
         found = outage.judge(index.countable, index.away, at_least=limits.outage_nodes, percent=limits.outage_percent)
-        return cls(index, now, limits, holdings, Room(index, holdings), outage=found)
+        quota = Quota(index, limits.max_reserved_nodes, holdings)
+        return cls(index, now, limits, holdings, Room(index, holdings), quota, outage=found)
 
     @property
     def nodes(self) -> Mapping[str, ClusterNode]:

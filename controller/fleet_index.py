@@ -27,7 +27,7 @@ from controller.model import (
     Workload,
 )
 from controller.traces import Traces
-from neuron_dra.core.ultraserver import object_name
+from neuron_dra.core.ultraserver import Allocation, object_name
 
 
 @dataclass(slots=True)
@@ -71,6 +71,10 @@ class FleetIndex:
         self.unwritable: Mapping[str, str] = {}
         self.outdated = ""
         self.traces = Traces()
+        self.namespaces: dict[str, str] | None = None
+        """What each Namespace says of its limit; None if none were read."""
+        self._slots_held: dict[str, dict[int, list[int]]] = {}  # workload UID, index: nodes of each reservation for it
+        self._nodes_of: Counter[str] = Counter()  # by namespace of the workloads
         self.group_by_name: dict[str, Group] = {}
         self.totals = Totals(Counter())
         self.unsettled: set[str] = set()
@@ -115,6 +119,7 @@ class FleetIndex:
         index.blocked_evictions = snapshot.blocked_evictions
         index.unwritable = snapshot.unwritable
         index.outdated = snapshot.outdated
+        index.namespaces = None if snapshot.namespaces is None else dict(snapshot.namespaces)
         index.refresh()
         return index
 
@@ -179,6 +184,10 @@ class FleetIndex:
         """Return the stored reservations of a workload."""
         return [each for found in self._held.get(workload_uid, {}).values() for each in found]
 
+    def nodes_of_namespace(self, namespace: str) -> int:
+        """Return how many nodes the workloads of a namespace hold; of two reservations for one index, one counts."""
+        return self._nodes_of[namespace]
+
     def templates_of(self, owner_uid: str) -> list[Template]:
         """Return the templates that a workload controls, by name."""
         return sorted(self._templates_of.get(owner_uid, {}).values(), key=lambda each: (each.namespace, each.name))
@@ -236,6 +245,12 @@ class FleetIndex:
                 held[name] = (*held.get(name, ()), each)
             self._reserve(ultraserver, 1)
         self._stale.add(name)
+
+    def put_namespace(self, name: str, limit: str | None) -> None:
+        """A Namespace has this limit now (empty: none of its own), or is gone."""
+        if self.namespaces is None:
+            self.namespaces = {}
+        _put(self.namespaces, name, limit)
 
     def put_workload(self, key: str, workload: Workload | None) -> None:
         """A NeuronUltraServerWorkload changed, or is gone."""
@@ -340,11 +355,28 @@ class FleetIndex:
         self._stale |= self._concerned.get(node, set())
 
     def _reserve(self, ultraserver: UltraServer, number: int) -> None:
+        for each in ultraserver.reservations:
+            self._count_slot(each.allocation, number)
         for node in _nodes_in(ultraserver):
             self._reserved[node] += number
             if not self._reserved[node]:
                 del self._reserved[node]
             self._mark(node)
+
+    def _count_slot(self, allocation: Allocation, number: int) -> None:
+        """Count a reservation's nodes for its namespace, once with others for the same index of its workload."""
+        slots = self._slots_held.setdefault(allocation.workload_uid, {})
+        found = slots.setdefault(allocation.ultraserver_index, [])
+        before = max(found, default=0)
+        if number > 0:
+            bisect.insort(found, allocation.node_count)
+        else:
+            found.remove(allocation.node_count)
+        self._nodes_of[allocation.workload_namespace] += max(found, default=0) - before
+        if not found:
+            _take(self._slots_held, allocation.workload_uid, allocation.ultraserver_index)
+        if not self._nodes_of[allocation.workload_namespace]:
+            del self._nodes_of[allocation.workload_namespace]
 
 
 class _Taken(Container[str]):

@@ -30,6 +30,7 @@ class Holdings(Container[str]):
         self._reserved: Counter[str] = Counter()  # reservations of a node, more or fewer than are stored
         self.unread = dict(index.traces.unread)
         """The entries that cannot be read, by UltraServer."""
+        self._nodes_of: Counter[str] = Counter()  # nodes that a namespace has, more or fewer than are stored
         self._version = 0
 
     # What is there
@@ -106,6 +107,15 @@ class Holdings(Container[str]):
     def workload_uids(self) -> set[str]:
         """Every workload that holds something."""
         return {uid for uid in {*self._index.holders, *self._of} if self._of.get(uid, True)}
+
+    def nodes_of_namespace(self, namespace: str) -> int:
+        """How many nodes the workloads of a namespace have reserved; of two reservations for one index, one counts."""
+        return self._index.nodes_of_namespace(namespace) + self._nodes_of[namespace]
+
+    def sizes(self, workload_uid: str) -> dict[int, int]:
+        """How many nodes a workload has for each index; of two reservations for one, the larger counts."""
+        found = self._of.get(workload_uid)
+        return sizes(self._index.held(workload_uid) if found is None else found)
 
     def uses(self, nodes: Iterable[str]) -> list[ClaimUse]:
         """The claims that are allocated on these nodes, each once."""
@@ -207,8 +217,12 @@ class Holdings(Container[str]):
 
     def add(self, one: Reservation) -> None:
         """Hold one more reservation."""
-        for held in self._own(one):
-            held.append(one)
+        of_server, of_workload = self._own(one)
+        index = one.allocation.ultraserver_index
+        before = _size(of_workload, index)
+        of_server.append(one)
+        of_workload.append(one)
+        self._nodes_of[one.allocation.workload_namespace] += _size(of_workload, index) - before
         self._reserved.update(one.allocation.nodes)
         self._version += 1
 
@@ -230,8 +244,12 @@ class Holdings(Container[str]):
 
     def drop(self, one: Reservation) -> None:
         """Take a reservation away."""
-        for held in self._own(one):
-            held.remove(one)
+        of_server, of_workload = self._own(one)
+        index = one.allocation.ultraserver_index
+        before = _size(of_workload, index)
+        of_server.remove(one)
+        of_workload.remove(one)
+        self._nodes_of[one.allocation.workload_namespace] += _size(of_workload, index) - before
         self._reserved.subtract(one.allocation.nodes)
         self._version += 1
 
@@ -258,3 +276,17 @@ class Holdings(Container[str]):
         for each in list(live.values()):
             if (each.allocation.world_size, each.allocation.rank0_node) != (size, first):
                 self.change(each, world_size=size, rank0_node=first)
+
+
+def sizes(held: Iterable[Reservation]) -> dict[int, int]:
+    """Return how many nodes there are for each index; of two reservations for one, the larger counts."""
+    found: dict[int, int] = {}
+    for each in held:
+        index = each.allocation.ultraserver_index
+        found[index] = max(found.get(index, 0), each.allocation.node_count)
+    return found
+
+
+def _size(held: Iterable[Reservation], index: int) -> int:
+    counts = (each.allocation.node_count for each in held if each.allocation.ultraserver_index == index)
+    return max(counts, default=0)

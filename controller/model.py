@@ -19,6 +19,9 @@ FINALIZER = f"{GROUP}/ultraserver-release"
 RESERVED = f"{GROUP}/ultraserver-reserved"
 """Held on a NeuronUltraServer while anything is reserved in it, also what this release cannot read."""
 
+LIMIT_ANNOTATION = f"{GROUP}/max-reserved-nodes"
+"""On a Namespace: how many nodes it may reserve; an admission policy says who may write it."""
+
 SLOT_SIZES = (1, 2, 4)
 """How many nodes of one UltraServer can work together: topologySize, and the modes that a node publishes."""
 
@@ -195,6 +198,7 @@ class Template:
     controlled: bool = True
     workload_id: str | None = None
     workload_uid: str | None = None
+    reserved_class: bool = False  # it asks for reserved devices
 
     def is_of(self, workload: Workload) -> bool:
         """It is the workload's own: it controls it, or AWS's operator made it for it."""
@@ -207,6 +211,14 @@ class Template:
     def is_official(self, workload: Workload) -> bool:
         """Its claims name the workload as those of AWS's operator do; no node of ours is offered to them."""
         return self.workload_id == workload.name and self.workload_uid is None
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """A Namespace: what its LIMIT_ANNOTATION says, empty if it has none."""
+
+    name: str
+    limit: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +235,7 @@ class Snapshot:
     blocked_evictions: Mapping[str, str] = field(default_factory=dict)  # pod UID: why the API server said no
     unwritable: Mapping[str, str] = field(default_factory=dict)  # NeuronUltraServer: why its status cannot be written
     outdated: str = ""  # why the custom resources cannot be written: their definitions are not of this release
+    namespaces: Mapping[str, str] | None = None  # name: its LIMIT_ANNOTATION, empty without; None if none were read
 
 
 def shortened(names: list[str] | tuple[str, ...]) -> str:

@@ -19,8 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--snapshot",
         required=True,
         metavar="FILE",
-        help="what `kubectl get resourceslices,resourceclaims,resourceclaimtemplates,deviceclasses,nodes,nus,nusw -A "
-        "-o yaml` printed; - reads standard input",
+        help="what `kubectl get resourceslices,resourceclaims,resourceclaimtemplates,deviceclasses,nodes,namespaces,"
+        "nus,nusw -A -o yaml` printed; - reads standard input",
     )
     parser.add_argument("--at", metavar="TIME", help="plan for this time, such as 2026-03-01T12:00:00Z (default: now)")
 

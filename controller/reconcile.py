@@ -19,10 +19,12 @@ from controller.backoff import Backoff
 from controller.caches import Caches
 from controller.leader import Leadership
 from controller.metrics import Metrics
+from controller.model import shortened
 from controller.planning import Limits
 from controller.schemas import sample_objects
 from controller.wording import Wording
 from neuron_dra.core import backoff
+from neuron_dra.core.names import WORKLOAD_CLASS
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.errors import AlreadyExists, ApiError, Conflict, NotFound, TooManyRequests, Unavailable
 
@@ -119,6 +121,7 @@ class Reconciler:
             except* ApiError as group:
                 raise ApiError(str(group.exceptions[0])) from group
             self._term = term
+            self._tell_strangers()
         now = self._clock()
         objects = sample_objects(self._caches.ultraservers.items, self._caches.workloads.items)
         await self._applier.schemas.try_all(objects, now, self._term)
@@ -141,6 +144,24 @@ class Reconciler:
         moments = [until for _, until in self._unwritable.values()]
         earliest = self._backoff.earliest(plan.actions, now)
         return due, min((*moments, *(() if earliest is None else (earliest,))), default=None)
+
+    def _tell_strangers(self) -> None:
+        """Say which templates ask for reserved devices that this controller has not made.
+
+        An admission policy refuses new ones; those from before it stay, and so do pods that name them.
+        """
+        index = self._caches.index({})
+        ours = {each.uid for each in index.workloads}
+        found = sorted(
+            f"{each.namespace}/{each.name}"
+            for each in index.templates
+            if each.reserved_class and each.owner_uid not in ours
+        )
+        if found:
+            log.warning(
+                "ResourceClaimTemplates that are no workload's ask for reserved devices: delete them",
+                extra={"templates": shortened(found), "device_class": WORKLOAD_CLASS},
+            )
 
     def _plan(self, now: datetime.datetime) -> Plan:
         self._unwritable = {name: found for name, found in self._unwritable.items() if now < found[1]}

@@ -134,6 +134,11 @@ def _reserve(draft: Draft, workload: Workload) -> placement.Shortage | None:
         names = [name for each in leaving for name in each.allocation.nodes]
         text = f"pods with the same ranks may still run on nodes that are given back: {shortened(tuple(names))}"
         return placement.Shortage("WaitingForRelease", joined(text, releasing.way_out(draft, names)))
+    over = draft.quota.refusal(workload, missing)
+    if over is not None:
+        if not any(each.allocation.phase is Phase.BOUND for each in live.values()):
+            _drop(draft, list(live.values()))
+        return over  # it waits for no node, so it is in nobody's way
     free = draft.room.free(workload.instance_type, workload.size)
     first = draft.starving.get(workload.instance_type)
     if first is None or live:

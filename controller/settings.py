@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from controller.model import LIMIT_ANNOTATION
 from controller.planning import Limits
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.errors import SettingsError
@@ -121,6 +122,12 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
         metavar="DURATION",
         help="a workload that has waited so long is passed by no other of its instance type (default %(default)s)",
     )
+    parser.add_argument(
+        "--max-reserved-nodes",
+        default="none",
+        metavar="N",
+        help=f"nodes that a namespace without the annotation {LIMIT_ANNOTATION} may reserve (default %(default)s)",
+    )
 
 
 def load(parsed: argparse.Namespace, environ: Mapping[str, str], host: str) -> ControllerSettings:
@@ -138,6 +145,7 @@ def load(parsed: argparse.Namespace, environ: Mapping[str, str], host: str) -> C
         else:
             durations[name] = datetime.timedelta(seconds=int(match[1]) * _UNITS[match[2]])
     numbers = {name: _number(parsed, name, most, problems) for name, most in _NUMBERS}
+    most = _most(parsed.max_reserved_nodes, problems)
     addresses = {name: _address(parsed, name, problems) for name in _ADDRESSES}
     if not re.fullmatch(r"\d{1,3}", parsed.v, re.ASCII):
         problems.append(f"--v={parsed.v}: write a whole number")
@@ -155,6 +163,7 @@ def load(parsed: argparse.Namespace, environ: Mapping[str, str], host: str) -> C
             outage_nodes=numbers["outage_nodes"],
             outage_percent=numbers["outage_percent"],
             restart_limit=numbers["restart_limit"],
+            max_reserved_nodes=most,
         ),
         log_format=parsed.log_format,
         verbosity=int(parsed.v),
@@ -162,6 +171,16 @@ def load(parsed: argparse.Namespace, environ: Mapping[str, str], host: str) -> C
 
 
 _NUMBERS = (("outage_nodes", 1_000_000), ("outage_percent", 100), ("restart_limit", 1_000))
+
+
+def _most(text: str, problems: list[str]) -> int | None:
+    """Return how many nodes a namespace may reserve; None is no limit."""
+    if text != "none" and not re.fullmatch(r"\d{1,6}", text, re.ASCII):
+        problems.append(f"--max-reserved-nodes={text}: write a whole number of nodes, or none")
+        return None
+    return None if text == "none" else int(text)
+
+
 _ADDRESSES = ("health_probe_bind_address", "metrics_bind_address", "grpc_address")
 _SOCKET_PATH_BYTES = 107  # of Linux
 

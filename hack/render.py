@@ -27,6 +27,7 @@ FILES = {
     "daemonset.yaml": "40-daemonset.yaml",
     "controller.yaml": "50-ultraserver-controller.yaml",
     "ultraserver-access.yaml": "60-ultraserver-access.yaml",
+    "reservation-policies.yaml": "70-reservation-policies.yaml",
 }
 VARIANTS = {".": (), "ultraserver": ("--set", "ultraserverOperator.enabled=true")}  # folder in OUT, values
 HEADER = "# Rendered from deploy/helm/neuron-dra by `make manifests`. Change the chart, not this file.\n"

@@ -85,7 +85,7 @@ if [ -n "${NEURON_DRA_LONG:-}" ]; then
     take_down
     hack/testbed/testbed build --kubernetes 1.34
     NEURON_DRA_KUBERNETES=1.34 $BIN/python -m pytest tests/bed/test_daemonset.py tests/bed/test_contract_updates.py \
-        tests/bed/test_takeover.py tests/bed/test_ultraservers.py -q || status=1
+        tests/bed/test_takeover.py tests/bed/test_ultraservers.py tests/bed/test_forged_writes.py -q || status=1
 fi
 if [ $status = 0 ]; then echo "make test: everything passed"; else echo "make test: FAILED"; fi
 exit $status

@@ -8,11 +8,9 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from neuron_dra.errors import SettingsError
 from neuron_dra.kube import kubeconfig
-from neuron_dra.kube.credentials import Credentials, Proof
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
@@ -21,19 +19,12 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 class KubeConfig:
     """An API server's URL and how to prove who we are.
 
-    `token` is asked before each request, because service account tokens are rotated on disk. With `credentials` those
-    count, and not `token` and `tls`.
+    `token` is asked before each request, because service account tokens are rotated on disk.
     """
 
     url: str
     token: Callable[[], str] | None = None
     tls: ssl.SSLContext | None = None
-    credentials: Credentials | None = None
-
-    @property
-    def proof(self) -> Proof:
-        """What to show the API server now."""
-        return self.credentials.proof if self.credentials is not None else Proof(self.token, self.tls)
 
 
 def from_settings(kube_api_server: str, kubeconfig_file: str, environ: Mapping[str, str]) -> KubeConfig:
@@ -42,23 +33,10 @@ def from_settings(kube_api_server: str, kubeconfig_file: str, environ: Mapping[s
     Raises SettingsError if there is no way to an API server.
     """
     if kube_api_server:
-        return KubeConfig(checked_url(kube_api_server).rstrip("/"))
+        return KubeConfig(kube_api_server.rstrip("/"))
     if kubeconfig_file:
-        return from_kubeconfig(kubeconfig_file)
+        return from_kubeconfig(Path(kubeconfig_file))
     return in_cluster(environ)
-
-
-def checked_url(url: str) -> str:
-    """Return `url`. Raises SettingsError if it is none of an API server."""
-    try:
-        parts = urlsplit(url)
-        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        why = ""
-    except ValueError as err:
-        good, why = False, f" ({err})"
-    if not good:
-        raise SettingsError(f"--kube-api-server {url}: this is no URL of an API server{why}; write https://host:port")
-    return url
 
 
 def in_cluster(environ: Mapping[str, str], folder: Path = SERVICE_ACCOUNT) -> KubeConfig:
@@ -69,17 +47,8 @@ def in_cluster(environ: Mapping[str, str], folder: Path = SERVICE_ACCOUNT) -> Ku
             "no API server: not in a cluster (KUBERNETES_SERVICE_HOST or the service account token is missing); "
             "set --kubeconfig"
         )
-    token = _TokenFile(folder / "token")
-
-    def proof() -> Proof:
-        authority = folder / "ca.crt"
-        return Proof(token, ssl.create_default_context(cafile=str(authority)), files=(authority,))
-
-    async def again() -> Proof:
-        return proof()
-
-    url = f"https://{f'[{host}]' if ':' in host else host}:{port}"
-    return KubeConfig(url, credentials=Credentials(proof(), again))
+    tls = ssl.create_default_context(cafile=str(folder / "ca.crt"))
+    return KubeConfig(f"https://{f'[{host}]' if ':' in host else host}:{port}", _TokenFile(folder / "token"), tls)
 
 
 class _TokenFile:
@@ -98,23 +67,9 @@ class _TokenFile:
         return self._token
 
 
-def from_kubeconfig(paths: Path | str) -> KubeConfig:
-    """Return the configuration of a kubeconfig's current context; several files as in KUBECONFIG, `a:b`.
-
-    Raises SettingsError.
-    """
-    login = kubeconfig.read(str(paths))
-
-    async def again() -> Proof:
-        fresh = await kubeconfig.read_again(str(paths))
-        if fresh.url != login.url:
-            raise SettingsError(f"--kubeconfig {paths} names another API server now, {fresh.url}; start again for it")
-        return _proof(fresh)
-
-    return KubeConfig(login.url, credentials=Credentials(_proof(login), again))
-
-
-def _proof(login: kubeconfig.Login) -> Proof:
+def from_kubeconfig(path: Path) -> KubeConfig:
+    """Return the configuration of a kubeconfig's current context. Raises SettingsError."""
+    login = kubeconfig.read(path)
     tls = None
     if login.url.startswith("https"):
         tls = ssl.create_default_context(cadata=login.authority or None)
@@ -125,5 +80,4 @@ def _proof(login: kubeconfig.Login) -> Proof:
                 file.write(login.certificate + "\n" + login.key)
                 file.flush()
                 tls.load_cert_chain(file.name)
-    token = (lambda: login.bearer) if login.bearer else None
-    return Proof(token, tls, login.expires, tuple(map(Path, login.files)))
+    return KubeConfig(login.url, (lambda: login.bearer) if login.bearer else None, tls)

@@ -25,6 +25,7 @@ class Resource:
 
 
 NODES = Resource("", "v1", "nodes", namespaced=False)
+NAMESPACES = Resource("", "v1", "namespaces", namespaced=False)
 EVENTS = Resource("", "v1", "events", namespaced=True)
 RESOURCE_SLICES = Resource("resource.k8s.io", "v1", "resourceslices", namespaced=False)
 RESOURCE_CLAIMS = Resource("resource.k8s.io", "v1", "resourceclaims", namespaced=True)

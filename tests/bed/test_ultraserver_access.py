@@ -62,10 +62,13 @@ def test_the_capacity_block_of_a_registered_node_stays_what_it_is(access, regist
     assert (labels[LABEL], labels["zone"]) == (before, "b")
 
 
-def test_a_namespaces_editor_reserves_and_its_viewer_looks(access: TestBed, namespace: Namespace):
+def test_a_viewer_looks_an_editor_does_too_and_who_was_given_the_right_reserves(access: TestBed, namespace: Namespace):
+    """13.15."""
     access.kubectl("apply", "-f", str(REPOSITORY / "deploy/crds"))
-    for role, user in (("edit", "eve"), ("view", "vic")):
+    reserving = "neuron-ultraserver-workloads-edit"
+    for role, user in (("edit", "eve"), ("admin", "ada"), ("view", "vic"), ("view", "rob")):
         namespace.kubectl("create", "rolebinding", user, f"--clusterrole={role}", f"--user={user}")
+    namespace.kubectl("create", "rolebinding", "reserving", f"--clusterrole={reserving}", "--user=rob")
 
     def may(user: str, verb: str, what: str) -> bool:
         try:
@@ -73,12 +76,11 @@ def test_a_namespaces_editor_reserves_and_its_viewer_looks(access: TestBed, name
         except BedError:
             return False  # kubectl ends with 1 for "no"
 
-    eventually("the roles are aggregated", lambda: may("eve", "create", "neuronultraserverworkloads"), 60)
-    workloads = {
-        (user, verb): may(user, verb, "neuronultraserverworkloads") for user in ("eve", "vic") for verb in VERBS
-    }
-    assert workloads == {(user, verb): user == "eve" or verb == "get" for user in ("eve", "vic") for verb in VERBS}
-    assert not may("eve", "patch", "neuronultraservers")
+    eventually("the roles are aggregated", lambda: may("vic", "get", "neuronultraserverworkloads"), 60)
+    users = ("eve", "ada", "vic", "rob")
+    workloads = {(user, verb): may(user, verb, "neuronultraserverworkloads") for user in users for verb in VERBS}
+    assert workloads == {(user, verb): user == "rob" or verb == "get" for user in users for verb in VERBS}
+    assert not may("rob", "patch", "neuronultraservers")
 
 
 ASK = """

@@ -208,6 +208,54 @@ async def test_a_foreign_claim_that_no_watch_has_told_is_seen_before_pods_may_st
         assert [(entry["leaderNodeName"], entry["phase"]) for entry in cluster.allocations()] == [("u1-0", "Bound")]
 
 
+async def test_a_namespace_reserves_what_its_annotation_allows_from_the_moment_that_it_allows_it(cluster: Cluster):
+    """13.15. The Namespaces are watched: nobody has to touch the workload."""
+    cluster.api.patch("namespaces", "ml", {"metadata": {"annotations": {"neuron.aws.com/max-reserved-nodes": "4"}}})
+    async with controlling(cluster):
+        cluster.submit("job", count=2)
+        await eventually(lambda: cluster.state("job") == "Pending", what="the workload is told")
+        assert (cluster.allocations(), cluster.reason("job")[0]) == ([], "NamespaceLimit")
+        cluster.api.patch("namespaces", "ml", {"metadata": {"annotations": {"neuron.aws.com/max-reserved-nodes": "8"}}})
+        await eventually(lambda: cluster.state("job") == "Allocated", what="the workload is Allocated")
+        cluster.api.patch("namespaces", "ml", {"metadata": {"annotations": {"neuron.aws.com/max-reserved-nodes": "0"}}})
+        cluster.submit("other", size=1, count=1)
+        await eventually(lambda: cluster.state("other") == "Pending", what="the other one is told")
+        assert cluster.reason("other")[0] == "NamespaceLimit"
+        assert (len(cluster.allocations()), cluster.state("job")) == (2, "Allocated")
+
+
+async def test_templates_of_others_that_ask_for_reserved_devices_are_listed_when_the_controller_starts(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+):
+    """13.2. The admission policy refuses new ones, and leaves those that were there before it."""
+
+    def listed() -> list[str]:
+        return [str(each.__dict__["templates"]) for each in caplog.records if "ask for reserved" in each.message]
+
+    alternatives = [
+        {"name": "a", "deviceClassName": "neuron.aws.com"},
+        {"name": "b", "deviceClassName": "workload.neuron.aws.com"},
+    ]
+    for name, request in (
+        ("plain", {"exactly": {"deviceClassName": "neuron.aws.com"}}),
+        ("hidden", {"firstAvailable": alternatives}),
+        ("older", {"exactly": {"deviceClassName": "workload.neuron.aws.com"}}),
+    ):
+        devices = {"requests": [{"name": "r", **request}]}
+        meta = {"name": name, "namespace": "ml"}
+        spec = {"spec": {"devices": devices}}
+        cluster.api.create(
+            {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": meta, "spec": spec}
+        )
+    async with controlling(cluster):
+        cluster.submit("job")
+        await eventually(lambda: cluster.state("job") == "Allocated", what="the workload is Allocated")
+    caplog.clear()
+    async with controlling(cluster):  # another leader, which sees the workload's own template too
+        await eventually(listed, what="the templates are listed")
+    assert listed() == ["ml/hidden, ml/older"]
+
+
 async def test_a_second_replica_takes_over_where_the_first_stopped(cluster):
     cluster.silent = {"u1-3"}
     elect = ("--leader-elect", "--identity", "a")

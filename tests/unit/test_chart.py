@@ -140,7 +140,8 @@ def test_the_admission_policy_holds_for_the_identity_that_the_pod_has(pod: dict[
         "variables.node != ''",
         "variables.sliceNode == variables.node",
         "variables.slice.spec.driver == 'neuron.aws.com'",
-        "variables.slice.spec.pool.name == variables.node",
+        "request.operation == 'DELETE' || variables.slice.spec.pool.name == variables.node",
+        "request.operation != 'CREATE' || object.metadata.name.startsWith(variables.prefix)",
     ]
     binding = objects()["ValidatingAdmissionPolicyBinding", "neuron-dra-driver-own-resourceslices"]["spec"]
     assert binding == {"policyName": "neuron-dra-driver-own-resourceslices", "validationActions": ["Deny"]}

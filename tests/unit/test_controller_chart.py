@@ -93,6 +93,7 @@ def test_the_controller_may_do_this_and_nothing_else(objects):
         ("deviceclasses", watch),
         ("resourceclaimtemplates", (*watch, "create", "delete")),
         ("nodes", (*watch, "patch")),
+        ("namespaces", watch),
         ("neuronultraserverworkloads", (*watch, "patch")),
         ("neuronultraserverworkloads/status", ("patch",)),
         ("neuronultraserverworkloads/finalizers", ("update",)),
@@ -134,6 +135,88 @@ def test_a_pod_monitor_selects_the_pods_of_the_controller_and_a_port_that_they_h
     assert spec["selector"]["matchLabels"].items() <= labels.items()
     assert spec["podMetricsEndpoints"][0]["port"] in {port["name"] for port in pod(objects)["containers"][0]["ports"]}
     assert ("PodMonitor", "neuron-ultraserver-controller") not in objects
+
+
+@needs_helm
+def test_without_an_election_the_old_replica_is_gone_before_the_new_one_begins(objects):
+    """13.13. Two that write at once would undo each other's plans."""
+    alone = rendered(
+        "ultraserverOperator.enabled=true", "ultraserverOperator.leaderElect=false", "ultraserverOperator.replicas=1"
+    )
+    # Null, or an upgrade would keep what the API server had filled in, which does not go with Recreate.
+    strategy = {"type": "Recreate", "rollingUpdate": None}
+    assert alone["Deployment", "neuron-ultraserver-controller"]["spec"]["strategy"] == strategy
+    assert "strategy" not in objects["Deployment", "neuron-ultraserver-controller"]["spec"]
+
+
+def whole(*values: str) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return every object of the chart with the controller, by kind and name."""
+    sets = [w for value in ("draDriver.image.repository=d", *values) for w in ("--set", value)]
+    command = [str(HELM), "template", "r", str(CHART), "--set", "ultraserverOperator.enabled=true", *sets]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return {(item["kind"], item["metadata"]["name"]): item for item in yaml.safe_load_all(text) if item}
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("value", "edit", "view"),
+    [
+        ("view", [], ["admin", "edit", "view"]),
+        ("true", ["admin", "edit"], ["admin", "edit", "view"]),
+        ("edit", ["admin", "edit"], ["admin", "edit", "view"]),
+        ("false", [], []),
+    ],
+)
+def test_which_of_kubernetes_own_roles_get_ours_is_a_value_that_understands_what_it_was_before(value, edit, view):
+    """13.15. true and false mean what they meant when they were all there was."""
+    objects = whole(f"ultraserverOperator.aggregateRoles={value}")
+    prefix = "rbac.authorization.k8s.io/aggregate-to-"
+    found = {
+        name: [key.removeprefix(prefix) for key in sorted(role["metadata"]["labels"]) if key.startswith(prefix)]
+        for name in ("edit", "view")
+        for role in [objects["ClusterRole", f"neuron-ultraserver-workloads-{name}"]]
+    }
+    assert found == {"edit": edit, "view": view}
+
+
+@needs_helm
+def test_who_may_break_the_glass_is_in_the_policies_that_can_be_broken():
+    """13.2, 13.15. Not of Pods, whose claim the scheduler would be refused, and not of what the controller may do."""
+    glass = "ultraserverOperator.admissionPolicies.breakGlass"
+    objects = whole(f"{glass}.users={{eks:one,two}}", f"{glass}.groups={{sre}}")
+    named = {
+        name.removeprefix("neuron-dra-driver-")
+        for (kind, name), item in objects.items()
+        if kind == "ValidatingAdmissionPolicy" and '["eks:one","two"]' in (text := json.dumps(item).replace("\\", ""))
+        if 'exists(g, g in ["sre"])' in text
+    }
+    assert named == {"reserved-templates", "reserved-claims", "ultraserver-status", "namespace-limits"}
+
+
+@needs_helm
+def test_the_policies_name_the_service_account_that_the_controller_has():
+    objects = whole("ultraserverOperator.serviceAccount.name=someone")
+    user = "'system:serviceaccount:neuron-dra-driver:someone'"
+    named = {
+        name.removeprefix("neuron-dra-driver-")
+        for (kind, name), item in objects.items()
+        if kind == "ValidatingAdmissionPolicy" and user in json.dumps(item)
+    }
+    assert named == {"reserved-templates", "ultraserver-status", "controller-nodes"}
+
+
+@needs_helm
+def test_the_policies_can_be_left_out():
+    kept = {name for kind, name in whole("ultraserverOperator.admissionPolicies.enabled=false") if kind.startswith("V")}
+    assert kept == {"neuron-dra-driver-own-resourceslices", "neuron-dra-driver-capacity-block-label"}
+
+
+@needs_helm
+@pytest.mark.parametrize("value", ["-1", "many", "1.5"])
+def test_a_limit_that_is_no_number_of_nodes_is_refused(value):
+    with pytest.raises(subprocess.CalledProcessError) as refusal:
+        whole(f"ultraserverOperator.maxReservedNodes={value}")
+    assert "maxReservedNodes" in refusal.value.stderr
 
 
 @needs_helm

@@ -61,6 +61,20 @@ def test_an_outage_and_the_limit_of_restarts_are_numbers():
 
 
 @pytest.mark.parametrize(
+    ("words", "most"),
+    [
+        ((), None),
+        (("--max-reserved-nodes=none",), None),
+        (("--max-reserved-nodes", "0"), 0),
+        (("--max-reserved-nodes=64",), 64),
+    ],
+)
+def test_a_namespace_may_reserve_what_it_likes_unless_told_otherwise(words: tuple[str, ...], most: int | None):
+    """13.15."""
+    assert load(*words).limits.max_reserved_nodes == most
+
+
+@pytest.mark.parametrize(
     ("word", "message"),
     [
         ("--outage-percent=101", "--outage-percent=101: write a whole number, at most 100"),
@@ -70,6 +84,8 @@ def test_an_outage_and_the_limit_of_restarts_are_numbers():
         ("--metrics-bind-address=8080", "--metrics-bind-address 8080: write host:port, or 0 for none"),
         ("--grpc-address=8082", "--grpc-address 8082: write host:port, unix:/path, or 0 for none"),
         ("--grpc-address=unix:us.sock", "--grpc-address unix:us.sock: write unix: and an absolute path"),
+        ("--max-reserved-nodes=many", "--max-reserved-nodes=many: write a whole number of nodes, or none"),
+        ("--max-reserved-nodes=", "--max-reserved-nodes=: write a whole number of nodes, or none"),
         ("-v=loud", "--v=loud: write a whole number"),
     ],
 )

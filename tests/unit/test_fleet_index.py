@@ -42,6 +42,9 @@ def follow(index: FleetIndex, before: Snapshot, after: Snapshot) -> None:
         index.put_workload(str(key), workload)
     for template_key, template in changed(before.templates, after.templates, lambda each: (each.namespace, each.name)):
         index.put_template(template_key, template)
+    had, has = before.namespaces or {}, after.namespaces or {}
+    for namespace in [each for each in {**had, **has} if had.get(each) != has.get(each)]:
+        index.put_namespace(namespace, has.get(namespace))
     index.workload_class = after.workload_class
     index.blocked_evictions = after.blocked_evictions
     index.refresh()
@@ -57,6 +60,7 @@ def derived(index: FleetIndex) -> dict[str, object]:
         "uses": {name: index.uses(name) for name in index.in_use},
         "reserved": {name: index.reserved(name) for name in NODES},
         "templates": {each.uid: index.templates_of(each.uid) for each in index.workloads},
+        "namespaces": (index.namespaces, index.nodes_of_namespace("ml")),
         "away": (index.countable, dict(index.away)),
         "traces": (index.traces.unread, index.traces.strange, index.traces.lost),
         "totals": (+index.totals.states, index.totals.nodes, index.totals.free, index.totals.reserved),
@@ -134,11 +138,14 @@ def change(course: Course, number: int, which: int) -> None:
                 entry.pop(("allocationId", "workloadUid", "phase")[which % 3], None)
             if entries:
                 world.put(world.objects[servers[which % len(servers)]])
+        case 10:
+            meta = {"name": "ml", "annotations": {"neuron.aws.com/max-reserved-nodes": str(which % 9)}}
+            world.put({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
         case _:
             world.answer()
 
 
-@given(st.lists(st.tuples(st.integers(0, 11), st.integers(0, 40)), max_size=40))
+@given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 40)), max_size=40))
 @settings(max_examples=80, deadline=None)
 def test_an_index_that_followed_every_change_plans_as_one_made_at_once(steps: list[tuple[int, int]]) -> None:
     """Issue 13.16."""

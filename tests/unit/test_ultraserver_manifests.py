@@ -29,6 +29,17 @@ LABELS = {
 }
 SELECTED = {key: value for key, value in LABELS.items() if not key.endswith("/version")}
 
+GUARDS = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+POLICIES = (
+    "capacity-block-label",
+    "reserved-templates",
+    "reserved-claims",
+    "reserved-pods",
+    "ultraserver-status",
+    "controller-nodes",
+    "namespace-limits",
+)
+
 Objects = dict[tuple[str, str], dict[str, Any]]
 
 
@@ -58,8 +69,8 @@ def test_these_objects_are_added() -> None:
     access = {
         ("ClusterRole", "neuron-ultraserver-workloads-edit"),
         ("ClusterRole", "neuron-ultraserver-workloads-view"),
-        ("ValidatingAdmissionPolicy", "neuron-dra-driver-capacity-block-label"),
-        ("ValidatingAdmissionPolicyBinding", "neuron-dra-driver-capacity-block-label"),
+        ("ClusterRole", "neuron-ultraserver-limits"),
+        *((kind, f"neuron-dra-driver-{name}") for kind in GUARDS for name in POLICIES),
     }
     assert WITH.keys() - PLAIN.keys() == {(kind, NAME) for kind in kinds} | access
     assert PLAIN.keys() <= WITH.keys()
@@ -144,6 +155,7 @@ def test_in_every_namespace_the_controller_may_do_this_and_nothing_else() -> Non
         ("resource.k8s.io", "deviceclasses", ()): read,
         ("resource.k8s.io", "resourceclaimtemplates", ()): [*read, "create", "delete"],
         ("", "nodes", ()): [*read, "patch"],
+        ("", "namespaces", ()): read,
         ("", "pods/eviction", ()): ["create"],
         ("", "events", ()): ["create", "patch"],
         ("neuron.aws.com", "neuronultraserverworkloads", ()): [*read, "patch"],
@@ -161,7 +173,8 @@ def test_ultraservers_and_the_lease_are_writable_in_one_namespace_only() -> None
     }
 
 
-def test_who_may_edit_a_namespace_may_reserve_there_and_who_may_view_it_may_look() -> None:
+def test_who_may_view_a_namespace_may_look_and_who_may_edit_it_may_not_reserve_there() -> None:
+    """13.15. Whole nodes are not what the ClusterRoles edit and admin were given for."""
     found = {}
     for what in ("edit", "view"):
         role = WITH["ClusterRole", f"neuron-ultraserver-workloads-{what}"]
@@ -171,7 +184,7 @@ def test_who_may_edit_a_namespace_may_reserve_there_and_who_may_view_it_may_look
         found[what] = (into, rule["resources"], rule["verbs"])
     assert found == {
         "edit": (
-            ["admin", "edit"],
+            [],
             ["neuronultraserverworkloads"],
             ["create", "update", "patch", "delete", "deletecollection"],
         ),
@@ -181,6 +194,21 @@ def test_who_may_edit_a_namespace_may_reserve_there_and_who_may_view_it_may_look
             ["get", "list", "watch"],
         ),
     }
+
+
+def test_every_policy_of_the_controller_is_in_force_and_stays_closed_when_it_cannot_be_evaluated() -> None:
+    for name in POLICIES:
+        assert WITH[GUARDS[0], f"neuron-dra-driver-{name}"]["spec"]["failurePolicy"] == "Fail"
+        binding = WITH[GUARDS[1], f"neuron-dra-driver-{name}"]["spec"]
+        assert binding == {"policyName": f"neuron-dra-driver-{name}", "validationActions": ["Deny"]}
+
+
+@pytest.mark.parametrize("name", ["templates", "claims", "pods"])
+def test_policies_of_reserved_devices_see_every_version_as_v1_and_leave_what_exists_alone(name: str) -> None:
+    """13.2. Updates are the garbage collector's; what asks for devices cannot be changed."""
+    found = WITH[GUARDS[0], f"neuron-dra-driver-reserved-{name}"]["spec"]["matchConstraints"]
+    [rule] = found["resourceRules"]
+    assert (found["matchPolicy"], rule["apiVersions"], rule["operations"]) == ("Equivalent", ["v1"], ["CREATE"])
 
 
 def test_what_is_started_is_the_documented_program_with_its_defaults_and_an_election(container: dict[str, Any]) -> None:

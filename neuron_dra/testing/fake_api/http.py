@@ -14,7 +14,6 @@ import msgspec
 from aiohttp import web
 
 from neuron_dra.testing.fake_api import conversion, discovery, errors, messages, patches, schema, selectors
-from neuron_dra.testing.fake_api.authentication import Authentication
 from neuron_dra.testing.fake_api.errors import ApiError, Obj
 from neuron_dra.testing.fake_api.eviction import bind, evict
 from neuron_dra.testing.fake_api.faults import Do, Fault, Faults
@@ -59,7 +58,7 @@ class Handler:
     """Serves requests on a store."""
 
     def __init__(self, registry: Registry, store: Store, watches: Watches, faults: Faults) -> None:
-        self.authentication = Authentication()
+        self.tokens: set[str] | None = None  # None: anybody may do anything
         self.answering = asyncio.Event()
         self.answering.set()
         self.log: list[Request] = []
@@ -82,7 +81,7 @@ class Handler:
         target: _Target | None = None
         verb = request.method.lower()
         try:
-            self.authentication.check(request)
+            self._authenticate(request)
             fixed = self._fixed(request.path.rstrip("/"))
             if fixed is not None:
                 return fixed
@@ -127,6 +126,13 @@ class Handler:
         label, namespace, name = (target.label, target.namespace, target.name) if target else (request.path, "", "")
         agent = request.headers.get("User-Agent", "")
         self.log.append(Request(verb, label, namespace, name, status, agent, request.query_string))
+
+    def _authenticate(self, request: web.Request) -> None:
+        if self.tokens is None:
+            return
+        kind, _, token = request.headers.get("Authorization", "").partition(" ")
+        if kind != "Bearer" or token not in self.tokens:
+            raise ApiError(401, "Unauthorized", "Unauthorized")
 
     def _fixed(self, path: str) -> web.Response | None:
         if path in ("/readyz", "/livez", "/healthz"):

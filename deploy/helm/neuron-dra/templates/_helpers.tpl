@@ -97,3 +97,33 @@ app.kubernetes.io/component: controller
 {{- end }}
 {{- end -}}
 {{- end -}}
+
+{{- /* The head of a ValidatingAdmissionPolicy of the controller, and the binding that puts it into force. */ -}}
+{{- define "neuron-dra.policy" }}
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: {{ .name }}
+  labels:
+    {{- include "neuron-dra.controllerLabels" .root | nindent 4 }}
+{{- end -}}
+
+{{- define "neuron-dra.policyBinding" }}
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: {{ .name }}
+  labels:
+    {{- include "neuron-dra.controllerLabels" .root | nindent 4 }}
+spec:
+  policyName: {{ .name }}
+  validationActions: [Deny]
+{{- end -}}
+
+{{- /* Whether the ResourceClaimSpec at this path asks for reserved devices; with admin access it only looks at them. */ -}}
+{{- define "neuron-dra.asksForReserved" -}}
+{{ . }}.?devices.?requests.orValue([]).exists(r,
+(has(r.exactly) && r.exactly.deviceClassName == 'workload.neuron.aws.com' && !r.exactly.?adminAccess.orValue(false)) ||
+r.?firstAvailable.orValue([]).exists(s, s.deviceClassName == 'workload.neuron.aws.com'))
+{{- end -}}

@@ -1,0 +1,292 @@
+"""Who may write what: one row for each attempt, with who tries, what is written, and what has to become of it.
+
+Every attempt is a dry run of a real request by an impersonated user, so rows do not depend on one another. `ends` is
+empty if the write is accepted, the name of the policy that refuses it, or RBAC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Obj = dict[str, Any]
+
+DRIVER_NAMESPACE = "neuron-dra-driver"
+OURS, ELSEWHERE, WATCHED = "forged-tenant", "forged-other", "forged-watch"  # namespaces
+NODE, OTHER = "forged-node-a", "forged-node-b"
+LONG = "forged." + "n" * 239  # a node name so long that slices cannot be called after the whole of it
+RBAC = "rbac"
+PLAIN, RESERVED = "neuron.aws.com", "workload.neuron.aws.com"
+IMPLICIT = f"deviceclass.resource.kubernetes.io/{RESERVED}"
+LIMIT = "neuron.aws.com/max-reserved-nodes"
+LABEL = "neuron.amazonaws.com/ultraserver-server-id-4"
+BLOCK = "topology.k8s.aws/capacity-block-id"
+
+# The policies of the chart.
+SLICES = "neuron-dra-driver-own-resourceslices"
+BLOCKS = "neuron-dra-driver-capacity-block-label"
+TEMPLATES = "neuron-dra-driver-reserved-templates"
+CLAIMS = "neuron-dra-driver-reserved-claims"
+PODS = "neuron-dra-driver-reserved-pods"
+STATUS = "neuron-dra-driver-ultraserver-status"
+NODES = "neuron-dra-driver-controller-nodes"
+LIMITS = "neuron-dra-driver-namespace-limits"
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Somebody as the API server knows them."""
+
+    name: str
+    groups: tuple[str, ...] = ()
+    extra: Mapping[str, str] = field(default_factory=dict)
+
+
+def account(namespace: str, name: str, node: str = "") -> User:
+    """A service account; `node` is where its pod runs, as the kubelet's tokens say."""
+    groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}")
+    extra = {"authentication.kubernetes.io/node-name": node} if node else {}
+    return User(f"system:serviceaccount:{namespace}:{name}", groups, extra)
+
+
+TENANT = User("forged-tenant")  # every verb on everything in OURS: what careless platforms give
+EDITOR, ADMIN = User("forged-editor"), User("forged-admin")  # ClusterRoles edit and admin, in OURS
+RESERVER = User("forged-reserver")  # neuron-ultraserver-workloads-edit in OURS
+RESCUE = User("forged-rescue", ("forged-masters",))  # every right in the cluster, and in breakGlass.users
+RESCUERS = User("forged-somebody", ("forged-masters", "forged-rescuers"))  # the same, by a group in breakGlass.groups
+MASTER = User("forged-master", ("system:masters",))
+PATCHER, LIMITER = User("forged-patcher"), User("forged-limiter")  # may write Namespaces; the second may limit, too
+LANDLORD = User("forged-landlord")  # every verb on everything in the driver's namespace
+PLUGIN = account(DRIVER_NAMESPACE, "neuron-dra-driver-sa", NODE)
+NEIGHBOUR = account(DRIVER_NAMESPACE, "neuron-dra-driver-sa", OTHER)
+NOWHERE = account(DRIVER_NAMESPACE, "neuron-dra-driver-sa")
+FAR = account(DRIVER_NAMESPACE, "neuron-dra-driver-sa", LONG)
+CONTROLLER = account(DRIVER_NAMESPACE, "neuron-ultraserver-controller")
+CLAIM_CONTROLLER = account("kube-system", "resource-claim-controller")
+MANAGER = User("system:kube-controller-manager")  # the claim controller, where all controllers share one identity
+SCHEDULER = User("system:kube-scheduler")
+COLLECTOR = account("kube-system", "generic-garbage-collector")
+REPLICAS = account("kube-system", "replicaset-controller")
+KUBELET = User(f"system:node:{NODE}", ("system:nodes",))
+
+DRA = "/apis/resource.k8s.io/v1"
+TEMPLATE_PLACE = f"{DRA}/namespaces/{OURS}/resourceclaimtemplates"
+CLAIM_PLACE = f"{DRA}/namespaces/{OURS}/resourceclaims"
+POD_PLACE = f"/api/v1/namespaces/{OURS}/pods"
+SLICE_PLACE = f"{DRA}/resourceslices"
+US_PLACE = f"/apis/neuron.aws.com/v1/namespaces/{DRIVER_NAMESPACE}/neuronultraservers"
+ULTRASERVER = f"{US_PLACE}/us-forged"
+WORKLOAD_PLACE = f"/apis/neuron.aws.com/v1/namespaces/{OURS}/neuronultraserverworkloads"
+POLICY_PLACE = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
+
+
+def meta(name: str, **more: Any) -> Obj:
+    return {"metadata": {"name": name, **more}}
+
+
+def exactly(device_class: str, **more: Any) -> Obj:
+    return {"name": "r", "exactly": {"deviceClassName": device_class, **more}}
+
+
+def first(*classes: str) -> Obj:
+    return {"name": "f", "firstAvailable": [{"name": f"a{n}", "deviceClassName": c} for n, c in enumerate(classes)]}
+
+
+def claim(*requests: Obj, **more: Any) -> Obj:
+    return {**meta("forged", **more), "spec": {"devices": {"requests": list(requests)}}}
+
+
+def template(*requests: Obj, **more: Any) -> Obj:
+    return {**meta("forged", **more), "spec": {"spec": {"devices": {"requests": list(requests)}}}}
+
+
+def versioned(version: str, body: Obj) -> Obj:
+    return {**body, "apiVersion": f"resource.k8s.io/{version}"}
+
+
+def pod(resources: Obj | None = None, *, init: bool = False, template_name: str = "") -> Obj:
+    def made(name: str, more: Obj | None) -> Obj:
+        return {"name": name, "image": "i", **({"resources": more} if more else {})}
+
+    spec: Obj = {"containers": [made("c", None if init else resources)]}
+    if init:
+        spec["initContainers"] = [made("i", resources)]
+    if template_name:
+        spec["resourceClaims"] = [{"name": "neuron", "resourceClaimTemplateName": template_name}]
+        spec["containers"][0]["resources"] = {"claims": [{"name": "neuron"}]}
+    return {**meta("forged"), "spec": spec}
+
+
+def amount(name: str = IMPLICIT) -> Obj:
+    return {"limits": {name: "1"}, "requests": {name: "1"}}
+
+
+def slice_(name: str, node: str = NODE, *, driver: str = PLAIN, pool: str = "") -> Obj:
+    where = {"pool": {"name": pool or node, "generation": 1, "resourceSliceCount": 1}, "nodeName": node}
+    return {**meta(name), "spec": {"driver": driver, **where}}
+
+
+def annotated(value: str | None, name: str = LIMIT) -> Obj:
+    return {"metadata": {"annotations": {name: value}}}
+
+
+def workload() -> Obj:
+    spec = {"instanceType": "trn3.48xlarge", "topologySize": 4, "serverCount": 1}
+    return {"apiVersion": "neuron.aws.com/v1", "kind": "NeuronUltraServerWorkload", **meta("forged"), "spec": spec}
+
+
+APPLIED = {"kind": "ResourceClaimTemplate", **versioned("v1", template(exactly(RESERVED)))}
+ALLOCATED = {"status": {"state": "Ready", "allocations": []}}
+LABELLED = {"metadata": {"labels": {LABEL: "x"}}}
+TAINTED = {"spec": {"taints": [{"key": "k", "effect": "NoExecute"}]}}
+OWNED = {"metadata": {"ownerReferences": []}}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One attempt. A PATCH is a merge patch, an APPLY is kubectl's server-side apply."""
+
+    who: User
+    verb: str
+    path: str
+    body: Obj | None
+    ends: str
+    since: int = 0  # the first minor version of Kubernetes in which the request is a valid one
+    query: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """What the row is, for a failure."""
+        return f"{self.who.name}{dict(self.who.extra) or ''} {self.verb} {self.path} {self.body}"
+
+
+def creates(place: str, body: Obj, ends: str, *users: User, since: int = 0) -> list[Row]:
+    return [Row(user, "POST", place, body, ends, since) for user in users]
+
+
+def patches(path: str, body: Obj, ends: str, *users: User) -> list[Row]:
+    return [Row(user, "PATCH", path, body, ends) for user in users]
+
+
+PEOPLE = (TENANT, EDITOR, ADMIN, MASTER)
+
+ROWS: Sequence[Row] = (
+    # Templates of reserved devices: by the controller, and who may break the glass.
+    *creates(TEMPLATE_PLACE, template(exactly(RESERVED)), TEMPLATES, *PEOPLE),
+    *creates(TEMPLATE_PLACE, template(exactly(RESERVED)), "", CONTROLLER, RESCUE, RESCUERS),
+    *creates(TEMPLATE_PLACE, template(exactly(RESERVED)), RBAC, PLUGIN, KUBELET, SCHEDULER),
+    *creates(TEMPLATE_PLACE, template(first(PLAIN, RESERVED)), TEMPLATES, TENANT, EDITOR),
+    *creates(TEMPLATE_PLACE, template(exactly(PLAIN), first(RESERVED)), TEMPLATES, EDITOR),
+    *creates(TEMPLATE_PLACE, {**template(exactly(RESERVED)), "metadata": {"generateName": "f-"}}, TEMPLATES, EDITOR),
+    *creates(TEMPLATE_PLACE, template(exactly(PLAIN), first(PLAIN)), "", TENANT, EDITOR, ADMIN),
+    Row(EDITOR, "APPLY", f"{TEMPLATE_PLACE}/forged", APPLIED, TEMPLATES),
+    *creates(
+        TEMPLATE_PLACE.replace("/v1/", "/v1beta1/"),
+        versioned("v1beta1", template({"name": "r", "deviceClassName": RESERVED})),
+        TEMPLATES,
+        EDITOR,
+    ),
+    *creates(
+        TEMPLATE_PLACE.replace("/v1/", "/v1beta2/"),
+        versioned("v1beta2", template(exactly(RESERVED))),
+        TEMPLATES,
+        EDITOR,
+    ),
+    # With admin access a device is only looked at.
+    *creates(TEMPLATE_PLACE.replace(OURS, WATCHED), template(exactly(RESERVED, adminAccess=True)), "", EDITOR, MASTER),
+    *creates(
+        TEMPLATE_PLACE.replace(OURS, WATCHED),
+        template(exactly(RESERVED, adminAccess=True), first(RESERVED)),
+        TEMPLATES,
+        EDITOR,
+    ),
+    # What exists may be changed, by the garbage collector above all.
+    *patches(f"{TEMPLATE_PLACE}/older", OWNED, "", COLLECTOR, EDITOR),
+    # Claims of reserved devices: by Kubernetes' claim controller.
+    *creates(CLAIM_PLACE, claim(exactly(RESERVED)), CLAIMS, *PEOPLE, SCHEDULER),
+    *creates(CLAIM_PLACE, claim(exactly(RESERVED)), "", CLAIM_CONTROLLER, MANAGER, RESCUE, RESCUERS),
+    *creates(CLAIM_PLACE, claim(exactly(RESERVED)), RBAC, CONTROLLER, PLUGIN, KUBELET, RESERVER),
+    *creates(CLAIM_PLACE, claim(first(PLAIN, RESERVED)), CLAIMS, TENANT, EDITOR),
+    *creates(CLAIM_PLACE, claim(exactly(PLAIN), first(PLAIN)), "", TENANT, EDITOR, SCHEDULER),
+    *creates(
+        CLAIM_PLACE.replace("/v1/", "/v1beta1/"),
+        versioned("v1beta1", claim({"name": "r", "deviceClassName": RESERVED})),
+        CLAIMS,
+        EDITOR,
+    ),
+    *creates(CLAIM_PLACE.replace(OURS, WATCHED), claim(exactly(RESERVED, adminAccess=True)), "", EDITOR),
+    *creates(CLAIM_PLACE.replace(OURS, ELSEWHERE), claim(exactly(RESERVED)), RBAC, TENANT, EDITOR, ADMIN),
+    *patches(f"{CLAIM_PLACE}/older", OWNED, "", COLLECTOR, EDITOR),
+    # Pods that have the scheduler make such a claim.
+    *creates(POD_PLACE, pod(amount()), PODS, *PEOPLE, REPLICAS, RESCUE, since=36),
+    *creates(POD_PLACE, pod(amount(), init=True), PODS, EDITOR, since=36),
+    *creates(POD_PLACE, pod(amount("deviceclass.resource.kubernetes.io/neuron.aws.com")), "", EDITOR, since=36),
+    *creates(POD_PLACE, pod({"limits": {"cpu": "1"}}), "", EDITOR, REPLICAS),
+    *creates(POD_PLACE, pod(template_name="job"), "", EDITOR, REPLICAS),
+    # What NeuronUltraServers say of who has reserved which node.
+    *patches(f"{ULTRASERVER}/status", ALLOCATED, STATUS, MASTER, LANDLORD),
+    *patches(f"{ULTRASERVER.replace('/v1/', '/v1beta1/')}/status", ALLOCATED, STATUS, MASTER),
+    *patches(f"{ULTRASERVER}/status", ALLOCATED, "", CONTROLLER, RESCUE, RESCUERS),
+    *patches(f"{ULTRASERVER}/status", ALLOCATED, RBAC, TENANT, EDITOR, ADMIN, RESERVER, PLUGIN, NEIGHBOUR),
+    *patches(ULTRASERVER, {"metadata": {"finalizers": None}}, "", MASTER, CONTROLLER),
+    *patches(ULTRASERVER, {"metadata": {"finalizers": None}}, RBAC, ADMIN, PLUGIN),
+    Row(MASTER, "DELETE", ULTRASERVER, None, ""),
+    Row(EDITOR, "DELETE", ULTRASERVER, None, RBAC),
+    # Nodes: the controller's labels, and nothing else of them.
+    *patches(f"/api/v1/nodes/{NODE}", LABELLED, "", CONTROLLER, MASTER),
+    *patches(f"/api/v1/nodes/{NODE}", {"metadata": {"labels": {f"{LABEL}-x": None}}}, "", CONTROLLER),
+    *patches(f"/api/v1/nodes/{NODE}", LABELLED, RBAC, TENANT, ADMIN, PLUGIN),
+    *patches(f"/api/v1/nodes/{NODE}", {"metadata": {"labels": {"zone": "b"}}}, NODES, CONTROLLER),
+    *patches(f"/api/v1/nodes/{NODE}", {"metadata": {"labels": {"zone": None}}}, NODES, CONTROLLER),
+    *patches(f"/api/v1/nodes/{NODE}", {"metadata": {"labels": {"zone": "b"}}}, "", MASTER),
+    *patches(f"/api/v1/nodes/{NODE}", annotated("x", "a"), NODES, CONTROLLER),
+    *patches(f"/api/v1/nodes/{NODE}", TAINTED, NODES, CONTROLLER),
+    *patches(f"/api/v1/nodes/{NODE}", {"spec": {"unschedulable": True}}, NODES, CONTROLLER),
+    *patches(f"/api/v1/nodes/{NODE}", {"metadata": {"finalizers": ["a/b"]}}, NODES, CONTROLLER),
+    *patches(f"/api/v1/nodes/{NODE}/status", {"status": {"capacity": {"x.y/z": "1"}}}, RBAC, CONTROLLER),
+    Row(CONTROLLER, "DELETE", f"/api/v1/nodes/{NODE}", None, RBAC),
+    *patches(f"/api/v1/nodes/{NODE}", {"metadata": {"labels": {BLOCK: "cr-2"}}}, BLOCKS, MASTER, KUBELET),
+    *patches(f"/api/v1/nodes/{NODE}", {"metadata": {"labels": {BLOCK: None}}}, BLOCKS, MASTER),
+    # How many nodes a namespace may reserve.
+    *patches(f"/api/v1/namespaces/{OURS}", annotated("99"), LIMITS, TENANT, PATCHER),
+    *patches(f"/api/v1/namespaces/{OURS}", annotated(None), LIMITS, TENANT, PATCHER),
+    *patches(f"/api/v1/namespaces/{OURS}/status", annotated("99"), LIMITS, TENANT),
+    *patches(f"/api/v1/namespaces/{OURS}", annotated("99"), RBAC, EDITOR, ADMIN, RESERVER, CONTROLLER, PLUGIN),
+    *patches(f"/api/v1/namespaces/{OURS}", annotated("99"), "", MASTER, LIMITER, RESCUE),
+    *patches(f"/api/v1/namespaces/{OURS}", annotated("none"), "", MASTER),
+    *patches(f"/api/v1/namespaces/{OURS}", annotated("ten"), LIMITS, MASTER, RESCUE),
+    *patches(f"/api/v1/namespaces/{OURS}", annotated("team", "owner"), "", TENANT, PATCHER),
+    *creates("/api/v1/namespaces", {"metadata": {"name": "f", "annotations": {LIMIT: "1"}}}, LIMITS, PATCHER),
+    *creates("/api/v1/namespaces", {"metadata": {"name": "f", "annotations": {LIMIT: "1"}}}, "", LIMITER),
+    *creates("/api/v1/namespaces", meta("f"), "", PATCHER),
+    # Slices: each plugin its own node's.
+    *creates(SLICE_PLACE, slice_(f"{NODE}-neuron.aws.com-01"), "", PLUGIN, MASTER),
+    *creates(SLICE_PLACE, slice_(f"{NODE}-neuron.aws.com-01"), SLICES, NEIGHBOUR, NOWHERE),
+    *creates(SLICE_PLACE, slice_(f"{NODE}-neuron.aws.com-01"), RBAC, TENANT, ADMIN, CONTROLLER),
+    *creates(SLICE_PLACE, slice_(f"{OTHER}-neuron.aws.com-00"), SLICES, PLUGIN),  # the name of another's
+    *creates(SLICE_PLACE, slice_("anything"), SLICES, PLUGIN),
+    *creates(SLICE_PLACE, slice_(f"{LONG[:224]}-0123456789-neuron.aws.com-00", LONG), "", FAR),
+    *creates(SLICE_PLACE, slice_(f"{NODE}-neuron.aws.com-00", LONG), SLICES, FAR),
+    *creates(SLICE_PLACE, slice_(f"{NODE}-neuron.aws.com-01", driver="dra.net"), SLICES, PLUGIN),
+    *creates(SLICE_PLACE, slice_(f"{NODE}-neuron.aws.com-01", pool=OTHER), SLICES, PLUGIN),
+    *patches(f"{SLICE_PLACE}/{NODE}-neuron.aws.com-00", LABELLED, "", PLUGIN),
+    *patches(f"{SLICE_PLACE}/{NODE}-neuron.aws.com-00", LABELLED, SLICES, NEIGHBOUR),
+    *patches(f"{SLICE_PLACE}/of-aws-x7k2p", LABELLED, "", PLUGIN),  # as AWS's driver left it: to be replaced
+    Row(PLUGIN, "DELETE", f"{SLICE_PLACE}/of-aws-x7k2p", None, ""),
+    Row(PLUGIN, "DELETE", f"{SLICE_PLACE}/of-another-pool", None, ""),
+    Row(NEIGHBOUR, "DELETE", f"{SLICE_PLACE}/{NODE}-neuron.aws.com-00", None, SLICES),
+    Row(NEIGHBOUR, "DELETE", SLICE_PLACE, None, RBAC, query={"fieldSelector": f"spec.nodeName={NODE}"}),
+    # Workloads: who was given that right.
+    *creates(WORKLOAD_PLACE, workload(), RBAC, EDITOR, ADMIN, PLUGIN, CONTROLLER),
+    *creates(WORKLOAD_PLACE, workload(), "", RESERVER, TENANT, MASTER),
+    *patches(f"{WORKLOAD_PLACE}/older/status", {"status": {"state": "Failed"}}, RBAC, EDITOR, ADMIN, RESERVER),
+    *patches(f"{WORKLOAD_PLACE}/older/status", {"status": {"state": "Pending"}}, "", CONTROLLER),
+    # The ways around all of it.
+    Row(ADMIN, "DELETE", f"{POLICY_PLACE}/{CLAIMS}", None, RBAC),
+    Row(TENANT, "DELETE", f"{POLICY_PLACE}/{LIMITS}", None, RBAC),
+    *creates("/apis/resource.k8s.io/v1/deviceclasses", {**meta("forged"), "spec": {}}, RBAC, TENANT, ADMIN, CONTROLLER),
+    *patches(f"{CLAIM_PLACE}/older/status", {"status": {"devices": None}}, RBAC, EDITOR, ADMIN, CONTROLLER),
+    *creates(POD_PLACE, pod(), RBAC, CONTROLLER, PLUGIN),
+    Row(CONTROLLER, "DELETE", f"{POD_PLACE}/older", None, RBAC),
+)

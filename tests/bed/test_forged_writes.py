@@ -1,0 +1,348 @@
+"""Writes by those who may not (13, acceptance 3): refused by the API server, each by the policy or role that is for it.
+
+The table is in `forged_writes`. The policies and roles are those of the chart, with somebody on the break-glass list.
+The control plane is enough: nobody has to run for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import re
+import ssl
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import forged_writes as table
+import pytest
+import yaml
+from bed import pki
+from forged_writes import DRIVER_NAMESPACE, LIMIT, NODE, OTHER, OURS, ROWS, Obj, Row, User
+from real_cluster import REPOSITORY, TestBed, eventually
+
+CHART = REPOSITORY / "deploy/helm/neuron-dra"
+WRITTEN = ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+GUARDS = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+MERGE, APPLY = "application/merge-patch+json", "application/apply-patch+yaml"
+POLICY = re.compile(r"ValidatingAdmissionPolicy '([^']+)' with binding '[^']+' denied request: (.*)", re.DOTALL)
+
+
+@dataclass(slots=True)
+class Api:
+    """The real API server, asked as whoever one likes to be."""
+
+    connection: http.client.HTTPSConnection
+    token: str
+
+    def ask(self, who: User, method: str, path: str, body: Any = None, kind: str = "") -> tuple[int, Obj]:
+        headers = [
+            ("Authorization", f"Bearer {self.token}"),
+            ("Content-Type", kind or "application/json"),
+            ("Impersonate-User", who.name),
+            *(("Impersonate-Group", group) for group in (*who.groups, "system:authenticated")),
+            *((f"Impersonate-Extra-{quote(name, safe='')}", value) for name, value in who.extra.items()),
+        ]
+        data = b"" if body is None else json.dumps(body).encode()
+        self.connection.putrequest(method, path)
+        for name, value in (*headers, ("Content-Length", str(len(data)))):
+            self.connection.putheader(name, value)
+        self.connection.endheaders(data)
+        with self.connection.getresponse() as answer:
+            return answer.status, json.loads(answer.read())
+
+    def outcome(self, row: Row) -> str:
+        """What becomes of an attempt, in the words of the table, or what the API server said instead."""
+        return _told(*self.attempt(row))
+
+    def attempt(self, row: Row) -> tuple[int, Obj]:
+        apply = {"fieldManager": "f"} if row.verb == "APPLY" else {}
+        path = f"{row.path}?{urlencode({'dryRun': 'All', **apply, **row.query})}"
+        method, kind = {"PATCH": ("PATCH", MERGE), "APPLY": ("PATCH", APPLY)}.get(row.verb, (row.verb, ""))
+        return self.ask(row.who, method, path, row.body, kind)
+
+    def put(self, item: Obj, who: User = table.MASTER) -> None:
+        """Have an object as it is given: made, or replaced."""
+        name, where = item["metadata"]["name"], place(item)
+        status, have = self.ask(who, "GET", f"{where}/{name}")
+        if status == 404:
+            status, answer = self.ask(who, "POST", where, item)
+        else:
+            version = {"resourceVersion": have["metadata"].get("resourceVersion")}
+            body = {**item, "metadata": {**item["metadata"], **version}}
+            status, answer = self.ask(who, "PUT", f"{where}/{name}", body)
+        assert status in (200, 201), answer
+
+    def get(self, where: str) -> Obj | None:
+        status, answer = self.ask(table.MASTER, "GET", where)
+        return answer if status == 200 else None
+
+    def remove(self, item: Obj) -> None:
+        status, answer = self.ask(table.MASTER, "DELETE", f"{place(item)}/{item['metadata']['name']}")
+        assert status in (200, 202, 404), answer
+
+
+def _told(status: int, answer: Obj) -> str:
+    message = str(answer.get("message"))
+    if status in (200, 201, 202):
+        return ""
+    refused = POLICY.search(message)
+    if refused and "resulted in error" not in message and "failed to evaluate" not in message:
+        return refused[1]
+    return table.RBAC if status == 403 and "cannot" in message else f"{status}: {message}"
+
+
+PLURALS = {
+    "Node": "nodes",
+    "Namespace": "namespaces",
+    "ServiceAccount": "serviceaccounts",
+    "ClusterRole": "clusterroles",
+    "ClusterRoleBinding": "clusterrolebindings",
+    "Role": "roles",
+    "RoleBinding": "rolebindings",
+    "ResourceSlice": "resourceslices",
+    "ResourceClaim": "resourceclaims",
+    "ResourceClaimTemplate": "resourceclaimtemplates",
+    "NeuronUltraServer": "neuronultraservers",
+    "NeuronUltraServerWorkload": "neuronultraserverworkloads",
+    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
+}
+
+
+def place(item: Obj) -> str:
+    """The path of an object's collection."""
+    group, namespace = item["apiVersion"], item["metadata"].get("namespace")
+    root = f"/api/{group}" if "/" not in group else f"/apis/{group}"
+    return f"{root}/{f'namespaces/{namespace}/' if namespace else ''}{PLURALS[item['kind']]}"
+
+
+def chart(helm: str) -> list[Obj]:
+    """The roles and policies of the chart; `forged-rescue`, and who is of `forged-rescuers`, may break the glass."""
+    glass = "ultraserverOperator.admissionPolicies.breakGlass"
+    values = {
+        "draDriver.image.repository": "d",
+        "ultraserverOperator.enabled": "true",
+        f"{glass}.users[0]": table.RESCUE.name,
+        f"{glass}.groups[0]": "forged-rescuers",
+    }
+    sets = [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
+    command = [helm, "template", "r", str(CHART), "--namespace", DRIVER_NAMESPACE, *sets]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return [item for item in yaml.safe_load_all(text) if item and item["kind"] in (*WRITTEN, *GUARDS)]
+
+
+def made(kind: str, name: str, group: str = "v1", namespace: str = "", **more: Any) -> Obj:
+    meta = {"name": name, **({"namespace": namespace} if namespace else {}), **more.pop("metadata", {})}
+    return {"apiVersion": group, "kind": kind, "metadata": meta, **more}
+
+
+RBAC = "rbac.authorization.k8s.io/v1"
+ALL = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}
+
+
+def bound(role: str, who: User | str, namespace: str = "", kind: str = "ClusterRole") -> Obj:
+    """A binding of a role to a user, or to a group; in the whole cluster without namespace."""
+    subject = {"kind": "User", "name": who.name} if isinstance(who, User) else {"kind": "Group", "name": who}
+    name = f"forged-{role}-{subject['name'].replace(':', '-')}"
+    ref = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": role}
+    about = {"subjects": [{"apiGroup": "rbac.authorization.k8s.io", **subject}], "roleRef": ref}
+    return made("RoleBinding" if namespace else "ClusterRoleBinding", name, RBAC, namespace, **about)
+
+
+def rights() -> list[Obj]:
+    """Who may do what, besides the chart's own roles."""
+    writes = ["create", "update", "patch", "delete"]
+    dra = {"apiGroups": ["resource.k8s.io"], "verbs": writes}
+    claims = {**dra, "resources": ["resourceclaims"]}
+    namespaces = {"apiGroups": [""], "resources": ["namespaces"], "verbs": writes}
+    return [
+        made("Role", "forged-everything", RBAC, OURS, rules=[ALL]),
+        made("Role", "forged-everything", RBAC, DRIVER_NAMESPACE, rules=[ALL]),
+        made("ClusterRole", "forged-claims", RBAC, rules=[claims]),
+        made("ClusterRole", "forged-namespaces", RBAC, rules=[namespaces]),
+        bound("forged-everything", table.TENANT, OURS, "Role"),
+        bound("forged-everything", table.LANDLORD, DRIVER_NAMESPACE, "Role"),
+        bound("cluster-admin", "forged-masters"),
+        *(bound("forged-claims", who) for who in (table.MANAGER, table.SCHEDULER, table.CLAIM_CONTROLLER)),
+        *(bound("forged-namespaces", who) for who in (table.PATCHER, table.LIMITER)),
+        bound("neuron-ultraserver-limits", table.LIMITER),
+        bound("neuron-ultraserver-workloads-edit", table.RESERVER, OURS),
+        *(bound("edit", table.EDITOR, namespace) for namespace in (OURS, table.WATCHED)),
+        bound("admin", table.ADMIN, OURS),
+    ]
+
+
+def present() -> list[Obj]:
+    """What is there before anybody forges anything."""
+    labels = {"zone": "a", f"{table.LABEL}-x": "1", table.BLOCK: "cr-1"}
+    topology = [{"nodeName": NODE, "nodeId": 0}]
+    slices = (
+        table.slice_(f"{NODE}-neuron.aws.com-00"),
+        table.slice_("of-aws-x7k2p"),
+        table.slice_("of-another-pool", pool="another"),
+    )
+    return [
+        *(made("Node", name, metadata={"labels": labels}) for name in (NODE, OTHER)),
+        *({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", **item} for item in slices),
+        made(
+            "NeuronUltraServer",
+            "us-forged",
+            "neuron.aws.com/v1",
+            DRIVER_NAMESPACE,
+            spec={"instanceType": "trn3.48xlarge", "topology": topology},
+        ),
+        {**table.workload(), "metadata": {"name": "older", "namespace": OURS}},
+        made("ResourceClaim", "older", "resource.k8s.io/v1", OURS, spec=table.claim(table.exactly("x"))["spec"]),
+        made(
+            *("ResourceClaimTemplate", "older", "resource.k8s.io/v1", OURS),
+            spec=table.template(table.exactly(table.RESERVED))["spec"],
+        ),
+    ]
+
+
+@pytest.fixture(scope="module")
+def api(running_bed: TestBed) -> Iterator[Api]:
+    parts = running_bed.parts
+    host, port = parts.plane.address, parts.state.ports["api"]
+    trust = ssl.create_default_context(cafile=running_bed.where.pki_dir / "ca.crt")
+    with contextlib.closing(http.client.HTTPSConnection(host, port, timeout=30, context=trust)) as connection:
+        with running_bed.inside():
+            connection.connect()
+        yield Api(connection, pki.token(running_bed.where, "admin"))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(running_bed: TestBed, api: Api) -> Iterator[None]:
+    """A controller that is installed would tidy up what is forged: none runs meanwhile."""
+    running_bed.kubectl("apply", "-f", str(REPOSITORY / "deploy/crds"))
+    deployment = f"/apis/apps/v1/namespaces/{DRIVER_NAMESPACE}/deployments/neuron-ultraserver-controller"
+    found = api.get(deployment)
+    if found:
+        words = ("scale", "--namespace", DRIVER_NAMESPACE, "deployment/neuron-ultraserver-controller")
+        running_bed.kubectl(*words, "--replicas=0")
+        pods = f"/api/v1/namespaces/{DRIVER_NAMESPACE}/pods?labelSelector=app%3Dneuron-ultraserver-controller"
+        eventually("the controller is gone", lambda: api.get(pods) and not api.get(pods)["items"], 120)
+    yield
+    if found:
+        running_bed.kubectl(*words, f"--replicas={found['spec']['replicas']}")
+
+
+@pytest.fixture(scope="module")
+def guards(running_bed: TestBed, api: Api, undisturbed: None) -> Iterator[list[str]]:
+    """The chart's roles and policies, in force; what was there before is put back afterwards. The policies' names."""
+    path = running_bed.parts.plane.environment()["PATH"].split(":")
+    items = chart(next(str(Path(each, "helm")) for each in path if Path(each, "helm").exists()))
+    own = [
+        made("Namespace", OURS, metadata={"annotations": {LIMIT: "4"}}),
+        made("Namespace", table.ELSEWHERE),
+        made("Namespace", table.WATCHED, metadata={"labels": {"resource.kubernetes.io/admin-access": "true"}}),
+        *rights(),
+    ]
+    before = {address(item): api.get(address(item)) for item in items}
+    if api.get(f"/api/v1/namespaces/{DRIVER_NAMESPACE}") is None:
+        # It stays: a namespace that is going is in the way of the next test.
+        api.put(made("Namespace", DRIVER_NAMESPACE))
+    for item in (*items, *own):
+        api.put(item)
+    account = f"/api/v1/namespaces/{OURS}/serviceaccounts/default"
+    eventually("pods can be made", lambda: api.get(account), 60)
+    eventually("rights are known", lambda: api.ask(table.RESCUE, "GET", "/api/v1/nodes")[0] == 200, 60)
+    for item in present():
+        api.put(item, table.RESCUE)
+    names = sorted({item["metadata"]["name"] for item in items if item["kind"] in GUARDS})
+    for name in names:
+        in_force(api, name)
+    yield names
+    for item in (*reversed(present()), *reversed(own)):
+        api.remove(item)
+    for item in items:
+        old = before[address(item)]
+        api.put(old) if old else api.remove(item)
+
+
+def address(item: Obj) -> str:
+    return f"{place(item)}/{item['metadata']['name']}"
+
+
+def expected(minor: int) -> list[Row]:
+    """The attempts that are valid requests in this version of Kubernetes."""
+    return [row for row in ROWS if minor >= row.since]
+
+
+def minor_of(api: Api) -> int:
+    version = api.get("/version") or {}
+    return int(version["minor"].rstrip("+"))
+
+
+def refused_by(name: str) -> list[Row]:
+    found = [row for row in ROWS if row.ends == name]
+    assert found, f"no row of the table is refused by {name}: nobody would notice if it were not there"
+    return found
+
+
+def in_force(api: Api, name: str) -> None:
+    """Wait until the API server enforces a policy; it takes some seconds."""
+    rows = [row for row in refused_by(name) if minor_of(api) >= row.since]
+    eventually(f"{name} is in force", lambda: not rows or api.outcome(rows[0]) == name, 60)
+
+
+def test_what_is_written_by_whom_ends_as_the_table_says(api: Api, guards: list[str]):
+    outcomes = [(row, api.outcome(row)) for row in expected(minor_of(api))]
+    wrong = [
+        f"{row.text}\n    ends with {found or 'success'!r}, not {row.ends or 'success'!r}"
+        for row, found in outcomes
+        if found != row.ends
+    ]
+    assert not wrong, "\n".join(wrong)
+    assert len(outcomes) >= 60
+
+
+def test_every_policy_is_in_the_table_and_every_expression_is_understood(api: Api, guards: list[str]):
+    assert set(guards) == {row.ends for row in ROWS} - {"", table.RBAC}
+    for name in guards:
+        path = f"/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/{name}"
+
+        def checked(path: str = path) -> Obj | None:
+            found = api.get(path) or {}
+            status = found.get("status") or {}
+            return status if status.get("observedGeneration") == found["metadata"]["generation"] else None
+
+        status = eventually(f"{name} has been checked", checked, 60)
+        assert (status.get("typeChecking") or {}).get("expressionWarnings") is None, name
+
+
+POLICIES = sorted({row.ends for row in ROWS} - {"", table.RBAC})
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_without_a_policy_what_it_is_for_gets_through(api: Api, guards: list[str], name: str):
+    minor = minor_of(api)
+    rows = [row for row in refused_by(name) if minor >= row.since]
+    if not rows:
+        pytest.skip(f"on Kubernetes 1.{minor} the API server itself refuses what {name} is for")
+    binding = made("ValidatingAdmissionPolicyBinding", name, "admissionregistration.k8s.io/v1")
+    was = api.get(address(binding))
+    assert was is not None
+    api.remove(binding)
+    try:
+        eventually(f"{name} is out of force", lambda: api.outcome(rows[0]) != name, 60)
+        outcomes = [api.outcome(row) for row in rows]
+    finally:
+        api.put({**was, "metadata": {key: was["metadata"][key] for key in ("name", "labels")}})
+        in_force(api, name)
+    assert name not in outcomes
+    assert "" in outcomes
+
+
+def test_a_refusal_says_what_to_do_instead(api: Api, guards: list[str]):
+    told = {}
+    for row in expected(minor_of(api)):
+        if row.ends not in ("", table.RBAC):
+            message = POLICY.search(str(api.attempt(row)[1].get("message")))
+            told.setdefault(row.ends, set()).add(message[2] if message else "")
+    assert all(len(text) > 60 and "failed expression" not in text for texts in told.values() for text in texts), told
