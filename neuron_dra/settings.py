@@ -115,7 +115,12 @@ class PluginSettings:
         "seconds that a claim waits for a device that another claim still holds, as after a deletion without grace; "
         "a refusal costs its pod 90 s, and the kubelet gives up after 45 s",
     )
-    kubeconfig: str = _setting("--kubeconfig", "KUBECONFIG", "", "kubeconfig file; empty means: inside a cluster")
+    kubeconfig: str = _setting(
+        "--kubeconfig",
+        "KUBECONFIG",
+        "",
+        "kubeconfig file, or several as in a:b; empty means: inside a cluster; credentials are renewed before they end",
+    )
     kube_api_server: str = _setting(
         "--kube-api-server", "KUBE_API_SERVER", "", "URL of an API server that wants no credentials"
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import ssl
 from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
 from typing import Any, Final
@@ -46,10 +47,14 @@ class KubeClient:
         self._config = config
         self._user_agent = user_agent
         self._session: aiohttp.ClientSession | None = None
-        self._getter = Getter(config.url, config.tls, user_agent)
+        self._number = config.credentials.number if config.credentials else 0  # of the credentials that are in use
+        self._getter = Getter(config.url, config.proof.tls, user_agent)
+        self._keeping: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> KubeClient:
-        connector = aiohttp.TCPConnector(ssl=self._config.tls if self._config.tls is not None else False, limit=0)
+        connector = aiohttp.TCPConnector(limit=0)
+        if self._config.credentials is not None:
+            self._keeping = asyncio.create_task(self._config.credentials.keep(), name="keep credentials")
         self._session = aiohttp.ClientSession(
             connector=connector,
             headers={"User-Agent": self._user_agent},
@@ -62,6 +67,9 @@ class KubeClient:
     async def __aexit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.wait([self._keeping])
         self._getter.close()
         if self._session is not None:
             await self._session.close()
@@ -124,15 +132,29 @@ class KubeClient:
     ) -> bytes:
         """Send one request and return the answer's body. Raises ApiError; no answer at all is Unavailable.
 
-        A 401 is tried once more: the token on disk may have been rotated a moment ago.
+        A 401 is tried once more, with new credentials where there are any to be had: they may have run out, and the
+        token on disk may have been rotated a moment ago.
         """
         for attempt in (1, 2):
+            number = self._take_credentials()
             try:
                 return await self._send(method, path, params, body, content_type, timeout_s)
             except Forbidden as err:
-                if err.status != 401 or attempt == 2 or self._config.token is None:
+                if err.status != 401 or attempt == 2 or not await self._may_try_again(number):
                     raise
         raise AssertionError("unreachable")
+
+    def _take_credentials(self) -> int:
+        """Use those that are in force; return their number. Connections made with others are not used again."""
+        number = self._config.credentials.number if self._config.credentials is not None else 0
+        if number != self._number:
+            self._number = number
+            self._getter.renew(self._config.proof.tls)
+        return number
+
+    async def _may_try_again(self, number: int) -> bool:
+        renewed = self._config.credentials is not None and await self._config.credentials.refused(number)
+        return renewed or self._config.proof.token is not None
 
     async def _send(
         self,
@@ -160,6 +182,7 @@ class KubeClient:
                 data=data,
                 headers=headers,
                 timeout=aiohttp.ClientTimeout(total=timeout_s),
+                ssl=self._tls,
             ) as response:
                 raw = await response.read()
                 if response.status >= 400:
@@ -184,13 +207,17 @@ class KubeClient:
         woken costs more than to read one.
         """
         path = resource.path(namespace)
+        number = self._take_credentials()
         try:
             async with self._http.get(
                 self._config.url + path,
                 params={**params, "watch": "true", "allowWatchBookmarks": "true"},
                 headers=self._headers(),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_TIMEOUT_S, sock_read=idle_timeout_s),
+                ssl=self._tls,
             ) as response:
+                if response.status == 401:  # for the next watch
+                    await self._may_try_again(number)
                 if response.status >= 400:
                     raise _error("WATCH", path, response.status, await response.read(), None)
                 yield _lines(response, gather_s)
@@ -203,6 +230,11 @@ class KubeClient:
             raise RuntimeError("KubeClient is used outside of its context")
         return self._session
 
+    @property
+    def _tls(self) -> ssl.SSLContext | bool:
+        """For aiohttp, which keeps the connections of each context apart; False: no authority to check by."""
+        return self._config.proof.tls or False
+
     def _headers(self) -> dict[str, str]:
         headers = {"Accept": JSON}
         if (token := self._token()) is not None:
@@ -210,7 +242,8 @@ class KubeClient:
         return headers
 
     def _token(self) -> str | None:
-        return None if self._config.token is None else self._config.token()
+        token = self._config.proof.token
+        return None if token is None else token()
 
 
 async def _lines(response: aiohttp.ClientResponse, gather_s: float) -> AsyncIterator[bytes]:

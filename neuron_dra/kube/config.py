@@ -8,9 +8,11 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from neuron_dra.errors import SettingsError
 from neuron_dra.kube import kubeconfig
+from neuron_dra.kube.credentials import Credentials, Proof
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
@@ -19,12 +21,19 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 class KubeConfig:
     """An API server's URL and how to prove who we are.
 
-    `token` is asked before each request, because service account tokens are rotated on disk.
+    `token` is asked before each request, because service account tokens are rotated on disk. With `credentials` those
+    count, and not `token` and `tls`.
     """
 
     url: str
     token: Callable[[], str] | None = None
     tls: ssl.SSLContext | None = None
+    credentials: Credentials | None = None
+
+    @property
+    def proof(self) -> Proof:
+        """What to show the API server now."""
+        return self.credentials.proof if self.credentials is not None else Proof(self.token, self.tls)
 
 
 def from_settings(kube_api_server: str, kubeconfig_file: str, environ: Mapping[str, str]) -> KubeConfig:
@@ -33,10 +42,23 @@ def from_settings(kube_api_server: str, kubeconfig_file: str, environ: Mapping[s
     Raises SettingsError if there is no way to an API server.
     """
     if kube_api_server:
-        return KubeConfig(kube_api_server.rstrip("/"))
+        return KubeConfig(checked_url(kube_api_server).rstrip("/"))
     if kubeconfig_file:
-        return from_kubeconfig(Path(kubeconfig_file))
+        return from_kubeconfig(kubeconfig_file)
     return in_cluster(environ)
+
+
+def checked_url(url: str) -> str:
+    """Return `url`. Raises SettingsError if it is none of an API server."""
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        why = ""
+    except ValueError as err:
+        good, why = False, f" ({err})"
+    if not good:
+        raise SettingsError(f"--kube-api-server {url}: this is no URL of an API server{why}; write https://host:port")
+    return url
 
 
 def in_cluster(environ: Mapping[str, str], folder: Path = SERVICE_ACCOUNT) -> KubeConfig:
@@ -47,8 +69,17 @@ def in_cluster(environ: Mapping[str, str], folder: Path = SERVICE_ACCOUNT) -> Ku
             "no API server: not in a cluster (KUBERNETES_SERVICE_HOST or the service account token is missing); "
             "set --kubeconfig"
         )
-    tls = ssl.create_default_context(cafile=str(folder / "ca.crt"))
-    return KubeConfig(f"https://{f'[{host}]' if ':' in host else host}:{port}", _TokenFile(folder / "token"), tls)
+    token = _TokenFile(folder / "token")
+
+    def proof() -> Proof:
+        authority = folder / "ca.crt"
+        return Proof(token, ssl.create_default_context(cafile=str(authority)), files=(authority,))
+
+    async def again() -> Proof:
+        return proof()
+
+    url = f"https://{f'[{host}]' if ':' in host else host}:{port}"
+    return KubeConfig(url, credentials=Credentials(proof(), again))
 
 
 class _TokenFile:
@@ -67,9 +98,23 @@ class _TokenFile:
         return self._token
 
 
-def from_kubeconfig(path: Path) -> KubeConfig:
-    """Return the configuration of a kubeconfig's current context. Raises SettingsError."""
-    login = kubeconfig.read(path)
+def from_kubeconfig(paths: Path | str) -> KubeConfig:
+    """Return the configuration of a kubeconfig's current context; several files as in KUBECONFIG, `a:b`.
+
+    Raises SettingsError.
+    """
+    login = kubeconfig.read(str(paths))
+
+    async def again() -> Proof:
+        fresh = await kubeconfig.read_again(str(paths))
+        if fresh.url != login.url:
+            raise SettingsError(f"--kubeconfig {paths} names another API server now, {fresh.url}; start again for it")
+        return _proof(fresh)
+
+    return KubeConfig(login.url, credentials=Credentials(_proof(login), again))
+
+
+def _proof(login: kubeconfig.Login) -> Proof:
     tls = None
     if login.url.startswith("https"):
         tls = ssl.create_default_context(cadata=login.authority or None)
@@ -80,4 +125,5 @@ def from_kubeconfig(path: Path) -> KubeConfig:
                 file.write(login.certificate + "\n" + login.key)
                 file.flush()
                 tls.load_cert_chain(file.name)
-    return KubeConfig(login.url, (lambda: login.bearer) if login.bearer else None, tls)
+    token = (lambda: login.bearer) if login.bearer else None
+    return Proof(token, tls, login.expires, tuple(map(Path, login.files)))

@@ -49,7 +49,7 @@ class Getter:
         self._host = parts.hostname or ""
         self._port = port or (443 if self._is_tls else 80)
         self._prefix = parts.path.rstrip("/")
-        self._tls = (tls or _trusting()) if self._is_tls else None
+        self._tls = self._wanted_tls(tls)
         self._head = (
             f"Host: {parts.netloc.rpartition('@')[2]}\r\nUser-Agent: {user_agent}\r\nAccept: application/json\r\n"
         )
@@ -71,6 +71,17 @@ class Getter:
                 except ConnectionError:  # the server had enough of it while it was idle; a GET can be sent again
                     continue
             return await self._ask(await self._connect(), request)
+
+    def renew(self, tls: ssl.SSLContext | None) -> None:
+        """Use `tls` from now on: connections made before end, those in use with their answer."""
+        self._tls = self._wanted_tls(tls)
+        for connection in self._all:
+            connection.is_outdated = True
+        for connection in list(self._idle):
+            connection.close()
+
+    def _wanted_tls(self, tls: ssl.SSLContext | None) -> ssl.SSLContext | None:
+        return (tls or _trusting()) if self._is_tls else None
 
     async def _connect(self) -> _Connection:
         loop = asyncio.get_running_loop()
@@ -114,6 +125,7 @@ class _Connection(asyncio.Protocol):
 
     def __init__(self, ended: Callable[[_Connection], None]) -> None:
         self._ended = ended
+        self.is_outdated = False  # made with credentials that were replaced since
         self._transport: asyncio.Transport | None = None
         self._answer: asyncio.Future[Answer] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -140,7 +152,7 @@ class _Connection(asyncio.Protocol):
 
     def rest(self, keep_s: float) -> bool:
         """Stay open for the next request, `keep_s` seconds at most; False if the server wants no other."""
-        if not self._is_reusable or self._transport is None or self._transport.is_closing():
+        if self.is_outdated or not self._is_reusable or self._transport is None or self._transport.is_closing():
             self.close()
             return False
         self._answer = None

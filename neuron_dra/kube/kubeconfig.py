@@ -7,18 +7,29 @@ end with that process, and we run for months.
 from __future__ import annotations
 
 import asyncio
+import base64
+import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, Final
 
 from neuron_dra.errors import SettingsError
+from neuron_dra.kube import certificates
+
+LOGIN_TIMEOUT_S: Final = 60.0  # of a login program that renews; the first one may talk to a person
 
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """Where the API server is and how to prove who we are; the certificates and the key are PEM, empty for none."""
+    """Where the API server is and how to prove who we are; the certificates and the key are PEM, empty for none.
+
+    `expires` is in seconds since 1970, 0 if that is not known. `files` are those that it was read from.
+    """
 
     url: str
     authority: str
@@ -26,47 +37,108 @@ class Login:
     certificate: str
     key: str
     bearer: str
+    expires: float = 0.0
+    files: tuple[str, ...] = ()
 
 
-def read(path: Path) -> Login:
-    """Return what the file says. Raises SettingsError. A login program may talk to the person who started us."""
-    if not path.exists():
-        raise SettingsError(f"--kubeconfig {path}: no such file")
-    command = [sys.executable, "-P", "-m", "neuron_dra.kube.kubeconfig", str(path)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+def read(paths: str) -> Login:
+    """Return what the files say. Raises SettingsError. A login program may talk to the person who started us."""
+    if not any(Path(path).exists() for path in paths.split(os.pathsep) if path):
+        raise SettingsError(f"--kubeconfig {paths}: no such file")
+    done = subprocess.run(_command(paths), stdout=subprocess.PIPE, text=True, check=False)
+    return _login(paths, done.stdout, done.returncode)
+
+
+async def read_again(paths: str) -> Login:
+    """Do as `read` without anybody to talk to. Raises SettingsError, also after a minute without an answer."""
+    process = await asyncio.create_subprocess_exec(
+        *_command(paths),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        start_new_session=True,
+    )
     try:
-        answer = json.loads(done.stdout)
+        async with asyncio.timeout(LOGIN_TIMEOUT_S):
+            answer, _ = await process.communicate()
+    except TimeoutError:
+        raise SettingsError(f"--kubeconfig {paths}: the login took more than {LOGIN_TIMEOUT_S:g} s") from None
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # the login program, too
+            await process.wait()
+    return _login(paths, answer.decode(errors="replace"), process.returncode or 0)
+
+
+def _command(paths: str) -> list[str]:
+    return [sys.executable, "-P", "-m", "neuron_dra.kube.kubeconfig", paths]
+
+
+def _login(paths: str, text: str, code: int) -> Login:
+    try:
+        answer = json.loads(text)
     except ValueError:
-        answer = {"error": f"its reader ended with exit code {done.returncode}"}
+        answer = {"error": f"its reader ended with exit code {code}"}
     if "error" in answer:
-        raise SettingsError(f"--kubeconfig {path}: {answer['error']}")
-    return Login(**answer)
+        raise SettingsError(f"--kubeconfig {paths}: {answer['error']}")
+    return Login(**{**answer, "files": tuple(answer["files"])})
 
 
-def _load(path: str) -> Login:
+def _load(paths: str) -> Login:
     """Raises ImportError, or ConfigException and others of the library, which say what is wrong with the file."""
     from kubernetes_asyncio import client, config
 
     loaded = client.Configuration()
-    asyncio.run(config.load_kube_config(config_file=path, client_configuration=loaded))
+    loader = asyncio.run(config.load_kube_config(config_file=paths, client_configuration=loaded))
+    bearer = str(loaded.api_key.get("BearerToken", "")).removeprefix("Bearer ")
+    certificate = _text(loaded.cert_file)
+    ends = [
+        loader.exec_plugin_expiry.timestamp() if hasattr(loader, "exec_plugin_expiry") else 0.0,
+        certificates.not_after(certificate),
+        _end_of(bearer),
+    ]
     return Login(
         url=str(loaded.host).rstrip("/"),
         authority=_text(loaded.ssl_ca_cert),
         verify=bool(loaded.verify_ssl),
-        certificate=_text(loaded.cert_file),
+        certificate=certificate,
         key=_text(loaded.key_file),
-        bearer=str(loaded.api_key.get("BearerToken", "")).removeprefix("Bearer "),
+        bearer=bearer,
+        expires=min((end for end in ends if end), default=0.0),
+        files=(*(os.path.abspath(path) for path in paths.split(os.pathsep) if path), *_named_files(loader)),
     )
+
+
+def _named_files(loader: Any) -> list[str]:
+    """Return the files that the context in use names: relative names are relative to the kubeconfig."""
+    found = []
+    for section, keys in (
+        (loader._cluster, ("certificate-authority",)),
+        (loader._user, ("client-certificate", "client-key", "tokenFile")),
+    ):
+        for key in keys:
+            name = section.safe_get(key) if section is not None else None
+            if name and not section.safe_get(f"{key}-data"):
+                found.append(os.path.join(loader._get_base_path(section.path), str(name)))
+    return found
+
+
+def _end_of(bearer: str) -> float:
+    """Return when a token ends, if it says so as JSON Web Tokens do; 0 if it does not."""
+    with contextlib.suppress(ValueError, IndexError, TypeError, AttributeError):
+        text = bearer.split(".")[1]
+        return float(json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))).get("exp") or 0.0)
+    return 0.0
 
 
 def _text(path: str | None) -> str:
     return Path(path).read_text() if path else ""
 
 
-def main(path: str) -> int:
+def main(paths: str) -> int:
     """Print the login as JSON, or {"error": why}."""
     try:
-        answer = asdict(_load(path))
+        answer = asdict(_load(paths))
     except ImportError as err:
         answer = {"error": f"{err}; reading a kubeconfig needs the package kubernetes-asyncio"}
     except Exception as err:  # whatever it is, the file cannot be used, and the text is for its author

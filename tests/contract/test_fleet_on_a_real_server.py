@@ -33,7 +33,7 @@ class InsideClient(KubeClient):
         self._user_agent = user_agent
 
     async def __aenter__(self) -> InsideClient:
-        connector = aiohttp.TCPConnector(ssl=self._config.tls or False, limit=0, socket_factory=self._make_socket)
+        connector = aiohttp.TCPConnector(limit=0, socket_factory=self._make_socket)
         self._session = aiohttp.ClientSession(
             connector=connector, headers={"User-Agent": self._user_agent}, read_bufsize=2**20
         )

@@ -14,6 +14,7 @@ import msgspec
 from aiohttp import web
 
 from neuron_dra.testing.fake_api import conversion, discovery, errors, messages, patches, schema, selectors
+from neuron_dra.testing.fake_api.authentication import Authentication
 from neuron_dra.testing.fake_api.errors import ApiError, Obj
 from neuron_dra.testing.fake_api.eviction import bind, evict
 from neuron_dra.testing.fake_api.faults import Do, Fault, Faults
@@ -58,7 +59,7 @@ class Handler:
     """Serves requests on a store."""
 
     def __init__(self, registry: Registry, store: Store, watches: Watches, faults: Faults) -> None:
-        self.tokens: set[str] | None = None  # None: anybody may do anything
+        self.authentication = Authentication()
         self.answering = asyncio.Event()
         self.answering.set()
         self.log: list[Request] = []
@@ -81,7 +82,7 @@ class Handler:
         target: _Target | None = None
         verb = request.method.lower()
         try:
-            self._authenticate(request)
+            self.authentication.check(request)
             fixed = self._fixed(request.path.rstrip("/"))
             if fixed is not None:
                 return fixed
@@ -126,13 +127,6 @@ class Handler:
         label, namespace, name = (target.label, target.namespace, target.name) if target else (request.path, "", "")
         agent = request.headers.get("User-Agent", "")
         self.log.append(Request(verb, label, namespace, name, status, agent, request.query_string))
-
-    def _authenticate(self, request: web.Request) -> None:
-        if self.tokens is None:
-            return
-        kind, _, token = request.headers.get("Authorization", "").partition(" ")
-        if kind != "Bearer" or token not in self.tokens:
-            raise ApiError(401, "Unauthorized", "Unauthorized")
 
     def _fixed(self, path: str) -> web.Response | None:
         if path in ("/readyz", "/livez", "/healthz"):

@@ -11,6 +11,7 @@ The methods of the object act at once, without HTTP, faults or the request log; 
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -49,8 +50,11 @@ class FakeApi:
         controllers: bool = True,
         seed: int = 0,
         now: Callable[[], float] = time.time,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         """`port` 0 takes a free one, None none at all: then `client` is the way in. `now` is for timestamps.
+
+        With `tls` it serves https; another context holds from the next `resume` on.
 
         `controllers` False leaves out garbage collection, claims for pods and budgets.
         """
@@ -63,6 +67,7 @@ class FakeApi:
         self.store.mutators.append(self._dropper)
         self._controllers = Controllers(self.store) if controllers else None
         self._port = port
+        self.tls = tls
         self._runner: web.AppRunner | None = None
 
     async def __aenter__(self) -> Self:
@@ -90,7 +95,7 @@ class FakeApi:
             self._handler.application(), handler_cancellation=True, access_log=None, shutdown_timeout=0.1
         )
         await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", self._port).start()
+        await web.TCPSite(runner, "127.0.0.1", self._port, ssl_context=self.tls).start()
         self._port = runner.addresses[0][1]
         self._runner = runner
 
@@ -101,7 +106,7 @@ class FakeApi:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
+        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self._port}"
 
     def client(self, user_agent: str = "direct") -> KubeClient:
         """Return a client that needs no socket. What is told to go wrong below does not go wrong for it."""
@@ -266,7 +271,11 @@ class FakeApi:
 
     def require_tokens(self, *tokens: str) -> None:
         """Answer 401 to requests without one of these bearer tokens; with none given, accept all again."""
-        self._handler.tokens = set(tokens) or None
+        self._handler.authentication.tokens = set(tokens) or None
+
+    def require_certificates(self) -> None:
+        """Answer 401 to requests without a client certificate that holds now, or one of `require_tokens`."""
+        self._handler.authentication.certificates = True
 
     def stop_answering(self) -> None:
         """Become a black hole: connections are accepted, nothing is answered, open watches are silent."""

@@ -1,0 +1,52 @@
+"""When a certificate ends: the one thing that we must know of it, and that the ssl module does not tell."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import calendar
+import re
+import time
+from typing import Final
+
+_PEM: Final = re.compile(r"-----BEGIN CERTIFICATE-----(.*?)-----END CERTIFICATE-----", re.DOTALL)
+_VERSION, _UTC_TIME, _GENERALIZED_TIME = 0xA0, 0x17, 0x18
+
+
+def not_after(pem: str) -> float:
+    """Return the end of the first certificate in `pem`, in seconds since 1970; 0 if there is none that can be read."""
+    found = _PEM.search(pem)
+    if found is None:
+        return 0.0
+    try:
+        _, certificate, _ = _element(base64.b64decode(found[1]))
+        _, rest, _ = _element(certificate)
+        tag, _, after = _element(rest)
+        rest = after if tag == _VERSION else rest
+        for _ in ("serial number", "signature", "issuer"):
+            _, _, rest = _element(rest)
+        _, validity, _ = _element(rest)
+        _, _, rest = _element(validity)
+        tag, text, _ = _element(rest)
+        return _time(tag, text.decode("ascii"))
+    except (ValueError, IndexError, binascii.Error):
+        return 0.0
+
+
+def _element(der: bytes) -> tuple[int, bytes, bytes]:
+    """Return tag and contents of the first element of `der`, and what follows it."""
+    tag, length, start = der[0], der[1], 2
+    if length & 0x80:
+        start += length & 0x7F
+        length = int.from_bytes(der[2:start], "big")
+    if len(der) < start + length:
+        raise ValueError("the certificate is cut off")
+    return tag, der[start : start + length], der[start + length :]
+
+
+def _time(tag: int, text: str) -> float:
+    if tag == _UTC_TIME:  # two digits of the year: 1950 to 2049
+        text = ("19" if text[:2] >= "50" else "20") + text
+    elif tag != _GENERALIZED_TIME:
+        raise ValueError("this is no time")
+    return float(calendar.timegm(time.strptime(text, "%Y%m%d%H%M%SZ")))
