@@ -1,6 +1,7 @@
 """The answers of the gRPC service UltraServers, made of a Snapshot. Pure: no server, no clock.
 
-`Plan` calls the `planning.plan` that the controller itself works by, with one workload more or changed.
+`Plan` calls the `planning.plan` that the controller itself works by, with one workload more or changed, and with the
+NeuronUltraServers that the controller makes first (`dry_run`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from controller import decode, describe, placement, planning, render
+from controller import checked, decode, describe, dry_run, placement, render
 from controller.actions import Plan, WriteUltraServerStatus
 from controller.discovery import Group, discover
 from controller.fleet_index import FleetIndex
@@ -23,7 +24,7 @@ from neuron_dra.core.ultraserver import Allocation, Phase, decode_allocations
 from neuron_dra.errors import NeuronDraError
 from neuron_dra.gen.neuron.ultraserver.v1 import ultraservers_pb2 as pb
 
-MOST_GROUPS: Final = 1024
+MOST_GROUPS: Final = checked.MOST_GROUPS
 DRY_RUN: Final = "dry-run"
 """Name and UID of a workload that is only tried."""
 
@@ -108,7 +109,7 @@ def plan(snapshot: Snapshot, request: pb.PlanRequest, now: datetime.datetime, li
     if tried is not None:
         others = tuple(each for each in snapshot.workloads if each.uid != tried.uid)
         snapshot = replace(snapshot, workloads=(*others, tried))
-    made = planning.plan(snapshot, now, limits)
+    snapshot, made = dry_run.plan(snapshot, now, limits)
     shown = sorted(snapshot.workloads, key=lambda each: each.ref) if tried is None else [tried]
     after = _After.of(snapshot, made)
     return pb.PlanResponse(

@@ -253,6 +253,7 @@ def template(item: Wire) -> Template:
         workload_id=workload_id,
         workload_uid=workload_uid,
         reserved_class=WORKLOAD_CLASS in _classes(item.get("spec") or {}).values(),
+        size=_mode(item),
     )
 
 
@@ -260,6 +261,17 @@ def namespace(item: Wire) -> Namespace:
     """Return what we keep of a Namespace."""
     meta = item["metadata"]
     return Namespace(meta["name"], str((meta.get("annotations") or {}).get(LIMIT_ANNOTATION) or "").strip())
+
+
+def _mode(template: Wire) -> int | None:
+    """Return the number of nodes that our template was made for: its UltraServerConfig says so."""
+    devices = ((template.get("spec") or {}).get("spec") or {}).get("devices") or {}
+    for entry in devices.get("config") or []:
+        parameters = (entry.get("opaque") or {}).get("parameters")
+        mode = parameters.get("ultraserverMode") if isinstance(parameters, Mapping) else None
+        if isinstance(mode, int) and not isinstance(mode, bool):
+            return mode
+    return None
 
 
 def snapshot(items: Iterable[Wire]) -> Snapshot:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from controller import outage, placement, survival
@@ -13,6 +13,7 @@ from controller.fleet_index import FleetIndex
 from controller.holdings import Holdings
 from controller.model import ClusterNode, Template, Workload
 from controller.quota import Quota
+from neuron_dra.core.ultraserver import Phase
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,7 @@ class Limits:
 
     tag_timeout: datetime.timedelta = datetime.timedelta(seconds=60)
     starvation_threshold: datetime.timedelta = datetime.timedelta(minutes=10)
+    starvation_limit: datetime.timedelta = datetime.timedelta(minutes=30)
     node_failure_grace: datetime.timedelta = datetime.timedelta(minutes=5)
     fault_grace: datetime.timedelta = datetime.timedelta(minutes=1)
     outage_nodes: int = 3  # at least so many nodes, and more than so many percent, are away: nothing is evicted
@@ -53,12 +55,29 @@ class Room:
             self._free[key] = self._slots(instance_type, size)
         return self._free[key]
 
+    def has_type(self, instance_type: str) -> bool:
+        """An UltraServer of this type was discovered."""
+        return self._index.members(instance_type) > 0
+
+    def members(self, instance_type: str) -> int:
+        """Count the nodes of all UltraServers of this type, whatever is wrong with them."""
+        return self._index.members(instance_type)
+
+    def capacity(self, instance_type: str, size: int, kind: str | None) -> int:
+        """Count the slots of one kind, or of that which has more, if nothing were reserved or in use."""
+        return self._index.capacity(instance_type, size, kind)
+
     def shortage(self, workload: Workload, count: int) -> placement.Shortage:
         """Return why `count` slots more cannot be had."""
         free = self.free(workload.instance_type, workload.size)
         key = (workload.instance_type, workload.size, count)
         if key not in self._shortages:
-            self._shortages[key] = placement.shortage(self._index.groups, self._holdings, workload, free, count)
+            coming = placement.slots(self._index.unstored, self._holdings, workload.instance_type, workload.size)
+            if coming and placement.most_of_a_kind((*free, *coming)) >= count > placement.most_of_a_kind(free):
+                text = "the NeuronUltraServer objects of the nodes that it will get are being created"
+                self._shortages[key] = placement.Shortage("CreatingUltraServers", text)
+            else:
+                self._shortages[key] = placement.shortage(self._index.groups, self._holdings, workload, free, count)
         return self._shortages[key]
 
     def of_nodes(self, names: set[str], instance_type: str, size: int) -> tuple[placement.Slot, ...]:
@@ -106,6 +125,8 @@ class Draft:
     recheck: list[datetime.datetime] = field(default_factory=list)
     outage: outage.Outage | None = None
     withdrawn: set[str] = field(default_factory=set)  # UIDs of workloads that do not restart after all
+    contested: Mapping[tuple[str, str], Workload] = field(default_factory=dict)
+    """Which workload has each template name that several ask for."""
 
     @classmethod
     def of(cls, index: FleetIndex, now: datetime.datetime, limits: Limits) -> Draft:
@@ -114,7 +135,9 @@ class Draft:
         survival.restore(index, holdings, now)
         found = outage.judge(index.countable, index.away, at_least=limits.outage_nodes, percent=limits.outage_percent)
         quota = Quota(index, limits.max_reserved_nodes, holdings)
-        return cls(index, now, limits, holdings, Room(index, holdings), quota, outage=found)
+        room = Room(index, holdings)
+        contested = template_names(index.workloads, index.template_by_key, holdings)
+        return cls(index, now, limits, holdings, room, quota, outage=found, contested=contested)
 
     @property
     def nodes(self) -> Mapping[str, ClusterNode]:
@@ -131,15 +154,30 @@ class Draft:
         """Every UltraServer, by name. It costs the whole fleet: only for what is asked seldom."""
         return tuple(sorted(self.snapshot.groups, key=lambda each: each.name))
 
-    def group_size(self, ultraserver: str) -> int:
-        """Return the number of nodes in an UltraServer."""
-        group = self.snapshot.group_by_name.get(ultraserver)
-        return len(group.topology) if group else 0
-
     def look_again(self, moment: datetime.datetime) -> None:
         """Plan again at that time, if it is still to come."""
         if moment > self.now:
             self.recheck.append(moment)
+
+
+def template_names(
+    workloads: Iterable[Workload], templates: Mapping[tuple[str, str], Template], holdings: Holdings
+) -> dict[tuple[str, str], Workload]:
+    """Return which workload has each template name that several ask for.
+
+    It is the one whose template is there, else one whose pods may run, else the oldest.
+    """
+    asking: dict[tuple[str, str], list[Workload]] = {}
+    for each in workloads:
+        asking.setdefault((each.namespace, each.template_name), []).append(each)
+
+    def claim(workload: Workload) -> tuple[bool, bool, bool, datetime.datetime, str]:
+        template = templates.get((workload.namespace, workload.template_name))
+        bound = any(one.allocation.phase is Phase.BOUND for one in holdings.of(workload.uid))
+        has_it = template is not None and template.is_of(workload)
+        return not has_it, not bound, workload.deleting, workload.created, workload.ref
+
+    return {name: min(found, key=claim) for name, found in asking.items() if len(found) > 1}
 
 
 def joined(*texts: str) -> str:

@@ -92,6 +92,10 @@ class FleetIndex:
         self._named: dict[str, frozenset[str]] = {}  # UltraServer -> nodes, the other way round
         self._slots: dict[tuple[str, int], list[placement.Slot]] = {}  # by type and size, the best fit first
         self._slots_of: dict[str, tuple[tuple[tuple[str, int], placement.Slot], ...]] = {}
+        self._whole: dict[str, Counter[tuple[str, int, str]]] = {}  # UltraServer -> slots, were nothing taken
+        self._capacity: Counter[tuple[str, int, str]] = Counter()  # the same of all, by type, size and kind
+        self._topology: dict[str, tuple[str, int]] = {}  # UltraServer -> its type, and how many nodes it has
+        self._type_nodes: Counter[str] = Counter()  # the same of all, by type
         self._stale: set[str] = set()
         self._counts: dict[str, outage.Count] = {}  # by UltraServer
         self.countable = 0
@@ -196,6 +200,21 @@ class FleetIndex:
         """Return the free slots in stored UltraServers, the best fit first."""
         return self._slots.get((instance_type, size), ())
 
+    def capacity(self, instance_type: str, size: int, kind: str | None = None) -> int:
+        """Count the slots that healthy UltraServers have in all: of one kind, or of that which has more."""
+        kinds = placement.KINDS if kind is None else (kind,)
+        return max(self._capacity[instance_type, size, each] for each in kinds)
+
+    def members(self, instance_type: str) -> int:
+        """Count the nodes of all UltraServers of a type, whatever is wrong with them."""
+        return self._type_nodes[instance_type]
+
+    @property
+    def unstored(self) -> list[Group]:
+        """The UltraServers for which there is no object yet."""
+        names = (name for name in sorted(self.unsettled) if name not in self.ultraserver_by_name)
+        return [self.group_by_name[name] for name in names if name in self.group_by_name]
+
     def groups_of(self, node: str) -> list[Group]:
         """Return the UltraServers that a node is in, of those that are known; nearly always one."""
         names = {*self._concerned.get(node, ()), self._membership.get(node, "")}
@@ -287,6 +306,7 @@ class FleetIndex:
         topology = {str(entry.get("nodeName")) for entry in (stored.spec.get("topology") or () if stored else ())}
         self._concern(name, frozenset({each.name for each in members} | topology | reserved))
         self._place(name, group if stored is not None else None)
+        self._add_up(name, group)
         self._count(name, group, stored)
 
     def _count(self, name: str, group: Group | None, stored: UltraServer | None) -> None:
@@ -329,6 +349,22 @@ class FleetIndex:
             bisect.insort(self._slots.setdefault(key, []), slot, key=_fit)
         if new:
             self._slots_of[name] = new
+
+    def _add_up(self, name: str, group: Group | None) -> None:
+        """Put what an UltraServer has in all in the place of what it had."""
+        self._capacity.subtract(self._whole.pop(name, Counter()))
+        instance_type, number = self._topology.pop(name, ("", 0))
+        self._type_nodes[instance_type] -= number
+        if group is None:
+            return
+        self._topology[name] = (group.instance_type, len(group.topology))
+        self._type_nodes[group.instance_type] += len(group.topology)
+        self._whole[name] = Counter(
+            (group.instance_type, size, slot.kind)
+            for size in group.sizes
+            for slot in placement.slots((group,), frozenset(), group.instance_type, size)
+        )
+        self._capacity.update(self._whole[name])
 
     def _facts_changed(self, name: str) -> None:
         node, published = self.node_by_name.get(name), self.published_by_name.get(name)

@@ -187,7 +187,8 @@ class Template:
     """A ResourceClaimTemplate of anybody.
 
     `owner_uid` is of the NeuronUltraServerWorkload that controls it; empty where something else does, or nothing.
-    `controlled`: something does. `workload_id` and `workload_uid` are what its claims name.
+    `controlled`: something does. `workload_id` and `workload_uid` are what its claims name, and `size` is the
+    topologySize that it was made for, if it says so.
     """
 
     namespace: str
@@ -199,6 +200,7 @@ class Template:
     workload_id: str | None = None
     workload_uid: str | None = None
     reserved_class: bool = False  # it asks for reserved devices
+    size: int | None = None
 
     def is_of(self, workload: Workload) -> bool:
         """It is the workload's own: it controls it, or AWS's operator made it for it."""

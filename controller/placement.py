@@ -1,7 +1,7 @@
 """Which nodes a workload gets: slots of 1, 2 or 4 nodes, chosen so that whole UltraServers stay free. Pure.
 
 A slot's nodes have consecutive numbers from a multiple of its size, so a pair is {0, 1} or {2, 3}: the nodes that share
-a rack on every UltraServer (the kernel driver's numbering). Only a group of two whose racks are joined differs.
+a rack on every UltraServer (the kernel driver's numbering). Nodes of two racks are a pair only where both say so.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def slots(groups: Iterable[Group], taken: Container[str], instance_type: str, si
         free = {number: node for number, node in group.usable.items() if node.name not in taken}
         for first in sorted({number // size * size for number in free}):
             nodes = [free[number] for number in range(first, first + size) if number in free]
-            if len(nodes) == size and _work_together(nodes, size, len(group.topology)):
+            if len(nodes) == size and _work_together(nodes, size):
                 pairs = {number // 2 for number in range(first, first + size)}
                 found.append(
                     Slot(
@@ -68,27 +68,24 @@ def slots(groups: Iterable[Group], taken: Container[str], instance_type: str, si
     return tuple(found)
 
 
-def _work_together(nodes: Sequence[PublishedNode], size: int, group_size: int) -> bool:
+def _work_together(nodes: Sequence[PublishedNode], size: int) -> bool:
     if any(size not in node.sizes for node in nodes) or len({node.kind for node in nodes}) != 1:
         return False
     if size == 1:
         return True
     if len({node.hardware_id for node in nodes if node.hardware_id}) > 1:
         return False
-    if not all(links_up(node, size, group_size) for node in nodes):
-        return False
     if size > 2:
-        return True
+        return all(links_up(node, size, nodes) for node in nodes)
     pair_ids = {node.server_id_2 for node in nodes if node.server_id_2}
-    vertical = all(node.vertical for node in nodes)
-    horizontal = group_size == 2 and all(node.horizontal for node in nodes)
-    return len(pair_ids) <= 1 and (vertical or horizontal)
+    return len(pair_ids) <= 1 and all(links_up(node, size, nodes) for node in nodes)
 
 
-def links_up(node: PublishedNode, size: int, group_size: int) -> bool | None:
+def links_up(node: PublishedNode, size: int, slot: Sequence[PublishedNode]) -> bool | None:
     """Tell whether a node has the links that a slot of `size` nodes needs; None while its driver does not say.
 
-    `group_size` is the number of nodes in the UltraServer: a pair of its own may be joined by either kind of link.
+    `slot` are the nodes of the slot that publish. A pair is joined by the link inside its rack; or by the one between
+    the racks, where both nodes offer that and name the same pair. A node of four offers no pair between the racks.
     """
     if size == 1:
         return True
@@ -98,7 +95,9 @@ def links_up(node: PublishedNode, size: int, group_size: int) -> bool | None:
         return None
     if size not in node.sizes:
         return False
-    if size > 2 or node.vertical or (group_size == 2 and node.horizontal):
+    if size > 2 or node.vertical:
+        return True
+    if node.horizontal and 4 not in node.sizes and {each.server_id_2 for each in slot} == {node.server_id_2} - {None}:
         return True
     return None if node.vertical is None else False
 

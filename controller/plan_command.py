@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from controller import decode, describe, planning
+from controller import checked, decode, describe, dry_run
+from controller.planning import DEFAULT_LIMITS
 from neuron_dra.errors import SettingsError
 
 
@@ -32,8 +33,11 @@ def run(parsed: argparse.Namespace) -> int:
         now = decode.time(parsed.at)
         if now == decode.EPOCH:
             raise SettingsError(f"--at {parsed.at}: write a time such as 2026-03-01T12:00:00Z")
-    snapshot = decode.snapshot(_items(parsed.snapshot))
-    sys.stdout.write(describe.text(snapshot, planning.plan(snapshot, now)))
+    try:
+        snapshot = checked.snapshot(_items(parsed.snapshot))
+    except checked.Malformed as err:
+        raise SettingsError(f"--snapshot {parsed.snapshot}: {err}; see --help for the command that prints one") from err
+    sys.stdout.write(describe.text(*dry_run.plan(snapshot, now, DEFAULT_LIMITS)))
     return 0
 
 
@@ -48,6 +52,8 @@ def _items(path: str) -> list[dict[str, Any]]:
         raise SettingsError(f"--snapshot {path}: {err}") from err
     except yaml.YAMLError as err:
         raise SettingsError(f"--snapshot {path}: not YAML: {err}") from err
+    if all(document is None for document in documents):
+        raise SettingsError(f"--snapshot {path}: it is empty; see --help for the command that prints one")
     return list(_objects(path, documents))
 
 
@@ -58,7 +64,10 @@ def _objects(path: str, documents: list[Any]) -> Iterator[dict[str, Any]]:
         if not isinstance(document, dict) or "kind" not in document:
             raise SettingsError(f"--snapshot {path}: not a list of Kubernetes objects; see --help for the command")
         if str(document["kind"]).endswith("List"):
-            yield from _objects(path, document.get("items") or [])
+            items = document.get("items") or []
+            if not isinstance(items, list):
+                raise SettingsError(f"--snapshot {path}: items of the {document['kind']} is no list")
+            yield from _objects(path, items)
         elif not isinstance(document.get("metadata"), dict) or not document["metadata"].get("name"):
             raise SettingsError(f"--snapshot {path}: a {document['kind']} without metadata.name")
         else:

@@ -13,7 +13,7 @@ import datetime
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from controller import render, restarting, survival
+from controller import queueing, render, restarting, survival
 from controller.actions import (
     Action,
     CreateUltraServer,
@@ -30,7 +30,6 @@ from controller.actions import (
 from controller.discovery import Group, labels
 from controller.draft import DEFAULT_LIMITS, Draft, Limits, joined
 from controller.fleet_index import FleetIndex
-from controller.holdings import Holdings
 from controller.model import RESERVED, Snapshot, UltraServer, Workload, shortened
 from controller.releasing import give_back, release
 from controller.serving import serve
@@ -53,7 +52,7 @@ def plan_of(index: FleetIndex, now: datetime.datetime, limits: Limits = DEFAULT_
         return _stopped(index, now)
     draft = Draft.of(index, now, limits)
     verdicts: dict[str, Verdict] = {}
-    for workload in sorted(index.workloads, key=lambda each: _turn(each, draft.holdings)):
+    for workload in sorted(index.workloads, key=lambda each: queueing.turn(each, draft.holdings, now)):
         verdict = release(draft, workload) if workload.deleting else serve(draft, workload)
         if verdict is not None:
             verdict = _with_unwritable(index.unwritable, verdict)
@@ -94,11 +93,6 @@ def _stopped(index: FleetIndex, now: datetime.datetime) -> Plan:
             meta = (workload.namespace, workload.name, workload.uid, workload.version)
             actions.append(WriteWorkloadStatus(*meta, workload.status, status, warning=True, says_why=True))
     return Plan(tuple(actions), verdicts)
-
-
-def _turn(workload: Workload, holdings: Holdings) -> tuple[bool, bool, datetime.datetime, str]:
-    """First who gives back, then who has something already, then first come, first served."""
-    return not workload.deleting, not holdings.of(workload.uid), workload.created, workload.ref
 
 
 # -- UltraServers ------------------------------------------------------------------------------------------------------

@@ -47,14 +47,15 @@ def note_faults(draft: Draft, workload: Workload) -> None:
 
 def _faults(draft: Draft, one: Reservation) -> Iterable[Fault]:
     allocation = one.allocation
-    size, group_size = allocation.node_count, draft.group_size(one.ultraserver)
+    size = allocation.node_count
+    slot = [found for name in allocation.nodes if (found := draft.holdings.published(name, allocation)) is not None]
     since = {(fault.node, fault.reason): fault for fault in allocation.faults}
     for name in allocation.nodes:
         published = draft.holdings.published(name, allocation)
         whole = published is not None and published.complete and published.kind
         for reason, fine in (
             ("DeviceUnhealthy", not published.sick_devices if published and whole else None),
-            ("LinkDown", placement.links_up(published, size, group_size) if published and whole else None),
+            ("LinkDown", placement.links_up(published, size, slot) if published and whole else None),
         ):
             before = since.get((name, reason))
             if fine is False:

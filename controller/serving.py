@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
+from dataclasses import replace
 
-from controller import decode, placement, recovery, releasing, render, restarting, survival
-from controller.actions import CreateTemplate, SetFinalizers, Verdict
+from controller import decode, placement, queueing, recovery, releasing, render, restarting, survival
+from controller.actions import CreateTemplate, DeleteTemplate, SetFinalizers, Verdict
 from controller.draft import Draft, joined
-from controller.model import FINALIZER, Reservation, Template, Workload, shortened
+from controller.model import FINALIZER, SLOT_SIZES, Reservation, Template, Workload, shortened
 from controller.recovery import damage
 from neuron_dra.core.ultraserver import Phase
 
@@ -17,15 +18,12 @@ QUIET = datetime.timedelta(seconds=5)  # nodes answer in well under a second; th
 
 def serve(draft: Draft, workload: Workload) -> Verdict:
     """Bring a workload one step closer to what it asks for."""
-    template = _template(draft, workload)
-    if template is not None and not template.is_of(workload):
-        _drop(draft, draft.holdings.pending(workload.uid))
-        return Verdict(
-            "Failed",
-            "TemplateNameTaken",
-            f"ResourceClaimTemplate {template.namespace}/{template.name} exists and is not ours: delete it, or delete "
-            "this workload and create it with another spec.resourceClaimTemplate.name",
-        )
+    impediment = _impediment(draft, workload)
+    bound = any(each.allocation.phase is Phase.BOUND for each in draft.holdings.of(workload.uid))
+    if impediment is not None and not (bound or workload.restarting):
+        return _failed(draft, workload, impediment)
+    if impediment is not None and impediment[0] == "InvalidSpec":  # nothing can be planned for it: all stays as it is
+        return Verdict(str(workload.status.get("state") or "PartiallyAllocated"), *impediment, impediment)
     if FINALIZER not in workload.finalizers:
         names = (*workload.finalizers, FINALIZER)
         draft.before.append(
@@ -47,7 +45,44 @@ def serve(draft: Draft, workload: Workload) -> Verdict:
     draft.holdings.tell_world(workload, grown=shortage is None)
     waiting = _bind(draft, workload, closing)
     aside = "; ".join(f"passed over: {text}" for text in setbacks)
-    return _verdict(draft, workload, shortage, spare, leaving, waiting, aside)
+    verdict = _verdict(draft, workload, shortage, spare, leaving, waiting, aside)
+    return verdict if impediment is None else _reported(verdict, impediment)
+
+
+def _impediment(draft: Draft, workload: Workload) -> tuple[str, str] | None:
+    """What only a person can change, before anything can be reserved: a reason and a message, or None."""
+    if workload.size not in SLOT_SIZES or not workload.count:
+        return "InvalidSpec", (
+            f"spec.topologySize is {workload.size}, spec.serverCount {workload.count}: write 1, 2 or 4 nodes for each "
+            "group, and at least one group; the CRD of this release refuses others, so upgrade it, too"
+        )
+    name = f"{workload.namespace}/{workload.template_name}"
+    advice = "delete this workload and create it with another spec.resourceClaimTemplate.name"
+    template = _template(draft, workload)
+    owner = draft.contested.get((workload.namespace, workload.template_name), workload)
+    if owner.uid != workload.uid:
+        return "TemplateNameTaken", f"ResourceClaimTemplate {name} is that of workload {owner.ref}: {advice}"
+    if template is not None and not template.is_of(workload):
+        return "TemplateNameTaken", f"ResourceClaimTemplate {name} exists and is not ours: delete it, or {advice}"
+    return None
+
+
+def _failed(draft: Draft, workload: Workload, impediment: tuple[str, str]) -> Verdict:
+    """Hold nothing."""
+    waiting = releasing.give_back(draft, workload.uid, list(draft.holdings.of(workload.uid)))
+    if draft.holdings.of(workload.uid):
+        reason, message = waiting or ("Releasing", "the reservation is being taken back")
+        return Verdict("Deallocating", reason, joined(message, impediment[1]))
+    return Verdict("Failed", *impediment)
+
+
+def _reported(verdict: Verdict, impediment: tuple[str, str]) -> Verdict:
+    """Say it beside whatever else there is to say: pods of the workload may run, so it goes on."""
+    reason, message = verdict.degraded or (impediment[0], "")
+    degraded = (reason, joined(message, impediment[1]))
+    if verdict.reason == "WaitingForNodes":
+        return replace(verdict, reason=impediment[0], message=impediment[1], degraded=degraded)
+    return replace(verdict, degraded=degraded)
 
 
 def _template(draft: Draft, workload: Workload) -> Template | None:
@@ -75,7 +110,7 @@ def _clean(draft: Draft, workload: Workload, broken: set[str]) -> tuple[list[str
         index = allocation.ultraserver_index
         if allocation.phase is Phase.DRAINING:
             continue
-        surplus = index >= workload.count or index in kept
+        surplus = index >= workload.count or index in kept or not _fits(draft, workload, one)
         if allocation.phase is Phase.BOUND:
             if surplus:
                 holdings.change(one, phase=Phase.DRAINING, faults=())
@@ -101,6 +136,13 @@ def _clean(draft: Draft, workload: Workload, broken: set[str]) -> tuple[list[str
     lost = [r for r in taken_back if r.allocation.ultraserver_index < workload.count]
     waiting = releasing.give_back(draft, workload.uid, lost, failed=True)
     return said, releasing.give_back(draft, workload.uid, given) or waiting
+
+
+def _fits(draft: Draft, workload: Workload, one: Reservation) -> bool:
+    """The reservation is of the size and the type that the workload asks for now."""
+    group = draft.snapshot.group_by_name.get(one.ultraserver)
+    instance_type = group.instance_type if group is not None else workload.instance_type
+    return (one.allocation.node_count, instance_type) == (workload.size, workload.instance_type)
 
 
 def _too_late(draft: Draft, one: Reservation) -> str:
@@ -140,24 +182,23 @@ def _reserve(draft: Draft, workload: Workload) -> placement.Shortage | None:
             _drop(draft, list(live.values()))
         return over  # it waits for no node, so it is in nobody's way
     free = draft.room.free(workload.instance_type, workload.size)
-    first = draft.starving.get(workload.instance_type)
-    if first is None or live:
-        chosen = placement.choose(free, len(missing), kind=_kind(draft, live), near=_near(draft, live, workload))
+    kind = _kind(draft, live)
+    repairs = missing[-1] < queueing.grown_to(workload, live)
+    first = None if repairs else queueing.held_back(draft, workload)
+    if first is None:
+        chosen = placement.choose(free, len(missing), kind=kind, near=_near(draft, live, workload))
         if chosen is not None:
             for index, slot in zip(missing, chosen, strict=True):
                 holdings.reserve(workload, index, slot, draft.now)
             return None
-        shortage = draft.room.shortage(workload, len(missing))
-    else:
-        shortage = placement.Shortage("WaitsForOlder", f"workload {first.ref} has waited longer and comes first")
+    shortage = draft.room.shortage(workload, len(missing)) if first is None else queueing.comes_first(draft, first)
     if not any(each.allocation.phase is Phase.BOUND for each in live.values()):
         _drop(draft, list(live.values()))  # all or nothing: half of it would keep others from the whole
-    if not live:
-        waited = workload.created + draft.limits.starvation_threshold
-        if draft.now >= waited:
-            draft.starving.setdefault(workload.instance_type, workload)
-        else:
-            draft.look_again(waited)
+    largest = queueing.exceeds_fleet(draft, workload, live, kind)
+    if largest is not None:
+        return queueing.impossible(draft, workload, len(missing), largest)
+    if draft.room.has_type(workload.instance_type):
+        queueing.hold_back(draft, workload)
     return shortage
 
 
@@ -207,8 +248,7 @@ def _verdict(
 ) -> Verdict:
     """Say how far the workload is; when it is whole, make its template."""
     holdings = draft.holdings
-    template = _template(draft, workload)
-    has_template = template is not None and not template.deleting
+    has_template = _has_template(draft, workload)
     partly = "PartiallyAllocated" if has_template else "Allocating"
     moves = recovery.moves(draft, workload)
     live = holdings.live(workload.uid)
@@ -265,9 +305,21 @@ def _waiting(draft: Draft, workload: Workload, nodes: Sequence[str]) -> str:
     return joined(text, releasing.way_out(draft, nodes))
 
 
+def _has_template(draft: Draft, workload: Workload) -> bool:
+    """The workload's own template is there, for groups of the size that it asks for."""
+    template = _template(draft, workload)
+    mine = template is not None and template.is_of(workload) and not template.deleting
+    return template is not None and mine and template.size in (None, workload.size)
+
+
 def _make_template(draft: Draft, workload: Workload, live: dict[int, Reservation]) -> None:
     """Make the template, if there is a bound group for which it is, and if its nodes say what they publish."""
-    kind = _kind(draft, live)
+    kind, template = _kind(draft, live), _template(draft, workload)
+    if template is not None:
+        if template.is_of(workload) and not template.deleting:  # it is for groups of another size
+            owners = frozenset({workload.uid})
+            draft.before.append(DeleteTemplate(template.namespace, template.name, template.uid, owners=owners))
+        return
     if kind is not None and any(each.allocation.phase is Phase.BOUND for each in live.values()):
         body = render.claim_template(workload, kind, render.device_class(draft.snapshot.workload_class))
         draft.after.append(CreateTemplate(body, owners=frozenset({workload.uid})))

@@ -128,6 +128,13 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"nodes that a namespace without the annotation {LIMIT_ANNOTATION} may reserve (default %(default)s)",
     )
+    parser.add_argument(
+        "--starvation-limit",
+        default="30m",
+        metavar="DURATION",
+        help="a workload that has waited for --starvation-threshold holds others of its instance type back for at most "
+        "so long (default %(default)s)",
+    )
 
 
 def load(parsed: argparse.Namespace, environ: Mapping[str, str], host: str) -> ControllerSettings:
@@ -137,7 +144,7 @@ def load(parsed: argparse.Namespace, environ: Mapping[str, str], host: str) -> C
     if elect is None:
         problems.append(f"--leader-elect={parsed.leader_elect}: write true or false")
     durations = {}
-    for name in ("tag_timeout", "starvation_threshold", "node_failure_grace", "fault_grace"):
+    for name in ("tag_timeout", "starvation_threshold", "starvation_limit", "node_failure_grace", "fault_grace"):
         text = getattr(parsed, name)
         match = _DURATION.fullmatch(text)
         if match is None:

@@ -54,7 +54,7 @@ WHOLE = (
     "releasing",
 )
 """Of these modules every mutant is run; of the others a share that the seed picks."""
-PLANNING = ("planning", "serving", "recovery", "releasing", "draft", "holdings", "placement", "discovery", "fields",
+PLANNING = ("planning", "serving", "queueing", "recovery", "releasing", "draft", "holdings", "placement", "discovery", "fields",
             "wording")  # fmt: skip
 TESTS = ("tests/unit",)
 CPU_LIMIT_S = 20.0  # beyond what the tests of a mutant take undisturbed

@@ -98,7 +98,7 @@ def test_a_workload_is_tried_through_a_forwarded_port_and_nothing_is_reserved(fl
     asked = {"workload": {"instance_type": TRN3, "topology_size": 4, "server_count": 3}}
     answer = json.loads(fleet.command("exec", "--", "bash", "-c", ASK, "ask", json.dumps(asked)))
     [planned] = answer["workloads"]
-    assert (planned["fits"], planned["reason"]) == (False, "InsufficientCapacity")
+    assert (planned["fits"], planned["reason"]) == (False, "ExceedsFleet")
     assert planned["shortage"] == {
         "groups_missing": 3,
         "groups_free": 2,

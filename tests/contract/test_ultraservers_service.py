@@ -198,9 +198,11 @@ async def test_a_workload_that_does_not_fit_is_told_why_in_figures(api, controll
     tried = pb.Workload(name="big", namespace="ml", instance_type="trn3.48xlarge", topology_size=4, server_count=3)
     async with asking(controller) as stub:
         (planned,) = (await stub.Plan(pb.PlanRequest(workload=tried), timeout=5)).workloads
-    assert (planned.fits, planned.state, planned.reason) == (False, "Pending", "InsufficientCapacity")
+    assert (planned.fits, planned.state, planned.reason) == (False, "Pending", "ExceedsFleet")
     assert planned.message == (
-        "needs 3 x 4 trn3.48xlarge nodes; 1 of 3 groups of 4 are free: short of 8 nodes; 6 of 8 nodes are free"
+        "needs 3 x 4 trn3.48xlarge nodes; 1 of 3 groups of 4 are free: short of 8 nodes; 6 of 8 nodes are free; all "
+        "healthy UltraServers together have 2 groups of 4 for it: set spec.serverCount to at most 2, or add or repair "
+        "nodes; it holds no other workload back"
     )
     assert planned.shortage == pb.Shortage(groups_missing=3, groups_free=1, nodes_short=8, nodes_free=6, nodes_total=8)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from controller import apply, placement, render
+from controller import apply, draft, placement, queueing, render, serving
 from controller.holdings import Holdings
 from controller.leader import Leader
 from neuron_dra.core import reservation
@@ -79,6 +80,41 @@ def never_steps_down(patch: pytest.MonkeyPatch) -> None:
     """A leader that was cut off goes on, and its writes are not guarded."""
     patch.setattr(Leader, "holds", lambda self: self.term > 0)
     patch.setattr(apply, "_guarded", lambda version, changes: changes)
+
+
+def waits_for_the_impossible(patch: pytest.MonkeyPatch) -> None:
+    """13.1: whoever has waited for long holds others back, whatever it asks for, and until it has it."""
+    patch.setattr(queueing, "exceeds_fleet", lambda *_: None)
+    patch.setattr(queueing, "hold_back_ends", lambda draft, workload: draft.now + datetime.timedelta(days=1))
+    patch.setattr(queueing, "held_back", lambda draft, workload: draft.starving.get(workload.instance_type))
+
+
+def keeps_what_does_not_fit(patch: pytest.MonkeyPatch) -> None:
+    """13.6"""
+    patch.setattr(serving, "_fits", lambda draft, workload, one: True)
+
+
+def gives_one_template_name_to_two(patch: pytest.MonkeyPatch) -> None:
+    """13.7"""
+    patch.setattr(draft, "template_names", lambda workloads, templates, holdings: {})
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("sabotage", "actors", "found"),
+    [
+        (waits_for_the_impossible, {"impossible", "giants"}, "asks for more than there is|has held others back"),
+        (keeps_what_does_not_fit, {"spec-changes"}, "is Allocated with (groups|a template) of|tells of|pods of"),
+        (gives_one_template_name_to_two, {"template-names"}, "has all its groups and is|is Failed and|is not ours"),
+    ],
+)
+def test_the_fleet_with_actors_finds_a_program_that(
+    sabotage: Callable[[pytest.MonkeyPatch], None], actors: set[str], found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sabotage(monkeypatch)
+    violations = (run(seed, actors=actors).violation for seed in range(1, MOST_SEEDS + 1))
+    first = next((text for text in violations if text), "nothing")
+    assert re.search(found, first), first
 
 
 @pytest.mark.timeout(600)

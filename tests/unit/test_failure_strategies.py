@@ -680,7 +680,7 @@ def test_restart_all_without_room_waits_in_its_old_place_of_the_queue():
     world.submit("younger", size=4)
     remove_node(world, "u1-2")
     world.settle(LIMITS)
-    assert world.state("job") == ("Pending", "InsufficientCapacity")
+    assert world.state("job") == ("Pending", "ExceedsFleet")
     for item in ultraserver("u2"):
         world.put(item)
     world.delete_workload("younger")
@@ -784,7 +784,7 @@ def test_a_fault_is_told_while_a_workload_waits_for_more():
     world.put(item)
     break_links(world, "u0-2")
     world.settle(LIMITS)
-    assert (world.state("job"), degraded(world)[0]) == (("PartiallyAllocated", "InsufficientCapacity"), "LinkDown")
+    assert (world.state("job"), degraded(world)[0]) == (("PartiallyAllocated", "ExceedsFleet"), "LinkDown")
 
 
 def test_a_claim_of_somebody_else_on_a_bound_node_is_told():

@@ -364,7 +364,8 @@ def test_a_cordoned_node_is_not_reserved_and_those_who_wait_are_told():
     assert world.state("job") == ("Pending", "InsufficientCapacity")
     assert world.message("job") == (
         "needs 2 x 4 trn3.48xlarge nodes; 1 of 2 groups of 4 are free: short of 4 nodes; 7 of 8 nodes are free; "
-        "cordoned: u0-1"
+        "cordoned: u0-1; all healthy UltraServers together have 1 group of 4 for it: set spec.serverCount to at most "
+        "1, or add or repair nodes; it holds no other workload back"
     )
     [degraded] = [c for c in world.all("NeuronUltraServer")[0]["status"]["conditions"] if c["type"] == "Degraded"]
     assert (degraded["reason"], degraded["message"]) == ("NodeCordoned", "cordoned nodes, which are not reserved: u0-1")
@@ -426,7 +427,9 @@ def test_small_ones_pass_a_waiting_big_one_until_it_has_waited_too_long():
     world.submit("small-1", size=1)
     world.settle(limits)
     assert world.state("small-1") == ("Pending", "WaitsForOlder")
-    assert world.message("small-1") == "workload ml/big has waited longer and comes first"
+    assert world.message("small-1") == (
+        "workload ml/big has waited longer for 1 x 4 nodes and comes first, until 2026-03-01T12:31:02Z at the latest"
+    )
 
 
 def test_a_plan_says_when_to_look_again_though_nothing_happens():

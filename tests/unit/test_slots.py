@@ -88,47 +88,60 @@ def test_a_node_that_does_not_fit_its_neighbours_takes_only_their_slot_away(
     assert len(found(size, *nodes)) == slots
 
 
+BETWEEN: dict[str, Any] = {"vertical": False, "horizontal": True, "sizes": (1, 2), "server_id_2": "a"}
+
+
 @pytest.mark.parametrize(
     ("members", "changes", "fits"),
     [
-        (2, ({"vertical": False}, {"vertical": False}), True),
-        (2, ({"vertical": False, "horizontal": True}, {"vertical": False, "horizontal": False}), False),
+        # Between the racks: both offer it, and name the same pair.
+        (2, (BETWEEN, BETWEEN), True),
+        (2, (BETWEEN, {**BETWEEN, "horizontal": False}), False),
+        (2, (BETWEEN, {**BETWEEN, "server_id_2": "b"}), False),
+        (2, (BETWEEN, {**BETWEEN, "server_id_2": None}), False),
+        (2, ({**BETWEEN, "server_id_2": None}, {**BETWEEN, "server_id_2": None}), False),
+        # A node of four offers no pair between the racks, however few of the four are in the cluster.
+        (2, ({"vertical": False}, {"vertical": False}), False),
+        (2, ({**BETWEEN, "sizes": (1, 2, 4)}, {**BETWEEN, "sizes": (1, 2, 4)}), False),
         (4, ({"vertical": False}, {"vertical": False}), False),
-        (3, ({"vertical": False}, {"vertical": False}), False),
         (2, ({"vertical": True, "horizontal": False}, {"vertical": False, "horizontal": True}), False),
+        # Inside a rack.
         (2, ({"server_id_2": "a"}, {"server_id_2": "a"}), True),
         (2, ({"server_id_2": "a"}, {"server_id_2": None}), True),
         (2, ({"server_id_2": "a"}, {"server_id_2": "b"}), False),
     ],
 )
-def test_a_pair_is_joined_by_one_kind_of_link_and_between_racks_only_where_there_is_no_other_pair(
+def test_a_pair_is_what_the_modes_of_both_nodes_offer(
     members: int, changes: tuple[dict[str, Any], dict[str, Any]], fits: bool
 ) -> None:
+    """13.11"""
     nodes = [node(number, **change) for number, change in enumerate(changes)]
     assert found(2, *nodes, members=members) == ([("u-0", "u-1")] if fits else [])
 
 
 @pytest.mark.parametrize(
-    ("size", "members", "change", "up"),
+    ("size", "change", "up"),
     [
-        (1, 4, {"sizes": (), "sick": ("link_interserver",)}, True),
-        (2, 4, {"sick": ("link_interserver",)}, False),
-        (4, 4, {"sizes": ()}, None),
-        (2, 4, {"sizes": (), "sick": ("link_interserver",)}, False),
-        (4, 4, {"sizes": (1, 2)}, False),
-        (4, 4, {"vertical": False, "horizontal": False}, True),
-        (2, 4, {}, True),
-        (2, 4, {"vertical": False}, False),
-        (2, 4, {"vertical": None}, None),
-        (2, 2, {"vertical": False}, True),
-        (2, 2, {"vertical": None, "horizontal": False}, None),
-        (2, 2, {"vertical": False, "horizontal": False}, False),
+        (1, {"sizes": (), "sick": ("link_interserver",)}, True),
+        (2, {"sick": ("link_interserver",)}, False),
+        (4, {"sizes": ()}, None),
+        (2, {"sizes": (), "sick": ("link_interserver",)}, False),
+        (4, {"sizes": (1, 2)}, False),
+        (4, {"vertical": False, "horizontal": False}, True),
+        (2, {}, True),
+        (2, {"vertical": False}, False),
+        (2, {"vertical": None}, None),
+        (2, BETWEEN, True),
+        (2, {**BETWEEN, "server_id_2": "b"}, False),
+        (2, {"vertical": None, "horizontal": False}, None),
+        (2, {"vertical": False, "horizontal": False}, False),
     ],
 )
 def test_the_links_that_a_slot_needs_are_up_down_or_not_told(
-    size: int, members: int, change: dict[str, Any], up: bool | None
+    size: int, change: dict[str, Any], up: bool | None
 ) -> None:
-    assert links_up(node(0, **change), size, members) is up
+    one, mate = node(0, **change), node(1, **{**change, "server_id_2": "a"} if "server_id_2" in change else change)
+    assert links_up(one, size, [one, mate]) is up
 
 
 # -- which of them -----------------------------------------------------------------------------------------------------

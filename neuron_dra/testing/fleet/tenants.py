@@ -89,7 +89,11 @@ async def change_spec(schedule: Schedule) -> str | None:
     job = schedule.job_of(workload)
     if job is not None:
         job.replicas = size * int(spec["serverCount"])
-        job.template = change.get("resourceClaimTemplate", {}).get("name", job.template)
+        renamed = change.get("resourceClaimTemplate")
+        if renamed is not None:
+            job.template = renamed["name"]
+            for pod in schedule.fleet.pods.of_job(job):  # they name the old one, for ever
+                await schedule.fleet.pods.delete(pod)
     return f"change the spec of workload {meta['name']}: topologySize {spec['topologySize']} -> {size}"
 
 
@@ -205,25 +209,21 @@ ACTORS: Final[dict[str, Actor]] = {
     "impossible": Actor(
         "workloads that ask for more than there is, from the start or by growing",
         {ask_for_the_impossible: 4, grow_beyond_the_fleet: 2, wait_long: 1},
-        by_default=False,
         issue="13.1",
     ),
     "giants": Actor(
         "workloads that ask for the whole fleet, and hours in which they wait for it",
         {ask_for_everything: 4, wait_long: 2},
-        by_default=False,
         issue="13.1",
     ),
     "spec-changes": Actor(
         "topologySize and the template's name change while the CRD allows it",
         {create_and_change: 4, change_spec: 4},
-        by_default=False,
         issue="13.6",
     ),
     "template-names": Actor(
         "workloads share a template name, and templates of others take the place of a workload's",
         {share_a_template_name: 6, replace_template: 2},
-        by_default=False,
         issue="13.7",
     ),
     "rogues": Actor(

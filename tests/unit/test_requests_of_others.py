@@ -1,0 +1,317 @@
+"""What one workload asks for does not take from another what that one could have; and what it holds fits its spec."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import pytest
+from ultraserver_world import Obj, World
+
+from controller.planning import Limits
+from neuron_dra.testing.ultraservers import ultraserver
+
+SECOND = datetime.timedelta(seconds=1)
+LIMITS = Limits(starvation_threshold=60 * SECOND, starvation_limit=300 * SECOND)
+
+
+def fleet(count: int) -> World:
+    world = World([item for number in range(count) for item in ultraserver(f"u{number}")])
+    world.settle(LIMITS)
+    return world
+
+
+def resize(world: World, name: str, **spec: Any) -> None:
+    item = world.workload(name)
+    item["spec"] |= spec
+    item["metadata"]["generation"] += 1
+    world.put(item)
+
+
+def degraded(world: World, name: str) -> tuple[str, str, str]:
+    [found] = [each for each in world.workload(name)["status"]["conditions"] if each["type"] == "Degraded"]
+    return found["status"], found["reason"], found["message"]
+
+
+def foreign_template(name: str) -> Obj:
+    return {"kind": "ResourceClaimTemplate", "metadata": {"name": name, "namespace": "ml"}, "spec": {"spec": {}}}
+
+
+# -- 13.1 --------------------------------------------------------------------------------------------------------------
+
+
+def test_an_impossible_request_holds_no_other_back() -> None:
+    """13.1"""
+    world = fleet(4)
+    world.submit("typo", size=4, count=1000)
+    world.settle(LIMITS)
+    world.later(100)
+    world.submit("job", size=4)
+    world.settle(LIMITS)
+    assert world.state("job") == ("Allocated", "Allocated")
+    assert world.state("typo") == ("Pending", "ExceedsFleet")
+    assert world.message("typo") == (
+        "needs 1000 x 4 trn3.48xlarge nodes; 3 of 1000 groups of 4 are free: short of 3988 nodes; 12 of 16 nodes are "
+        "free; all healthy UltraServers together have 4 groups of 4 "
+        "for it: set spec.serverCount to at most 4, or add or repair nodes; it holds no other workload back"
+    )
+
+
+def test_a_size_that_no_ultraserver_has_is_answered_with_those_that_there_are() -> None:
+    """13.1"""
+    world = World(ultraserver("u0", group=2))
+    world.submit("job", size=4)
+    world.settle(LIMITS)
+    assert world.message("job").endswith(
+        "all healthy UltraServers together have 0 groups of 4 for it: there are 2 of 1 and 1 of 2, or add or repair "
+        "nodes; it holds no other workload back"
+    )
+
+
+def test_a_request_that_only_a_broken_node_stands_against_holds_no_other_back() -> None:
+    """13.1"""
+    world = fleet(2)
+    world.get("Node", "u0-0")["spec"]["unschedulable"] = True
+    world.submit("giant", size=4, count=2)
+    world.settle(LIMITS)
+    world.later(100)
+    world.submit("job", size=4)
+    world.settle(LIMITS)
+    assert (world.state("giant"), world.state("job")[0]) == (("Pending", "InsufficientCapacity"), "Allocated")
+
+
+def held_back() -> World:
+    """A giant that waits for a node, and a small one that waits for the giant."""
+    world = fleet(2)
+    world.submit("holder", size=1)
+    world.settle(LIMITS)
+    world.later(1)
+    world.submit("giant", size=4, count=2)
+    world.settle(LIMITS)
+    world.later(100)
+    world.submit("job", size=1)
+    world.settle(LIMITS)
+    return world
+
+
+def test_who_waits_for_a_giant_is_told_its_name_and_until_when() -> None:
+    """13.1"""
+    world = held_back()
+    assert world.state("job") == ("Pending", "WaitsForOlder")
+    assert world.message("job") == (
+        "workload ml/giant has waited longer for 2 x 4 nodes and comes first, until 2026-03-01T12:06:01Z at the latest"
+    )
+
+
+def test_a_giant_holds_others_back_for_a_bounded_time() -> None:
+    """13.1"""
+    world = held_back()
+    ends = datetime.datetime(2026, 3, 1, 12, 6, 1, tzinfo=datetime.UTC)
+    world.later((ends - world.now).total_seconds() - 1)
+    world.settle(LIMITS)
+    assert world.plan(LIMITS).recheck == ends
+    assert world.state("job") == ("Pending", "WaitsForOlder")
+    world.later(1)
+    world.settle(LIMITS)
+    assert (world.state("job")[0], world.state("giant")) == ("Allocated", ("Pending", "InsufficientCapacity"))
+
+
+def test_many_giants_in_a_row_hold_nobody_back_for_longer_than_one() -> None:
+    """13.1"""
+    world = fleet(2)
+    world.submit("holder", size=1)
+    world.settle(LIMITS)
+    for number in range(4):
+        world.later(80)
+        world.submit(f"giant{number}", size=4, count=2)
+        world.settle(LIMITS)
+    world.submit("job", size=1)
+    world.settle(LIMITS)
+    assert world.state("job") == ("Pending", "WaitsForOlder")
+    for _ in range(30):
+        world.later(10)
+        world.settle(LIMITS)
+    assert world.state("job")[0] == "Allocated"
+
+
+def test_growth_queues_like_everybody_else() -> None:
+    """13.1"""
+    world = fleet(2)
+    world.submit("grows", size=1)
+    world.later(1)
+    world.submit("holder", size=1)
+    world.settle(LIMITS)
+    world.later(1)
+    world.submit("giant", size=4, count=2)
+    world.settle(LIMITS)
+    world.later(100)
+    world.settle(LIMITS)
+    resize(world, "grows", serverCount=2)
+    world.settle(LIMITS)
+    assert world.state("grows") == ("PartiallyAllocated", "WaitsForOlder")
+
+
+def test_growth_comes_after_those_who_asked_before_it() -> None:
+    """13.1"""
+    world = fleet(1)
+    world.submit("grows", size=1)
+    world.submit("holder", size=2)
+    world.settle(LIMITS)
+    world.submit("filler", size=1)
+    world.settle(LIMITS)
+    world.later(10)
+    world.submit("first", size=1)
+    world.settle(LIMITS)
+    world.later(10)
+    resize(world, "grows", serverCount=2)
+    world.settle(LIMITS)
+    world.delete_workload("filler")
+    world.settle(LIMITS)
+    assert (world.state("first")[0], world.state("grows")[0]) == ("Allocated", "PartiallyAllocated")
+
+
+# -- 13.6 --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_reservation_of_another_size_than_the_spec_is_surplus() -> None:
+    """13.6: topologySize changed between the reservation and the first status."""
+    world = fleet(1)
+    world.submit("job", size=2)
+    while not world.reserved("job"):
+        world.step(LIMITS)
+    resize(world, "job", topologySize=4)
+    world.settle(LIMITS)
+    assert world.state("job") == ("Allocated", "Allocated")
+    assert world.reserved("job") == {0: ("u0-0", "u0-1", "u0-2", "u0-3")}
+    [template] = world.all("ResourceClaimTemplate")
+    modes = [
+        each["opaque"]["parameters"].get("ultraserverMode") for each in template["spec"]["spec"]["devices"]["config"]
+    ]
+    assert modes == [4, None]
+
+
+def test_a_bound_reservation_and_a_template_of_another_size_are_made_again() -> None:
+    """13.6"""
+    world = fleet(1)
+    world.submit("job", size=2)
+    world.settle(LIMITS)
+    resize(world, "job", topologySize=1)
+    world.settle(LIMITS)
+    assert (world.state("job")[0], {len(nodes) for nodes in world.reserved("job").values()}) == ("Allocated", {1})
+    [template] = world.all("ResourceClaimTemplate")
+    assert template["spec"]["spec"]["devices"]["config"][0]["opaque"]["parameters"]["ultraserverMode"] == 1
+
+
+def test_a_reservation_of_another_instance_type_than_the_spec_is_surplus() -> None:
+    """13.6"""
+    world = World([*ultraserver("u0"), *ultraserver("v0", "trn2u.48xlarge")])
+    world.submit("job", size=2)
+    world.settle(LIMITS)
+    resize(world, "job", instanceType="trn2u.48xlarge")
+    world.settle(LIMITS)
+    assert world.reserved("job") == {0: ("v0-0", "v0-1")}
+
+
+@pytest.mark.parametrize(("size", "count"), [(3, 1), (0, 1), (2, 0)])
+def test_a_spec_that_an_old_crd_let_pass_holds_nothing_and_says_what_to_write(size: int, count: int) -> None:
+    """13.6"""
+    world = fleet(1)
+    world.submit("job", size=size, count=count)
+    world.settle(LIMITS)
+    assert (world.state("job"), world.reserved("job")) == (("Failed", "InvalidSpec"), {})
+    assert world.message("job").startswith(
+        f"spec.topologySize is {size}, spec.serverCount {count}: write 1, 2 or 4 nodes"
+    )
+
+
+# -- 13.7 --------------------------------------------------------------------------------------------------------------
+
+
+def test_of_two_workloads_with_one_template_name_the_younger_is_failed_and_holds_nothing() -> None:
+    """13.7"""
+    world = fleet(2)
+    for name in ("a", "b"):
+        world.submit(name, size=4, resourceClaimTemplate={"name": "same"})
+    world.settle(LIMITS)
+    assert (world.state("a")[0], world.state("b")) == ("Allocated", ("Failed", "TemplateNameTaken"))
+    assert world.reserved("b") == {}
+    assert world.message("b") == (
+        "ResourceClaimTemplate ml/same is that of workload ml/a: delete this workload and create it with another "
+        "spec.resourceClaimTemplate.name"
+    )
+    world.delete_workload("a")
+    world.settle(LIMITS)
+    assert world.state("b") == ("Allocated", "Allocated")
+
+
+def test_a_name_that_is_taken_is_found_before_anything_is_reserved() -> None:
+    """13.7"""
+    world = fleet(1)
+    world.put(foreign_template("job"))
+    world.submit("job")
+    world.settle(LIMITS)
+    assert (world.state("job"), world.reserved("job")) == (("Failed", "TemplateNameTaken"), {})
+    assert not [each for each in world.log if "Reserv" in type(each).__name__]
+
+
+def replaced() -> World:
+    """A workload runs, and its template was replaced by another's."""
+    world = fleet(2)
+    world.submit("job", size=4, count=2, allocationPolicy={"failureStrategy": "NoOp"})
+    world.settle(LIMITS)
+    world.remove("ResourceClaimTemplate", "job", "ml")
+    world.put(foreign_template("job"))
+    world.settle(LIMITS)
+    return world
+
+
+def test_a_template_that_was_replaced_is_reported_and_the_workload_keeps_its_nodes() -> None:
+    """13.7: a workload with Bound slots never becomes Failed."""
+    world = replaced()
+    assert (world.state("job")[0], len(world.reserved("job"))) == ("Allocated", 2)
+    assert degraded(world, "job") == (
+        "True",
+        "TemplateNameTaken",
+        "ResourceClaimTemplate ml/job exists and is not ours: delete it, or delete this workload and create it with "
+        "another spec.resourceClaimTemplate.name",
+    )
+
+
+def test_a_template_that_was_replaced_freezes_neither_shrinking_nor_reports_of_faults() -> None:
+    """13.7"""
+    world = replaced()
+    world.get("Node", "u0-0")["status"]["conditions"][0]["status"] = "False"
+    resize(world, "job", serverCount=1)
+    world.settle(LIMITS)
+    assert list(world.reserved("job")) == [0]
+    assert degraded(world, "job")[1] == "NodeNotReady"
+    assert "is not ours" in degraded(world, "job")[2]
+
+
+def test_a_template_comes_back_when_the_one_in_its_place_is_gone() -> None:
+    """13.7"""
+    world = replaced()
+    world.remove("ResourceClaimTemplate", "job", "ml")
+    world.settle(LIMITS)
+    [template] = world.all("ResourceClaimTemplate")
+    assert template["metadata"]["ownerReferences"][0]["uid"] == world.workload("job")["metadata"]["uid"]
+    assert (world.state("job")[0], degraded(world, "job")[0]) == ("Allocated", "False")
+
+
+# -- 13.11 -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_pair_whose_link_is_down_is_no_pair_because_the_other_two_are_not_in_the_cluster() -> None:
+    """13.11"""
+    unseen = ("u0-2", "u0-3")
+    world = World(
+        item
+        for item in ultraserver("u0")
+        if item["metadata"]["name"] not in unseen and item["spec"].get("nodeName") not in unseen
+    )
+    for item in world.all("ResourceSlice"):
+        for device in item["spec"]["devices"]:
+            device["attributes"]["linkVertical"] = {"bool": False}
+    world.submit("job", size=2)
+    world.settle(LIMITS)
+    assert (world.state("job")[0], world.reserved("job")) == ("Pending", {})
