@@ -8,7 +8,7 @@ are fixed here, so that a create that lost a race answers AlreadyExists instead 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,9 @@ Wire = Mapping[str, Any]
 
 DEVICES_PER_SLICE = 64
 """The API allows 128, but 64 as soon as one device has a taint: with 64 from the start, a first taint moves nothing."""
+
+NAMES = 99
+"""How many names a node has for its slices; no node needs nearly as many."""
 
 API_VERSION = "resource.k8s.io/v1"
 
@@ -78,14 +81,26 @@ def layout(devices: Sequence[Wire]) -> list[list[Wire]]:
     ] or [[]]
 
 
-def desired(pool: Pool, devices: Sequence[Wire], generation: int) -> list[dict[str, Any]]:
+def slice_names(node_name: str, count: int, *, have: Collection[str] = (), taken: Collection[str] = ()) -> list[str]:
+    """Return `count` names for the slices of a node: of those that it has, then the first that nobody else has taken.
+
+    Fewer are returned where others have taken too many of them.
+    """
+    every = [slice_name(node_name, index) for index in range(NAMES) if slice_name(node_name, index) not in taken]
+    return sorted(sorted(every, key=lambda name: name not in have)[:count])
+
+
+def desired(
+    pool: Pool, devices: Sequence[Wire], generation: int, called: Sequence[str] | None = None
+) -> list[dict[str, Any]]:
     """Return the slices of `pool` as they are to be sent."""
     chunks = layout(devices)
+    called = called if called is not None else slice_names(pool.node_name, len(chunks))
     return [
         {
             "apiVersion": API_VERSION,
             "kind": "ResourceSlice",
-            "metadata": {"name": slice_name(pool.node_name, index), "ownerReferences": [pool.owner]},
+            "metadata": {"name": name, "ownerReferences": [pool.owner]},
             "spec": {
                 "driver": names.DRIVER,
                 "nodeName": pool.node_name,
@@ -97,7 +112,7 @@ def desired(pool: Pool, devices: Sequence[Wire], generation: int) -> list[dict[s
                 **({"devices": chunk} if chunk else {}),
             },
         }
-        for index, chunk in enumerate(chunks)
+        for name, chunk in zip(called, chunks, strict=True)
     ]
 
 
@@ -108,15 +123,18 @@ def diff(
     *,
     known_generation: int = 0,
     accepted: Mapping[str, tuple[Sequence[Wire], Sequence[Wire]]] | None = None,
+    taken: Collection[str] = (),
 ) -> SlicePlan:
     """Return the writes after which the slices of `pool` say `devices`.
 
     `current` are all slices of this driver and node. `known_generation` is the last one written, so that it never
     falls, even after somebody deleted every slice. `accepted` maps a slice's name to what was sent last and what the
-    server made of it: a server that drops a field is not asked again for the same.
+    server made of it: a server that drops a field is not asked again for the same. `taken` are names that slices of
+    others have; there have to be enough left.
     """
-    wanted = desired(pool, devices, generation=0)
     by_name = {item["metadata"]["name"]: item for item in current}
+    called = slice_names(pool.node_name, len(layout(devices)), have=by_name, taken=taken)
+    wanted = desired(pool, devices, generation=0, called=called)
     generation = max([_generation(item) for item in current], default=0)
     obsolete = [
         item

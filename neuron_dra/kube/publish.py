@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from neuron_dra.core import health, names, slices
-from neuron_dra.errors import AlreadyExists, ApiError, Conflict, NotFound
+from neuron_dra.errors import AlreadyExists, ApiError, Conflict, NotFound, Unavailable
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.reflector import Reflector
 from neuron_dra.kube.requests import RESOURCE_SLICES
 
 log = logging.getLogger(__name__)
 
-PROBE_INDEX: Final = 99  # no node has so many slices
+PROBES: Final = (99, 98, 97)  # no node has so many slices
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,8 @@ class SlicePublisher:
         self._generation = 0
         self._accepted: dict[str, tuple[Sequence[slices.Wire], Sequence[slices.Wire]]] = {}
         self._reported: tuple[str, ...] = ()
+        self.taken: dict[str, str] = {}
+        """Names of ours that slices of others have, and whose they are."""
         self.keeps_taints: bool | None = None  # what the server did with the last taint; None before the first
 
     @property
@@ -48,7 +51,16 @@ class SlicePublisher:
 
     async def publish(self, pool: slices.Pool, devices: Sequence[slices.Wire]) -> Published:
         """Write what differs. Raises ApiError; after Conflict or AlreadyExists the list is fresh, try again."""
-        plan = slices.diff(pool, self.current, devices, known_generation=self._generation, accepted=self._accepted)
+        if len(self.taken) + len(slices.layout(devices)) > slices.NAMES:
+            raise ApiError(f"slices of others have {len(self.taken)} of the names that are for node {pool.node_name}")
+        plan = slices.diff(
+            pool,
+            self.current,
+            devices,
+            known_generation=self._generation,
+            accepted=self._accepted,
+            taken=self.taken,
+        )
         dropped = list(self._reported)
         try:
             for item in plan.delete:
@@ -56,7 +68,11 @@ class SlicePublisher:
             for item in plan.update:
                 dropped += self._stored(item, await self._client.replace(RESOURCE_SLICES, "", item))
             for item in plan.create:
-                dropped += self._stored(item, await self._client.create(RESOURCE_SLICES, "", item))
+                try:
+                    dropped += self._stored(item, await self._client.create(RESOURCE_SLICES, "", item))
+                except AlreadyExists:
+                    await self._look_who_has(item["metadata"]["name"], pool)
+                    raise
         except (Conflict, AlreadyExists, NotFound):
             await self._reflector.relist()
             raise
@@ -77,9 +93,8 @@ class SlicePublisher:
         """
         taint = {"key": health.TAINT_KEY, "value": health.MISSING, "effect": "NoSchedule"}
         (item,) = slices.desired(pool, [{"name": "neuron-device-0", "taints": [taint]}], generation=1)
-        item["metadata"]["name"] = slices.slice_name(pool.node_name, PROBE_INDEX)
         try:
-            stored = await self._client.create(RESOURCE_SLICES, "", item, dry_run=True)
+            stored = await self._probe(item, pool)
         except ApiError as err:
             if not 400 <= err.status < 500 or err.status == 429:
                 raise
@@ -89,6 +104,29 @@ class SlicePublisher:
             self.keeps_taints = bool((stored["spec"].get("devices") or [{}])[0].get("taints"))
         if not self.keeps_taints:
             log.warning("the API server keeps no taints of devices: sick ones leave the slice once nobody has them")
+
+    async def _probe(self, item: dict[str, Any], pool: slices.Pool) -> dict[str, Any]:
+        """Make a slice that nobody keeps, under a name that nobody has. Raises ApiError."""
+        *first, last = (slices.slice_name(pool.node_name, index) for index in PROBES)
+        for name in first:
+            with contextlib.suppress(AlreadyExists):
+                item["metadata"]["name"] = name
+                return await self._client.create(RESOURCE_SLICES, "", item, dry_run=True)
+        item["metadata"]["name"] = last
+        return await self._client.create(RESOURCE_SLICES, "", item, dry_run=True)
+
+    async def _look_who_has(self, name: str, pool: slices.Pool) -> None:
+        """A slice of this name exists that was not seen: ours, of a moment ago, or somebody else's. Raises ApiError."""
+        with contextlib.suppress(NotFound):
+            try:
+                spec = json.loads(await self._client.get(RESOURCE_SLICES, "", name))["spec"]
+                driver, node = str(spec.get("driver")), str(spec.get("nodeName") or "")
+            except (ValueError, LookupError, TypeError, AttributeError) as err:
+                raise Unavailable(f"slice {name} is not one: {err!r}") from err
+            if (driver, node) != (names.DRIVER, pool.node_name):
+                of = f"node {node}" if node else "no node"
+                self.taken[name] = f"of driver {driver} and {of}"
+                log.error("the name of a slice of ours is taken", extra={"slice": name, "by": self.taken[name]})
 
     async def _delete(self, item: Mapping[str, Any]) -> None:
         meta = item["metadata"]

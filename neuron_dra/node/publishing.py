@@ -194,6 +194,7 @@ class Publishing:
             return
         kept_taints = self._publisher.keeps_taints
         result = await self._publisher.publish(pool, wanted)
+        self._tell_taken()
         if self._publisher.keeps_taints is not kept_taints:
             self.wake()  # an API server was up- or downgraded: without taints, sick devices must leave
         if result.writes:
@@ -316,6 +317,16 @@ class Publishing:
         for finding in findings:
             reason = "Neuron" + "".join(map(str.title, finding.kind.split("-")))
             self._news.tell("Warning", reason, finding.message)
+
+    def _tell_taken(self) -> None:
+        """Post an Event about each name of ours that somebody else's slice has."""
+        for name, by in sorted(self._publisher.taken.items()):
+            self._news.tell(
+                "Warning",
+                "NeuronSliceNameTaken",
+                f"ResourceSlice {name} is {by}, under a name that is for slices of this node; published under another. "
+                "Find out who made it, and delete it",
+            )
 
     def _refusal(self, node: dict[str, Any]) -> str:
         """Return why nothing new may be published now; empty if it may."""

@@ -12,7 +12,7 @@ import pytest
 from neuron_dra.core import publication
 from neuron_dra.core.claims import ClaimRef
 from neuron_dra.core.slices import Pool, Wire
-from neuron_dra.errors import AlreadyExists, Conflict, Invalid, NotFound, TooManyRequests
+from neuron_dra.errors import AlreadyExists, ApiError, Conflict, Invalid, NotFound, TooManyRequests
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.publish import SlicePublisher
@@ -93,6 +93,66 @@ async def test_a_change_in_one_slice_is_one_update(api: FakeApi, publisher: Publ
     result = await publisher.publish(devices(15))
     assert (result.generation, result.writes) == (1, 1)
     assert len(api.get("resourceslices", NAME)["spec"]["devices"]) == 15
+
+
+def squatter(name: str, node: str = "node-b", driver: str = "neuron.aws.com") -> dict[str, Any]:
+    """A slice under a name that is for node-a's, as another node's plugin or another driver could have made it."""
+    pool = {"name": node or "everywhere", "generation": 1, "resourceSliceCount": 1}
+    where = {"nodeName": node} if node else {"allNodes": True}
+    spec = {"driver": driver, "pool": pool, **where}
+    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": name}, "spec": spec}
+
+
+@pytest.mark.parametrize(("node", "driver"), [("node-b", "neuron.aws.com"), ("node-b", "dra.net"), ("", "dra.net")])
+async def test_a_name_that_somebody_else_has_is_stepped_around(
+    api: FakeApi, client: KubeClient, publisher: Publisher, node: str, driver: str
+) -> None:
+    """14.10. And who has it is said. A plugin that starts again keeps the name that it has."""
+    api.create(squatter(NAME, node, driver))
+    with pytest.raises(AlreadyExists):
+        await publisher.publish(devices(16))
+    result = await publisher.publish(devices(16))
+    assert (result.slices, result.writes) == (1, 1)
+    assert publisher.publisher.taken == {NAME: f"of driver {driver} and {f'node {node}' if node else 'no node'}"}
+    ours = [each["metadata"]["name"] for each in api.objects("resourceslices") if each["metadata"]["name"] != NAME]
+    assert ours == ["node-a-neuron.aws.com-01"]
+    again = Publisher(api, client)
+    await again.slices.relist()
+    assert (await again.publish(devices(16))).writes == 0
+    api.delete("resourceslices", NAME)
+    assert (await again.publish(devices(16))).writes == 0
+
+
+async def test_an_unseen_slice_of_our_own_is_no_name_that_somebody_else_has(
+    api: FakeApi, client: KubeClient, publisher: Publisher
+) -> None:
+    """14.10. Another plugin of this node may have made it a moment ago."""
+    other = Publisher(api, client)
+    await other.slices.relist()
+    await other.publish(devices(8))
+    with pytest.raises(AlreadyExists):
+        await publisher.publish(devices(16))
+    await publisher.publish(devices(16))
+    (made,) = api.objects("resourceslices")
+    assert (made["metadata"]["name"], len(made["spec"]["devices"]), publisher.publisher.taken) == (NAME, 16, {})
+
+
+async def test_whether_taints_are_kept_is_found_out_though_somebody_has_the_name_of_the_probe(
+    api: FakeApi, publisher: Publisher
+) -> None:
+    """14.10. It would look as if there were no taints, and sick devices would leave their slice."""
+    api.create(squatter("node-a-neuron.aws.com-99"))
+    await publisher.publisher.learn_taints(publisher.pool)
+    assert publisher.publisher.keeps_taints is True
+
+
+async def test_when_others_have_every_name_publishing_says_so(api: FakeApi, publisher: Publisher) -> None:
+    publisher.publisher.taken = {
+        f"node-a-neuron.aws.com-{number:02d}": "of driver x and no node" for number in range(99)
+    }
+    with pytest.raises(ApiError, match="slices of others have 99 of the names that are for node node-a"):
+        await publisher.publish(devices(16))
+    assert writes(api) == []
 
 
 @pytest.mark.contract("S5")
@@ -256,6 +316,25 @@ async def test_a_plugin_publishes_its_node_with_one_write(api: FakeApi, host: Pl
         assert [verb for verb, _, _ in writes(api)] == ["create"]
         assert "the kubelet" in plugin.why_not_ready()
     assert len(api.objects("resourceslices")) == 1, "a plugin that ends leaves its slices"
+
+
+async def test_a_node_whose_slice_name_is_taken_publishes_and_says_so(api: FakeApi, host: PluginHost) -> None:
+    """14.10."""
+    api.create(squatter(NAME))
+
+    def published() -> list[str]:
+        found = [each for each in api.objects("resourceslices") if each["spec"].get("nodeName") == "node-a"]
+        return [str(each["metadata"]["name"]) for each in found]
+
+    def told() -> list[str]:
+        return [str(each["message"]) for each in api.objects("events") if each["reason"] == "NeuronSliceNameTaken"]
+
+    async with host.running():
+        assert await eventually(published) == ["node-a-neuron.aws.com-01"]
+        (text,) = await eventually(told)
+    assert text.startswith(
+        f"ResourceSlice {NAME} is of driver neuron.aws.com and node node-b, under a name that is for"
+    )
 
 
 @pytest.mark.contract("S6")
