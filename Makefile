@@ -100,7 +100,8 @@ golden: setup ## Rewrite the golden files; read the difference
 wheels: setup ## Build the locked wheels that the images install; IMAGE_PYTHON=3.11 for another base
 	@$(BIN)/python hack/wheels.py $(if $(IMAGE_PYTHON),--python $(IMAGE_PYTHON)) $(if $(IMAGE_MACHINE),--machine $(IMAGE_MACHINE))
 
-manifests: setup ## Render deploy/manifests from the chart (needs helm, or HELM=path)
+manifests: setup ## Copy deploy/crds into the chart, render deploy/manifests from it (needs helm, or HELM=path)
+	@cp deploy/crds/*.yaml deploy/helm/neuron-dra/files/crds/
 	@$(BIN)/python hack/render.py
 
 clean: ## Remove what was built in this folder (the test bed's cache is outside)

@@ -29,7 +29,8 @@ FILES = {
     "ultraserver-access.yaml": "60-ultraserver-access.yaml",
     "reservation-policies.yaml": "70-reservation-policies.yaml",
 }
-VARIANTS = {".": (), "ultraserver": ("--set", "ultraserverOperator.enabled=true")}  # folder in OUT, values
+ULTRASERVERS = ("--set", "ultraserverOperator.enabled=true", "--set", "ultraserverOperator.crds.enabled=false")
+VARIANTS = {".": (), "ultraserver": ULTRASERVERS}  # folder in OUT, values
 HEADER = "# Rendered from deploy/helm/neuron-dra by `make manifests`. Change the chart, not this file.\n"
 SOURCE = re.compile(r"^# Source: neuron-dra/templates/(\S+)\n", re.MULTILINE)
 

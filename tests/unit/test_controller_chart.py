@@ -236,20 +236,33 @@ def test_users_who_may_label_capacity_blocks_are_in_the_policy_and_it_can_be_lef
 
 
 @needs_helm
-def test_helm_installs_the_custom_resources_unless_told_not_to():
+def test_the_custom_resources_are_templates_that_an_uninstall_keeps():
+    """13.5. Helm never upgrades what is in a chart's folder crds, and GitOps tools follow what a template says."""
     assert HELM is not None
-    command = [HELM, "template", "r", str(CHART), "--kube-version", "1.34.0", "--set", "draDriver.image.repository=d"]
-    kind = "kind: CustomResourceDefinition"
-    text = subprocess.run([*command, "--include-crds"], check=True, capture_output=True, text=True).stdout
-    assert text.count(kind) == 2
-    text = subprocess.run([*command, "--skip-crds"], check=True, capture_output=True, text=True).stdout
-    assert kind not in text
+
+    def custom_resources(*values: str) -> list[dict[str, Any]]:
+        command = [HELM, "template", "r", str(CHART), "--kube-version", "1.34.0", "--skip-crds"]
+        sets = [word for value in ("draDriver.image.repository=d", *values) for word in ("--set", value)]
+        text = subprocess.run([*command, *sets], check=True, capture_output=True, text=True).stdout
+        return [item for item in yaml.safe_load_all(text) if item and item["kind"] == "CustomResourceDefinition"]
+
+    enabled = "ultraserverOperator.enabled=true"
+    assert custom_resources(enabled) == [
+        yaml.safe_load(path.read_text()) for path in sorted((ROOT / "deploy/crds").glob("*.yaml"))
+    ]
+    assert {item["metadata"]["annotations"]["helm.sh/resource-policy"] for item in custom_resources(enabled)} == {
+        "keep"
+    }
+    assert custom_resources(enabled, "ultraserverOperator.crds.enabled=false") == []
+    assert custom_resources() == []
 
 
-def test_the_chart_carries_the_custom_resources_of_this_tree():
-    assert {path.name: path.read_text() for path in (CHART / "crds").glob("*.yaml")} == {
+def test_the_chart_carries_the_custom_resources_of_this_tree_and_no_link():
+    """13.5. A symbolic link is lost in archives, and is no file to some."""
+    assert {path.name: path.read_text() for path in (CHART / "files/crds").glob("*.yaml")} == {
         path.name: path.read_text() for path in (ROOT / "deploy/crds").glob("*.yaml")
     }
+    assert [path for path in CHART.rglob("*") if path.is_symlink()] == []
 
 
 def test_every_value_of_the_controller_has_a_place_in_the_schema():

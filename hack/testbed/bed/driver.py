@@ -49,7 +49,7 @@ def image_archives(bed: Bed, kind: str) -> list[Path]:
 def apply(bed: Bed, kind: str) -> None:
     """Make the driver run as `kind` on every node, ending what ran otherwise."""
     if kind != "daemonset" and bed.state.driver == "daemonset":
-        _helm(bed, "uninstall", RELEASE, "--namespace", NAMESPACE, "--ignore-not-found")
+        helm(bed, "uninstall", RELEASE, "--namespace", NAMESPACE, "--ignore-not-found")
     if kind != "process" and bed.state.driver == "process":
         bed.processes.stop([process_name(name) for name in bed.state.nodes], signal.SIGTERM, grace_s=30)
         # Helm takes no objects over that it did not make.
@@ -112,7 +112,7 @@ def _install_without_daemonset(bed: Bed) -> None:
 
 def _chart_without_daemonset(bed: Bed) -> list[dict[str, Any]]:
     """Return the chart's other objects; without the namespace, which outlives a change of the driver."""
-    rendered = _helm(bed, "template", RELEASE, str(CHART), "--namespace", NAMESPACE, *_values("unused"))
+    rendered = helm(bed, "template", RELEASE, str(CHART), "--namespace", NAMESPACE, *_values("unused"))
     as_json = bed.plane.kubectl(
         "create", "--dry-run=client", "--validate=false", "-o", "json", "-f", "-", stdin=rendered
     )
@@ -126,8 +126,8 @@ def _install_daemonset(bed: Bed) -> None:
     """Install the chart with the UltraServer controller; it is waited for where there is an UltraServer."""
     bed.plane.kubectl("apply", "-f", str(CRDS))
     values = [f"{name}={value}" for name, value in bed.state.chart_values.items()]
-    _helm(bed, "upgrade", "--install", RELEASE, str(CHART), "--namespace", NAMESPACE, "--create-namespace",
-          "--skip-crds", "--set", "ultraserverOperator.enabled=true", *_values(plugin_image.tag()),
+    helm(bed, "upgrade", "--install", RELEASE, str(CHART), "--namespace", NAMESPACE, "--create-namespace",
+          "--set", "ultraserverOperator.enabled=true,ultraserverOperator.crds.enabled=false", *_values(plugin_image.tag()),
           *(word for value in values for word in ("--set", value)))  # fmt: skip
     _wait_rolled_out(bed, f"daemonset/{DAEMONSET}")
     if any(spec.ultraserver for spec in bed.state.nodes.values()):
@@ -186,7 +186,8 @@ def _values(tag: str) -> list[str]:
     ]
 
 
-def _helm(bed: Bed, *arguments: str) -> str:
+def helm(bed: Bed, *arguments: str) -> str:
+    """Run helm on the test bed's cluster, and return its output."""
     if not CHART.exists():
         raise BedError(f"there is no chart at {CHART}")
     helm_home = bed.layout.state_dir / "helm"

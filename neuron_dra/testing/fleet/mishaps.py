@@ -180,8 +180,6 @@ ACTORS: Final[dict[str, Actor]] = {
     "deletions": Actor(
         "NeuronUltraServers are deleted, half of them by force",
         {delete_ultraserver: 5},
-        by_default=False,
-        issue="13.3",
     ),
     "outages": Actor(
         "the kubelets of all nodes, of half of them or of one more stop for longer than the grace",

@@ -165,9 +165,7 @@ ACTORS: Final[dict[str, Actor]] = {
         {change_crd: 3},
         begin_with_an_old_crd,
         install_our_crds,
-        by_default=False,
         embedded=True,
-        issue="13.5",
     ),
     "policies": Actor(
         "policies refuse labels, and the status of single objects",

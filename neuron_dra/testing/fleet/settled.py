@@ -80,7 +80,7 @@ def _ultraservers(view: View, nodes: Mapping[str, FleetNode], known: Known) -> I
             yield f"the NeuronUltraServer of {block} misses {', '.join(missing)}"
         block_nodes = [node for node in nodes.values() if node.block == block]
         whole = all(node.healthy and node.modes == MODES and node.schedulable for node in block_nodes)
-        whole = whole and not known.refuses(found)
+        whole = whole and not known.refuses(found) and "deletionTimestamp" not in found["metadata"]
         if whole and condition(found, "Ready").get("status") != "True":
             yield f"the NeuronUltraServer of {block} is not Ready: {condition(found, 'Ready').get('message')}"
         gone = [name for _, name in sorted(listed) if not nodes[name].present]
@@ -329,11 +329,17 @@ def free_slots(view: View, nodes: Mapping[str, FleetNode], instance_type: str, s
     """How many slots of this size are free, by what is really there. Nodes are free whom nobody holds."""
     uses = view.uses()
     held = {name for each in view.held() for name in each.allocation.nodes}
+    going = {
+        str(item["metadata"]["name"])
+        for item in view.all("neuronultraservers")
+        if "deletionTimestamp" in item["metadata"]
+    }
     free = {
         (node.block, node.node_id)
         for node in nodes.values()
         if node.instance_type == instance_type
         and node.healthy
+        and object_name(node.block) not in going
         and node.name not in held
         and node.name not in uses
         and _offers(node, size)
