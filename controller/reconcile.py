@@ -21,7 +21,6 @@ from controller.leader import Leadership
 from controller.metrics import Metrics
 from controller.model import shortened
 from controller.planning import Limits
-from controller.schemas import sample_objects
 from controller.wording import Wording
 from neuron_dra.core import backoff
 from neuron_dra.core.names import WORKLOAD_CLASS
@@ -123,8 +122,9 @@ class Reconciler:
             self._term = term
             self._tell_strangers()
         now = self._clock()
-        objects = sample_objects(self._caches.ultraservers.items, self._caches.workloads.items)
-        await self._applier.schemas.try_all(objects, now, self._term)
+        trials = self._applier.schemas
+        objects = trials.objects(self._caches.ultraservers.items, self._caches.workloads.items)
+        await trials.try_all(objects, now, self._term)
         plan = self._plan(now)
         if plan.hands_over:
             # The watch of claims may be behind that of slices: read as of now who has a claim on these nodes.

@@ -143,6 +143,16 @@ class Schemas:
         self.problems: dict[str, str] = {}
         self.on_change: Callable[[str, bool], None] = lambda plural, outdated: None
 
+    def objects(self, ultraservers: Iterable[str], workloads: Iterable[str]) -> dict[str, list[str]]:
+        """Return objects of each kind (namespace/name) to try its schema on; none while there is nothing to do."""
+        some = heapq.nsmallest(OBJECTS, workloads)
+        if not (some or self.problems):
+            return {}
+        return {
+            NEURON_ULTRASERVERS.plural: heapq.nsmallest(OBJECTS, ultraservers),
+            NEURON_WORKLOADS.plural: some,
+        }
+
     @property
     def outdated(self) -> str:
         """Why nothing may be written, or nothing."""
@@ -159,14 +169,16 @@ class Schemas:
             self._tried.clear()
         for resource in (NEURON_ULTRASERVERS, NEURON_WORKLOADS):
             objects, last = samples.get(resource.plural, ()), self._tried.get(resource.plural)
-            if not objects or resource.plural in self._fit or (last is not None and now < last + AGAIN):
+            outdated = resource.plural in self.problems
+            if not (objects or outdated) or resource.plural in self._fit or (last is not None and now < last + AGAIN):
                 continue
-            found = [await self._try(resource, *key.split("/", 1)) for key in objects]
             self._tried[resource.plural] = now
+            found = [await self._try(resource, *key.split("/", 1)) for key in objects]
             if "" in found:
                 self._fit.add(resource.plural)
+            if "" in found or not objects:  # without any, the next one that is made shows it
                 if self.problems.pop(resource.plural, None):
-                    log.info("the CRD is of this release now", extra={"crd": resource.plural})
+                    log.info("the CRD may be of this release now", extra={"crd": resource.plural})
                     self.on_change(resource.plural, False)
             elif None not in found:
                 self._unfit(resource, str(found[0]))
@@ -215,14 +227,3 @@ class Schemas:
             self.problems[resource.plural] = text = problem(resource, what)
             log.error("the controller stops writing", extra={"reason": text})
             self.on_change(resource.plural, True)
-
-
-def sample_objects(ultraservers: Iterable[str], workloads: Iterable[str]) -> dict[str, list[str]]:
-    """Return objects of each kind (namespace/name) to try its schema on; none while there is no workload."""
-    some = heapq.nsmallest(OBJECTS, workloads)
-    if not some:
-        return {}
-    return {
-        NEURON_ULTRASERVERS.plural: heapq.nsmallest(OBJECTS, ultraservers),
-        NEURON_WORKLOADS.plural: some,
-    }

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from controller import apply, draft, placement, queueing, render, serving
+from controller import apply, draft, placement, planning, queueing, render, serving, survival
 from controller.holdings import Holdings
 from controller.leader import Leader
-from neuron_dra.core import reservation
+from neuron_dra.core import reservation, ultraserver
 from neuron_dra.testing.fleet.fleet import USERS, Fleet, run
 from neuron_dra.testing.fleet.pods import Job
 from neuron_dra.testing.fleet.schedule import PLAIN, Schedule
@@ -99,6 +99,18 @@ def gives_one_template_name_to_two(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(draft, "template_names", lambda workloads, templates, holdings: {})
 
 
+def makes_no_reservation_again(patch: pytest.MonkeyPatch) -> None:
+    """What stood in an object that was deleted by force is lost to the controller."""
+    patch.setattr(survival, "restore", lambda index, holdings, now: None)
+
+
+def lets_reservations_go_with_their_objects(patch: pytest.MonkeyPatch) -> None:
+    """As it was before: no finalizer, no copy, and a node forgets what its object does not say."""
+    makes_no_reservation_again(patch)
+    patch.setattr(planning, "_finalizers", lambda draft, stored: None)
+    patch.setattr(ultraserver, "outlives", lambda current, reading: False)
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("sabotage", "actors", "found"),
@@ -115,6 +127,24 @@ def test_the_fleet_with_actors_finds_a_program_that(
     violations = (run(seed, actors=actors).violation for seed in range(1, MOST_SEEDS + 1))
     first = next((text for text in violations if text), "nothing")
     assert re.search(found, first), first
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("sabotage", "found", "first"),
+    [
+        (makes_no_reservation_again, "is reserved for nobody", 5),
+        (lets_reservations_go_with_their_objects, "both have rank", 9),
+    ],
+)
+def test_the_fleet_finds_that_a_deletion_by_force_takes_a_reservation(
+    sabotage: Callable[[pytest.MonkeyPatch], None], found: str, first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """13.3."""
+    sabotage(monkeypatch)
+    violations = (run(seed, actors={"deletions"}).violation for seed in range(first, first + MOST_SEEDS))
+    text = next((text for text in violations if text), "nothing")
+    assert re.search(found, text), text
 
 
 @pytest.mark.timeout(600)
