@@ -51,6 +51,13 @@ class PluginSettings:
         "/var/lib/kubelet/device-plugins",
         "folder in which a Neuron device plugin would have its sockets",
     )
+    kubelet_pod_resources_socket: str = _setting(
+        "--kubelet-pod-resources-socket",
+        "KUBELET_POD_RESOURCES_SOCKET",
+        "/var/lib/kubelet/pod-resources/kubelet.sock",
+        "where the kubelet (1.34 or later) says which claims its containers have; without it, claims that a driver "
+        "before us left behind hold their devices until the node is rebooted",
+    )
     healthcheck_address: str = _setting(
         "--healthcheck-address", "HEALTHCHECK_ADDRESS", "0.0.0.0", "address of the gRPC health service"
     )
@@ -92,7 +99,7 @@ class PluginSettings:
         "--device-plugin-coexistence",
         "DEVICE_PLUGIN_COEXISTENCE",
         "refuse",
-        "with a live Neuron device plugin on the node: refuse to publish, or only warn",
+        "with a live Neuron device plugin on the node: refuse to publish and to prepare, or only warn",
         ("refuse", "warn"),
     )
     unhealthy_device_effect: str = _setting(

@@ -44,6 +44,10 @@ class Checkpoint:
         gone = set(uids)
         return replace(self, claims={uid: claim for uid, claim in self.claims.items() if uid not in gone})
 
+    def doubting(self) -> Checkpoint:
+        """Return a checkpoint with the same claims, of which others may have unprepared some without our knowing."""
+        return replace(self, claims={uid: replace(claim, doubtful=True) for uid, claim in self.claims.items()})
+
     def withdrawing(self, uids: Iterable[str]) -> Checkpoint:
         """Return a checkpoint without these claims, which remembers that they were unprepared."""
         uids = list(uids)
@@ -158,7 +162,7 @@ def _digest(text: bytes) -> str:
     return hashlib.sha256(text).hexdigest()
 
 
-_CLAIM_FIELDS = ("namespace", "name", "preparedAt", "pod", "adopted", "workload", "devices")
+_CLAIM_FIELDS = ("namespace", "name", "preparedAt", "pod", "adopted", "doubtful", "workload", "devices")
 _DEVICE_FIELDS = ("request", "pool", "device", "deviceIds", "cdiIds", "edits", "adminAccess", "shareId")
 
 
@@ -170,6 +174,7 @@ def _claim_to_wire(claim: PreparedClaim) -> dict[str, Any]:
         "preparedAt": claim.prepared_at,
         **({"pod": claim.pod} if claim.pod else {}),
         **({"adopted": True} if claim.adopted else {}),
+        **({"doubtful": True} if claim.doubtful else {}),
         **({"workload": claim.workload} if claim.workload else {}),
         "devices": [_device_to_wire(device) for device in claim.devices],
     }
@@ -198,6 +203,7 @@ def _claim_from_wire(uid: str, wire: Any) -> PreparedClaim:
         prepared_at=_text(wire, "preparedAt"),
         pod=_optional(wire, "pod") or "",
         adopted=wire.get("adopted") is True,
+        doubtful=wire.get("doubtful") is True,
         workload=_optional(wire, "workload") or "",
         extra={name: value for name, value in wire.items() if name not in _CLAIM_FIELDS} or None,
     )

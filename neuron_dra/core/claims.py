@@ -77,7 +77,8 @@ class PreparedClaim:
     """What the kubelet was answered, and must be answered again.
 
     An *adopted* claim was prepared by somebody else (the driver before us, or ourselves before a checkpoint was
-    lost): it holds its devices, but there is no answer of ours to repeat.
+    lost): it holds its devices, but there is no answer of ours to repeat. A *doubtful* one was prepared by us, and
+    perhaps unprepared since, by somebody who left no word: it is answered as before, and let go like an adopted one.
     """
 
     ref: ClaimRef
@@ -85,5 +86,6 @@ class PreparedClaim:
     prepared_at: str = ""  # RFC 3339, UTC
     pod: str = ""
     adopted: bool = False
+    doubtful: bool = False
     workload: str = ""  # the NeuronUltraServerWorkload, in the claim's namespace, that the node is bound to for it
     extra: Mapping[str, Any] | None = None  # fields of a newer release, kept for it

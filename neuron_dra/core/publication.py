@@ -70,10 +70,10 @@ class Outcome:
 def decide(now: float, situation: Situation, last: Claimed | None, answer: Collection[str] | None = None) -> Outcome:
     """Decide what to publish at `now`; `last` is what was remembered, `answer` what was asked for just now."""
     current = situation.current
-    if situation.refused and not current:
-        return Outcome()
     held = {device.device for claim in situation.prepared for device in claim.devices}
-    offered, keeps_shape = () if situation.refused else situation.offered, False
+    if situation.refused:
+        return _refused(now, situation, held, last, answer)
+    offered, keeps_shape = situation.offered, False
     if offered and _is_reshaped(situation):
         known = _known(now, (), last, answer, SHAPE_S)
         if known is None and not situation.prepared:
@@ -83,7 +83,7 @@ def decide(now: float, situation: Situation, last: Claimed | None, answer: Colle
             last = known if known is not None else Claimed(frozenset(), now + SHAPE_S, SHAPE_S)
     wire = _free(situation, offered, held)
     claimed: Claimed | None = None
-    if not situation.refused and (leaving := set(current) - set(wire) - held):
+    if leaving := set(current) - set(wire) - held:
         known = _known(now, leaving, last, answer, CLAIMED_S[0])
         if known is None:
             return Outcome(asks=True)
@@ -95,11 +95,37 @@ def decide(now: float, situation: Situation, last: Claimed | None, answer: Colle
     for name in held - set(wire):
         if name in by_name or name in current:
             wire[name] = by_name.get(name) or current[name]  # allocated: stays published, sick or gone
+    return Outcome(_marked(situation, wire), claimed=claimed, keeps_shape=keeps_shape)
+
+
+def _refused(
+    now: float, situation: Situation, held: set[str], last: Claimed | None, answer: Collection[str] | None
+) -> Outcome:
+    """Decide what stays while nothing new may be published: the devices that claims hold, or have been allocated.
+
+    Those that are held come back, too, if the slices were wiped, as every restart of the kubelet does.
+    """
+    current = situation.current
+    claimed: Claimed | None = None
+    if leaving := set(current) - held:
+        known = _known(now, leaving, last, answer, CLAIMED_S[0])
+        if known is None:
+            return Outcome(asks=True)
+        held = held | (leaving & known.names)
+        claimed = known if leaving & known.names else None
+    there: dict[str, Wire] = {device.name: device.to_wire() for device in (*situation.other, *situation.offered)}
+    wire = {name: there.get(name) or current[name] for name in held if name in there or name in current}
+    if not wire and not current:
+        return Outcome()
+    return Outcome(_marked(situation, wire), claimed=claimed)
+
+
+def _marked(situation: Situation, wire: Mapping[str, Wire]) -> tuple[Wire, ...]:
+    """Return the devices of `wire` in their order, with what is wrong with them and the tag."""
     marked = {
         name: health.marked(device, situation.reasons.get(name, ()), situation.effect) for name, device in wire.items()
     }
-    devices = tuple(ultraserver.tagged(marked[name], situation.tag) for name in sorted(marked, key=order))
-    return Outcome(devices, claimed=claimed, keeps_shape=keeps_shape)
+    return tuple(ultraserver.tagged(marked[name], situation.tag) for name in sorted(marked, key=order))
 
 
 def _is_reshaped(situation: Situation) -> bool:

@@ -13,6 +13,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from neuron_dra.core.claims import ClaimRef
+from neuron_dra.errors import ClaimError
+
 KEPT: Final = 64  # claims; more than a kubelet unprepares during the 45 s that it waits for a prepare
 
 
@@ -69,3 +72,9 @@ class Withdrawals:
         if not isinstance(era, str) or type(count) is not int or type(floor) is not int or not isinstance(claims, dict):
             return cls()
         return cls(era, count, floor, {uid: number for uid, number in claims.items() if type(number) is int})
+
+
+def refusal(ref: ClaimRef) -> ClaimError:
+    """Return why a claim is not prepared that has been unprepared since its prepare began."""
+    text = f"claim {ref} was unprepared while it was being prepared; the kubelet asks again if it needs it"
+    return ClaimError(text, retryable=True)

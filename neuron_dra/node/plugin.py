@@ -48,6 +48,7 @@ from neuron_dra.node.kubelet import (
     Registration,
     handlers,
 )
+from neuron_dra.node.letting_go import LettingGo
 from neuron_dra.node.liveness import GRPC_HEALTH, Lag, Liveness
 from neuron_dra.node.metrics import Metrics
 from neuron_dra.node.news import News
@@ -131,13 +132,21 @@ class Plugin:
             self.store, self.transactions, self.fetch, self.decide, self.allocated, self._adopted
         )
         self._liveness = Liveness(settings.dra_socket, settings.registration_socket)  # one for all servers
+        self.letting_go = LettingGo(
+            self.transactions,
+            self.client,
+            settings.node_name,
+            Path(settings.kubelet_pod_resources_socket),
+            lambda: version.kubelet(self.publishing.node_object),
+        )
         self._dra = UnixServer(settings.dra_socket, self._configure_dra)
         self._reg = UnixServer(settings.registration_socket, self._configure_registration)
         self._tcp_health = TcpHealthServer(
-            settings.healthcheck_address, settings.healthcheck_port, self._configure_health
+            settings.healthcheck_address, settings.healthcheck_port, self._configure_health_port
         )
         self.http = HttpServer(self.metrics.registry, self.why_not_ready)
         self._stop = asyncio.Event()
+        self._looked = asyncio.Event()  # for a device plugin, once at least
         self._recovering: asyncio.Task[None] | None = None
         self._tasks: asyncio.TaskGroup | None = None
 
@@ -178,6 +187,7 @@ class Plugin:
                 "repair CDI files": self._repair(),
                 "look for a device plugin": self._look_for_device_plugin(),
                 "look for orphans": self._look_for_orphans(),
+                "let claims go": self.letting_go.run(),
                 "check versions": self._check_versions(),
             }
             if self.settings.healthcheck_port:
@@ -227,8 +237,18 @@ class Plugin:
         await self.hardware.wait()
         if why := self.hardware.why_unknown:
             raise ClaimError(f"claim {ref}: {why}", retryable=True)
+        await self._looked.wait()
+        if (why := self._device_plugin()) and not all(device.admin_access for device in claim.devices):
+            raise ClaimError(f"claim {ref}: {why}", retryable=True)
         await self.gate.wait(claim)
         return claim
+
+    def _device_plugin(self) -> str:
+        """Return why a live device plugin keeps claims from being prepared; empty if none does."""
+        if self.settings.device_plugin_coexistence != "refuse":
+            return ""
+        resource = coexistence.advertised(self.publishing.node_object)
+        return coexistence.explanation(self.publishing.device_plugin_socket, resource, self.settings.node_name)
 
     def decide(self, claim: Claim, held: list[PreparedClaim]) -> PreparedClaim:
         """Decide with the hardware as it is now. Called in a thread."""
@@ -377,6 +397,7 @@ class Plugin:
     async def _see_device_plugin(self) -> None:
         folder = Path(self.settings.kubelet_device_plugins_directory_path)
         found = await asyncio.to_thread(coexistence.live_socket, folder)
+        self._looked.set()
         if found != self.publishing.device_plugin_socket:
             self.publishing.device_plugin_socket = found
             self._wake()
@@ -435,3 +456,7 @@ class Plugin:
 
     def _configure_health(self, server: grpc.aio.Server) -> None:
         grpc_health_pb2_grpc.add_HealthServicer_to_server(self._liveness, server)
+
+    def _configure_health_port(self, server: grpc.aio.Server) -> None:
+        self._configure_health(server)
+        reflection.enable_server_reflection([GRPC_HEALTH, reflection.SERVICE_NAME], server)

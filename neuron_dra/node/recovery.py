@@ -11,7 +11,8 @@ from typing import Final
 from neuron_dra.core import backoff
 from neuron_dra.core.claims import AllocatedDevice, Claim, PreparedClaim, PreparedDevice
 from neuron_dra.errors import ApiError, ClaimError, NotFound
-from neuron_dra.node.store import Decide, Spec, Store
+from neuron_dra.node.specs import Spec
+from neuron_dra.node.store import Decide, Store
 from neuron_dra.node.transaction import Fetch, Transactions
 
 log = logging.getLogger(__name__)
@@ -113,6 +114,6 @@ def tell_adopted(claim: PreparedClaim) -> None:
     """Log that a claim holds its devices, though we did not prepare it or do not know what we answered."""
     log.warning(
         "a claim was handed out by another driver, or before the checkpoint was lost; "
-        "its devices stay held until it is unprepared",
+        "its devices stay held until it is unprepared, or until nobody knows it any more",
         extra={"claim": str(claim.ref), "uid": claim.ref.uid},
     )

@@ -7,7 +7,6 @@ the answer on disk, and the kubelet's retry gets it.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,9 +19,11 @@ from neuron_dra.core import checkpoint as checkpoints
 from neuron_dra.core.checkpoint import Checkpoint
 from neuron_dra.core.claims import Claim, ClaimRef, PreparedClaim
 from neuron_dra.core.ultraserver import Tag
-from neuron_dra.core.withdrawals import Mark, Withdrawals
-from neuron_dra.errors import CheckpointDamaged, ClaimError
+from neuron_dra.core.withdrawals import Mark, Withdrawals, refusal
+from neuron_dra.errors import CheckpointDamaged
+from neuron_dra.node import specs
 from neuron_dra.node.files import TEMPORARY_SUFFIX, Files, Stamp, locked, replace_unsynced, write_atomically
+from neuron_dra.node.specs import Spec
 from neuron_dra.node.together import value_of
 
 log = logging.getLogger(__name__)
@@ -32,14 +33,6 @@ CHECKPOINT: Final = "checkpoint.json"
 LAST_GOOD: Final = "checkpoint.json.bak"
 INVENTORY: Final = "inventoryTaken"
 DAMAGED: Final = "checkpoint.json.damaged"
-
-
-@dataclass(frozen=True, slots=True)
-class Spec:
-    """What a CDI file of ours says: the claim it was written for, and the names of its devices."""
-
-    ref: ClaimRef
-    devices: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +155,7 @@ class Store:
             fresh: dict[str, PreparedClaim] = {}
             late = {uid for uid, mark in (marks or {}).items() if current.withdrawals.since(mark, uid)}
             results = [
-                withdrawn(claim.ref)
+                refusal(claim.ref)
                 if claim.ref.uid in late and claim.ref.uid not in current.claims
                 else self._prepared(claim, current, fresh, decide)
                 for claim in claims
@@ -230,6 +223,21 @@ class Store:
             return err
         return known
 
+    def let_go(self, claims: Iterable[PreparedClaim]) -> tuple[list[PreparedClaim], Checkpoint]:
+        """Forget those of `claims` that are still held as they were seen, and remove their CDI files.
+
+        Return them, and what is prepared. Raises CheckpointDamaged, OSError.
+        """
+        with self._locked():
+            current = self._read()
+            gone = [claim for claim in claims if current.claims.get(claim.ref.uid) == claim]
+            if gone:
+                current = current.withdrawing(claim.ref.uid for claim in gone)
+                self._write(current)
+                for claim in gone:
+                    value_of(self._removed(claim.ref.uid, claim))
+            return gone, current
+
     def repair(self) -> tuple[list[ClaimRef], Checkpoint]:
         """Write the CDI files that are missing; return the claims they belong to, and what is prepared.
 
@@ -245,9 +253,12 @@ class Store:
             return self._read().extra.get(INVENTORY) is not True
 
     def adopt(self, claims: dict[str, PreparedClaim]) -> Checkpoint:
-        """Hold the devices of `claims`, save those that are prepared. Raises CheckpointDamaged, OSError."""
+        """Hold the devices of `claims`, save those that are prepared. Raises CheckpointDamaged, OSError.
+
+        Another driver was here: what it has unprepared of ours is not known.
+        """
         with self._locked():
-            current = self._read()
+            current = self._read().doubting()
             merged = Checkpoint(self._boot_id, {**claims, **current.claims}, extra={**current.extra, INVENTORY: True})
             self._write(merged)
             self._sweep(merged)
@@ -274,24 +285,10 @@ class Store:
 
     def specs(self) -> dict[str, Spec | None]:
         """Return what the claims' CDI files say, by UID; None for a file that does not name its claim."""
-        return {uid: self._spec_of(uid) for uid in self._uids_of_files()}
-
-    def _uids_of_files(self) -> list[str]:
-        """Return the claims that have a CDI file, whoever wrote it."""
-        names = self._files.names(self._cdi_root)
-        uids = {cdi.claim_uid_of(name) or cdi.other_claim_uid_of(name) for name in names}
-        return sorted(uid for uid in uids if uid is not None)
+        return {uid: self._spec_of(uid) for uid in specs.uids(self._files, self._cdi_root)}
 
     def _spec_of(self, uid: str) -> Spec | None:
-        raw = self._files.read(self._spec_path(uid))
-        try:
-            document = json.loads(raw or b"")
-        except ValueError:
-            return None
-        parts = cdi.annotated_ref(document)
-        if parts is None or parts[2] != uid:
-            return None
-        return Spec(ClaimRef(*parts), cdi.device_names(document, uid))
+        return specs.read(self._files, self._spec_path(uid), uid)
 
     def rebuild(self, claims: dict[str, PreparedClaim], tag: Tag | None = None) -> Checkpoint:
         """Replace a damaged or missing checkpoint by `claims`, their CDI files in place, and `tag`. Raises OSError.
@@ -301,7 +298,7 @@ class Store:
         with self._locked():
             with contextlib.suppress(CheckpointDamaged):
                 return self._read()
-            rebuilt = Checkpoint(self._boot_id, claims, extra={INVENTORY: True}).with_tag(tag)
+            rebuilt = Checkpoint(self._boot_id, claims, extra={INVENTORY: True}).doubting().with_tag(tag)
             # What was withdrawn before is forgotten: no prepare that began before may count on it.
             rebuilt = rebuilt.with_withdrawals(Withdrawals(era=secrets.token_hex(4)))
             for claim in claims.values():
@@ -356,8 +353,7 @@ class Store:
         write(self._files, self._spec_path(claim.ref.uid), cdi.encode(cdi.spec(claim)), 0o644)
 
     def _write_missing_spec(self, claim: PreparedClaim) -> bool:
-        missing = not (claim.adopted or cdi.is_of(claim, self._files.read(self._spec_path(claim.ref.uid)) or b""))
-        if missing:
+        if missing := not (claim.adopted or cdi.is_of(claim, self._files.read(self._spec_path(claim.ref.uid)) or b"")):
             self._write_spec(claim)
         return missing
 
@@ -369,7 +365,9 @@ class Store:
 
     def _others_files(self, current: Checkpoint) -> bool:
         """Return whether there are CDI files of claims that another driver has handed out since we were here."""
-        return any(uid not in current.claims and self._spec_of(uid) is None for uid in self._uids_of_files())
+        return any(
+            uid not in current.claims and self._spec_of(uid) is None for uid in specs.uids(self._files, self._cdi_root)
+        )
 
     def _sweep(self, current: Checkpoint) -> None:
         """Remove CDI files of claims that nobody holds, and temporary files of processes that died.
@@ -396,9 +394,3 @@ class Store:
             return theirs is not None and not current.claims[uid].adopted
         whole = current.extra.get(INVENTORY) is True
         return whole or (ours is not None and self._spec_of(uid) is not None)
-
-
-def withdrawn(ref: ClaimRef) -> ClaimError:
-    """Return why a claim is not prepared that has been unprepared since its prepare began."""
-    text = f"claim {ref} was unprepared while it was being prepared; the kubelet asks again if it needs it"
-    return ClaimError(text, retryable=True)

@@ -16,16 +16,16 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from neuron_dra.core import backoff
 from neuron_dra.core.checkpoint import Checkpoint
 from neuron_dra.core.claims import Claim, ClaimRef, PreparedClaim
 from neuron_dra.core.ultraserver import Tag
-from neuron_dra.core.withdrawals import Mark
+from neuron_dra.core.withdrawals import Mark, refusal
 from neuron_dra.errors import ApiError, CheckpointDamaged, ClaimError, DeviceInUse, TooManyRequests, Unavailable
-from neuron_dra.node.store import Decide, Store, withdrawn
+from neuron_dra.node.store import Decide, Store
 from neuron_dra.node.together import Together
 from neuron_dra.node.worker import Worker
 
@@ -117,6 +117,19 @@ class Transactions:
                 self._damage(err)
         return [claim for uid, claim in self.claims.items() if claim.adopted and uid not in before]
 
+    async def let_go(self, claims: Sequence[PreparedClaim]) -> list[PreparedClaim]:
+        """Forget those of `claims` that are held as they were seen; return them. Raises OSError."""
+        async with self._order:
+            if self.damaged is not None:
+                return []
+            try:
+                gone, current = await self._worker.do(self._store.let_go, claims)
+            except CheckpointDamaged as err:
+                self._damage(err)
+                return []
+            self._took(current)
+            return gone
+
     async def keep_tag(self, tag: Tag | None) -> None:
         """Keep the workload tag in the checkpoint; while that is damaged, nowhere. Raises OSError."""
         async with self._order:
@@ -196,7 +209,7 @@ class Transactions:
             claim = await self._fetched(ref, began + self._fetch_patience_s)
             self._refuse_while_damaged(ref)
             if ref.uid in self._withdrawn:
-                raise withdrawn(ref)
+                raise refusal(ref)
             news = self._news
             try:
                 prepared = await self._commit((claim, mark))

@@ -53,6 +53,11 @@ async def server(client: KubeClient) -> Server:
     raise AssertionError("unreachable")
 
 
+def kubelet(node: Mapping[str, Any] | None) -> str:
+    """Return the version that a Node object gives for its kubelet; empty if there is none."""
+    return str((((node or {}).get("status") or {}).get("nodeInfo") or {}).get("kubeletVersion") or "")
+
+
 def parse(version: str) -> tuple[int, int] | None:
     """Return (major, minor) of a version such as v1.34.4-eks-1234, or None."""
     match = re.match(r"v?(\d+)\.(\d+)", version)

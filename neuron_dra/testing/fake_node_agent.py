@@ -93,6 +93,16 @@ class FakeNodeAgent:
         running = [worker for worker in self._workers.values() if worker.containers is not None]
         return {_key(worker.pod): worker.containers or {} for worker in running}
 
+    @property
+    def pods(self) -> list[Pod]:
+        """The pods that are not over."""
+        return [worker.pod for worker in self._workers.values() if not worker.over]
+
+    def prepared(self, namespace: str, name: str) -> Mapping[str, tuple[PreparedDevice, ...]] | None:
+        """Return what a claim was given, by driver; None if it is not known."""
+        claim = self._claims.get((namespace, name))
+        return None if claim is None else claim.devices
+
     async def start(self) -> None:
         await self._client.open()
         self._follower = asyncio.create_task(self._follow(), name=f"node {self.node_name}: pods")

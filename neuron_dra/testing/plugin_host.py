@@ -88,6 +88,7 @@ class PluginHost:
         self.hardware = fake_node.write(root / "host", instance_type, **hardware)
         self.registry, self.plugins = root / "registry", root / "plugins"
         self.device_plugins, self.cdi = root / "device-plugins", root / "cdi"
+        self.pod_resources = root / "pod-resources.sock"
         for folder in (self.registry, self.plugins, self.device_plugins):
             folder.mkdir()
         self.program: tuple[str, ...] = ("-m", "neuron_dra.cli")  # what Python runs for `neuron-dra`
@@ -126,6 +127,7 @@ class PluginHost:
             kubelet_registrar_directory_path=str(self.registry),
             kubelet_plugins_directory_path=str(self.plugins),
             kubelet_device_plugins_directory_path=str(self.device_plugins),
+            kubelet_pod_resources_socket=str(self.pod_resources),
             healthcheck_address="127.0.0.1",
             healthcheck_port=0,
             metrics_bind_address="",

@@ -10,7 +10,7 @@ import os
 import socket
 import stat
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -486,6 +486,57 @@ async def test_an_api_server_that_hangs_is_told_in_time(
     assert time.monotonic() - started < 30  # and not the 45 s after which the kubelet gives up
 
 
+# A device plugin that hands out the same devices.
+
+
+@contextlib.contextmanager
+def device_plugin(host: PluginHost) -> Iterator[None]:
+    """A device plugin whose socket answers."""
+    path = host.device_plugins / "neuron-devplugin.sock"
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen()
+        yield
+    path.unlink()
+
+
+async def test_beside_a_live_device_plugin_no_claim_is_prepared_and_what_was_stays(
+    host: PluginHost, kubelet: FakeKubelet, api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """14.5: the device plugin would give the same device to another container. The kubelet asks again."""
+    monkeypatch.setattr(plugin_module, "COEXISTENCE_PERIOD_S", 0.05)
+    before = api.create(allocated_claim("before", "node-a", [0]))
+    async with host.running("pod-1") as plugin:
+        await kubelet.registered(DRIVER)
+        await eventually(lambda: plugin.publish_state.result is not None)
+        assert not (await kubelet.prepare([before]))[before["metadata"]["uid"]].error
+    with device_plugin(host):
+        async with host.running("pod-2") as plugin:
+            await kubelet.registered(DRIVER, endpoint=str(host.settings("pod-2").dra_socket))
+            late = api.create(allocated_claim("late", "node-a", [1]))
+            watcher = api.create(allocated_claim("watcher", "node-a", [{"device": 0, "adminAccess": True}]))
+            answers = await kubelet.prepare([before, late, watcher])
+            assert not answers[before["metadata"]["uid"]].error
+            assert not answers[watcher["metadata"]["uid"]].error
+            error = answers[late["metadata"]["uid"]].error
+            assert error.startswith("claim default/late: a Neuron device plugin is alive on node node-a (its socket ")
+            assert await kubelet.unprepare([before]) == {before["metadata"]["uid"]: ""}
+            api.patch("nodes", "node-a", {"status": {"allocatable": {"aws.amazon.com/neuron": "0"}}})
+    async with host.running("pod-3") as plugin:
+        await kubelet.registered(DRIVER, endpoint=str(host.settings("pod-3").dra_socket))
+        assert not (await kubelet.prepare([late]))[late["metadata"]["uid"]].error
+
+
+async def test_with_warn_claims_are_prepared_beside_a_device_plugin(
+    host: PluginHost, kubelet: FakeKubelet, api: FakeApi
+) -> None:
+    with device_plugin(host):
+        async with host.running("pod-1", device_plugin_coexistence="warn"):
+            await kubelet.registered(DRIVER)
+            made = api.create(allocated_claim("job", "node-a", [0]))
+            assert not (await kubelet.prepare([made]))[made["metadata"]["uid"]].error
+
+
 TROUBLE: dict[str, Fault | Strange] = {
     "429 that asks for an hour": Fault(status=429, retry_after=3600, times=2),
     "429 with a date": Fault(status=429, retry_after="Wed, 21 Oct 2026 07:28:00 GMT", times=2),
@@ -752,7 +803,7 @@ async def test_liveness_goes_through_the_sockets(host: PluginHost, monkeypatch: 
 async def test_the_health_port_is_taken_over_when_its_holder_goes(plugin: Plugin) -> None:
     holder = socket.create_server(("127.0.0.1", 0))
     port = holder.getsockname()[1]
-    server = TcpHealthServer("127.0.0.1", port, plugin._configure_health)
+    server = TcpHealthServer("127.0.0.1", port, plugin._configure_health_port)
     waiting = asyncio.create_task(server.run(retry_s=0.05))
     try:
         await always(lambda: not waiting.done(), 0.3)
@@ -763,7 +814,13 @@ async def test_the_health_port_is_taken_over_when_its_holder_goes(plugin: Plugin
             answer = await health_pb2_grpc.HealthStub(channel).Check(
                 health_pb2.HealthCheckRequest(service="liveness"), timeout=10
             )
+            # 14.16: grpcurl finds the service without a proto file here, too.
+            everything = reflection_pb2.ServerReflectionRequest(list_services="")
+            stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+            [listed] = [each async for each in stub.ServerReflectionInfo(iter([everything]), timeout=10)]
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        services = [service.name for service in listed.list_services_response.service]
+        assert services == ["grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"]
     finally:
         holder.close()
         waiting.cancel()

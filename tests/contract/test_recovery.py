@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,11 @@ class Cluster:
             raise self.error
         for found in list(self.claims.values()):
             yield found
+
+
+def found_again(number: int) -> PreparedClaim:
+    """Answered as before; but that it was not unprepared since, only the kubelet can say."""
+    return replace(decided(claim(number), []), doubtful=True)
 
 
 class Node:
@@ -130,10 +136,10 @@ async def test_every_prepared_claim_is_found_again_and_answered_as_before(
 ) -> None:
     harm(node.checkpoint)
     transactions = await node.recovered()
-    assert transactions.claims == {f"uid-{n}": decided(claim(n), []) for n in range(3)}
+    assert transactions.claims == {f"uid-{n}": found_again(n) for n in range(3)}
     assert node.specs == {"uid-0", "uid-1", "uid-2"}
     node.cluster.error = Unavailable("away")
-    assert await transactions.prepare(claim(2).ref) == decided(claim(2), [])
+    assert await transactions.prepare(claim(2).ref) == found_again(2)
     for number in range(3):
         await transactions.unprepare(claim(number).ref)
     assert node.specs == set()
@@ -143,7 +149,7 @@ async def test_without_any_good_copy_the_cdi_files_tell(node: Node) -> None:
     node.checkpoint.write_text("{")
     (node.root / "data" / "checkpoint.json.bak").write_text("{")
     transactions = await node.recovered()
-    assert transactions.claims == {f"uid-{n}": decided(claim(n), []) for n in range(3)}
+    assert transactions.claims == {f"uid-{n}": found_again(n) for n in range(3)}
 
 
 async def test_without_copy_and_files_the_api_server_tells_who_holds_what(node: Node) -> None:

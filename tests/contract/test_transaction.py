@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -398,7 +399,9 @@ def test_files_of_a_driver_that_was_here_since_are_counted_again(used: Disk) -> 
 
 
 def test_taking_the_inventory_twice_does_not_undo_what_was_prepared(used: Disk) -> None:
-    assert used.store().adopt({"uid-old": adopted(OLD)}).claims["uid-old"] == decided(OLD, [])
+    """Another driver was here: it may have unprepared what we prepared."""
+    after = used.store().adopt({"uid-old": adopted(OLD)}).claims["uid-old"]
+    assert after == replace(decided(OLD, []), doubtful=True)
 
 
 # A damaged checkpoint.

@@ -170,6 +170,7 @@ def test_the_folders_are_mounted_at_the_paths_that_the_host_has(pod: dict[str, A
         ("/var/lib/kubelet/plugins_registry", "Directory"): ("/var/lib/kubelet/plugins_registry", "rw"),
         ("/var/run/cdi", "DirectoryOrCreate"): ("/var/run/cdi", "rw"),
         ("/var/lib/kubelet/device-plugins", "DirectoryOrCreate"): ("/var/lib/kubelet/device-plugins", "ro"),
+        ("/var/lib/kubelet/pod-resources", "DirectoryOrCreate"): ("/var/lib/kubelet/pod-resources", "ro"),
         ("/proc/sys/kernel/random/boot_id", "File"): ("/host/boot_id", "ro"),
     }
 
@@ -188,6 +189,7 @@ def test_the_environment_is_one_that_the_plugin_starts_with(container: dict[str,
         loaded.kubelet_plugins_directory_path,
         loaded.kubelet_registrar_directory_path,
         loaded.kubelet_device_plugins_directory_path,
+        str(Path(loaded.kubelet_pod_resources_socket).parent),
         loaded.boot_id_file,
     } == mounted
 
@@ -401,6 +403,17 @@ def test_another_kubelet_folder_moves_mounts_and_settings_together() -> None:
     assert mounts[:2] == ["/data/kubelet/plugins", "/data/kubelet/plugins_registry"]
     # The kubelet looks for device plugins in one place, whatever its root directory is.
     assert "/var/lib/kubelet/device-plugins" in mounts
+    assert values["KUBELET_POD_RESOURCES_SOCKET"] == "/data/kubelet/pod-resources/kubelet.sock"
+    assert "/data/kubelet/pod-resources" in mounts
+
+
+@needs_helm
+def test_the_kubelets_pod_resources_need_not_be_mounted() -> None:
+    """14.9: AWS's chart does not mount them, either."""
+    rendered = yaml.safe_dump_all(template("--set", "draDriver.podResources=false"))
+    assert "DaemonSet" in rendered
+    assert "pod-resources" not in rendered
+    assert "POD_RESOURCES" not in rendered
 
 
 @needs_helm

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from neuron_dra.core import devices
 from neuron_dra.core.claims import ClaimRef, PreparedClaim, PreparedDevice
-from neuron_dra.core.publication import Claimed, Outcome, Situation, decide
+from neuron_dra.core.publication import CLAIMED_S, Claimed, Outcome, Situation, decide
 from neuron_dra.testing.objects import healthy_node
 
 TRN2 = devices.published(healthy_node("trn2.48xlarge"), driver_version="0.1.0")
@@ -113,8 +113,18 @@ def test_what_a_claim_holds_under_another_name_is_not_offered() -> None:
 
 def test_while_refused_only_what_is_held_stays() -> None:
     assert decide(0.0, situation(current={}, refused=True), None) == Outcome()
-    assert names(decide(0.0, situation(refused=True), None)) == []
-    assert names(decide(0.0, situation(refused=True, prepared=(prepared(THREE, 3),)), None)) == [THREE]
+    """14.5: held by a claim, prepared or only allocated."""
+    assert decide(0.0, situation(refused=True), None) == Outcome(asks=True)
+    assert names(decide(0.0, situation(refused=True), None, ())) == []
+    allocated = decide(0.0, situation(refused=True), None, (THREE, "another-driver's"))
+    assert (names(allocated), allocated.look_at) == ([THREE], CLAIMED_S[0])
+    assert names(decide(0.0, situation(refused=True, prepared=(prepared(THREE, 3),)), None, ())) == [THREE]
+
+
+def test_what_is_held_comes_back_though_refused_when_the_slices_were_wiped() -> None:
+    """14.5: else the scheduler and the pod's status lose a device that a container has."""
+    wiped = situation(current={}, refused=True, prepared=(prepared(THREE, 3),))
+    assert names(decide(0.0, wiped, None)) == [THREE]
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,10 @@ app.kubernetes.io/component: controller
   value: {{ printf "%s/plugins" .kubeletRootDir | quote }}
 - name: KUBELET_DEVICE_PLUGINS_DIRECTORY_PATH
   value: {{ include "neuron-dra.devicePlugins" $ | quote }}
+{{- if .podResources }}
+- name: KUBELET_POD_RESOURCES_SOCKET
+  value: {{ printf "%s/pod-resources/kubelet.sock" .kubeletRootDir | quote }}
+{{- end }}
 - name: BOOT_ID_FILE
   value: /host/boot_id
 - name: HEALTHCHECK_PORT

@@ -1,0 +1,47 @@
+"""Asks the kubelet which pods it runs and which claims their containers have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+
+from neuron_dra.core.in_use import ListedClaim, ListedPod
+
+TIMEOUT_S: Final = 10.0
+_OPTIONS: Final = (
+    ("grpc.default_authority", "localhost"),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.max_receive_message_length", 16 * 1024 * 1024),  # as the kubelet's own clients allow
+)
+
+
+async def listed(socket: Path) -> tuple[ListedPod, ...]:
+    """Return the kubelet's whole answer. Raises ConnectionError if it gives none."""
+    # Loaded when there is something to ask: most nodes never do.
+    from neuron_dra.gen.kubelet.podresources.v1 import podresources_pb2, podresources_pb2_grpc
+
+    try:
+        async with grpc.aio.insecure_channel(f"unix:{socket}", options=_OPTIONS) as channel:
+            stub = podresources_pb2_grpc.PodResourcesListerStub(channel)
+            answer = await stub.List(podresources_pb2.ListPodResourcesRequest(), timeout=TIMEOUT_S)
+    except grpc.aio.AioRpcError as err:
+        raise ConnectionError(f"{err.code().name}: {err.details()}") from err
+    return tuple(_pod(pod) for pod in answer.pod_resources)
+
+
+def _pod(pod: Any) -> ListedPod:
+    return ListedPod(
+        pod.namespace,
+        pod.name,
+        tuple(
+            ListedClaim(
+                claim.claim_namespace,
+                claim.claim_name,
+                frozenset((each.driver_name, each.pool_name, each.device_name) for each in claim.claim_resources),
+            )
+            for container in pod.containers
+            for claim in container.dynamic_resources
+        ),
+    )

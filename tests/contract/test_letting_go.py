@@ -1,0 +1,292 @@
+"""Claims that nobody will ever unprepare are let go when that is certain, and not before (14.9)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import grpc
+import pytest
+
+from neuron_dra.node import letting_go, version
+from neuron_dra.node.plugin import Plugin
+from neuron_dra.testing.fake_api import FakeApi, Fault
+from neuron_dra.testing.fake_kubelet import FakeKubelet
+from neuron_dra.testing.kubelet_wire import PreparedDevice
+from neuron_dra.testing.objects import allocated_claim
+from neuron_dra.testing.plugin_host import PluginHost
+from neuron_dra.testing.pod_resources import PodResources
+from neuron_dra.testing.waiting import always, eventually
+
+DRIVER = "neuron.aws.com"
+Object = dict[str, Any]
+
+
+class Running:
+    """The pods of a node, each with one claim."""
+
+    def __init__(self) -> None:
+        self.pods: list[Object] = []
+        self.claims: dict[tuple[str, str], dict[str, tuple[PreparedDevice, ...]]] = {}
+
+    def prepared(self, namespace: str, name: str) -> Mapping[str, tuple[PreparedDevice, ...]] | None:
+        return self.claims.get((namespace, name))
+
+    def run(self, pod: str, claim: str, device: str, *, namespace: str = "default", known: bool = True) -> None:
+        """List a pod with a claim; the kubelet may not know it (any more), and says nothing then."""
+        container = {"name": "main", "resources": {"claims": [{"name": "neurons"}]}}
+        spec = {"containers": [container], "resourceClaims": [{"name": "neurons", "resourceClaimName": claim}]}
+        self.pods.append({"metadata": {"namespace": namespace, "name": pod}, "spec": spec})
+        if known:
+            handed_out = PreparedDevice(("r",), "node-a", device, (f"k8s.neuron.aws.com/claim={claim}-{device}",))
+            self.claims[namespace, claim] = {DRIVER: (handed_out,)}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(letting_go, "LOOK_S", 0.05)
+    monkeypatch.setattr(letting_go, "ABSENT_S", 0.2)
+    monkeypatch.setattr(letting_go, "ASK_AGAIN_S", (0.1, 0.2))
+
+
+@pytest.fixture
+def running() -> Running:
+    """Another claim than those in question runs, of which the kubelet speaks."""
+    made = Running()
+    made.run("witness", "witness", "neuron-device-0")
+    return made
+
+
+@pytest.fixture
+async def pod_resources(host: PluginHost, running: Running) -> AsyncIterator[PodResources]:
+    async with PodResources(running, host.pod_resources) as made:
+        yield made
+
+
+@pytest.fixture
+async def kubelet(host: PluginHost) -> AsyncIterator[FakeKubelet]:
+    async with FakeKubelet(host.registry) as made:
+        yield made
+
+
+def publish_theirs(api: FakeApi) -> None:
+    """Publish a slice as AWS's driver does: under a generated name."""
+    spec = {
+        "driver": DRIVER,
+        "nodeName": "node-a",
+        "pool": {"name": "node-a", "generation": 3, "resourceSliceCount": 1},
+        "devices": [{"name": f"neuron-device-{i}"} for i in range(16)],
+    }
+    kind = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice"}
+    api.create({**kind, "metadata": {"name": "node-a-neuron.aws.com-x7k2p"}, "spec": spec})
+
+
+def held(plugin: Plugin) -> set[str]:
+    return {claim.ref.name for claim in plugin.transactions.claims.values()}
+
+
+async def holds(plugin: Plugin, *names: str) -> None:
+    await eventually(lambda: held(plugin) == set(names), what=f"the node to hold {names}")
+
+
+@pytest.fixture
+async def adopted(host: PluginHost, api: FakeApi) -> AsyncIterator[Plugin]:
+    """A plugin that holds a claim of the driver before it: device 5, of the pod `old`."""
+    publish_theirs(api)
+    api.create(allocated_claim("old", "node-a", [5]))
+    async with host.running("pod-1") as plugin:
+        await holds(plugin, "old")
+        yield plugin
+
+
+def rival(api: FakeApi) -> Object:
+    """Return a claim to which the scheduler has given device 5, when the API server had nothing against it."""
+    return api.create(allocated_claim("rival", "node-a", [5]))
+
+
+# The four kinds of claims that were held until a reboot.
+
+
+@pytest.mark.usefixtures("pod_resources")
+async def test_a_claim_of_the_driver_before_us_is_let_go_when_nobody_knows_it(
+    adopted: Plugin, api: FakeApi, kubelet: FakeKubelet
+) -> None:
+    """Also one of another node that had this name: the API server had its claims, and the kubelet never knew them."""
+    api.delete("resourceclaims", "old", "default")
+    await holds(adopted)
+    await kubelet.registered(DRIVER)
+    [answer] = (await kubelet.prepare([rival(api)])).values()
+    assert not answer.error
+
+
+@pytest.mark.usefixtures("pod_resources")
+async def test_a_claim_of_ours_that_another_driver_unprepared_is_let_go(
+    host: PluginHost, api: FakeApi, kubelet: FakeKubelet
+) -> None:
+    """Us, AWS's driver, and us again, without a reboot."""
+    ours = api.create(allocated_claim("ours", "node-a", [5]))
+    async with host.running("pod-1") as plugin:
+        await kubelet.registered(DRIVER)
+        await eventually(lambda: plugin.publish_state.result is not None)
+        await kubelet.prepare([ours])
+    for item in api.objects("resourceslices"):
+        api.delete("resourceslices", item["metadata"]["name"])
+    publish_theirs(api)
+    api.delete("resourceclaims", "ours", "default")
+    async with host.running("pod-2") as plugin:
+        await holds(plugin)
+        assert host.specified == set()
+
+
+@pytest.mark.usefixtures("pod_resources")
+async def test_a_claim_that_was_given_back_before_the_checkpoint_was_damaged_is_let_go(
+    host: PluginHost, api: FakeApi, kubelet: FakeKubelet
+) -> None:
+    """Until its object is gone, what it says is that the claim holds a device."""
+    ours = api.create(allocated_claim("ours", "node-a", [5]))
+    async with host.running("pod-1") as plugin:
+        await kubelet.registered(DRIVER)
+        await eventually(lambda: plugin.publish_state.result is not None)
+        await kubelet.prepare([ours])
+        await kubelet.unprepare([ours])
+    for name in ("checkpoint.json", "checkpoint.json.bak"):
+        (host.data / name).write_text("{")
+    async with host.running("pod-2") as plugin:
+        await holds(plugin, "ours")
+        api.delete("resourceclaims", "ours", "default")
+        await holds(plugin)
+
+
+@pytest.mark.usefixtures("pod_resources")
+async def test_a_claim_whose_object_is_free_again_counts_as_gone(adopted: Plugin, api: FakeApi) -> None:
+    """A claim that people made outlives its pods."""
+    api.patch("resourceclaims", "old", {"status": {"reservedFor": None, "allocation": None}}, "default")
+    await holds(adopted)
+
+
+# What keeps it.
+
+
+async def test_while_the_api_server_has_it_or_the_kubelet_lists_it_it_is_held(
+    adopted: Plugin, api: FakeApi, running: Running, pod_resources: PodResources
+) -> None:
+    await eventually(lambda: pod_resources.asked > 10)
+    assert held(adopted) == {"old"}
+    running.run("old", "old", "neuron-device-5")
+    api.delete("resourceclaims", "old", "default")
+    asked = pod_resources.asked
+    await eventually(lambda: pod_resources.asked > asked + 10)
+    assert held(adopted) == {"old"}
+    running.pods.pop()
+    await holds(adopted)
+
+
+def silent(running: Running, api: PodResources) -> None:
+    """A kubelet before 1.34, and one of which a feature gate is off, list no claim."""
+    api.lists_claims = False
+
+
+def alone(running: Running, api: PodResources) -> None:
+    """No other claim runs: the list would be empty if the kubelet did not know any."""
+    running.pods.clear()
+
+
+def failing(running: Running, api: PodResources) -> None:
+    api.error = grpc.StatusCode.INTERNAL
+
+
+def unsure(running: Running, api: PodResources) -> None:
+    """The kubelet could not look up the claims of the pod that had it."""
+    running.run("old", "old", "neuron-device-5", known=False)
+
+
+@pytest.mark.parametrize("doubt", [silent, alone, failing, unsure])
+async def test_a_list_that_is_no_evidence_lets_nothing_go(
+    adopted: Plugin, api: FakeApi, running: Running, pod_resources: PodResources, doubt: Any
+) -> None:
+    doubt(running, pod_resources)
+    api.delete("resourceclaims", "old", "default")
+    asked = pod_resources.asked
+    await eventually(lambda: pod_resources.asked > asked + 10)
+    assert held(adopted) == {"old"}
+
+
+async def test_a_kubelet_before_1_34_is_not_asked(adopted: Plugin, api: FakeApi, pod_resources: PodResources) -> None:
+    api.patch("nodes", "node-a", {"status": {"nodeInfo": {"kubeletVersion": "v1.33.9-eks-1234"}}})
+    await eventually(lambda: version.kubelet(adopted.publishing.node_object) == "v1.33.9-eks-1234")
+    api.delete("resourceclaims", "old", "default")
+    await asyncio.sleep(0.1)
+    asked = pod_resources.asked
+    await always(lambda: held(adopted) == {"old"} and pod_resources.asked == asked, 1.0)
+
+
+async def test_without_the_mount_it_is_held_until_the_reboot_and_said_once(
+    adopted: Plugin, api: FakeApi, caplog: pytest.LogCaptureFixture
+) -> None:
+    api.delete("resourceclaims", "old", "default")
+    await always(lambda: held(adopted) == {"old"}, 1.0)
+    told = [record for record in caplog.records if "until a reboot" in record.getMessage()]
+    assert len(told) == 1
+
+
+@pytest.mark.usefixtures("pod_resources")
+@pytest.mark.parametrize(
+    "strange",
+    [
+        Fault(status=404, body=b"<html>not here</html>", times=None),
+        Fault(status=404, body=b"404 page not found", times=None),
+        Fault(status=200, body=b"{}", times=None),
+        Fault(status=200, body=b'{"metadata":{"name":"x","namespace":"default","uid":"u"}}', times=None),
+        Fault(status=403, times=None),
+        Fault(status=503, times=None),
+    ],
+    ids=lambda fault: f"{fault.status} {(fault.body or b'').decode()[:8]}",
+)
+async def test_an_answer_that_does_not_say_so_is_not_the_end_of_a_claim(
+    adopted: Plugin, api: FakeApi, strange: Fault
+) -> None:
+    fault = Fault(verb="get", resource="resourceclaims", status=strange.status, body=strange.body, times=None)
+    api.faults.add(fault)
+    api.delete("resourceclaims", "old", "default")
+    await eventually(lambda: fault.hits > 3, what="questions about the claim")
+    assert held(adopted) == {"old"}
+    api.faults.clear()
+    await holds(adopted)
+
+
+async def test_what_was_prepared_by_us_alone_is_never_let_go(
+    host: PluginHost, api: FakeApi, kubelet: FakeKubelet, pod_resources: PodResources
+) -> None:
+    """It leaves by unprepare alone: the kubelet repeats that until it succeeds."""
+    async with host.running("pod-1") as plugin:
+        await kubelet.registered(DRIVER)
+        await eventually(lambda: plugin.publish_state.result is not None)
+        ours = api.create(allocated_claim("ours", "node-a", [5]))
+        await kubelet.prepare([ours])
+        api.delete("resourceclaims", "ours", "default")
+        await always(lambda: held(plugin) == {"ours"}, 0.7)
+    assert pod_resources.asked == 0
+
+
+@pytest.mark.usefixtures("pod_resources")
+async def test_a_claim_that_the_kubelet_asks_for_again_stays(
+    adopted: Plugin, api: FakeApi, kubelet: FakeKubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is ours from then on."""
+    await kubelet.registered(DRIVER)
+    await kubelet.prepare([api.get("resourceclaims", "old", "default")])
+    api.delete("resourceclaims", "old", "default")
+    await always(lambda: held(adopted) == {"old"}, 0.7)
+
+
+async def test_it_costs_the_api_server_nothing_while_the_kubelet_lists_the_claim(
+    adopted: Plugin, api: FakeApi, running: Running, pod_resources: PodResources
+) -> None:
+    running.run("old", "old", "neuron-device-5")
+    asked = pod_resources.asked
+    await eventually(lambda: pod_resources.asked > asked + 2)
+    before = len(api.requests("get", "resourceclaims"))
+    asked = pod_resources.asked
+    await eventually(lambda: pod_resources.asked > asked + 10)
+    assert len(api.requests("get", "resourceclaims")) == before
