@@ -32,9 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     plan_command.add_arguments(shown)
     shown.set_defaults(run=plan_command.run)
     words = list(sys.argv[1:] if arguments is None else arguments)
-    return guarded(
-        "neuron-ultraserver-controller", parser.parse_args(go_style(words) if words[:1] == ["run"] else words)
-    )
+    return guarded("neuron-ultraserver-controller", parser, go_style(words) if words[:1] == ["run"] else words)
 
 
 def operator_main(arguments: Sequence[str] | None = None) -> int:
@@ -43,10 +41,8 @@ def operator_main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"neuron-ultraserver-controller {__version__}")
     settings.add_arguments(parser)
     parser.set_defaults(run=_run)
-    return guarded(
-        "neuron-ultraserver-controller",
-        parser.parse_args(go_style(list(sys.argv[1:] if arguments is None else arguments))),
-    )
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    return guarded("neuron-ultraserver-controller", parser, go_style(words))
 
 
 def _run(parsed: argparse.Namespace) -> int:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import datetime
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from controller.model import LIMIT_ANNOTATION
 from controller.planning import Limits
+from neuron_dra.core.durations import parse as parse_duration
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.errors import SettingsError
 
 TRUTH = {"true": True, "1": True, "t": True, "false": False, "0": False, "f": False}
-_DURATION = re.compile(r"(\d{1,6})(s|m|h|)", re.ASCII)
-_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +144,12 @@ def load(parsed: argparse.Namespace, environ: Mapping[str, str], host: str) -> C
     durations = {}
     for name in ("tag_timeout", "starvation_threshold", "starvation_limit", "node_failure_grace", "fault_grace"):
         text = getattr(parsed, name)
-        match = _DURATION.fullmatch(text)
-        if match is None:
-            problems.append(f"--{name.replace('_', '-')}={text}: write a duration such as 60s, 10m or 1h")
+        try:
+            found = parse_duration(text)
+        except ValueError as err:
+            problems.append(f"--{name.replace('_', '-')}={text}: {err}")
         else:
-            durations[name] = datetime.timedelta(seconds=int(match[1]) * _UNITS[match[2]])
+            durations[name] = found
     numbers = {name: _number(parsed, name, most, problems) for name, most in _NUMBERS}
     most = _most(parsed.max_reserved_nodes, problems)
     addresses = {name: _address(parsed, name, problems) for name in _ADDRESSES}

@@ -13,6 +13,8 @@ fleet_tests=(tests/bed/test_ultraserver*.py tests/bed/test_contract_{pods,schedu
 seeds=tests/contract/test_fleet_on_a_real_server.py # wants an API server with no controller and no nodes
 unless_long() { [ -n "${NEURON_DRA_LONG:-}" ] && echo "$1" || echo "($1) and not long"; }
 
+indented() { sed -u 's/^/   /'; } # line by line: without -u, sed keeps them until it has 4 KiB
+
 beds="" # the process that builds the test beds and runs the tests on them
 bed_tests() {
     hack/testbed/testbed build && hack/testbed/testbed up && on_fleet hack/testbed/testbed up || {
@@ -75,7 +77,7 @@ if [ -z "$beds" ]; then
 fi
 
 echo "== tests on the test beds: real kube-apiserver, scheduler, kubelet, containerd; on two of them, side by side"
-tail -n +1 -f build/testbed-tests.log --pid=$beds | sed 's/^/   /' || true
+tail -n +1 -f build/testbed-tests.log --pid=$beds | indented || true
 wait $beds || status=1
 beds=""
 if [ -n "${NEURON_DRA_LONG:-}" ]; then

@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] != ["plugin"]:  # a DaemonSet need not load the rest
         _add_other_commands(commands)
-    return guarded("neuron-dra", parser.parse_args(settings.go_style(words) if words[:1] == ["plugin"] else words))
+    return guarded("neuron-dra", parser, settings.go_style(words) if words[:1] == ["plugin"] else words)
 
 
 def _add_other_commands(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -63,7 +63,7 @@ def plugin_main() -> int:
     parser.add_argument("--version", action="version", version=f"neuron-dra {__version__}")
     settings.add_arguments(parser)
     parser.set_defaults(run=_run_plugin)
-    return guarded("neuron-dra", parser.parse_args(settings.go_style(sys.argv[1:])))
+    return guarded("neuron-dra", parser, settings.go_style(sys.argv[1:]))
 
 
 @contextlib.contextmanager
@@ -87,14 +87,14 @@ def _run_plugin(parsed: argparse.Namespace) -> int:
     log.info("neuron-dra plugin starts", extra={"version": __version__, "pid": os.getpid()})
     for name, value, source in loaded.rows():
         log.info("setting", extra={"setting": name, "value": value, "source": source})
-    if loaded.emulation_mode:
-        loaded = _emulated(loaded)
-
     with _long_lived():
         from neuron_dra.kube import config
         from neuron_dra.node.plugin import Plugin
 
     kube = config.from_settings(loaded.kube_api_server, loaded.kubeconfig, os.environ)
+    undo = contextlib.ExitStack()
+    if loaded.emulation_mode:
+        loaded = undo.enter_context(_emulated(loaded))
 
     async def serve() -> None:
         plugin = Plugin(loaded, kube)
@@ -104,7 +104,8 @@ def _run_plugin(parsed: argparse.Namespace) -> int:
         await plugin.run()
 
     try:
-        asyncio.run(serve())
+        with undo:
+            asyncio.run(serve())
     except* (NeuronDraError, OSError) as group:
         err = _first(group)
         log.error("neuron-dra plugin ends", extra={"error": str(err)})
@@ -119,16 +120,30 @@ def _first(group: BaseExceptionGroup[NeuronDraError | OSError]) -> NeuronDraErro
     return _first(found) if isinstance(found, BaseExceptionGroup) else found
 
 
-def _emulated(loaded: settings.PluginSettings) -> settings.PluginSettings:
-    """Have the simulated hardware of --emulation-mode in our folder, and return the settings that read it."""
+@contextlib.contextmanager
+def _emulated(loaded: settings.PluginSettings) -> Iterator[settings.PluginSettings]:
+    """Have the simulated hardware of --emulation-mode in our folder, and give the settings that read it.
+
+    A plugin that fails takes away what it has made: the hardware, and folders that are empty.
+    """
     import dataclasses
+    import shutil
 
     from neuron_dra.node.boot import boot_id
     from neuron_dra.testing import emulation
 
     root = loaded.data_folder / "emulation"
-    emulation.prepare(root, loaded.emulation_mode, boot_id(loaded))
-    return dataclasses.replace(loaded, host_root=str(root))
+    made = [folder for folder in (root, *root.parents) if not folder.exists()]
+    try:
+        emulation.prepare(root, loaded.emulation_mode, boot_id(loaded))
+        yield dataclasses.replace(loaded, host_root=str(root))
+    except BaseException:
+        if made:
+            shutil.rmtree(root, ignore_errors=True)
+        for folder in made[1:]:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        raise
 
 
 if __name__ == "__main__":

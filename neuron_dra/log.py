@@ -64,6 +64,12 @@ def _quoted(value: object) -> str:
     return json.dumps(text) if not text or any(c in text for c in ' "=\n\t') else text
 
 
+def last_line(program: str, text: str) -> str:
+    """Return, as JSON, why a program ends: what is said when logging may not be set up yet."""
+    record = logging.makeLogRecord({"name": program, "levelno": logging.ERROR, "levelname": "ERROR", "msg": text})
+    return JsonFormatter().format(record)
+
+
 def configure(style: Literal["text", "json"], verbosity: int) -> None:
     """Send every log line to standard error; `verbosity` 4 and above shows debugging lines, as klog does."""
     # What our formats do not show is not looked for: the logging HOWTO's "Optimization".

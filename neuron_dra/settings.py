@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from neuron_dra.arguments import OBJECT_NAME
 from neuron_dra.errors import SettingsError
 
 SOCKET_PATH_BYTES = 107
@@ -18,7 +19,6 @@ SOCKET_PATH_BYTES = 107
 
 
 _MAY_BE_EMPTY = ("metrics_bind_address",)
-_OBJECT_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
 _FILE_NAME = re.compile(r"[0-9A-Za-z][-.0-9A-Za-z]*")
 
 
@@ -266,7 +266,7 @@ def _contradictions(settings: PluginSettings) -> list[str]:
     problems = []
     if not settings.node_name:
         problems.append("--node-name (NODE_NAME) is required: set it from spec.nodeName")
-    elif not _OBJECT_NAME.fullmatch(settings.node_name):
+    elif not OBJECT_NAME.fullmatch(settings.node_name):
         problems.append(f"--node-name {settings.node_name}: a Node has no such name; set it from spec.nodeName")
     if settings.pod_uid and not _FILE_NAME.fullmatch(settings.pod_uid):
         problems.append(f"--pod-uid {settings.pod_uid}: a Pod has no such UID; set it from metadata.uid")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from neuron_dra import __version__
+from neuron_dra.arguments import object_name
 from neuron_dra.core import devices, health, limits, names, slices, topology
 from neuron_dra.core.facts import NodeFacts, NodeLabels
 from neuron_dra.errors import SettingsError
@@ -42,7 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Print the ResourceSlices that a node would publish, as a List, with no cluster. What is wrong with the "
         "hardware goes to standard error."
     )
-    parser.add_argument("--node-name", required=True, metavar="NAME", help="name of the Node; required")
+    parser.add_argument(
+        "--node-name", required=True, type=object_name, metavar="NAME", help="name of the Node; required"
+    )
     parser.add_argument(
         "--host-root",
         default="/",

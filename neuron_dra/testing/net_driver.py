@@ -26,6 +26,7 @@ from typing import Any, Final
 import grpc
 
 from neuron_dra.api import claims as wire
+from neuron_dra.arguments import object_name
 from neuron_dra.core import catalogue, cdi, groups, names
 from neuron_dra.errors import ApiError, ClaimError, NeuronDraError, NotFound, SettingsError
 from neuron_dra.gen.kubelet.dra.v1 import dra_pb2
@@ -255,7 +256,7 @@ class _Registration(registration_pb2_grpc.RegistrationServicer):
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the program's arguments."""
     result = argparse.ArgumentParser(prog="python -m neuron_dra.testing.net_driver", description=__doc__)
-    result.add_argument("--node-name", required=True, help="name of this Node object")
+    result.add_argument("--node-name", required=True, type=object_name, help="name of this Node object")
     result.add_argument("--instance-type", required=True, help="whose EFA interfaces to publish")
     result.add_argument("--kubeconfig", default="", help="kubeconfig file; without one: inside a cluster")
     result.add_argument("--kube-api-server", default="", help="URL of an API server that wants no credentials")

@@ -80,7 +80,7 @@ def test_a_namespace_may_reserve_what_it_likes_unless_told_otherwise(words: tupl
         ("--outage-percent=101", "--outage-percent=101: write a whole number, at most 100"),
         ("--restart-limit=few", "--restart-limit=few: write a whole number, at most 1000"),
         ("--leader-elect=perhaps", "--leader-elect=perhaps: write true or false"),
-        ("--tag-timeout=soon", "--tag-timeout=soon: write a duration such as 60s, 10m or 1h"),
+        ("--tag-timeout=soon", "--tag-timeout=soon: write a duration such as 90s, 1m30s or 1h"),
         ("--metrics-bind-address=8080", "--metrics-bind-address 8080: write host:port, or 0 for none"),
         ("--grpc-address=8082", "--grpc-address 8082: write host:port, unix:/path, or 0 for none"),
         ("--grpc-address=unix:us.sock", "--grpc-address unix:us.sock: write unix: and an absolute path"),

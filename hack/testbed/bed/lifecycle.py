@@ -16,7 +16,7 @@ from bed.controlplane import ControlPlane
 from bed.errors import BedError, NotPossibleHereError
 from bed.layout import Layout
 from bed.node import Node
-from bed.processes import Processes, any_bed_but, end, inside, marked
+from bed.processes import Processes, any_bed_but, end, inside, marked, wait_until
 from bed.state import NodeSpec, State
 
 MAX_NODES = 100  # the third byte of the pods' addresses, and far more than a machine holds
@@ -193,6 +193,43 @@ def _leave_machine_as_it_was(layout: Layout, recorded: State) -> None:
             os.rmdir(name)
 
 
+def unmount(mount_point: str, timeout_s: float = 60) -> None:
+    """Unmount, and wait for what still holds it: of a process that was killed, threads and namespaces go one by one.
+
+    Raises:
+        BedError: it is held longer than that; with those who hold it.
+    """
+    said = ""
+
+    def done() -> bool:
+        nonlocal said
+        tried = subprocess.run(["umount", mount_point], capture_output=True, text=True, timeout=30, check=False)
+        said = tried.stderr.strip()
+        return tried.returncode == 0 or not os.path.ismount(mount_point)
+
+    try:
+        wait_until(f"unmounting {mount_point}", done, timeout_s, 0.1)
+    except BedError as err:
+        raise BedError(
+            f"{err}: {said}; held by: {', '.join(_holders(mount_point)) or 'nothing that can be seen'}"
+        ) from err
+
+
+def _holders(mount_point: str) -> list[str]:
+    """Return the processes that work in a mount, have a file of it open or have it mounted in a namespace of theirs."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            held = [os.readlink(link) for link in (process / "cwd", process / "root", *(process / "fd").iterdir())]
+            mounted = [line.split()[4] for line in (process / "mountinfo").read_text().splitlines()]
+            if any(Path(path).is_relative_to(mount_point) for path in held) or (
+                mount_point in mounted and os.readlink(process / "ns/mnt") != os.readlink("/proc/self/ns/mnt")
+            ):
+                name = (process / "comm").read_text().strip()
+                found.append(f"{name} ({process.name})")
+    return found
+
+
 def _remove_state(layout: Layout) -> None:
     """Remove the state directory; never through a mount."""
     inside = [
@@ -201,7 +238,7 @@ def _remove_state(layout: Layout) -> None:
         if Path(line.split()[4]).is_relative_to(layout.state_dir)
     ]
     for mount_point in sorted(inside, reverse=True):
-        subprocess.run(["umount", mount_point], check=True, timeout=30)
+        unmount(mount_point)
     # A node's images are ten thousand files.
     done = subprocess.run(["rm", "-rf", "--one-file-system", "--", str(layout.state_dir)], capture_output=True, text=True,
                           timeout=300, check=False)  # fmt: skip
