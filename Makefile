@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 TESTBED := hack/testbed/testbed
 T ?= tests
 
-.PHONY: help setup check test test-long bench demo testbed-up testbed-down gen golden docs contract fuzz mutation crash chaos wheels manifests clean
+.PHONY: help setup check test test-long bench demo testbed-up testbed-down gen golden docs contract fuzz mutation crash acceptance chaos wheels manifests clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -83,6 +83,10 @@ mutation: build/mutation-packages/.installed ## Change core/ and the planning mo
 
 crash: setup ## Kill plugin and controller at every point, cut the power at every moment, and docs/reports/crash.md
 	@$(BIN)/python hack/crash.py --report
+
+ONLY ?=
+acceptance: setup ## What takes hours (ONLY="seeds interference plan kubernetes scale"), and docs/reports/acceptance.md
+	@$(BIN)/python hack/acceptance.py $(ONLY) --report
 
 MINUTES ?= 10
 chaos: setup ## Minutes of killing on the test bed (SEED="1 2 3" MINUTES=10), and docs/reports/chaos.md

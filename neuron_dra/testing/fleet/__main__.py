@@ -8,6 +8,7 @@ from collections.abc import Collection
 
 from neuron_dra.testing.fleet.actors import ACTORS
 from neuron_dra.testing.fleet.fleet import Outcome, replay_command, run
+from neuron_dra.testing.fleet.interference import beside_a_victim
 
 STEPS = 20
 ULTRASERVERS = 2
@@ -26,6 +27,11 @@ def main(arguments: list[str] | None = None) -> int:
         help="who takes part besides those that always do, separated by commas, or all, or none (default: the seed "
         f"chooses); {', '.join(ACTORS)}",
     )
+    parser.add_argument(
+        "--beside-a-victim",
+        action="store_true",
+        help="a tenant asks for whatever it likes beside a workload that has to be allocated in time",
+    )
     parser.add_argument("--quiet", action="store_true", help="no trace of a seed that violates nothing")
     parsed = parser.parse_args(arguments)
     actors = None if parsed.actors is None else named(parsed.actors)
@@ -33,7 +39,10 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"--actors: there is no {', '.join(unknown)}; write of {', '.join(ACTORS)}, or all, or none")
     failed = 0
     for seed in range(parsed.seed, parsed.seed + parsed.seeds):
-        outcome = run(seed, ultraservers=parsed.ultraservers, steps=parsed.steps, actors=actors)
+        if parsed.beside_a_victim:
+            outcome = beside_a_victim(seed, ultraservers=parsed.ultraservers)
+        else:
+            outcome = run(seed, ultraservers=parsed.ultraservers, steps=parsed.steps, actors=actors)
         failed += bool(outcome.violation)
         if outcome.violation or not parsed.quiet:
             print("\n".join(outcome.trace))

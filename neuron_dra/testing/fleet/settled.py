@@ -222,10 +222,18 @@ def _waiting(view: View, uid: str, workload: Wire, nodes: Mapping[str, FleetNode
     needs = int(spec["serverCount"]) - len(live)
     if any(_is_closed(held, known) for held in mine):
         return  # it waits for a node that does not answer, and is told which
+    leaving = {
+        str(each["metadata"]["name"])
+        for each in view.all("neuronultraservers")
+        if each["metadata"].get("deletionTimestamp")
+    }  # nothing new is reserved there
     usable = {
         name: node
         for name, node in nodes.items()
-        if name not in known.closed and node.schedulable and node.tags_its_devices
+        if name not in known.closed
+        and node.schedulable
+        and node.tags_its_devices
+        and object_name(node.block) not in leaving
     }
     free = free_slots(view, usable, spec["instanceType"], int(spec["topologySize"]))
     if reason == "WaitingForRelease" and not all(_slot_is_well(view, held, nodes) for held in mine if held not in live):

@@ -1,0 +1,202 @@
+#!/usr/bin/env python3
+"""What takes long, in one place: `make acceptance`, or `make acceptance ONLY="seeds plan"`.
+
+Each part writes its result to build/acceptance.json as soon as it has one, with the commit it was made on, and the report
+docs/reports/acceptance.md is made of what is there. So the parts can be run on different days.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+REPORT = REPOSITORY / "docs" / "reports" / "acceptance.md"
+RESULTS = REPOSITORY / "build" / "acceptance.json"
+PYTHON = str(REPOSITORY / ".venv" / "bin" / "python")
+sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "hack")]
+
+from reporting import commit_now  # noqa: E402
+
+from neuron_dra.testing.fleet.fleet import replay_command, run  # noqa: E402
+from neuron_dra.testing.fleet.interference import beside_a_victim  # noqa: E402
+
+SHOWN = 20  # violations in the report
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Result:
+    """What came out of a part."""
+
+    what: str
+    outcome: str
+    failed: bool
+    took_s: float = 0.0
+    commit: str = ""
+    details: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Options:
+    """How much of everything."""
+
+    seeds: int
+    sequences: int
+    fleets: int
+    first: int
+    jobs: int
+
+
+def _seed(seed: int) -> str:
+    ultraservers = 2 + seed % 3
+    outcome = run(seed, ultraservers=ultraservers, steps=20)
+    return f"{outcome.violation}; {replay_command(seed, ultraservers, 20)}" if outcome.violation else ""
+
+
+def _sequence(seed: int) -> str:
+    outcome = beside_a_victim(seed)
+    command = f"python -m neuron_dra.testing.fleet --seed {seed} --beside-a-victim"
+    return f"{outcome.violation}; {command}" if outcome.violation else ""
+
+
+def _many(what: str, one: Callable[[int], str], numbers: range, jobs: int) -> Result:
+    """Call with each number, in processes; print progress."""
+    found, began = [], time.monotonic()
+    with ProcessPoolExecutor(jobs, initializer=partial(os.nice, 10)) as pool:
+        for done, text in enumerate(pool.map(one, numbers, chunksize=5), start=1):
+            if text:
+                found.append(f"seed {numbers[done - 1]}: {text}")
+                print(found[-1], flush=True)
+            if done % 100 == 0:
+                print(
+                    f"{done} of {len(numbers)}: {len(found)} violations, {time.monotonic() - began:.0f} s", flush=True
+                )
+    shown = f"{len(found)} of {len(numbers)} violate an invariant" if found else f"{len(numbers)}, no violation"
+    return Result(f"{what} {numbers.start} to {numbers.stop - 1}", shown, bool(found), details=tuple(found[:SHOWN]))
+
+
+def seeds(options: Options) -> Result:
+    """The virtual fleet, with two to four UltraServers and the actors that each seed chooses."""
+    return _many("virtual fleet, seeds", _seed, range(options.first, options.first + options.seeds), options.jobs)
+
+
+def interference(options: Options) -> Result:
+    """What a tenant asks for beside a victim's workload."""
+    numbers = range(options.first, options.first + options.sequences)
+    return _many("non-interference, sequences", _sequence, numbers, options.jobs)
+
+
+def plan(options: Options) -> Result:
+    """Plan equals what the controller then does."""
+    words = ("tests/unit/test_plan_tells_the_truth.py",)
+    return _tests(
+        f"Plan is what is done, {options.fleets} fleets", words, {"NEURON_DRA_PLAN_FLEETS": str(options.fleets)}
+    )
+
+
+def kubernetes(options: Options) -> Result:
+    """The deployed driver and controller on Kubernetes 1.34."""
+    subprocess.run(["hack/testbed/testbed", "build", "--kubernetes", "1.34"], cwd=REPOSITORY, check=True)
+    words = ("tests/bed/test_daemonset.py", "tests/bed/test_contract_updates.py", "tests/bed/test_ultraservers.py")
+    try:
+        return _tests("test bed with Kubernetes 1.34", words, {"NEURON_DRA_KUBERNETES": "1.34"})
+    finally:
+        subprocess.run(["hack/testbed/testbed", "down"], cwd=REPOSITORY, check=False)
+
+
+def scale(options: Options) -> Result:
+    """The controller's benchmark; its figures are in docs/reports/scale.md."""
+    return _command("controller at scale (docs/reports/scale.md)", [PYTHON, "hack/bench_controller.py"], {})
+
+
+def _tests(what: str, words: Sequence[str], environment: dict[str, str]) -> Result:
+    return _command(what, [PYTHON, "-m", "pytest", "-q", *words], environment)
+
+
+def _command(what: str, words: Sequence[str], environment: dict[str, str]) -> Result:
+    found = subprocess.run(
+        words, cwd=REPOSITORY, env={**os.environ, **environment}, capture_output=True, text=True, check=False
+    )
+    lines = [line for line in (found.stdout + found.stderr).splitlines() if line.strip()]
+    print("\n".join(lines[-20:]), flush=True)
+    last = re.sub(r"^=+ | =+$", "", lines[-1]) if lines else "no output"
+    failed = found.returncode != 0
+    details = tuple(line for line in lines if line.startswith(("FAILED", "ERROR")))[:SHOWN]
+    return Result(what, last if "passed" in last or failed else "done", failed, details=details)
+
+
+PARTS: dict[str, Callable[[Options], Result]] = {
+    "seeds": seeds,
+    "interference": interference,
+    "plan": plan,
+    "kubernetes": kubernetes,
+    "scale": scale,
+}
+
+
+def report(results: dict[str, Result]) -> str:
+    """Return docs/reports/acceptance.md."""
+    rows = [
+        f"| {each.what} | {each.outcome} | {each.took_s / 60:.0f} min | {each.commit} |"
+        for name in PARTS
+        if (each := results.get(name)) is not None
+    ]
+    missing = [f"`{name}`" for name in PARTS if name not in results]
+    details = [f"- {text}" for each in results.values() for text in each.details]
+    return "\n".join(
+        (
+            "# What takes long",
+            "",
+            '`make acceptance` runs it, `make acceptance ONLY="seeds plan"` a part of it; no part is in `make test`.',
+            "",
+            "| what | result | took | commit |",
+            "| --- | --- | --- | --- |",
+            *rows,
+            *(("", f"Not run yet: {', '.join(missing)}.") if missing else ()),
+            *(("", "What failed:", "", *details) if details else ()),
+            "",
+        )
+    )
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the parts; return 1 if one of them failed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("only", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)} (default: all)")
+    parser.add_argument("--seeds", type=int, default=2000)
+    parser.add_argument("--sequences", type=int, default=10_000)
+    parser.add_argument("--fleets", type=int, default=10_000)
+    parser.add_argument("--first", type=int, default=1, help="number of the first seed and sequence")
+    parser.add_argument("--jobs", type=int, default=2, help="processes")
+    parser.add_argument("--report", action="store_true", help="write docs/reports/acceptance.md")
+    parsed = parser.parse_args(arguments)
+    if unknown := sorted({*parsed.only} - PARTS.keys()):
+        parser.error(f"there is no part {', '.join(unknown)}; write of {', '.join(PARTS)}")
+    options = Options(parsed.seeds, parsed.sequences, parsed.fleets, parsed.first, parsed.jobs)
+    stored = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    results = {name: Result(**{**each, "details": tuple(each["details"])}) for name, each in stored.items()}
+    for name in parsed.only or PARTS:
+        print(f"== {name}", flush=True)
+        began = time.monotonic()
+        found = PARTS[name](options)
+        results[name] = dataclasses.replace(found, took_s=time.monotonic() - began, commit=commit_now())
+        RESULTS.parent.mkdir(exist_ok=True)
+        RESULTS.write_text(json.dumps({each: dataclasses.asdict(value) for each, value in results.items()}, indent=1))
+        print(f"{results[name].what}: {results[name].outcome}", flush=True)
+    if parsed.report:
+        REPORT.write_text(report(results))
+    return 1 if any(results[name].failed for name in parsed.only or PARTS) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

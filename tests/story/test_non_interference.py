@@ -1,0 +1,51 @@
+"""Whatever a tenant asks for in its own namespace, the workload of another is allocated in time.
+
+13, the first point of its acceptance: `make acceptance ONLY=interference` plays ten thousand such days.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from controller import queueing
+from neuron_dra.testing.fleet.fleet import Fleet, run
+from neuron_dra.testing.fleet.interference import ACTORS, Tenant, allocated, beside_a_victim
+from neuron_dra.testing.fleet.schedule import Schedule
+
+AT_ONCE = 10
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("first", range(1, 21, AT_ONCE))
+def test_a_tenant_holds_up_nobody_else(first: int) -> None:
+    found = [beside_a_victim(seed) for seed in range(first, first + AT_ONCE)]
+    assert [(each.seed, each.violation) for each in found if each.violation] == []
+
+
+@pytest.mark.timeout(600)
+def test_a_tenant_does_all_that_it_can_do() -> None:
+    traces = [beside_a_victim(seed).trace for seed in range(1, 9)]
+    did = {line.split("the tenant ")[1].split()[0] for trace in traces for line in trace if ": the tenant " in line}
+    assert did >= {"asks", "has", "deletes", "changes", "runs"}
+
+
+async def a_typo_in_the_evening(fleet: Fleet, steps: int) -> None:
+    """A tenant asks for what nobody has; when that has waited for long, somebody else comes."""
+    schedule = Schedule(fleet)
+    await schedule.begin()
+    await Tenant(schedule, 1, 0, enforced=False).ask_for_the_impossible()
+    await fleet.sleep(700.0)
+    fleet.trace(f"the victim was allocated after {await allocated(fleet, 1, 1, None, 60.0):.0f} s")
+
+
+def test_a_typo_in_the_evening_holds_up_nobody_in_the_morning() -> None:
+    """13.1"""
+    assert re.search(r"allocated after \d s$", run(1, drive=a_typo_in_the_evening, actors=ACTORS).trace[-1])
+
+
+def test_a_controller_that_waits_for_the_impossible_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """13.1"""
+    monkeypatch.setattr(queueing, "exceeds_fleet", lambda *_: None)
+    assert re.search(r"allocated after \d\d s$", run(1, drive=a_typo_in_the_evening, actors=ACTORS).trace[-1])
