@@ -23,11 +23,18 @@ import grpc
 
 from neuron_dra.gen.kubelet.dra.v1 import dra_pb2, dra_pb2_grpc
 from neuron_dra.gen.kubelet.pluginregistration.v1 import registration_pb2, registration_pb2_grpc
+from neuron_dra.testing.hanging import children
 
 HACK = Path(__file__).resolve().parent
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 OPTIONS = (("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1))
+
+
+def _rollup(pid: int) -> dict[str, int]:
+    """Return a process' memory by kind, in KiB."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    return {line.split(":")[0]: int(line.split()[1]) for line in lines}
 
 
 class Driver:
@@ -83,17 +90,18 @@ class Driver:
         return self.process.pid
 
     def cpu_s(self) -> float:
-        """Return the CPU time of all threads so far, in seconds."""
+        """Return the CPU time of all threads so far, of its helper process too, in seconds."""
         total = 0
-        for task in Path(f"/proc/{self.pid}/task").iterdir():
-            with contextlib.suppress(OSError):
-                total += int((task / "schedstat").read_text().split()[0])
+        for pid in (self.pid, *children(self.pid)):
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                with contextlib.suppress(OSError):
+                    total += int((task / "schedstat").read_text().split()[0])
         return total / 1e9
 
     def rss_mib(self) -> float:
-        """Return the resident memory, in MiB."""
-        text = Path(f"/proc/{self.pid}/status").read_text()
-        return int(text.split("VmRSS:")[1].split()[0]) / 1024
+        """Return the resident memory, in MiB, and of a helper process what it does not share: as on a node of its own."""
+        own = _rollup(self.pid)["Rss"]
+        return (own + sum(_rollup(pid)["Anonymous"] for pid in children(self.pid))) / 1024
 
     def open_files(self) -> int:
         """Return how many file descriptors are open, kept connections to the API server aside: they come and go."""

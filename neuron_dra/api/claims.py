@@ -183,7 +183,7 @@ def to_core(wire: ResourceClaim, ref: ClaimRef) -> Claim:
             raise ClaimError(f"claim {ref}: config[{index}] is of a kind this driver does not know; use opaque")
         if entry.opaque.driver != names.DRIVER:
             continue
-        from neuron_dra.api import config  # pydantic: 7 MiB and 80 ms, for those nodes alone that need it
+        from neuron_dra.api import config  # pydantic's validator: 3 MiB and 30 ms, for those nodes alone that need it
 
         settings = config.decode(entry.opaque.parameters, f"config[{index}].opaque.parameters")
         source = Source.CLASS if entry.source == "FromClass" else Source.CLAIM

@@ -1,16 +1,17 @@
 """The opaque parameters users write: NeuronConfig and UltraServerConfig, decoded strictly.
 
-Accepted apiVersions are every one that AWS's documents ever showed (neuron.md 4.4); all mean the same.
+Accepted apiVersions are every one that AWS's documents ever showed (neuron.md 4.4); all mean the same. The fields are
+checked by pydantic's validator; its models, which are not needed for two objects, would cost each node 5 MiB.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
-from pydantic_core import PydanticCustomError
+from pydantic_core import PydanticCustomError, SchemaValidator, ValidationError, core_schema
 
 from neuron_dra.core import names
 from neuron_dra.core.config import NeuronSettings, UltraServerSettings
@@ -31,43 +32,47 @@ def _whole(value: object) -> object:
     return value
 
 
-Whole = BeforeValidator(_whole)
-ObjectName = Annotated[str, StringConstraints(min_length=1, max_length=63)]
+def _one_of(*numbers: int) -> core_schema.CoreSchema:
+    return core_schema.no_info_before_validator_function(_whole, core_schema.literal_schema(list(numbers)))
 
 
-class _Parameters(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-
-    apiVersion: str  # noqa: N815 - the name on the wire
-    kind: str
+_OBJECT_NAME = core_schema.nullable_schema(core_schema.str_schema(min_length=1, max_length=63))
 
 
-class NeuronConfig(_Parameters):
-    """How many physical NeuronCores make a logical one."""
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """A kind of configuration: its own fields, what each may say, and what the core makes of them."""
 
-    logicalNeuronCore: Annotated[Literal[1, 2], Whole]  # noqa: N815
+    fields: Mapping[str, core_schema.CoreSchema]
+    required: tuple[str, ...]
+    settings: Callable[[Mapping[str, Any]], NeuronSettings | UltraServerSettings]
 
-    def settings(self) -> NeuronSettings:
-        """Return the core's form."""
-        return NeuronSettings(self.logicalNeuronCore)
-
-
-class UltraServerConfig(_Parameters):
-    """How many nodes of an UltraServer work together, and for which workload."""
-
-    ultraserverMode: Annotated[Literal[1, 2, 4], Whole]  # noqa: N815
-    workloadId: ObjectName | None = Field(default=None)  # noqa: N815
-    workloadUid: ObjectName | None = Field(default=None)  # noqa: N815
-
-    def settings(self) -> UltraServerSettings:
-        """Return the core's form."""
-        return UltraServerSettings(self.ultraserverMode, self.workloadId, self.workloadUid)
+    def validator(self) -> SchemaValidator:
+        """Return what checks an object of this kind."""
+        every = {"apiVersion": core_schema.str_schema(), "kind": core_schema.str_schema(), **self.fields}
+        required = ("apiVersion", "kind", *self.required)
+        fields = {
+            name: core_schema.typed_dict_field(schema, required=name in required) for name, schema in every.items()
+        }
+        strict = core_schema.CoreConfig(strict=True)
+        return SchemaValidator(core_schema.typed_dict_schema(fields, extra_behavior="forbid", config=strict))
 
 
-_KINDS: dict[str, type[NeuronConfig] | type[UltraServerConfig]] = {
-    "NeuronConfig": NeuronConfig,
-    "UltraServerConfig": UltraServerConfig,
+_KINDS: Final = {
+    # How many physical NeuronCores make a logical one.
+    "NeuronConfig": _Kind(
+        {"logicalNeuronCore": _one_of(1, 2)},
+        ("logicalNeuronCore",),
+        lambda given: NeuronSettings(given["logicalNeuronCore"]),
+    ),
+    # How many nodes of an UltraServer work together, and for which workload.
+    "UltraServerConfig": _Kind(
+        {"ultraserverMode": _one_of(1, 2, 4), "workloadId": _OBJECT_NAME, "workloadUid": _OBJECT_NAME},
+        ("ultraserverMode",),
+        lambda given: UltraServerSettings(given["ultraserverMode"], given.get("workloadId"), given.get("workloadUid")),
+    ),
 }
+_VALIDATORS: Final = {name: kind.validator() for name, kind in _KINDS.items()}
 
 
 def decode(parameters: object, path: str) -> NeuronSettings | UltraServerSettings:
@@ -82,24 +87,23 @@ def decode(parameters: object, path: str) -> NeuronSettings | UltraServerSetting
         raise ClaimError(
             f"error applying config: {path}.apiVersion {_show(version)} is not known; use {API_VERSIONS[0]!r}"
         )
-    model = _KINDS.get(kind) if isinstance(kind, str) else None
-    if model is None:
+    if not isinstance(kind, str) or kind not in _KINDS:
         raise ClaimError(
             f"error applying config: {path}.kind {_show(kind)} is not known"
             + _suggestion(str(kind), _KINDS, otherwise=f"; use {' or '.join(_KINDS)}")
         )
     try:
-        return model.model_validate(dict(parameters)).settings()
+        return _KINDS[kind].settings(_VALIDATORS[kind].validate_python(dict(parameters)))
     except ValidationError as err:
-        problems = "; ".join(_explain(problem, path, model) for problem in err.errors())
+        problems = "; ".join(_explain(problem, path, kind) for problem in err.errors())
         raise ClaimError(f"error applying config: strict decoding error: {problems}") from err
 
 
-def _explain(problem: Any, path: str, model: type[_Parameters]) -> str:
+def _explain(problem: Any, path: str, kind: str) -> str:
     name = ".".join(str(part) for part in problem["loc"])
-    fields = [field for field in model.model_fields if field not in ("apiVersion", "kind")]
+    fields = list(_KINDS[kind].fields)
     if problem["type"] == "extra_forbidden":
-        otherwise = f"; {model.__name__} has only {', '.join(fields)}"
+        otherwise = f"; {kind} has only {', '.join(fields)}"
         return f'unknown field "{path}.{name}"' + _suggestion(name, fields, otherwise=otherwise)
     if problem["type"] == "missing":
         return f'required field "{path}.{name}" is missing'

@@ -18,7 +18,6 @@ from typing import Any, Final
 
 import grpc
 from grpc_health.v1 import health_pb2_grpc as grpc_health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
 
 from neuron_dra import __version__
 from neuron_dra.api import claims as wire
@@ -53,6 +52,7 @@ from neuron_dra.node.liveness import GRPC_HEALTH, Lag, Liveness
 from neuron_dra.node.metrics import Metrics
 from neuron_dra.node.news import News
 from neuron_dra.node.publishing import Publishing, PublishState
+from neuron_dra.node.reflection import Reflection
 from neuron_dra.node.reserving import Gate, Tags
 from neuron_dra.node.sockets import TcpHealthServer, UnixServer
 from neuron_dra.node.store import Store
@@ -444,19 +444,17 @@ class Plugin:
         inspector_pb2_grpc.add_NodeInspectorServicer_to_server(Inspector(self), server)
         self._configure_health(server)
         inspector = inspector_pb2.DESCRIPTOR.services_by_name["NodeInspector"].full_name
-        reflection.enable_server_reflection(
-            [*DRA_SERVICES, *HEALTH_SERVICES, inspector, GRPC_HEALTH, reflection.SERVICE_NAME], server
-        )
+        server.add_generic_rpc_handlers((Reflection(*DRA_SERVICES, *HEALTH_SERVICES, inspector, GRPC_HEALTH),))
 
     def _configure_registration(self, server: grpc.aio.Server) -> None:
         registration_pb2_grpc.add_RegistrationServicer_to_server(self.registration, server)
         self._configure_health(server)
         service = registration_pb2.DESCRIPTOR.services_by_name["Registration"].full_name
-        reflection.enable_server_reflection([service, GRPC_HEALTH, reflection.SERVICE_NAME], server)
+        server.add_generic_rpc_handlers((Reflection(service, GRPC_HEALTH),))
 
     def _configure_health(self, server: grpc.aio.Server) -> None:
         grpc_health_pb2_grpc.add_HealthServicer_to_server(self._liveness, server)
 
     def _configure_health_port(self, server: grpc.aio.Server) -> None:
         self._configure_health(server)
-        reflection.enable_server_reflection([GRPC_HEALTH, reflection.SERVICE_NAME], server)
+        server.add_generic_rpc_handlers((Reflection(GRPC_HEALTH),))
