@@ -122,28 +122,15 @@ def _first(group: BaseExceptionGroup[NeuronDraError | OSError]) -> NeuronDraErro
 
 @contextlib.contextmanager
 def _emulated(loaded: settings.PluginSettings) -> Iterator[settings.PluginSettings]:
-    """Have the simulated hardware of --emulation-mode in our folder, and give the settings that read it.
-
-    A plugin that fails takes away what it has made: the hardware, and folders that are empty.
-    """
+    """Have the simulated hardware of --emulation-mode in our folder, and give the settings that read it."""
     import dataclasses
-    import shutil
 
     from neuron_dra.node.boot import boot_id
     from neuron_dra.testing import emulation
 
     root = loaded.data_folder / "emulation"
-    made = [folder for folder in (root, *root.parents) if not folder.exists()]
-    try:
-        emulation.prepare(root, loaded.emulation_mode, boot_id(loaded))
+    with emulation.hardware(root, loaded.emulation_mode, boot_id(loaded)):
         yield dataclasses.replace(loaded, host_root=str(root))
-    except BaseException:
-        if made:
-            shutil.rmtree(root, ignore_errors=True)
-        for folder in made[1:]:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
-        raise
 
 
 if __name__ == "__main__":

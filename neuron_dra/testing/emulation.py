@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 from neuron_dra.core import catalogue
@@ -20,6 +23,25 @@ def instance_type(wanted: str) -> InstanceType:
         near = catalogue.nearest(wanted) or "; write one such as trn2.48xlarge or trn2u"
         raise SettingsError(f"--emulation-mode {wanted} is no instance type that this driver knows{near}")
     return known
+
+
+@contextlib.contextmanager
+def hardware(root: Path, wanted: str, boot_id: str) -> Iterator[None]:
+    """Have the simulated hardware below `root`. What fails then takes away what was made here, and folders left empty.
+
+    Raises SettingsError.
+    """
+    made = [folder for folder in (root, *root.parents) if not folder.exists()]
+    try:
+        prepare(root, wanted, boot_id)
+        yield
+    except BaseException:
+        if made:
+            shutil.rmtree(root, ignore_errors=True)
+        for folder in made[1:]:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        raise
 
 
 def prepare(root: Path, wanted: str, boot_id: str) -> InstanceType:

@@ -24,8 +24,14 @@ def stamps(root: str) -> dict[str, tuple[int, int]]:
     return {str(path): (path.lstat().st_ino, path.lstat().st_mtime_ns) for path in sorted(Path(root).rglob("*"))}
 
 
+def emulated_by(loaded):
+    """Return the settings of a plugin that has ended well."""
+    with cli._emulated(loaded) as emulated:
+        return emulated
+
+
 def test_the_official_value_trn2u_makes_an_ultraserver_node(loaded):
-    emulated = cli._emulated(loaded)
+    emulated = emulated_by(loaded)
     read = sysfs.read_node(Path(emulated.host_root))
     assert read.product_name == "trn2u.48xlarge"
     assert len(read.devices) == 16
@@ -33,9 +39,9 @@ def test_the_official_value_trn2u_makes_an_ultraserver_node(loaded):
 
 
 def test_a_restart_is_no_reboot_and_writes_nothing(loaded):
-    first = cli._emulated(loaded)
+    first = emulated_by(loaded)
     before = stamps(first.host_root)
-    again = cli._emulated(loaded)
+    again = emulated_by(loaded)
     assert again == first
     assert stamps(first.host_root) == before
     assert plugin.boot_id(first) == plugin.boot_id(again) == "first-boot"
@@ -43,15 +49,15 @@ def test_a_restart_is_no_reboot_and_writes_nothing(loaded):
 
 def test_the_boot_id_is_the_machines_own_also_without_the_file(loaded, tmp_path):
     (tmp_path / "boot_id").unlink()
-    emulated = cli._emulated(loaded)
+    emulated = emulated_by(loaded)
     assert plugin.boot_id(emulated) == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def test_a_reboot_of_the_machine_is_seen_and_leaves_the_hardware(loaded, tmp_path):
-    emulated = cli._emulated(loaded)
+    emulated = emulated_by(loaded)
     FakeNode(emulated.host_root).remove_device(4)
     (tmp_path / "boot_id").write_text("second-boot\n")
-    emulated = cli._emulated(loaded)
+    emulated = emulated_by(loaded)
     assert plugin.boot_id(emulated) == "second-boot"
     (tmp_path / "boot_id").unlink()
     assert plugin.boot_id(emulated) == "second-boot"
@@ -59,9 +65,9 @@ def test_a_reboot_of_the_machine_is_seen_and_leaves_the_hardware(loaded, tmp_pat
 
 
 def test_a_restart_repairs_nothing(loaded):
-    emulated = cli._emulated(loaded)
+    emulated = emulated_by(loaded)
     FakeNode(emulated.host_root).break_link(0, 1)
-    cli._emulated(loaded)
+    emulated_by(loaded)
     assert 1 not in sysfs.read_node(Path(emulated.host_root)).devices[0].connected
 
 

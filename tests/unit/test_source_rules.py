@@ -18,6 +18,7 @@ PRODUCTION = sorted(
 )
 WRITES = {"write_text", "write_bytes", "unlink", "rename", "replace_with", "rmtree", "touch", "symlink_to", "fsync"}
 ALLOWED = {
+    "arguments.py": {"open"},  # the null device, in place of an output that cannot be written any more
     "node/files.py": WRITES | {"open"},
     "node/sockets.py": {"rename"},  # moves a stranger's socket out of grpc's way, and back
     "node/turns.py": {"open"},  # a lock file without contents
