@@ -88,7 +88,10 @@ async def test_a_watch_that_is_refused_has_new_credentials_the_next_time(api: Fa
             pass
 
 
-async def test_who_has_lost_their_rights_does_not_run_the_program_with_each_request(api: FakeApi, login: Login) -> None:
+async def test_who_has_lost_their_rights_does_not_run_the_program_with_each_request(
+    api: FakeApi, login: Login, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(credentials, "REFUSED_S", (600.0, 600.0))  # longer than the slowest machine takes
     api.require_tokens("another")
     login.gives_token("one")
     async with await client_of(login.kubeconfig) as client:
