@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from controller.model import Suspect
+
 
 @dataclass(frozen=True, slots=True)
 class Action:
@@ -156,11 +158,13 @@ class Record:
 class Plan:
     """Writes in their order, what becomes of each workload (by UID), and when to plan again at the latest.
 
+    `suspects` are pods that their nodes may refuse for ever: whether they do is seen of the pods themselves.
     `settled` and `settled_nodes` are the names of UltraServers and Nodes that were looked at and need no write.
     """
 
     actions: tuple[Action, ...] = ()
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)
+    suspects: tuple[Suspect, ...] = ()
     recheck: datetime.datetime | None = None
     settled: frozenset[str] = frozenset()
     settled_nodes: frozenset[str] = frozenset()

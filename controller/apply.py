@@ -23,6 +23,7 @@ from controller.actions import (
 )
 from controller.caches import Caches
 from controller.model import API_VERSION, FINALIZER
+from controller.refusals import Refusals
 from controller.schemas import Schemas
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.errors import Conflict, Forbidden, Invalid, NotFound, TooManyRequests, Unavailable
@@ -49,6 +50,7 @@ class Applier:
         self._caches = caches
         self.schemas = Schemas(client)
         self._events = events
+        self.refusals = Refusals(client, events)
         self.blocked_evictions: dict[str, str] = {}
         self.on_eviction: Callable[[str], None] = lambda result: None
 

@@ -6,6 +6,7 @@ A ResourceSlice of 16 KB becomes a PublishedNode of a few hundred bytes; the cac
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -31,7 +32,25 @@ from neuron_dra.core.ultraserver import TAG_ATTRIBUTES, Tag, read_allocations
 
 LABEL_PREFIX = names.ULTRASERVER_LABELS
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
+TOLD_OTHERWISE = frozenset(
+    {
+        OUT_OF_SERVICE,
+        "node.kubernetes.io/not-ready",
+        "node.kubernetes.io/unreachable",
+        "node.kubernetes.io/unschedulable",
+    }
+)
+"""Taints that say what the Node says elsewhere."""
+LEAVING = (
+    "ToBeDeletedByClusterAutoscaler",
+    "karpenter.sh/disrupted",
+    "karpenter.sh/disruption",
+    "node.cloudprovider.kubernetes.io/shutdown",
+    "aws-node-termination-handler/",
+)
+"""Beginnings of taints by which autoscalers and clouds announce that a node goes: it counts as cordoned."""
 WORKLOAD_CLASS = names.WORKLOAD_CLASS
+_KIND = re.compile(r"resourceType == '(neuron_node|neuron_device)'")
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
@@ -115,15 +134,18 @@ def cluster_node(item: Wire) -> ClusterNode:
     meta, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
     labels = meta.get("labels") or {}
     ready: Wire = next((one for one in status.get("conditions") or [] if one.get("type") == "Ready"), {})
-    taints = {one.get("key") for one in spec.get("taints") or []}
+    taints = [(str(one.get("key")), one.get("effect")) for one in spec.get("taints") or []]
+    closing = {key for key, effect in taints if effect in ("NoSchedule", "NoExecute")}
+    leaving = any(key.startswith(LEAVING) for key in closing)
     return ClusterNode(
         name=meta["name"],
         uid=str(meta.get("uid", "")),
         provider_id=str(spec.get("providerID") or ""),
         ready=ready.get("status") == "True",
         ready_changed=time(ready.get("lastTransitionTime") or meta.get("creationTimestamp")),
-        out_of_service=OUT_OF_SERVICE in taints,
-        schedulable=not spec.get("unschedulable"),
+        out_of_service=OUT_OF_SERVICE in {key for key, _ in taints},
+        schedulable=not spec.get("unschedulable") and not leaving,
+        taints=tuple(sorted(closing - TOLD_OTHERWISE)),
         capacity_block=labels.get(names.CAPACITY_BLOCK_LABEL),
         labels={name: str(value) for name, value in labels.items() if name.startswith(LABEL_PREFIX)},
     )
@@ -215,6 +237,7 @@ def workload(item: Wire) -> Workload:
         size=int(spec.get("topologySize") or 0),
         count=int(spec.get("serverCount") or 0),
         strategy="MigrateAffected" if strategy == "ReplaceAffected" else strategy,
+        moves_on_cordon=(spec.get("allocationPolicy") or {}).get("onCordon") == "Migrate",
         logical_neuron_core=int((spec.get("config") or {}).get("logicalNeuronCore") or 2),
         template_name=str((spec.get("resourceClaimTemplate") or {}).get("name") or meta["name"]),
         status=item.get("status") or {},
@@ -254,6 +277,7 @@ def template(item: Wire) -> Template:
         workload_uid=workload_uid,
         reserved_class=WORKLOAD_CLASS in _classes(item.get("spec") or {}).values(),
         size=_mode(item),
+        kind=_asked_for(item),
     )
 
 
@@ -272,6 +296,18 @@ def _mode(template: Wire) -> int | None:
         if isinstance(mode, int) and not isinstance(mode, bool):
             return mode
     return None
+
+
+def _asked_for(item: Wire) -> str:
+    """What devices a ResourceClaimTemplate of ours asks for; empty if that cannot be read."""
+    devices = ((item.get("spec") or {}).get("spec") or {}).get("devices") or {}
+    found = {
+        match[1]
+        for request in devices.get("requests") or []
+        for selector in (request.get("exactly") or {}).get("selectors") or []
+        for match in _KIND.finditer(str((selector.get("cel") or {}).get("expression")))
+    }
+    return found.pop() if len(found) == 1 else ""
 
 
 def snapshot(items: Iterable[Wire]) -> Snapshot:

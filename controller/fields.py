@@ -26,6 +26,7 @@ class Taint(Part):
     """A taint of a Node, as far as it matters."""
 
     key: str = ""
+    effect: str = ""
 
 
 class NodeSpec(Part):

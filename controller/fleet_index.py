@@ -14,7 +14,7 @@ from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from controller import outage, placement
+from controller import outage, placement, refused
 from controller.discovery import Group, group_of
 from controller.model import (
     ClaimUse,
@@ -22,6 +22,7 @@ from controller.model import (
     PublishedNode,
     Reservation,
     Snapshot,
+    Suspect,
     Template,
     UltraServer,
     Workload,
@@ -98,6 +99,7 @@ class FleetIndex:
         self._type_nodes: Counter[str] = Counter()  # the same of all, by type
         self._stale: set[str] = set()
         self._counts: dict[str, outage.Count] = {}  # by UltraServer
+        self._suspects: dict[str, tuple[Suspect, ...]] = {}  # by UltraServer
         self.countable = 0
         """How many nodes of UltraServers there are, without those that a person has given up."""
         self.away: Counter[str] = Counter()
@@ -221,6 +223,11 @@ class FleetIndex:
         found = (self.group_by_name.get(name) for name in sorted(names))
         return [group for group in found if group is not None and node in group.node_names]
 
+    def suspects(self) -> list[Suspect]:
+        """Return the pods that their nodes must refuse, if they have not started before, each once."""
+        found = {each.uid: each for name in sorted(self._suspects) for each in self._suspects[name]}
+        return list(found.values())
+
     # What changes it
 
     def put_node(self, name: str, node: ClusterNode | None) -> None:
@@ -308,6 +315,10 @@ class FleetIndex:
         self._place(name, group if stored is not None else None)
         self._add_up(name, group)
         self._count(name, group, stored)
+        held = stored.reservations if stored is not None else ()
+        unread = {node for each in (stored.unread if stored is not None else ()) for node in each.nodes}
+        named = self._named.get(name, frozenset()) - unread
+        _put(self._suspects, name, refused.suspects(named, held, self._uses, self.published_by_name) or None)
 
     def _count(self, name: str, group: Group | None, stored: UltraServer | None) -> None:
         """Count the nodes of an UltraServer that are away, in the place of those that were."""

@@ -83,6 +83,7 @@ class ClusterNode:
     capacity_block: str | None
     ready_changed: datetime.datetime = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)  # when `ready` last changed
     out_of_service: bool = False  # somebody has said, by a taint, that the machine is off
+    taints: tuple[str, ...] = ()  # keys that keep new pods away, those of a dead or cordoned node aside
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -129,6 +130,17 @@ class Reservation:
 
 
 @dataclass(frozen=True, slots=True)
+class Suspect:
+    """A pod whose claim is allocated on a node that must refuse it, if the pod has not started before."""
+
+    namespace: str
+    name: str
+    uid: str
+    node: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class UltraServer:
     """A NeuronUltraServer object as it is stored. `unread` are the reservations that cannot be read, or not yet."""
 
@@ -169,6 +181,7 @@ class Workload:
     template_name: str
     status: Wire
     groups: tuple[Wire, ...] = ()
+    moves_on_cordon: bool = False
 
     @property
     def restarting(self) -> Wire | None:
@@ -213,6 +226,8 @@ class Template:
     def is_official(self, workload: Workload) -> bool:
         """Its claims name the workload as those of AWS's operator do; no node of ours is offered to them."""
         return self.workload_id == workload.name and self.workload_uid is None
+
+    kind: str = ""  # what a template of ours asks for: neuron_node or neuron_device
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from controller.actions import (
 from controller.discovery import Group, labels
 from controller.draft import DEFAULT_LIMITS, Draft, Limits, joined
 from controller.fleet_index import FleetIndex
-from controller.model import RESERVED, Snapshot, UltraServer, Workload, shortened
+from controller.model import RESERVED, Snapshot, Suspect, UltraServer, Workload, shortened
 from controller.releasing import give_back, release
 from controller.serving import serve
 from neuron_dra.core.ultraserver import Phase
@@ -77,6 +77,7 @@ def plan_of(index: FleetIndex, now: datetime.datetime, limits: Limits = DEFAULT_
         ),
         verdicts=verdicts,
         recheck=min((moment for moment in draft.recheck if moment > now), default=None),
+        suspects=_suspects(draft),
         settled=frozenset(names) - written,
         settled_nodes=frozenset(index.unsettled_nodes) - {action.name for action in labelled},
     )
@@ -93,6 +94,13 @@ def _stopped(index: FleetIndex, now: datetime.datetime) -> Plan:
             meta = (workload.namespace, workload.name, workload.uid, workload.version)
             actions.append(WriteWorkloadStatus(*meta, workload.status, status, warning=True, says_why=True))
     return Plan(tuple(actions), verdicts)
+
+
+def _suspects(draft: Draft) -> tuple[Suspect, ...]:
+    """The pods that a living node may refuse; none in an outage, when nothing is evicted."""
+    if draft.outage is not None:
+        return ()
+    return tuple(each for each in draft.snapshot.suspects() if draft.holdings.is_ready(each.node))
 
 
 # -- UltraServers ------------------------------------------------------------------------------------------------------

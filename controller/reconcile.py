@@ -58,8 +58,9 @@ class Reconciler:
         self._metrics = metrics
         self._limits = limits
         self._clock = clock
+        self._refusals = applier.refusals
         self._wording = Wording()
-        applier.on_eviction = metrics.evicted
+        applier.on_eviction = applier.refusals.on_eviction = metrics.evicted
         applier.schemas.on_change = metrics.crd_outdated
         self._term = 0
         self._told_blocked: dict[str, str] = {}
@@ -143,7 +144,8 @@ class Reconciler:
         due = replace(plan, actions=tuple(action for action in plan.actions if id(action) not in held))
         moments = [until for _, until in self._unwritable.values()]
         earliest = self._backoff.earliest(plan.actions, now)
-        return due, min((*moments, *(() if earliest is None else (earliest,))), default=None)
+        look = await self._refusals.look(plan.suspects, now)
+        return due, min((*moments, *(each for each in (earliest, look) if each is not None)), default=None)
 
     def _tell_strangers(self) -> None:
         """Say which templates ask for reserved devices that this controller has not made.

@@ -13,18 +13,26 @@ from dataclasses import dataclass
 from controller import decode, outage, placement, releasing, render, restarts
 from controller.draft import Draft, joined
 from controller.model import Reservation, Workload, shortened
-from neuron_dra.core.ultraserver import Fault, Phase
+from neuron_dra.core.ultraserver import Fault, Phase, object_name
 
 TEXTS = {
     "NodeGone": "nodes are gone",
     "NodeReplaced": "nodes were replaced by others of the same name",
     "NodeNotReady": "nodes are not Ready",
+    "UltraServerChanged": "nodes that say they are in another UltraServer now",
+    "TagLost": "nodes whose devices do not show the reservation any more, so that no pod can start there",
+    "ShapeChanged": "nodes that publish other devices than the ResourceClaimTemplate asks for",
     "DeviceUnhealthy": "nodes with unhealthy or missing devices",
     "LinkDown": "links that the group needs are down on",
+    "NodeCordoned": "cordoned nodes, where no pod can start",
+    "NodeTainted": "nodes that were tainted, where no pod can start that does not tolerate it",
     "SliceMissing": "nodes publish no slice",
     "ForeignClaim": "claims of others are allocated on nodes of this workload; delete their pods",
 }
-"""What can be wrong with a reserved node, the worst first. The last two are told, and never acted upon."""
+"""What can be wrong with a reserved node, the worst first."""
+
+MOVED_FROM = ("UltraServerChanged", "TagLost", "ShapeChanged", "NodeCordoned")
+"""MigrateAffected moves away from these; RestartAll only reports them: a driver that is rolled back drops every tag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,28 +48,57 @@ def note_faults(draft: Draft, workload: Workload) -> None:
     """Keep in the workload's bound slots since when their nodes have lost what the slots need."""
     for one in draft.holdings.of(workload.uid):
         if one.allocation.phase is Phase.BOUND:
-            faults = tuple(_faults(draft, one))
+            faults = tuple(_faults(draft, workload, one))
             if faults != one.allocation.faults:
                 draft.holdings.change(one, faults=faults)
 
 
-def _faults(draft: Draft, one: Reservation) -> Iterable[Fault]:
+def _faults(draft: Draft, workload: Workload, one: Reservation) -> Iterable[Fault]:
     allocation = one.allocation
-    size = allocation.node_count
-    slot = [found for name in allocation.nodes if (found := draft.holdings.published(name, allocation)) is not None]
     since = {(fault.node, fault.reason): fault for fault in allocation.faults}
     for name in allocation.nodes:
-        published = draft.holdings.published(name, allocation)
-        whole = published is not None and published.complete and published.kind
-        for reason, fine in (
-            ("DeviceUnhealthy", not published.sick_devices if published and whole else None),
-            ("LinkDown", placement.links_up(published, size, slot) if published and whole else None),
-        ):
+        for reason, fine in _judged(draft, workload, one, name):
             before = since.get((name, reason))
             if fine is False:
                 yield before or Fault(name, reason, render.time(draft.now))
             elif fine is None and before:
                 yield before
+
+
+def _judged(draft: Draft, workload: Workload, one: Reservation, name: str) -> Iterable[tuple[str, bool | None]]:
+    """What a reserved node may have lost, and whether it has it; None while the node does not say."""
+    allocation = one.allocation
+    slot = [found for each in allocation.nodes if (found := draft.holdings.published(each, allocation)) is not None]
+    node, published = draft.nodes.get(name), draft.holdings.published(name, allocation)
+    whole = published if published is not None and published.complete and published.kind else None
+    yield "DeviceUnhealthy", None if whole is None else not whole.sick_devices
+    yield "LinkDown", None if whole is None else placement.links_up(whole, allocation.node_count, slot)
+    identity = None if whole is None else whole.ultraserver_id
+    yield "UltraServerChanged", None if identity is None else object_name(identity) == one.ultraserver
+    if allocation.phase is Phase.BOUND:
+        shown = None if whole is None or whole.tag is None else whole.tag.allocation_id
+        yield "TagLost", None if whole is None else shown == allocation.allocation_id
+        asked = asked_for(draft, workload)
+        yield "ShapeChanged", None if whole is None or not asked else whole.kind == asked
+        if workload.moves_on_cordon:
+            yield "NodeCordoned", None if node is None else node.schedulable
+
+
+def asked_for(draft: Draft, workload: Workload) -> str:
+    """What the workload's template asks for, neuron_node or neuron_device; empty if there is none that says so."""
+    kinds = {each.kind for each in draft.snapshot.templates_of(workload.uid) if not each.deleting} - {""}
+    return kinds.pop() if len(kinds) == 1 else ""
+
+
+def _closed(draft: Draft, one: Reservation) -> Iterable[Trouble]:
+    """Nodes that are cordoned or tainted. A taint of all nodes of a group sets them aside for pods that tolerate it."""
+    nodes = [node for name in one.allocation.nodes if (node := draft.nodes.get(name)) is not None]
+    of_all = set.intersection(*({*node.taints} for node in nodes)) if nodes else set()
+    for node in nodes:
+        if not node.schedulable:
+            yield Trouble("NodeCordoned", node.name, None)
+        elif {*node.taints} - of_all:
+            yield Trouble("NodeTainted", node.name, None)
 
 
 def troubles(draft: Draft, workload: Workload, one: Reservation) -> list[Trouble]:
@@ -81,18 +118,30 @@ def troubles(draft: Draft, workload: Workload, one: Reservation) -> list[Trouble
             found.append(Trouble("NodeNotReady", name, since + draft.limits.node_failure_grace))
         if not (published and published.kind) and holdings.is_there(name, allocation):
             found.append(Trouble("SliceMissing", name, None))
-    seen = {(name, reason) for name, reason in seen_now(draft, one)}
+    seen = {(name, reason) for name, reason in seen_now(draft, workload, one)}
     for fault in allocation.faults:
         since = max(decode.time(fault.since), calm)
-        acts_at = since + draft.limits.fault_grace if (fault.node, fault.reason) in seen else None
-        found.append(Trouble(fault.reason, fault.node, acts_at))
+        if fault.reason == "TagLost":
+            since += draft.limits.tag_timeout  # a plugin that starts again may publish first
+            draft.look_again(since)
+            if draft.now < since:
+                continue
+        acts = (fault.node, fault.reason) in seen and _acts(workload, fault.reason)
+        found.append(Trouble(fault.reason, fault.node, since + draft.limits.fault_grace if acts else None))
+    noted = {(each.reason, each.name) for each in found}
+    found += [each for each in _closed(draft, one) if (each.reason, each.name) not in noted]
     found += [Trouble("ForeignClaim", use.holder, None) for use in holdings.foreign(allocation)]
     return found
 
 
-def seen_now(draft: Draft, one: Reservation) -> Iterable[tuple[str, str]]:
+def _acts(workload: Workload, reason: str) -> bool:
+    """The workload's strategy acts on faults of this kind; NoOp, which never does, says so itself."""
+    return reason not in MOVED_FROM or workload.strategy != "RestartAll"
+
+
+def seen_now(draft: Draft, workload: Workload, one: Reservation) -> Iterable[tuple[str, str]]:
     """The faults that nodes show at this moment, and not only before they fell silent."""
-    return ((fault.node, fault.reason) for fault in _faults(draft, one.changed(faults=())))
+    return ((fault.node, fault.reason) for fault in _faults(draft, workload, one.changed(faults=())))
 
 
 def broken(draft: Draft, workload: Workload) -> set[str]:

@@ -119,7 +119,7 @@ def _clean(draft: Draft, workload: Workload, broken: set[str]) -> tuple[list[str
             continue
         foreign = holdings.slipped_in(allocation)
         gone = [name for name in allocation.nodes if not holdings.is_there(name, allocation)]
-        worse = sorted({name for name, _ in recovery.seen_now(draft, one)})
+        worse = sorted({name for name, _ in recovery.seen_now(draft, workload, one)})
         if surplus or foreign or gone or worse:
             holdings.drop(one)
             said += [f"{use.holder} has devices of {shortened(use.nodes)}" for use in foreign]
@@ -182,7 +182,7 @@ def _reserve(draft: Draft, workload: Workload) -> placement.Shortage | None:
             _drop(draft, list(live.values()))
         return over  # it waits for no node, so it is in nobody's way
     free = draft.room.free(workload.instance_type, workload.size)
-    kind = _kind(draft, live)
+    kind = _kind(draft, workload, live)
     repairs = missing[-1] < queueing.grown_to(workload, live)
     first = None if repairs else queueing.held_back(draft, workload)
     if first is None:
@@ -212,12 +212,15 @@ def _replace(draft: Draft, workload: Workload, broken: set[str]) -> tuple[placem
     if not indices:
         return None, set()
     fine = {index: each for index, each in live.items() if index not in indices}
-    spare = recovery.replace(draft, workload, indices, _kind(draft, live), _near(draft, fine, workload))
+    spare = recovery.replace(draft, workload, indices, _kind(draft, workload, live), _near(draft, fine, workload))
     return spare, recovery.drain_replaced(draft, workload, indices)
 
 
-def _kind(draft: Draft, live: dict[int, Reservation]) -> str | None:
-    """What the nodes that the workload has publish."""
+def _kind(draft: Draft, workload: Workload, live: dict[int, Reservation]) -> str | None:
+    """What nodes of the workload must publish: what its template asks for, or else what those publish that it has."""
+    asked = recovery.asked_for(draft, workload)
+    if asked:
+        return asked
     kinds = {draft.holdings.kind(name) for each in live.values() for name in each.allocation.nodes} - {None}
     return min(kinds, default=None, key=str)
 
@@ -314,7 +317,7 @@ def _has_template(draft: Draft, workload: Workload) -> bool:
 
 def _make_template(draft: Draft, workload: Workload, live: dict[int, Reservation]) -> None:
     """Make the template, if there is a bound group for which it is, and if its nodes say what they publish."""
-    kind, template = _kind(draft, live), _template(draft, workload)
+    kind, template = _kind(draft, workload, live), _template(draft, workload)
     if template is not None:
         if template.is_of(workload) and not template.deleting:  # it is for groups of another size
             owners = frozenset({workload.uid})

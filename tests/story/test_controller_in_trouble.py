@@ -12,6 +12,7 @@ from controller_cluster import Cluster
 from test_ultraserver_controller import cluster, controlling, quick  # noqa: F401
 
 from controller import backoff as backoff_module
+from controller.program import NAME
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
@@ -83,6 +84,39 @@ async def test_an_answer_to_a_write_that_is_no_object_ends_nothing(
     async with controlling(cluster, "--leader-elect"):
         cluster.submit("job")
         await eventually(lambda: cluster.state("job") == "Allocated", 30, "the workload is Allocated")
+
+
+def waits_since(there: Cluster, name: str, seconds: float, started: str = "False") -> None:
+    """Have a kubelet say that it has had the pod for so long, and whether its sandbox is there."""
+    since = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=seconds)
+    status = {
+        "phase": "Pending",
+        "startTime": since.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "conditions": [{"type": "PodReadyToStartContainers", "status": started}],
+    }
+    there.api.patch("pods", name, {"status": status}, "ml")
+
+
+async def test_a_pod_that_its_node_refuses_is_evicted_and_others_are_not(cluster: Cluster) -> None:  # noqa: F811
+    """13.12: it was refused for ever."""
+    async with controlling(cluster):
+        cluster.submit("job", count=1)
+        await eventually(lambda: cluster.state("job") == "Allocated", 20, "the workload is Allocated")
+        first = cluster.allocations()[0]["allocatedNodes"]
+        other = {"metadata": {"name": "other", "uid": "another-workload"}}
+        for number, (name, seconds, started) in enumerate(
+            (("refused", 121, "False"), ("pulls", 600, "True"), ("young", 20, "False"))
+        ):
+            cluster.pod_with_claim(name, first[number], other)
+            waits_since(cluster, name, seconds, started)
+        await eventually(lambda: cluster.api.find("pods", "refused", "ml") is None, 20, "the refused pod is evicted")
+        await asyncio.sleep(0.5)
+        assert [pod["metadata"]["name"] for pod in cluster.api.objects("pods")] == ["pulls", "young"]
+        (event,) = [each for each in cluster.api.objects("events") if each["reason"] == "RefusedPodEvicted"]
+        assert (event["type"], event["involvedObject"]["name"]) == ("Warning", "refused")
+        assert event["message"].endswith("no controller owns this pod, so that it is lost: create it again")
+    asked = [each for each in cluster.api.log if each.resource == "pods" and each.verb != "create"]
+    assert {each.verb for each in asked if each.user_agent == NAME} <= {"get"}
 
 
 async def test_a_missing_namespace_is_one_error_that_says_what_to_do(

@@ -1,0 +1,161 @@
+"""Allocated tells the truth: where pods cannot start any more, the workload is Degraded. Issue 13, number 9."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from failing_world import LIMITS, U0, U1, U2, allocations, attribute, degraded, evicted, held, running
+from ultraserver_world import World
+
+TAG = ("workloadNamespace", "workloadId", "workloadUid", "allocationId", "workloadPhase")
+STRATEGIES = ["NoOp", "RestartAll", "MigrateAffected"]
+STAYS = [(0, "Bound", *U0), (1, "Bound", *U1)]
+MOVED = [(0, "Bound", *U0), (1, "Bound", *U2)]
+
+
+def lose_tag(world: World, name: str) -> None:
+    """An older driver publishes, which knows no reservations."""
+    world.silent.add(name)
+    for each in TAG:
+        attribute(world, name, each, None)
+
+
+def move_elsewhere(world: World, name: str) -> None:
+    attribute(world, name, "ultraserverId", {"string": "u9"})
+
+
+def publish_devices(world: World, name: str) -> None:
+    attribute(world, name, "resourceType", {"string": "neuron_device"})
+
+
+def taint(world: World, name: str, key: str, effect: str = "NoSchedule") -> None:
+    node = world.get("Node", name)
+    world.put({**node, "spec": {**node["spec"], "taints": [{"key": key, "effect": effect}]}})
+
+
+def cordon(world: World, name: str) -> None:
+    node = world.get("Node", name)
+    world.put({**node, "spec": {**node["spec"], "unschedulable": True}})
+
+
+def wait(world: World, seconds: float) -> None:
+    """Let time pass in steps, as a controller that is woken now and then sees it."""
+    world.settle(LIMITS)
+    world.later(seconds)
+    world.settle(LIMITS)
+
+
+LOST: dict[str, tuple[Any, float]] = {
+    "TagLost": (lose_tag, 60 + 30),
+    "UltraServerChanged": (move_elsewhere, 30),
+    "ShapeChanged": (publish_devices, 30),
+}
+
+
+@pytest.mark.parametrize("reason", LOST)
+def test_migrate_affected_moves_away_from_a_node_where_no_pod_can_start(reason):
+    """13.9."""
+    change, seconds = LOST[reason]
+    world = running("MigrateAffected")
+    change(world, "u1-2")
+    wait(world, seconds - 1)
+    assert (held(world), degraded(world)[0]) == (STAYS, reason)
+    wait(world, 1)
+    world.later(601)  # a slot whose node does not close is left after the quarantine
+    world.settle(LIMITS)
+    assert held(world) == MOVED
+
+
+@pytest.mark.parametrize("reason", LOST)
+@pytest.mark.parametrize("strategy", ["NoOp", "RestartAll"])
+def test_the_other_strategies_only_report_it(reason, strategy):
+    """13.9: a rollback of the driver drops every tag, and RestartAll would evict every pod."""
+    change, seconds = LOST[reason]
+    world = running(strategy)
+    change(world, "u1-2")
+    wait(world, seconds)
+    wait(world, 7200)
+    assert (held(world), evicted(world), degraded(world)[0]) == (STAYS, [], reason)
+    assert "u1-2" in degraded(world)[1]
+    assert "acts at" not in degraded(world)[1]
+
+
+def test_a_tag_that_is_back_within_the_tag_timeout_is_not_told():
+    """13.9."""
+    world = running("MigrateAffected")
+    lose_tag(world, "u1-2")
+    wait(world, 59)
+    assert (degraded(world), held(world)) == (("", ""), STAYS)
+    world.silent.clear()
+    wait(world, 60)
+    assert (degraded(world), held(world)) == (("", ""), STAYS)
+    assert "faults" not in allocations(world)[1]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_cordoned_node_is_told_and_nothing_is_done(strategy):
+    """13.9."""
+    world = running(strategy)
+    cordon(world, "u1-2")
+    wait(world, 7200)
+    assert degraded(world) == ("NodeCordoned", "cordoned nodes, where no pod can start: u1-2")
+    assert (held(world), evicted(world), world.state("job")[0]) == (STAYS, [], "Allocated")
+
+
+@pytest.mark.parametrize("how", ["cordon", "ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted"])
+def test_on_cordon_migrate_moves_the_group_after_the_grace(how):
+    """13.9."""
+    world = running("MigrateAffected")
+    item = world.workload("job")
+    item["spec"]["allocationPolicy"]["onCordon"] = "Migrate"
+    world.put(item)
+    if how == "cordon":
+        cordon(world, "u1-2")
+    else:
+        taint(world, "u1-2", how)
+    wait(world, 29)
+    assert (held(world), degraded(world)[0]) == (STAYS, "NodeCordoned")
+    wait(world, 1)
+    assert held(world) == MOVED
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("effect", ["NoSchedule", "NoExecute"])
+def test_a_node_that_is_tainted_is_told_and_nothing_is_done(strategy, effect):
+    """13.9."""
+    world = running(strategy)
+    taint(world, "u1-2", "example.com/maintenance", effect)
+    wait(world, 7200)
+    assert degraded(world)[0] == "NodeTainted"
+    assert (held(world), evicted(world)) == (STAYS, [])
+
+
+@pytest.mark.parametrize(
+    ("key", "effect"), [("aws.amazon.com/neuron", "PreferNoSchedule"), ("node.kubernetes.io/not-ready", "NoSchedule")]
+)
+def test_a_taint_that_keeps_no_pod_away_or_is_told_otherwise_is_no_trouble(key, effect):
+    world = running("NoOp")
+    taint(world, "u1-2", key, effect)
+    world.settle(LIMITS)
+    assert degraded(world) == ("", "")
+
+
+def test_a_taint_of_all_nodes_of_a_group_sets_them_aside_and_is_no_trouble():
+    """13.9: nodes with accelerators are tainted from the start, and their pods tolerate it."""
+    world = running("MigrateAffected")
+    for name in (*U0, *U1, *U2):
+        taint(world, name, "aws.amazon.com/neuron")
+    world.settle(LIMITS)
+    assert degraded(world) == ("", "")
+
+
+def test_a_group_moves_to_nodes_that_publish_what_the_template_asks_for():
+    """13.9: not to nodes that publish as the node does that changed."""
+    world = running("MigrateAffected", servers=4)
+    for name in U1:
+        publish_devices(world, name)
+    for name in U2:
+        publish_devices(world, name)
+    wait(world, 30)
+    assert held(world) == [(0, "Bound", *U0), (1, "Bound", *(f"u3-{n}" for n in range(4)))]

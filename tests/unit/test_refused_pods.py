@@ -1,0 +1,130 @@
+"""No pod is refused for ever. Issue 13, number 12."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import pytest
+from failing_world import LIMITS, U0, not_ready, running
+from ultraserver_world import World
+
+from controller.model import Suspect
+from controller.refused import refused_until, words
+
+NOW = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
+SUSPECT = Suspect("ml", "pod-0", "uid-0", "node-0", "node node-0 is reserved for NeuronUltraServerWorkload ml/job")
+
+
+def suspects(world: World) -> list[tuple[str, str, str]]:
+    return [(each.name, each.node, each.why) for each in world.plan(LIMITS).suspects]
+
+
+def pod(**changes: Any) -> dict[str, Any]:
+    """A pod that its node has refused since noon."""
+    made: dict[str, Any] = {
+        "metadata": {"name": "pod-0", "namespace": "ml", "uid": "uid-0", "resourceVersion": "7"},
+        "spec": {"nodeName": "node-0"},
+        "status": {
+            "phase": "Pending",
+            "startTime": "2026-03-01T12:00:00Z",
+            "conditions": [{"type": "PodReadyToStartContainers", "status": "False"}],
+        },
+    }
+    for path, value in changes.items():
+        part, name = path.split("__")
+        made[part][name] = value
+    return made
+
+
+def test_pods_of_the_workload_that_holds_the_node_are_no_suspects():
+    assert suspects(running("NoOp")) == []
+
+
+def test_a_pod_of_others_on_a_reserved_node_is_a_suspect():
+    """13.12: it was refused for ever, and kept the node."""
+    world = running("NoOp")
+    world.claim("foreign", ["u0-1"], pod="intruder")
+    assert suspects(world) == [("intruder", "u0-1", "node u0-1 is reserved for NeuronUltraServerWorkload ml/job")]
+
+
+def test_a_pod_of_another_workload_on_a_reserved_node_is_a_suspect():
+    """13.12."""
+    world = running("NoOp")
+    world.claim("foreign", ["u0-1"], workload_uid="another", pod="intruder")
+    assert [name for name, _, _ in suspects(world)] == ["intruder"]
+
+
+def test_a_pod_of_a_workload_on_a_node_that_was_given_back_is_a_suspect():
+    """13.12: the scheduler had not seen that the node's tag was gone."""
+    world = running("NoOp")
+    world.claim("late", ["u2-1"], workload_uid=world.workload("job")["metadata"]["uid"], pod="straggler")
+    assert suspects(world) == [
+        ("straggler", "u2-1", "node u2-1 is not reserved any more for the workload of its claim ml/late")
+    ]
+
+
+def test_a_plain_pod_on_a_node_of_nobody_is_no_suspect():
+    world = running("NoOp")
+    world.claim("plain", ["u2-1"], pod="plain")
+    assert suspects(world) == []
+
+
+def test_while_a_node_does_not_say_whether_it_is_reserved_its_pods_are_no_suspects():
+    """13.12: a plugin keeps its tag when the object is gone."""
+    world = running("NoOp")
+    world.claim("late", ["u2-1"], workload_uid=world.workload("job")["metadata"]["uid"], pod="straggler")
+    world.remove("ResourceSlice", "u2-1-neuron.aws.com-00")
+    assert suspects(world) == []
+
+
+def test_pods_on_dead_nodes_are_left_alone():
+    """13.12."""
+    world = running("NoOp")
+    world.claim("foreign", ["u0-1"], pod="intruder")
+    not_ready(world, "u0-1")
+    assert suspects(world) == []
+
+
+def test_nothing_is_evicted_in_an_outage():
+    """13.4."""
+    world = running("NoOp")
+    world.claim("foreign", ["u2-1"], workload_uid="another", pod="intruder")
+    assert len(suspects(world)) == 1
+    not_ready(world, *U0, "u1-0", "u1-1", "u1-2")
+    assert suspects(world) == []
+
+
+def test_a_pod_is_refused_after_two_minutes():
+    """13.12."""
+    assert refused_until(pod(), SUSPECT) == NOW + datetime.timedelta(minutes=2)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"status__phase": "Running"},
+        {"status__conditions": [{"type": "PodReadyToStartContainers", "status": "True"}]},
+        {"status__startTime": None},
+        {"metadata__uid": "another pod of that name"},
+        {"metadata__deletionTimestamp": "2026-03-01T12:00:00Z"},
+        {"spec__nodeName": "node-1"},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_a_pod_that_is_not_certain_to_be_refused_is_left_alone(changes):
+    """13.12: one that pulls a large image is ready to start containers."""
+    assert refused_until(pod(**changes), SUSPECT) is None
+
+
+def test_a_pod_without_an_owner_is_said_to_be_lost():
+    """13.12."""
+    owner = {"kind": "ReplicaSet", "name": "job-1", "controller": True}
+    why = "evicted after more than two minutes in which it could not start: node node-0 is reserved for "
+    assert words(pod(), SUSPECT) == (
+        f"{why}NeuronUltraServerWorkload ml/job; no controller owns this pod, so that it is lost: create it again"
+    )
+    assert words(pod(metadata__ownerReferences=[owner]), SUSPECT) == (
+        f"{why}NeuronUltraServerWorkload ml/job; its ReplicaSet job-1 makes another pod, which is placed on another "
+        "node"
+    )
