@@ -29,7 +29,7 @@ from reporting import commit_now
 REPOSITORY = Path(__file__).resolve().parent.parent
 FOLDER = REPOSITORY / "tests" / "fuzz"
 REPORT = REPOSITORY / "docs" / "reports" / "fuzz.md"
-TARGETS = ("slices", "watch", "sysfs", "checkpoint", "parameters")  # the slowest first
+TARGETS = ("slices", "watch", "sysfs", "checkpoint", "parameters", "answers")  # the slowest first
 KEPT_INPUTS = 150
 """Of each target, in the repository."""
 LONGEST_INPUT = 256  # bytes

@@ -289,7 +289,7 @@ def _object(raw: bytes) -> dict[str, Any]:
 def _continue(page: bytes) -> str:
     try:
         head = msgspec.json.decode(page, type=_PageHead)
-    except ValueError as err:
+    except (ValueError, RecursionError) as err:
         raise Unavailable(f"the API server's answer is not a list: {err}") from err
     return head.metadata.token if head.metadata else ""
 
@@ -297,7 +297,7 @@ def _continue(page: bytes) -> str:
 def _error(method: str, path: str, status: int, raw: bytes, retry_after: str | None) -> ApiError:
     reason, message = "", raw[:256].decode(errors="replace")
     causes: tuple[str, ...] = ()
-    with contextlib.suppress(ValueError, AttributeError, TypeError):
+    with contextlib.suppress(ValueError, AttributeError, TypeError, RecursionError):
         body = json.loads(raw)
         reason, message = str(body.get("reason", "")), str(body.get("message", message))[:1024]
         listed = (body.get("details") or {}).get("causes") or []

@@ -24,10 +24,12 @@ from neuron_dra.api import claims as wire_claims
 from neuron_dra.core import cdi, checkpoint, claims, decision, devices, health, limits, names, slices, topology
 from neuron_dra.core.facts import NodeLabels
 from neuron_dra.core.ultraserver import decode_allocations
-from neuron_dra.errors import CheckpointDamaged, ClaimError, Gone
+from neuron_dra.errors import CheckpointDamaged, ClaimError, Gone, Unavailable
+from neuron_dra.kube import client
 from neuron_dra.kube.reflector import Reflector
 from neuron_dra.kube.requests import NODES
 from neuron_dra.node import helper, sysfs
+from neuron_dra.testing.fake_api import STRANGE
 from neuron_dra.testing.objects import allocated_claim, healthy_node, neuron_config, opaque
 from neuron_dra.testing.ultraservers import ultraserver
 
@@ -453,7 +455,36 @@ def _loop() -> asyncio.AbstractEventLoop:
     return _Loop()
 
 
+# -- answers of the API server -----------------------------------------------------------------------------------------
+
+
+def answers(data: bytes) -> None:
+    """Whatever comes with whatever status is an object, a page, a claim, or an error that was promised."""
+    source = Bytes(data)
+    raw = bytearray(source.pick([strange.body[:4096] for strange in STRANGE.values()]))
+    for _ in range(source.below(6)):
+        at = source.below(len(raw) + 1)
+        raw[at : at + source.below(3)] = source.raw(source.below(8))
+    body = bytes(raw)
+    with contextlib.suppress(Unavailable):
+        assert isinstance(client._object(body), dict)
+    with contextlib.suppress(Unavailable):
+        assert isinstance(client._continue(body), str)
+    with contextlib.suppress(ClaimError):
+        wire_claims.to_core(wire_claims.decode_claim(body), REF)
+    with contextlib.suppress(ClaimError):
+        for item in wire_claims.decode_claim_list(body).items or ():
+            wire_claims.allocated_devices(item)
+    status = source.pick((400, 401, 403, 404, 409, 410, 422, 429, 500, 502, 503, 504))
+    retry_after = source.pick((None, "7", "-1", "", "1e9", "Thu, 01 Jan 2026 00:00:00 GMT", "9" * 400, "\u0663"))
+    err = client._error("GET", "/api", status, body, retry_after)
+    assert err.status == status
+    assert str(err).startswith(f"GET /api: {status}")
+    assert err.retry_after_s is None or err.retry_after_s >= 0
+
+
 TARGETS: Mapping[str, Callable[[bytes], None]] = {
+    "answers": answers,
     "parameters": parameters,
     "sysfs": hardware,
     "checkpoint": checkpoint_bytes,
