@@ -1,0 +1,114 @@
+"""Several tenants on one fleet: nobody gets another's reserved nodes (13.2), nobody more than is theirs (13.15)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import uuid
+from collections.abc import Iterator
+
+import pytest
+from bed.errors import BedError
+from fleet import NODES, said, slots, submit, wait_said, wait_state, workload
+from real_cluster import QUICK, Namespace, TestBed, eventually
+
+RESERVED = "workload.neuron.aws.com"
+POLICIES = ("templates", "claims", "pods")
+LIMIT = "neuron.aws.com/max-reserved-nodes"
+CLAIM = {
+    "apiVersion": "resource.k8s.io/v1",
+    "kind": "ResourceClaim",
+    "metadata": {"name": "intruder"},
+    "spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": RESERVED}}]}},
+}
+POD = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "intruder"},
+    "spec": {
+        "terminationGracePeriodSeconds": 0,
+        "resourceClaims": [{"name": "neuron", "resourceClaimName": "intruder"}],
+        "containers": [{"name": "c", "image": QUICK, "resources": {"claims": [{"name": "neuron"}]}}],
+    },
+}
+
+
+@pytest.fixture
+def tenants(bed: TestBed, fleet: TestBed) -> Iterator[Namespace]:
+    """A namespace of somebody else, with an editor and an administrator of it."""
+    own = Namespace(bed, f"tenant-{uuid.uuid4().hex[:8]}")
+    bed.kubectl("create", "namespace", own.name)
+    for role in ("edit", "admin"):
+        own.kubectl("create", "rolebinding", role, f"--clusterrole={role}", f"--user={role}")
+    yield own
+    own.remove()
+
+
+def refusal(place: Namespace, made: dict, *words: str) -> str:
+    """Try to create something; return why not, empty if it was created."""
+    try:
+        place.kubectl("create", "-f", "-", *words, stdin=json.dumps(made))
+    except BedError as err:
+        return str(err)
+    return ""
+
+
+@contextlib.contextmanager
+def without_policies(bed: TestBed) -> Iterator[None]:
+    """Take the policies of reserved devices out of force, and put them back."""
+    names = [f"neuron-dra-driver-reserved-{name}" for name in POLICIES]
+    found = [bed.get("validatingadmissionpolicybindings", name) for name in names]
+    bed.kubectl("delete", "validatingadmissionpolicybindings", *names)
+    try:
+        yield
+    finally:
+        for each in found:
+            kept = {key: each["metadata"][key] for key in ("name", "labels", "annotations") if key in each["metadata"]}
+            bed.kubectl("create", "-f", "-", stdin=json.dumps({**each, "metadata": kept}))
+
+
+def test_a_claim_of_another_namespace_gets_no_reserved_node_with_and_without_the_policies(
+    fleet: TestBed, place: Namespace, tenants: Namespace
+) -> None:
+    dry = "--dry-run=server"
+    for user in ("edit", "admin"):
+        eventually(
+            "rights are known", lambda user=user: "DeviceClass" in refusal(tenants, CLAIM, dry, f"--as={user}"), 30
+        )
+    assert "are made for pods" in refusal(tenants, CLAIM, dry)  # not even for the cluster's administrator
+    with without_policies(fleet):
+        eventually("the policies are out of force", lambda: not refusal(tenants, CLAIM, dry), 60)
+        tenants.apply(CLAIM)
+        tenants.apply(POD)
+        # Its claim gets the first node that is tagged, before the pods of the workload can.
+        made = submit(place, workload("job", 4, 1))
+        eventually("the intruder has a node", lambda: tenants.get("pod", "intruder")["spec"].get("nodeName"), 30)
+        held = slots(fleet)["job"][0]
+        assert tenants.get("pod", "intruder")["spec"]["nodeName"] in held
+        told = wait_said(place, "job", "ForeignClaim", "Degraded")
+        assert told.endswith(f"pod {tenants.name}/intruder")
+        assert (wait_state(place, "job", "Allocated")["metadata"]["uid"], slots(fleet)["job"][0]) == (
+            *(made["metadata"]["uid"], held),
+        )
+        statuses = tenants.get("pod", "intruder")["status"].get("containerStatuses") or []
+        assert not any("running" in each.get("state", {}) for each in statuses)
+        tenants.delete("pod/intruder", grace_s=0)
+        tenants.kubectl("delete", "resourceclaim", "intruder", "--timeout=60s", timeout_s=70)
+    eventually("the policies are in force again", lambda: refusal(tenants, CLAIM, dry), 60)
+    wait_said(place, "job", "NoProblem", "Degraded")
+
+
+def test_a_namespace_reserves_what_its_annotation_allows_and_keeps_it_when_less_is_allowed(
+    fleet: TestBed, place: Namespace
+) -> None:
+    fleet.kubectl("annotate", "namespace", place.name, f"{LIMIT}=4")
+    place.apply(workload("job", 4, 2))
+    text = wait_said(place, "job", "NamespaceLimit")
+    assert text.startswith(f"namespace {place.name} has reserved 0 of the 4 nodes that it may reserve")
+    assert slots(fleet) == {}
+    fleet.kubectl("annotate", "namespace", place.name, f"{LIMIT}={len(NODES)}", "--overwrite")
+    wait_state(place, "job", "Allocated")
+    fleet.kubectl("annotate", "namespace", place.name, f"{LIMIT}=0", "--overwrite")
+    place.apply(workload("other", 1, 1))
+    wait_said(place, "other", "NamespaceLimit")
+    assert (said(place.get("nusw", "job"))[0], len(slots(fleet)["job"])) == ("Allocated", 2)
