@@ -13,6 +13,7 @@ import pytest
 from controller import apply, draft, placement, planning, queueing, render, serving, survival
 from controller.holdings import Holdings
 from controller.leader import Leader
+from controller.quota import Quota
 from neuron_dra.core import reservation, ultraserver
 from neuron_dra.testing.fleet.fleet import USERS, Fleet, run
 from neuron_dra.testing.fleet.pods import Job
@@ -35,6 +36,11 @@ def takes_no_notice_of_foreign_claims(patch: pytest.MonkeyPatch) -> None:
 
 def opens_the_gate_on_the_node(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(reservation, "why_refused", lambda claim, holder, node_name: "")
+
+
+def knows_no_limits(patch: pytest.MonkeyPatch) -> None:
+    """13.15."""
+    patch.setattr(Quota, "refusal", lambda self, workload, indices: None)
 
 
 def never_evicts(patch: pytest.MonkeyPatch) -> None:
@@ -117,6 +123,7 @@ def lets_reservations_go_with_their_objects(patch: pytest.MonkeyPatch) -> None:
     [
         (waits_for_the_impossible, {"impossible", "giants"}, "asks for more than there is|has held others back"),
         (keeps_what_does_not_fit, {"spec-changes"}, "is Allocated with (groups|a template) of|tells of|pods of"),
+        (knows_no_limits, {"tenants", "limits"}, "reserved nodes of namespace"),
         (gives_one_template_name_to_two, {"template-names"}, "has all its groups and is|is Failed and|is not ours"),
     ],
 )
