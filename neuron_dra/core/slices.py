@@ -91,11 +91,18 @@ def slice_names(node_name: str, count: int, *, have: Collection[str] = (), taken
 
 
 def desired(
-    pool: Pool, devices: Sequence[Wire], generation: int, called: Sequence[str] | None = None
+    pool: Pool,
+    devices: Sequence[Wire],
+    generation: int,
+    called: Sequence[str] | None = None,
+    counters: Sequence[Wire] = (),
 ) -> list[dict[str, Any]]:
-    """Return the slices of `pool` as they are to be sent."""
-    chunks = layout(devices)
-    called = called if called is not None else slice_names(pool.node_name, len(chunks))
+    """Return the slices of `pool` as they are to be sent.
+
+    `counters` are the counter sets that devices consume. They have a slice of their own, as the API server demands.
+    """
+    contents = _contents(devices, counters)
+    called = called if called is not None else slice_names(pool.node_name, len(contents))
     return [
         {
             "apiVersion": API_VERSION,
@@ -107,13 +114,19 @@ def desired(
                 "pool": {
                     "name": pool.node_name,
                     "generation": generation,
-                    "resourceSliceCount": len(chunks),
+                    "resourceSliceCount": len(contents),
                 },
-                **({"devices": chunk} if chunk else {}),
+                **content,
             },
         }
-        for name, chunk in zip(called, chunks, strict=True)
+        for name, content in zip(called, contents, strict=True)
     ]
+
+
+def _contents(devices: Sequence[Wire], counters: Sequence[Wire]) -> list[dict[str, Any]]:
+    """Return what each slice has besides what they all have."""
+    chunks: list[dict[str, Any]] = [{"devices": chunk} if chunk else {} for chunk in layout(devices)]
+    return [*chunks, {"sharedCounters": list(counters)}] if counters else chunks
 
 
 def diff(
@@ -121,11 +134,12 @@ def diff(
     current: Sequence[Wire],
     devices: Sequence[Wire],
     *,
+    counters: Sequence[Wire] = (),
     known_generation: int = 0,
     accepted: Mapping[str, tuple[Sequence[Wire], Sequence[Wire]]] | None = None,
     taken: Collection[str] = (),
 ) -> SlicePlan:
-    """Return the writes after which the slices of `pool` say `devices`.
+    """Return the writes after which the slices of `pool` say `devices` and `counters`.
 
     `current` are all slices of this driver and node. `known_generation` is the last one written, so that it never
     falls, even after somebody deleted every slice. `accepted` maps a slice's name to what was sent last and what the
@@ -133,8 +147,8 @@ def diff(
     others have; there have to be enough left.
     """
     by_name = {item["metadata"]["name"]: item for item in current}
-    called = slice_names(pool.node_name, len(layout(devices)), have=by_name, taken=taken)
-    wanted = desired(pool, devices, generation=0, called=called)
+    called = slice_names(pool.node_name, len(_contents(devices, counters)), have=by_name, taken=taken)
+    wanted = desired(pool, devices, generation=0, called=called, counters=counters)
     generation = max([_generation(item) for item in current], default=0)
     obsolete = [
         item
@@ -220,6 +234,7 @@ def _same(want: Wire, have: Wire, accepted: Mapping[str, tuple[Sequence[Wire], S
         present["pool"].get("resourceSliceCount") == spec["pool"]["resourceSliceCount"]
         and [owner.get("uid") for owner in owners] == [owner["uid"] for owner in want["metadata"]["ownerReferences"]]
         and _comparable(present.get("devices") or []) == _comparable(devices)
+        and (present.get("sharedCounters") or []) == (spec.get("sharedCounters") or [])
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from neuron_dra import __version__
 from neuron_dra.arguments import object_name
-from neuron_dra.core import devices, health, limits, names, slices, topology
+from neuron_dra.core import devices, health, limits, names, partitions, slices, topology
 from neuron_dra.core.facts import NodeFacts, NodeLabels
 from neuron_dra.errors import SettingsError
 from neuron_dra.node import helper, sysfs
@@ -23,6 +23,8 @@ COLUMNS = {
     "TYPE": "instanceType",
     "CORES": "neuronCores",
     "MEMORY": "memory",
+    "DEVICES": "connectedDevices",
+    "LOGICAL CORES": "cores",
     "ROW": "topology_x",
     "COLUMN": "topology_y",
     "GROUP4": "resource.aws.com/devicegroup4_id",
@@ -60,6 +62,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what UltraServer nodes publish: one whole-node device, or each device (default node)",
     )
     parser.add_argument(
+        "--connected-sets",
+        action="store_true",
+        help="show connected sets of devices and core partitions too, with the counters that keep them apart; the "
+        "driver does not publish them yet",
+    )
+    parser.add_argument(
         "--labels",
         default="",
         metavar="K=V,...",
@@ -84,7 +92,17 @@ def run(args: argparse.Namespace) -> int:
         problems += [finding.message for finding in node.findings]
     for text in problems:
         print(f"neuron-dra: {text}", file=sys.stderr)
-    items = [_marked(as_published(item), facts, node) for item in slice_objects(args.node_name, kept)]
+    divided = partitions.partitioned(node, kept) if args.connected_sets else None
+    if args.connected_sets and divided is None:
+        print("neuron-dra: nothing is known of this node's cores: no sets of devices are published", file=sys.stderr)
+    elif divided is not None and divided.left_out:
+        limit = partitions.DEVICES_AT_MOST
+        print(
+            f"neuron-dra: left out, as a node publishes {limit} devices: {', '.join(divided.left_out)}", file=sys.stderr
+        )
+    shown = [one.device for one in divided.partitions] if divided else kept
+    behind = {device.name: device.device_ids for device in shown}
+    items = [_marked(as_published(item), facts, node, behind) for item in slice_objects(args.node_name, kept, divided)]
     if args.output == "table":
         _print_table(_rows(items))
     elif args.output == "json":
@@ -96,10 +114,15 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def slice_objects(node_name: str, kept: Sequence[devices.Device]) -> list[dict[str, Any]]:
-    """Return the slices of a node as first published; the owner is left to whoever knows the Node's UID."""
+def slice_objects(
+    node_name: str, kept: Sequence[devices.Device], divided: partitions.Partitioned | None = None
+) -> list[dict[str, Any]]:
+    """Return the slices of a node as first published; their owner, the Node, has a UID that only the cluster knows."""
     pool = slices.Pool(node_name, "")
-    return slices.desired(pool, [device.to_wire() for device in kept], generation=1)
+    if divided is None:
+        return slices.desired(pool, [device.to_wire() for device in kept], generation=1)
+    counters = [each.to_wire() for each in divided.counters]
+    return slices.desired(pool, [one.to_wire() for one in divided.partitions], generation=1, counters=counters)
 
 
 def as_published(item: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,13 +130,18 @@ def as_published(item: Mapping[str, Any]) -> dict[str, Any]:
     return {**item, "metadata": {"name": item["metadata"]["name"]}}
 
 
-def _marked(item: dict[str, Any], facts: NodeFacts, node: topology.Node) -> dict[str, Any]:
-    """Return a slice with the marks of the devices that are sick now, as an API server that keeps taints has it."""
+def _marked(
+    item: dict[str, Any], facts: NodeFacts, node: topology.Node, behind: Mapping[str, Sequence[int]]
+) -> dict[str, Any]:
+    """Return a slice with the marks of the devices that are sick now, as an API server that keeps taints has it.
+
+    `behind` are the Neuron devices behind each published one.
+    """
     watch = health.observe({}, facts.devices, range(node.spec.device_count) if node.spec else (), 0.0, 0.0)
     marked = []
     for device in item["spec"].get("devices") or []:
-        suffix = device["name"].removeprefix(names.DEVICE_PREFIX)
-        ids = [int(suffix)] if suffix.isdigit() else sorted(watch)
+        whole = device["name"] == names.NODE_DEVICE  # one that is missing makes a whole node sick
+        ids = sorted(watch) if whole else behind[device["name"]]
         reasons = health.judged(device["name"], ids, watch).reasons
         marked.append(health.marked(device, reasons, health.EFFECTS[0]))
     return {**item, "spec": {**item["spec"], **({"devices": marked} if marked else {})}}

@@ -159,6 +159,34 @@ def test_sick_devices_are_shown_as_they_would_be_published(trn2, tmp_path, capsy
     assert [line.split()[-1] for line in out.splitlines()] == ["SICK", "missing"]
 
 
+def test_connected_sets_are_shown_with_their_counters(tmp_path, capsys):
+    """16.1: on a ring with a sick device the sets that it is in are sick too."""
+    run(capsys, "fake-node", "--instance-type", "inf2.24xlarge", "--root", tmp_path)
+    run(capsys, "fake-node", "--root", tmp_path, "--break", "ecc:2")
+    asked = ("slices", "--host-root", tmp_path, "--node-name", "a", "--connected-sets", "-ojson")
+    code, out, err = run(capsys, *asked)
+    assert (code, err) == (0, "")
+    *of_devices, of_counters = json.loads(out)["items"]
+    assert [item["metadata"]["name"] for item in of_devices] == ["a-neuron.aws.com-00"]
+    assert of_counters["metadata"]["name"] == "a-neuron.aws.com-01"
+    assert [each["name"] for each in of_counters["spec"]["sharedCounters"]] == ["devices", "cores-0"]
+    devices = {device["name"]: device for device in of_devices[0]["spec"]["devices"]}
+    sick = [name for name, device in devices.items() if "unhealthy" in device["attributes"]]
+    with_device_2 = ["neuron-set-2-1", "neuron-set-2-2", "neuron-set-3-0", "neuron-set-3-2", "neuron-set-6-0"]
+    assert set(with_device_2) <= set(sick)
+    assert not {"neuron-device-1", "neuron-set-2-0", "neuron-set-3-3", "neuron-cores-1-0"} & set(sick)
+    assert devices["neuron-set-2-1"]["consumesCounters"] == [
+        {"counterSet": "devices", "counters": {"device-1": {"value": "2"}, "device-2": {"value": "2"}}}
+    ]
+
+
+def test_sets_that_there_is_no_room_for_are_named(tmp_path, capsys):
+    """16.1."""
+    run(capsys, "fake-node", "--instance-type", "inf1.24xlarge", "--root", tmp_path)
+    _, _, err = run(capsys, "slices", "--host-root", tmp_path, "--node-name", "a", "--connected-sets", "-ojson")
+    assert err.startswith("neuron-dra: left out, as a node publishes 256 devices: set 12, set 5, ")
+
+
 def test_what_is_wrong_with_the_hardware_goes_to_standard_error(trn2, capsys):
     code, out, err = run(capsys, "fake-node", "--root", trn2, "--break", "link:0,1", "--break", "device:9")
     assert (code, err) == (0, "")

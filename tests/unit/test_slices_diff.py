@@ -396,3 +396,26 @@ def test_what_a_reader_sees_between_two_writes_is_never_two_complete_pools(curre
             newest = [item for item in seen if item["spec"]["pool"]["generation"] == plan.generation]
             if len(newest) == newest[0]["spec"]["pool"]["resourceSliceCount"]:
                 assert [d["name"] for item in newest for d in item["spec"].get("devices", [])] == wanted
+
+
+COUNTERS = [{"name": "devices", "counters": {"device-0": {"value": "2"}}}]
+
+
+def test_counters_have_a_slice_of_their_own_and_move_no_device() -> None:
+    """16.1: the API server takes no slice with both; switching counters on rewrites all slices in one generation."""
+    before = stored(devices(65))
+    plan = diff(POOL, before, devices(65), counters=COUNTERS)
+    assert [item["metadata"]["name"] for item in plan.create] == [slice_name("node-a", 2)]
+    assert plan.create[0]["spec"]["sharedCounters"] == COUNTERS
+    after = applied(before, plan)
+    assert generations(after) == {2}
+    assert [len(item["spec"].get("devices", [])) for item in after] == [64, 1, 0]
+    assert diff(POOL, after, devices(65), counters=COUNTERS) == SlicePlan(generation=2)
+
+
+def test_a_changed_counter_is_written() -> None:
+    """16.1."""
+    plan = diff(POOL, [], devices(1), counters=COUNTERS)
+    changed = [{**COUNTERS[0], "counters": {"device-0": {"value": "4"}}}]
+    again = diff(POOL, applied([], plan), devices(1), counters=changed)
+    assert [item["spec"].get("sharedCounters") for item in again.update] == [changed]
