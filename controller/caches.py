@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+import logging
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -14,6 +15,7 @@ from controller.fleet_index import FleetIndex
 from controller.model import Snapshot
 from neuron_dra.core import names
 from neuron_dra.core.ultraserver import NAMESPACE
+from neuron_dra.errors import ApiError, Forbidden
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.reflector import Reflector
 from neuron_dra.kube.requests import (
@@ -28,6 +30,8 @@ from neuron_dra.kube.requests import (
     Resource,
 )
 
+log = logging.getLogger(__name__)
+
 KEPT = ("name", "namespace", "uid", "resourceVersion")
 
 
@@ -40,6 +44,9 @@ def _projected(make: Callable[[Mapping[str, Any]], Any]) -> Callable[[dict[str, 
 
     return project
 
+
+FORBIDDEN_AGAIN_S = 60.0
+"""How soon what may not be read is asked for again: a ClusterRole may have been upgraded."""
 
 HEARTBEATS_S = 0.5
 """Kubelets' heartbeats, 17 a second with 5,000 nodes, are read together: of what they change nothing is kept."""
@@ -57,6 +64,7 @@ class Caches:
             field_selector: str = "",
             read: type[msgspec.Struct] | None = None,
             gather_s: float = 0.0,
+            gives_up_on: tuple[type[ApiError], ...] = (),
         ) -> Reflector:
             return Reflector(
                 client,
@@ -67,6 +75,7 @@ class Caches:
                 project=_projected(make),
                 fields=read,
                 gather_s=gather_s,
+                gives_up_on=gives_up_on,
             )
 
         self.nodes = watched(NODES, decode.cluster_node, read=fields.Node, gather_s=HEARTBEATS_S)
@@ -75,8 +84,10 @@ class Caches:
         self.ultraservers = watched(NEURON_ULTRASERVERS, decode.ultraserver, namespace=NAMESPACE)
         self.workloads = watched(NEURON_WORKLOADS, decode.workload)
         self.templates = watched(CLAIM_TEMPLATES, decode.template)
-        self.namespaces = watched(NAMESPACES, decode.namespace)
+        self.namespaces = watched(NAMESPACES, decode.namespace, gives_up_on=(Forbidden,))
         self.classes = watched(DEVICE_CLASSES, lambda item: item["metadata"]["name"])
+        self._on_change = on_change
+        self._blind = False  # namespaces may not be read
         self._index = FleetIndex()
         self._index.namespaces = {}
         self._slices_of: dict[str, dict[str, decode.PublishedSlice]] = {}  # by node
@@ -97,13 +108,43 @@ class Caches:
         }
 
     def missing(self) -> list[str]:
-        """What was not listed yet."""
-        return [name for name, each in self.by_name.items() if not each.synced.is_set()]
+        """What was not listed yet, but for namespaces that may not be read."""
+        return [name for name, each in self._readable().items() if not each.synced.is_set()]
+
+    @property
+    def _without_namespaces(self) -> bool:
+        """Namespaces may not be read."""
+        return self._blind and not self.namespaces.synced.is_set()
+
+    def _readable(self) -> dict[str, Reflector]:
+        """Every watch of what may be read."""
+        without = (self.namespaces,) if self._without_namespaces else ()
+        return {name: each for name, each in self.by_name.items() if each not in without}
+
+    def watches(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
+        """What to run as a task for each watch, by its name; none of them ends by itself."""
+        return {name: each.run for name, each in self.by_name.items()} | {"namespaces": self._watch_namespaces}
+
+    async def _watch_namespaces(self) -> None:
+        """Watch them where that is allowed; AWS's ClusterRole, and that of a release without limits, do not."""
+        while True:
+            try:
+                await self.namespaces.run()
+            except Forbidden as err:
+                if not self._blind:
+                    log.warning(
+                        "namespaces may not be read: limits of namespaces are not enforced; allow the controller's "
+                        "ClusterRole to get, list and watch namespaces",
+                        extra={"error": str(err)},
+                    )
+                self._blind = True
+                self._on_change()
+                await asyncio.sleep(FORBIDDEN_AGAIN_S)
 
     async def relist(self) -> None:
         """Read everything afresh: a new leader must not plan on what it saw as a follower. Raises ApiError."""
         async with asyncio.TaskGroup() as group:
-            for each in self.by_name.values():
+            for each in self._readable().values():
                 group.create_task(each.relist())
 
     def index(
@@ -127,6 +168,8 @@ class Caches:
         for key, template in _touched(self.templates):
             namespace, _, name = key.partition("/")
             index.put_template((namespace, name), template)
+        if self._without_namespaces:
+            index.namespaces = None
         for key, namespace in _touched(self.namespaces):
             index.put_namespace(_name(key), None if namespace is None else namespace.limit)
         index.workload_class = f"/{decode.WORKLOAD_CLASS}" in self.classes.items
@@ -164,7 +207,9 @@ class Caches:
             workload_class=decode.WORKLOAD_CLASS in set(_values(self.classes)),
             blocked_evictions=dict(blocked_evictions),
             unwritable=dict(unwritable),
-            namespaces={each.name: each.limit for each in _values(self.namespaces)},
+            namespaces=None
+            if self._without_namespaces
+            else {each.name: each.limit for each in _values(self.namespaces)},
         )
 
 

@@ -69,7 +69,7 @@ class Controller:
             reconciler = Reconciler(caches, applier, self.leadership, self.metrics, self._settings.limits, self._clock)
             self._changed = reconciler.changed
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(each.run(), name=f"watch {name}") for name, each in caches.by_name.items()]
+                tasks = [group.create_task(run(), name=f"watch {name}") for name, run in caches.watches().items()]
                 tasks.append(group.create_task(reconciler.run(), name="reconcile"))
                 if self._elected is not None:
                     tasks.append(group.create_task(self._elected.run(), name="leader"))

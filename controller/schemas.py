@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime
 import heapq
-import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -18,7 +17,7 @@ from controller import render
 from controller.model import GROUP, shortened
 from neuron_dra.core.ultraserver import Allocation, Fault, Phase
 from neuron_dra.errors import ApiError, Forbidden, Invalid, NotFound
-from neuron_dra.kube.client import MERGE_PATCH, KubeClient
+from neuron_dra.kube.client import MERGE_PATCH, KubeClient, decode_object
 from neuron_dra.kube.requests import NEURON_ULTRASERVERS, NEURON_WORKLOADS, Resource
 
 log = logging.getLogger(__name__)
@@ -201,7 +200,11 @@ class Schemas:
                 return f"refuses what this release writes ({'; '.join(err.causes) or err})"
             except (NotFound, Forbidden):
                 return None
-            lost += dropped(body, json.loads(raw))
+            stored = decode_object(raw)
+            meta = stored.get("metadata")
+            if not isinstance(meta, Mapping) or meta.get("name") != name:
+                return None  # some proxy's answer
+            lost += dropped(body, stored)
         return f"drops {shortened(list(dict.fromkeys(lost)))}" if lost else ""
 
     def check(self, resource: Resource, sent: Mapping[str, Any], stored: Mapping[str, Any]) -> None:

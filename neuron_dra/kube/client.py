@@ -99,18 +99,18 @@ class KubeClient:
         With `dry_run` the server only says what it would make of it.
         """
         params = {"dryRun": "All"} if dry_run else None
-        return _object(await self.request("POST", resource.path(namespace), params=params, body=body))
+        return decode_object(await self.request("POST", resource.path(namespace), params=params, body=body))
 
     async def replace(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Replace an object, guarded by its resourceVersion. Raises Conflict, Invalid, ApiError."""
-        return _object(await self.request("PUT", resource.path(namespace, body["metadata"]["name"]), body=body))
+        return decode_object(await self.request("PUT", resource.path(namespace, body["metadata"]["name"]), body=body))
 
     async def patch(
         self, resource: Resource, namespace: str, name: str, patch: Mapping[str, Any], subresource: str = ""
     ) -> dict[str, Any]:
         """Merge `patch` into an object and return what the server made of it. Raises NotFound, Invalid, ApiError."""
         path = resource.path(namespace, name, subresource)
-        return _object(await self.request("PATCH", path, body=patch, content_type=MERGE_PATCH))
+        return decode_object(await self.request("PATCH", path, body=patch, content_type=MERGE_PATCH))
 
     async def delete(
         self, resource: Resource, namespace: str, name: str, *, uid: str | None = None, version: str | None = None
@@ -275,7 +275,7 @@ async def _unread(response: aiohttp.ClientResponse, seconds: float) -> None:
             transport.resume_reading()
 
 
-def _object(raw: bytes) -> dict[str, Any]:
+def decode_object(raw: bytes) -> dict[str, Any]:
     """Decode an answer; anything but an object is some proxy's, and may be better next time."""
     try:
         value = json.loads(raw)

@@ -178,3 +178,19 @@ async def test_events_are_forgotten_when_the_server_has_forgotten_them(recorder:
         at = NOW + datetime.timedelta(minutes=minute)
         await recorder.post(about, "Normal", "Happened", f"number {minute}", at)
     assert recorder.remembered <= 13
+
+
+async def test_a_role_that_may_not_read_namespaces_only_costs_their_limits(
+    cluster: Cluster,  # noqa: F811
+    hurried: None,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """13.15: the role of AWS's operator, or of our own last release, when nothing but the image is updated."""
+    for verb in ("list", "watch"):
+        cluster.api.faults.add(refused("namespaces", verb))
+    with caplog.at_level(logging.WARNING):
+        async with controlling(cluster):
+            cluster.submit("job")
+            await eventually(lambda: cluster.state("job") == "Allocated", 20, "the workload is Allocated")
+    said = [each.getMessage() for each in caplog.records if "namespaces may not be read" in each.getMessage()]
+    assert len(said) == 1
