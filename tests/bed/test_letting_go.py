@@ -1,0 +1,108 @@
+"""The kubelet's pod-resources API as it is, and what the driver concludes from it on a real node (14.9)."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deployed import allocated, pod, prepared, settled, template
+from google.protobuf import json_format
+from real_cluster import REPOSITORY, BedNode, Namespace, TestBed, eventually
+
+from neuron_dra.core import checkpoint as checkpoints
+from neuron_dra.gen.kubelet.podresources.v1 import podresources_pb2 as pb
+from neuron_dra.testing.kubelet_wire import PreparedDevice
+from neuron_dra.testing.pod_resources import PodResources
+
+TRN2 = "trn2.48xlarge"
+ASK = """
+import grpc
+from google.protobuf import json_format
+from neuron_dra.gen.kubelet.podresources.v1 import podresources_pb2 as pb, podresources_pb2_grpc
+with grpc.insecure_channel("unix:/var/lib/kubelet/pod-resources/kubelet.sock") as channel:
+    answer = podresources_pb2_grpc.PodResourcesListerStub(channel).List(pb.ListPodResourcesRequest(), timeout=30)
+print(json_format.MessageToJson(answer))
+"""
+Object = dict[str, Any]
+
+
+@pytest.fixture
+def trn2(driver: TestBed, node: Callable[[str], BedNode]) -> BedNode:
+    """A trn2.48xlarge with the driver on it."""
+    taken = node(TRN2)
+    settled(taken)
+    return taken
+
+
+def listed(node: BedNode, namespace: str) -> dict[str, pb.PodResources]:
+    """Return what the kubelet lists of the pods of a namespace, as far as this driver reads it."""
+    text = node.run("env", f"PYTHONPATH={REPOSITORY}", sys.executable, "-c", ASK)
+    answer = json_format.Parse(text, pb.ListPodResourcesResponse(), ignore_unknown_fields=True)
+    return {each.name: each for each in answer.pod_resources if each.namespace == namespace}
+
+
+class Known:
+    """What the kubelet of a node must know: its pods, and the claims in the driver's checkpoint."""
+
+    def __init__(self, node: BedNode, place: Namespace) -> None:
+        found = place.get("pods", f"--field-selector=spec.nodeName={node.name}")["items"]
+        self.pods = [each for each in found if each["status"]["phase"] == "Running"]
+        raw = node.run("cat", "/var/lib/kubelet/plugins/neuron.aws.com/checkpoint.json")
+        self._claims = checkpoints.decode(raw.encode()).claims.values()
+
+    def prepared(self, namespace: str, name: str) -> Mapping[str, tuple[PreparedDevice, ...]] | None:
+        for claim in self._claims:
+            if (claim.ref.namespace, claim.ref.name) == (namespace, name):
+                devices = (PreparedDevice((d.request,), d.pool, d.device, d.cdi_ids) for d in claim.devices)
+                return {"neuron.aws.com": tuple(devices)}
+        return None
+
+
+def test_the_kubelet_lists_what_its_double_lists(trn2: BedNode, namespace: Namespace) -> None:
+    """Claims by name, without their UIDs; nothing of a container that has none; nothing of a pod that has gone."""
+    namespace.apply(template("two", 2))
+    namespace.apply(pod("holder", "two", node=trn2.name))
+    beside = pod("beside", "two", node=trn2.name)
+    beside["spec"]["containers"].append({**beside["spec"]["containers"][0], "name": "plain", "resources": {}})
+    namespace.apply(beside)
+    namespace.run_pod("plain", trn2.name)
+    for name in ("holder", "beside", "plain"):
+        namespace.wait_ready(name)
+    known = Known(trn2, namespace)
+    double = PodResources(known, Path("unused"))
+    assert listed(trn2, namespace.name) == {each["metadata"]["name"]: double._pod(each) for each in known.pods}
+    namespace.delete("pod", "holder")
+    eventually("the kubelet lists it no more", lambda: set(listed(trn2, namespace.name)) == {"beside", "plain"}, 60)
+
+
+@pytest.mark.long
+def test_a_claim_that_nobody_knows_any_more_is_let_go(driver: TestBed, trn2: BedNode, namespace: Namespace) -> None:
+    """It takes five minutes: what the API server says once is not enough."""
+    namespace.apply(template("one"))
+    namespace.apply(pod("witness", "one", node=trn2.name))
+    namespace.wait_ready("witness")
+    before = prepared(trn2)
+    path = "/var/lib/kubelet/plugins/neuron.aws.com/checkpoint.json"
+    current = checkpoints.decode(trn2.run("cat", path).encode())
+    [one] = (claim for claim in current.claims.values() if claim.ref.namespace == namespace.name)
+    free = next(n for n in range(16) if n not in current.held_device_ids)
+    device = {"device": f"neuron-device-{free}", "deviceIds": [free], "cdiIds": [], "edits": {}, "adminAccess": False}
+    body: Object = json.loads(checkpoints.encode(current))
+    lost = {**body["claims"][one.ref.uid], "name": "lost", "pod": "lost", "adopted": True}
+    lost["devices"] = [{**lost["devices"][0], **device}]
+    body["claims"]["uid-lost"] = lost
+    body.pop("checksum")
+    extra = {k: v for k, v in body.items() if k not in ("version", "bootId", "claims")}
+    unsigned = checkpoints.Checkpoint(
+        current.boot_id, {uid: checkpoints._claim_from_wire(uid, wire) for uid, wire in body["claims"].items()}, extra
+    )
+    text = checkpoints.encode(unsigned).decode()
+    program = "import os,sys; p=sys.argv[1]; open(p+'.new','w').write(sys.argv[2]); os.rename(p+'.new', p)"
+    trn2.run(sys.executable, "-c", program, path, text)
+    assert prepared(trn2) == {*before, "uid-lost"}
+    eventually("the claim is let go", lambda: prepared(trn2) == before, 480, 5)
+    assert before == allocated(driver, trn2.name)
