@@ -193,18 +193,22 @@ def test_a_plugin_writes_the_slices_of_its_own_node_and_none_for_the_cluster(dri
     bound = ("--bound-object-kind=Node", f"--bound-object-name={trn2.name}")
     token = driver.kubectl("create", "token", "neuron-dra-driver-sa", "--namespace", NAMESPACE, *bound).strip()
 
-    def create(where: dict[str, Any]) -> str:
+    own = f"{trn2.name}-neuron.aws.com-by-hand"
+
+    def create(where: dict[str, Any], name: str = own) -> str:
         pool = {"name": trn2.name, "generation": 1, "resourceSliceCount": 1}
         item = {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceSlice",
-            "metadata": {"name": "made-by-hand"},
+            "metadata": {"name": name},
             "spec": {"driver": "neuron.aws.com", "pool": pool, **where},
         }
         words = ("create", f"--token={token}", "--dry-run=server", "-f", "-")
         return driver.kubectl(*words, stdin=json.dumps(item))
 
-    assert "made-by-hand created" in create({"nodeName": trn2.name})
+    assert f"{own} created" in create({"nodeName": trn2.name})
+    with pytest.raises(BedError, match=f"may create slices called {trn2.name}-neuron.aws.com-... only, not by-hand"):
+        create({"nodeName": trn2.name}, "by-hand")
     terms = [{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [trn2.name]}]}]
     for where in ({"allNodes": True}, {"nodeSelector": {"nodeSelectorTerms": terms}}):
         with pytest.raises(BedError, match="may write slices of its own node only, not of several nodes"):

@@ -66,8 +66,10 @@ class Api:
         return self.ask(row.who, method, path, row.body, kind)
 
     def put(self, item: Obj, who: User = table.MASTER) -> None:
-        """Have an object as it is given: made, or replaced."""
+        """Have an object as it is given: made, or replaced, also where it is another one of that name now."""
         name, where = item["metadata"]["name"], place(item)
+        written = ("uid", "resourceVersion", "creationTimestamp", "generation", "managedFields")
+        item = {**item, "metadata": {key: value for key, value in item["metadata"].items() if key not in written}}
         status, have = self.ask(who, "GET", f"{where}/{name}")
         if status == 404:
             status, answer = self.ask(who, "POST", where, item)
