@@ -1,7 +1,8 @@
 """How soon a write is tried again that was refused, or that had no effect: per object, later each time. Pure.
 
-A write that succeeds and is wanted again word for word had no effect: somebody undid it, or the server dropped it. Both
-kinds are tried at most a dozen times in ten minutes, and what is wanted of other objects does not wait for them.
+A write that succeeds and is wanted again word for word, with no other write of that object between the two, had no
+effect: somebody undid it, or the server dropped it. Both kinds are tried at most a dozen times in ten minutes, and what
+is wanted of other objects does not wait for them.
 """
 
 from __future__ import annotations
@@ -44,12 +45,14 @@ class Backoff:
     def __init__(self) -> None:
         self._refused: dict[str, Tries] = {}
         self._written: dict[str, Tries] = {}
+        self._last: dict[str, str] = {}  # what was written to an object last
         self._swept_at: datetime.datetime | None = None
 
     def due(self, action: Action, now: datetime.datetime) -> datetime.datetime:
         """Return when this write may be made: now, or later."""
         name = _object(action)
-        found = (self._refused.get(name), self._written.get(f"{name} {_content(action)}"))
+        same = self._last.get(name) == _content(action)
+        found = (self._refused.get(name), self._written.get(name) if same else None)
         return max((each.next_at for each in found if each is not None), default=now)
 
     def refused(self, action: Action, now: datetime.datetime) -> None:
@@ -58,9 +61,12 @@ class Backoff:
 
     def written(self, action: Action, now: datetime.datetime) -> None:
         """The write was made. If it is wanted again it had no effect."""
-        name = _object(action)
+        name, content = _object(action), _content(action)
         self._refused.pop(name, None)
-        self._try(self._written, f"{name} {_content(action)}", action, now)
+        if self._last.get(name) != content:
+            self._written.pop(name, None)
+        self._try(self._written, name, action, now)
+        self._last[name] = content
 
     def number_refused(self, action: Action) -> int:
         """Return how often in a row writes to this object were refused."""
@@ -77,6 +83,7 @@ class Backoff:
             for every in (self._refused, self._written):
                 for old in [each for each, found in every.items() if found.next_at + FORGOTTEN_AFTER <= now]:
                     del every[old]
+            self._last = {name: content for name, content in self._last.items() if name in self._written}
         first_s = FIRST_EVICTION_S if isinstance(action, Evict) else FIRST_S
         tries[key] = tries.get(key, Tries(0, now)).once_more(first_s, now)
 

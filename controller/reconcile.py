@@ -67,6 +67,7 @@ class Reconciler:
         self._backoff = Backoff()
         self._unwritable: dict[str, tuple[str, datetime.datetime]] = {}  # NeuronUltraServer: why, and until when
         self._away = False  # the server, in this pass
+        self._tried: list[Action] = []  # writes, in this pass
         self._without_namespace = False
         self.changed = asyncio.Event()
 
@@ -113,7 +114,7 @@ class Reconciler:
 
     async def _pass(self) -> tuple[Plan, datetime.datetime | None]:
         """Plan once and write; return the plan of writes that were due, and when others are. Raises ApiError."""
-        self._away = False
+        self._away, self._tried = False, []
         if self._term != self._leadership.term:
             term = self._leadership.term
             try:
@@ -141,7 +142,7 @@ class Reconciler:
             lambda action: id(action) in held,
         )
         self._applier.keep_blocked({action.uid for action in plan.actions if isinstance(action, Evict)})
-        due = replace(plan, actions=tuple(action for action in plan.actions if id(action) not in held))
+        due = replace(plan, actions=tuple(self._tried))  # without those that wait, and what waits for them
         moments = [until for _, until in self._unwritable.values()]
         earliest = self._backoff.earliest(plan.actions, now)
         look = await self._refusals.look(plan.suspects, now)
@@ -178,6 +179,7 @@ class Reconciler:
 
     async def _write(self, action: Action, now: datetime.datetime) -> bool:
         """Make one write; return whether it was made. What fails is planned again on newer knowledge."""
+        self._tried.append(action)
         name = type(action).__name__
         try:
             await self._applier.perform(action, now)

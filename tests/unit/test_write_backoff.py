@@ -77,6 +77,17 @@ def test_another_content_does_not_wait_for_one_that_had_no_effect_but_for_one_th
     assert backoff.due(status("4", "Degraded"), START) > START
 
 
+def test_what_is_written_again_after_something_else_had_an_effect():
+    """13.10: an UltraServer that many jobs have one after the other is free after each, in the same words."""
+    backoff = Backoff()
+    for number in range(30):
+        now = START + datetime.timedelta(seconds=10 * number)
+        for reason in ("Reserved", "Free"):
+            action = status(str(number), reason)
+            assert backoff.due(action, now) == now
+            backoff.written(action, now)
+
+
 def test_a_write_that_works_begins_again_with_the_shortest_wait():
     backoff = Backoff()
     for number in range(6):
