@@ -42,6 +42,8 @@ from neuron_dra.testing.kubelet_wire import (
 )
 from neuron_dra.testing.slice_wiper import SliceWiper
 
+ANSWERS_S = 2.0
+
 __all__ = [
     "DRA_V1",
     "DRA_V1BETA1",
@@ -122,6 +124,7 @@ class FakeKubelet:
         self._notify_timeout_s = notify_timeout_s
         self._sockets: dict[str, _Socket] = {}
         self._instances: list[_Instance] = []  # in the order of registration
+        self._closing: list[asyncio.Task[None]] = []  # connections to plugins that are gone
         self._wiper = SliceWiper(api_url, node_name, wipe_delay_s)
         self._watcher: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
@@ -146,6 +149,8 @@ class FakeKubelet:
         results = await asyncio.gather(*tasks, return_exceptions=True)
         for instance in list(self._instances):
             await self._forget(instance, wipe=False)
+        closing, self._closing = self._closing, []
+        await asyncio.gather(*closing, return_exceptions=True)
         self._sockets.clear()
         self._watcher = None
         for result in results:
@@ -386,7 +391,11 @@ class FakeKubelet:
         if instance in self._instances:
             self._instances.remove(instance)
         await _cancel(instance.monitor)
-        await instance.channel.close()
+        if wipe:
+            # As with the real one, a plugin that goes may still answer what it was asked.
+            self._closing.append(asyncio.create_task(instance.channel.close(ANSWERS_S)))
+        else:
+            await instance.channel.close()
         if wipe:
             self._settle_wipe(instance.registration.driver)
         self._changed.set()

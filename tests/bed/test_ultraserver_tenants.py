@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import uuid
 from collections.abc import Iterator
 
 import pytest
 from bed.errors import BedError
-from fleet import NODES, said, slots, submit, wait_said, wait_state, workload
+from fleet import NODES, said, slots, submit, wait_said, wait_state, without_policies, workload
 from real_cluster import QUICK, Namespace, TestBed, eventually
 
 RESERVED = "workload.neuron.aws.com"
-POLICIES = ("templates", "claims", "pods")
 LIMIT = "neuron.aws.com/max-reserved-nodes"
 CLAIM = {
     "apiVersion": "resource.k8s.io/v1",
@@ -51,20 +49,6 @@ def refusal(place: Namespace, made: dict, *words: str) -> str:
     except BedError as err:
         return str(err)
     return ""
-
-
-@contextlib.contextmanager
-def without_policies(bed: TestBed) -> Iterator[None]:
-    """Take the policies of reserved devices out of force, and put them back."""
-    names = [f"neuron-dra-driver-reserved-{name}" for name in POLICIES]
-    found = [bed.get("validatingadmissionpolicybindings", name) for name in names]
-    bed.kubectl("delete", "validatingadmissionpolicybindings", *names)
-    try:
-        yield
-    finally:
-        for each in found:
-            kept = {key: each["metadata"][key] for key in ("name", "labels", "annotations") if key in each["metadata"]}
-            bed.kubectl("create", "-f", "-", stdin=json.dumps({**each, "metadata": kept}))
 
 
 def test_a_claim_of_another_namespace_gets_no_reserved_node_with_and_without_the_policies(

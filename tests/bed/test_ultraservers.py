@@ -32,9 +32,10 @@ from fleet import (
     wait_available,
     wait_said,
     wait_state,
+    without_policies,
     workload,
 )
-from real_cluster import QUICK, REPOSITORY, BedNode, Namespace, TestBed, eventually
+from real_cluster import QUICK, REPOSITORY, BedError, BedNode, Namespace, TestBed, eventually
 
 EXAMPLES = REPOSITORY / "deploy/examples"
 DOCUMENTED_IMAGE = "public.ecr.aws/docker/library/alpine:latest"
@@ -271,17 +272,31 @@ def test_pods_of_a_pair_run_on_its_two_nodes_and_plain_pods_on_all_others(
     assert set(pods(place, "plain")) == set(NODES) - reserved
 
 
+def created(space: Namespace, item: Object) -> bool:
+    """Create an object; tell whether the policies let it pass."""
+    try:
+        space.apply(item)
+    except BedError:
+        return False
+    return True
+
+
 def test_nobody_else_starts_on_a_reserved_node(fleet: TestBed, place: Namespace, other: Namespace) -> None:
     submit(place, workload("owner", 2, 1))
     first, second = in_order(slots(fleet)["owner"])
     ours = place.get("resourceclaimtemplate", "owner")
     elsewhere = {**ours, "metadata": {"name": "copied"}}
-    other.apply(elsewhere)
-    other.apply(pod("copied", "copied", node=first))
     bare = json.loads(json.dumps({**ours, "metadata": {"name": "bare"}}))
     del bare["spec"]["spec"]["devices"]["config"]
-    place.apply(bare)
-    place.apply(pod("bare", "bare", node=second))
+    with pytest.raises(BedError, match="is for the ResourceClaimTemplates that the UltraServer controller makes"):
+        other.apply(elsewhere)
+    with without_policies(fleet):  # as on a cluster that has none, the plugins have to refuse
+        for space, item in ((other, elsewhere), (place, bare)):
+            eventually("the policy is out of force", lambda space=space, item=item: created(space, item), 60)
+        other.apply(pod("copied", "copied", node=first))
+        place.apply(pod("bare", "bare", node=second))
+        for space in (other, place):
+            eventually("the claim is made", lambda space=space: space.get("resourceclaims")["items"], 60)
     plain = claim_template_of("4-node-inference-us.yaml")
     place.apply(plain)
     place.apply(pod("plain", plain["metadata"]["name"], node=first))

@@ -8,7 +8,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -253,7 +253,8 @@ class Node(RuleBasedStateMachine):
         if not isinstance(result, PreparedClaim):
             return
         devices = frozenset(number for device in result.devices for number in device.device_ids)
-        told = Container(devices, result, (self.cdi_root / cdi.file_name(ref.uid)).read_bytes())
+        answer = replace(result, doubtful=False)  # that is what the node thinks of the claim, and not in the answer
+        told = Container(devices, answer, (self.cdi_root / cdi.file_name(ref.uid)).read_bytes())
         assert self.running.setdefault(ref, told) == told, "another answer for the same claim"
 
     @precondition(lambda self: self.processes and self.asked)
