@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from controller import apply, draft, placement, planning, queueing, render, serving, survival
+from controller import apply, draft, fleet_index, placement, planning, queueing, render, serving, survival
 from controller.holdings import Holdings
 from controller.leader import Leader
 from controller.quota import Quota
@@ -27,10 +27,8 @@ def binds_before_tags_are_seen(patch: pytest.MonkeyPatch) -> None:
 
 
 def takes_no_notice_of_foreign_claims(patch: pytest.MonkeyPatch) -> None:
-    def taken(self: Any) -> frozenset[str]:
-        return frozenset(name for held in self._held.values() for each in held for name in each.allocation.nodes)
-
-    patch.setattr(Holdings, "taken", taken)
+    patch.setattr(Holdings, "__contains__", Holdings.is_reserved)
+    patch.setattr(fleet_index._Taken, "__contains__", lambda self, name: self._index.reserved(name) > 0)
     patch.setattr(Holdings, "foreign", lambda self, allocation: [])
 
 
@@ -44,7 +42,7 @@ def knows_no_limits(patch: pytest.MonkeyPatch) -> None:
 
 
 def never_evicts(patch: pytest.MonkeyPatch) -> None:
-    async def evict(self: Any, action: Any, now: Any) -> None:
+    async def evict(self: Any, action: Any) -> None:
         pass
 
     patch.setattr(apply.Applier, "_evict", evict)
@@ -61,23 +59,21 @@ def gives_no_reason(patch: pytest.MonkeyPatch) -> None:
 
 
 def reserves_across_racks(patch: pytest.MonkeyPatch) -> None:
-    """Takes pairs such as {1, 2}."""
+    """Takes {1, 2}, and {0, 3} with it, where it can: as many pairs as there are in racks."""
     find = placement.slots
 
     def slots(groups: Any, taken: Any, instance_type: str, size: int) -> Any:
-        found = find(groups, taken, instance_type, size)
         if size != 2:
-            return found
-        singles = find(groups, taken, instance_type, 1)
-        middle = [one for one in singles if one.first_id in (1, 2)]
-        pairs = {one.ultraserver: [] for one in middle}  # type: ignore[var-annotated]
-        for one in middle:
-            pairs[one.ultraserver].append(one)
-        return tuple(
-            dataclasses.replace(pair[0], nodes=pair[0].nodes + pair[1].nodes)
-            for pair in pairs.values()
-            if len(pair) == 2
-        )
+            return find(groups, taken, instance_type, size)
+        found: list[placement.Slot] = []
+        for group in groups:
+            free = {one.first_id: one for one in find((group,), taken, instance_type, 1)}
+            across = [(free[one], free[other]) for one, other in ((1, 2), (0, 3)) if {one, other} <= free.keys()]
+            if {1, 2} <= free.keys():
+                found += [dataclasses.replace(one, nodes=one.nodes + other.nodes) for one, other in across]
+            else:
+                found += find((group,), taken, instance_type, 2)
+        return tuple(found)
 
     patch.setattr(placement, "slots", slots)
 
@@ -185,12 +181,12 @@ async def a_scheduler_that_sees_no_tags(fleet: Fleet, steps: int) -> None:
 
 
 def test_a_late_scheduler_starts_nothing_on_reserved_nodes() -> None:
-    outcome = run(1, drive=a_scheduler_that_sees_no_tags)
+    outcome = run(1, drive=a_scheduler_that_sees_no_tags, actors=())
     assert outcome.violation == ""
     assert any("refuses claim" in line for line in outcome.trace)
 
 
 def test_the_fleet_finds_a_node_that_refuses_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     opens_the_gate_on_the_node(monkeypatch)
-    found = run(1, drive=a_scheduler_that_sees_no_tags).violation
+    found = run(1, drive=a_scheduler_that_sees_no_tags, actors=()).violation
     assert re.search("started on .*, which is of", found), found
