@@ -240,7 +240,8 @@ def _waiting(view: View, uid: str, workload: Wire, nodes: Mapping[str, FleetNode
         return  # pods with its ranks may still run on a dead node, which a person has to give up
     if reason == "WaitsForOlder" and {"impossible", "giants"} & known.actors:
         yield from _waits_for_older(view, workload, nodes, known)
-    if reason != "WaitsForOlder" and needs > 0 and free >= needs:
+    kept = known.budgets and reason == "EvictionBlocked" and _ranks_may_run(view, uid, int(spec["serverCount"]))
+    if reason != "WaitsForOlder" and needs > 0 and free >= needs and not kept:
         yield f"workload {workload['metadata']['name']} waits ({reason}), and {free} groups are free for its {needs}"
     broken = [held for held in live if not _slot_is_well(view, held, nodes)]
     name = workload["metadata"]["name"]
@@ -253,6 +254,18 @@ def _waiting(view: View, uid: str, workload: Wire, nodes: Mapping[str, FleetNode
         yield f"workload {name} has all its groups and is {state(workload)} ({reason})"
     elif reason == "WaitingForNodes" and not broken:
         yield f"workload {name} waits for nodes that are all there"
+
+
+def _ranks_may_run(view: View, uid: str, count: int) -> bool:
+    """Pods with the ranks of a missing group are still on nodes that it gives back: nothing is reserved for it yet."""
+    live = {held.allocation.ultraserver_index for held in view.of(uid) if held.allocation.phase is not Phase.DRAINING}
+    return any(
+        workload_uid(claim) == uid
+        for held in view.of(uid)
+        if held.allocation.ultraserver_index in set(range(count)) - live
+        for node in held.allocation.nodes
+        for claim in view.uses().get(node, ())
+    )
 
 
 STARVATION_S: Final = 600.0  # the controller's --starvation-threshold
