@@ -16,8 +16,8 @@ from controller.leader import Leader
 from controller.quota import Quota
 from neuron_dra.core import reservation, ultraserver
 from neuron_dra.testing.fleet.fleet import USERS, Fleet, run
-from neuron_dra.testing.fleet.pods import Job
-from neuron_dra.testing.fleet.schedule import PLAIN, Schedule
+from neuron_dra.testing.fleet.pods import PLAIN, Job
+from neuron_dra.testing.fleet.schedule import Schedule
 
 MOST_SEEDS = 25
 
