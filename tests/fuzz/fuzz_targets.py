@@ -467,7 +467,7 @@ def answers(data: bytes) -> None:
         raw[at : at + source.below(3)] = source.raw(source.below(8))
     body = bytes(raw)
     with contextlib.suppress(Unavailable):
-        assert isinstance(client._object(body), dict)
+        assert isinstance(client.decode_object(body), dict)
     with contextlib.suppress(Unavailable):
         assert isinstance(client._continue(body), str)
     with contextlib.suppress(ClaimError):
