@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 from controller import outage, placement, survival
 from controller.actions import Action
-from controller.discovery import Group
 from controller.fleet_index import FleetIndex
 from controller.holdings import Holdings
 from controller.model import ClusterNode, Template, Workload
@@ -148,11 +147,6 @@ class Draft:
     def templates(self) -> Mapping[tuple[str, str], Template]:
         """Every ResourceClaimTemplate by namespace and name."""
         return self.snapshot.template_by_key
-
-    @property
-    def groups(self) -> tuple[Group, ...]:
-        """Every UltraServer, by name. It costs the whole fleet: only for what is asked seldom."""
-        return tuple(sorted(self.snapshot.groups, key=lambda each: each.name))
 
     def look_again(self, moment: datetime.datetime) -> None:
         """Plan again at that time, if it is still to come."""
