@@ -87,7 +87,7 @@ class Story(Steps):
         await self._example(SECOND, rows)
         detail += self._environment("lnc-1")
         self._view.table(("EXAMPLE", "POD", "NODE", "DEVICES", "CONFIGURED"), rows)
-        self._view.heading("What their containers find")
+        self._view.heading("What their containers get")
         self._view.table(("", "", ""), detail)
 
     async def _example(self, files: Sequence[str], rows: list[tuple[str, ...]]) -> list[str]:
@@ -119,7 +119,7 @@ class Story(Steps):
         group = self._group(self._results(claim)[0])
         return [
             (pod, "devices", " ".join(sorted(_files(container)))),
-            ("", "group", f"{group}, which the four EFA interfaces beside them publish too"),
+            ("", "group", f"{group}, which the four nearest EFA interfaces publish too"),
             ("", "CDI id", container.cdi_ids[0]),
             ("", "in file", file.name),
         ]
@@ -147,7 +147,7 @@ class Story(Steps):
 
     async def _refusals(self) -> None:
         view = self._view
-        view.heading("What does not fit waits; what cannot be is refused, and the pod's events say why")
+        view.heading("What does not fit waits; what is invalid is rejected; the pod's events give the reason")
         await self.leave("lnc-1", "neuron-driver-version")
         self.apply(examples.with_count(examples.load("xl-trn2.yaml"), 17, "seventeen"))
         message = await self.waiting("seventeen")

@@ -35,7 +35,7 @@ class UltraServers(Steps):
         """All of it."""
         view = self._view
         view.heading(
-            "UltraServers: four nodes wired to each other. A training job reserves whole ones, ahead of its pods"
+            "UltraServers: four nodes connected by NeuronLink. A training job reserves them before its pods exist"
         )
         await self.until("neuronultraservers", lambda found: len(found) == 2, "two UltraServers to be found")
         moments = [("the controller has found two of four nodes", self._map())]
@@ -52,17 +52,18 @@ class UltraServers(Steps):
         said, moved_ms, kept = await self._lose(pods)
         moments.append((f"{LOST} is lost: its group moves", self._map(gone=LOST)))
         view.ranks(tuple(SERVERS), moments)
-        view.line("Numbers are ranks, a node's place in its job. A dot is a node that nobody has reserved.", "dim")
+        view.line("Numbers are ranks, a node's place in its job. A dot is a node without a reservation.", "dim")
         view.blank()
         view.line(f"deploy/examples/{FILE} was Allocated in {took_ms:.0f} ms: all")
-        view.line("8 nodes were closed to others before its first pod could start. What the pod on us2-1 finds:")
+        view.line("8 nodes were reserved before its first pod could start. The pod on us2-1 gets:")
         view.table(("", ""), [("  env", environment)])
-        view.line(f"A pod of somebody else waited meanwhile: {refusal}")
+        view.line("Meanwhile another workload's pod stayed Pending:")
+        view.line(f"  {refusal}")
         view.blank()
-        view.line(f"Then {LOST} went dark, and its Node was deleted. What the job's status said from there on:")
+        view.line(f"Then {LOST} failed, and its Node was deleted. The job's status from then on:")
         view.table(("", ""), [(f"  {when:.0f} ms".rjust(9), text) for when, text in said])
         view.line(
-            f"Ranks 2 and 3 run on us2-2 and us2-3 after {moved_ms:.0f} ms; {kept} other pods were not touched.",
+            f"Ranks 2 and 3 run on us2-2 and us2-3 after {moved_ms:.0f} ms; {kept} other pods kept running.",
             "green",
         )
 
