@@ -2,14 +2,45 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 RESOURCE_PREFIX: Final = "aws.amazon.com/neuron"  # neuron, neuroncore, and the old neurondevice
 CONNECT_TIMEOUT_S: Final = 1.0
+PERIOD_S: Final = 10.0
+
+
+class DevicePluginWatch:
+    """Looks again and again for a device plugin in a folder: `socket` is the name of its socket, None for none."""
+
+    def __init__(self, folder: Path, node_name: str, on_change: Callable[[], None]) -> None:
+        self._folder = folder
+        self._node_name = node_name
+        self._on_change = on_change
+        self.socket: str | None = None
+        self.looked = asyncio.Event()  # once at least
+
+    async def look(self) -> None:
+        """Look now."""
+        found = await asyncio.to_thread(live_socket, self._folder)
+        self.looked.set()
+        if found != self.socket:
+            self.socket = found
+            self._on_change()
+
+    def why(self, node: Mapping[str, Any] | None) -> str:
+        """Return how one is known to be alive, by its socket or by what the Node offers; empty if none is."""
+        return explanation(self.socket, advertised(node), self._node_name)
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            await asyncio.sleep(PERIOD_S)
+            await self.look()
 
 
 def live_socket(folder: Path) -> str | None:

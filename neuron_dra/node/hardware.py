@@ -196,6 +196,10 @@ class Hardware:
                 return (int(suffix),)
         return ()
 
+    def maybe_held(self, device_name: str) -> tuple[int, ...]:
+        """Return the Neuron devices behind a name that another driver may have given: if nothing tells, all of them."""
+        return self.device_ids(device_name) or self.device_ids(names.NODE_DEVICE)
+
     @property
     def ultraserver_id(self) -> str | None:
         """The id of the UltraServer that this node is in, as published; None while it is not known."""

@@ -12,7 +12,7 @@ import datetime
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,10 +20,9 @@ import grpc
 from grpc_health.v1 import health_pb2_grpc as grpc_health_pb2_grpc
 
 from neuron_dra import __version__
-from neuron_dra.api import claims as wire
 from neuron_dra.core import decision, health, names, slices
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim
-from neuron_dra.errors import ApiError, CheckpointDamaged, ClaimError, NotFound, SettingsError, Unavailable
+from neuron_dra.errors import CheckpointDamaged, ClaimError, SettingsError
 from neuron_dra.gen.kubelet.pluginregistration.v1 import registration_pb2, registration_pb2_grpc
 from neuron_dra.gen.neuron.dra.v1 import inspector_pb2, inspector_pb2_grpc
 from neuron_dra.http import HttpServer
@@ -32,9 +31,11 @@ from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.events import EventRecorder
 from neuron_dra.kube.publish import SlicePublisher
 from neuron_dra.kube.reflector import Reflector
-from neuron_dra.kube.requests import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
-from neuron_dra.node import coexistence, recovery, version
+from neuron_dra.kube.requests import NODES, RESOURCE_SLICES
+from neuron_dra.node import orphans, recovery, version
 from neuron_dra.node.boot import boot_id
+from neuron_dra.node.claim_reader import ClaimReader
+from neuron_dra.node.coexistence import DevicePluginWatch
 from neuron_dra.node.files import Files
 from neuron_dra.node.hardware import Hardware
 from neuron_dra.node.health import HealthSource
@@ -66,9 +67,6 @@ log = logging.getLogger(__name__)
 HARDWARE_PERIOD_S: Final = 10.0
 REPAIR_PERIOD_S: Final = 5.0
 SUPERVISE_PERIOD_S: Final = 1.0
-COEXISTENCE_PERIOD_S: Final = 10.0
-ORPHANS_PERIOD_S: Final = 3600.0
-CLAIM_GET_TIMEOUT_S: Final = 8.0
 FETCH_PATIENCE_S: Final = 34.0  # no GET begins later, so that the last one ends within the kubelet's 45 s
 CALL_GRACE_S: Final = 5.0  # for calls of the kubelet that are under way when we stop
 TRANSACTION_GRACE_S: Final = 20.0  # together with CALL_GRACE_S below the pod's 30 s
@@ -102,16 +100,20 @@ class Plugin:
         self.transactions.on_damage = self._damaged
         self.turn = PublishingTurn(settings.data_folder, settings.pod_uid or f"pid-{os.getpid()}", files)
         self.client = client or KubeClient(kube)
+        self.claims = ClaimReader(self.client, settings.node_name)
         mine = f"spec.driver={names.DRIVER},spec.nodeName={settings.node_name}"
         self.slices = Reflector(self.client, RESOURCE_SLICES, field_selector=mine, on_change=self._wake)
         self.nodes = Reflector(
             self.client, NODES, field_selector=f"metadata.name={settings.node_name}", on_change=self._wake
         )
         self.ultraserver = UltraServerWatch(self.client, self._wake, expected=settings.enable_ultraserver_operator)
-        tags = Tags(settings.node_name, self.ultraserver, self.transactions, self.allocated)
+        tags = Tags(settings.node_name, self.ultraserver, self.transactions, self.claims.allocated)
         self.gate = Gate(settings.node_name, self.ultraserver, tags)
         self.registration = Registration(str(settings.dra_socket), self._registration_changed)
         self.news = News(settings.node_name, EventRecorder(self.client, settings.node_name))
+        self.device_plugin = DevicePluginWatch(
+            Path(settings.kubelet_device_plugins_directory_path), settings.node_name, self._wake
+        )
         self.publishing = Publishing(
             settings,
             self.hardware,
@@ -123,13 +125,14 @@ class Plugin:
             self.health,
             self.news,
             self.metrics,
-            self.allocated,
+            self.claims.allocated,
             self._take_inventory,
             self.ultraserver,
             tags,
+            self.device_plugin,
         )
         self.recovery = recovery.Recovery(
-            self.store, self.transactions, self.fetch, self.decide, self.allocated, self._adopted
+            self.store, self.transactions, self.claims.fetch, self.decide, self.claims.allocated, self._adopted
         )
         self._liveness = Liveness(settings.dra_socket, settings.registration_socket)  # one for all servers
         self.letting_go = LettingGo(
@@ -146,7 +149,6 @@ class Plugin:
         )
         self.http = HttpServer(self.metrics.registry, self.why_not_ready)
         self._stop = asyncio.Event()
-        self._looked = asyncio.Event()  # for a device plugin, once at least
         self._recovering: asyncio.Task[None] | None = None
         self._tasks: asyncio.TaskGroup | None = None
 
@@ -177,7 +179,7 @@ class Plugin:
             self._tasks = tasks
             reading = tasks.create_task(self.hardware.poll(HARDWARE_PERIOD_S), name="read hardware")
             # Known before the first publish, so that nothing is published beside a device plugin for a moment.
-            await self._see_device_plugin()
+            await self.device_plugin.look()
             loops: dict[str, Coroutine[Any, Any, Any]] = {
                 "watch slices": self.slices.run(),
                 "watch node": self.nodes.run(),
@@ -185,8 +187,8 @@ class Plugin:
                 "publish": self.publishing.run(),
                 "post events": self.news.run(),
                 "repair CDI files": self._repair(),
-                "look for a device plugin": self._look_for_device_plugin(),
-                "look for orphans": self._look_for_orphans(),
+                "look for a device plugin": self.device_plugin.run(),
+                "look for orphans": orphans.report(self.transactions, self.client, self.metrics),
                 "let claims go": self.letting_go.run(),
                 "check versions": self._check_versions(),
             }
@@ -217,27 +219,13 @@ class Plugin:
 
     # What the transactions ask for.
 
-    async def fetch(self, ref: ClaimRef) -> Claim:
-        """Read a claim afresh and decode it. Raises ClaimError, ApiError."""
-        try:
-            raw = await self.client.get(RESOURCE_CLAIMS, ref.namespace, ref.name, timeout_s=CLAIM_GET_TIMEOUT_S)
-        except NotFound as err:
-            raise NotFound(f"claim {ref} (UID {ref.uid}) does not exist any more", status=404) from err
-        try:
-            claim = wire.decode_claim(raw)
-        except ClaimError as err:  # a proxy's, perhaps; the next answer may be the API server's
-            raise Unavailable(str(err)) from err
-        if wire.must_load(claim):  # not in the event loop
-            return await asyncio.to_thread(wire.to_core, claim, ref)
-        return wire.to_core(claim, ref)
-
     async def _fetch_and_wait(self, ref: ClaimRef) -> Claim:
         """Read a claim that is to be prepared, and give the node's reservation the time to fit it."""
-        claim = await self.fetch(ref)
+        claim = await self.claims.fetch(ref)
         await self.hardware.wait()
         if why := self.hardware.why_unknown:
             raise ClaimError(f"claim {ref}: {why}", retryable=True)
-        await self._looked.wait()
+        await self.device_plugin.looked.wait()
         if (why := self._device_plugin()) and not all(device.admin_access for device in claim.devices):
             raise ClaimError(f"claim {ref}: {why}", retryable=True)
         await self.gate.wait(claim)
@@ -247,8 +235,7 @@ class Plugin:
         """Return why a live device plugin keeps claims from being prepared; empty if none does."""
         if self.settings.device_plugin_coexistence != "refuse":
             return ""
-        resource = coexistence.advertised(self.publishing.node_object)
-        return coexistence.explanation(self.publishing.device_plugin_socket, resource, self.settings.node_name)
+        return self.device_plugin.why(self.publishing.node_object)
 
     def decide(self, claim: Claim, held: list[PreparedClaim]) -> PreparedClaim:
         """Decide with the hardware as it is now. Called in a thread."""
@@ -267,29 +254,13 @@ class Plugin:
         effect = self.settings.unhealthy_device_effect
         return health.why_refused(self.hardware.health_of(result.device), result.tolerations, effect)
 
-    async def allocated(self) -> AsyncIterator[Claim]:
-        """Yield every claim in the cluster that holds a device of this node; configuration is left out."""
-        async for page in self.client.list(RESOURCE_CLAIMS):
-            for item in wire.decode_claim_list(page).items or ():
-                held = tuple(d for d in wire.allocated_devices(item) if d.pool == self.settings.node_name)
-                if held and item.status.reserved_for:
-                    meta = item.metadata
-                    yield Claim(ClaimRef(meta.namespace, meta.name, meta.uid), held, pod=wire.first_pod(item))
-
     def _adopted(self, claim: Claim) -> PreparedClaim:
-        return recovery.adopted(claim, self._maybe_held)
-
-    def _maybe_held(self, device_name: str) -> tuple[int, ...]:
-        """Return the Neuron devices behind a name that another driver may have given: if nothing tells, all of them."""
-        return self.hardware.device_ids(device_name) or self.hardware.device_ids(names.NODE_DEVICE)
-
-    def _see_other_slices(self) -> bool:
-        found = (item["metadata"]["name"] for item in self.slices.items.values())
-        return not all(slices.is_ours(name, self.settings.node_name) for name in found)
+        return recovery.adopted(claim, self.hardware.maybe_held)
 
     async def _take_inventory(self) -> None:
         """Before the first publish, where a driver before us has left traces: what it has handed out."""
-        others = self._see_other_slices()
+        found = (item["metadata"]["name"] for item in self.slices.items.values())
+        others = not all(slices.is_ours(name, self.settings.node_name) for name in found)
         if others and self._recovering is not None:
             await asyncio.wait([self._recovering])  # which takes it too; until then their slices stay
             return
@@ -301,8 +272,8 @@ class Plugin:
             self.transactions.found_damaged(err)
             return
         if needed:
-            found = {claim.ref.uid: self._adopted(claim) async for claim in self.allocated()}
-            for claim in await self.transactions.adopt(found):
+            held = {claim.ref.uid: self._adopted(claim) async for claim in self.claims.allocated()}
+            for claim in await self.transactions.adopt(held):
                 recovery.tell_adopted(claim)
 
     # Callbacks.
@@ -388,40 +359,6 @@ class Plugin:
             log.warning("offering the kubelet a fresh registration socket", extra={"path": self._reg.path})
             self.registration.start_over()
             await self._reg.restart()
-
-    async def _look_for_device_plugin(self) -> None:
-        while True:
-            await asyncio.sleep(COEXISTENCE_PERIOD_S)
-            await self._see_device_plugin()
-
-    async def _see_device_plugin(self) -> None:
-        folder = Path(self.settings.kubelet_device_plugins_directory_path)
-        found = await asyncio.to_thread(coexistence.live_socket, folder)
-        self._looked.set()
-        if found != self.publishing.device_plugin_socket:
-            self.publishing.device_plugin_socket = found
-            self._wake()
-
-    async def _look_for_orphans(self) -> None:
-        """Report prepared claims whose object is gone. They stay: a container may still run."""
-        while True:
-            await asyncio.sleep(ORPHANS_PERIOD_S)
-            gone = 0
-            for claim in list(self.transactions.claims.values()):
-                try:
-                    raw = await self.client.get(RESOURCE_CLAIMS, claim.ref.namespace, claim.ref.name)
-                    missing = wire.decode_claim(raw).metadata.uid != claim.ref.uid
-                except NotFound:
-                    missing = True
-                except (ApiError, ClaimError):  # no answer, or one that is no claim
-                    continue
-                if missing:
-                    gone += 1
-                    log.warning(
-                        "a prepared claim has no object any more; waiting for the kubelet to unprepare it",
-                        extra={"claim": str(claim.ref), "uid": claim.ref.uid},
-                    )
-            self.metrics.orphans(gone)
 
     async def _check_versions(self) -> None:
         await self.nodes.synced.wait()

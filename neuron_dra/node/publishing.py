@@ -23,7 +23,7 @@ from neuron_dra.core.topology import Node
 from neuron_dra.errors import AlreadyExists, ApiError, ClaimError, Conflict, NeuronDraError, NotFound
 from neuron_dra.kube.publish import Published, SlicePublisher
 from neuron_dra.kube.reflector import Reflector
-from neuron_dra.node import coexistence
+from neuron_dra.node.coexistence import DevicePluginWatch
 from neuron_dra.node.hardware import Hardware
 from neuron_dra.node.health import HealthSource
 from neuron_dra.node.metrics import Metrics
@@ -70,6 +70,7 @@ class Publishing:
         before_first: Callable[[], Awaitable[None]],
         watch: UltraServerWatch,
         tags: Tags,
+        device_plugin: DevicePluginWatch,
     ) -> None:
         self._settings = settings
         self._hardware = hardware
@@ -85,6 +86,7 @@ class Publishing:
         self._before_first: Callable[[], Awaitable[None]] | None = before_first
         self._watch = watch
         self._tags = tags
+        self._device_plugin = device_plugin
         self._dirty = asyncio.Event()
         self._effect = settings.unhealthy_device_effect
         self._sick: frozenset[str] = frozenset()
@@ -94,7 +96,6 @@ class Publishing:
         self._logged: dict[str, health.DeviceHealth] = {}
         self._claimed: publication.Claimed | None = None
         self._look_at: float | None = None  # the one time to look again; each publish replaces it
-        self.device_plugin_socket: str | None = None
         self.state = PublishState()
 
     def wake(self) -> None:
@@ -330,7 +331,7 @@ class Publishing:
 
     def _refusal(self, node: dict[str, Any]) -> str:
         """Return why nothing new may be published now; empty if it may."""
-        why = coexistence.explanation(self.device_plugin_socket, coexistence.advertised(node), self._settings.node_name)
+        why = self._device_plugin.why(node)
         self._metrics.device_plugin(bool(why))
         if not why:
             return ""

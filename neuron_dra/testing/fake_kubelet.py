@@ -39,6 +39,8 @@ from neuron_dra.testing.kubelet_wire import (
     first_error,
     health_of,
     result_of,
+    why_known,
+    why_refused,
 )
 from neuron_dra.testing.slice_wiper import SliceWiper
 
@@ -321,7 +323,9 @@ class FakeKubelet:
             self.script.silent_attempts -= 1
             self.attempts.append(f"{socket.path}: no answer, as the script says")
             return False
-        text, retry = self._judge(info, socket.path)
+        text, retry = why_refused(info, socket.path, self._services), True
+        if not text and (text := why_known(info, socket.path, self.registrations)):
+            retry = self.script.retries_registration
         if not text and self.script.refusals:
             text, retry = self.script.refusals.pop(0), self.script.retries_registration
         if text:
@@ -347,25 +351,6 @@ class FakeKubelet:
     async def _notify(self, stub: Any, *, accepted: bool, text: str) -> None:
         status = registration_pb2.RegistrationStatus(plugin_registered=accepted, error=text)
         await stub.NotifyRegistrationStatus(status, timeout=self._notify_timeout_s)
-
-    def _judge(self, info: registration_pb2.PluginInfo, path: str) -> tuple[str, bool]:
-        """Return why a plugin is refused ("" if it is not), and whether a kubelet tries such a one again."""
-        if info.type != "DRAPlugin":
-            return f"no handler registered for plugin type: {info.type} at socket {path}", True
-        if not info.supported_versions:
-            return f"invalid supported gRPC versions of DRA driver plugin {info.name}: empty list", True
-        if not any(name in self._services for name in info.supported_versions):
-            known = ", ".join(sorted(self._services))
-            offered = ", ".join(info.supported_versions)
-            text = f"none of the services {offered} is supported by this kubelet, which knows {known}"
-            return f"invalid supported gRPC versions of DRA driver plugin {info.name}: {text}", True
-        endpoint = info.endpoint or path
-        for instance in self._instances:
-            present = instance.registration
-            if (present.driver, present.endpoint) == (info.name, endpoint):
-                text = f"endpoint {endpoint} already registered for DRA driver plugin {info.name}"
-                return text, self.script.retries_registration
-        return "", False
 
     # Connections
 

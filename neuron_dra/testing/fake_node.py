@@ -13,12 +13,12 @@ import re
 import shutil
 import stat
 import uuid
-from dataclasses import dataclass
 from pathlib import Path
 
 from neuron_dra.core import catalogue
 from neuron_dra.core.catalogue import InstanceType, Platform
 from neuron_dra.errors import NeuronDraError
+from neuron_dra.testing.fake_node_files import TRANSITIONAL, Place, change, make_link, put, trn2_files, trn3_files
 
 DEFAULT_DRIVER_VERSION = "2.30.2.0"
 DEFAULT_MAJOR = 243  # what a real trn1.2xlarge had; the number is dynamic
@@ -47,28 +47,7 @@ COMPONENTS = (
 )
 """What `unhealthy_components` can name."""
 
-NO_ID = "0" * 16
 _DRIVER_VERSION = re.compile(r"[0-9][0-9A-Za-z.+~_-]{0,63}")
-_TRANSITIONAL = {
-    "node_id_2": "busy",
-    "node_id_4": "busy",
-    "node_id": "busy",
-    "node_cnt": "busy",
-    "ultraserver_mode": "busy",
-    "server_id_2": NO_ID,
-    "server_id_4": NO_ID,
-    "reservation_id": NO_ID,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a node stands in its UltraServer: `node_id` 0 to 3 of `nodes`, and the ids that all share."""
-
-    node_id: int
-    server_id: str
-    nodes: int = 4
-    capacity_block_id: str = ""
 
 
 def write(
@@ -130,11 +109,11 @@ def _write(
     boot_id: str,
     major: int,
 ) -> FakeNode:
-    _put(root / DMI / "product_name", instance_type + "\n")
-    _put(root / DMI / "sys_vendor", "Amazon EC2\n")
-    _link(root / "sys/class/dmi/id", "../../devices/virtual/dmi/id")
-    _put(root / "sys/module/neuron/version", driver_version + "\n")
-    _put(root / BOOT_ID, boot_id + "\n")
+    put(root / DMI / "product_name", instance_type + "\n")
+    put(root / DMI / "sys_vendor", "Amazon EC2\n")
+    make_link(root / "sys/class/dmi/id", "../../devices/virtual/dmi/id")
+    put(root / "sys/module/neuron/version", driver_version + "\n")
+    put(root / BOOT_ID, boot_id + "\n")
     (root / CLASS).mkdir(parents=True, exist_ok=True)
     (root / "dev").mkdir(parents=True, exist_ok=True)
     node = FakeNode(root)
@@ -142,8 +121,8 @@ def _write(
         node.write_device(spec, device_id, driver_version, major)
     node.write_class_files(spec, place, driver_version)
     if place is not None and place.node_id == 0:
-        _put(node.folder(0) / "info/serial_number", place.server_id + "\n")  # the server's id comes from there
-    _put(root / WRITTEN, f"{instance_type} {driver_version}\n", 0o644)
+        put(node.folder(0) / "info/serial_number", place.server_id + "\n")  # the server's id comes from there
+    put(root / WRITTEN, f"{instance_type} {driver_version}\n", 0o644)
     return node
 
 
@@ -205,41 +184,41 @@ class FakeNode:
         version = version_of(driver_version)
         folder = self.folder(device_id)
         readable = 0o444 if version >= (2, 28) else 0o400
-        _put(folder / "dev", f"{major}:{device_id}\n")
-        _put(folder / "uevent", f"MAJOR={major}\nMINOR={device_id}\nDEVNAME=neuron{device_id}\n", 0o644)
-        _link(folder / "subsystem", "../../../../class/neuron_device")
-        _put(folder / "core_count", str(spec.cores_per_device), readable)  # no newline: a quirk that tools rely on
+        put(folder / "dev", f"{major}:{device_id}\n")
+        put(folder / "uevent", f"MAJOR={major}\nMINOR={device_id}\nDEVNAME=neuron{device_id}\n", 0o644)
+        make_link(folder / "subsystem", "../../../../class/neuron_device")
+        put(folder / "core_count", str(spec.cores_per_device), readable)  # no newline: a quirk that tools rely on
         neighbours = spec.links[device_id] if spec.links else ()
-        _put(folder / "connected_devices", ", ".join(map(str, neighbours)) + "\n", readable)
-        _put(folder / "reset", "1\n", 0o600)
+        put(folder / "connected_devices", ", ".join(map(str, neighbours)) + "\n", readable)
+        put(folder / "reset", "1\n", 0o600)
         device_arch, core_arch, family, device_name = spec.arch
-        _put(folder / "info/architecture/arch_type", device_arch + "\n")
-        _put(folder / "info/architecture/instance_type", family + "\n")
-        _put(folder / "info/architecture/device_name", device_name + "\n")
-        _put(folder / "info/notify_delay", "-1\n", 0o644)
+        put(folder / "info/architecture/arch_type", device_arch + "\n")
+        put(folder / "info/architecture/instance_type", family + "\n")
+        put(folder / "info/architecture/device_name", device_name + "\n")
+        put(folder / "info/notify_delay", "-1\n", 0o644)
         if version >= (2, 29):
-            _put(folder / "fw_api_version", "1\n")
-            _put(folder / "fw_build", "1\n")
-            _put(folder / "stats/power/utilization_raw", "POWER_STATUS_NO_DATA,0,0.00,0.00,0.00\n")
+            put(folder / "fw_api_version", "1\n")
+            put(folder / "fw_build", "1\n")
+            put(folder / "stats/power/utilization_raw", "POWER_STATUS_NO_DATA,0,0.00,0.00,0.00\n")
         if spec.generation != "inf1":
             serial = hashlib.sha256(f"{self.root}/{device_id}".encode()).hexdigest()[:16]
-            _put(folder / "info/serial_number", serial + "\n")
+            put(folder / "info/serial_number", serial + "\n")
             for counter in ECC_COUNTERS:
-                _put(folder / "stats/hardware" / counter, "0\n", 0o644)
+                put(folder / "stats/hardware" / counter, "0\n", 0o644)
             if version >= (2, 30, 2):
                 for counter in ("sram_ecc_corrected", "mem_ecc_corrected"):
-                    _put(folder / "stats/hardware" / counter, "0\n", 0o644)
+                    put(folder / "stats/hardware" / counter, "0\n", 0o644)
         if version >= (2, 28) and spec.generation in ("trn2", "trn3"):
             status = folder / "stats/hardware/health_status"
             for name in ("hbm_ecc_err_count", "repairable_hbm_ecc_err_count", "sram_ecc_err_count", "hw_error_event"):
-                _put(status / name, "0\n")
+                put(status / name, "0\n")
             if version >= (2, 30, 2):
-                _put(status / "unhealthy_components", "\n")
-                _put(status / "healthcheck_heartbeat", "1\n")
-        _put(folder / "stats/power/utilization", "POWER_STATUS_NO_DATA,0,0.00,0.00,0.00\n")
+                put(status / "unhealthy_components", "\n")
+                put(status / "healthcheck_heartbeat", "1\n")
+        put(folder / "stats/power/utilization", "POWER_STATUS_NO_DATA,0,0.00,0.00,0.00\n")
         for core in range(spec.cores_per_device):
-            _put(folder / f"neuron_core{core}/info/architecture/arch_type", core_arch + "\n")
-        _link(self.root / CLASS / f"neuron{device_id}", f"../../devices/virtual/neuron_device/neuron{device_id}")
+            put(folder / f"neuron_core{core}/info/architecture/arch_type", core_arch + "\n")
+        make_link(self.root / CLASS / f"neuron{device_id}", f"../../devices/virtual/neuron_device/neuron{device_id}")
         self._make_device_file(device_id, major)
 
     def _make_device_file(self, device_id: int, major: int) -> None:
@@ -256,17 +235,17 @@ class FakeNode:
         old = version_of(driver_version) <= (2, 25, 4, 0)
         files: dict[str, str] = {}
         if old or spec.platform is Platform.ULTRASERVER:
-            files = _trn2_files(place)
+            files = trn2_files(place)
         elif spec.platform in (Platform.PDS, Platform.MAX):
-            files = _trn3_files(place)
+            files = trn3_files(place)
         if spec.platform is Platform.STANDARD and files:
             files["ultraserver_mode"] = ""
         for name, text in files.items():
             self._kept(name).unlink(missing_ok=True)
-            _put(folder / name, text + "\n")
+            put(folder / name, text + "\n")
         if not old:
-            _put(folder / "hbm_7200_capable", "0\n")
-            _put(folder / "current_perf_profile", "0\n")
+            put(folder / "hbm_7200_capable", "0\n")
+            put(folder / "current_perf_profile", "0\n")
 
     # Breaking and repairing.
 
@@ -289,7 +268,7 @@ class FakeNode:
         path, order = self._link_end(one, other)
         present = {int(part) for part in path.read_text().split(",") if part.strip()}
         present = present | {other} if up else present - {other}
-        _change(path, ", ".join(str(i) for i in order if i in present) + "\n")
+        change(path, ", ".join(str(i) for i in order if i in present) + "\n")
 
     def _link_end(self, one: int, other: int) -> tuple[Path, tuple[int, ...]]:
         spec = catalogue.lookup(self.instance_type)
@@ -323,7 +302,7 @@ class FakeNode:
         major = int((self.folder(device_id) / "dev").read_text().split(":")[0])
         link = self.root / CLASS / f"neuron{device_id}"
         if not link.is_symlink():
-            _link(link, f"../../devices/virtual/neuron_device/neuron{device_id}")
+            make_link(link, f"../../devices/virtual/neuron_device/neuron{device_id}")
         if not (self.root / "dev" / f"neuron{device_id}").exists():
             self._make_device_file(device_id, major)
 
@@ -335,13 +314,13 @@ class FakeNode:
         folder = self.root / CLASS
         if not (folder / "ultraserver_mode").exists():
             raise NeuronDraError(f"{self.instance_type} has no UltraServer files that could be busy")
-        for name, text in _TRANSITIONAL.items():
+        for name, text in TRANSITIONAL.items():
             path, kept = folder / name, self._kept(name)
             if on and path.exists() and not kept.exists():
                 kept.write_text(path.read_text())
-                _change(path, text + "\n")
+                change(path, text + "\n")
             elif not on and kept.exists():
-                _change(path, kept.read_text())
+                change(path, kept.read_text())
                 kept.unlink()
 
     def set_modes(self, modes: str) -> None:
@@ -352,7 +331,7 @@ class FakeNode:
         if not re.fullmatch("([1-4](,[1-4])*)?", modes):
             raise NeuronDraError(f"modes {modes}: write numbers from 1 to 4 with commas between them, such as 1,3,4")
         kept = self._kept("ultraserver_mode")
-        _change(kept if kept.exists() else path, modes + "\n")
+        change(kept if kept.exists() else path, modes + "\n")
 
     def _kept(self, name: str) -> Path:
         return self.root / CLASS / f".{name}"
@@ -373,75 +352,24 @@ class FakeNode:
         if counter not in ECC_COUNTERS:
             raise NeuronDraError(f"{counter} is no counter; write {', '.join(ECC_COUNTERS)}")
         path = self.device_path(device_id, f"stats/hardware/{counter}")
-        _change(path, f"{max(0, int(path.read_text()) + count)}\n")
+        change(path, f"{max(0, int(path.read_text()) + count)}\n")
 
     def set_reset_state(self, device_id: int, state: int) -> None:
         """Set what `reset` reads: 0 resetting, 1 ready, 2 invalid."""
-        _change(self.device_path(device_id, "reset"), f"{state}\n")
+        change(self.device_path(device_id, "reset"), f"{state}\n")
 
     def set_unhealthy_components(self, device_id: int, components: str) -> None:
         """Set the comma-separated list of sick components; empty is healthy. Drivers from 2.30.2 on have the file."""
         unknown = [name for name in components.split(",") if name and name not in COMPONENTS]
         if unknown:
             raise NeuronDraError(f"{', '.join(unknown)} is no component; write {', '.join(COMPONENTS)}")
-        _change(self.device_path(device_id, "stats/hardware/health_status/unhealthy_components"), components + "\n")
+        change(self.device_path(device_id, "stats/hardware/health_status/unhealthy_components"), components + "\n")
 
     def set_boot_id(self, boot_id: str | None = None) -> str:
         """Set the boot id, a fresh one by default, and return it."""
         value = boot_id or str(uuid.uuid4())
-        _put(self.root / BOOT_ID, value + "\n")
+        put(self.root / BOOT_ID, value + "\n")
         return value
-
-
-def _trn2_files(place: Place | None) -> dict[str, str]:
-    if place is None:
-        return {
-            "node_id_2": "-1",
-            "node_id_4": "-1",
-            "server_id_2": NO_ID,
-            "server_id_4": NO_ID,
-            "ultraserver_mode": "4",
-        }
-    pair = int(place.server_id, 16) - (1 if place.node_id >= 2 else 0)
-    return {
-        "node_id_2": str(place.node_id % 2),
-        "node_id_4": str(place.node_id),
-        "server_id_2": f"{pair:016x}",
-        "server_id_4": place.server_id,
-        "ultraserver_mode": "1,3,4",
-    }
-
-
-def _trn3_files(place: Place | None) -> dict[str, str]:
-    if place is None:
-        return {"node_id": "-1", "node_cnt": "1", "reservation_id": NO_ID, "ultraserver_mode": "4"}
-    return {
-        "node_id": str(place.node_id),
-        "node_cnt": str(place.nodes),
-        "reservation_id": place.server_id,
-        "ultraserver_mode": "1,3,4",
-    }
-
-
-def _put(path: Path, text: str, mode: int = 0o444) -> None:
-    """Write a file as sysfs shows it: in place when it is there, so that what is bound to it sees the change."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.exists():
-        path.chmod(mode | 0o200)
-    path.write_text(text)
-    path.chmod(mode)
-
-
-def _change(path: Path, text: str) -> None:
-    """Change what a file says, and nothing else of it."""
-    _put(path, text, stat.S_IMODE(path.stat().st_mode))
-
-
-def _link(path: Path, target: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(FileNotFoundError):
-        path.unlink()
-    path.symlink_to(target)
 
 
 if __name__ == "__main__":

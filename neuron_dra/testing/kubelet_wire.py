@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +19,7 @@ from neuron_dra.gen.kubelet.health.v1 import health_pb2 as health_v1
 from neuron_dra.gen.kubelet.health.v1 import health_pb2_grpc as health_v1_grpc
 from neuron_dra.gen.kubelet.health.v1alpha1 import health_pb2 as health_v1alpha1
 from neuron_dra.gen.kubelet.health.v1alpha1 import health_pb2_grpc as health_v1alpha1_grpc
+from neuron_dra.gen.kubelet.pluginregistration.v1 import registration_pb2
 
 DRA_V1: Final = "v1.DRAPlugin"
 DRA_V1BETA1: Final = "v1beta1.DRAPlugin"
@@ -166,3 +167,24 @@ def first_error(method: str, claims: Iterable[ClaimRef], errors: Mapping[str, st
         if errors[ref.uid]:
             return KubeletError(f"{method} failed for ResourceClaim {ref.name}: {errors[ref.uid]}")
     return None
+
+
+def why_refused(info: registration_pb2.PluginInfo, path: str, services: Collection[str]) -> str:
+    """Return why a kubelet that knows these services refuses a plugin at a socket; empty if it does not."""
+    if info.type != "DRAPlugin":
+        return f"no handler registered for plugin type: {info.type} at socket {path}"
+    wrong = f"invalid supported gRPC versions of DRA driver plugin {info.name}"
+    if not info.supported_versions:
+        return f"{wrong}: empty list"
+    if not any(name in services for name in info.supported_versions):
+        known, offered = ", ".join(sorted(services)), ", ".join(info.supported_versions)
+        return f"{wrong}: none of the services {offered} is supported by this kubelet, which knows {known}"
+    return ""
+
+
+def why_known(info: registration_pb2.PluginInfo, path: str, registrations: Iterable[Registration]) -> str:
+    """Return why a plugin is refused that is there already; empty if it is not."""
+    endpoint = info.endpoint or path
+    if any((present.driver, present.endpoint) == (info.name, endpoint) for present in registrations):
+        return f"endpoint {endpoint} already registered for DRA driver plugin {info.name}"
+    return ""

@@ -11,8 +11,8 @@ import pytest
 from neuron_dra.core import publication
 from neuron_dra.core.claims import ClaimRef
 from neuron_dra.kube import reflector as reflector_module
+from neuron_dra.node import orphans, publishing
 from neuron_dra.node import plugin as plugin_module
-from neuron_dra.node import publishing
 from neuron_dra.node.plugin import Plugin
 from neuron_dra.testing.fake_api import STRANGE, Do, FakeApi, Fault
 from neuron_dra.testing.objects import allocated_claim
@@ -26,7 +26,7 @@ NAME = "node-a-neuron.aws.com-00"
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugin_module, "HARDWARE_PERIOD_S", 0.05)
-    monkeypatch.setattr(plugin_module, "ORPHANS_PERIOD_S", 0.05)
+    monkeypatch.setattr(orphans, "PERIOD_S", 0.05)
     monkeypatch.setattr(publishing, "GATHER_S", 0.02)
     monkeypatch.setattr(publishing, "RETRY_S", (0.02, 0.1))
     monkeypatch.setattr(reflector_module, "RETRY_S", (0.02, 0.1))

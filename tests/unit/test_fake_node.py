@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from neuron_dra.core import catalogue
 from neuron_dra.errors import NeuronDraError
-from neuron_dra.testing import fake_node
+from neuron_dra.testing import fake_node, fake_node_files
 from neuron_dra.testing.fake_node import FakeNode, write
 
 ZEROS = "0" * 16
@@ -321,7 +321,7 @@ def test_a_new_election_ends_the_busy_state(tmp_path):
     node.busy()
     known = catalogue.lookup("trn2u.48xlarge")
     assert known is not None
-    node.write_class_files(known, fake_node.Place(1, SERVER), node.driver_version)
+    node.write_class_files(known, fake_node_files.Place(1, SERVER), node.driver_version)
     before = class_files(tmp_path)
     node.busy(False)
     assert class_files(tmp_path) == before

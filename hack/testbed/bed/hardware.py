@@ -11,7 +11,7 @@ from bed.state import NodeSpec
 from neuron_dra.core import catalogue
 from neuron_dra.core.catalogue import Platform
 from neuron_dra.errors import NeuronDraError
-from neuron_dra.testing import fake_node
+from neuron_dra.testing import fake_node, fake_node_files
 
 NODES_PER_ULTRASERVER = 4
 # Character device majors for local use (Linux' devices.txt); the kernel never hands them to a driver by itself.
@@ -145,7 +145,7 @@ def write_election(root: Path, spec: NodeSpec, broken: tuple[int, int] | None) -
         raise BedError(f"{spec.name} is not a node of a Trn2 UltraServer: it has no links to other nodes")
     node = load(root)
     if broken is None:
-        node.write_class_files(known, fake_node.Place(spec.position, server), node.driver_version)
+        node.write_class_files(known, fake_node_files.Place(spec.position, server), node.driver_version)
         return
     for name, text in election(spec.position, server, broken).items():
         path = root / fake_node.CLASS / name

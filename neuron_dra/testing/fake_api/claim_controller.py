@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import defaultdict
 
 from neuron_dra.testing.fake_api.errors import ApiError, Obj
-from neuron_dra.testing.fake_api.store import DeleteOptions, Event, Store
+from neuron_dra.testing.fake_api.history import Event
+from neuron_dra.testing.fake_api.store import DeleteOptions, Store
 
 POD_CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"
 DELETE_PROTECTION = "resource.kubernetes.io/delete-protection"

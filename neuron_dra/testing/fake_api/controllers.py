@@ -9,7 +9,8 @@ from typing import Protocol
 from neuron_dra.testing.fake_api.claim_controller import ClaimController
 from neuron_dra.testing.fake_api.eviction import budget_status
 from neuron_dra.testing.fake_api.garbage import GarbageCollector
-from neuron_dra.testing.fake_api.store import DeleteOptions, Event, Store
+from neuron_dra.testing.fake_api.history import Event
+from neuron_dra.testing.fake_api.store import DeleteOptions, Store
 
 _BURST = 200  # changes handled before other tasks get their turn
 _OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"

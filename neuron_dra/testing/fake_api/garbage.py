@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 
 from neuron_dra.testing.fake_api.errors import Obj
+from neuron_dra.testing.fake_api.history import Event
 from neuron_dra.testing.fake_api.resources import Resource
-from neuron_dra.testing.fake_api.store import Event, Store
+from neuron_dra.testing.fake_api.store import Store
 
 _ORPHAN, _FOREGROUND = "orphan", "foregroundDeletion"
 

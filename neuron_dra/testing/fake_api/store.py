@@ -10,33 +10,22 @@ import asyncio
 import random
 import time
 import uuid
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 
 from neuron_dra.testing.fake_api import claim_rules, errors, formats, metadata_rules, schema
 from neuron_dra.testing.fake_api.errors import Obj
+from neuron_dra.testing.fake_api.history import Event, History
 from neuron_dra.testing.fake_api.resources import Registry, Resource
 
 _SUFFIX = "bcdfghjklmnpqrstvwxz2456789"  # of generated names
-_LONGEST_HISTORY = 50_000  # changes of one resource
 _LONGEST_BASE = 58  # of generateName: 63 less the suffix
 _DEFAULT_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 _SYSTEM_METADATA = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation",
                     "name", "namespace", "generateName")  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One change. `obj` is the object after it (for DELETED: as it was last), `old` the one before."""
-
-    revision: int
-    type: str
-    resource: Resource
-    obj: Obj
-    old: Obj | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,27 +44,6 @@ class DeleteOptions:
             grace_s=body.get("gracePeriodSeconds"),
             propagation=body.get("propagationPolicy") or "Background",
         )
-
-
-@dataclass(slots=True)
-class History:
-    """The changes of one resource that a watch can still ask for.
-
-    `since` is the oldest revision at which one can start, `lost` that of the last change which is forgotten.
-    """
-
-    since: int
-    lost: int = 0
-    events: list[Event] = field(default_factory=list)
-
-    def after(self, revision: int, *, is_open: bool = False) -> list[Event]:
-        """Return the changes after `revision`. Raises a 410 when some of them are forgotten.
-
-        A watch that `is_open` need not know of revisions at which nothing happened to this resource.
-        """
-        if revision < (self.lost if is_open else self.since):
-            raise errors.expired(f"too old resource version: {revision} ({self.since})")
-        return self.events[bisect_right(self.events, revision, key=lambda event: event.revision) :]
 
 
 Key = tuple[str, str, str, str]  # group, plural, namespace, name
@@ -365,12 +333,7 @@ class Store:
         return last
 
     def _record(self, event: Event) -> None:
-        history = self.history(event.resource)
-        history.events.append(event)
-        if len(history.events) > _LONGEST_HISTORY:
-            forgotten = _LONGEST_HISTORY // 2
-            history.since = history.lost = history.events[forgotten - 1].revision
-            del history.events[:forgotten]
+        self.history(event.resource).add(event)
         for listener in self.listeners:
             listener(event)
         for waker, resource in self._wakers.items():

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 from neuron_dra.testing.fake_api import errors
 from neuron_dra.testing.fake_api.errors import ApiError, Obj
+from neuron_dra.testing.fake_api.history import Event
 from neuron_dra.testing.fake_api.resources import Resource
 from neuron_dra.testing.fake_api.selectors import Predicate
-from neuron_dra.testing.fake_api.store import Event, Store
+from neuron_dra.testing.fake_api.store import Store
 
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 

@@ -51,7 +51,7 @@ class FleetPlugin(Plugin):
         async with self.client:
             await self.transactions.open()
             self.turn.claim()
-            self._looked.set()  # no node here has a device plugin
+            self.device_plugin.looked.set()  # no node here has a device plugin
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
                 tasks.create_task(self.slices.run())

@@ -1,0 +1,46 @@
+"""Reads claims from the API server: one afresh, or all that hold a device of this node."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Final
+
+from neuron_dra.api import claims as wire
+from neuron_dra.core.claims import Claim, ClaimRef
+from neuron_dra.errors import ClaimError, NotFound, Unavailable
+from neuron_dra.kube.client import KubeClient
+from neuron_dra.kube.requests import RESOURCE_CLAIMS
+
+GET_TIMEOUT_S: Final = 8.0
+
+
+class ClaimReader:
+    """The claims of the cluster, as far as a node needs them."""
+
+    def __init__(self, client: KubeClient, node_name: str) -> None:
+        self._client = client
+        self._node_name = node_name
+
+    async def fetch(self, ref: ClaimRef) -> Claim:
+        """Read a claim afresh and decode it. Raises ClaimError, ApiError."""
+        try:
+            raw = await self._client.get(RESOURCE_CLAIMS, ref.namespace, ref.name, timeout_s=GET_TIMEOUT_S)
+        except NotFound as err:
+            raise NotFound(f"claim {ref} (UID {ref.uid}) does not exist any more", status=404) from err
+        try:
+            claim = wire.decode_claim(raw)
+        except ClaimError as err:  # a proxy's, perhaps; the next answer may be the API server's
+            raise Unavailable(str(err)) from err
+        if wire.must_load(claim):  # not in the event loop
+            return await asyncio.to_thread(wire.to_core, claim, ref)
+        return wire.to_core(claim, ref)
+
+    async def allocated(self) -> AsyncIterator[Claim]:
+        """Yield every claim in the cluster that holds a device of this node; configuration is left out."""
+        async for page in self._client.list(RESOURCE_CLAIMS):
+            for item in wire.decode_claim_list(page).items or ():
+                held = tuple(d for d in wire.allocated_devices(item) if d.pool == self._node_name)
+                if held and item.status.reserved_for:
+                    meta = item.metadata
+                    yield Claim(ClaimRef(meta.namespace, meta.name, meta.uid), held, pod=wire.first_pod(item))

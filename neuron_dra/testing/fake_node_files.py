@@ -1,0 +1,82 @@
+"""The files of simulated hardware: what those of an UltraServer's nodes say, and writing them as sysfs shows them."""
+
+from __future__ import annotations
+
+import contextlib
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+NO_ID = "0" * 16
+TRANSITIONAL = {
+    "node_id_2": "busy",
+    "node_id_4": "busy",
+    "node_id": "busy",
+    "node_cnt": "busy",
+    "ultraserver_mode": "busy",
+    "server_id_2": NO_ID,
+    "server_id_4": NO_ID,
+    "reservation_id": NO_ID,
+}
+"""What the class attributes read while the election runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a node stands in its UltraServer: `node_id` 0 to 3 of `nodes`, and the ids that all share."""
+
+    node_id: int
+    server_id: str
+    nodes: int = 4
+    capacity_block_id: str = ""
+
+
+def trn2_files(place: Place | None) -> dict[str, str]:
+    if place is None:
+        return {
+            "node_id_2": "-1",
+            "node_id_4": "-1",
+            "server_id_2": NO_ID,
+            "server_id_4": NO_ID,
+            "ultraserver_mode": "4",
+        }
+    pair = int(place.server_id, 16) - (1 if place.node_id >= 2 else 0)
+    return {
+        "node_id_2": str(place.node_id % 2),
+        "node_id_4": str(place.node_id),
+        "server_id_2": f"{pair:016x}",
+        "server_id_4": place.server_id,
+        "ultraserver_mode": "1,3,4",
+    }
+
+
+def trn3_files(place: Place | None) -> dict[str, str]:
+    if place is None:
+        return {"node_id": "-1", "node_cnt": "1", "reservation_id": NO_ID, "ultraserver_mode": "4"}
+    return {
+        "node_id": str(place.node_id),
+        "node_cnt": str(place.nodes),
+        "reservation_id": place.server_id,
+        "ultraserver_mode": "1,3,4",
+    }
+
+
+def put(path: Path, text: str, mode: int = 0o444) -> None:
+    """Write a file as sysfs shows it: in place when it is there, so that what is bound to it sees the change."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists():
+        path.chmod(mode | 0o200)
+    path.write_text(text)
+    path.chmod(mode)
+
+
+def change(path: Path, text: str) -> None:
+    """Change what a file says, and nothing else of it."""
+    put(path, text, stat.S_IMODE(path.stat().st_mode))
+
+
+def make_link(path: Path, target: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        path.unlink()
+    path.symlink_to(target)
