@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from controller.model import Suspect
+from controller.model import Starting, Suspect
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +65,20 @@ class WriteUltraServerStatus(Action):
     finalizers: tuple[str, ...] | None = None
 
     @property
-    def hands_over(self) -> bool:
-        """It opens nodes for a workload's pods, or frees nodes on which pods of one could be."""
-        before, after = _phases(self.before), _phases(self.status)
-        opened = any(phase == "Bound" != before.get(each) for each, phase in after.items())
-        return opened or any(phase == "Draining" and each not in after for each, phase in before.items())
+    def handed_over(self) -> frozenset[str]:
+        """The nodes that it opens for a workload's pods, or frees where pods of one could be."""
+        before, after = _entries(self.before), _entries(self.status)
+        opened = [each for name, each in after.items() if _phase(each) == "Bound" != _phase(before.get(name))]
+        freed = [each for name, each in before.items() if _phase(each) == "Draining" and name not in after]
+        return frozenset(str(node) for each in (*opened, *freed) for node in each.get("allocatedNodes") or [])
 
 
-def _phases(status: Mapping[str, Any]) -> dict[str, str]:
-    return {str(entry.get("allocationId")): str(entry.get("phase")) for entry in status.get("allocations") or []}
+def _entries(status: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    return {str(entry.get("allocationId")): entry for entry in status.get("allocations") or []}
+
+
+def _phase(entry: Mapping[str, Any] | None) -> str:
+    return str(entry.get("phase")) if entry is not None else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,17 +164,20 @@ class Plan:
     """Writes in their order, what becomes of each workload (by UID), and when to plan again at the latest.
 
     `suspects` are pods that their nodes may refuse for ever: whether they do is seen of the pods themselves.
+    `starting` are workloads whose pods are to be looked at: whether they can be scheduled.
     `settled` and `settled_nodes` are the names of UltraServers and Nodes that were looked at and need no write.
     """
 
     actions: tuple[Action, ...] = ()
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)
     suspects: tuple[Suspect, ...] = ()
+    starting: tuple[Starting, ...] = ()
     recheck: datetime.datetime | None = None
     settled: frozenset[str] = frozenset()
     settled_nodes: frozenset[str] = frozenset()
 
     @property
-    def hands_over(self) -> bool:
-        """Nodes change hands, see WriteUltraServerStatus."""
-        return any(isinstance(action, WriteUltraServerStatus) and action.hands_over for action in self.actions)
+    def handed_over(self) -> frozenset[str]:
+        """The nodes that change hands, see WriteUltraServerStatus."""
+        found = (each.handed_over for each in self.actions if isinstance(each, WriteUltraServerStatus))
+        return frozenset(node for nodes in found for node in nodes)

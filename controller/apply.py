@@ -23,6 +23,7 @@ from controller.actions import (
 )
 from controller.caches import Caches
 from controller.model import API_VERSION, FINALIZER
+from controller.pod_looks import PodLooks
 from controller.refusals import Refusals
 from controller.schemas import Schemas
 from neuron_dra.core.ultraserver import NAMESPACE
@@ -51,6 +52,7 @@ class Applier:
         self.schemas = Schemas(client)
         self._events = events
         self.refusals = Refusals(client, events)
+        self.pod_looks = PodLooks(client, events)
         self.blocked_evictions: dict[str, str] = {}
         self.on_eviction: Callable[[str], None] = lambda result: None
 

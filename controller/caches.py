@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -15,9 +17,9 @@ from controller.fleet_index import FleetIndex
 from controller.model import Snapshot
 from neuron_dra.core import names
 from neuron_dra.core.ultraserver import NAMESPACE
-from neuron_dra.errors import ApiError, Forbidden
+from neuron_dra.errors import ApiError, Forbidden, NotFound, Unavailable
 from neuron_dra.kube.client import KubeClient
-from neuron_dra.kube.reflector import Reflector
+from neuron_dra.kube.reflector import NONSENSE, Reflector
 from neuron_dra.kube.requests import (
     CLAIM_TEMPLATES,
     DEVICE_CLASSES,
@@ -25,6 +27,7 @@ from neuron_dra.kube.requests import (
     NEURON_ULTRASERVERS,
     NEURON_WORKLOADS,
     NODES,
+    PODS,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
     Resource,
@@ -47,6 +50,10 @@ def _projected(make: Callable[[Mapping[str, Any]], Any]) -> Callable[[dict[str, 
 
 FORBIDDEN_AGAIN_S = 60.0
 """How soon what may not be read is asked for again: a ClusterRole may have been upgraded."""
+
+CLAIMS_FOR_A_NODE = 50
+"""The pods of a node are as much to read as so many claims."""
+NODES_AT_ONCE = 16
 
 HEARTBEATS_S = 0.5
 """Kubelets' heartbeats, 17 a second with 5,000 nodes, are read together: of what they change nothing is kept."""
@@ -86,6 +93,7 @@ class Caches:
         self.templates = watched(CLAIM_TEMPLATES, decode.template)
         self.namespaces = watched(NAMESPACES, decode.namespace, gives_up_on=(Forbidden,))
         self.classes = watched(DEVICE_CLASSES, lambda item: item["metadata"]["name"])
+        self._client = client
         self._on_change = on_change
         self._blind = False  # namespaces may not be read
         self._index = FleetIndex()
@@ -146,6 +154,40 @@ class Caches:
         async with asyncio.TaskGroup() as group:
             for each in self._readable().values():
                 group.create_task(each.relist())
+
+    async def reread_claims(self, nodes: Collection[str]) -> None:
+        """Learn as of now which claims are allocated on these nodes, by reading all claims or the pods of the nodes.
+
+        A claim that no pod on the node has yet is not among the latter; the node refuses it from its tag on.
+        Raises ApiError.
+        """
+        if len(self.claims.items) > CLAIMS_FOR_A_NODE * len(nodes):
+            some = asyncio.Semaphore(NODES_AT_ONCE)
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for node in sorted(nodes):
+                        group.create_task(self._reread_claims_on(node, some))
+                return
+            except* Forbidden:
+                pass  # the ClusterRole of an earlier release may not list pods
+            except* ApiError as failed:
+                raise ApiError(str(failed.exceptions[0])) from None
+            except* NONSENSE as failed:
+                raise Unavailable(f"the list of pods cannot be read: {failed.exceptions[0]!r}") from None
+        await self.claims.relist()
+
+    async def _reread_claims_on(self, node: str, some: asyncio.Semaphore) -> None:
+        """Read the claims of the pods on a node whose allocation the watch did not show. Raises ApiError, NONSENSE."""
+        names: set[tuple[str, str]] = set()
+        async with some:
+            async for page in self._client.list(PODS, fieldSelector=f"spec.nodeName={node}"):
+                for pod in msgspec.json.decode(page, type=fields.Pods).items or ():
+                    names |= {(pod.metadata.namespace, name) for name in pod.claims}
+            for namespace, name in sorted(names):
+                have = self.claims.items.get(f"{namespace}/{name}")
+                if have is None or have["value"] is None:
+                    with contextlib.suppress(NotFound):
+                        self.claims.remember(json.loads(await self._client.get(RESOURCE_CLAIMS, namespace, name)))
 
     def index(
         self, blocked_evictions: Mapping[str, str], unwritable: Mapping[str, str] = MappingProxyType({})

@@ -57,3 +57,51 @@ class Node(Part):
     metadata: Meta
     spec: NodeSpec | None = None
     status: NodeStatus | None = None
+
+
+class PodMeta(Part):
+    """metadata of a Pod, as far as it matters."""
+
+    namespace: str
+
+
+class PodClaim(Part):
+    """A claim of a Pod, in its spec or in its status."""
+
+    resource_claim_name: str | None = None
+
+
+class PodSpec(Part):
+    """spec of a Pod."""
+
+    resource_claims: list[PodClaim] | None = None
+
+
+class PodStatus(Part):
+    """status of a Pod."""
+
+    resource_claim_statuses: list[PodClaim] | None = None
+    extended_resource_claim_status: PodClaim | None = None
+
+
+class Pod(Part):
+    """A Pod: which claims it has."""
+
+    metadata: PodMeta
+    spec: PodSpec | None = None
+    status: PodStatus | None = None
+
+    @property
+    def claims(self) -> set[str]:
+        """Names of its claims, those that were made of templates included."""
+        spec, status = self.spec or PodSpec(), self.status or PodStatus()
+        found = [*(spec.resource_claims or ()), *(status.resource_claim_statuses or ())]
+        if status.extended_resource_claim_status is not None:
+            found.append(status.extended_resource_claim_status)
+        return {each.resource_claim_name for each in found if each.resource_claim_name}
+
+
+class Pods(Part):
+    """A page of a list of Pods."""
+
+    items: list[Pod] | None = None

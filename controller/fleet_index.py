@@ -70,6 +70,7 @@ class FleetIndex:
         self.workload_class = True
         self.blocked_evictions: Mapping[str, str] = {}
         self.unwritable: Mapping[str, str] = {}
+        self.unschedulable: Mapping[str, str] = {}
         self.outdated = ""
         self.traces = Traces()
         self.namespaces: dict[str, str] | None = None
@@ -124,6 +125,7 @@ class FleetIndex:
         index.workload_class = snapshot.workload_class
         index.blocked_evictions = snapshot.blocked_evictions
         index.unwritable = snapshot.unwritable
+        index.unschedulable = snapshot.unschedulable
         index.outdated = snapshot.outdated
         index.namespaces = None if snapshot.namespaces is None else dict(snapshot.namespaces)
         index.refresh()

@@ -141,6 +141,19 @@ class Suspect:
 
 
 @dataclass(frozen=True, slots=True)
+class Starting:
+    """A workload with groups that are open: its nodes that nothing uses, and with several groups one of its pods."""
+
+    namespace: str
+    name: str
+    uid: str
+    template: str
+    count: int
+    idle: tuple[str, ...]
+    pod: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class UltraServer:
     """A NeuronUltraServer object as it is stored. `unread` are the reservations that cannot be read, or not yet."""
 
@@ -252,6 +265,7 @@ class Snapshot:
     blocked_evictions: Mapping[str, str] = field(default_factory=dict)  # pod UID: why the API server said no
     unwritable: Mapping[str, str] = field(default_factory=dict)  # NeuronUltraServer: why its status cannot be written
     outdated: str = ""  # why the custom resources cannot be written: their definitions are not of this release
+    unschedulable: Mapping[str, str] = field(default_factory=dict)  # workload UID: why its pods cannot be placed
     namespaces: Mapping[str, str] | None = None  # name: its LIMIT_ANNOTATION, empty without; None if none were read
 
 

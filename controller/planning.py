@@ -13,7 +13,7 @@ import datetime
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from controller import queueing, render, restarting, survival
+from controller import queueing, render, restarting, starting, survival
 from controller.actions import (
     Action,
     CreateUltraServer,
@@ -78,6 +78,7 @@ def plan_of(index: FleetIndex, now: datetime.datetime, limits: Limits = DEFAULT_
         verdicts=verdicts,
         recheck=min((moment for moment in draft.recheck if moment > now), default=None),
         suspects=_suspects(draft),
+        starting=tuple(each for one in index.workloads if (each := starting.look_at(draft, one)) is not None),
         settled=frozenset(names) - written,
         settled_nodes=frozenset(index.unsettled_nodes) - {action.name for action in labelled},
     )

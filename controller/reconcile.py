@@ -59,6 +59,7 @@ class Reconciler:
         self._limits = limits
         self._clock = clock
         self._refusals = applier.refusals
+        self._pod_looks = applier.pod_looks
         self._wording = Wording()
         applier.on_eviction = applier.refusals.on_eviction = metrics.evicted
         applier.schemas.on_change = metrics.crd_outdated
@@ -128,9 +129,9 @@ class Reconciler:
         objects = trials.objects(self._caches.ultraservers.items, self._caches.workloads.items)
         await trials.try_all(objects, now, self._term)
         plan = self._plan(now)
-        if plan.hands_over:
+        if plan.handed_over:
             # The watch of claims may be behind that of slices: read as of now who has a claim on these nodes.
-            await self._caches.claims.relist()
+            await self._caches.reread_claims(plan.handed_over)
             plan = self._plan(now)
         plan = self._wording.unhurried(plan, now)
         held = {id(action) for action in plan.actions if self._backoff.due(action, now) > now}
@@ -145,8 +146,8 @@ class Reconciler:
         due = replace(plan, actions=tuple(self._tried))  # without those that wait, and what waits for them
         moments = [until for _, until in self._unwritable.values()]
         earliest = self._backoff.earliest(plan.actions, now)
-        look = await self._refusals.look(plan.suspects, now)
-        return due, min((*moments, *(each for each in (earliest, look) if each is not None)), default=None)
+        looks = await self._refusals.look(plan.suspects, now), await self._pod_looks.look(plan.starting, now)
+        return due, min((*moments, *(each for each in (earliest, *looks) if each is not None)), default=None)
 
     def _tell_strangers(self) -> None:
         """Say which templates ask for reserved devices that this controller has not made.
@@ -172,6 +173,7 @@ class Reconciler:
         started = time.perf_counter()
         index = self._caches.index(self._applier.blocked_evictions, unwritable)
         index.outdated = self._applier.schemas.outdated
+        index.unschedulable = self._pod_looks.unschedulable
         plan = planning.plan_of(index, now, self._limits)
         index.settle(plan.settled, plan.settled_nodes)
         self._metrics.planned(time.perf_counter() - started, index)

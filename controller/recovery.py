@@ -31,6 +31,9 @@ TEXTS = {
 }
 """What can be wrong with a reserved node, the worst first."""
 
+UNSCHEDULABLE = "PodsUnschedulable"
+"""Nothing is wrong with the nodes themselves, and yet pods of the workload cannot be placed there."""
+
 MOVED_FROM = ("UltraServerChanged", "TagLost", "ShapeChanged", "NodeCordoned")
 """MigrateAffected moves away from these; RestartAll only reports them: a driver that is rolled back drops every tag."""
 
@@ -166,14 +169,15 @@ def damage(draft: Draft, workload: Workload, *more: str) -> tuple[str, str] | No
     bound = [each for each in holdings.of(workload.uid) if each.allocation.phase is Phase.BOUND]
     found = [trouble for each in (*bound, *leaving) for trouble in troubles(draft, workload, each)]
     reasons = [reason for reason in TEXTS if any(trouble.reason == reason for trouble in found)]
-    if not reasons:
+    unschedulable = draft.snapshot.unschedulable.get(workload.uid, "") if bound else ""
+    if not (reasons or unschedulable):
         return None
     texts = []
     for reason in reasons:
         names = list(dict.fromkeys(trouble.name for trouble in found if trouble.reason == reason))
         texts.append(f"{TEXTS[reason]}: {shortened(names)}")
     reason, prospect = _prospect(draft, workload, [t for t in found if t.acts_at is not None], bound)
-    return reason or reasons[0], joined(*texts, prospect, *more)
+    return reason or (*reasons, UNSCHEDULABLE)[0], joined(*texts, unschedulable, prospect, *more)
 
 
 def _prospect(draft: Draft, workload: Workload, found: list[Trouble], bound: list[Reservation]) -> tuple[str, str]:

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import json
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from types import TracebackType
 from typing import Any, Final
 
@@ -80,7 +80,7 @@ class KubeClient:
         """Return one object as the server stores it. Raises ApiError."""
         return await self.request("GET", resource.path(namespace, name), timeout_s=timeout_s)
 
-    async def list(self, resource: Resource, namespace: str = "", **selectors: str) -> AsyncIterator[bytes]:
+    async def list(self, resource: Resource, namespace: str = "", **selectors: str) -> AsyncGenerator[bytes, None]:
         """Yield the pages of a list; `selectors` are `labelSelector` and `fieldSelector`. Raises ApiError."""
         token = ""
         while True:

@@ -74,14 +74,15 @@ class Cluster:
             }
         )
 
-    def pod_with_claim(self, name: str, node: str, workload: Obj) -> None:
-        """A pod that runs on a node of the workload, and the claim that it holds."""
+    def pod_with_claim(self, name: str, node: str, workload: Obj, *, plain: bool = False) -> None:
+        """A pod that runs on a node of the workload, and the claim that it holds; a plain one it names itself."""
+        claims = [{"name": "neuron", "resourceClaimName": name}] if plain else []
         pod = self.api.create(
             {
                 "apiVersion": "v1",
                 "kind": "Pod",
                 "metadata": {"name": name, "namespace": "ml", "labels": {"app": "job"}},
-                "spec": {"nodeName": node, "containers": [{"name": "c", "image": "i"}]},
+                "spec": {"nodeName": node, "containers": [{"name": "c", "image": "i"}], "resourceClaims": claims},
             }
         )
         self.api.patch("pods", name, {"status": {"phase": "Running"}}, "ml")
@@ -101,7 +102,7 @@ class Cluster:
                         {
                             "name": "neuron",
                             "exactly": {
-                                "deviceClassName": "workload.neuron.aws.com",
+                                "deviceClassName": "neuron.aws.com" if plain else "workload.neuron.aws.com",
                                 "allocationMode": "ExactCount",
                                 "count": 1,
                             },

@@ -99,7 +99,7 @@ def test_the_controller_may_do_this_and_nothing_else(objects):
         ("neuronultraserverworkloads/finalizers", ("update",)),
         ("neuronultraservers", (*watch, "create", "patch", "delete")),
         ("neuronultraservers/status", ("patch",)),
-        ("pods", ("get",)),
+        ("pods", ("get", "list")),
         ("pods/eviction", ("create",)),
         ("events", ("create", "patch")),
         ("leases", ("create",)),

@@ -156,7 +156,7 @@ def test_in_every_namespace_the_controller_may_do_this_and_nothing_else() -> Non
         ("resource.k8s.io", "resourceclaimtemplates", ()): [*read, "create", "delete"],
         ("", "nodes", ()): [*read, "patch"],
         ("", "namespaces", ()): read,
-        ("", "pods", ()): ["get"],
+        ("", "pods", ()): ["get", "list"],
         ("", "pods/eviction", ()): ["create"],
         ("", "events", ()): ["create", "patch"],
         ("neuron.aws.com", "neuronultraserverworkloads", ()): [*read, "patch"],

@@ -1,0 +1,132 @@
+"""What the controller reads of a workload's pods: seldom, and with the rights that its manifests give. Issue 13."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from controller_cluster import Cluster
+from test_ultraserver_controller import cluster, controlling, quick  # noqa: F401
+
+from controller import caches, pod_looks
+from controller.program import NAME
+from neuron_dra.testing.fake_api import Do, Fault
+from neuron_dra.testing.waiting import eventually
+
+WORDS = "0/8 nodes are available: 3 Insufficient cpu."
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pod_looks, "FIRST_S", 0.1)
+
+
+def unschedulable(there: Cluster, name: str) -> None:
+    """A pod of the workload that the scheduler has refused for a long time."""
+    claims = [{"name": "neuron", "resourceClaimTemplateName": "job"}]
+    spec = {"containers": [{"name": "c", "image": "i"}], "resourceClaims": claims}
+    meta = {"name": name, "namespace": "ml"}
+    there.api.create({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": WORDS}
+    status = {"phase": "Pending", "conditions": [{**condition, "lastTransitionTime": "2026-03-01T12:00:00Z"}]}
+    there.api.patch("pods", name, {"status": status}, "ml")
+
+
+def degraded(there: Cluster) -> tuple[str, str]:
+    conditions = there.api.get("neuronultraserverworkloads", "job", "ml")["status"]["conditions"]
+    found: dict[str, Any] = next((c for c in conditions if (c["type"], c["status"]) == ("Degraded", "True")), {})
+    return found.get("reason", ""), found.get("message", "")
+
+
+async def test_a_job_whose_pods_cannot_be_scheduled_is_degraded_until_they_run(
+    cluster: Cluster,  # noqa: F811
+    soon: None,
+) -> None:
+    """13.9: Allocated, while other pods had taken the CPU of its nodes."""
+    async with controlling(cluster):
+        workload = cluster.submit("job", count=1)
+        await eventually(lambda: cluster.state("job") == "Allocated", 20, "the workload is Allocated")
+        unschedulable(cluster, "job-3")
+        await eventually(lambda: degraded(cluster)[0] == "PodsUnschedulable", 20, "the workload is Degraded")
+        assert degraded(cluster)[1].endswith(f"ml/job-3: {WORDS}")
+        assert cluster.state("job") == "Allocated"
+        nodes = cluster.allocations()[0]["allocatedNodes"]
+        for name in nodes:
+            cluster.pod_with_claim(f"on-{name}", name, workload)
+        await eventually(lambda: degraded(cluster)[0] == "", 20, "the workload is well")
+    reads = [each for each in cluster.api.log if (each.resource, each.user_agent) == ("pods", NAME)]
+    assert {(each.verb, each.namespace) for each in reads} == {("list", "ml")}
+
+
+async def test_a_role_that_may_not_list_pods_costs_that_and_no_more(
+    cluster: Cluster,  # noqa: F811
+    soon: None,
+) -> None:
+    """13.9: the ClusterRole of an earlier release has no `list` on pods."""
+    refused = cluster.api.faults.add(Fault(Do.RESPOND, verb="list", resource="pods", status=403, times=None))
+    async with controlling(cluster):
+        cluster.submit("job", count=1)
+        await eventually(lambda: cluster.state("job") == "Allocated", 20, "the workload is Allocated")
+        await eventually(lambda: refused.hits >= 1, 20, "it asked")
+        cluster.submit("second", count=1)
+        await eventually(lambda: cluster.state("second") == "Allocated", 20, "the second is Allocated")
+
+
+async def test_a_job_on_two_ultraservers_without_efa_gets_one_warning(cluster: Cluster) -> None:  # noqa: F811
+    """13.13."""
+    async with controlling(cluster):
+        workload = cluster.submit("job", count=2)
+        await eventually(lambda: cluster.state("job") == "Allocated", 20, "the workload is Allocated")
+        for number, entry in enumerate(cluster.allocations()):
+            cluster.pod_with_claim(f"job-{number}", entry["allocatedNodes"][0], workload)
+
+        def warnings() -> list[str]:
+            return [each["message"] for each in cluster.api.objects("events") if each["reason"] == "NoNetworkClaim"]
+
+        await eventually(lambda: warnings() != [], 20, "there is a warning")
+        cluster.pod_with_claim("job-2", cluster.allocations()[0]["allocatedNodes"][1], workload)
+        await eventually(lambda: cluster.api.find("pods", "job-2", "ml") is not None, 20, "one more pod")
+        (message,) = warnings()
+        assert message.startswith("serverCount is 2, and pod ml/job-")
+    reads = [each for each in cluster.api.log if (each.resource, each.user_agent) == ("pods", NAME)]
+    assert [each.verb for each in reads if each.verb == "get"] == ["get"]
+
+
+def foreign(there: Cluster, name: str, node: str) -> None:
+    there.pod_with_claim(name, node, {"metadata": {"name": "nobodys", "uid": "of-nobody"}}, plain=True)
+
+
+@pytest.mark.parametrize(("claims", "lists"), [(0, {"pods"}), (1_000_000, {"resourceclaims"})])
+async def test_a_hand_over_sees_a_claim_that_the_watch_does_not_show_yet(
+    cluster: Cluster,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    claims: int,
+    lists: set[str],
+) -> None:
+    """13.13: all claims of the cluster were listed each time; where they are many, the pods of the nodes say it."""
+    monkeypatch.setattr(caches, "CLAIMS_FOR_A_NODE", claims)
+    foreign(cluster, "elsewhere", "u1-3")
+    cluster.api.faults.add(Fault(Do.HANG, verb="watch", resource="resourceclaims", times=None))
+    async with controlling(cluster):
+        await eventually(lambda: len(cluster.api.objects("neuronultraservers")) == 2, 20, "both are discovered")
+        before = len(cluster.api.log)
+        foreign(cluster, "slipped-in", "u0-1")
+        cluster.submit("job", count=1)
+        await eventually(lambda: cluster.state("job") == "Pending", 20, "the workload waits")
+        await eventually(lambda: "pod ml/slipped-in has devices" in cluster.reason("job")[1], 20, "it says why")
+    asked = [each for each in list(cluster.api.log)[before:] if (each.user_agent, each.verb) == (NAME, "list")]
+    assert {each.resource for each in asked} == lists
+
+
+async def test_a_hand_over_lists_all_claims_where_pods_may_not_be_listed(
+    cluster: Cluster,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """13.13: with the ClusterRole of an earlier release."""
+    monkeypatch.setattr(caches, "CLAIMS_FOR_A_NODE", 0)
+    foreign(cluster, "elsewhere", "u1-3")
+    refused = cluster.api.faults.add(Fault(Do.RESPOND, verb="list", resource="pods", status=403, times=None))
+    async with controlling(cluster):
+        cluster.submit("job", count=1)
+        await eventually(lambda: cluster.state("job") == "Allocated", 20, "the workload is Allocated")
+    assert refused.hits > 0
