@@ -12,19 +12,21 @@ import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from types import TracebackType
 from typing import Any, Final
+from urllib.parse import quote
 
 import aiohttp
 import msgspec
+from yarl import URL
 
 from neuron_dra import __version__
 from neuron_dra.errors import ApiError, Forbidden, Unavailable, api_error
 from neuron_dra.kube.config import KubeConfig
-from neuron_dra.kube.getter import Getter
 from neuron_dra.kube.requests import Resource
 
 REQUEST_TIMEOUT_S: Final = 10.0
 PAGE_SIZE: Final = 250  # objects: of the largest Nodes, 16 KB each, a page is 4 MB
 MAX_WATCH_LINE_BYTES: Final = 8 * 1024 * 1024  # a ResourceSlice of 128 devices was seen with 1 MiB
+MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024  # a page of the largest Nodes has 4 MB
 
 JSON: Final = "application/json"
 MERGE_PATCH: Final = "application/merge-patch+json"
@@ -47,8 +49,6 @@ class KubeClient:
         self._config = config
         self._user_agent = user_agent
         self._session: aiohttp.ClientSession | None = None
-        self._number = config.credentials.number if config.credentials else 0  # of the credentials that are in use
-        self._getter = Getter(config.url, config.proof.tls, user_agent)
         self._keeping: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> KubeClient:
@@ -70,7 +70,6 @@ class KubeClient:
         if self._keeping is not None:
             self._keeping.cancel()
             await asyncio.wait([self._keeping])
-        self._getter.close()
         if self._session is not None:
             await self._session.close()
 
@@ -136,7 +135,7 @@ class KubeClient:
         token on disk may have been rotated a moment ago.
         """
         for attempt in (1, 2):
-            number = self._take_credentials()
+            number = self._credentials_number
             try:
                 return await self._send(method, path, params, body, content_type, timeout_s)
             except Forbidden as err:
@@ -144,13 +143,9 @@ class KubeClient:
                     raise
         raise AssertionError("unreachable")
 
-    def _take_credentials(self) -> int:
-        """Use those that are in force; return their number. Connections made with others are not used again."""
-        number = self._config.credentials.number if self._config.credentials is not None else 0
-        if number != self._number:
-            self._number = number
-            self._getter.renew(self._config.proof.tls)
-        return number
+    @property
+    def _credentials_number(self) -> int:
+        return self._config.credentials.number if self._config.credentials is not None else 0
 
     async def _may_try_again(self, number: int) -> bool:
         renewed = self._config.credentials is not None and await self._config.credentials.refused(number)
@@ -167,25 +162,21 @@ class KubeClient:
     ) -> bytes:
         data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
         try:
-            if method == "GET" and not params:
-                answer = await self._getter.get(path, self._token(), timeout_s)
-                if answer.status >= 300:
-                    raise _error(method, path, answer.status, answer.body, answer.retry_after)
-                return answer.body
             headers = self._headers()
             if data is not None:
                 headers["Content-Type"] = content_type
             async with self._http.request(
                 method,
-                self._config.url + path,
+                self._url(path),
                 params=params,
                 data=data,
                 headers=headers,
                 timeout=aiohttp.ClientTimeout(total=timeout_s),
                 ssl=self._tls,
+                allow_redirects=False,
             ) as response:
-                raw = await response.read()
-                if response.status >= 400:
+                raw = await _body(response)
+                if response.status >= 300:
                     raise _error(method, path, response.status, raw, response.headers.get("Retry-After"))
                 return raw
         except (aiohttp.ClientError, TimeoutError, OSError) as err:
@@ -207,19 +198,20 @@ class KubeClient:
         woken costs more than to read one.
         """
         path = resource.path(namespace)
-        number = self._take_credentials()
+        number = self._credentials_number
         try:
             async with self._http.get(
-                self._config.url + path,
+                self._url(path),
                 params={**params, "watch": "true", "allowWatchBookmarks": "true"},
                 headers=self._headers(),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_TIMEOUT_S, sock_read=idle_timeout_s),
                 ssl=self._tls,
+                allow_redirects=False,
             ) as response:
                 if response.status == 401:  # for the next watch
                     await self._may_try_again(number)
-                if response.status >= 400:
-                    raise _error("WATCH", path, response.status, await response.read(), None)
+                if response.status >= 300:
+                    raise _error("WATCH", path, response.status, await _body(response), None)
                 yield _lines(response, gather_s)
         except (aiohttp.ClientError, TimeoutError, OSError) as err:
             raise Unavailable(f"WATCH {path}: the connection broke ({_reason(err, idle_timeout_s)})") from err
@@ -229,6 +221,10 @@ class KubeClient:
         if self._session is None:
             raise RuntimeError("KubeClient is used outside of its context")
         return self._session
+
+    def _url(self, path: str) -> URL:
+        """The URL of a path; a character in a name can neither end the path nor begin a query."""
+        return URL(self._config.url.rstrip("/") + quote(path, safe="/:~"), encoded=True)
 
     @property
     def _tls(self) -> ssl.SSLContext | bool:
@@ -244,6 +240,18 @@ class KubeClient:
     def _token(self) -> str | None:
         token = self._config.proof.token
         return None if token is None else token()
+
+
+async def _body(response: aiohttp.ClientResponse) -> bytes:
+    """Return the answer's body. Raises Unavailable if it is larger than MAX_ANSWER_BYTES."""
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in response.content.iter_any():
+        size += len(chunk)
+        if size > MAX_ANSWER_BYTES:
+            raise Unavailable(f"the API server's answer is larger than {MAX_ANSWER_BYTES} bytes")
+        chunks.append(chunk)
+    return b"".join(chunks)
 
 
 async def _lines(response: aiohttp.ClientResponse, gather_s: float) -> AsyncIterator[bytes]:

@@ -42,14 +42,14 @@ def from_settings(kube_api_server: str, kubeconfig_file: str, environ: Mapping[s
     Raises SettingsError if there is no way to an API server.
     """
     if kube_api_server:
-        return KubeConfig(checked_url(kube_api_server).rstrip("/"))
+        return KubeConfig(checked_url(kube_api_server, "--kube-api-server").rstrip("/"))
     if kubeconfig_file:
         return from_kubeconfig(kubeconfig_file)
     return in_cluster(environ)
 
 
-def checked_url(url: str) -> str:
-    """Return `url`. Raises SettingsError if it is none of an API server."""
+def checked_url(url: str, source: str) -> str:
+    """Return `url`, which `source` names. Raises SettingsError if it cannot be an API server's."""
     try:
         parts = urlsplit(url)
         good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -57,7 +57,7 @@ def checked_url(url: str) -> str:
     except ValueError as err:
         good, why = False, f" ({err})"
     if not good:
-        raise SettingsError(f"--kube-api-server {url}: this is no URL of an API server{why}; write https://host:port")
+        raise SettingsError(f"{source}: invalid API server URL {url!r}{why}; write https://host:port")
     return url
 
 
@@ -104,6 +104,7 @@ def from_kubeconfig(paths: Path | str) -> KubeConfig:
     Raises SettingsError.
     """
     login = kubeconfig.read(str(paths))
+    checked_url(login.url, f"--kubeconfig {paths}")
 
     async def again() -> Proof:
         fresh = await kubeconfig.read_again(str(paths))

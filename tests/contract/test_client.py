@@ -293,6 +293,13 @@ def test_a_kubeconfig_that_cannot_be_used_is_named_with_the_reason(tmp_path: Pat
         config.from_kubeconfig(path)
 
 
+def test_a_kubeconfig_with_an_invalid_server_url_is_rejected(tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    path.write_text(KUBECONFIG.replace("http://127.0.0.1:1", "http://127.0.0.1:many"))
+    with pytest.raises(SettingsError, match=f"--kubeconfig {path}: invalid API server URL 'http://127.0.0.1:many'"):
+        config.from_kubeconfig(path)
+
+
 # Versions.
 
 

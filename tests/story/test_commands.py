@@ -98,7 +98,7 @@ def test_what_is_no_url_of_an_api_server_is_a_setting_to_change(url: str) -> Non
     done = run("plugin", "--node-name", "a", "--kube-api-server", url)
     assert done.returncode == 2
     last = done.stderr.splitlines()[-1]
-    assert last.startswith(f"neuron-dra: --kube-api-server {url}: this is no URL of an API server")
+    assert last.startswith(f"neuron-dra: --kube-api-server: invalid API server URL {url!r}")
     assert last.endswith("; write https://host:port")
 
 
