@@ -14,7 +14,6 @@ import msgspec
 
 from controller import decode, fields
 from controller.fleet_index import FleetIndex
-from controller.model import Snapshot
 from neuron_dra.core import names
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.errors import ApiError, Forbidden, NotFound, Unavailable
@@ -235,25 +234,6 @@ class Caches:
             self._slices_of.setdefault(one.node.name, {})[key] = one
         return changed
 
-    def snapshot(
-        self, blocked_evictions: Mapping[str, str], unwritable: Mapping[str, str] = MappingProxyType({})
-    ) -> Snapshot:
-        """Return what is known now."""
-        return Snapshot(
-            published=decode.published_nodes(each for each in _values(self.slices) if each),
-            nodes=tuple(_values(self.nodes)),
-            claims=tuple(each for each in _values(self.claims) if each),
-            ultraservers=tuple(_values(self.ultraservers)),
-            workloads=tuple(_values(self.workloads)),
-            templates=tuple(_values(self.templates)),
-            workload_class=decode.WORKLOAD_CLASS in set(_values(self.classes)),
-            blocked_evictions=dict(blocked_evictions),
-            unwritable=dict(unwritable),
-            namespaces=None
-            if self._without_namespaces
-            else {each.name: each.limit for each in _values(self.namespaces)},
-        )
-
 
 def _touched(reflector: Reflector) -> Iterator[tuple[str, Any]]:
     """Return key and value of what changed since the last call; None for what is gone."""
@@ -264,7 +244,3 @@ def _touched(reflector: Reflector) -> Iterator[tuple[str, Any]]:
 
 def _name(key: str) -> str:
     return key.partition("/")[2]
-
-
-def _values(reflector: Reflector) -> Iterator[Any]:
-    return (item["value"] for item in reflector.items.values())

@@ -8,10 +8,8 @@ a function of the objects alone: an index that followed every change equals the 
 
 from __future__ import annotations
 
-import bisect
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from controller import outage, placement, refused
@@ -27,35 +25,14 @@ from controller.model import (
     UltraServer,
     Workload,
 )
+from controller.reserved import Reserved, Totals, nodes_in, take
+from controller.slot_index import SlotIndex
 from controller.traces import Traces
-from neuron_dra.core.ultraserver import Allocation, object_name
+from neuron_dra.core.ultraserver import object_name
 
 
-@dataclass(slots=True)
-class Totals:
-    """Sums over the stored status of all NeuronUltraServers: how many by state, and nodes."""
-
-    states: Counter[str]
-    nodes: int = 0
-    free: int = 0
-    reserved: int = 0
-
-    def count(self, ultraserver: UltraServer, sign: int) -> None:
-        """Add an UltraServer, or take it out with `sign` -1."""
-        status = ultraserver.status
-        self.states[str(status.get("state"))] += sign
-        self.nodes += sign * _number(status, "nodeCount")
-        self.free += sign * _number(status, "freeNodeCount")
-        self.reserved += sign * sum(len(each.allocation.nodes) for each in ultraserver.reservations)
-
-
-def _number(status: Mapping[str, Any], name: str) -> int:
-    value = status.get(name)
-    return value if isinstance(value, int) else 0
-
-
-class FleetIndex:
-    """The objects by name, and what follows from them for each UltraServer.
+class FleetIndex(Container[str]):
+    """The objects by name, and what follows from them for each UltraServer. It contains the nodes that are taken.
 
     The `put_*` methods take an object's new value, or None when it is gone. What is derived is up to date after
     `refresh`. It is read like a `Snapshot`; `groups` and `slots` are those of `discovery` and `placement`.
@@ -75,29 +52,20 @@ class FleetIndex:
         self.traces = Traces()
         self.namespaces: dict[str, str] | None = None
         """What each Namespace says of its limit; None if none were read."""
-        self._slots_held: dict[str, dict[int, list[int]]] = {}  # workload UID, index: nodes of each reservation for it
-        self._nodes_of: Counter[str] = Counter()  # by namespace of the workloads
+        self._reserved = Reserved()
         self.group_by_name: dict[str, Group] = {}
-        self.totals = Totals(Counter())
         self.unsettled: set[str] = set()
         """Names of UltraServers for which something may have to be written."""
         self.unsettled_nodes: set[str] = set()
         """Names of nodes whose labels may have to be written."""
         self._claims: dict[str, ClaimUse] = {}
         self._uses: dict[str, tuple[ClaimUse, ...]] = {}  # by node, sorted
-        self._reserved: Counter[str] = Counter()  # how many reservations a node is in
-        self._held: dict[str, dict[str, tuple[Reservation, ...]]] = {}  # by workload UID, by UltraServer
         self._templates_of: dict[str, dict[tuple[str, str], Template]] = {}  # by owner UID
         self._membership: dict[str, str] = {}  # node -> UltraServer, of the nodes that publish one
         self._members: dict[str, set[str]] = {}
         self._concerned: dict[str, set[str]] = {}  # node -> UltraServers that its facts go into
         self._named: dict[str, frozenset[str]] = {}  # UltraServer -> nodes, the other way round
-        self._slots: dict[tuple[str, int], list[placement.Slot]] = {}  # by type and size, the best fit first
-        self._slots_of: dict[str, tuple[tuple[tuple[str, int], placement.Slot], ...]] = {}
-        self._whole: dict[str, Counter[tuple[str, int, str]]] = {}  # UltraServer -> slots, were nothing taken
-        self._capacity: Counter[tuple[str, int, str]] = Counter()  # the same of all, by type, size and kind
-        self._topology: dict[str, tuple[str, int]] = {}  # UltraServer -> its type, and how many nodes it has
-        self._type_nodes: Counter[str] = Counter()  # the same of all, by type
+        self._slots = SlotIndex()
         self._stale: set[str] = set()
         self._counts: dict[str, outage.Count] = {}  # by UltraServer
         self._suspects: dict[str, tuple[Suspect, ...]] = {}  # by UltraServer
@@ -130,6 +98,23 @@ class FleetIndex:
         index.namespaces = None if snapshot.namespaces is None else dict(snapshot.namespaces)
         index.refresh()
         return index
+
+    def snapshot(self) -> Snapshot:
+        """Return the objects as they are now; `of` makes an equal index of them."""
+        return Snapshot(
+            published=tuple(self.published),
+            nodes=tuple(self.nodes),
+            claims=tuple(self.claims),
+            ultraservers=tuple(self.ultraservers),
+            workloads=tuple(self.workloads),
+            templates=tuple(self.templates),
+            workload_class=self.workload_class,
+            blocked_evictions=self.blocked_evictions,
+            unwritable=self.unwritable,
+            outdated=self.outdated,
+            unschedulable=self.unschedulable,
+            namespaces=None if self.namespaces is None else dict(self.namespaces),
+        )
 
     # What is read, as of a Snapshot
 
@@ -171,6 +156,11 @@ class FleetIndex:
         return self.group_by_name.values()
 
     @property
+    def totals(self) -> Totals:
+        """Sums over the stored status of all NeuronUltraServers."""
+        return self._reserved.totals
+
+    @property
     def in_use(self) -> Collection[str]:
         """Names of the nodes with an allocated claim."""
         return self._uses.keys()
@@ -178,7 +168,7 @@ class FleetIndex:
     @property
     def holders(self) -> Collection[str]:
         """UIDs of the workloads that have a reservation."""
-        return self._held.keys()
+        return self._reserved.holders
 
     def uses(self, node: str) -> tuple[ClaimUse, ...]:
         """Return the claims that are allocated on a node, by namespace and name."""
@@ -186,15 +176,22 @@ class FleetIndex:
 
     def reserved(self, node: str) -> int:
         """Return how many stored reservations a node is in, those that cannot be read included."""
-        return self._reserved[node]
+        return self._reserved.entries(node)
+
+    def is_taken(self, node: str, more: int = 0) -> bool:
+        """A claim keeps the node, or a reservation, where there are so many `more` than are stored."""
+        return node in self._uses or self._reserved.entries(node) + more > 0
+
+    def __contains__(self, node: object) -> bool:
+        return self.is_taken(str(node))
 
     def held(self, workload_uid: str) -> list[Reservation]:
         """Return the stored reservations of a workload."""
-        return [each for found in self._held.get(workload_uid, {}).values() for each in found]
+        return self._reserved.held(workload_uid)
 
     def nodes_of_namespace(self, namespace: str) -> int:
         """Return how many nodes the workloads of a namespace hold; of two reservations for one index, one counts."""
-        return self._nodes_of[namespace]
+        return self._reserved.nodes_of_namespace(namespace)
 
     def templates_of(self, owner_uid: str) -> list[Template]:
         """Return the templates that a workload controls, by name."""
@@ -202,16 +199,15 @@ class FleetIndex:
 
     def slots(self, instance_type: str, size: int) -> Sequence[placement.Slot]:
         """Return the free slots in stored UltraServers, the best fit first."""
-        return self._slots.get((instance_type, size), ())
+        return self._slots.free(instance_type, size)
 
     def capacity(self, instance_type: str, size: int, kind: str | None = None) -> int:
         """Count the slots that healthy UltraServers have in all: of one kind, or of that which has more."""
-        kinds = placement.KINDS if kind is None else (kind,)
-        return max(self._capacity[instance_type, size, each] for each in kinds)
+        return self._slots.capacity(instance_type, size, kind)
 
     def members(self, instance_type: str) -> int:
         """Count the nodes of all UltraServers of a type, whatever is wrong with them."""
-        return self._type_nodes[instance_type]
+        return self._slots.members(instance_type)
 
     @property
     def unstored(self) -> list[Group]:
@@ -260,18 +256,9 @@ class FleetIndex:
         """A NeuronUltraServer changed, or is gone."""
         before = self.ultraserver_by_name.get(name)
         self.traces.put_ultraserver(name, before, ultraserver)
-        if before is not None:
-            self.totals.count(before, -1)
-            for uid in {each.allocation.workload_uid for each in before.reservations}:
-                _take(self._held, uid, name)
-            self._reserve(before, -1)
         _put(self.ultraserver_by_name, name, ultraserver)
-        if ultraserver is not None:
-            self.totals.count(ultraserver, 1)
-            for each in ultraserver.reservations:
-                held = self._held.setdefault(each.allocation.workload_uid, {})
-                held[name] = (*held.get(name, ()), each)
-            self._reserve(ultraserver, 1)
+        for node in self._reserved.put(name, before, ultraserver):
+            self._mark(node)
         self._stale.add(name)
 
     def put_namespace(self, name: str, limit: str | None) -> None:
@@ -289,7 +276,7 @@ class FleetIndex:
         """A ResourceClaimTemplate changed, or is gone."""
         before = self.template_by_key.get(key)
         if before is not None:
-            _take(self._templates_of, before.owner_uid, key)
+            take(self._templates_of, before.owner_uid, key)
         _put(self.template_by_key, key, template)
         if template is not None:
             self._templates_of.setdefault(template.owner_uid, {})[key] = template
@@ -311,11 +298,10 @@ class FleetIndex:
         stored = self.ultraserver_by_name.get(name)
         group = group_of(name, members, stored, self.node_by_name, self._membership)
         _put(self.group_by_name, name, group)
-        reserved = {*_nodes_in(stored)} if stored else set()
+        reserved = {*nodes_in(stored)} if stored else set()
         topology = {str(entry.get("nodeName")) for entry in (stored.spec.get("topology") or () if stored else ())}
         self._concern(name, frozenset({each.name for each in members} | topology | reserved))
-        self._place(name, group if stored is not None else None)
-        self._add_up(name, group)
+        self._slots.put(name, group, self, stored=stored is not None)
         self._count(name, group, stored)
         held = stored.reservations if stored is not None else ()
         unread = {node for each in (stored.unread if stored is not None else ()) for node in each.nodes}
@@ -346,39 +332,6 @@ class FleetIndex:
             self._concerned.setdefault(node, set()).add(name)
         _put(self._named, name, nodes or None)
 
-    def _place(self, name: str, group: Group | None) -> None:
-        """Put the free slots of an UltraServer in the place of those that it had."""
-        for key, slot in self._slots_of.pop(name, ()):
-            found = self._slots[key]
-            del found[bisect.bisect_left(found, slot.fit, key=_fit)]
-        if group is None:
-            return
-        new = tuple(
-            ((group.instance_type, size), slot)
-            for size in group.sizes
-            for slot in placement.slots((group,), _Taken(self), group.instance_type, size)
-        )
-        for key, slot in new:
-            bisect.insort(self._slots.setdefault(key, []), slot, key=_fit)
-        if new:
-            self._slots_of[name] = new
-
-    def _add_up(self, name: str, group: Group | None) -> None:
-        """Put what an UltraServer has in all in the place of what it had."""
-        self._capacity.subtract(self._whole.pop(name, Counter()))
-        instance_type, number = self._topology.pop(name, ("", 0))
-        self._type_nodes[instance_type] -= number
-        if group is None:
-            return
-        self._topology[name] = (group.instance_type, len(group.topology))
-        self._type_nodes[group.instance_type] += len(group.topology)
-        self._whole[name] = Counter(
-            (group.instance_type, size, slot.kind)
-            for size in group.sizes
-            for slot in placement.slots((group,), frozenset(), group.instance_type, size)
-        )
-        self._capacity.update(self._whole[name])
-
     def _facts_changed(self, name: str) -> None:
         node, published = self.node_by_name.get(name), self.published_by_name.get(name)
         belongs = ""
@@ -402,57 +355,6 @@ class FleetIndex:
         if belongs is not None:
             self._stale.add(belongs)
         self._stale |= self._concerned.get(node, set())
-
-    def _reserve(self, ultraserver: UltraServer, number: int) -> None:
-        for each in ultraserver.reservations:
-            self._count_slot(each.allocation, number)
-        for node in _nodes_in(ultraserver):
-            self._reserved[node] += number
-            if not self._reserved[node]:
-                del self._reserved[node]
-            self._mark(node)
-
-    def _count_slot(self, allocation: Allocation, number: int) -> None:
-        """Count a reservation's nodes for its namespace, once with others for the same index of its workload."""
-        slots = self._slots_held.setdefault(allocation.workload_uid, {})
-        found = slots.setdefault(allocation.ultraserver_index, [])
-        before = max(found, default=0)
-        if number > 0:
-            bisect.insort(found, allocation.node_count)
-        else:
-            found.remove(allocation.node_count)
-        self._nodes_of[allocation.workload_namespace] += max(found, default=0) - before
-        if not found:
-            _take(self._slots_held, allocation.workload_uid, allocation.ultraserver_index)
-        if not self._nodes_of[allocation.workload_namespace]:
-            del self._nodes_of[allocation.workload_namespace]
-
-
-class _Taken(Container[str]):
-    """The nodes that a stored reservation or a claim keeps."""
-
-    def __init__(self, index: FleetIndex) -> None:
-        self._index = index
-
-    def __contains__(self, name: object) -> bool:
-        return bool(self._index.reserved(str(name))) or bool(self._index.uses(str(name)))
-
-
-def _nodes_in(ultraserver: UltraServer) -> list[str]:
-    """Return the nodes of each entry of an UltraServer, those that cannot be read included."""
-    found = [node for each in ultraserver.reservations for node in each.allocation.nodes]
-    return found + [node for each in ultraserver.unread for node in each.nodes]
-
-
-def _fit(slot: placement.Slot) -> tuple[int, int, str, int]:
-    return slot.fit
-
-
-def _take(found: dict[str, dict[Any, Any]], first: str, second: Any) -> None:
-    """Take an entry out of a dict of dicts, and the inner one with its last entry."""
-    del found[first][second]
-    if not found[first]:
-        del found[first]
 
 
 def _put(found: dict[Any, Any], key: Any, value: Any) -> None:

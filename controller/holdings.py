@@ -36,8 +36,7 @@ class Holdings(Container[str]):
     # What is there
 
     def __contains__(self, name: object) -> bool:
-        node = str(name)
-        return bool(self._index.uses(node)) or self._index.reserved(node) + self._reserved[node] > 0
+        return self._index.is_taken(str(name), self._reserved[str(name)])
 
     def is_reserved(self, node: str) -> bool:
         """The node is in a reservation, read or unread."""

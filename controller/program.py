@@ -97,7 +97,7 @@ class Controller:
         from controller.service import Server, Sources  # gRPC is loaded only where it is served
 
         sources = Sources(
-            snapshot=lambda: caches.snapshot(applier.blocked_evictions),
+            snapshot=lambda: caches.index(applier.blocked_evictions).snapshot(),
             unready=self.ready,
             limits=self._settings.limits,
             metrics=self.metrics,

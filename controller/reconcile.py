@@ -125,9 +125,8 @@ class Reconciler:
             self._term = term
             self._tell_strangers()
         now = self._clock()
-        trials = self._applier.schemas
-        objects = trials.objects(self._caches.ultraservers.items, self._caches.workloads.items)
-        await trials.try_all(objects, now, self._term)
+        names = self._caches.ultraservers.items, self._caches.workloads.items
+        await self._applier.schemas.try_all(*names, now, self._term)
         plan = self._plan(now)
         if plan.handed_over:
             # The watch of claims may be behind that of slices: read as of now who has a claim on these nodes.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime
 import heapq
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from controller import render
@@ -142,34 +142,30 @@ class Schemas:
         self.problems: dict[str, str] = {}
         self.on_change: Callable[[str, bool], None] = lambda plural, outdated: None
 
-    def objects(self, ultraservers: Iterable[str], workloads: Iterable[str]) -> dict[str, list[str]]:
-        """Return objects of each kind (namespace/name) to try its schema on; none while there is nothing to do."""
-        some = heapq.nsmallest(OBJECTS, workloads)
-        if not (some or self.problems):
-            return {}
-        return {
-            NEURON_ULTRASERVERS.plural: heapq.nsmallest(OBJECTS, ultraservers),
-            NEURON_WORKLOADS.plural: some,
-        }
-
     @property
     def outdated(self) -> str:
         """Why nothing may be written, or nothing."""
         return "; ".join(sorted(self.problems.values()))
 
-    async def try_all(self, samples: Mapping[str, Sequence[str]], now: datetime.datetime, term: int) -> None:
-        """Try each kind that is not known to fit, on the objects (namespace/name) given of it. Raises ApiError.
+    async def try_all(
+        self, ultraservers: Iterable[str], workloads: Collection[str], now: datetime.datetime, term: int
+    ) -> None:
+        """Try each kind that is not known to fit, on some of these objects (namespace/name). Raises ApiError.
 
-        What refuses every object is the schema; a policy may refuse one.
+        What refuses every object is the schema; a policy may refuse one. Without a workload there is nothing to write.
         """
         if term != self._term:
             self._term = term
             self._fit.clear()
             self._tried.clear()
-        for resource in (NEURON_ULTRASERVERS, NEURON_WORKLOADS):
-            objects, last = samples.get(resource.plural, ()), self._tried.get(resource.plural)
-            outdated = resource.plural in self.problems
-            if not (objects or outdated) or resource.plural in self._fit or (last is not None and now < last + AGAIN):
+        if not (workloads or self.problems):
+            return
+        for resource, names in ((NEURON_ULTRASERVERS, ultraservers), (NEURON_WORKLOADS, workloads)):
+            last = self._tried.get(resource.plural)
+            if resource.plural in self._fit or (last is not None and now < last + AGAIN):
+                continue
+            objects = heapq.nsmallest(OBJECTS, names)
+            if not (objects or resource.plural in self.problems):
                 continue
             self._tried[resource.plural] = now
             found = [await self._try(resource, *key.split("/", 1)) for key in objects]

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from controller import apply, draft, fleet_index, placement, planning, queueing, render, serving, survival
+from controller import apply, draft, placement, planning, queueing, render, serving, survival
+from controller.fleet_index import FleetIndex
 from controller.holdings import Holdings
 from controller.leader import Leader
 from controller.quota import Quota
@@ -27,8 +28,7 @@ def binds_before_tags_are_seen(patch: pytest.MonkeyPatch) -> None:
 
 
 def takes_no_notice_of_foreign_claims(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Holdings, "__contains__", Holdings.is_reserved)
-    patch.setattr(fleet_index._Taken, "__contains__", lambda self, name: self._index.reserved(name) > 0)
+    patch.setattr(FleetIndex, "is_taken", lambda self, node, more=0: self.reserved(node) + more > 0)
     patch.setattr(Holdings, "foreign", lambda self, allocation: [])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
 import logging
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from controller import schemas
 from controller import settings as controller_settings
 from controller.program import NAME, Controller
 from neuron_dra.arguments import Parser
+from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.kube import reflector as reflector_module
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.testing.fake_api import FakeApi, Fault, Request
@@ -222,3 +224,23 @@ async def test_a_crd_that_is_downgraded_is_noticed_by_the_answer_and_no_reservat
         cluster.api.dropped_fields.clear()
         await eventually(lambda: cluster.state("other") == "Allocated")
         assert [each for each in cluster.allocations() if each["workloadRef"] == "ml/job"] == before
+
+
+async def test_kinds_that_are_kept_are_not_looked_at_again(cluster: Cluster) -> None:
+    """13.5, 13.16: the smallest names of all UltraServers were sought in every pass."""
+    async with controlling(cluster):
+        cluster.submit("job")
+        await eventually(lambda: cluster.state("job") == "Allocated", 20, "the workload is Allocated")
+
+    def unread() -> Iterator[str]:
+        raise AssertionError("the names were read")
+        yield
+
+    now = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
+    async with cluster.api.client() as client:
+        trials = schemas.Schemas(client)
+        names = [f"{NAMESPACE}/{each['metadata']['name']}" for each in cluster.api.objects("neuronultraservers")]
+        await trials.try_all(names, ["ml/job"], now, 1)
+        await trials.try_all(unread(), ["ml/job"], now + 2 * schemas.AGAIN, 1)
+        with pytest.raises(AssertionError, match="the names were read"):
+            await trials.try_all(unread(), ["ml/job"], now, 2)

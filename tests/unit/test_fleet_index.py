@@ -79,6 +79,7 @@ class Course:
         follow(self.index, self.seen, snapshot)
         self.seen = snapshot
         assert derived(self.index) == derived(FleetIndex.of(snapshot))
+        assert derived(self.index) == derived(FleetIndex.of(self.index.snapshot()))
         assert sorted(self.index.groups, key=lambda each: each.name) == list(discover(snapshot))
         at_once = plan(snapshot, self.world.now)
         followed = plan_of(self.index, self.world.now)
