@@ -82,6 +82,7 @@ TARGETS = {
     "8 nodes: controller's CPU": "<= 1.5 x that with 500 nodes",
     "256 nodes: to Allocated, p50": "",
     "256 nodes: to Allocated, worst": "<= 10 s",
+    # An UltraServer's finalizer and its status are two subresources, so two writes; a second one of the status binds.
     "8 nodes: controller's writes": "<= 10 (3 per UltraServer + 4)",
     "256 nodes: controller's writes": "<= 196 (3 per UltraServer + 4)",
     "slice writes per node": "<= 2",

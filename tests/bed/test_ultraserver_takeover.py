@@ -1,0 +1,159 @@
+"""AWS's operator and its custom resources on a real control plane: what they left is taken over, and pods run on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from deployed import CONTROLLER, NAMESPACE, Object
+from fleet import NODES, job, pods, said, slots, submit, tags, uids, wait_available, wait_state, workload
+from real_cluster import REPOSITORY, Namespace, TestBed, eventually
+
+OURS = REPOSITORY / "deploy/crds"
+THEIRS = REPOSITORY / "tests/bed/manifests/official-crds.yaml"
+WORKLOADS = "neuronultraserverworkloads.v1beta1.neuron.aws.com"
+ACCOUNT = f"system:serviceaccount:{NAMESPACE}:{CONTROLLER}"
+FIRST = NODES[:4]
+
+
+@pytest.fixture
+def without_controller(fleet: TestBed) -> Iterator[TestBed]:
+    """No controller runs, until the test starts it or ends."""
+    replicas(fleet, 0)
+    yield fleet
+    replicas(fleet, 2)
+
+
+def replicas(bed: TestBed, number: int) -> None:
+    where = ("--namespace", NAMESPACE)
+    bed.kubectl("scale", f"deployment/{CONTROLLER}", f"--replicas={number}", *where)
+    bed.kubectl("rollout", "status", f"deployment/{CONTROLLER}", "--timeout=90s", *where, timeout_s=100)
+    if number == 0:
+        bed.kubectl(
+            "wait", "pod", f"--selector=app={CONTROLLER}", "--for=delete", "--timeout=90s", *where, timeout_s=100
+        )
+
+
+def ultraserver_of(bed: TestBed, node: str) -> Object:
+    found = bed.get("nus", "--namespace", NAMESPACE)["items"]
+    return next(each for each in found if node in [entry["nodeName"] for entry in each["spec"]["topology"]])
+
+
+def allocate_as_aws_does(bed: TestBed, ref: str) -> None:
+    """Write what AWS's operator writes when all four nodes are bound: no id, and no UID of anything."""
+    name = ultraserver_of(bed, FIRST[0])["metadata"]["name"]
+    entry = {
+        "workloadRef": ref,
+        "phase": "Bound",
+        "nodeCount": 4,
+        "allocatedNodes": list(FIRST),
+        "leaderNodeName": FIRST[0],
+        "ultraserverIndex": 0,
+        "allocatedAt": "2026-03-01T12:00:00Z",
+    }
+    patch = json.dumps({"status": {"allocations": [entry]}})
+    words = ("patch", "nus", name, "--namespace", NAMESPACE, "--subresource=status", "--type=merge", "-p", patch)
+    bed.kubectl(*words, f"--as={ACCOUNT}")
+
+
+def template_of_aws(name: str) -> Object:
+    """A claim template as AWS's operator makes it: the plain class, and the workload's name without a UID."""
+    parameters = {
+        "apiVersion": "neuron.aws.com/v1",
+        "kind": "UltraServerConfig",
+        "ultraserverMode": 4,
+        "workloadId": name,
+    }
+    request = {"name": "neuron", "exactly": {"deviceClassName": "neuron.aws.com", "allocationMode": "All"}}
+    config = [{"requests": ["neuron"], "opaque": {"driver": "neuron.aws.com", "parameters": parameters}}]
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": name},
+        "spec": {"spec": {"devices": {"requests": [request], "config": config}}},
+    }
+
+
+def on_the_first_ultraserver(made: Object) -> Object:
+    names = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": list(FIRST)}]}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [names]}}
+    made["spec"]["template"]["spec"]["affinity"] = {"nodeAffinity": required}
+    return made
+
+
+def classes(place: Namespace, name: str) -> list[str]:
+    template = place.get("resourceclaimtemplate", name)
+    return [each["exactly"]["deviceClassName"] for each in template["spec"]["spec"]["devices"]["requests"]]
+
+
+def test_what_awss_operator_reserved_is_taken_over_and_its_pods_run_on(
+    without_controller: TestBed, place: Namespace
+) -> None:
+    """13.3: an allocation without an id was dropped, and the pods of the workload evicted."""
+    bed = without_controller
+    place.apply(workload("job", 4, 1))
+    allocate_as_aws_does(bed, f"{place.name}/job")
+    place.apply(template_of_aws("job"))
+    place.apply(on_the_first_ultraserver(job("job", 4, "job")))
+    wait_available(place, "job")
+    before = uids(pods(place, "job"))
+    assert set(before) == set(FIRST)
+
+    replicas(bed, 2)
+    wait_state(place, "job", "Allocated", 60)
+    (entry,) = ultraserver_of(bed, FIRST[0])["status"]["allocations"]
+    assert entry["workloadUid"] == place.get("nusw", "job")["metadata"]["uid"]
+    assert (entry["allocatedNodes"], entry["phase"], bool(entry["allocationId"])) == (list(FIRST), "Bound", True)
+    eventually("the nodes are tagged", lambda: tags(bed) == dict.fromkeys(FIRST, "job"))
+    eventually("the template is ours", lambda: classes(place, "job") == ["workload.neuron.aws.com"])
+    assert uids(pods(place, "job")) == before
+    assert [place.restarts(each["metadata"]["name"]) for each in pods(place, "job").values()] == [0] * 4
+
+    place.kubectl("delete", "pod", pods(place, "job")[FIRST[0]]["metadata"]["name"])
+    wait_available(place, "job")
+    again = uids(pods(place, "job"))
+    assert [node for node in FIRST if again[node] != before[node]] == [FIRST[0]]
+
+
+@pytest.fixture
+def awss_crds(fleet: TestBed) -> Iterator[TestBed]:
+    """A test that puts AWS's CRDs in the place of ours; ours are back after it."""
+    yield fleet
+    fleet.kubectl("replace", "-f", str(OURS))
+
+
+def written(place: Namespace, name: str) -> tuple[str, str]:
+    """Return the resourceVersion of a workload, and why it is not ready."""
+    found = place.get(WORKLOADS, name)
+    return found["metadata"]["resourceVersion"], said(found)[0]
+
+
+def test_awss_crds_in_place_of_ours_stop_the_controller_and_no_pod(awss_crds: TestBed, place: Namespace) -> None:
+    """13.5: the API server drops what AWS's CRDs do not know; the controller wrote the same for ever."""
+    bed = awss_crds
+    submit(place, workload("job", 4, 1))
+    place.apply(job("job", 4, "job"))
+    wait_available(place, "job")
+    held, before = slots(bed)["job"], uids(pods(place, "job"))
+
+    bed.kubectl("replace", "-f", str(THEIRS))
+    place.apply({**workload("second", 4, 1), "apiVersion": "neuron.aws.com/v1beta1"})
+    eventually("it says so", lambda: written(place, "second")[1] == "CustomResourcesOutdated", 60)
+    eventually("so does the other", lambda: written(place, "job")[1] == "CustomResourcesOutdated", 60)
+    words = said(place.get(WORKLOADS, "second"))[1]
+    assert "neuronultraservers.neuron.aws.com is not of this release: the API server drops" in words
+    versions = [written(place, name)[0] for name in ("job", "second")]
+    lines = bed.kubectl("logs", f"--selector=app={CONTROLLER}", "--tail=-1", "--namespace", NAMESPACE).splitlines()
+    assert len([line for line in lines if "the controller stops writing" in line]) == 1
+    assert uids(pods(place, "job")) == before
+
+    place.kubectl("annotate", WORKLOADS, "job", "testbed.local/changed=1")  # what changes plans again
+    eventually("the change is there", lambda: written(place, "job")[0] != versions[0])
+    assert written(place, "second")[0] == versions[1]
+
+    bed.kubectl("replace", "-f", str(OURS))
+    wait_state(place, "second", "Allocated", 150)
+    wait_state(place, "job", "Allocated", 30)
+    assert slots(bed)["job"] == held
+    assert uids(pods(place, "job")) == before
