@@ -21,6 +21,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = r = CollectorRegistry()
+        self._leads = True  # until it is said otherwise
         self._leader = Gauge(f"{PREFIX}_leader", "1 while this replica is the leader", registry=r)
         self._workloads = Gauge(f"{PREFIX}_workloads", "Workloads by state", ["state"], registry=r)
         self._servers = Gauge(f"{PREFIX}_ultraservers", "UltraServers, Ready or Degraded", ["state"], registry=r)
@@ -82,10 +83,11 @@ class Metrics:
     def leading(self, leads: bool) -> None:
         """This replica is the leader, or is not: then what it knows of the cluster is not for others to sum up."""
         self._leader.set(1 if leads else 0)
-        if not leads:
+        if self._leads and not leads:
             for gauge in (self._workloads, self._servers, self._nodes):
                 gauge.clear()
             self._held.set(0)
+        self._leads = leads
 
     def held(self, number: int) -> None:
         """So many writes wait, because they were refused or had no effect."""

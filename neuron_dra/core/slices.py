@@ -8,6 +8,7 @@ are fixed here, so that a create that lost a race answers AlreadyExists instead 
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -86,8 +87,11 @@ def slice_names(node_name: str, count: int, *, have: Collection[str] = (), taken
 
     Fewer are returned where others have taken too many of them.
     """
-    every = [slice_name(node_name, index) for index in range(NAMES) if slice_name(node_name, index) not in taken]
-    return sorted(sorted(every, key=lambda name: name not in have)[:count])
+    kept = sorted(name for name in have if name not in taken and is_ours(name, node_name))[:count]
+    others = (
+        name for index in range(NAMES) if (name := slice_name(node_name, index)) not in taken and name not in kept
+    )
+    return sorted([*kept, *itertools.islice(others, count - len(kept))])
 
 
 def desired(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
@@ -27,6 +28,7 @@ class Metrics:
             registry=r,
         )
         self._by_operation: dict[tuple[str, str], Histogram] = {}
+        self._told: dict[Gauge, dict[tuple[str, ...], float]] = {}
         self._prepared = Gauge(f"{PREFIX}_prepared_claims", "Claims prepared on this node", registry=r)
         self._orphans = Gauge(
             f"{PREFIX}_prepared_claims_without_object",
@@ -89,7 +91,7 @@ class Metrics:
         """Tell who holds what; of `device_ids`, those that nobody holds are told with empty labels."""
         claims = list(claims)
         self._prepared.set(len(claims))
-        self._device.clear()
+        told: dict[tuple[str, ...], float] = {}
         held = set()
         for claim in claims:
             for device in claim.devices:
@@ -97,10 +99,21 @@ class Metrics:
                     if not device.admin_access:
                         held.add(device_id)
                     labels = (claim.ref.namespace, claim.pod, claim.ref.name, claim.workload)
-                    self._device.labels(f"neuron{device_id}", str(device_id), *labels).set(1)
+                    told[f"neuron{device_id}", str(device_id), *labels] = 1
         for device_id in device_ids:
             if device_id not in held:
-                self._device.labels(f"neuron{device_id}", str(device_id), "", "", "", "").set(1)
+                told[f"neuron{device_id}", str(device_id), "", "", "", ""] = 1
+        self._tell(self._device, told)
+
+    def _tell(self, gauge: Gauge, wanted: dict[tuple[str, ...], float]) -> None:
+        """Have a gauge say this by its labels, and nothing else; what it says already costs nothing."""
+        before = self._told.get(gauge, {})
+        for labels in before.keys() - wanted.keys():
+            gauge.remove(*labels)
+        for labels, value in wanted.items():
+            if before.get(labels) != value:
+                gauge.labels(*labels).set(value)
+        self._told[gauge] = wanted
 
     def orphans(self, count: int) -> None:
         """Tell how many prepared claims have lost their object."""
@@ -110,18 +123,13 @@ class Metrics:
         """Tell each device's health, by the words of the kubelet's service, and each fault: of which published device,
         in which Neuron device, and the reason.
         """
-        self._health.clear()
-        self._faults.clear()
-        for device, state in states:
-            self._health.labels(device).set({"HEALTHY": 1, "UNHEALTHY": 0}.get(state, -1))
-        for device, device_id, reason in faults:
-            self._faults.labels(device, str(device_id), reason).set(1)
+        worth = {"HEALTHY": 1, "UNHEALTHY": 0}
+        self._tell(self._health, {(device,): worth.get(state, -1) for device, state in states})
+        self._tell(self._faults, {(device, str(device_id), reason): 1 for device, device_id, reason in faults})
 
     def findings(self, kinds: Iterable[str]) -> None:
         """Tell how often each kind of finding holds now."""
-        self._findings.clear()
-        for kind in kinds:
-            self._findings.labels(kind).inc()
+        self._tell(self._findings, {(kind,): number for kind, number in collections.Counter(kinds).items()})
 
     def registered(self, registered: bool) -> None:
         """Tell whether the kubelet has us."""
