@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import datetime
+import math
 import selectors
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, TypeVar
@@ -34,7 +35,7 @@ class _Selector(selectors.DefaultSelector):
         if timeout is None:
             raise Stuck("every task waits for another")
         self.now += max(0.0, timeout)
-        return super().select(0)
+        return []  # no program in it has a socket
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -47,6 +48,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         """Return the seconds that have passed."""
         return self._clock.now
+
+    @property
+    def _clock_resolution(self) -> float:
+        """No timer fires early: those who look at the time then would set it again, and time would stand still."""
+        return math.ulp(self._clock.now)
+
+    @_clock_resolution.setter
+    def _clock_resolution(self, value: float) -> None:
+        pass  # that of the clock on the wall
 
     def run_in_executor(  # type: ignore[override]
         self, executor: concurrent.futures.Executor | None, func: Callable[..., T], *args: Any

@@ -1,0 +1,31 @@
+"""The virtual fleet's clock."""
+
+from __future__ import annotations
+
+import asyncio
+
+from neuron_dra.testing.fleet import clock
+
+DUE = 1.0
+ALMOST = DUE - 5e-10  # less before it than the clock on the wall can tell
+
+
+async def wait_until_due() -> int:
+    """Wait as programs do that compare the time with their deadline; return how often they woke."""
+    loop, woken = asyncio.get_running_loop(), 0
+    while loop.time() < DUE and woken < 100:
+        try:
+            async with asyncio.timeout_at(DUE):
+                await asyncio.Event().wait()
+        except TimeoutError:
+            woken += 1
+    return woken
+
+
+def test_two_who_wait_for_the_same_moment_do_not_stop_the_time() -> None:
+    async def main() -> list[int]:
+        tasks = [asyncio.create_task(wait_until_due()) for _ in range(2)]
+        await asyncio.sleep(ALMOST)
+        return list(await asyncio.gather(*tasks))
+
+    assert clock.run(clock.VirtualLoop(), main()) == [1, 1]
