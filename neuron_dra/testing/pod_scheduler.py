@@ -41,8 +41,19 @@ class PodScheduler:
         self.waiting: dict[str, Unschedulable] = {}
         resources = (PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, NODES, DEVICE_CLASSES)
         self._caches = {
-            resource.plural: Reflector(self._client, resource, on_change=self._wake.set) for resource in resources
+            resource.plural: Reflector(
+                self._client, resource, on_change=self._wake.set if resource is PODS else self._changed
+            )
+            for resource in resources
         }
+        self._revision = 0  # of everything but pods
+        self._judged: dict[
+            str, tuple[int, str]
+        ] = {}  # by UID of pods that fit nowhere: of which revision, and of the pod
+
+    def _changed(self) -> None:
+        self._revision += 1
+        self._wake.set()
 
     async def run(self) -> None:
         """Place pods until cancelled."""
@@ -84,6 +95,8 @@ class PodScheduler:
         ]
         for name in set(self.waiting) - {pod["metadata"]["name"] for pod in pods}:
             del self.waiting[name]
+        for uid in self._judged.keys() - {pod["metadata"]["uid"] for pod in pods}:
+            del self._judged[uid]
         return pods
 
     def _inventory(self) -> Inventory:
@@ -110,7 +123,8 @@ class PodScheduler:
 
     async def _place(self, pod: Wire) -> None:
         claims = self._claims(pod)
-        if claims is None:
+        judged = self._revision, pod["metadata"]["resourceVersion"]
+        if claims is None or self._judged.get(pod["metadata"]["uid"]) == judged:
             return
         outcome = scheduler.schedule(
             pod,
@@ -125,6 +139,7 @@ class PodScheduler:
             await self._bind(pod, claims, outcome)
         else:
             await self._refuse(pod, outcome)
+            self._judged[pod["metadata"]["uid"]] = judged
 
     async def _bind(self, pod: Wire, claims: Sequence[Wire], placement: Placement) -> None:
         meta = pod["metadata"]
@@ -155,6 +170,7 @@ class PodScheduler:
     async def _put(self, path: str, body: Wire) -> Wire:
         written: Wire = json.loads(await self._client.request("PUT", path, body=body))
         self._caches["resourceclaims"].remember(written)
+        self._revision += 1
         return written
 
     async def _refuse(self, pod: Wire, outcome: Unschedulable) -> None:

@@ -6,7 +6,6 @@ and texts are not stored. Kinds without an entry keep what they are sent, but fo
 
 from __future__ import annotations
 
-import copy
 import re
 from typing import Any, Final
 
@@ -153,7 +152,7 @@ def tidy(group: str, kind: str, obj: Obj) -> Obj:
 
 def _decode(schema: Type, value: Any, path: str, kind: str, unknown: list[str]) -> Any:
     if schema == ANY or value is None:
-        return copy.deepcopy(value)
+        return _copied(value)
     if isinstance(schema, dict):
         _expect(value, dict, "object", path, kind)
         found = {}
@@ -164,7 +163,7 @@ def _decode(schema: Type, value: Any, path: str, kind: str, unknown: list[str]) 
                 if decoded is not None:
                     found[name] = decoded
             elif OPEN in schema:
-                found[name] = copy.deepcopy(entry)
+                found[name] = _copied(entry)
             else:
                 unknown.append(where)
         return found
@@ -175,6 +174,13 @@ def _decode(schema: Type, value: Any, path: str, kind: str, unknown: list[str]) 
         _expect(value, dict, "map", path, kind)
         return {key: _decode(schema[1], entry, f"{path}[{key}]", kind, unknown) for key, entry in value.items()}
     return _leaf(schema, value, path, kind)
+
+
+def _copied(value: Any) -> Any:
+    """Copy a JSON value, several times faster than copy.deepcopy."""
+    if isinstance(value, dict):
+        return {key: _copied(entry) for key, entry in value.items()}
+    return [_copied(entry) for entry in value] if isinstance(value, list) else value
 
 
 def _expect(value: Any, wanted: type, name: str, path: str, kind: str) -> None:

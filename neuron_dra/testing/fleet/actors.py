@@ -11,22 +11,17 @@ ACTORS: Final[dict[str, Actor]] = {**tenants.ACTORS, **mishaps.ACTORS, **servers
 
 
 def chosen(seed: int, *, embedded: bool = True) -> frozenset[str]:
-    """Return the actors of a seed: of those that take part by default, the ones that it makes loud."""
+    """Return the actors of a seed: those that it makes loud."""
     return frozenset(
-        name
-        for name, actor in ACTORS.items()
-        if actor.by_default and loudness(seed, name) and (embedded or not actor.embedded)
+        name for name, actor in ACTORS.items() if loudness(seed, name) and (embedded or not actor.embedded)
     )
 
 
 def table() -> list[str]:
     """Return the lines of the actors' table in docs/virtual-fleet.md."""
-    rows = [
-        f"| `{name}` | {actor.about} | {'on' if actor.by_default else 'off'} | {actor.issue or '-'} |"
-        for name, actor in ACTORS.items()
-    ]
+    rows = [f"| `{name}` | {actor.about} | {actor.issue or '-'} |" for name, actor in ACTORS.items()]
     return [
-        "| actor | what it does, or which law it brings | by default | looks for |",
-        "| --- | --- | --- | --- |",
+        "| actor | what it does, or which law it brings | looks for |",
+        "| --- | --- | --- |",
         *rows,
     ]

@@ -94,8 +94,12 @@ class Fleet:
         trace: Trace | None = None,
         api: FakeApi | None = None,
         actors: Collection[str] = (),
+        replicas: int = 2,
     ) -> None:
-        """`api` is the embedded server, whose own faults actors use; `actors` are those of this run (`actors.py`)."""
+        """`api` is the embedded server, whose own faults actors use; `actors` are those of this run (`actors.py`).
+
+        One of `replicas` alone asks for no lease.
+        """
         self.seed = seed
         self.api = api
         self.actors = frozenset(actors)
@@ -116,8 +120,11 @@ class Fleet:
         }
         self.instance_type = instance_type
         self.lines: list[Line] = []
-        self.replicas = [Replica(f"controller-{n}", self.line, clock, self.trace) for n in range(2)]
-        self.pods = Pods(connect("fleet kubelets"), self.nodes, self.rng, self.trace, deletes_orphans=not embedded)
+        self.replicas = [
+            Replica(f"controller-{n}", self.line, clock, self.trace, elected=replicas > 1) for n in range(replicas)
+        ]
+        kubelets = connect("fleet kubelets")
+        self.pods = Pods(kubelets, self.nodes, self.rng, self.trace, clock.now, deletes_orphans=not embedded)
         self.scheduler_line = self.line("scheduler")
         self.scheduler = PodScheduler(self.scheduler_line, SCHEDULER)
         self.caches = {
@@ -267,12 +274,13 @@ class Fleet:
             told["lastHeartbeatTime"] = beat
         status = {"conditions": [told], "nodeInfo": {"kubeletVersion": "v1.37.0"}}
         with contextlib.suppress(NotFound):
+            node.ready = ready
             await self.patch(NODES, "", node.name, {"status": status}, "status")
-            await self.set_taints(node, ready=ready)
+            await self.set_taints(node)
 
-    async def set_taints(self, node: FleetNode, *, ready: bool) -> None:
+    async def set_taints(self, node: FleetNode) -> None:
         """Write the Node's taints, and whether it is cordoned."""
-        keys = [*([] if ready else [UNREACHABLE]), *([CORDONED] if node.cordoned else []), *sorted(node.taints)]
+        keys = [*([] if node.ready else [UNREACHABLE]), *([CORDONED] if node.cordoned else []), *sorted(node.taints)]
         taints = [{"key": key, "effect": "NoSchedule"} for key in keys]
         spec = {"taints": taints or None, "unschedulable": True if node.cordoned else None}
         with contextlib.suppress(NotFound):
@@ -424,6 +432,7 @@ def run(
     listener: Callable[[str], None] | None = None,
     server: Callable[[str], KubeClient] | None = None,
     actors: Collection[str] | None = None,
+    replicas: int = 2,
 ) -> Outcome:
     """Run one seed on an embedded API server, in simulated time. `drive` replaces the seeded schedule.
 
@@ -456,6 +465,7 @@ def run(
             trace=trace,
             api=api,
             actors=taking_part,
+            replicas=replicas,
         )
         async with fleet.running():
             await (drive or seeded)(fleet, steps)

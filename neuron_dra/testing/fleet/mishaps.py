@@ -28,7 +28,7 @@ async def cordon(schedule: Schedule) -> str | None:
     if node is None:
         return None
     node.cordoned = True
-    await _write_taints(schedule, node)
+    await schedule.fleet.set_taints(node)
     return f"node {node.name} is cordoned"
 
 
@@ -38,7 +38,7 @@ async def uncordon(schedule: Schedule) -> str | None:
     if node is None:
         return None
     node.cordoned = False
-    await _write_taints(schedule, node)
+    await schedule.fleet.set_taints(node)
     return f"node {node.name} is uncordoned"
 
 
@@ -49,16 +49,11 @@ async def taint(schedule: Schedule) -> str | None:
         return None
     if node.taints:
         node.taints.clear()
-        await _write_taints(schedule, node)
+        await schedule.fleet.set_taints(node)
         return f"node {node.name} has no taint any more"
     node.taints.add(schedule.rng.choice(TAINTS))
-    await _write_taints(schedule, node)
+    await schedule.fleet.set_taints(node)
     return f"node {node.name} is tainted {', '.join(node.taints)}:NoSchedule"
-
-
-async def _write_taints(schedule: Schedule, node: FleetNode) -> None:
-    ready = condition(schedule.fleet.view.find("nodes", node.name) or {}, "Ready").get("status") == "True"
-    await schedule.fleet.set_taints(node, ready=ready)
 
 
 async def open_all_nodes(schedule: Schedule) -> None:
@@ -68,7 +63,7 @@ async def open_all_nodes(schedule: Schedule) -> None:
             node.cordoned = False
             node.taints.clear()
             if node.present:
-                await _write_taints(schedule, node)
+                await schedule.fleet.set_taints(node)
 
 
 async def register_again(schedule: Schedule) -> str | None:
@@ -171,7 +166,6 @@ ACTORS: Final[dict[str, Actor]] = {
         "nodes are cordoned, and tainted with NoSchedule, while pods run on them",
         {cordon: 4, uncordon: 2, taint: 3},
         heal=open_all_nodes,
-        by_default=False,
         issue="13.9",
     ),
     "re-registered": Actor(
@@ -184,19 +178,16 @@ ACTORS: Final[dict[str, Actor]] = {
     "outages": Actor(
         "the kubelets of all nodes, of half of them or of one more stop for longer than the grace",
         {outage: 4},
-        by_default=False,
         issue="13.4",
     ),
     "rollbacks": Actor(
         "nodes get a release of the driver that knows no reservations, and lose their tags",
         {roll_driver_back: 4},
         heal=upgrade_all_drivers,
-        by_default=False,
         issue="13.9",
     ),
     "refused-pods": Actor(
         "the law that no pod stays refused: those that a late scheduler placed on reserved nodes are evicted",
-        by_default=False,
         issue="13.12",
     ),
 }

@@ -22,16 +22,14 @@ LOUDNESS: Final = (0, 0, 1, 1, 2, 4)
 class Actor:
     """Somebody, or something, that a seed may have: what it does, and how it ends when all is healed.
 
-    `by_default` False: only a run that names it has it, since what it would find is not mended yet; `issue` says which
-    number that is. `embedded`: it needs an API server in this process. Laws that hold only where it takes part ask for
-    its name.
+    `issue` says what it looks for. `embedded`: it needs an API server in this process. Laws that hold only where it
+    takes part ask for its name.
     """
 
     about: str
     steps: Mapping[Step, int] = field(default_factory=dict)
     begin: Change | None = None
     heal: Change | None = None
-    by_default: bool = True
     embedded: bool = False
     issue: str = ""
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from neuron_dra.core import names
 from neuron_dra.core.catalogue import lookup
 from neuron_dra.core.facts import DeviceFacts, NodeFacts
+from neuron_dra.core.slices import Wire
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.node.hardware import Hardware
 from neuron_dra.node.plugin import Plugin
+from neuron_dra.node.reserving import Gate, Tags
+from neuron_dra.node.ultraserver import UltraServerWatch
 from neuron_dra.settings import PluginSettings
 from neuron_dra.testing import ultraservers
 from neuron_dra.testing.fleet.network import Line
@@ -43,8 +46,32 @@ class FleetHardware(Hardware):
         self.learn(self._given)
 
 
+class NoUltraServer(UltraServerWatch):
+    """Watches nothing."""
+
+    def follow(self, ultraserver_id: str | None, *, whole_node: bool, node: tuple[str, str] = ("", "")) -> None:
+        """Be on a node without an UltraServer."""
+        super().follow(None, whole_node=False)
+
+
+class NoTags(Tags):
+    """Of a release of the driver that knows no reservations: whatever tag there is, it publishes none."""
+
+    async def settle(self, published: Sequence[Wire]) -> bool:
+        """Forget the tag."""
+        await self._keep(self.current, None)
+        return True
+
+
 class FleetPlugin(Plugin):
     """The plugin with all of its parts but the sockets: the fleet's kubelets call `transactions` themselves."""
+
+    def forget_reservations(self) -> None:
+        """Be of a release that knows none."""
+        self.ultraserver = NoUltraServer(self.client, self._wake)
+        tags = NoTags(self.settings.node_name, self.ultraserver, self.transactions, self.claims.allocated)
+        self.gate = Gate(self.settings.node_name, self.ultraserver, tags)
+        self.publishing._watch, self.publishing._tags = self.ultraserver, tags
 
     async def run(self) -> None:
         """Work until cancelled, which is a kill: nothing is finished, nothing is given back."""
@@ -92,6 +119,7 @@ class FleetNode:
         self.alive = True  # powered on, with its kubelet
         self.present = True  # has a Node object
         self.kubelet_up = True  # False: containers run on, and nothing is started or ended
+        self.ready = True  # as its condition says
         self.cordoned = False
         self.taints: set[str] = set()  # keys of NoSchedule taints that people and autoscalers set
         self.tags_its_devices = True  # False: a release of the driver that knows no reservations
@@ -154,7 +182,6 @@ class FleetNode:
             metrics_bind_address="",
             host_root="/",
             boot_id_file=str(self._disk / "boot_id"),
-            enable_ultraserver_operator=self.tags_its_devices,
         )
 
     def node_object(self) -> dict[str, Any]:
@@ -182,6 +209,8 @@ class FleetNode:
             return
         self.line = self._connect(f"plugin {self.name}")
         self.plugin = FleetPlugin(self.settings, KubeConfig("line:"), client=self.line, hardware=self.hardware)
+        if not self.tags_its_devices:
+            self.plugin.forget_reservations()
         self._task = asyncio.create_task(self.plugin.run(), name=f"plugin {self.name}")
 
     async def kill_plugin(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
 import json
 import random
 from collections.abc import Callable, Mapping, Set
@@ -23,6 +24,8 @@ SCHEDULER: Final = "fleet"
 PLAIN: Final = "plain-node"  # the documents' template for one whole node, which no workload has
 CALL_S: Final = 45.0  # the kubelet's deadline of a call
 AGAIN_S: Final = (2.0, 30.0)  # between two tries to start a pod
+LATER_S: Final = (30.0, 90.0)  # the same after TRIES
+TRIES: Final = 4
 OWNER_S: Final = 1.0
 
 Wire = dict[str, Any]
@@ -97,14 +100,16 @@ class Pods:
         nodes: Mapping[str, FleetNode],
         rng: random.Random,
         told: Callable[[str], None],
+        now: Callable[[], datetime.datetime],
         *,
         deletes_orphans: bool = False,
     ) -> None:
-        """`deletes_orphans`: also be the pod collector, which takes a minute on a real control plane."""
+        """`now` is the clock on the wall. `deletes_orphans`: also be the pod collector, as a control plane is."""
         self._client = client
         self._nodes = nodes
         self._rng = rng
         self._told = told
+        self._now = now
         self._deletes_orphans = deletes_orphans
         self._wake = asyncio.Event()
         self._starting: dict[str, asyncio.Task[None]] = {}
@@ -220,6 +225,9 @@ class Pods:
     async def _start(self, pod: Wire, node: FleetNode) -> None:
         """Prepare the pod's claims, again and again, and run it."""
         meta, incarnation = pod["metadata"], (node.incarnation, node.boots)
+        if not (pod.get("status") or {}).get("startTime"):
+            await self._say(pod, {"startTime": self._now().strftime("%Y-%m-%dT%H:%M:%SZ")})
+        tries = 0
         while (node.incarnation, node.boots) == incarnation and node.alive:
             if not node.kubelet_up:
                 await asyncio.sleep(AGAIN_S[0])
@@ -234,7 +242,8 @@ class Pods:
                 if node.kubelet_up and all(each is not None for each in prepared):
                     await self._started(pod, node, tuple(each for each in prepared if each is not None), claims)
                     return
-            await asyncio.sleep(self._rng.uniform(*AGAIN_S))
+                tries += 1
+            await asyncio.sleep(self._rng.uniform(*(AGAIN_S if tries < TRIES else LATER_S)))
 
     async def _claims(self, pod: Wire) -> list[tuple[ClaimRef, Wire]] | None:
         """The pod's claims, read afresh and reserved for it; None while one is not."""
@@ -295,7 +304,12 @@ class Pods:
         self.refused.pop(meta["uid"], None)
         self._told(f"container of {container.pod} runs on {node.name}, rank {container.rank}")
         self.on_start(container)
-        status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+        conditions = [{"type": kind, "status": "True"} for kind in ("PodReadyToStartContainers", "Ready")]
+        await self._say(pod, {"phase": "Running", "conditions": conditions})
+
+    async def _say(self, pod: Wire, status: Wire) -> None:
+        """Write a pod's status."""
+        meta = pod["metadata"]
         with contextlib.suppress(ApiError):
             await self._client.request(
                 "PATCH",

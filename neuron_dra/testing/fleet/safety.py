@@ -222,6 +222,7 @@ class Safety:
         """Judge a container: may it run here, with this rank, beside the others?"""
         holder = self._view.holders().get(container.node)
         closed = holder is not None and holder.allocation.phase is not Phase.PENDING
+        closed = closed and self._nodes[container.node].tags_its_devices  # an older release refuses nobody
         if holder is not None and closed and self._is_stranger(container, holder.allocation):
             self._violated(f"{container.pod} started on {container.node}, which is of {_text(holder)}")
         if container.workload_uid is not None and container.rank is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from neuron_dra.core.ultraserver import NAMESPACE
+from neuron_dra.core.ultraserver import NAMESPACE, object_name
 from neuron_dra.kube.requests import NEURON_ULTRASERVERS, NEURON_WORKLOADS, NODES
 from neuron_dra.testing.fleet.controllers import Replica
 from neuron_dra.testing.fleet.mix import Actor
@@ -71,6 +71,8 @@ async def _install(schedule: Schedule, crd: str) -> None:
     if fleet.api is None:
         return
     fleet.crd = crd
+    for node in fleet.nodes.values():  # the next write of its object may lose a reservation, which comes back later
+        fleet.safety.may_vanish(object_name(node.block))
     dropped = fleet.api.dropped_fields
     for plural in ("neuronultraservers", "neuronultraserverworkloads"):
         dropped.pop(plural, None)
@@ -171,19 +173,16 @@ ACTORS: Final[dict[str, Actor]] = {
         "policies refuse labels, and the status of single objects",
         {refuse_labels: 2, refuse_status: 4, lift_policies: 3},
         heal=allow_everything,
-        by_default=False,
         issue="13.10",
     ),
     "rollouts": Actor("replicas of the controller are replaced, the new one first", {roll_out: 4}),
     "two-at-once": Actor(
         "a controller works beside the leader without a lease, as during a rollout with leaderElect=false",
         {two_at_once: 4},
-        by_default=False,
         issue="13.13",
     ),
     "back-off": Actor(
         "the law that at most a dozen writes of one object come to nothing in ten minutes",
-        by_default=False,
         issue="13.10",
     ),
 }

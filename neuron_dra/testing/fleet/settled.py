@@ -26,6 +26,7 @@ class Known:
     closed: frozenset[str] = frozenset()
     """Nodes with a container whose claim was deleted by force, until it ends; and those that took a claim over that was
     on an earlier instance of their name, until they are rebooted: nobody can know that it does not run."""
+    unwritable: frozenset[str] = frozenset()  # NeuronUltraServers whose status a policy refuses
     actors: frozenset[str] = frozenset()  # who takes part
     refused: frozenset[str] = frozenset()  # kind/namespace/name of objects whose status a policy refuses
     crd: str = "ours"  # or which other is installed: then nothing can be asked of the controller but to do no harm
@@ -47,7 +48,7 @@ def problems(view: View, nodes: Mapping[str, FleetNode], pods: Pods, known: Know
         str(item["metadata"]["name"]) for item in view.all("neuronultraservers") if known.refuses(item)
     }
     stale |= {node.name for node in nodes.values() if object_name(node.block) in refused}
-    known = replace(known, closed=frozenset(_orphaned(view, pods) | stale))
+    known = replace(known, closed=frozenset(_orphaned(view, pods) | stale), unwritable=frozenset(refused))
     return [
         *_nodes(view, nodes),
         *_ultraservers(view, nodes, known),
@@ -118,7 +119,8 @@ def _workloads(view: View, nodes: Mapping[str, FleetNode], known: Known) -> Iter
             yield f"workload {name} is {state(workload)}: {ready.get('message')}"
             continue
         if (workload.get("status") or {}).get("observedGeneration") != meta["generation"]:
-            yield f"workload {name} has not been looked at since it changed"
+            if not any(held.ultraserver in known.unwritable for held in view.of(uid)):  # its status waits for theirs
+                yield f"workload {name} has not been looked at since it changed"
             continue
         if not ready.get("reason") or not ready.get("message"):
             yield f"workload {name} is {state(workload)} without a reason"
@@ -162,8 +164,6 @@ def _allocated(view: View, uid: str, workload: Wire, nodes: Mapping[str, FleetNo
     broken = [name for held, name in mine if not _is_well(view, held, nodes[name])]
     if "cordons" in known.actors:
         broken += [name for _, name in mine if nodes[name].cordoned]
-    if "rollbacks" in known.actors:
-        broken += [name for _, name in mine if not nodes[name].tags_its_devices]
     degraded = condition(workload, "Degraded").get("status") == "True"
     if taken and not degraded and "template-names" in known.actors:
         yield f"workload {name} is not Degraded, and its template was replaced"
@@ -180,9 +180,11 @@ def _allocated(view: View, uid: str, workload: Wire, nodes: Mapping[str, FleetNo
 
 
 def _is_well(view: View, held: Held, node: FleetNode) -> bool:
-    """The node is there, is the one that was reserved, and has the links that the slot needs."""
+    """The node is there, is the one that was reserved, shows that, and has the links that the slot needs."""
     found = view.find("nodes", node.name)
     if found is None or not node.alive or not held.allocation.is_for(node.name, found["metadata"]["uid"]):
+        return False
+    if not node.tags_its_devices and view.tags().get(node.name) is None:
         return False
     return _offers(node, held.allocation.node_count) and condition(found, "Ready").get("status") == "True"
 
@@ -318,7 +320,7 @@ def _of_template(view: View, meta: Wire, name: str) -> list[Wire]:
 
 def _refused(view: View, nodes: Mapping[str, FleetNode], pods: Pods, known: Known) -> Iterator[str]:
     """No pod stays on a node that is reserved for others and refuses it."""
-    if not {"refused-pods", "rogues"} & known.actors:
+    if known.budgets or not {"refused-pods", "rogues"} & known.actors:
         return
     holders = view.holders()
     for pod in view.all("pods"):
@@ -328,7 +330,8 @@ def _refused(view: View, nodes: Mapping[str, FleetNode], pods: Pods, known: Know
             continue
         uid = known.jobs_of.get((meta.get("labels") or {}).get("job", ""))
         waited_s = (known.now - _time(meta["creationTimestamp"])).total_seconds()
-        if meta["uid"] in pods.refused and uid != held.allocation.workload_uid and waited_s > MOST_REFUSED_S:
+        refused = meta["uid"] in pods.refused and uid != held.allocation.workload_uid and not robbed(view, pod)
+        if refused and waited_s > MOST_REFUSED_S:
             yield f"pod {meta['name']} has been refused on {node.name} for {waited_s:.0f} s"
 
 

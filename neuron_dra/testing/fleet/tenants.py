@@ -231,14 +231,12 @@ ACTORS: Final[dict[str, Actor]] = {
         {start_rogue: 5, end_rogue: 3},
         begin_rogues,
         end_rogues,
-        by_default=False,
         issue="13.2, 13.12",
     ),
     "limits": Actor(
         "namespaces may reserve only so many nodes, and the number changes",
         {set_limit: 5},
         heal=lift_limits,
-        by_default=False,
         issue="13.15",
     ),
 }
