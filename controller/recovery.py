@@ -7,12 +7,12 @@ publish, `faults` in the allocation. A fault that is over for a moment starts an
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from controller import decode, outage, placement, releasing, render, restarts
 from controller.draft import Draft, joined
-from controller.model import Reservation, Workload, shortened
+from controller.model import PublishedNode, Reservation, Workload, shortened
 from neuron_dra.core.ultraserver import Fault, Phase, object_name
 
 TEXTS = {
@@ -59,8 +59,10 @@ def note_faults(draft: Draft, workload: Workload) -> None:
 def _faults(draft: Draft, workload: Workload, one: Reservation) -> Iterable[Fault]:
     allocation = one.allocation
     since = {(fault.node, fault.reason): fault for fault in allocation.faults}
+    slot = [found for each in allocation.nodes if (found := draft.holdings.published(each, allocation)) is not None]
+    asked = asked_for(draft, workload)
     for name in allocation.nodes:
-        for reason, fine in _judged(draft, workload, one, name):
+        for reason, fine in _judged(draft, workload, one, name, slot, asked):
             before = since.get((name, reason))
             if fine is False:
                 yield before or Fault(name, reason, render.time(draft.now))
@@ -68,10 +70,14 @@ def _faults(draft: Draft, workload: Workload, one: Reservation) -> Iterable[Faul
                 yield before
 
 
-def _judged(draft: Draft, workload: Workload, one: Reservation, name: str) -> Iterable[tuple[str, bool | None]]:
-    """What a reserved node may have lost, and whether it has it; None while the node does not say."""
+def _judged(
+    draft: Draft, workload: Workload, one: Reservation, name: str, slot: Sequence[PublishedNode], asked: str
+) -> Iterable[tuple[str, bool | None]]:
+    """What a reserved node may have lost, and whether it has it; None while the node does not say.
+
+    `slot` are the nodes of the slot that publish, and `asked` is what the workload's template asks for.
+    """
     allocation = one.allocation
-    slot = [found for each in allocation.nodes if (found := draft.holdings.published(each, allocation)) is not None]
     node, published = draft.nodes.get(name), draft.holdings.published(name, allocation)
     whole = published if published is not None and published.complete and published.kind else None
     yield "DeviceUnhealthy", None if whole is None else not whole.sick_devices
@@ -81,7 +87,6 @@ def _judged(draft: Draft, workload: Workload, one: Reservation, name: str) -> It
     if allocation.phase is Phase.BOUND:
         shown = None if whole is None or whole.tag is None else whole.tag.allocation_id
         yield "TagLost", None if whole is None else shown == allocation.allocation_id
-        asked = asked_for(draft, workload)
         yield "ShapeChanged", None if whole is None or not asked else whole.kind == asked
         if workload.moves_on_cordon:
             yield "NodeCordoned", None if node is None else node.schedulable
@@ -121,7 +126,7 @@ def troubles(draft: Draft, workload: Workload, one: Reservation) -> list[Trouble
             found.append(Trouble("NodeNotReady", name, since + draft.limits.node_failure_grace))
         if not (published and published.kind) and holdings.is_there(name, allocation):
             found.append(Trouble("SliceMissing", name, None))
-    seen = {(name, reason) for name, reason in seen_now(draft, workload, one)}
+    seen = {*seen_now(draft, workload, one)} if allocation.faults else set()
     for fault in allocation.faults:
         since = max(decode.time(fault.since), calm)
         if fault.reason == "TagLost":
