@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
 import os
 import re
 from collections import Counter
@@ -21,6 +22,7 @@ from controller import backoff as backoff_module
 from controller import program
 from controller import reconcile as reconcile_module
 from controller import settings as controller_settings
+from controller import wording as wording_module
 from controller.program import Controller
 from neuron_dra.arguments import Parser
 from neuron_dra.kube import reflector as reflector_module
@@ -44,6 +46,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconcile_module, "GATHER_S", 0.005)
     monkeypatch.setattr(backoff_module, "FIRST_EVICTION_S", 0.05)
     monkeypatch.setattr(backoff_module, "LONGEST_S", 1.0)
+    monkeypatch.setattr(wording_module, "WORDS_EVERY", datetime.timedelta(0))  # a copy that is short of groups waits
     monkeypatch.setattr(program, "KubeClient", MortalClient)
 
 
