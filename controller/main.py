@@ -11,7 +11,8 @@ import socket
 import sys
 from collections.abc import Sequence
 
-from controller import plan_command, settings
+from controller import settings
+from controller.query import plan_command
 from neuron_dra import __version__
 from neuron_dra.arguments import Parser, guarded
 from neuron_dra.settings import go_style

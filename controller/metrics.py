@@ -9,8 +9,8 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from controller import decode
-from controller.fleet_index import FleetIndex
+from controller.observe import decode
+from controller.plan.fleet_index import FleetIndex
 
 PREFIX = "neuron_ultraserver"
 STATES = ("Pending", "Allocating", "Allocated", "PartiallyAllocated", "Failed", "Deallocating")

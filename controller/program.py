@@ -9,11 +9,12 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from controller.apply import Applier
-from controller.caches import Caches
-from controller.leader import Alone, Leader, Leadership
+from controller.apply.leader import Alone, Leader, Leadership
+from controller.apply.loop import Reconciler, wall_clock
+from controller.apply.requests import Applier
 from controller.metrics import Metrics
-from controller.reconcile import Reconciler, wall_clock
+from controller.observe.caches import Caches
+from controller.plan.fleet_index import FleetIndex
 from controller.settings import ControllerSettings
 from neuron_dra.http import HttpServer
 from neuron_dra.kube.client import KubeClient
@@ -21,7 +22,7 @@ from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.events import EventRecorder
 
 if TYPE_CHECKING:
-    from controller.service import Server
+    from controller.query.grpc_server import Server
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ class Controller:
         self._client = client or KubeClient(kube, user_agent=NAME)
         self._clock = clock
         self._stopping = asyncio.Event()
-        self._caches: Caches | None = None
+        self._caches: Caches[FleetIndex] | None = None
         self._changed: asyncio.Event | None = None
         self._elected = self._leader() if settings.leader_elect else None
         self.leadership: Leadership = self._elected or Alone()
@@ -64,7 +65,7 @@ class Controller:
     async def run(self) -> None:
         """Watch, plan and write until stopped."""
         async with self._client as client:
-            self._caches = caches = Caches(client, self._wake)
+            self._caches = caches = Caches(client, self._wake, FleetIndex())
             applier = Applier(client, caches, EventRecorder(client, self._settings.identity, NAME))
             reconciler = Reconciler(caches, applier, self.leadership, self.metrics, self._settings.limits, self._clock)
             self._changed = reconciler.changed
@@ -93,8 +94,8 @@ class Controller:
         identity = f"{self._settings.identity}_{uuid.uuid4()}"
         return Leader(self._client, self._settings.leader_election_namespace, NAME, identity, self._wake)
 
-    def _service(self, caches: Caches, applier: Applier) -> Server:
-        from controller.service import Server, Sources  # gRPC is loaded only where it is served
+    def _service(self, caches: Caches[FleetIndex], applier: Applier) -> Server:
+        from controller.query.grpc_server import Server, Sources  # gRPC is loaded only where it is served
 
         sources = Sources(
             snapshot=lambda: caches.index(applier.blocked_evictions).snapshot(),

@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from controller.model import LIMIT_ANNOTATION
-from controller.planning import Limits
+from controller.observe.model import LIMIT_ANNOTATION
+from controller.plan.planning import Limits
 from neuron_dra.core.durations import parse as parse_duration
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.errors import SettingsError

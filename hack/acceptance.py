@@ -28,8 +28,8 @@ sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "hack")]
 
 from reporting import commit_now  # noqa: E402
 
-from neuron_dra.testing.fleet.fleet import replay_command, run  # noqa: E402
-from neuron_dra.testing.fleet.interference import beside_a_victim  # noqa: E402
+from tests.support.fleet.fleet import replay_command, run  # noqa: E402
+from tests.support.fleet.interference import beside_a_victim  # noqa: E402
 
 SHOWN = 20  # violations in the report
 
@@ -65,7 +65,7 @@ def _seed(seed: int) -> str:
 
 def _sequence(seed: int) -> str:
     outcome = beside_a_victim(seed)
-    command = f"python -m neuron_dra.testing.fleet --seed {seed} --beside-a-victim"
+    command = f"python -m tests.support.fleet --seed {seed} --beside-a-victim"
     return f"{outcome.violation}; {command}" if outcome.violation else ""
 
 

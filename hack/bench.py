@@ -29,7 +29,7 @@ from bench_drivers import SLICES, Api, Driver, Floor, Hurried, Ours, Peer, api_s
 from bench_prepare import Sample, connected, cycles, one_by_one, prepare, sixteen, sixteen_at_once
 from bench_table import Row, bounded, compared, quantile, show
 
-from neuron_dra.testing import fake_node
+from neuron_dra.emulation import simulated_node
 
 HELD = 4  # claims that are prepared while an idle hour is counted
 
@@ -63,7 +63,7 @@ async def in_a_folder(args: argparse.Namespace) -> None:
     root = Path(tempfile.mkdtemp(prefix="neuron-dra-bench-", dir=args.folder))
     print(f"{where(root)}; commit {commit()}", file=sys.stderr)
     try:
-        fake_node.write(root / "host", "trn2.48xlarge")
+        simulated_node.write(root / "host", "trn2.48xlarge")
         async with api_server() as server, aiohttp.ClientSession(server.url) as api:
             for node in ("ours", "go-peer", "hurried"):
                 body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}}

@@ -21,9 +21,9 @@ from typing import ClassVar
 import aiohttp
 import grpc
 
+from neuron_dra.emulation.hanging import children
 from neuron_dra.gen.kubelet.dra.v1 import dra_pb2, dra_pb2_grpc
 from neuron_dra.gen.kubelet.pluginregistration.v1 import registration_pb2, registration_pb2_grpc
-from neuron_dra.testing.hanging import children
 
 HACK = Path(__file__).resolve().parent
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
@@ -290,9 +290,9 @@ async def api_server() -> AsyncIterator[Api]:
 
 async def serve_api() -> None:
     """The embedded API server; a line on standard input asks for the requests since the last one."""
-    from neuron_dra.testing.fake_api import FakeApi
+    from neuron_dra.emulation.embedded_api import EmbeddedApi
 
-    async with FakeApi(controllers=False) as api:
+    async with EmbeddedApi(controllers=False) as api:
         print(api.url, flush=True)
         while await asyncio.to_thread(sys.stdin.readline):
             ours = [(r.verb, r.resource) for r in api.log if r.user_agent.startswith("neuron-dra/")]

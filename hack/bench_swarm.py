@@ -18,8 +18,8 @@ from neuron_dra.errors import Conflict
 from neuron_dra.kube.client import MERGE_PATCH, KubeClient
 from neuron_dra.kube.publish import SlicePublisher
 from neuron_dra.kube.requests import NEURON_ULTRASERVERS, NODES, RESOURCE_SLICES
-from neuron_dra.node.publishing import GATHER_S
-from neuron_dra.testing.ultraservers import ultraserver
+from neuron_dra.node.publish.loop import GATHER_S
+from tests.support.ultraservers import ultraserver
 
 Obj = dict[str, Any]
 IN_FLIGHT = 32  # 5,000 nodes have 5,000 connections; this process shares two cores with the API server

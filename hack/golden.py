@@ -12,8 +12,9 @@ import yaml
 
 from neuron_dra.core import catalogue, devices, limits, topology
 from neuron_dra.core.facts import NodeLabels
-from neuron_dra.node import show_slices, sysfs
-from neuron_dra.testing import fake_node
+from neuron_dra.emulation import simulated_node
+from neuron_dra.node import slices_command
+from neuron_dra.node.publish import sysfs
 
 FOLDER = Path(__file__).resolve().parent.parent / "tests/golden"
 DRIVER_VERSION = "1.2.3"  # of this driver; fixed, so that a release changes no golden file
@@ -26,13 +27,13 @@ def slices(instance_type: str, *, mode: str = "node", node_id: int | None = None
     """Return the slices of a simulated node, as YAML."""
     labels = LABELS if node_id is None else LABELS | {"topology.k8s.aws/capacity-block-id": BLOCK}
     with tempfile.TemporaryDirectory() as folder:
-        fake_node.write(folder, instance_type, node_id=node_id)
+        simulated_node.write(folder, instance_type, node_id=node_id)
         node = topology.build(sysfs.read_node(Path(folder)), NodeLabels.from_labels(labels))
     published = devices.published(node, driver_version=DRIVER_VERSION, ultraserver_devices=mode)
     kept, problems = limits.check_devices(published)
     if problems or node.findings:
         raise SystemExit(f"{instance_type}: {problems} {node.findings}")
-    items = [show_slices.as_published(item) for item in show_slices.slice_objects("node", kept)]
+    items = [slices_command.as_published(item) for item in slices_command.slice_objects("node", kept)]
     return yaml.safe_dump(
         {"apiVersion": "v1", "kind": "List", "items": items}, sort_keys=False, default_flow_style=None, width=110
     )

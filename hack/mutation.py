@@ -54,8 +54,8 @@ WHOLE = (
     "releasing",
 )
 """Of these modules every mutant is run; of the others a share that the seed picks."""
-PLANNING = ("planning", "serving", "queueing", "recovery", "releasing", "draft", "holdings", "placement", "discovery", "fields",
-            "wording")  # fmt: skip
+PLANNING = ("plan/planning", "plan/allocation", "plan/queue", "plan/recovery", "plan/releasing", "plan/context", "plan/holdings",
+            "plan/placement", "observe/discovery", "observe/projections", "apply/status_throttle")  # fmt: skip
 TESTS = ("tests/unit",)
 CPU_LIMIT_S = 20.0  # beyond what the tests of a mutant take undisturbed
 A_DAY_S = 86_400.0

@@ -38,17 +38,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _add_other_commands(commands: argparse._SubParsersAction[Parser]) -> None:
-    from neuron_dra.testing import fake_node_command
+    from neuron_dra.emulation import fake_node_command
 
     fake = commands.add_parser("fake-node", help="write the sysfs, dev and DMI files of a simulated Neuron node")
     fake_node_command.add_arguments(fake)
     fake.set_defaults(run=fake_node_command.run)
 
-    from neuron_dra.node import show_slices
+    from neuron_dra.node import slices_command
 
     slices = commands.add_parser("slices", help="print the ResourceSlices that a node would publish, with no cluster")
-    show_slices.add_arguments(slices)
-    slices.set_defaults(run=show_slices.run)
+    slices_command.add_arguments(slices)
+    slices.set_defaults(run=slices_command.run)
 
     from neuron_dra import demo
 
@@ -125,11 +125,11 @@ def _emulated(loaded: settings.PluginSettings) -> Iterator[settings.PluginSettin
     """Have the simulated hardware of --emulation-mode in our folder, and give the settings that read it."""
     import dataclasses
 
+    from neuron_dra.emulation import mode
     from neuron_dra.node.boot import boot_id
-    from neuron_dra.testing import emulation
 
     root = loaded.data_folder / "emulation"
-    with emulation.hardware(root, loaded.emulation_mode, boot_id(loaded)):
+    with mode.hardware(root, loaded.emulation_mode, boot_id(loaded)):
         yield dataclasses.replace(loaded, host_root=str(root))
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from neuron_dra.testing.fake_api import FakeApi
-from neuron_dra.testing.objects import node_object
-from neuron_dra.testing.plugin_host import PluginHost
+from neuron_dra.emulation.embedded_api import EmbeddedApi
+from neuron_dra.emulation.objects import node_object
+from tests.support.plugin_host import PluginHost
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -36,15 +36,15 @@ def short_path() -> Iterator[Path]:
 
 
 @pytest.fixture
-async def api() -> AsyncIterator[FakeApi]:
+async def api() -> AsyncIterator[EmbeddedApi]:
     """An embedded API server with the Node `node-a`; nobody frees claims whose pods do not exist."""
-    async with FakeApi(controllers=False) as server:
+    async with EmbeddedApi(controllers=False) as server:
         server.create(node_object("node-a"))
         yield server
 
 
 @pytest.fixture
-async def host(api: FakeApi, short_path: Path) -> AsyncIterator[PluginHost]:
+async def host(api: EmbeddedApi, short_path: Path) -> AsyncIterator[PluginHost]:
     """The files of `node-a`, a trn2.48xlarge."""
     made = PluginHost(short_path, api.url)
     yield made

@@ -13,11 +13,11 @@ from neuron_dra.core import names
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.demo import efa
 from neuron_dra.demo.processes import CONTROLLER, DemoError, Process
-from neuron_dra.testing import fake_node, objects
-from neuron_dra.testing.cdi_runtime import Container
-from neuron_dra.testing.fake_api import FakeApi
-from neuron_dra.testing.fake_kubelet import FakeKubelet
-from neuron_dra.testing.fake_node_agent import FakeNodeAgent
+from neuron_dra.emulation import objects, simulated_node
+from neuron_dra.emulation.cdi_runtime import Container
+from neuron_dra.emulation.embedded_api import EmbeddedApi
+from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
+from neuron_dra.emulation.scripted_node import ScriptedNode
 
 START_TIMEOUT_S: Final = 30.0  # a dozen programs, each a process of its own, on two cores take some seconds
 LONGEST_SOCKET_FOLDER: Final = 40  # bytes; macOS allows 104 for a whole socket path
@@ -31,7 +31,7 @@ class NodeSpec:
 
     name: str
     instance_type: str
-    driver_version: str = fake_node.DEFAULT_DRIVER_VERSION
+    driver_version: str = simulated_node.DEFAULT_DRIVER_VERSION
     ultraserver_node: int | None = None
     server_id: str | None = None
     efa: bool = False  # a second driver publishes the EFA interfaces
@@ -52,8 +52,8 @@ class SimulatedNode:
         self._api_url = api_url
         self._host, self._registry = folder / "host", folder / "r"
         self._plugins, self.cdi = folder / "p", folder / "cdi"
-        self._kubelet = FakeKubelet(self._registry, node_name=spec.name, api_url=api_url)
-        self.agent = FakeNodeAgent(
+        self._kubelet = ScriptedKubelet(self._registry, node_name=spec.name, api_url=api_url)
+        self.agent = ScriptedNode(
             self._kubelet, api_url=api_url, node_name=spec.name, cdi_directories=[self.cdi], retry_s=0.5
         )
         self._plugin = Process(folder / "plugin.log", ("-m", "neuron_dra.cli", "plugin"), self._flags())
@@ -62,7 +62,7 @@ class SimulatedNode:
 
     async def start(self) -> None:
         """Write the hardware, start the kubelet and then the plugin."""
-        fake_node.write(
+        simulated_node.write(
             self._host,
             self.spec.instance_type,
             node_id=self.spec.ultraserver_node,
@@ -137,7 +137,7 @@ class Cluster:
     """The nodes, the UltraServer controller, and their API server. Everything that it started ends with it."""
 
     def __init__(self, nodes: tuple[NodeSpec, ...], folder: Path) -> None:
-        self.api = FakeApi()
+        self.api = EmbeddedApi()
         self._specs = nodes
         self._folder = folder
         self.nodes: dict[str, SimulatedNode] = {}

@@ -11,9 +11,9 @@ from typing import Final
 from neuron_dra.demo import cluster, story
 from neuron_dra.demo.processes import DemoError
 from neuron_dra.demo.view import View
+from neuron_dra.emulation.pod_scheduler import PodScheduler
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
-from neuron_dra.testing.pod_scheduler import PodScheduler
 
 TIMEOUT_S: Final = 120.0  # the whole demo takes some seconds; a machine that needs longer than this gets an error
 

@@ -9,7 +9,7 @@ from neuron_dra.core import names
 from neuron_dra.demo.cluster import Cluster
 from neuron_dra.demo.processes import DemoError
 from neuron_dra.demo.view import View
-from neuron_dra.testing.pod_scheduler import PodScheduler
+from neuron_dra.emulation.pod_scheduler import PodScheduler
 
 STEP_TIMEOUT_S: Final = 20.0
 WORKLOADS: Final = "neuronultraserverworkloads"

@@ -12,8 +12,8 @@ from neuron_dra.demo.cluster import Cluster, NodeSpec
 from neuron_dra.demo.processes import DemoError
 from neuron_dra.demo.steps import Steps, published
 from neuron_dra.demo.view import View, ranges
-from neuron_dra.testing.cdi_runtime import Container
-from neuron_dra.testing.pod_scheduler import PodScheduler
+from neuron_dra.emulation.cdi_runtime import Container
+from neuron_dra.emulation.pod_scheduler import PodScheduler
 
 NODES: Final = (
     NodeSpec("trn2-a", "trn2.48xlarge"),

@@ -32,15 +32,19 @@ from neuron_dra.kube.events import EventRecorder
 from neuron_dra.kube.publish import SlicePublisher
 from neuron_dra.kube.reflector import Reflector
 from neuron_dra.kube.requests import NODES, RESOURCE_SLICES
-from neuron_dra.node import orphans, recovery, version
+from neuron_dra.node import version
 from neuron_dra.node.boot import boot_id
-from neuron_dra.node.claim_reader import ClaimReader
-from neuron_dra.node.coexistence import DevicePluginWatch
+from neuron_dra.node.endpoints.inspector import Inspector
+from neuron_dra.node.endpoints.liveness import GRPC_HEALTH, Lag, Liveness
+from neuron_dra.node.endpoints.reflection import Reflection
+from neuron_dra.node.endpoints.sockets import TcpHealthServer, UnixServer
+from neuron_dra.node.event_queue import EventQueue
 from neuron_dra.node.files import Files
-from neuron_dra.node.hardware import Hardware
 from neuron_dra.node.health import HealthSource
-from neuron_dra.node.inspector import Inspector
-from neuron_dra.node.kubelet import (
+from neuron_dra.node.metrics import Metrics
+from neuron_dra.node.prepare import orphans, recovery
+from neuron_dra.node.prepare.claim_reader import ClaimReader
+from neuron_dra.node.prepare.kubelet import (
     DRA_SERVICES,
     HEALTH_SERVICES,
     DraService,
@@ -48,18 +52,15 @@ from neuron_dra.node.kubelet import (
     Registration,
     handlers,
 )
-from neuron_dra.node.letting_go import LettingGo
-from neuron_dra.node.liveness import GRPC_HEALTH, Lag, Liveness
-from neuron_dra.node.metrics import Metrics
-from neuron_dra.node.news import News
-from neuron_dra.node.publishing import Publishing, PublishState
-from neuron_dra.node.reflection import Reflection
-from neuron_dra.node.reserving import Gate, Tags
-from neuron_dra.node.sockets import TcpHealthServer, UnixServer
-from neuron_dra.node.store import Store
-from neuron_dra.node.transaction import Transactions
-from neuron_dra.node.turns import PublishingTurn
-from neuron_dra.node.ultraserver import UltraServerWatch
+from neuron_dra.node.prepare.orphan_release import OrphanRelease
+from neuron_dra.node.prepare.store import Store
+from neuron_dra.node.prepare.transactions import Transactions
+from neuron_dra.node.publish.coexistence import DevicePluginWatch
+from neuron_dra.node.publish.hardware import Hardware
+from neuron_dra.node.publish.loop import Publishing, PublishState
+from neuron_dra.node.publish.publisher_lock import PublisherLock
+from neuron_dra.node.ultraserver.reservation_gate import Gate, Tags
+from neuron_dra.node.ultraserver.watch import UltraServerWatch
 from neuron_dra.settings import PluginSettings
 
 log = logging.getLogger(__name__)
@@ -98,7 +99,7 @@ class Plugin:
         )
         self.transactions.on_change = self._wake
         self.transactions.on_damage = self._damaged
-        self.turn = PublishingTurn(settings.data_folder, settings.pod_uid or f"pid-{os.getpid()}", files)
+        self.turn = PublisherLock(settings.data_folder, settings.pod_uid or f"pid-{os.getpid()}", files)
         self.client = client or KubeClient(kube)
         self.claims = ClaimReader(self.client, settings.node_name)
         mine = f"spec.driver={names.DRIVER},spec.nodeName={settings.node_name}"
@@ -110,7 +111,7 @@ class Plugin:
         tags = Tags(settings.node_name, self.ultraserver, self.transactions, self.claims.allocated)
         self.gate = Gate(settings.node_name, self.ultraserver, tags)
         self.registration = Registration(str(settings.dra_socket), self._registration_changed)
-        self.news = News(settings.node_name, EventRecorder(self.client, settings.node_name))
+        self.news = EventQueue(settings.node_name, EventRecorder(self.client, settings.node_name))
         self.device_plugin = DevicePluginWatch(
             Path(settings.kubelet_device_plugins_directory_path), settings.node_name, self._wake
         )
@@ -135,7 +136,7 @@ class Plugin:
             self.store, self.transactions, self.claims.fetch, self.decide, self.claims.allocated, self._adopted
         )
         self._liveness = Liveness(settings.dra_socket, settings.registration_socket)  # one for all servers
-        self.letting_go = LettingGo(
+        self.letting_go = OrphanRelease(
             self.transactions,
             self.client,
             settings.node_name,

@@ -200,7 +200,7 @@ def net_drivers(
 
 
 def _net_driver(node: str, instance_type: str, log: Path, refuse_while: str) -> contextlib.AbstractContextManager[None]:
-    program = f"-m neuron_dra.testing.net_driver --node-name {node} --instance-type {instance_type}"
+    program = f"-m tests.support.net_driver --node-name {node} --instance-type {instance_type}"
     return python_on(node, f"{program} --refuse-while '{refuse_while}' --kubeconfig \"$KUBECONFIG\"", log)
 
 

@@ -16,8 +16,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from neuron_dra.testing.kubelet_wire import PreparedDevice
-from neuron_dra.testing.small_plugin import SmallPlugin
+from neuron_dra.emulation.kubelet_wire import PreparedDevice
+from tests.support.small_plugin import SmallPlugin
 
 KIND = "k8s.neuron.aws.com/claim"
 

@@ -14,9 +14,9 @@ from google.protobuf import json_format
 from real_cluster import REPOSITORY, BedNode, Namespace, TestBed, eventually
 
 from neuron_dra.core import checkpoint as checkpoints
+from neuron_dra.emulation.kubelet_wire import PreparedDevice
 from neuron_dra.gen.kubelet.podresources.v1 import podresources_pb2 as pb
-from neuron_dra.testing.kubelet_wire import PreparedDevice
-from neuron_dra.testing.pod_resources import PodResources
+from tests.support.pod_resources import PodResources
 
 TRN2 = "trn2.48xlarge"
 ASK = """

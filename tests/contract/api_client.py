@@ -18,7 +18,7 @@ from typing import Any
 import aiohttp
 import yaml
 
-from neuron_dra.testing.fake_api import FakeApi
+from neuron_dra.emulation.embedded_api import EmbeddedApi
 
 Obj = dict[str, Any]
 
@@ -83,7 +83,7 @@ class Server:
     session: aiohttp.ClientSession
     name: str
     namespace: str = field(default_factory=lambda: f"contract-{uuid.uuid4().hex[:8]}")
-    embedded: FakeApi | None = None
+    embedded: EmbeddedApi | None = None
     _leftovers: list[str] = field(default_factory=list)
 
     async def call(

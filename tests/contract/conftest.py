@@ -18,7 +18,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "bed")]
 
 from api_client import Server, real_session, serve_things  # noqa: E402
 
-from neuron_dra.testing.fake_api import FakeApi  # noqa: E402
+from neuron_dra.emulation.embedded_api import EmbeddedApi  # noqa: E402
 
 UP_TIMEOUT_S = 3600  # the first one builds Kubernetes
 EMBEDDED_MINOR = 37
@@ -66,7 +66,7 @@ def real_cluster() -> Iterator[RealCluster]:
 
 
 async def _embedded() -> AsyncIterator[Server]:
-    async with FakeApi() as api, aiohttp.ClientSession(api.url) as session:
+    async with EmbeddedApi() as api, aiohttp.ClientSession(api.url) as session:
         yield Server(session, "embedded", embedded=api)
 
 

@@ -16,6 +16,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, Fault
+from neuron_dra.emulation.objects import allocated_claim, node_object
 from neuron_dra.errors import (
     AlreadyExists,
     ApiError,
@@ -34,20 +36,18 @@ from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.requests import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from neuron_dra.node import version
-from neuron_dra.testing.fake_api import Do, FakeApi, Fault
-from neuron_dra.testing.objects import allocated_claim, node_object
-from neuron_dra.testing.waiting import eventually
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
-async def api() -> AsyncIterator[FakeApi]:
-    async with FakeApi(controllers=False) as server:
+async def api() -> AsyncIterator[EmbeddedApi]:
+    async with EmbeddedApi(controllers=False) as server:
         server.create(node_object("a"))
         yield server
 
 
 @pytest.fixture
-async def client(api: FakeApi) -> AsyncIterator[KubeClient]:
+async def client(api: EmbeddedApi) -> AsyncIterator[KubeClient]:
     async with KubeClient(KubeConfig(api.url)) as made:
         yield made
 
@@ -67,7 +67,7 @@ async def get(client: KubeClient, name: str = "a", timeout_s: float = 5.0) -> di
     return body
 
 
-async def test_an_object_is_read_created_replaced_and_deleted(api: FakeApi, client: KubeClient) -> None:
+async def test_an_object_is_read_created_replaced_and_deleted(api: EmbeddedApi, client: KubeClient) -> None:
     assert (await get(client))["metadata"]["name"] == "a"
     made = await client.create(NODES, "", node_object("b"))
     made["metadata"]["labels"] = {"x": "y"}
@@ -100,7 +100,7 @@ async def test_an_object_is_read_created_replaced_and_deleted(api: FakeApi, clie
     ],
 )
 async def test_each_status_is_an_error_of_its_kind_that_says_what_was_asked(
-    api: FakeApi, client: KubeClient, status: int, kind: type[ApiError]
+    api: EmbeddedApi, client: KubeClient, status: int, kind: type[ApiError]
 ) -> None:
     api.faults.add(Fault(status=status, resource="nodes", message="because"))
     with pytest.raises(kind) as caught:
@@ -112,14 +112,14 @@ async def test_each_status_is_an_error_of_its_kind_that_says_what_was_asked(
 
 
 @pytest.mark.contract("S9")
-async def test_a_server_that_asks_to_wait_says_how_long(api: FakeApi, client: KubeClient) -> None:
+async def test_a_server_that_asks_to_wait_says_how_long(api: EmbeddedApi, client: KubeClient) -> None:
     api.faults.add(Fault(status=429, retry_after=7))
     with pytest.raises(TooManyRequests) as caught:
         await get(client)
     assert caught.value.retry_after_s == 7.0
 
 
-async def test_an_answer_of_a_proxy_is_quoted_and_cut(api: FakeApi, client: KubeClient) -> None:
+async def test_an_answer_of_a_proxy_is_quoted_and_cut(api: EmbeddedApi, client: KubeClient) -> None:
     api.faults.add(Fault(status=502, body=b"<html>bad gateway</html>" + b"x" * 9000))
     with pytest.raises(Unavailable) as caught:
         await get(client)
@@ -129,7 +129,7 @@ async def test_an_answer_of_a_proxy_is_quoted_and_cut(api: FakeApi, client: Kube
 
 @pytest.mark.parametrize("body", [b"<html>", b"[]", b"", b"\xff"])
 async def test_a_success_that_is_no_object_is_a_failure_of_the_server(
-    api: FakeApi, client: KubeClient, body: bytes
+    api: EmbeddedApi, client: KubeClient, body: bytes
 ) -> None:
     api.faults.add(Fault(status=200, body=body, times=None))
     with pytest.raises(ApiError, match="not"):
@@ -140,7 +140,7 @@ async def test_a_success_that_is_no_object_is_a_failure_of_the_server(
 
 
 @pytest.mark.contract("P27")
-async def test_a_server_that_hangs_is_unavailable_when_the_time_is_up(api: FakeApi, client: KubeClient) -> None:
+async def test_a_server_that_hangs_is_unavailable_when_the_time_is_up(api: EmbeddedApi, client: KubeClient) -> None:
     api.faults.add(Fault(Do.HANG, times=None))
     started = time.monotonic()
     with pytest.raises(Unavailable, match=r"GET /api/v1/nodes/a: .*nothing within 0.2 s"):
@@ -148,7 +148,7 @@ async def test_a_server_that_hangs_is_unavailable_when_the_time_is_up(api: FakeA
     assert time.monotonic() - started < 2
 
 
-async def test_a_connection_that_breaks_is_unavailable(api: FakeApi, client: KubeClient) -> None:
+async def test_a_connection_that_breaks_is_unavailable(api: EmbeddedApi, client: KubeClient) -> None:
     api.faults.add(Fault(Do.DROP))
     with pytest.raises(Unavailable):
         await client.create(NODES, "", node_object("b"))
@@ -160,7 +160,7 @@ async def test_a_connection_that_breaks_is_unavailable(api: FakeApi, client: Kub
 
 
 @pytest.mark.contract("O5")
-async def test_a_rotated_token_is_read_again_within_the_same_call(api: FakeApi, tmp_path: Path) -> None:
+async def test_a_rotated_token_is_read_again_within_the_same_call(api: EmbeddedApi, tmp_path: Path) -> None:
     """The 401 comes first: the file changes between the request and its second try."""
     tokens = iter(["old", "new"])
     api.require_tokens("new")
@@ -169,7 +169,7 @@ async def test_a_rotated_token_is_read_again_within_the_same_call(api: FakeApi, 
 
 
 @pytest.mark.contract("O5")
-async def test_the_service_account_s_token_is_read_when_its_file_changes(api: FakeApi, tmp_path: Path) -> None:
+async def test_the_service_account_s_token_is_read_when_its_file_changes(api: EmbeddedApi, tmp_path: Path) -> None:
     api.require_tokens("two")
     path = tmp_path / "token"
     path.write_text("one\n")
@@ -184,21 +184,23 @@ async def test_the_service_account_s_token_is_read_when_its_file_changes(api: Fa
 
 
 async def test_a_token_that_cannot_be_read_is_an_api_error_and_not_the_end_of_a_watch(
-    api: FakeApi, tmp_path: Path
+    api: EmbeddedApi, tmp_path: Path
 ) -> None:
     async with KubeClient(KubeConfig(api.url, token=config._TokenFile(tmp_path / "none"))) as client:
         with pytest.raises(Unavailable, match="No such file"):
             await get(client)
 
 
-async def test_a_401_without_a_token_is_not_tried_twice(api: FakeApi, client: KubeClient) -> None:
+async def test_a_401_without_a_token_is_not_tried_twice(api: EmbeddedApi, client: KubeClient) -> None:
     api.require_tokens("x")
     with pytest.raises(Forbidden):
         await get(client)
     assert len(api.log) == 1
 
 
-async def test_a_long_list_comes_in_pages(api: FakeApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_long_list_comes_in_pages(
+    api: EmbeddedApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(client_module, "PAGE_SIZE", 4)
     for number in range(10):
         api.create(allocated_claim(f"job-{number}", "a", [number]))
@@ -208,7 +210,7 @@ async def test_a_long_list_comes_in_pages(api: FakeApi, client: KubeClient, monk
 
 
 async def test_a_list_that_became_too_old_between_its_pages_is_gone(
-    api: FakeApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+    api: EmbeddedApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_module, "PAGE_SIZE", 4)
     for number in range(10):
@@ -220,7 +222,7 @@ async def test_a_list_that_became_too_old_between_its_pages_is_gone(
         await anext(pages)
 
 
-async def test_a_watch_gives_events_line_by_line_and_ends_with_the_server(api: FakeApi, client: KubeClient) -> None:
+async def test_a_watch_gives_events_line_by_line_and_ends_with_the_server(api: EmbeddedApi, client: KubeClient) -> None:
     async with client.watch(NODES, "", {"resourceVersion": "0"}, idle_timeout_s=5) as lines:
         assert json.loads(await anext(lines))["object"]["metadata"]["name"] == "a"
         api.create(node_object("b" * 60, labels={"long": "x" * 60}))
@@ -229,7 +231,7 @@ async def test_a_watch_gives_events_line_by_line_and_ends_with_the_server(api: F
         assert [line async for line in lines] == []
 
 
-async def test_a_silent_watch_is_unavailable_when_the_time_is_up(api: FakeApi, client: KubeClient) -> None:
+async def test_a_silent_watch_is_unavailable_when_the_time_is_up(api: EmbeddedApi, client: KubeClient) -> None:
     async def follow() -> None:
         async with client.watch(NODES, "", {"resourceVersion": "0"}, idle_timeout_s=0.2) as lines:
             async for _ in lines:
@@ -239,7 +241,7 @@ async def test_a_silent_watch_is_unavailable_when_the_time_is_up(api: FakeApi, c
         await follow()
 
 
-async def test_a_refused_watch_is_an_error_of_its_kind(api: FakeApi, client: KubeClient) -> None:
+async def test_a_refused_watch_is_an_error_of_its_kind(api: EmbeddedApi, client: KubeClient) -> None:
     api.faults.add(Fault(verb="watch", status=410))
     with pytest.raises(Gone):
         async with client.watch(NODES, "", {"resourceVersion": "1"}, idle_timeout_s=1):
@@ -268,7 +270,7 @@ def test_a_url_beats_everything() -> None:
     assert config.from_settings("http://127.0.0.1:1/", "", {}).url == "http://127.0.0.1:1"
 
 
-async def test_a_kubeconfig_is_read_with_its_token(api: FakeApi, tmp_path: Path) -> None:
+async def test_a_kubeconfig_is_read_with_its_token(api: EmbeddedApi, tmp_path: Path) -> None:
     path = api.write_kubeconfig(tmp_path / "config", token="secret")
     loaded = await asyncio.to_thread(config.from_kubeconfig, path)
     assert loaded.url == api.url
@@ -326,7 +328,7 @@ async def test_the_embedded_server_serves_the_v1_api(client: KubeClient) -> None
     assert (await version.server(client)).serves_v1
 
 
-async def test_a_watch_that_gathers_leaves_the_socket_unread_meanwhile(api: FakeApi) -> None:
+async def test_a_watch_that_gathers_leaves_the_socket_unread_meanwhile(api: EmbeddedApi) -> None:
     """13.16: kubelets of 10,000 nodes send a heartbeat every 30 ms; each that is read on arrival wakes the process."""
     url = f"{api.url}{NODES.path('')}"
     async with aiohttp.ClientSession() as session, session.get(url, params={"watch": "true"}) as response:

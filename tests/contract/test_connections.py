@@ -13,7 +13,7 @@ from neuron_dra.kube import client as client_module
 from neuron_dra.kube import config
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
-from neuron_dra.testing.waiting import eventually
+from tests.support.waiting import eventually
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

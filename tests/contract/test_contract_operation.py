@@ -11,12 +11,12 @@ from neuron_dra.core import cdi
 from neuron_dra.core import checkpoint as checkpoints
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef
 from neuron_dra.core.withdrawals import Withdrawals
-from neuron_dra.node.liveness import LAG_ALARM_S
+from neuron_dra.emulation.embedded_api import EmbeddedApi
+from neuron_dra.emulation.objects import allocated_claim
+from neuron_dra.node.endpoints.liveness import LAG_ALARM_S
 from neuron_dra.node.plugin import SUPERVISE_PERIOD_S
-from neuron_dra.testing.fake_api import FakeApi
-from neuron_dra.testing.objects import allocated_claim
-from neuron_dra.testing.plugin_host import PluginHost
-from neuron_dra.testing.waiting import eventually
+from tests.support.plugin_host import PluginHost
+from tests.support.waiting import eventually
 
 
 @pytest.mark.contract("O4")
@@ -35,7 +35,7 @@ async def test_a_blocked_event_loop_is_measured_and_told(host: PluginHost, caplo
 
 
 @pytest.mark.contract("N11")
-async def test_after_a_restart_slices_are_published_whatever_is_prepared(api: FakeApi, host: PluginHost) -> None:
+async def test_after_a_restart_slices_are_published_whatever_is_prepared(api: EmbeddedApi, host: PluginHost) -> None:
     meta = api.create(allocated_claim("job", "node-a", [3]))["metadata"]
     ref = ClaimRef("default", "job", meta["uid"])
     async with host.running() as plugin:

@@ -14,11 +14,11 @@ from api_client import SLICES, Server
 
 from neuron_dra.core import limits, slices
 from neuron_dra.core.devices import Attribute, Device
+from neuron_dra.emulation.embedded_api import EmbeddedApi, Fault
+from neuron_dra.emulation.objects import node_object
 from neuron_dra.node.plugin import Plugin
-from neuron_dra.testing.fake_api import FakeApi, Fault
-from neuron_dra.testing.objects import node_object
-from neuron_dra.testing.plugin_host import PluginHost
-from neuron_dra.testing.waiting import eventually
+from tests.support.plugin_host import PluginHost
+from tests.support.waiting import eventually
 
 ROUNDS, DEVICES = 8, 40
 LETTERS = string.ascii_letters + string.digits + '_-./ \n\u00e9\u20ac\U0001f600"\\'
@@ -134,7 +134,7 @@ async def test_the_largest_slice_that_can_be_is_taken_by_the_server(server: Serv
 
 @pytest.mark.contract("S31")
 async def test_whatever_changes_no_write_leaves_the_pool_incomplete(
-    api: FakeApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
+    api: EmbeddedApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("neuron_dra.node.plugin.HARDWARE_PERIOD_S", 0.1)
     label = "topology.k8s.aws/network-node-layer-1"
@@ -167,7 +167,7 @@ NODES = 10
 
 @pytest.mark.contract("O6")
 async def test_a_fleet_that_is_told_to_wait_does_not_come_back_at_once(
-    api: FakeApi, host: PluginHost, caplog: pytest.LogCaptureFixture
+    api: EmbeddedApi, host: PluginHost, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The server refuses each node's first write, and some nodes' second: three writes are enough for all."""
     hosts = []

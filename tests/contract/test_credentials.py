@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
+from neuron_dra.emulation.embedded_api import EmbeddedApi
+from neuron_dra.emulation.objects import node_object
 from neuron_dra.errors import ApiError, Forbidden, SettingsError
 from neuron_dra.kube import certificates, config, credentials, kubeconfig
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.credentials import Credentials, Proof
 from neuron_dra.kube.requests import NODES
-from neuron_dra.testing.fake_api import FakeApi
-from neuron_dra.testing.logins import Authority, Login, write_kubeconfig
-from neuron_dra.testing.objects import node_object
-from neuron_dra.testing.waiting import eventually
+from tests.support.logins import Authority, Login, write_kubeconfig
+from tests.support.waiting import eventually
 
 
 async def client_of(path: Path | str) -> KubeClient:
@@ -39,14 +39,16 @@ async def ask(client: KubeClient) -> bool:
 
 
 @pytest.fixture
-def login(api: FakeApi, tmp_path: Path) -> Login:
+def login(api: EmbeddedApi, tmp_path: Path) -> Login:
     return Login(tmp_path, api.url)
 
 
 # A login program.
 
 
-async def test_a_token_is_renewed_before_it_ends(api: FakeApi, login: Login, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_token_is_renewed_before_it_ends(
+    api: EmbeddedApi, login: Login, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """14.8: no request meets a 401."""
     monkeypatch.setattr(credentials, "LOOK_S", 0.05)
     api.require_tokens("one", "two")
@@ -63,7 +65,7 @@ async def test_a_token_is_renewed_before_it_ends(api: FakeApi, login: Login, mon
 
 @pytest.mark.parametrize("life_s", [0, 900])
 async def test_a_token_that_is_refused_is_replaced_within_the_same_call(
-    api: FakeApi, login: Login, life_s: int
+    api: EmbeddedApi, login: Login, life_s: int
 ) -> None:
     """14.8: the clocks differ, or the token does not say when it ends."""
     api.require_tokens("one")
@@ -76,7 +78,7 @@ async def test_a_token_that_is_refused_is_replaced_within_the_same_call(
     assert login.calls == 2
 
 
-async def test_a_watch_that_is_refused_has_new_credentials_the_next_time(api: FakeApi, login: Login) -> None:
+async def test_a_watch_that_is_refused_has_new_credentials_the_next_time(api: EmbeddedApi, login: Login) -> None:
     api.require_tokens("one")
     login.gives_token("zero")
     async with await client_of(login.kubeconfig) as client:
@@ -89,7 +91,7 @@ async def test_a_watch_that_is_refused_has_new_credentials_the_next_time(api: Fa
 
 
 async def test_who_has_lost_their_rights_does_not_run_the_program_with_each_request(
-    api: FakeApi, login: Login, monkeypatch: pytest.MonkeyPatch
+    api: EmbeddedApi, login: Login, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(credentials, "REFUSED_S", (600.0, 600.0))  # longer than the slowest machine takes
     api.require_tokens("another")
@@ -99,7 +101,7 @@ async def test_who_has_lost_their_rights_does_not_run_the_program_with_each_requ
     assert login.calls == 2
 
 
-async def test_requests_that_are_refused_together_log_in_once(api: FakeApi, login: Login) -> None:
+async def test_requests_that_are_refused_together_log_in_once(api: EmbeddedApi, login: Login) -> None:
     api.require_tokens("two")
     login.gives_token("one")
     async with await client_of(login.kubeconfig) as client:
@@ -109,7 +111,7 @@ async def test_requests_that_are_refused_together_log_in_once(api: FakeApi, logi
 
 
 async def test_a_program_that_fails_leaves_what_is_in_force(
-    api: FakeApi, login: Login, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    api: EmbeddedApi, login: Login, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(credentials, "LOOK_S", 0.05)
     api.require_tokens("one")
@@ -149,16 +151,16 @@ def authority(tmp_path: Path) -> Authority:
 
 
 @pytest.fixture
-async def https(authority: Authority) -> AsyncIterator[FakeApi]:
+async def https(authority: Authority) -> AsyncIterator[EmbeddedApi]:
     """An API server that knows people by their certificates."""
-    async with FakeApi(controllers=False, tls=authority.server_context()) as server:
+    async with EmbeddedApi(controllers=False, tls=authority.server_context()) as server:
         server.create(node_object("node-a"))
         server.require_certificates()
         yield server
 
 
 async def test_a_program_s_certificate_is_renewed_before_it_ends(
-    https: FakeApi, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    https: EmbeddedApi, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """14.8."""
     monkeypatch.setattr(credentials, "LOOK_S", 0.05)
@@ -174,7 +176,7 @@ async def test_a_program_s_certificate_is_renewed_before_it_ends(
 
 
 async def test_a_certificate_that_has_ended_is_replaced_within_the_same_call(
-    https: FakeApi, authority: Authority, tmp_path: Path
+    https: EmbeddedApi, authority: Authority, tmp_path: Path
 ) -> None:
     """Connections that were made with the old one are not used again: the API server looks at each request."""
     login = Login(tmp_path, https.url, ca=authority.certificate)
@@ -185,7 +187,7 @@ async def test_a_certificate_that_has_ended_is_replaced_within_the_same_call(
 
 
 async def test_certificates_in_files_are_read_again(
-    https: FakeApi, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    https: EmbeddedApi, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """14.8: as the kubelet's, which replaces its own once a day."""
     monkeypatch.setattr(credentials, "LOOK_S", 0.05)
@@ -203,7 +205,7 @@ async def test_certificates_in_files_are_read_again(
 
 
 async def test_an_authority_that_is_replaced_is_read_again(
-    https: FakeApi, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    https: EmbeddedApi, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """14.8: in a cluster, and with a kubeconfig."""
     monkeypatch.setattr(credentials, "LOOK_S", 0.05)
@@ -227,7 +229,7 @@ async def test_an_authority_that_is_replaced_is_read_again(
                     await asyncio.sleep(0.05)
 
 
-async def test_several_kubeconfigs_are_one(https: FakeApi, authority: Authority, tmp_path: Path) -> None:
+async def test_several_kubeconfigs_are_one(https: EmbeddedApi, authority: Authority, tmp_path: Path) -> None:
     """As kubectl reads KUBECONFIG=a:b, of which some may not be there."""
     https.require_tokens("one")
     whole = write_kubeconfig(tmp_path / "whole", https.url, {"token": "one"}, ca=authority.certificate).read_text()
@@ -239,7 +241,7 @@ async def test_several_kubeconfigs_are_one(https: FakeApi, authority: Authority,
         config.from_kubeconfig(f"{tmp_path}/none:{tmp_path}/neither")
 
 
-async def test_another_api_server_is_no_renewal(api: FakeApi, tmp_path: Path) -> None:
+async def test_another_api_server_is_no_renewal(api: EmbeddedApi, tmp_path: Path) -> None:
     path = api.write_kubeconfig(tmp_path / "config", token="one")
     loaded = await asyncio.to_thread(config.from_kubeconfig, path)
     path.write_text(path.read_text().replace(api.url, "http://127.0.0.1:1"))

@@ -13,23 +13,29 @@ import aiohttp
 import pytest
 import yaml
 
+from neuron_dra.emulation.embedded_api import (
+    STRANGE,
+    ApiError,
+    Do,
+    EmbeddedApi,
+    Fault,
+)
 from neuron_dra.kube.client import MERGE_PATCH, KubeClient
 from neuron_dra.kube.config import KubeConfig
-from neuron_dra.testing.fake_api import STRANGE, ApiError, Do, FakeApi, Fault
-from neuron_dra.testing.waiting import always, eventually
+from tests.support.waiting import always, eventually
 
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 MAPS = "/api/v1/namespaces/default/configmaps"
 
 
 @pytest.fixture
-async def api() -> AsyncIterator[FakeApi]:
-    async with FakeApi() as api:
+async def api() -> AsyncIterator[EmbeddedApi]:
+    async with EmbeddedApi() as api:
         yield api
 
 
 @pytest.fixture
-async def http(api: FakeApi) -> AsyncIterator[aiohttp.ClientSession]:
+async def http(api: EmbeddedApi) -> AsyncIterator[aiohttp.ClientSession]:
     async with aiohttp.ClientSession(api.url, timeout=aiohttp.ClientTimeout(total=5)) as session:
         yield session
 
@@ -63,7 +69,7 @@ def device_slice(name: str = "s", **device: Any) -> dict[str, Any]:
     ],
 )
 async def test_a_fault_answers_with_a_status(
-    api: FakeApi, http: aiohttp.ClientSession, status: int, reason: str
+    api: EmbeddedApi, http: aiohttp.ClientSession, status: int, reason: str
 ) -> None:
     fault = api.faults.add(Fault(status=status, verb="get", resource="configmaps", retry_after=3))
     api.create(config_map())
@@ -77,7 +83,9 @@ async def test_a_fault_answers_with_a_status(
     assert fault.hits == 1
 
 
-async def test_a_fault_begins_with_the_nth_match_and_ends_after_some(api: FakeApi, http: aiohttp.ClientSession) -> None:
+async def test_a_fault_begins_with_the_nth_match_and_ends_after_some(
+    api: EmbeddedApi, http: aiohttp.ClientSession
+) -> None:
     api.create(config_map())
     api.faults.add(Fault(status=500, verb="get", name="a", nth=2, times=2))
     statuses = []
@@ -87,7 +95,7 @@ async def test_a_fault_begins_with_the_nth_match_and_ends_after_some(api: FakeAp
     assert statuses == [200, 500, 500, 200, 200]
 
 
-async def test_a_fault_matches_verb_resource_name_and_namespace(api: FakeApi, http: aiohttp.ClientSession) -> None:
+async def test_a_fault_matches_verb_resource_name_and_namespace(api: EmbeddedApi, http: aiohttp.ClientSession) -> None:
     api.create(config_map("a"))
     api.create(config_map("b"))
     api.faults.add(Fault(status=500, verb="get", resource="configmaps", namespace="default", name="b", times=None))
@@ -101,7 +109,7 @@ async def test_a_fault_matches_verb_resource_name_and_namespace(api: FakeApi, ht
         assert response.status == 200
 
 
-async def test_a_fault_on_a_subresource_spares_the_object(api: FakeApi, http: aiohttp.ClientSession) -> None:
+async def test_a_fault_on_a_subresource_spares_the_object(api: EmbeddedApi, http: aiohttp.ClientSession) -> None:
     api.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}})
     api.faults.add(Fault(status=403, resource="nodes/status"))
     headers = {"Content-Type": "application/merge-patch+json"}
@@ -111,7 +119,7 @@ async def test_a_fault_on_a_subresource_spares_the_object(api: FakeApi, http: ai
         assert response.status == 403
 
 
-async def test_a_fault_can_speak_as_a_proxy_does(api: FakeApi, http: aiohttp.ClientSession) -> None:
+async def test_a_fault_can_speak_as_a_proxy_does(api: EmbeddedApi, http: aiohttp.ClientSession) -> None:
     api.faults.add(Fault(status=502, body=b"<html>Bad Gateway</html>"))
     async with http.get(MAPS) as response:
         assert (response.status, response.content_type) == (502, "text/plain")
@@ -120,7 +128,7 @@ async def test_a_fault_can_speak_as_a_proxy_does(api: FakeApi, http: aiohttp.Cli
 
 @pytest.mark.parametrize("name", STRANGE)
 async def test_a_fault_gives_each_strange_answer_with_its_type(
-    api: FakeApi, http: aiohttp.ClientSession, name: str
+    api: EmbeddedApi, http: aiohttp.ClientSession, name: str
 ) -> None:
     strange = STRANGE[name]
     api.faults.add(strange.fault(verb="list", resource="configmaps", retry_after="Thu, 01 Jan 2026 00:00:00 GMT"))
@@ -133,7 +141,7 @@ async def test_a_fault_gives_each_strange_answer_with_its_type(
 
 
 async def test_a_late_answer_comes_after_the_write_and_when_it_is_let_go(
-    api: FakeApi, http: aiohttp.ClientSession
+    api: EmbeddedApi, http: aiohttp.ClientSession
 ) -> None:
     late = api.faults.add(Fault(Do.ANSWER_LATE, verb="create"))
     call = asyncio.create_task(http.post(MAPS, json=config_map(a="b")))
@@ -147,7 +155,7 @@ async def test_a_late_answer_comes_after_the_write_and_when_it_is_let_go(
 
 
 async def test_a_dropped_connection_does_nothing_or_loses_only_the_answer(
-    api: FakeApi, http: aiohttp.ClientSession
+    api: EmbeddedApi, http: aiohttp.ClientSession
 ) -> None:
     api.faults.add(Fault(Do.DROP, verb="create"))
     with pytest.raises(aiohttp.ClientError):
@@ -160,7 +168,7 @@ async def test_a_dropped_connection_does_nothing_or_loses_only_the_answer(
     assert api.get("configmaps", "a")["data"] == {}
 
 
-async def test_a_hanging_request_is_never_answered(api: FakeApi, http: aiohttp.ClientSession) -> None:
+async def test_a_hanging_request_is_never_answered(api: EmbeddedApi, http: aiohttp.ClientSession) -> None:
     api.faults.add(Fault(Do.HANG, verb="list"))
     with pytest.raises(TimeoutError):
         await http.get(MAPS, timeout=aiohttp.ClientTimeout(total=0.2))
@@ -168,7 +176,7 @@ async def test_a_hanging_request_is_never_answered(api: FakeApi, http: aiohttp.C
         assert response.status == 200
 
 
-async def test_a_delayed_request_is_answered_late(api: FakeApi, http: aiohttp.ClientSession) -> None:
+async def test_a_delayed_request_is_answered_late(api: EmbeddedApi, http: aiohttp.ClientSession) -> None:
     api.faults.add(Fault(Do.DELAY, verb="list", delay_s=0.2))
     began = time.monotonic()
     async with http.get(MAPS) as response:
@@ -176,14 +184,14 @@ async def test_a_delayed_request_is_answered_late(api: FakeApi, http: aiohttp.Cl
     assert time.monotonic() - began >= 0.2
 
 
-async def test_a_watch_can_end_as_soon_as_it_begins(api: FakeApi, http: aiohttp.ClientSession) -> None:
+async def test_a_watch_can_end_as_soon_as_it_begins(api: EmbeddedApi, http: aiohttp.ClientSession) -> None:
     api.create(config_map())
     api.faults.add(Fault(Do.CLOSE_WATCH, verb="watch"))
     async with http.get(MAPS, params={"watch": "1"}) as response:
         assert (response.status, await response.read()) == (200, b"")
 
 
-async def test_open_watches_can_be_ended_expired_and_counted(api: FakeApi, http: aiohttp.ClientSession) -> None:
+async def test_open_watches_can_be_ended_expired_and_counted(api: EmbeddedApi, http: aiohttp.ClientSession) -> None:
     async with http.get(MAPS, params={"watch": "1"}) as first, http.get(SLICES, params={"watch": "1"}) as second:
         assert (api.watches.count(), api.watches.count("configmaps")) == (2, 1)
         assert api.watches.close("configmaps") == 1
@@ -196,7 +204,7 @@ async def test_open_watches_can_be_ended_expired_and_counted(api: FakeApi, http:
     assert api.watches.count() == 0
 
 
-async def test_a_page_from_before_a_compaction_is_410(api: FakeApi, http: aiohttp.ClientSession) -> None:
+async def test_a_page_from_before_a_compaction_is_410(api: EmbeddedApi, http: aiohttp.ClientSession) -> None:
     for name in ("a", "b", "c"):
         api.create(config_map(name))
     async with http.get(MAPS, params={"limit": "1"}) as response:
@@ -207,7 +215,7 @@ async def test_a_page_from_before_a_compaction_is_410(api: FakeApi, http: aiohtt
     assert (response.status, body["reason"]) == (410, "Expired")
 
 
-async def test_a_server_that_does_not_answer_goes_on_later(api: FakeApi, http: aiohttp.ClientSession) -> None:
+async def test_a_server_that_does_not_answer_goes_on_later(api: EmbeddedApi, http: aiohttp.ClientSession) -> None:
     async with http.get(MAPS, params={"watch": "1"}) as watch:
         api.stop_answering()
         request = asyncio.create_task(http.get(MAPS))
@@ -220,7 +228,7 @@ async def test_a_server_that_does_not_answer_goes_on_later(api: FakeApi, http: a
         assert b'"ADDED"' in await watch.content.readline()
 
 
-async def test_a_write_that_waited_in_vain_does_not_happen_later(api: FakeApi, http: aiohttp.ClientSession) -> None:
+async def test_a_write_that_waited_in_vain_does_not_happen_later(api: EmbeddedApi, http: aiohttp.ClientSession) -> None:
     api.stop_answering()
     with pytest.raises(TimeoutError):
         await http.post(MAPS, json=config_map(), timeout=aiohttp.ClientTimeout(total=0.1))
@@ -230,7 +238,7 @@ async def test_a_write_that_waited_in_vain_does_not_happen_later(api: FakeApi, h
     assert api.find("configmaps", "a") is None
 
 
-async def test_a_server_that_is_away_refuses_and_comes_back_at_the_same_address(api: FakeApi) -> None:
+async def test_a_server_that_is_away_refuses_and_comes_back_at_the_same_address(api: EmbeddedApi) -> None:
     url = api.url
     await api.refuse_connections()
     async with aiohttp.ClientSession(url) as session:
@@ -242,7 +250,7 @@ async def test_a_server_that_is_away_refuses_and_comes_back_at_the_same_address(
             assert await response.text() == "ok"
 
 
-async def test_tokens_are_asked_for_when_they_are_required(api: FakeApi, http: aiohttp.ClientSession) -> None:
+async def test_tokens_are_asked_for_when_they_are_required(api: EmbeddedApi, http: aiohttp.ClientSession) -> None:
     api.require_tokens("new")
     for token, status in (("", 401), ("old", 401), ("new", 200)):
         async with http.get(MAPS, headers={"Authorization": f"Bearer {token}"}) as response:
@@ -255,7 +263,7 @@ async def test_tokens_are_asked_for_when_they_are_required(api: FakeApi, http: a
 # The log
 
 
-async def test_every_request_is_in_the_log(api: FakeApi, http: aiohttp.ClientSession) -> None:
+async def test_every_request_is_in_the_log(api: EmbeddedApi, http: aiohttp.ClientSession) -> None:
     await http.post(SLICES, json=device_slice())
     await http.get(f"{SLICES}/s", headers={"User-Agent": "neuron-dra"})
     await http.get(f"{SLICES}/missing")
@@ -278,7 +286,7 @@ async def test_every_request_is_in_the_log(api: FakeApi, http: aiohttp.ClientSes
 # Dropped fields
 
 
-async def test_dropped_fields_are_forgotten_on_every_write(api: FakeApi, http: aiohttp.ClientSession) -> None:
+async def test_dropped_fields_are_forgotten_on_every_write(api: EmbeddedApi, http: aiohttp.ClientSession) -> None:
     api.dropped_fields["resourceslices"] = {"spec.devices[*].taints", "spec.sharedCounters"}
     taints = [{"key": "neuron.aws.com/unhealthy", "effect": "NoSchedule"}]
     async with http.post(SLICES, json=device_slice(taints=taints)) as response:
@@ -294,7 +302,7 @@ async def test_dropped_fields_are_forgotten_on_every_write(api: FakeApi, http: a
 # Objects, at once
 
 
-async def test_a_dry_run_writes_nothing_over_the_wire_and_directly(api: FakeApi) -> None:
+async def test_a_dry_run_writes_nothing_over_the_wire_and_directly(api: EmbeddedApi) -> None:
     api.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}})
     over_the_wire = KubeClient(KubeConfig(api.url))
     for client in (over_the_wire, api.client("here")):
@@ -310,7 +318,7 @@ async def test_a_dry_run_writes_nothing_over_the_wire_and_directly(api: FakeApi)
             assert "labels" not in api.get("nodes", "a")["metadata"]
 
 
-async def test_objects_are_applied_from_yaml_in_any_version(api: FakeApi) -> None:
+async def test_objects_are_applied_from_yaml_in_any_version(api: EmbeddedApi) -> None:
     applied = api.apply_yaml(
         """
 apiVersion: resource.k8s.io/v1beta1
@@ -334,7 +342,7 @@ items:
     assert api.get("ConfigMap", "a", "kube-system")["data"] == {"day": "2026-01-01"}
 
 
-async def test_applying_again_merges_and_writes_status(api: FakeApi) -> None:
+async def test_applying_again_merges_and_writes_status(api: EmbeddedApi) -> None:
     api.register_neuron_kinds()
     body = {"apiVersion": "neuron.aws.com/v1", "kind": "NeuronUltraServer", "metadata": {"name": "u"}}
     api.apply({**body, "spec": {"size": 4}, "status": {"state": "Ready"}})
@@ -348,14 +356,14 @@ async def test_applying_again_merges_and_writes_status(api: FakeApi) -> None:
     assert found["apiVersion"] == "neuron.aws.com/v1beta1"
 
 
-async def test_objects_that_are_read_may_be_changed_by_the_reader(api: FakeApi) -> None:
+async def test_objects_that_are_read_may_be_changed_by_the_reader(api: EmbeddedApi) -> None:
     made = api.create(config_map(x="1"))
     made["data"]["x"] = "2"
     api.objects("configmaps")[0]["data"]["x"] = "3"
     assert api.get("configmaps", "a")["data"] == {"x": "1"}
 
 
-async def test_refusals_are_raised_to_the_test(api: FakeApi) -> None:
+async def test_refusals_are_raised_to_the_test(api: EmbeddedApi) -> None:
     with pytest.raises(ApiError, match='configmaps "a" not found') as caught:
         api.get("configmaps", "a")
     assert (caught.value.code, caught.value.reason) == (404, "NotFound")
@@ -363,7 +371,7 @@ async def test_refusals_are_raised_to_the_test(api: FakeApi) -> None:
         api.objects("widgets")
 
 
-async def test_waiting_ends_when_the_condition_holds_and_shows_what_is_there_when_it_does_not(api: FakeApi) -> None:
+async def test_waiting_ends_when_the_condition_holds_and_shows_what_is_there_when_it_does_not(api: EmbeddedApi) -> None:
     asyncio.get_running_loop().call_later(0.05, api.create, config_map())
     found = await api.until("configmaps", lambda objects: len(objects) == 1)
     assert found[0]["metadata"]["name"] == "a"
@@ -371,14 +379,14 @@ async def test_waiting_ends_when_the_condition_holds_and_shows_what_is_there_whe
         await api.until("configmaps", lambda objects: len(objects) == 2, timeout_s=0.1)
 
 
-async def test_a_kubeconfig_leads_to_the_server(api: FakeApi, tmp_path: Path) -> None:
+async def test_a_kubeconfig_leads_to_the_server(api: EmbeddedApi, tmp_path: Path) -> None:
     config = yaml.safe_load(api.write_kubeconfig(tmp_path / "config", token="t").read_text())
     assert config["clusters"][0]["cluster"]["server"] == api.url
     assert config["users"][0]["user"] == {"token": "t"}
     assert config["current-context"] == config["contexts"][0]["name"]
 
 
-async def test_server_side_apply_is_refused_with_a_hint(api: FakeApi, http: aiohttp.ClientSession) -> None:
+async def test_server_side_apply_is_refused_with_a_hint(api: EmbeddedApi, http: aiohttp.ClientSession) -> None:
     api.create(config_map())
     headers = {"Content-Type": "application/apply-patch+yaml"}
     async with http.patch(f"{MAPS}/a", data=b"data: {}", headers=headers, params={"fieldManager": "x"}) as response:
@@ -388,14 +396,14 @@ async def test_server_side_apply_is_refused_with_a_hint(api: FakeApi, http: aioh
 
 
 async def test_without_controllers_nothing_happens_by_itself() -> None:
-    async with FakeApi(controllers=False) as api:
+    async with EmbeddedApi(controllers=False) as api:
         owner = {"apiVersion": "v1", "kind": "Node", "name": "gone", "uid": "0"}
         api.create({**device_slice(), "metadata": {"name": "s", "ownerReferences": [owner]}})
         await asyncio.sleep(0.05)
         assert api.find("resourceslices", "s")
 
 
-async def test_pods_of_a_deleted_node_and_of_one_out_of_service_go(api: FakeApi) -> None:
+async def test_pods_of_a_deleted_node_and_of_one_out_of_service_go(api: EmbeddedApi) -> None:
     for name in ("a", "b"):
         api.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
         spec = {"nodeName": name, "containers": [{"name": "c"}]}

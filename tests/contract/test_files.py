@@ -13,7 +13,13 @@ from pathlib import Path
 import pytest
 
 from neuron_dra.node.files import Files, locked, try_lock, write_atomically
-from neuron_dra.testing.faulty_files import DISK_ERRORS, FaultyFiles, Moment, PowerCut, disk_error
+from tests.support.faulty_files import (
+    DISK_ERRORS,
+    FaultyFiles,
+    Moment,
+    PowerCut,
+    disk_error,
+)
 
 OLD, NEW = b"old" * 1000, b"new" * 2000
 STEPS = range(1, 8)

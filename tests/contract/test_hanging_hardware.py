@@ -11,17 +11,22 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from neuron_dra.node import hardware as hardware_module
-from neuron_dra.node import helper
+from neuron_dra.emulation import simulated_node
+from neuron_dra.emulation.embedded_api import EmbeddedApi
+from neuron_dra.emulation.hanging import (
+    children,
+    hang,
+    let_go,
+    stopped,
+)
+from neuron_dra.emulation.objects import allocated_claim
+from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from neuron_dra.node import plugin as plugin_module
 from neuron_dra.node.plugin import Plugin
-from neuron_dra.testing import fake_node
-from neuron_dra.testing.fake_api import FakeApi
-from neuron_dra.testing.fake_kubelet import FakeKubelet
-from neuron_dra.testing.hanging import children, hang, let_go, stopped
-from neuron_dra.testing.objects import allocated_claim
-from neuron_dra.testing.plugin_host import PluginHost
-from neuron_dra.testing.waiting import always, eventually
+from neuron_dra.node.publish import hardware as hardware_module
+from neuron_dra.node.publish import sysfs_helper
+from tests.support.plugin_host import PluginHost
+from tests.support.waiting import always, eventually
 
 DRIVER = "neuron.aws.com"
 LONG_S = 30  # on a busy machine
@@ -35,8 +40,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def kubelet(host: PluginHost) -> AsyncIterator[FakeKubelet]:
-    async with FakeKubelet(host.registry) as made:
+async def kubelet(host: PluginHost) -> AsyncIterator[ScriptedKubelet]:
+    async with ScriptedKubelet(host.registry) as made:
         yield made
 
 
@@ -49,7 +54,7 @@ async def well(plugin: Plugin) -> None:
     await eventually(lambda: len(plugin.health.devices) == 16 and not states(plugin), LONG_S, "all devices are well")
 
 
-async def test_one_device_hangs_and_the_others_are_read_as_before(host: PluginHost, api: FakeApi) -> None:
+async def test_one_device_hangs_and_the_others_are_read_as_before(host: PluginHost, api: EmbeddedApi) -> None:
     async with host.running("pod-1") as plugin:
         await well(plugin)
         hang(host.hardware.folder(3) / "reset")
@@ -80,14 +85,14 @@ async def test_what_was_sick_stays_sick_while_its_reading_hangs(host: PluginHost
 
 
 async def test_while_no_reading_ends_no_device_is_called_well_nor_is_its_time_fresh(
-    host: PluginHost, kubelet: FakeKubelet, monkeypatch: pytest.MonkeyPatch
+    host: PluginHost, kubelet: ScriptedKubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with host.running("pod-1") as plugin:
         await well(plugin)
         read_at = plugin.hardware.read_at
         assert time.time() - read_at < LONG_S
         monkeypatch.setattr(hardware_module, "DEADLINE_S", 0.3)
-        monkeypatch.setattr("neuron_dra.node.reader.helper.__file__", str(host.root / "no helper"))
+        monkeypatch.setattr("neuron_dra.node.publish.sysfs_reader.sysfs_helper.__file__", str(host.root / "no helper"))
         for pid in children(os.getpid()):
             os.kill(pid, 9)
         everything = {f"neuron-device-{i}": "UNKNOWN" for i in range(16)}
@@ -111,11 +116,11 @@ async def test_a_helper_that_is_stopped_is_replaced(host: PluginHost) -> None:
 
 @pytest.mark.parametrize("file", ["product_name", "version", "ultraserver_mode"])
 async def test_a_file_of_the_node_that_hangs_says_what_it_said(host: PluginHost, file: str) -> None:
-    fake_node.write(host.root / "host", "trn2u.48xlarge", node_id=2)
+    simulated_node.write(host.root / "host", "trn2u.48xlarge", node_id=2)
     paths = {
-        "product_name": fake_node.DMI,
+        "product_name": simulated_node.DMI,
         "version": "sys/module/neuron",
-        "ultraserver_mode": fake_node.CLASS,
+        "ultraserver_mode": simulated_node.CLASS,
     }
     async with host.running("pod-1") as plugin:
         await eventually(lambda: plugin.health.devices, LONG_S)
@@ -135,7 +140,7 @@ async def test_a_file_of_the_node_that_hangs_says_what_it_said(host: PluginHost,
 
 @pytest.mark.parametrize("file", ["core_count", "dev"])
 async def test_a_plugin_that_starts_on_hung_hardware_serves_first_and_changes_no_slice(
-    host: PluginHost, kubelet: FakeKubelet, api: FakeApi, file: str
+    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi, file: str
 ) -> None:
     old, new = (api.create(allocated_claim(name, "node-a", [i])) for i, name in enumerate(("old", "new")))
     async with host.running("pod-1"):
@@ -160,9 +165,9 @@ async def test_a_plugin_that_starts_on_hung_hardware_serves_first_and_changes_no
 
 
 async def test_before_the_first_reading_a_new_claim_is_refused_with_what_hangs(
-    host: PluginHost, kubelet: FakeKubelet, api: FakeApi, monkeypatch: pytest.MonkeyPatch
+    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("neuron_dra.node.reader.helper.__file__", str(host.root / "no helper"))
+    monkeypatch.setattr("neuron_dra.node.publish.sysfs_reader.sysfs_helper.__file__", str(host.root / "no helper"))
     claim = api.create(allocated_claim("new", "node-a", [0]))
     async with host.running("pod-1") as plugin:
         await kubelet.registered(DRIVER)
@@ -172,7 +177,7 @@ async def test_before_the_first_reading_a_new_claim_is_refused_with_what_hangs(
         assert api.objects("resourceslices") == []
 
 
-async def test_it_ends_in_time_while_a_reading_hangs(host: PluginHost, kubelet: FakeKubelet) -> None:
+async def test_it_ends_in_time_while_a_reading_hangs(host: PluginHost, kubelet: ScriptedKubelet) -> None:
     hang(host.hardware.folder(0) / "core_count")
     async with host.running("pod-1") as plugin:
         await kubelet.registered(DRIVER)
@@ -183,13 +188,14 @@ async def test_it_ends_in_time_while_a_reading_hangs(host: PluginHost, kubelet: 
 
 
 def test_simulated_hardware_is_known_by_the_file_that_it_is_written_with() -> None:
-    assert hardware_module.SIMULATED == fake_node.WRITTEN
+    assert hardware_module.SIMULATED == simulated_node.WRITTEN
 
 
 def test_the_helper_loads_no_more_than_it_needs() -> None:
     """It is to be small: its memory counts as the plugin's."""
     code = (
-        f"import sys; before = set(sys.modules); exec(open({helper.__file__!r}).read(), {{'__name__': 'loaded'}}); "
+        "import sys; before = set(sys.modules); "
+        f"exec(open({sysfs_helper.__file__!r}).read(), {{'__name__': 'loaded'}}); "
         "print(*sorted(set(sys.modules) - before))"
     )
     loaded = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)

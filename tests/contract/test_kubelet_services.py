@@ -20,30 +20,37 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from neuron_dra.errors import SettingsError, SocketError, Unavailable
-from neuron_dra.gen.kubelet.dra.v1 import dra_pb2, dra_pb2_grpc
-from neuron_dra.gen.kubelet.pluginregistration.v1 import registration_pb2, registration_pb2_grpc
-from neuron_dra.gen.neuron.dra.v1 import inspector_pb2, inspector_pb2_grpc
-from neuron_dra.node import claim_reader, coexistence, transaction
-from neuron_dra.node import kubelet as kubelet_module
-from neuron_dra.node import plugin as plugin_module
-from neuron_dra.node.plugin import Plugin
-from neuron_dra.node.sockets import TcpHealthServer, UnixServer
-from neuron_dra.settings import load
-from neuron_dra.testing.fake_api import STRANGE, Do, FakeApi, Fault, Strange
-from neuron_dra.testing.fake_kubelet import (
+from neuron_dra.emulation.embedded_api import (
+    STRANGE,
+    Do,
+    EmbeddedApi,
+    Fault,
+    Strange,
+)
+from neuron_dra.emulation.objects import allocated_claim, neuron_config, opaque
+from neuron_dra.emulation.scripted_kubelet import (
     DRA_V1,
     DRA_V1BETA1,
     HEALTH_V1,
     HEALTH_V1ALPHA1,
     ClaimRef,
-    FakeKubelet,
     KubeletError,
+    ScriptedKubelet,
 )
-from neuron_dra.testing.faulty_files import DISK_ERRORS, FaultyFiles, disk_error
-from neuron_dra.testing.objects import allocated_claim, neuron_config, opaque
-from neuron_dra.testing.plugin_host import PluginHost
-from neuron_dra.testing.waiting import always, eventually
+from neuron_dra.errors import SettingsError, SocketError, Unavailable
+from neuron_dra.gen.kubelet.dra.v1 import dra_pb2, dra_pb2_grpc
+from neuron_dra.gen.kubelet.pluginregistration.v1 import registration_pb2, registration_pb2_grpc
+from neuron_dra.gen.neuron.dra.v1 import inspector_pb2, inspector_pb2_grpc
+from neuron_dra.node import plugin as plugin_module
+from neuron_dra.node.endpoints.sockets import TcpHealthServer, UnixServer
+from neuron_dra.node.plugin import Plugin
+from neuron_dra.node.prepare import claim_reader, transactions
+from neuron_dra.node.prepare import kubelet as kubelet_module
+from neuron_dra.node.publish import coexistence
+from neuron_dra.settings import load
+from tests.support.faulty_files import DISK_ERRORS, FaultyFiles, disk_error
+from tests.support.plugin_host import PluginHost
+from tests.support.waiting import always, eventually
 
 DRIVER = "neuron.aws.com"
 
@@ -62,8 +69,8 @@ async def plugin(host: PluginHost) -> AsyncIterator[Plugin]:
 
 
 @pytest.fixture
-async def kubelet(host: PluginHost) -> AsyncIterator[FakeKubelet]:
-    async with FakeKubelet(host.registry) as made:
+async def kubelet(host: PluginHost) -> AsyncIterator[ScriptedKubelet]:
+    async with ScriptedKubelet(host.registry) as made:
         yield made
 
 
@@ -106,7 +113,7 @@ async def test_the_service_answers_before_the_registration_socket_is_there(host:
 
 @pytest.mark.contract("R3")
 async def test_registration_answers_while_a_prepare_and_a_publish_hang(
-    plugin: Plugin, kubelet: FakeKubelet, host: PluginHost, api: FakeApi, monkeypatch: pytest.MonkeyPatch
+    plugin: Plugin, kubelet: ScriptedKubelet, host: PluginHost, api: EmbeddedApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claim_reader, "GET_TIMEOUT_S", 1.0)
     await kubelet.registered(DRIVER)
@@ -128,7 +135,7 @@ async def test_registration_answers_while_a_prepare_and_a_publish_hang(
 
 @pytest.mark.contract("R6")
 async def test_a_kubelet_that_restarts_finds_the_plugin_again(
-    plugin: Plugin, kubelet: FakeKubelet, api: FakeApi
+    plugin: Plugin, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
     made = api.create(allocated_claim("job", "node-a", [0]))
     for _ in range(2):
@@ -145,7 +152,7 @@ async def test_a_kubelet_that_restarts_finds_the_plugin_again(
 async def test_a_refused_plugin_stays_alive_tells_why_and_offers_itself_again(
     plugin: Plugin, host: PluginHost, retries: bool, text: str
 ) -> None:
-    kubelet = FakeKubelet(host.registry)
+    kubelet = ScriptedKubelet(host.registry)
     kubelet.script.refusals = [text]
     kubelet.script.retries_registration = retries
     assert "not registered" in plugin.why_not_ready()
@@ -161,7 +168,7 @@ async def test_a_kubelet_that_asks_and_never_judges_gets_a_fresh_socket(
     plugin: Plugin, host: PluginHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kubelet_module, "VERDICT_PATIENCE_S", 0.3)
-    kubelet = FakeKubelet(host.registry)
+    kubelet = ScriptedKubelet(host.registry)
     kubelet.script.silent_attempts = 1
     async with kubelet:
         await kubelet.registered(DRIVER)
@@ -185,7 +192,7 @@ async def test_our_own_probe_is_not_taken_for_a_kubelet(
 @pytest.mark.parametrize("which", ["dra", "reg"])
 @pytest.mark.parametrize("how", ["removed", "stolen"])
 async def test_a_socket_that_is_taken_away_is_served_again(
-    plugin: Plugin, kubelet: FakeKubelet, host: PluginHost, api: FakeApi, which: str, how: str
+    plugin: Plugin, kubelet: ScriptedKubelet, host: PluginHost, api: EmbeddedApi, which: str, how: str
 ) -> None:
     await kubelet.registered(DRIVER)
     settings = host.settings("pod-1")
@@ -232,7 +239,7 @@ def test_a_socket_path_that_linux_cannot_take_is_refused_with_its_length() -> No
 
 @pytest.mark.contract("R13")
 async def test_two_plugins_run_side_by_side_and_the_end_of_one_does_not_touch_the_other(
-    host: PluginHost, kubelet: FakeKubelet, api: FakeApi
+    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
     made = api.create(allocated_claim("job", "node-a", [0]))
     async with host.running("pod-2") as second:
@@ -262,11 +269,11 @@ async def test_stopping_spares_a_socket_that_another_process_has_put_there(host:
 @pytest.mark.contract("R16")
 @pytest.mark.parametrize("dialect", [DRA_V1, DRA_V1BETA1])
 async def test_old_and_new_kubelets_are_served_alike(
-    plugin: Plugin, host: PluginHost, api: FakeApi, dialect: str
+    plugin: Plugin, host: PluginHost, api: EmbeddedApi, dialect: str
 ) -> None:
     made = api.create(allocated_claim("job", "node-a", [0, 1], config=[neuron_config(1)]))
     uid = made["metadata"]["uid"]
-    async with FakeKubelet(host.registry, services=[dialect]) as kubelet:
+    async with ScriptedKubelet(host.registry, services=[dialect]) as kubelet:
         assert (await kubelet.registered(DRIVER)).service == dialect
         (one, other) = (await kubelet.prepare([made]))[uid].devices
         assert (one.device_name, one.pool_name, one.request_names) == ("neuron-device-0", "node-a", ("neuron",))
@@ -289,10 +296,10 @@ async def test_unknown_methods_are_unimplemented_and_disturb_nobody(plugin: Plug
 @pytest.mark.contract("R18")
 @pytest.mark.contract("H7")
 async def test_one_connection_carries_prepare_unprepare_and_health_at_once(
-    plugin: Plugin, host: PluginHost, api: FakeApi
+    plugin: Plugin, host: PluginHost, api: EmbeddedApi
 ) -> None:
     claims = [api.create(allocated_claim(f"job-{i}", "node-a", [i])) for i in range(8)]
-    async with FakeKubelet(host.registry) as kubelet:
+    async with ScriptedKubelet(host.registry) as kubelet:
         await kubelet.registered(DRIVER)
         stream = kubelet.health()
         async with asyncio.timeout(5):
@@ -306,7 +313,7 @@ async def test_one_connection_carries_prepare_unprepare_and_health_at_once(
 @pytest.mark.contract("R19")
 @pytest.mark.contract("P16")
 async def test_a_connection_cut_in_the_middle_of_a_prepare_costs_nothing(
-    plugin: Plugin, kubelet: FakeKubelet, api: FakeApi, host: PluginHost
+    plugin: Plugin, kubelet: ScriptedKubelet, api: EmbeddedApi, host: PluginHost
 ) -> None:
     await kubelet.registered(DRIVER)
     made = api.create(allocated_claim("job", "node-a", [0]))
@@ -325,7 +332,7 @@ async def test_a_connection_cut_in_the_middle_of_a_prepare_costs_nothing(
 
 @pytest.mark.contract("P16")
 async def test_a_deadline_that_passes_does_not_stop_the_work(
-    plugin: Plugin, kubelet: FakeKubelet, api: FakeApi, host: PluginHost
+    plugin: Plugin, kubelet: ScriptedKubelet, api: EmbeddedApi, host: PluginHost
 ) -> None:
     await kubelet.registered(DRIVER)
     made = api.create(allocated_claim("job", "node-a", [0]))
@@ -338,7 +345,7 @@ async def test_a_deadline_that_passes_does_not_stop_the_work(
 
 @pytest.mark.contract("R20")
 async def test_a_service_socket_that_was_away_for_a_while_works_again(
-    plugin: Plugin, kubelet: FakeKubelet, host: PluginHost, api: FakeApi
+    plugin: Plugin, kubelet: ScriptedKubelet, host: PluginHost, api: EmbeddedApi
 ) -> None:
     path = host.data / "dra-pod-1.sock"
     await kubelet.registered(DRIVER)
@@ -365,7 +372,7 @@ async def test_sockets_and_data_are_for_root_alone(plugin: Plugin, host: PluginH
 @pytest.mark.contract("P4")
 @pytest.mark.contract("P12")
 async def test_every_claim_of_a_batch_gets_its_answer_and_none_spoils_its_neighbour(
-    plugin: Plugin, kubelet: FakeKubelet, api: FakeApi, host: PluginHost
+    plugin: Plugin, kubelet: ScriptedKubelet, api: EmbeddedApi, host: PluginHost
 ) -> None:
     await kubelet.registered(DRIVER)
     await eventually(lambda: plugin.publish_state.result, 30)  # what was allocated before is taken for another driver's
@@ -385,7 +392,9 @@ async def test_every_claim_of_a_batch_gets_its_answer_and_none_spoils_its_neighb
 
 
 @pytest.mark.contract("P2")
-async def test_a_retried_prepare_gives_the_same_answer(plugin: Plugin, kubelet: FakeKubelet, api: FakeApi) -> None:
+async def test_a_retried_prepare_gives_the_same_answer(
+    plugin: Plugin, kubelet: ScriptedKubelet, api: EmbeddedApi
+) -> None:
     await kubelet.registered(DRIVER)
     made = api.create(allocated_claim("job", "node-a", [0, 3], config=[neuron_config(2)]))
     assert await kubelet.prepare([made]) == await kubelet.prepare([made])
@@ -394,7 +403,7 @@ async def test_a_retried_prepare_gives_the_same_answer(plugin: Plugin, kubelet: 
 
 @pytest.mark.contract("P5")
 async def test_a_claim_that_was_made_again_under_its_name_is_not_mistaken(
-    plugin: Plugin, kubelet: FakeKubelet, api: FakeApi
+    plugin: Plugin, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
     await kubelet.registered(DRIVER)
     old = api.create(allocated_claim("job", "node-a", [0]))
@@ -408,7 +417,7 @@ async def test_a_claim_that_was_made_again_under_its_name_is_not_mistaken(
 
 @pytest.mark.contract("N8")
 async def test_a_claim_is_answered_as_soon_as_the_one_before_it_on_its_device_is_unprepared(
-    host: PluginHost, kubelet: FakeKubelet, api: FakeApi
+    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
     old, new = (api.create(allocated_claim(name, "node-a", [5])) for name in ("old", "new"))
     async with host.running("pod-1", device_wait_seconds=30):
@@ -423,7 +432,7 @@ async def test_a_claim_is_answered_as_soon_as_the_one_before_it_on_its_device_is
 
 @pytest.mark.contract("P6")
 @pytest.mark.contract("N12")
-async def test_an_empty_batch_is_answered_with_an_empty_answer(plugin: Plugin, kubelet: FakeKubelet) -> None:
+async def test_an_empty_batch_is_answered_with_an_empty_answer(plugin: Plugin, kubelet: ScriptedKubelet) -> None:
     await kubelet.registered(DRIVER)
     assert await kubelet.prepare([]) == {}
     assert await kubelet.unprepare([]) == {}
@@ -431,7 +440,7 @@ async def test_an_empty_batch_is_answered_with_an_empty_answer(plugin: Plugin, k
 
 @pytest.mark.contract("N2")
 @pytest.mark.contract("N3")
-async def test_unpreparing_the_unknown_is_success_twice(plugin: Plugin, kubelet: FakeKubelet) -> None:
+async def test_unpreparing_the_unknown_is_success_twice(plugin: Plugin, kubelet: ScriptedKubelet) -> None:
     await kubelet.registered(DRIVER)
     unknown = ClaimRef("ml", "none", "uid-none")
     for _ in range(2):
@@ -440,7 +449,7 @@ async def test_unpreparing_the_unknown_is_success_twice(plugin: Plugin, kubelet:
 
 @pytest.mark.contract("P3")
 async def test_a_prepare_that_failed_once_succeeds_when_it_is_tried_again(
-    plugin: Plugin, kubelet: FakeKubelet, api: FakeApi
+    plugin: Plugin, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
     await kubelet.registered(DRIVER)
     made = api.create(allocated_claim("job", "node-a", [0]))
@@ -452,7 +461,7 @@ async def test_a_prepare_that_failed_once_succeeds_when_it_is_tried_again(
 
 @pytest.mark.contract("P26")
 async def test_a_bug_is_an_answer_without_its_traceback_and_the_server_lives_on(
-    plugin: Plugin, kubelet: FakeKubelet, api: FakeApi
+    plugin: Plugin, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
     await kubelet.registered(DRIVER)
     made = api.create(allocated_claim("job", "node-a", [0]))
@@ -470,7 +479,7 @@ async def test_a_bug_is_an_answer_without_its_traceback_and_the_server_lives_on(
 
 @pytest.mark.contract("P27")
 async def test_an_api_server_that_hangs_is_told_in_time(
-    plugin: Plugin, kubelet: FakeKubelet, api: FakeApi, monkeypatch: pytest.MonkeyPatch
+    plugin: Plugin, kubelet: ScriptedKubelet, api: EmbeddedApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert claim_reader.GET_TIMEOUT_S + plugin_module.FETCH_PATIENCE_S < 45
     monkeypatch.setattr(claim_reader, "GET_TIMEOUT_S", 0.2)
@@ -499,7 +508,7 @@ def device_plugin(host: PluginHost) -> Iterator[None]:
 
 
 async def test_beside_a_live_device_plugin_no_claim_is_prepared_and_what_was_stays(
-    host: PluginHost, kubelet: FakeKubelet, api: FakeApi, monkeypatch: pytest.MonkeyPatch
+    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """14.5: the device plugin would give the same device to another container. The kubelet asks again."""
     monkeypatch.setattr(coexistence, "PERIOD_S", 0.05)
@@ -526,7 +535,7 @@ async def test_beside_a_live_device_plugin_no_claim_is_prepared_and_what_was_sta
 
 
 async def test_with_warn_claims_are_prepared_beside_a_device_plugin(
-    host: PluginHost, kubelet: FakeKubelet, api: FakeApi
+    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
     with device_plugin(host):
         async with host.running("pod-1", device_plugin_coexistence="warn"):
@@ -550,11 +559,11 @@ TROUBLE: dict[str, Fault | Strange] = {
 @pytest.mark.contract("P3")
 @pytest.mark.parametrize("trouble", TROUBLE)
 async def test_a_passing_trouble_of_the_api_server_costs_no_refusal(
-    plugin: Plugin, kubelet: FakeKubelet, api: FakeApi, monkeypatch: pytest.MonkeyPatch, trouble: str
+    plugin: Plugin, kubelet: ScriptedKubelet, api: EmbeddedApi, monkeypatch: pytest.MonkeyPatch, trouble: str
 ) -> None:
     """14.7: a refusal costs the pod 90 s, and the kubelet waits 45 s for one answer."""
-    monkeypatch.setattr(transaction, "FETCH_AGAIN_S", (0.01, 0.1))
-    monkeypatch.setattr(transaction, "LONGEST_RETRY_AFTER_S", 0.1)
+    monkeypatch.setattr(transactions, "FETCH_AGAIN_S", (0.01, 0.1))
+    monkeypatch.setattr(transactions, "LONGEST_RETRY_AFTER_S", 0.1)
     await kubelet.registered(DRIVER)
     made = api.create(allocated_claim("job", "node-a", [0]))
     kind = TROUBLE[trouble]
@@ -568,10 +577,10 @@ async def test_a_passing_trouble_of_the_api_server_costs_no_refusal(
 
 @pytest.mark.contract("P3")
 async def test_an_api_server_that_refuses_connections_for_a_moment_costs_no_refusal(
-    plugin: Plugin, kubelet: FakeKubelet, api: FakeApi, monkeypatch: pytest.MonkeyPatch
+    plugin: Plugin, kubelet: ScriptedKubelet, api: EmbeddedApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """14.7, as while an API server is updated and the load balancer has no other."""
-    monkeypatch.setattr(transaction, "FETCH_AGAIN_S", (0.01, 0.1))
+    monkeypatch.setattr(transactions, "FETCH_AGAIN_S", (0.01, 0.1))
     await kubelet.registered(DRIVER)
     made = api.create(allocated_claim("job", "node-a", [0]))
     refused = 0
@@ -596,7 +605,7 @@ async def test_an_api_server_that_refuses_connections_for_a_moment_costs_no_refu
 
 @pytest.mark.contract("P30")
 async def test_many_claims_with_many_devices_are_answered_within_seconds(
-    plugin: Plugin, kubelet: FakeKubelet, api: FakeApi, host: PluginHost
+    plugin: Plugin, kubelet: ScriptedKubelet, api: EmbeddedApi, host: PluginHost
 ) -> None:
     await kubelet.registered(DRIVER)
     every = [{"device": i, "adminAccess": True} for i in range(16)]
@@ -609,7 +618,7 @@ async def test_many_claims_with_many_devices_are_answered_within_seconds(
 
 
 @pytest.mark.contract("P15")
-async def test_shares_of_one_device_are_told_apart(plugin: Plugin, kubelet: FakeKubelet, api: FakeApi) -> None:
+async def test_shares_of_one_device_are_told_apart(plugin: Plugin, kubelet: ScriptedKubelet, api: EmbeddedApi) -> None:
     await kubelet.registered(DRIVER)
     shares = [f"00000000-0000-4000-8000-00000000000{i}" for i in (1, 2)]
     made = api.create(allocated_claim("job", "node-a", [{"device": 0, "shareID": share} for share in shares]))
@@ -626,7 +635,7 @@ async def test_shares_of_one_device_are_told_apart(plugin: Plugin, kubelet: Fake
 @pytest.mark.contract("H8")
 @pytest.mark.parametrize("dialect", [HEALTH_V1, HEALTH_V1ALPHA1])
 async def test_the_whole_list_comes_at_once_on_change_and_periodically(
-    plugin: Plugin, kubelet: FakeKubelet, host: PluginHost, dialect: str, monkeypatch: pytest.MonkeyPatch
+    plugin: Plugin, kubelet: ScriptedKubelet, host: PluginHost, dialect: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert kubelet_module.HEALTH_PERIOD_S < kubelet_module.HEALTH_TIMEOUT_S / 2
     monkeypatch.setattr(kubelet_module, "HEALTH_PERIOD_S", 0.2)
@@ -647,7 +656,7 @@ async def test_the_whole_list_comes_at_once_on_change_and_periodically(
 
 @pytest.mark.contract("H3")
 @pytest.mark.contract("H4")
-async def test_streams_are_independent_and_leave_nothing_behind(plugin: Plugin, kubelet: FakeKubelet) -> None:
+async def test_streams_are_independent_and_leave_nothing_behind(plugin: Plugin, kubelet: ScriptedKubelet) -> None:
     await kubelet.registered(DRIVER)
     await eventually(lambda: len(plugin.health.devices) == 16)
     kept = kubelet.health()
@@ -665,7 +674,9 @@ async def test_streams_are_independent_and_leave_nothing_behind(plugin: Plugin, 
 
 
 @pytest.mark.contract("H9")
-async def test_a_reader_that_does_not_read_blocks_nobody(plugin: Plugin, kubelet: FakeKubelet, api: FakeApi) -> None:
+async def test_a_reader_that_does_not_read_blocks_nobody(
+    plugin: Plugin, kubelet: ScriptedKubelet, api: EmbeddedApi
+) -> None:
     await kubelet.registered(DRIVER)
     slow = kubelet.health()
     await anext(slow)
@@ -678,7 +689,7 @@ async def test_a_reader_that_does_not_read_blocks_nobody(plugin: Plugin, kubelet
 
 
 @pytest.mark.contract("R5")
-async def test_an_open_health_stream_does_not_delay_the_end(host: PluginHost, kubelet: FakeKubelet) -> None:
+async def test_an_open_health_stream_does_not_delay_the_end(host: PluginHost, kubelet: ScriptedKubelet) -> None:
     async with host.running("pod-1"):
         await kubelet.registered(DRIVER)
         stream = kubelet.health()
@@ -691,7 +702,7 @@ async def test_an_open_health_stream_does_not_delay_the_end(host: PluginHost, ku
 
 
 async def test_a_claim_that_hangs_does_not_delay_the_end_beyond_its_grace(
-    host: PluginHost, kubelet: FakeKubelet, api: FakeApi, monkeypatch: pytest.MonkeyPatch
+    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plugin_module, "TRANSACTION_GRACE_S", 0.3)
     monkeypatch.setattr(plugin_module, "CALL_GRACE_S", 0.3)
@@ -709,7 +720,7 @@ async def test_a_claim_that_hangs_does_not_delay_the_end_beyond_its_grace(
 
 
 async def test_a_claim_that_waits_for_a_device_does_not_delay_the_end_and_is_told_why(
-    host: PluginHost, kubelet: FakeKubelet, api: FakeApi
+    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
     old, new = (api.create(allocated_claim(name, "node-a", [5])) for name in ("old", "new"))
     async with host.running("pod-1", device_wait_seconds=30):
@@ -754,7 +765,7 @@ async def test_people_find_every_service_without_a_proto_file(plugin: Plugin, ho
 
 
 async def test_the_inspector_shows_devices_claims_status_and_settings(
-    plugin: Plugin, kubelet: FakeKubelet, host: PluginHost, api: FakeApi
+    plugin: Plugin, kubelet: ScriptedKubelet, host: PluginHost, api: EmbeddedApi
 ) -> None:
     await kubelet.registered(DRIVER)
     made = api.create(allocated_claim("job", "node-a", [3], namespace="default", config=[neuron_config(1)]))
@@ -828,7 +839,7 @@ async def test_the_health_port_is_taken_over_when_its_holder_goes(plugin: Plugin
 @pytest.mark.contract("O2")
 @pytest.mark.contract("O3")
 @pytest.mark.contract("R9")
-async def test_readiness_and_metrics_are_served_over_http(host: PluginHost, api: FakeApi) -> None:
+async def test_readiness_and_metrics_are_served_over_http(host: PluginHost, api: EmbeddedApi) -> None:
     async with (
         host.running("pod-1", metrics_bind_address="127.0.0.1:0") as plugin,
         aiohttp.ClientSession() as http,
@@ -844,7 +855,7 @@ async def test_readiness_and_metrics_are_served_over_http(host: PluginHost, api:
         status, text = await read("/readyz")
         assert status == 503
         assert "not registered with the kubelet" in text
-        async with FakeKubelet(host.registry) as kubelet:
+        async with ScriptedKubelet(host.registry) as kubelet:
             await kubelet.registered(DRIVER)
             await eventually(lambda: not plugin.why_not_ready())
             assert (await read("/readyz"))[0] == 200
@@ -863,7 +874,7 @@ async def test_readiness_and_metrics_are_served_over_http(host: PluginHost, api:
 
 @pytest.mark.contract("P22")
 async def test_with_a_full_disk_it_starts_registers_and_answers_for_what_is_prepared(
-    host: PluginHost, kubelet: FakeKubelet, api: FakeApi
+    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
     made = api.create(allocated_claim("job", "node-a", [0]))
     async with host.running("pod-1"):
@@ -880,7 +891,7 @@ async def test_with_a_full_disk_it_starts_registers_and_answers_for_what_is_prep
         await eventually(lambda: plugin.turn.holding)
 
 
-async def test_an_event_that_could_not_be_posted_is_posted_later(host: PluginHost, api: FakeApi) -> None:
+async def test_an_event_that_could_not_be_posted_is_posted_later(host: PluginHost, api: EmbeddedApi) -> None:
     api.faults.add(Fault(verb="create", resource="events", status=500, times=1))
     host.hardware.break_link(0, 1)
     async with host.running("pod-1") as plugin:
@@ -893,7 +904,7 @@ async def test_an_event_that_could_not_be_posted_is_posted_later(host: PluginHos
         assert len({event["message"] for event in api.objects("events")}) == len(api.objects("events"))
 
 
-async def test_an_event_of_a_run_before_is_renewed_and_not_lost(host: PluginHost, api: FakeApi) -> None:
+async def test_an_event_of_a_run_before_is_renewed_and_not_lost(host: PluginHost, api: EmbeddedApi) -> None:
     host.hardware.break_link(0, 1)
     for count in (1, 2):
         async with host.running("pod-1"):

@@ -9,15 +9,16 @@ from typing import Any
 import grpc
 import pytest
 
-from neuron_dra.node import letting_go, version
+from neuron_dra.emulation.embedded_api import EmbeddedApi, Fault
+from neuron_dra.emulation.kubelet_wire import PreparedDevice
+from neuron_dra.emulation.objects import allocated_claim
+from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
+from neuron_dra.node import version
 from neuron_dra.node.plugin import Plugin
-from neuron_dra.testing.fake_api import FakeApi, Fault
-from neuron_dra.testing.fake_kubelet import FakeKubelet
-from neuron_dra.testing.kubelet_wire import PreparedDevice
-from neuron_dra.testing.objects import allocated_claim
-from neuron_dra.testing.plugin_host import PluginHost
-from neuron_dra.testing.pod_resources import PodResources
-from neuron_dra.testing.waiting import always, eventually
+from neuron_dra.node.prepare import orphan_release
+from tests.support.plugin_host import PluginHost
+from tests.support.pod_resources import PodResources
+from tests.support.waiting import always, eventually
 
 DRIVER = "neuron.aws.com"
 Object = dict[str, Any]
@@ -45,9 +46,9 @@ class Running:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(letting_go, "LOOK_S", 0.05)
-    monkeypatch.setattr(letting_go, "ABSENT_S", 0.2)
-    monkeypatch.setattr(letting_go, "ASK_AGAIN_S", (0.1, 0.2))
+    monkeypatch.setattr(orphan_release, "LOOK_S", 0.05)
+    monkeypatch.setattr(orphan_release, "ABSENT_S", 0.2)
+    monkeypatch.setattr(orphan_release, "ASK_AGAIN_S", (0.1, 0.2))
 
 
 @pytest.fixture
@@ -65,12 +66,12 @@ async def pod_resources(host: PluginHost, running: Running) -> AsyncIterator[Pod
 
 
 @pytest.fixture
-async def kubelet(host: PluginHost) -> AsyncIterator[FakeKubelet]:
-    async with FakeKubelet(host.registry) as made:
+async def kubelet(host: PluginHost) -> AsyncIterator[ScriptedKubelet]:
+    async with ScriptedKubelet(host.registry) as made:
         yield made
 
 
-def publish_theirs(api: FakeApi) -> None:
+def publish_theirs(api: EmbeddedApi) -> None:
     """Publish a slice as AWS's driver does: under a generated name."""
     spec = {
         "driver": DRIVER,
@@ -91,7 +92,7 @@ async def holds(plugin: Plugin, *names: str) -> None:
 
 
 @pytest.fixture
-async def adopted(host: PluginHost, api: FakeApi) -> AsyncIterator[Plugin]:
+async def adopted(host: PluginHost, api: EmbeddedApi) -> AsyncIterator[Plugin]:
     """A plugin that holds a claim of the driver before it: device 5, of the pod `old`."""
     publish_theirs(api)
     api.create(allocated_claim("old", "node-a", [5]))
@@ -100,7 +101,7 @@ async def adopted(host: PluginHost, api: FakeApi) -> AsyncIterator[Plugin]:
         yield plugin
 
 
-def rival(api: FakeApi) -> Object:
+def rival(api: EmbeddedApi) -> Object:
     """Return a claim to which the scheduler has given device 5, when the API server had nothing against it."""
     return api.create(allocated_claim("rival", "node-a", [5]))
 
@@ -110,7 +111,7 @@ def rival(api: FakeApi) -> Object:
 
 @pytest.mark.usefixtures("pod_resources")
 async def test_a_claim_of_the_driver_before_us_is_let_go_when_nobody_knows_it(
-    adopted: Plugin, api: FakeApi, kubelet: FakeKubelet
+    adopted: Plugin, api: EmbeddedApi, kubelet: ScriptedKubelet
 ) -> None:
     """Also one of another node that had this name: the API server had its claims, and the kubelet never knew them."""
     api.delete("resourceclaims", "old", "default")
@@ -122,7 +123,7 @@ async def test_a_claim_of_the_driver_before_us_is_let_go_when_nobody_knows_it(
 
 @pytest.mark.usefixtures("pod_resources")
 async def test_a_claim_of_ours_that_another_driver_unprepared_is_let_go(
-    host: PluginHost, api: FakeApi, kubelet: FakeKubelet
+    host: PluginHost, api: EmbeddedApi, kubelet: ScriptedKubelet
 ) -> None:
     """Us, AWS's driver, and us again, without a reboot."""
     ours = api.create(allocated_claim("ours", "node-a", [5]))
@@ -141,7 +142,7 @@ async def test_a_claim_of_ours_that_another_driver_unprepared_is_let_go(
 
 @pytest.mark.usefixtures("pod_resources")
 async def test_a_claim_that_was_given_back_before_the_checkpoint_was_damaged_is_let_go(
-    host: PluginHost, api: FakeApi, kubelet: FakeKubelet
+    host: PluginHost, api: EmbeddedApi, kubelet: ScriptedKubelet
 ) -> None:
     """Until its object is gone, what it says is that the claim holds a device."""
     ours = api.create(allocated_claim("ours", "node-a", [5]))
@@ -159,7 +160,7 @@ async def test_a_claim_that_was_given_back_before_the_checkpoint_was_damaged_is_
 
 
 @pytest.mark.usefixtures("pod_resources")
-async def test_a_claim_whose_object_is_free_again_counts_as_gone(adopted: Plugin, api: FakeApi) -> None:
+async def test_a_claim_whose_object_is_free_again_counts_as_gone(adopted: Plugin, api: EmbeddedApi) -> None:
     """A claim that people made outlives its pods."""
     api.patch("resourceclaims", "old", {"status": {"reservedFor": None, "allocation": None}}, "default")
     await holds(adopted)
@@ -169,7 +170,7 @@ async def test_a_claim_whose_object_is_free_again_counts_as_gone(adopted: Plugin
 
 
 async def test_while_the_api_server_has_it_or_the_kubelet_lists_it_it_is_held(
-    adopted: Plugin, api: FakeApi, running: Running, pod_resources: PodResources
+    adopted: Plugin, api: EmbeddedApi, running: Running, pod_resources: PodResources
 ) -> None:
     await eventually(lambda: pod_resources.asked > 10)
     assert held(adopted) == {"old"}
@@ -203,7 +204,7 @@ def unsure(running: Running, api: PodResources) -> None:
 
 @pytest.mark.parametrize("doubt", [silent, alone, failing, unsure])
 async def test_a_list_that_is_no_evidence_lets_nothing_go(
-    adopted: Plugin, api: FakeApi, running: Running, pod_resources: PodResources, doubt: Any
+    adopted: Plugin, api: EmbeddedApi, running: Running, pod_resources: PodResources, doubt: Any
 ) -> None:
     doubt(running, pod_resources)
     api.delete("resourceclaims", "old", "default")
@@ -212,7 +213,9 @@ async def test_a_list_that_is_no_evidence_lets_nothing_go(
     assert held(adopted) == {"old"}
 
 
-async def test_a_kubelet_before_1_34_is_not_asked(adopted: Plugin, api: FakeApi, pod_resources: PodResources) -> None:
+async def test_a_kubelet_before_1_34_is_not_asked(
+    adopted: Plugin, api: EmbeddedApi, pod_resources: PodResources
+) -> None:
     api.patch("nodes", "node-a", {"status": {"nodeInfo": {"kubeletVersion": "v1.33.9-eks-1234"}}})
     await eventually(lambda: version.kubelet(adopted.publishing.node_object) == "v1.33.9-eks-1234")
     api.delete("resourceclaims", "old", "default")
@@ -222,12 +225,15 @@ async def test_a_kubelet_before_1_34_is_not_asked(adopted: Plugin, api: FakeApi,
 
 
 async def test_without_the_mount_it_is_held_until_the_reboot_and_said_once(
-    adopted: Plugin, api: FakeApi, caplog: pytest.LogCaptureFixture
+    adopted: Plugin, api: EmbeddedApi, caplog: pytest.LogCaptureFixture
 ) -> None:
     api.delete("resourceclaims", "old", "default")
-    await always(lambda: held(adopted) == {"old"}, 1.0)
-    told = [record for record in caplog.records if "until a reboot" in record.getMessage()]
-    assert len(told) == 1
+
+    def warnings() -> int:
+        return sum("until a reboot" in record.getMessage() for record in caplog.records)
+
+    await eventually(lambda: warnings() == 1, what="a warning")
+    await always(lambda: (held(adopted), warnings()) == ({"old"}, 1), 1.0)
 
 
 @pytest.mark.usefixtures("pod_resources")
@@ -244,7 +250,7 @@ async def test_without_the_mount_it_is_held_until_the_reboot_and_said_once(
     ids=lambda fault: f"{fault.status} {(fault.body or b'').decode()[:8]}",
 )
 async def test_an_answer_that_does_not_say_so_is_not_the_end_of_a_claim(
-    adopted: Plugin, api: FakeApi, strange: Fault
+    adopted: Plugin, api: EmbeddedApi, strange: Fault
 ) -> None:
     fault = Fault(verb="get", resource="resourceclaims", status=strange.status, body=strange.body, times=None)
     api.faults.add(fault)
@@ -256,7 +262,7 @@ async def test_an_answer_that_does_not_say_so_is_not_the_end_of_a_claim(
 
 
 async def test_what_was_prepared_by_us_alone_is_never_let_go(
-    host: PluginHost, api: FakeApi, kubelet: FakeKubelet, pod_resources: PodResources
+    host: PluginHost, api: EmbeddedApi, kubelet: ScriptedKubelet, pod_resources: PodResources
 ) -> None:
     """It leaves by unprepare alone: the kubelet repeats that until it succeeds."""
     async with host.running("pod-1") as plugin:
@@ -271,7 +277,7 @@ async def test_what_was_prepared_by_us_alone_is_never_let_go(
 
 @pytest.mark.usefixtures("pod_resources")
 async def test_a_claim_that_the_kubelet_asks_for_again_stays(
-    adopted: Plugin, api: FakeApi, kubelet: FakeKubelet, monkeypatch: pytest.MonkeyPatch
+    adopted: Plugin, api: EmbeddedApi, kubelet: ScriptedKubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is ours from then on."""
     await kubelet.registered(DRIVER)
@@ -281,7 +287,7 @@ async def test_a_claim_that_the_kubelet_asks_for_again_stays(
 
 
 async def test_it_costs_the_api_server_nothing_while_the_kubelet_lists_the_claim(
-    adopted: Plugin, api: FakeApi, running: Running, pod_resources: PodResources
+    adopted: Plugin, api: EmbeddedApi, running: Running, pod_resources: PodResources
 ) -> None:
     running.run("old", "old", "neuron-device-5")
     asked = pod_resources.asked

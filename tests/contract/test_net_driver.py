@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from neuron_dra.core import catalogue, groups
+from neuron_dra.emulation.embedded_api import EmbeddedApi
+from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from neuron_dra.errors import SettingsError
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
-from neuron_dra.testing import net_driver
-from neuron_dra.testing.fake_api import FakeApi
-from neuron_dra.testing.fake_kubelet import FakeKubelet
+from tests.support import net_driver
 
 TRN2 = "trn2.48xlarge"
 
@@ -64,16 +64,16 @@ def test_a_type_without_a_map_is_refused() -> None:
 
 
 @contextlib.asynccontextmanager
-async def running(folder: Path) -> AsyncIterator[tuple[FakeApi, FakeKubelet]]:
+async def running(folder: Path) -> AsyncIterator[tuple[EmbeddedApi, ScriptedKubelet]]:
     """Run the driver on node a, registered."""
     registry = folder / "registry"
     registry.mkdir()
-    async with FakeApi() as api:
+    async with EmbeddedApi() as api:
         api.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}})
         flags = ["--node-name", "a", "--instance-type", TRN2, "--kube-api-server", api.url]
         flags += ["--cdi-root", str(folder / "cdi"), "--kubelet-plugins-directory-path", str(folder / "plugins")]
         flags += ["--kubelet-registrar-directory-path", str(registry)]
-        async with KubeClient(KubeConfig(api.url)) as client, FakeKubelet(registry) as kubelet:
+        async with KubeClient(KubeConfig(api.url)) as client, ScriptedKubelet(registry) as kubelet:
             driver = net_driver.NetDriver(net_driver.parser().parse_args(flags), client)
             task = asyncio.create_task(driver.run())
             try:
@@ -84,7 +84,7 @@ async def running(folder: Path) -> AsyncIterator[tuple[FakeApi, FakeKubelet]]:
                 await asyncio.gather(task, return_exceptions=True)
 
 
-def allocated(api: FakeApi, *devices: str) -> dict[str, Any]:
+def allocated(api: EmbeddedApi, *devices: str) -> dict[str, Any]:
     """Create a claim that the scheduler gave these devices, and return it."""
     api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ml"}})
     requests = [{"name": "nic", "exactly": {"deviceClassName": "efa.networking.k8s.aws", "count": len(devices)}}]

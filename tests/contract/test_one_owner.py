@@ -27,12 +27,18 @@ from hypothesis.stateful import (
 from neuron_dra.core import cdi
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim
 from neuron_dra.core.decision import decide
+from neuron_dra.emulation.objects import healthy_node
 from neuron_dra.errors import ClaimError, NotFound
-from neuron_dra.node import recovery
-from neuron_dra.node.store import Store
-from neuron_dra.node.transaction import Transactions
-from neuron_dra.testing.faulty_files import DISK_ERRORS, FaultyFiles, Moment, PowerCut, disk_error
-from neuron_dra.testing.objects import healthy_node
+from neuron_dra.node.prepare import recovery
+from neuron_dra.node.prepare.store import Store
+from neuron_dra.node.prepare.transactions import Transactions
+from tests.support.faulty_files import (
+    DISK_ERRORS,
+    FaultyFiles,
+    Moment,
+    PowerCut,
+    disk_error,
+)
 
 NODE = healthy_node("trn2.48xlarge")
 NAMES = ("a", "b", "c", "d")

@@ -21,14 +21,19 @@ from neuron_dra.core.checkpoint import Checkpoint
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim
 from neuron_dra.core.decision import decide
 from neuron_dra.core.ultraserver import Allocation, Phase, Tag
+from neuron_dra.emulation.objects import healthy_node
 from neuron_dra.errors import CheckpointDamaged
-from neuron_dra.node import recovery
 from neuron_dra.node.files import Files
-from neuron_dra.node.store import Store
-from neuron_dra.node.transaction import Transactions
-from neuron_dra.node.turns import PublishingTurn
-from neuron_dra.testing.objects import healthy_node
-from neuron_dra.testing.power_cut import Cut, Mark, RecordingFiles, cuts
+from neuron_dra.node.prepare import recovery
+from neuron_dra.node.prepare.store import Store
+from neuron_dra.node.prepare.transactions import Transactions
+from neuron_dra.node.publish.publisher_lock import PublisherLock
+from tests.support.power_cut import (
+    Cut,
+    Mark,
+    RecordingFiles,
+    cuts,
+)
 
 pytestmark = pytest.mark.contract("P18")
 NODE = healthy_node("trn2.48xlarge")
@@ -97,7 +102,7 @@ class Life:
     def __init__(self, root: Path, boot_id: str, make_store: MakeStore, recorder: Recorder) -> None:
         self.files = recorder(root)
         self.store = make_store(root, self.files, boot_id)
-        self.turn = PublishingTurn(root / "plugins" / "neuron.aws.com", "pod-1", self.files)
+        self.turn = PublisherLock(root / "plugins" / "neuron.aws.com", "pod-1", self.files)
 
     def prepare(self, *numbers: int) -> None:
         for number in numbers:
@@ -288,7 +293,7 @@ class Judge:
         uids = {uid for uid, prepared in current.claims.items() if not prepared.adopted}
         found = {cdi.claim_uid_of(name) for name in os.listdir(self.cdi_root)}
         assert uids <= found <= set(current.claims), "CDI files and checkpoint differ"
-        PublishingTurn(self.data, "pod-2", Quick()).sweep()
+        PublisherLock(self.data, "pod-2", Quick()).sweep()
         assert [name for name in os.listdir(self.data) if name.endswith(".tmp")] == []
 
 

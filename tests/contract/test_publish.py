@@ -12,19 +12,19 @@ import pytest
 from neuron_dra.core import publication
 from neuron_dra.core.claims import ClaimRef
 from neuron_dra.core.slices import Pool, Wire
+from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, Fault
+from neuron_dra.emulation.objects import allocated_claim, node_object
 from neuron_dra.errors import AlreadyExists, ApiError, Conflict, Invalid, NotFound, TooManyRequests
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.publish import SlicePublisher
 from neuron_dra.kube.reflector import Reflector
 from neuron_dra.kube.requests import RESOURCE_SLICES
-from neuron_dra.node import publishing
 from neuron_dra.node.plugin import Plugin
-from neuron_dra.testing.fake_api import Do, FakeApi, Fault
-from neuron_dra.testing.faulty_files import DISK_ERRORS, FaultyFiles, disk_error
-from neuron_dra.testing.objects import allocated_claim, node_object
-from neuron_dra.testing.plugin_host import PluginHost
-from neuron_dra.testing.waiting import always, eventually
+from neuron_dra.node.publish import loop as publishing
+from tests.support.faulty_files import DISK_ERRORS, FaultyFiles, disk_error
+from tests.support.plugin_host import PluginHost
+from tests.support.waiting import always, eventually
 
 NAME = "node-a-neuron.aws.com-00"
 
@@ -33,7 +33,7 @@ def devices(count: int, **more: Any) -> list[Wire]:
     return [{"name": f"neuron-device-{i}", "attributes": {"deviceId": {"int": i}}, **more} for i in range(count)]
 
 
-def writes(api: FakeApi) -> list[tuple[str, str, int]]:
+def writes(api: EmbeddedApi) -> list[tuple[str, str, int]]:
     return [
         (entry.verb, entry.name, entry.status)
         for entry in api.requests(resource="resourceslices")
@@ -44,7 +44,7 @@ def writes(api: FakeApi) -> list[tuple[str, str, int]]:
 class Publisher:
     """One plugin's publisher, without its loop."""
 
-    def __init__(self, api: FakeApi, client: KubeClient) -> None:
+    def __init__(self, api: EmbeddedApi, client: KubeClient) -> None:
         self.api = api
         self.slices = Reflector(client, RESOURCE_SLICES, field_selector="spec.nodeName=node-a")
         self.publisher = SlicePublisher(client, self.slices)
@@ -55,20 +55,20 @@ class Publisher:
 
 
 @pytest.fixture
-async def client(api: FakeApi) -> AsyncIterator[KubeClient]:
+async def client(api: EmbeddedApi) -> AsyncIterator[KubeClient]:
     async with KubeClient(KubeConfig(api.url)) as made:
         yield made
 
 
 @pytest.fixture
-async def publisher(api: FakeApi, client: KubeClient) -> Publisher:
+async def publisher(api: EmbeddedApi, client: KubeClient) -> Publisher:
     made = Publisher(api, client)
     await made.slices.relist()
     return made
 
 
 @pytest.mark.contract("S1")
-async def test_the_first_publish_makes_one_slice(api: FakeApi, publisher: Publisher) -> None:
+async def test_the_first_publish_makes_one_slice(api: EmbeddedApi, publisher: Publisher) -> None:
     result = await publisher.publish(devices(16))
     assert (result.generation, result.slices, result.devices, result.writes) == (1, 1, 16, 1)
     (made,) = api.objects("resourceslices")
@@ -78,7 +78,7 @@ async def test_the_first_publish_makes_one_slice(api: FakeApi, publisher: Publis
 
 
 @pytest.mark.contract("S2")
-async def test_publishing_the_same_again_writes_nothing(api: FakeApi, publisher: Publisher) -> None:
+async def test_publishing_the_same_again_writes_nothing(api: EmbeddedApi, publisher: Publisher) -> None:
     await publisher.publish(devices(16))
     for _ in range(3):
         assert (await publisher.publish(devices(16))).writes == 0
@@ -88,7 +88,7 @@ async def test_publishing_the_same_again_writes_nothing(api: FakeApi, publisher:
 
 
 @pytest.mark.contract("S3")
-async def test_a_change_in_one_slice_is_one_update(api: FakeApi, publisher: Publisher) -> None:
+async def test_a_change_in_one_slice_is_one_update(api: EmbeddedApi, publisher: Publisher) -> None:
     await publisher.publish(devices(16))
     result = await publisher.publish(devices(15))
     assert (result.generation, result.writes) == (1, 1)
@@ -105,7 +105,7 @@ def squatter(name: str, node: str = "node-b", driver: str = "neuron.aws.com") ->
 
 @pytest.mark.parametrize(("node", "driver"), [("node-b", "neuron.aws.com"), ("node-b", "dra.net"), ("", "dra.net")])
 async def test_a_name_that_somebody_else_has_is_stepped_around(
-    api: FakeApi, client: KubeClient, publisher: Publisher, node: str, driver: str
+    api: EmbeddedApi, client: KubeClient, publisher: Publisher, node: str, driver: str
 ) -> None:
     """14.10. And who has it is said. A plugin that starts again keeps the name that it has."""
     api.create(squatter(NAME, node, driver))
@@ -124,7 +124,7 @@ async def test_a_name_that_somebody_else_has_is_stepped_around(
 
 
 async def test_an_unseen_slice_of_our_own_is_no_name_that_somebody_else_has(
-    api: FakeApi, client: KubeClient, publisher: Publisher
+    api: EmbeddedApi, client: KubeClient, publisher: Publisher
 ) -> None:
     """14.10. Another plugin of this node may have made it a moment ago."""
     other = Publisher(api, client)
@@ -138,7 +138,7 @@ async def test_an_unseen_slice_of_our_own_is_no_name_that_somebody_else_has(
 
 
 async def test_whether_taints_are_kept_is_found_out_though_somebody_has_the_name_of_the_probe(
-    api: FakeApi, publisher: Publisher
+    api: EmbeddedApi, publisher: Publisher
 ) -> None:
     """14.10. It would look as if there were no taints, and sick devices would leave their slice."""
     api.create(squatter("node-a-neuron.aws.com-99"))
@@ -146,7 +146,7 @@ async def test_whether_taints_are_kept_is_found_out_though_somebody_has_the_name
     assert publisher.publisher.keeps_taints is True
 
 
-async def test_when_others_have_every_name_publishing_says_so(api: FakeApi, publisher: Publisher) -> None:
+async def test_when_others_have_every_name_publishing_says_so(api: EmbeddedApi, publisher: Publisher) -> None:
     publisher.publisher.taken = {
         f"node-a-neuron.aws.com-{number:02d}": "of driver x and no node" for number in range(99)
     }
@@ -157,7 +157,9 @@ async def test_when_others_have_every_name_publishing_says_so(api: FakeApi, publ
 
 @pytest.mark.contract("S5")
 @pytest.mark.contract("S25")
-async def test_slices_of_another_program_are_deleted_before_ours_are_made(api: FakeApi, publisher: Publisher) -> None:
+async def test_slices_of_another_program_are_deleted_before_ours_are_made(
+    api: EmbeddedApi, publisher: Publisher
+) -> None:
     for number in range(2):
         api.create(
             {
@@ -182,7 +184,7 @@ async def test_slices_of_another_program_are_deleted_before_ours_are_made(api: F
 
 @pytest.mark.contract("S9")
 async def test_a_slice_that_changed_under_us_is_read_again_and_not_overwritten_blindly(
-    api: FakeApi, publisher: Publisher
+    api: EmbeddedApi, publisher: Publisher
 ) -> None:
     await publisher.publish(devices(2))
     api.patch("resourceslices", NAME, {"metadata": {"labels": {"by": "hand"}}})
@@ -192,7 +194,9 @@ async def test_a_slice_that_changed_under_us_is_read_again_and_not_overwritten_b
 
 
 @pytest.mark.contract("S9")
-async def test_a_slice_that_is_there_already_is_adopted(api: FakeApi, publisher: Publisher, client: KubeClient) -> None:
+async def test_a_slice_that_is_there_already_is_adopted(
+    api: EmbeddedApi, publisher: Publisher, client: KubeClient
+) -> None:
     other = Publisher(api, client)
     await other.slices.relist()
     await other.publish(devices(2))
@@ -204,7 +208,7 @@ async def test_a_slice_that_is_there_already_is_adopted(api: FakeApi, publisher:
 
 
 @pytest.mark.contract("S9")
-async def test_an_answer_that_was_lost_does_no_harm(api: FakeApi, publisher: Publisher) -> None:
+async def test_an_answer_that_was_lost_does_no_harm(api: EmbeddedApi, publisher: Publisher) -> None:
     api.faults.add(Fault(Do.DROP_AFTER, verb="create", resource="resourceslices"))
     with pytest.raises(Exception, match="does not answer"):
         await publisher.publish(devices(2))
@@ -216,7 +220,7 @@ async def test_an_answer_that_was_lost_does_no_harm(api: FakeApi, publisher: Pub
 
 @pytest.mark.contract("S6")
 async def test_a_slice_that_vanished_under_us_is_found_missing_and_made_again(
-    api: FakeApi, publisher: Publisher
+    api: EmbeddedApi, publisher: Publisher
 ) -> None:
     await publisher.publish(devices(2))
     api.delete("resourceslices", NAME)
@@ -226,14 +230,16 @@ async def test_a_slice_that_vanished_under_us_is_found_missing_and_made_again(
 
 
 @pytest.mark.contract("S10")
-async def test_a_slice_that_the_server_refuses_is_told_with_the_field(api: FakeApi, publisher: Publisher) -> None:
+async def test_a_slice_that_the_server_refuses_is_told_with_the_field(api: EmbeddedApi, publisher: Publisher) -> None:
     with pytest.raises(Invalid, match=r"spec\.devices\[0\]\.name"):
         await publisher.publish([{"name": "Not_A_Label"}])
     assert (await publisher.publish(devices(1))).writes == 1
 
 
 @pytest.mark.contract("S11")
-async def test_a_field_that_the_server_drops_is_reported_and_not_sent_again(api: FakeApi, publisher: Publisher) -> None:
+async def test_a_field_that_the_server_drops_is_reported_and_not_sent_again(
+    api: EmbeddedApi, publisher: Publisher
+) -> None:
     api.dropped_fields["resourceslices"] = {"spec.devices[*].taints"}
     tainted = devices(2, taints=[{"key": "k", "effect": "NoSchedule"}])
     first = await publisher.publish(tainted)
@@ -248,7 +254,7 @@ async def test_a_field_that_the_server_drops_is_reported_and_not_sent_again(api:
 
 
 @pytest.mark.contract("S12")
-async def test_the_time_of_a_taint_stays_over_updates(api: FakeApi, publisher: Publisher) -> None:
+async def test_the_time_of_a_taint_stays_over_updates(api: EmbeddedApi, publisher: Publisher) -> None:
     taint = {"key": "k", "value": "v", "effect": "NoSchedule"}
     await publisher.publish(devices(2, taints=[taint]))
     stored = api.get("resourceslices", NAME)
@@ -263,13 +269,13 @@ async def test_the_time_of_a_taint_stays_over_updates(api: FakeApi, publisher: P
 
 
 @pytest.mark.contract("S13")
-async def test_no_device_is_an_empty_slice(api: FakeApi, publisher: Publisher) -> None:
+async def test_no_device_is_an_empty_slice(api: EmbeddedApi, publisher: Publisher) -> None:
     await publisher.publish([])
     assert "devices" not in api.get("resourceslices", NAME)["spec"]
     assert (await publisher.publish([])).writes == 0
 
 
-async def test_a_failure_in_the_middle_of_several_writes_is_made_good(api: FakeApi, publisher: Publisher) -> None:
+async def test_a_failure_in_the_middle_of_several_writes_is_made_good(api: EmbeddedApi, publisher: Publisher) -> None:
     await publisher.publish(devices(200))
     api.faults.add(Fault(verb="update", resource="resourceslices", nth=2, status=429, retry_after=1))
     with pytest.raises(TooManyRequests):
@@ -289,7 +295,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publishing, "RETRY_S", (0.05, 0.5))
 
 
-async def published(api: FakeApi, count: int = 16) -> dict[str, Any]:
+async def published(api: EmbeddedApi, count: int = 16) -> dict[str, Any]:
     (found,) = await api.until(
         "resourceslices",
         lambda items: len(items) == 1 and len(items[0]["spec"].get("devices", [])) == count,
@@ -297,7 +303,7 @@ async def published(api: FakeApi, count: int = 16) -> dict[str, Any]:
     return found
 
 
-async def settled(api: FakeApi, plugin: Plugin) -> None:
+async def settled(api: EmbeddedApi, plugin: Plugin) -> None:
     """Return when the loop has nothing left to do."""
     await published(api)
     await eventually(lambda: plugin.publish_state.result is not None)
@@ -305,7 +311,7 @@ async def settled(api: FakeApi, plugin: Plugin) -> None:
 
 @pytest.mark.contract("S1")
 @pytest.mark.contract("S2")
-async def test_a_plugin_publishes_its_node_with_one_write(api: FakeApi, host: PluginHost) -> None:
+async def test_a_plugin_publishes_its_node_with_one_write(api: EmbeddedApi, host: PluginHost) -> None:
     async with host.running() as plugin:
         await settled(api, plugin)
         for _ in range(3):
@@ -318,7 +324,7 @@ async def test_a_plugin_publishes_its_node_with_one_write(api: FakeApi, host: Pl
     assert len(api.objects("resourceslices")) == 1, "a plugin that ends leaves its slices"
 
 
-async def test_a_node_whose_slice_name_is_taken_publishes_and_says_so(api: FakeApi, host: PluginHost) -> None:
+async def test_a_node_whose_slice_name_is_taken_publishes_and_says_so(api: EmbeddedApi, host: PluginHost) -> None:
     """14.10."""
     api.create(squatter(NAME))
 
@@ -339,7 +345,7 @@ async def test_a_node_whose_slice_name_is_taken_publishes_and_says_so(api: FakeA
 
 @pytest.mark.contract("S6")
 @pytest.mark.contract("S7")
-async def test_slices_that_somebody_deletes_come_back(api: FakeApi, host: PluginHost) -> None:
+async def test_slices_that_somebody_deletes_come_back(api: EmbeddedApi, host: PluginHost) -> None:
     async with host.running() as plugin:
         await settled(api, plugin)
         for _ in range(3):
@@ -350,7 +356,7 @@ async def test_slices_that_somebody_deletes_come_back(api: FakeApi, host: Plugin
 
 @pytest.mark.contract("S6")
 async def test_a_slice_whose_deletion_no_watch_told_comes_back_at_the_next_compare(
-    api: FakeApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
+    api: EmbeddedApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publishing, "COMPARE_S", 0.5)
     async with host.running() as plugin:
@@ -370,7 +376,7 @@ async def test_a_slice_whose_deletion_no_watch_told_comes_back_at_the_next_compa
 
 
 @pytest.mark.contract("S8")
-async def test_an_edit_by_hand_is_reverted_once(api: FakeApi, host: PluginHost) -> None:
+async def test_an_edit_by_hand_is_reverted_once(api: EmbeddedApi, host: PluginHost) -> None:
     async with host.running() as plugin:
         await settled(api, plugin)
         edited = copy.deepcopy(api.get("resourceslices", NAME))
@@ -395,7 +401,7 @@ async def test_an_edit_by_hand_is_reverted_once(api: FakeApi, host: PluginHost) 
     ],
 )
 async def test_publishing_gets_there_whatever_the_server_answers_first(
-    api: FakeApi, host: PluginHost, fault: Fault
+    api: EmbeddedApi, host: PluginHost, fault: Fault
 ) -> None:
     fault.resource = "resourceslices"
     api.faults.add(fault)
@@ -406,7 +412,7 @@ async def test_publishing_gets_there_whatever_the_server_answers_first(
 
 
 @pytest.mark.contract("S9")
-async def test_a_server_that_asks_to_wait_is_left_alone_for_that_long(api: FakeApi, host: PluginHost) -> None:
+async def test_a_server_that_asks_to_wait_is_left_alone_for_that_long(api: EmbeddedApi, host: PluginHost) -> None:
     api.faults.add(Fault(verb="create", resource="resourceslices", status=429, retry_after=1))
     async with host.running() as plugin:
         await eventually(lambda: writes(api))
@@ -415,7 +421,7 @@ async def test_a_server_that_asks_to_wait_is_left_alone_for_that_long(api: FakeA
 
 
 @pytest.mark.contract("S9")
-async def test_a_server_without_an_answer_does_not_hurt_what_was_published(api: FakeApi, host: PluginHost) -> None:
+async def test_a_server_without_an_answer_does_not_hurt_what_was_published(api: EmbeddedApi, host: PluginHost) -> None:
     async with host.running() as plugin:
         await settled(api, plugin)
         await api.refuse_connections()
@@ -428,7 +434,7 @@ async def test_a_server_without_an_answer_does_not_hurt_what_was_published(api: 
 
 
 @pytest.mark.contract("S10")
-async def test_a_refused_slice_is_told_and_not_tried_in_a_hot_loop(api: FakeApi, host: PluginHost) -> None:
+async def test_a_refused_slice_is_told_and_not_tried_in_a_hot_loop(api: EmbeddedApi, host: PluginHost) -> None:
     fault = Fault(verb="create", resource="resourceslices", status=422, message="spec.devices[0]: no", times=None)
     api.faults.add(fault)
     async with host.running() as plugin:
@@ -444,7 +450,7 @@ async def test_a_refused_slice_is_told_and_not_tried_in_a_hot_loop(api: FakeApi,
 
 
 @pytest.mark.contract("S24")
-async def test_a_node_that_is_made_again_owns_its_slices(api: FakeApi, host: PluginHost) -> None:
+async def test_a_node_that_is_made_again_owns_its_slices(api: EmbeddedApi, host: PluginHost) -> None:
     async with host.running() as plugin:
         await settled(api, plugin)
         api.delete("nodes", "node-a")
@@ -453,7 +459,7 @@ async def test_a_node_that_is_made_again_owns_its_slices(api: FakeApi, host: Plu
         await published(api)
 
 
-async def test_labels_that_arrive_late_are_published(api: FakeApi, host: PluginHost) -> None:
+async def test_labels_that_arrive_late_are_published(api: EmbeddedApi, host: PluginHost) -> None:
     async with host.running() as plugin:
         await settled(api, plugin)
         api.patch("nodes", "node-a", {"metadata": {"labels": {"topology.k8s.aws/network-node-layer-1": "nn-1"}}})
@@ -465,7 +471,7 @@ async def test_labels_that_arrive_late_are_published(api: FakeApi, host: PluginH
 
 
 async def test_without_a_node_object_nothing_is_published_and_the_reason_is_told(
-    api: FakeApi, host: PluginHost
+    api: EmbeddedApi, host: PluginHost
 ) -> None:
     api.delete("nodes", "node-a")
     async with host.running() as plugin:
@@ -478,7 +484,7 @@ async def test_without_a_node_object_nothing_is_published_and_the_reason_is_told
 
 @pytest.mark.contract("S20")
 async def test_a_device_in_use_stays_published_when_it_is_gone(
-    api: FakeApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
+    api: EmbeddedApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("neuron_dra.node.plugin.HARDWARE_PERIOD_S", 0.1)
     monkeypatch.setattr(publication, "CLAIMED_S", (0.1, 0.1))
@@ -498,7 +504,7 @@ async def test_a_device_in_use_stays_published_when_it_is_gone(
         await published(api, 14)
 
 
-async def test_the_health_list_is_complete_as_soon_as_the_slices_are(api: FakeApi, host: PluginHost) -> None:
+async def test_the_health_list_is_complete_as_soon_as_the_slices_are(api: EmbeddedApi, host: PluginHost) -> None:
     """Also when the watch does not tell of our own write."""
     api.faults.add(Fault(Do.HANG, verb="watch", resource="resourceslices", times=None))
     async with host.running() as plugin:
@@ -507,7 +513,9 @@ async def test_the_health_list_is_complete_as_soon_as_the_slices_are(api: FakeAp
 
 
 @pytest.mark.parametrize("refused", ["claims", "checkpoint"])
-async def test_an_inventory_that_cannot_be_taken_is_tried_again(api: FakeApi, host: PluginHost, refused: str) -> None:
+async def test_an_inventory_that_cannot_be_taken_is_tried_again(
+    api: EmbeddedApi, host: PluginHost, refused: str
+) -> None:
     fault = Fault(verb="list", resource="resourceclaims", status=200, body=b'{"items": 7}', times=2)
     if refused == "claims":
         api.faults.add(fault)
@@ -523,7 +531,7 @@ async def test_an_inventory_that_cannot_be_taken_is_tried_again(api: FakeApi, ho
 
 @pytest.mark.parametrize("ticks", range(6))
 async def test_the_loop_ends_when_it_is_told_to_however_close_to_a_change(
-    api: FakeApi, host: PluginHost, ticks: int
+    api: EmbeddedApi, host: PluginHost, ticks: int
 ) -> None:
     """`asyncio.wait_for` of Python 3.11 forgets a cancellation that comes just as its future is done."""
     async with host.running() as plugin:

@@ -14,13 +14,13 @@ import pytest
 from neuron_dra.core import cdi
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim
 from neuron_dra.core.decision import decide
+from neuron_dra.emulation.objects import healthy_node
 from neuron_dra.errors import ApiError, ClaimError, NotFound, Unavailable
-from neuron_dra.node import recovery
 from neuron_dra.node.files import Files
-from neuron_dra.node.store import Store
-from neuron_dra.node.transaction import Transactions
-from neuron_dra.testing.faulty_files import DISK_ERRORS, FaultyFiles, disk_error
-from neuron_dra.testing.objects import healthy_node
+from neuron_dra.node.prepare import recovery
+from neuron_dra.node.prepare.store import Store
+from neuron_dra.node.prepare.transactions import Transactions
+from tests.support.faulty_files import DISK_ERRORS, FaultyFiles, disk_error
 
 pytestmark = pytest.mark.contract("P20")
 NODE = healthy_node("trn2.48xlarge")

@@ -12,6 +12,8 @@ import msgspec
 import pytest
 
 from neuron_dra.core.slices import Pool, desired
+from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, Fault
+from neuron_dra.emulation.objects import node_object
 from neuron_dra.errors import Unavailable
 from neuron_dra.kube import client as client_module
 from neuron_dra.kube import reflector as reflector_module
@@ -19,9 +21,7 @@ from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.reflector import Reflector
 from neuron_dra.kube.requests import NODES, RESOURCE_SLICES
-from neuron_dra.testing.fake_api import Do, FakeApi, Fault
-from neuron_dra.testing.objects import node_object
-from neuron_dra.testing.waiting import eventually
+from tests.support.waiting import eventually
 
 
 @pytest.fixture(autouse=True)
@@ -31,14 +31,14 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def api() -> AsyncIterator[FakeApi]:
-    async with FakeApi() as server:
+async def api() -> AsyncIterator[EmbeddedApi]:
+    async with EmbeddedApi() as server:
         server.create(node_object("a"))
         yield server
 
 
 @pytest.fixture
-async def client(api: FakeApi) -> AsyncIterator[KubeClient]:
+async def client(api: EmbeddedApi) -> AsyncIterator[KubeClient]:
     async with KubeClient(KubeConfig(api.url)) as made:
         yield made
 
@@ -64,7 +64,7 @@ async def shows(reflector: Reflector, *wanted: str) -> None:
     await eventually(lambda: names(reflector) == set(wanted), 5, f"{wanted}")
 
 
-async def test_it_shows_what_is_there_and_what_comes_and_goes(api: FakeApi, client: KubeClient) -> None:
+async def test_it_shows_what_is_there_and_what_comes_and_goes(api: EmbeddedApi, client: KubeClient) -> None:
     changes: list[int] = []
     async with running(Reflector(client, NODES, on_change=lambda: changes.append(1))) as nodes:
         assert names(nodes) == {"a"}
@@ -78,7 +78,7 @@ async def test_it_shows_what_is_there_and_what_comes_and_goes(api: FakeApi, clie
         assert len(api.requests("list", "nodes")) == 1
 
 
-async def test_of_changes_that_are_gathered_none_is_lost(api: FakeApi, client: KubeClient) -> None:
+async def test_of_changes_that_are_gathered_none_is_lost(api: EmbeddedApi, client: KubeClient) -> None:
     async with running(Reflector(client, NODES, gather_s=0.2)) as nodes:
         await eventually(lambda: api.watches.count("nodes") == 1)
         api.create(node_object("first"))
@@ -91,7 +91,7 @@ async def test_of_changes_that_are_gathered_none_is_lost(api: FakeApi, client: K
         assert len(api.requests("list", "nodes")) == 1
 
 
-async def test_only_what_the_selector_means_is_asked_for(api: FakeApi, client: KubeClient) -> None:
+async def test_only_what_the_selector_means_is_asked_for(api: EmbeddedApi, client: KubeClient) -> None:
     api.create(node_object("b"))
     async with running(Reflector(client, NODES, field_selector="metadata.name=b")) as nodes:
         assert names(nodes) == {"b"}
@@ -100,7 +100,7 @@ async def test_only_what_the_selector_means_is_asked_for(api: FakeApi, client: K
         await shows(nodes)
 
 
-async def test_a_watch_that_ends_is_resumed_without_a_new_list(api: FakeApi, client: KubeClient) -> None:
+async def test_a_watch_that_ends_is_resumed_without_a_new_list(api: EmbeddedApi, client: KubeClient) -> None:
     async with running(Reflector(client, NODES)) as nodes:
         for number in range(3):
             await eventually(lambda: api.watches.count("nodes") == 1)
@@ -112,7 +112,7 @@ async def test_a_watch_that_ends_is_resumed_without_a_new_list(api: FakeApi, cli
 
 
 @pytest.mark.contract("S9")
-async def test_history_that_is_gone_means_a_new_list(api: FakeApi, client: KubeClient) -> None:
+async def test_history_that_is_gone_means_a_new_list(api: EmbeddedApi, client: KubeClient) -> None:
     async with running(Reflector(client, NODES)) as nodes:
         await eventually(lambda: api.watches.count("nodes") == 1)
         api.faults.add(Fault(verb="watch", resource="nodes", status=410))
@@ -124,7 +124,7 @@ async def test_history_that_is_gone_means_a_new_list(api: FakeApi, client: KubeC
 
 
 @pytest.mark.contract("S9")
-async def test_a_410_inside_the_stream_means_a_new_list(api: FakeApi, client: KubeClient) -> None:
+async def test_a_410_inside_the_stream_means_a_new_list(api: EmbeddedApi, client: KubeClient) -> None:
     async with running(Reflector(client, NODES)) as nodes:
         await eventually(lambda: api.watches.count("nodes") == 1)
         api.watches.expire("nodes")
@@ -146,7 +146,7 @@ async def test_a_410_inside_the_stream_means_a_new_list(api: FakeApi, client: Ku
         Fault(status=200, body=b"[" * 200_000, times=3),
     ],
 )
-async def test_it_goes_on_after_lists_that_fail(api: FakeApi, client: KubeClient, fault: Fault) -> None:
+async def test_it_goes_on_after_lists_that_fail(api: EmbeddedApi, client: KubeClient, fault: Fault) -> None:
     fault.verb = "list"
     api.faults.add(fault)
     async with running(Reflector(client, NODES)) as nodes:
@@ -171,7 +171,7 @@ async def test_it_goes_on_after_lists_that_fail(api: FakeApi, client: KubeClient
         Fault(status=200, body=b'{"type": "ERROR", "object": {"code": 500, "reason": "x"}}\n', times=2),
     ],
 )
-async def test_it_goes_on_after_watches_that_fail(api: FakeApi, client: KubeClient, fault: Fault) -> None:
+async def test_it_goes_on_after_watches_that_fail(api: EmbeddedApi, client: KubeClient, fault: Fault) -> None:
     fault.verb = "watch"
     api.faults.add(fault)
     async with running(Reflector(client, NODES)) as nodes:
@@ -181,7 +181,7 @@ async def test_it_goes_on_after_watches_that_fail(api: FakeApi, client: KubeClie
 
 
 async def test_a_watch_without_a_sign_of_life_is_given_up(
-    api: FakeApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+    api: EmbeddedApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reflector_module, "SILENCE_S", 0.2)
     hang = api.faults.add(Fault(Do.HANG, verb="watch", times=1))
@@ -192,7 +192,7 @@ async def test_a_watch_without_a_sign_of_life_is_given_up(
 
 
 async def test_a_server_that_ends_every_watch_at_once_is_not_hammered(
-    api: FakeApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+    api: EmbeddedApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reflector_module, "RETRY_S", (0.1, 5.0))
     closing = api.faults.add(Fault(Do.CLOSE_WATCH, verb="watch", times=None))
@@ -205,7 +205,7 @@ async def test_a_server_that_ends_every_watch_at_once_is_not_hammered(
     assert 1 <= closing.hits <= allowed
 
 
-async def test_bookmarks_move_the_place_to_resume_from(api: FakeApi, client: KubeClient) -> None:
+async def test_bookmarks_move_the_place_to_resume_from(api: EmbeddedApi, client: KubeClient) -> None:
     async with running(Reflector(client, NODES, field_selector="metadata.name=a")) as nodes:
         await eventually(lambda: api.watches.count("nodes") == 1)
         for number in range(5):
@@ -273,7 +273,7 @@ def test_a_late_answer_does_not_bring_back_what_the_watch_has_seen_deleted(slice
 
 
 async def test_an_answer_that_comes_after_the_deletion_leaves_no_phantom(
-    api: FakeApi, client: KubeClient, slices: Reflector
+    api: EmbeddedApi, client: KubeClient, slices: Reflector
 ) -> None:
     """14.6."""
     pool = Pool("a", api.get("nodes", "a")["metadata"]["uid"])
@@ -298,7 +298,7 @@ def test_forgetting_what_we_deleted_spares_a_newer_object_of_that_name(slices: R
     assert slices.items == {}
 
 
-async def test_a_list_on_request_is_told_as_an_error_when_it_fails(api: FakeApi, client: KubeClient) -> None:
+async def test_a_list_on_request_is_told_as_an_error_when_it_fails(api: EmbeddedApi, client: KubeClient) -> None:
     api.faults.add(Fault(verb="list", status=503))
     nodes = Reflector(client, NODES)
     with pytest.raises(Unavailable):
@@ -309,7 +309,7 @@ async def test_a_list_on_request_is_told_as_an_error_when_it_fails(api: FakeApi,
 
 
 async def test_what_changes_while_everything_is_read_again_is_not_lost(
-    api: FakeApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+    api: EmbeddedApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_module, "PAGE_SIZE", 2)
     for name in ("b", "c"):
@@ -329,7 +329,7 @@ async def test_what_changes_while_everything_is_read_again_is_not_lost(
         assert [nodes.items[f"/{name}"]["metadata"].get("labels") for name in "ac"] == [{"x": "y"}, {"of": "ours"}]
 
 
-async def test_objects_that_are_as_before_are_not_made_anew_by_a_list(api: FakeApi, client: KubeClient) -> None:
+async def test_objects_that_are_as_before_are_not_made_anew_by_a_list(api: EmbeddedApi, client: KubeClient) -> None:
     api.create(node_object("b"))
     made: list[str] = []
 
@@ -355,7 +355,7 @@ class Named(msgspec.Struct, omit_defaults=True):
     metadata: Meta
 
 
-async def test_only_the_fields_that_are_asked_for_are_read(api: FakeApi, client: KubeClient) -> None:
+async def test_only_the_fields_that_are_asked_for_are_read(api: EmbeddedApi, client: KubeClient) -> None:
     async with running(Reflector(client, NODES, fields=Named)) as nodes:
         await shows(nodes, "a")
         api.create(node_object("b"))
@@ -363,7 +363,7 @@ async def test_only_the_fields_that_are_asked_for_are_read(api: FakeApi, client:
         assert nodes.items["/b"] == {"metadata": {"name": "b", "resourceVersion": nodes._version}}
 
 
-async def test_a_change_of_what_is_not_kept_calls_nobody(api: FakeApi, client: KubeClient) -> None:
+async def test_a_change_of_what_is_not_kept_calls_nobody(api: EmbeddedApi, client: KubeClient) -> None:
     calls: list[int] = []
 
     def project(item: dict[str, Any]) -> dict[str, Any]:

@@ -9,21 +9,21 @@ from typing import Any
 
 import pytest
 
-from neuron_dra.gen.kubelet.health.v1 import health_pb2
-from neuron_dra.gen.kubelet.pluginregistration.v1 import registration_pb2 as reg
-from neuron_dra.testing.fake_api import Do, FakeApi, Fault
-from neuron_dra.testing.fake_kubelet import (
+from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, Fault
+from neuron_dra.emulation.scripted_kubelet import (
     DRA_V1,
     DRA_V1BETA1,
     HEALTH_V1,
     ClaimRef,
     DeviceHealth,
-    FakeKubelet,
     KubeletError,
     PreparedDevice,
     PreparedResult,
+    ScriptedKubelet,
 )
-from neuron_dra.testing.small_plugin import SmallPlugin
+from neuron_dra.gen.kubelet.health.v1 import health_pb2
+from neuron_dra.gen.kubelet.pluginregistration.v1 import registration_pb2 as reg
+from tests.support.small_plugin import SmallPlugin
 
 DRIVER = "neuron.aws.com"
 CLAIM = ClaimRef("ml", "job-0", "uid-0")
@@ -46,12 +46,12 @@ async def plugin(tmp_path: Path) -> AsyncIterator[SmallPlugin]:
 
 
 @pytest.fixture
-async def kubelet(tmp_path: Path) -> AsyncIterator[FakeKubelet]:
-    async with FakeKubelet(tmp_path / "registry") as kubelet:
+async def kubelet(tmp_path: Path) -> AsyncIterator[ScriptedKubelet]:
+    async with ScriptedKubelet(tmp_path / "registry") as kubelet:
         yield kubelet
 
 
-async def test_a_plugin_is_asked_registered_and_told_so(plugin: SmallPlugin, kubelet: FakeKubelet) -> None:
+async def test_a_plugin_is_asked_registered_and_told_so(plugin: SmallPlugin, kubelet: ScriptedKubelet) -> None:
     registration = await kubelet.registered(DRIVER)
 
     assert (registration.driver, registration.endpoint, registration.service) == (DRIVER, plugin.endpoint, DRA_V1)
@@ -60,13 +60,13 @@ async def test_a_plugin_is_asked_registered_and_told_so(plugin: SmallPlugin, kub
     assert plugin.verdicts == [(True, "")]
 
 
-async def test_a_plugin_that_appears_later_is_found(tmp_path: Path, kubelet: FakeKubelet) -> None:
+async def test_a_plugin_that_appears_later_is_found(tmp_path: Path, kubelet: ScriptedKubelet) -> None:
     plugin = await SmallPlugin(tmp_path).start()
     assert (await kubelet.registered(DRIVER)).socket == plugin.socket
     await plugin.stop()
 
 
-async def test_an_empty_endpoint_means_the_registration_socket(tmp_path: Path, kubelet: FakeKubelet) -> None:
+async def test_an_empty_endpoint_means_the_registration_socket(tmp_path: Path, kubelet: ScriptedKubelet) -> None:
     plugin = SmallPlugin(tmp_path)
     plugin.info.endpoint = ""
     await plugin.start()
@@ -75,7 +75,7 @@ async def test_an_empty_endpoint_means_the_registration_socket(tmp_path: Path, k
 
 
 async def test_prepare_returns_what_the_plugin_answered_for_each_claim(
-    plugin: SmallPlugin, kubelet: FakeKubelet
+    plugin: SmallPlugin, kubelet: ScriptedKubelet
 ) -> None:
     await kubelet.registered(DRIVER)
     other = {"metadata": {"namespace": "ml", "name": "job-1", "uid": "uid-1"}}
@@ -91,14 +91,14 @@ async def test_prepare_returns_what_the_plugin_answered_for_each_claim(
     assert plugin.calls[-1] == ("v1 prepare", ["uid-0", "uid-1"])
 
 
-async def test_unprepare_returns_an_empty_text_for_success(plugin: SmallPlugin, kubelet: FakeKubelet) -> None:
+async def test_unprepare_returns_an_empty_text_for_success(plugin: SmallPlugin, kubelet: ScriptedKubelet) -> None:
     await kubelet.registered(DRIVER)
     plugin.errors["uid-1"] = "still in use"
     answer = await kubelet.unprepare([CLAIM, ClaimRef("ml", "job-1", "uid-1")])
     assert answer == {"uid-0": "", "uid-1": "still in use"}
 
 
-async def test_a_claim_without_an_answer_is_an_error(plugin: SmallPlugin, kubelet: FakeKubelet) -> None:
+async def test_a_claim_without_an_answer_is_an_error(plugin: SmallPlugin, kubelet: ScriptedKubelet) -> None:
     await kubelet.registered(DRIVER)
     plugin.skipped = {"uid-0"}
     with pytest.raises(KubeletError, match=r"^NodePrepareResources skipped 1 ResourceClaims$"):
@@ -107,7 +107,9 @@ async def test_a_claim_without_an_answer_is_an_error(plugin: SmallPlugin, kubele
         await kubelet.unprepare([CLAIM])
 
 
-async def test_an_answer_for_a_claim_nobody_asked_for_is_an_error(plugin: SmallPlugin, kubelet: FakeKubelet) -> None:
+async def test_an_answer_for_a_claim_nobody_asked_for_is_an_error(
+    plugin: SmallPlugin, kubelet: ScriptedKubelet
+) -> None:
     await kubelet.registered(DRIVER)
     plugin.surplus = ["uid-9"]
     with pytest.raises(KubeletError, match="returned result for unknown claim UID uid-9"):
@@ -115,13 +117,13 @@ async def test_an_answer_for_a_claim_nobody_asked_for_is_an_error(plugin: SmallP
 
 
 async def test_an_old_kubelet_speaks_v1beta1(plugin: SmallPlugin, tmp_path: Path) -> None:
-    async with FakeKubelet(tmp_path / "registry", services=(DRA_V1BETA1,)) as kubelet:
+    async with ScriptedKubelet(tmp_path / "registry", services=(DRA_V1BETA1,)) as kubelet:
         assert (await kubelet.registered(DRIVER)).service == DRA_V1BETA1
         await kubelet.prepare([CLAIM])
     assert plugin.calls[-1] == ("v1beta1 prepare", ["uid-0"])
 
 
-async def test_the_plugins_order_decides_which_service_is_used(tmp_path: Path, kubelet: FakeKubelet) -> None:
+async def test_the_plugins_order_decides_which_service_is_used(tmp_path: Path, kubelet: ScriptedKubelet) -> None:
     plugin = SmallPlugin(tmp_path)
     plugin.info.supported_versions[:] = ["v9.DRAPlugin", DRA_V1BETA1, DRA_V1]
     await plugin.start()
@@ -138,7 +140,7 @@ async def test_the_plugins_order_decides_which_service_is_used(tmp_path: Path, k
     ],
 )
 async def test_a_plugin_that_is_not_understood_is_refused_with_the_reason(
-    tmp_path: Path, kubelet: FakeKubelet, change: dict[str, Any], text: str
+    tmp_path: Path, kubelet: ScriptedKubelet, change: dict[str, Any], text: str
 ) -> None:
     plugin = SmallPlugin(tmp_path)
     fields = {"type": "DRAPlugin", "name": DRIVER, "endpoint": plugin.endpoint, "supported_versions": [DRA_V1]}
@@ -154,14 +156,14 @@ async def test_a_plugin_that_is_not_understood_is_refused_with_the_reason(
 
 async def test_a_slow_answer_to_get_info_is_given_up_and_asked_for_again(plugin: SmallPlugin, tmp_path: Path) -> None:
     plugin.info_delay_s = 0.5
-    async with FakeKubelet(tmp_path / "registry", info_timeout_s=0.1) as kubelet:
+    async with ScriptedKubelet(tmp_path / "registry", info_timeout_s=0.1) as kubelet:
         await eventually(lambda: kubelet.attempts)
         plugin.info_delay_s = 0.0
         await kubelet.registered(DRIVER)
         assert "DeadlineExceeded" in kubelet.attempts[0]
 
 
-async def test_a_scripted_refusal_is_told_and_then_forgotten(tmp_path: Path, kubelet: FakeKubelet) -> None:
+async def test_a_scripted_refusal_is_told_and_then_forgotten(tmp_path: Path, kubelet: ScriptedKubelet) -> None:
     kubelet.script.refusals = ["not today"]
     plugin = await SmallPlugin(tmp_path).start()
     await kubelet.registered(DRIVER)
@@ -169,7 +171,9 @@ async def test_a_scripted_refusal_is_told_and_then_forgotten(tmp_path: Path, kub
     await plugin.stop()
 
 
-async def test_a_kubelet_before_1_36_does_not_ask_a_refused_socket_again(tmp_path: Path, kubelet: FakeKubelet) -> None:
+async def test_a_kubelet_before_1_36_does_not_ask_a_refused_socket_again(
+    tmp_path: Path, kubelet: ScriptedKubelet
+) -> None:
     kubelet.script.refusals, kubelet.script.retries_registration = ["not today"], False
     plugin = await SmallPlugin(tmp_path).start()
     with pytest.raises(TimeoutError):
@@ -182,7 +186,9 @@ async def test_a_kubelet_before_1_36_does_not_ask_a_refused_socket_again(tmp_pat
     await plugin.stop()
 
 
-async def test_a_removed_registration_socket_ends_the_registration(plugin: SmallPlugin, kubelet: FakeKubelet) -> None:
+async def test_a_removed_registration_socket_ends_the_registration(
+    plugin: SmallPlugin, kubelet: ScriptedKubelet
+) -> None:
     await kubelet.registered(DRIVER)
     Path(plugin.socket).unlink()
     await kubelet.gone(DRIVER)
@@ -191,7 +197,7 @@ async def test_a_removed_registration_socket_ends_the_registration(plugin: Small
 
 
 async def test_the_latest_of_two_instances_is_called_and_the_other_when_it_leaves(
-    plugin: SmallPlugin, tmp_path: Path, kubelet: FakeKubelet
+    plugin: SmallPlugin, tmp_path: Path, kubelet: ScriptedKubelet
 ) -> None:
     await kubelet.registered(DRIVER)
     newer = await SmallPlugin(tmp_path, "b").start()
@@ -207,7 +213,7 @@ async def test_the_latest_of_two_instances_is_called_and_the_other_when_it_leave
 
 
 async def test_an_instance_cannot_take_the_endpoint_of_another(
-    plugin: SmallPlugin, tmp_path: Path, kubelet: FakeKubelet
+    plugin: SmallPlugin, tmp_path: Path, kubelet: ScriptedKubelet
 ) -> None:
     await kubelet.registered(DRIVER)
     thief = SmallPlugin(tmp_path, "b")
@@ -218,14 +224,16 @@ async def test_an_instance_cannot_take_the_endpoint_of_another(
     await thief.stop()
 
 
-async def test_a_call_that_takes_too_long_fails_with_the_deadline(plugin: SmallPlugin, kubelet: FakeKubelet) -> None:
+async def test_a_call_that_takes_too_long_fails_with_the_deadline(
+    plugin: SmallPlugin, kubelet: ScriptedKubelet
+) -> None:
     await kubelet.registered(DRIVER)
     plugin.prepare_delay_s = 5.0
     with pytest.raises(KubeletError, match="NodePrepareResources: rpc error: code = DeadlineExceeded"):
         await kubelet.prepare([CLAIM], deadline_s=0.1)
 
 
-async def test_dropped_connections_come_back(plugin: SmallPlugin, kubelet: FakeKubelet) -> None:
+async def test_dropped_connections_come_back(plugin: SmallPlugin, kubelet: ScriptedKubelet) -> None:
     await kubelet.registered(DRIVER)
     plugin.prepare_delay_s = 5.0
     running = asyncio.create_task(kubelet.prepare([CLAIM]))
@@ -240,14 +248,14 @@ async def test_dropped_connections_come_back(plugin: SmallPlugin, kubelet: FakeK
     assert await kubelet.prepare([CLAIM])
 
 
-async def test_a_restarted_kubelet_registers_the_plugin_again(plugin: SmallPlugin, kubelet: FakeKubelet) -> None:
+async def test_a_restarted_kubelet_registers_the_plugin_again(plugin: SmallPlugin, kubelet: ScriptedKubelet) -> None:
     await kubelet.registered(DRIVER)
     await kubelet.restart()
     await kubelet.registered(DRIVER)
     assert [call for call in plugin.calls if call[0] == "GetInfo"] == [("GetInfo", [])] * 2
 
 
-async def test_a_plugin_that_starts_again_is_registered_again(plugin: SmallPlugin, kubelet: FakeKubelet) -> None:
+async def test_a_plugin_that_starts_again_is_registered_again(plugin: SmallPlugin, kubelet: ScriptedKubelet) -> None:
     await kubelet.registered(DRIVER)
     await plugin.stop()
     await kubelet.gone(DRIVER)
@@ -255,7 +263,7 @@ async def test_a_plugin_that_starts_again_is_registered_again(plugin: SmallPlugi
     await kubelet.registered(DRIVER)
 
 
-async def test_health_is_read_as_complete_lists(plugin: SmallPlugin, kubelet: FakeKubelet) -> None:
+async def test_health_is_read_as_complete_lists(plugin: SmallPlugin, kubelet: ScriptedKubelet) -> None:
     plugin.health = [health_pb2.HEALTHY, health_pb2.UNHEALTHY]
     await kubelet.registered(DRIVER)
     lists = [devices async for devices in kubelet.health()]
@@ -271,19 +279,19 @@ def _slice(name: str, node: str, driver: str = DRIVER) -> dict[str, Any]:
 
 
 async def test_a_starting_kubelet_deletes_the_slices_of_its_node(tmp_path: Path) -> None:
-    async with FakeApi() as api:
+    async with EmbeddedApi() as api:
         for name, node in (("a-0", "a"), ("a-1", "a"), ("b-0", "b")):
             api.create(_slice(name, node))
         api.faults.add(Fault(Do.RESPOND, verb="deletecollection", status=503))
-        async with FakeKubelet(tmp_path / "registry", node_name="a", api_url=api.url):
+        async with ScriptedKubelet(tmp_path / "registry", node_name="a", api_url=api.url):
             left = await api.until("resourceslices", lambda found: len(found) == 1)
     assert [entry["metadata"]["name"] for entry in left] == ["b-0"]
 
 
 async def test_the_slices_of_a_plugin_that_stays_away_are_deleted(plugin: SmallPlugin, tmp_path: Path) -> None:
     async with (
-        FakeApi() as api,
-        FakeKubelet(tmp_path / "registry", node_name="a", api_url=api.url, wipe_delay_s=0.3) as kubelet,
+        EmbeddedApi() as api,
+        ScriptedKubelet(tmp_path / "registry", node_name="a", api_url=api.url, wipe_delay_s=0.3) as kubelet,
     ):
         await kubelet.registered(DRIVER)
         await eventually(lambda: api.requests("deletecollection"))  # the one at the start
@@ -296,8 +304,8 @@ async def test_the_slices_of_a_plugin_that_stays_away_are_deleted(plugin: SmallP
 
 async def test_a_plugin_that_is_back_in_time_keeps_its_slices(plugin: SmallPlugin, tmp_path: Path) -> None:
     async with (
-        FakeApi() as api,
-        FakeKubelet(tmp_path / "registry", node_name="a", api_url=api.url, wipe_delay_s=1.0) as kubelet,
+        EmbeddedApi() as api,
+        ScriptedKubelet(tmp_path / "registry", node_name="a", api_url=api.url, wipe_delay_s=1.0) as kubelet,
     ):
         await kubelet.registered(DRIVER)
         await eventually(lambda: api.requests("deletecollection"))

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from neuron_dra.testing.cdi_runtime import CdiError, CdiRuntime, DeviceNode
-from neuron_dra.testing.fake_api import Do, FakeApi, Fault
-from neuron_dra.testing.fake_kubelet import FakeKubelet, PreparedDevice
-from neuron_dra.testing.fake_node_agent import FakeNodeAgent
-from neuron_dra.testing.small_plugin import SmallPlugin
+from neuron_dra.emulation.cdi_runtime import CdiError, CdiRuntime, DeviceNode
+from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, Fault
+from neuron_dra.emulation.scripted_kubelet import PreparedDevice, ScriptedKubelet
+from neuron_dra.emulation.scripted_node import ScriptedNode
+from tests.support.small_plugin import SmallPlugin
 
 DRIVER = "neuron.aws.com"
 KIND = "k8s.neuron.aws.com/claim"
@@ -23,9 +23,9 @@ KIND = "k8s.neuron.aws.com/claim"
 
 @dataclass
 class Node:
-    api: FakeApi
-    kubelet: FakeKubelet
-    agent: FakeNodeAgent
+    api: EmbeddedApi
+    kubelet: ScriptedKubelet
+    agent: ScriptedNode
     plugin: SmallPlugin
     cdi: Path
 
@@ -38,16 +38,18 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
     cdi = tmp_path / "cdi"
     cdi.mkdir()
     async with (
-        FakeApi() as api,
+        EmbeddedApi() as api,
         SmallPlugin(tmp_path) as plugin,
-        FakeKubelet(tmp_path / "registry") as kubelet,
-        FakeNodeAgent(kubelet, api_url=api.url, node_name="a", cdi_directories=[cdi], retry_s=0.1) as agent,
+        ScriptedKubelet(tmp_path / "registry") as kubelet,
+        ScriptedNode(kubelet, api_url=api.url, node_name="a", cdi_directories=[cdi], retry_s=0.1) as agent,
     ):
         await kubelet.registered(DRIVER)
         yield Node(api, kubelet, agent, plugin, cdi)
 
 
-def allocated_claim(api: FakeApi, name: str = "job-0", *, requests: tuple[str, ...] = ("neurons",)) -> dict[str, Any]:
+def allocated_claim(
+    api: EmbeddedApi, name: str = "job-0", *, requests: tuple[str, ...] = ("neurons",)
+) -> dict[str, Any]:
     spec = {"devices": {"requests": [{"name": r, "exactly": {"deviceClassName": DRIVER}} for r in requests]}}
     results = [
         {"request": request, "driver": DRIVER, "pool": "a", "device": f"neuron-device-{index}"}
@@ -64,7 +66,9 @@ def allocated_claim(api: FakeApi, name: str = "job-0", *, requests: tuple[str, .
     )
 
 
-def pod(api: FakeApi, name: str = "p", *, claim: str = "job-0", requests: tuple[str, ...] = ("",)) -> dict[str, Any]:
+def pod(
+    api: EmbeddedApi, name: str = "p", *, claim: str = "job-0", requests: tuple[str, ...] = ("",)
+) -> dict[str, Any]:
     """A pod bound to node a, with one container for each of `requests`."""
     containers = [
         {

@@ -10,13 +10,13 @@ from prometheus_client import generate_latest
 
 from neuron_dra.core import publication
 from neuron_dra.core.claims import ClaimRef
+from neuron_dra.emulation.embedded_api import EmbeddedApi, Fault
+from neuron_dra.emulation.objects import allocated_claim
 from neuron_dra.errors import ClaimError
-from neuron_dra.node import publishing
 from neuron_dra.node.plugin import Plugin
-from neuron_dra.testing.fake_api import FakeApi, Fault
-from neuron_dra.testing.objects import allocated_claim
-from neuron_dra.testing.plugin_host import PluginHost
-from neuron_dra.testing.waiting import always, eventually
+from neuron_dra.node.publish import loop
+from tests.support.plugin_host import PluginHost
+from tests.support.waiting import always, eventually
 
 HOLD = {"unhealthy_device_hold_seconds": 0.3}
 FOR_EVER = {"unhealthy_device_hold_seconds": 3600}
@@ -27,12 +27,12 @@ Break = Callable[[PluginHost], Any]
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("neuron_dra.node.plugin.HARDWARE_PERIOD_S", 0.05)
-    monkeypatch.setattr(publishing, "GATHER_S", 0.02)
-    monkeypatch.setattr(publishing, "RETRY_S", (0.05, 0.5))
+    monkeypatch.setattr(loop, "GATHER_S", 0.02)
+    monkeypatch.setattr(loop, "RETRY_S", (0.05, 0.5))
     monkeypatch.setattr(publication, "CLAIMED_S", (0.1, 0.1))
 
 
-def marks(api: FakeApi) -> dict[str, tuple[str, list[str]]]:
+def marks(api: EmbeddedApi) -> dict[str, tuple[str, list[str]]]:
     """Return, by published device, its `unhealthy` attribute and its taints as value:effect."""
     found = [device for item in api.objects("resourceslices") for device in item["spec"].get("devices", [])]
     return {
@@ -48,17 +48,17 @@ def well(*without: int) -> dict[str, tuple[str, list[str]]]:
     return {f"device-{i}": ("", []) for i in range(16) if i not in without}
 
 
-def writes(api: FakeApi) -> int:
+def writes(api: EmbeddedApi) -> int:
     """Count the writes of slices; a dry run is none."""
     asked = api.requests(resource="resourceslices")
     return len([e for e in asked if e.verb in ("create", "update", "delete") and "dryRun" not in e.query])
 
 
-async def until(api: FakeApi, expected: dict[str, tuple[str, list[str]]]) -> None:
+async def until(api: EmbeddedApi, expected: dict[str, tuple[str, list[str]]]) -> None:
     await eventually(lambda: marks(api) == expected, what=f"the slice with {expected}")
 
 
-async def settled(api: FakeApi, plugin: Plugin) -> None:
+async def settled(api: EmbeddedApi, plugin: Plugin) -> None:
     await eventually(lambda: plugin.publish_state.result is not None)
     await until(api, well())
 
@@ -67,7 +67,7 @@ def ref(claim: dict[str, Any]) -> ClaimRef:
     return ClaimRef("default", claim["metadata"]["name"], claim["metadata"]["uid"])
 
 
-def events(api: FakeApi) -> list[tuple[str, str, str, str]]:
+def events(api: EmbeddedApi) -> list[tuple[str, str, str, str]]:
     found = api.objects("events", "default")
     return [(e["involvedObject"]["name"], e["type"], e["reason"], e["message"]) for e in found]
 
@@ -90,7 +90,7 @@ def events(api: FakeApi) -> list[tuple[str, str, str, str]]:
     ],
 )
 async def test_a_sick_device_is_tainted_with_one_write_and_well_again_with_one_more(
-    api: FakeApi, host: PluginHost, break_: Break, repair: Break, reason: str
+    api: EmbeddedApi, host: PluginHost, break_: Break, repair: Break, reason: str
 ) -> None:
     async with host.running(**HOLD) as plugin:
         await settled(api, plugin)
@@ -103,7 +103,9 @@ async def test_a_sick_device_is_tainted_with_one_write_and_well_again_with_one_m
         assert writes(api) == before + 2
 
 
-async def test_a_device_that_is_gone_leaves_and_returns_after_it_was_watched(api: FakeApi, host: PluginHost) -> None:
+async def test_a_device_that_is_gone_leaves_and_returns_after_it_was_watched(
+    api: EmbeddedApi, host: PluginHost
+) -> None:
     async with host.running(**HOLD) as plugin:
         await settled(api, plugin)
         host.hardware.remove_device(5)
@@ -115,7 +117,7 @@ async def test_a_device_that_is_gone_leaves_and_returns_after_it_was_watched(api
 
 @pytest.mark.contract("T1")
 async def test_a_device_that_is_sick_when_the_plugin_starts_is_tainted_from_the_first_slice_on(
-    api: FakeApi, host: PluginHost
+    api: EmbeddedApi, host: PluginHost
 ) -> None:
     host.hardware.add_ecc(5)
     async with host.running():
@@ -123,7 +125,7 @@ async def test_a_device_that_is_sick_when_the_plugin_starts_is_tainted_from_the_
         assert writes(api) == 1
 
 
-async def test_who_reads_busy_is_published_as_before(api: FakeApi, host: PluginHost) -> None:
+async def test_who_reads_busy_is_published_as_before(api: EmbeddedApi, host: PluginHost) -> None:
     async with host.running(**HOLD) as plugin:
         await settled(api, plugin)
         host.hardware.set_unhealthy_components(5, "hbm")
@@ -136,7 +138,7 @@ async def test_who_reads_busy_is_published_as_before(api: FakeApi, host: PluginH
         await always(lambda: marks(api) == sick, 0.6)
 
 
-async def test_a_new_plugin_forgives_no_sooner_than_the_one_before_it(api: FakeApi, host: PluginHost) -> None:
+async def test_a_new_plugin_forgives_no_sooner_than_the_one_before_it(api: EmbeddedApi, host: PluginHost) -> None:
     sick = well() | {"device-5": ("link_efa", ["link_efa:NoSchedule"])}
     host.hardware.set_unhealthy_components(5, "link_efa")
     async with host.running():
@@ -153,7 +155,7 @@ async def test_a_new_plugin_forgives_no_sooner_than_the_one_before_it(api: FakeA
 
 @pytest.mark.contract("T2")
 @pytest.mark.parametrize(("effect", "taints"), [("NoExecute", ["hbm_ecc:NoExecute"]), ("None", [])])
-async def test_the_effect_is_the_settings(api: FakeApi, host: PluginHost, effect: str, taints: list[str]) -> None:
+async def test_the_effect_is_the_settings(api: EmbeddedApi, host: PluginHost, effect: str, taints: list[str]) -> None:
     claim = api.create(allocated_claim("job", "node-a", [5]))
     async with host.running(unhealthy_device_effect=effect) as plugin:
         await settled(api, plugin)
@@ -168,7 +170,7 @@ async def test_the_effect_is_the_settings(api: FakeApi, host: PluginHost, effect
 
 @pytest.mark.contract("S11")
 async def test_a_server_without_taints_is_found_out_before_anything_is_published(
-    api: FakeApi, host: PluginHost, caplog: pytest.LogCaptureFixture
+    api: EmbeddedApi, host: PluginHost, caplog: pytest.LogCaptureFixture
 ) -> None:
     api.dropped_fields["resourceslices"] = TAINTS
     host.hardware.add_ecc(5)
@@ -178,7 +180,7 @@ async def test_a_server_without_taints_is_found_out_before_anything_is_published
     assert caplog.text.count("keeps no taints") == 1
 
 
-async def test_without_taints_a_sick_device_leaves_and_comes_back(api: FakeApi, host: PluginHost) -> None:
+async def test_without_taints_a_sick_device_leaves_and_comes_back(api: EmbeddedApi, host: PluginHost) -> None:
     api.dropped_fields["resourceslices"] = TAINTS
     async with host.running(**HOLD) as plugin:
         await settled(api, plugin)
@@ -193,7 +195,7 @@ async def test_without_taints_a_sick_device_leaves_and_comes_back(api: FakeApi, 
 @pytest.mark.contract("S20")
 @pytest.mark.parametrize("prepared", [True, False])
 async def test_without_taints_a_sick_device_stays_as_long_as_a_claim_has_it(
-    api: FakeApi, host: PluginHost, prepared: bool
+    api: EmbeddedApi, host: PluginHost, prepared: bool
 ) -> None:
     api.dropped_fields["resourceslices"] = TAINTS
     async with host.running() as plugin:
@@ -212,7 +214,7 @@ async def test_without_taints_a_sick_device_stays_as_long_as_a_claim_has_it(
         await until(api, well(5, 6))
 
 
-async def test_a_server_that_will_not_say_counts_as_one_without_taints(api: FakeApi, host: PluginHost) -> None:
+async def test_a_server_that_will_not_say_counts_as_one_without_taints(api: EmbeddedApi, host: PluginHost) -> None:
     host.hardware.add_ecc(5)
     body = b'{"kind": "Status", "reason": "Forbidden", "message": "no dry runs here"}'
     api.faults.add(Fault(verb="create", resource="resourceslices", status=403, body=body))
@@ -220,7 +222,7 @@ async def test_a_server_that_will_not_say_counts_as_one_without_taints(api: Fake
         await until(api, well(5))
 
 
-async def test_a_server_that_has_no_time_is_asked_again(api: FakeApi, host: PluginHost) -> None:
+async def test_a_server_that_has_no_time_is_asked_again(api: EmbeddedApi, host: PluginHost) -> None:
     host.hardware.add_ecc(5)
     fault = Fault(verb="create", resource="resourceslices", status=503, times=2)
     api.faults.add(fault)
@@ -230,7 +232,7 @@ async def test_a_server_that_has_no_time_is_asked_again(api: FakeApi, host: Plug
 
 
 async def test_a_sick_device_leaves_when_a_server_turns_out_to_drop_taints_after_all(
-    api: FakeApi, host: PluginHost
+    api: EmbeddedApi, host: PluginHost
 ) -> None:
     async with host.running() as plugin:
         await settled(api, plugin)
@@ -241,7 +243,7 @@ async def test_a_sick_device_leaves_when_a_server_turns_out_to_drop_taints_after
         await until(api, well(5, 6))
 
 
-async def test_reported_only_nothing_leaves_a_server_without_taints(api: FakeApi, host: PluginHost) -> None:
+async def test_reported_only_nothing_leaves_a_server_without_taints(api: EmbeddedApi, host: PluginHost) -> None:
     api.dropped_fields["resourceslices"] = TAINTS
     async with host.running(unhealthy_device_effect="None") as plugin:
         await settled(api, plugin)
@@ -262,7 +264,7 @@ async def test_reported_only_nothing_leaves_a_server_without_taints(api: FakeApi
     ],
 )
 async def test_a_whole_node_is_not_handed_out_with_a_sick_device(
-    api: FakeApi, tmp_path_factory: pytest.TempPathFactory, break_: Break, reason: str, taints: bool
+    api: EmbeddedApi, tmp_path_factory: pytest.TempPathFactory, break_: Break, reason: str, taints: bool
 ) -> None:
     if not taints:
         api.dropped_fields["resourceslices"] = TAINTS
@@ -277,7 +279,7 @@ async def test_a_whole_node_is_not_handed_out_with_a_sick_device(
 
 
 @pytest.mark.contract("P32")
-async def test_a_claim_for_a_sick_device_is_refused_until_it_is_well_again(api: FakeApi, host: PluginHost) -> None:
+async def test_a_claim_for_a_sick_device_is_refused_until_it_is_well_again(api: EmbeddedApi, host: PluginHost) -> None:
     async with host.running(**HOLD) as plugin:
         await settled(api, plugin)
         claim = api.create(allocated_claim("job", "node-a", [4, 5]))
@@ -305,7 +307,9 @@ async def test_a_claim_for_a_sick_device_is_refused_until_it_is_well_again(api: 
         {"device": 5, "adminAccess": True},
     ],
 )
-async def test_a_claim_that_says_so_gets_a_sick_device(api: FakeApi, host: PluginHost, result: dict[str, Any]) -> None:
+async def test_a_claim_that_says_so_gets_a_sick_device(
+    api: EmbeddedApi, host: PluginHost, result: dict[str, Any]
+) -> None:
     host.hardware.add_ecc(5)
     claim = api.create(allocated_claim("job", "node-a", [result]))
     async with host.running() as plugin:
@@ -315,7 +319,7 @@ async def test_a_claim_that_says_so_gets_a_sick_device(api: FakeApi, host: Plugi
 
 
 async def test_a_claim_for_a_device_that_is_gone_is_told_so_whatever_it_tolerates(
-    api: FakeApi, host: PluginHost
+    api: EmbeddedApi, host: PluginHost
 ) -> None:
     tolerations = [{"operator": "Exists"}]
     claim = api.create(allocated_claim("job", "node-a", [{"device": 5, "tolerations": tolerations}]))
@@ -326,7 +330,7 @@ async def test_a_claim_for_a_device_that_is_gone_is_told_so_whatever_it_tolerate
 
 
 async def test_a_claim_that_is_prepared_is_answered_as_before_when_its_device_turns_sick(
-    api: FakeApi, host: PluginHost
+    api: EmbeddedApi, host: PluginHost
 ) -> None:
     claim = api.create(allocated_claim("job", "node-a", [5]))
     async with host.running() as plugin:
@@ -340,7 +344,9 @@ async def test_a_claim_that_is_prepared_is_answered_as_before_when_its_device_tu
 # Telling.
 
 
-async def test_events_and_metrics_give_the_reason_also_of_a_device_that_left(api: FakeApi, host: PluginHost) -> None:
+async def test_events_and_metrics_give_the_reason_also_of_a_device_that_left(
+    api: EmbeddedApi, host: PluginHost
+) -> None:
     api.dropped_fields["resourceslices"] = TAINTS
     async with host.running(**HOLD) as plugin:
         await settled(api, plugin)

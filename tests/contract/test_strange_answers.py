@@ -10,14 +10,20 @@ import pytest
 
 from neuron_dra.core import publication
 from neuron_dra.core.claims import ClaimRef
+from neuron_dra.emulation.embedded_api import (
+    STRANGE,
+    Do,
+    EmbeddedApi,
+    Fault,
+)
+from neuron_dra.emulation.objects import allocated_claim
 from neuron_dra.kube import reflector as reflector_module
-from neuron_dra.node import orphans, publishing
 from neuron_dra.node import plugin as plugin_module
 from neuron_dra.node.plugin import Plugin
-from neuron_dra.testing.fake_api import STRANGE, Do, FakeApi, Fault
-from neuron_dra.testing.objects import allocated_claim
-from neuron_dra.testing.plugin_host import PluginHost
-from neuron_dra.testing.waiting import always, eventually
+from neuron_dra.node.prepare import orphans
+from neuron_dra.node.publish import loop
+from tests.support.plugin_host import PluginHost
+from tests.support.waiting import always, eventually
 
 LONG_S = 30
 NAME = "node-a-neuron.aws.com-00"
@@ -27,18 +33,18 @@ NAME = "node-a-neuron.aws.com-00"
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugin_module, "HARDWARE_PERIOD_S", 0.05)
     monkeypatch.setattr(orphans, "PERIOD_S", 0.05)
-    monkeypatch.setattr(publishing, "GATHER_S", 0.02)
-    monkeypatch.setattr(publishing, "RETRY_S", (0.02, 0.1))
+    monkeypatch.setattr(loop, "GATHER_S", 0.02)
+    monkeypatch.setattr(loop, "RETRY_S", (0.02, 0.1))
     monkeypatch.setattr(reflector_module, "RETRY_S", (0.02, 0.1))
 
 
-async def settled(api: FakeApi, plugin: Plugin) -> None:
+async def settled(api: EmbeddedApi, plugin: Plugin) -> None:
     await eventually(lambda: plugin.publish_state.result, LONG_S, "the first publish")
 
 
 @pytest.mark.parametrize("name", STRANGE)
 async def test_an_answer_that_is_no_claim_does_not_end_the_look_for_orphans(
-    api: FakeApi, host: PluginHost, name: str
+    api: EmbeddedApi, host: PluginHost, name: str
 ) -> None:
     """14.11. `running` raises what ends the plugin."""
     meta = api.create(allocated_claim("job", "node-a", [0]))["metadata"]
@@ -53,7 +59,7 @@ async def test_an_answer_that_is_no_claim_does_not_end_the_look_for_orphans(
 
 @pytest.mark.parametrize("name", STRANGE)
 async def test_whatever_the_api_server_answers_the_plugin_publishes_when_it_is_well(
-    api: FakeApi, host: PluginHost, name: str
+    api: EmbeddedApi, host: PluginHost, name: str
 ) -> None:
     """14.11. `running` raises what ends the plugin."""
     for verb in ("list", "get", "create", "update", "patch"):
@@ -67,7 +73,7 @@ async def test_whatever_the_api_server_answers_the_plugin_publishes_when_it_is_w
         assert len(api.get("resourceslices", NAME)["spec"]["devices"]) == 16
 
 
-async def test_a_checkpoint_that_breaks_before_the_first_publish_is_rebuilt(api: FakeApi, host: PluginHost) -> None:
+async def test_a_checkpoint_that_breaks_before_the_first_publish_is_rebuilt(api: EmbeddedApi, host: PluginHost) -> None:
     """14.11."""
     held = api.faults.add(Fault(Do.ANSWER_LATE, verb="list", resource="nodes"))
     async with host.running() as plugin:
@@ -84,7 +90,7 @@ async def test_a_checkpoint_that_breaks_before_the_first_publish_is_rebuilt(api:
 
 @pytest.mark.parametrize("fault", [Fault(Do.HANG), Fault(status=503), Fault(status=429, retry_after=30)])
 async def test_findings_that_cannot_be_posted_hold_up_no_slice_and_no_taint(
-    api: FakeApi, host: PluginHost, fault: Fault
+    api: EmbeddedApi, host: PluginHost, fault: Fault
 ) -> None:
     """14.2: the first slice came after 33 s, a taint after 44 s."""
     fault.resource, fault.times = "events", None
@@ -108,7 +114,7 @@ async def test_findings_that_cannot_be_posted_hold_up_no_slice_and_no_taint(
             assert fault.hits == 1, "tainted while the first Event is still under way"
 
 
-async def test_events_of_findings_are_posted_once_the_api_server_takes_them(api: FakeApi, host: PluginHost) -> None:
+async def test_events_of_findings_are_posted_once_the_api_server_takes_them(api: EmbeddedApi, host: PluginHost) -> None:
     host.hardware.break_link(0, 1)
     async with host.running() as plugin:
         await settled(api, plugin)
@@ -119,12 +125,12 @@ async def test_events_of_findings_are_posted_once_the_api_server_takes_them(api:
 # One deadline.
 
 
-def lists_of_claims(api: FakeApi) -> int:
+def lists_of_claims(api: EmbeddedApi) -> int:
     return len(api.requests("list", "resourceclaims"))
 
 
 async def test_a_device_that_waits_to_leave_is_not_asked_about_with_every_change(
-    api: FakeApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
+    api: EmbeddedApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """14.3: a hundred cluster-wide LISTs a minute."""
     monkeypatch.setattr(publication, "CLAIMED_S", (600.0, 600.0))
@@ -154,7 +160,7 @@ def device_nodes(host: PluginHost, uid: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("simulated", [True, False])
 async def test_device_files_in_cdi_are_the_host_s_wherever_its_root_is_mounted(
-    api: FakeApi, host: PluginHost, simulated: bool
+    api: EmbeddedApi, host: PluginHost, simulated: bool
 ) -> None:
     """14.12: the container runtime does not see the plugin's mounts. Simulated hardware is where it is for both."""
     meta = api.create(allocated_claim("job", "node-a", [3]))["metadata"]
@@ -174,7 +180,7 @@ async def test_device_files_in_cdi_are_the_host_s_wherever_its_root_is_mounted(
 
 
 async def test_a_device_that_turns_sick_is_a_line_in_the_log_and_so_are_findings_at_the_start(
-    api: FakeApi, host: PluginHost, caplog: pytest.LogCaptureFixture
+    api: EmbeddedApi, host: PluginHost, caplog: pytest.LogCaptureFixture
 ) -> None:
     """14.14."""
 
@@ -197,9 +203,9 @@ async def test_a_device_that_turns_sick_is_a_line_in_the_log_and_so_are_findings
 
 
 async def test_health_is_told_while_publishing_waits_to_try_again(
-    api: FakeApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
+    api: EmbeddedApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publishing, "RETRY_S", (600.0, 600.0))
+    monkeypatch.setattr(loop, "RETRY_S", (600.0, 600.0))
     async with host.running() as plugin:
         await settled(api, plugin)
         api.faults.add(Fault(resource="resourceslices", status=503, times=None))

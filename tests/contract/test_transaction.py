@@ -17,6 +17,7 @@ from neuron_dra.core import cdi, withdrawals
 from neuron_dra.core import checkpoint as checkpoints
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim
 from neuron_dra.core.decision import decide
+from neuron_dra.emulation.objects import healthy_node
 from neuron_dra.errors import (
     CheckpointDamaged,
     ClaimError,
@@ -27,12 +28,17 @@ from neuron_dra.errors import (
     Unavailable,
 )
 from neuron_dra.node.files import Files, locked
-from neuron_dra.node.store import Store
-from neuron_dra.node.together import Together
-from neuron_dra.node.transaction import Transactions
-from neuron_dra.node.worker import Worker
-from neuron_dra.testing.faulty_files import DISK_ERRORS, FaultyFiles, Moment, PowerCut, disk_error
-from neuron_dra.testing.objects import healthy_node
+from neuron_dra.node.prepare.daemon_worker import Worker
+from neuron_dra.node.prepare.group_commit import GroupCommit
+from neuron_dra.node.prepare.store import Store
+from neuron_dra.node.prepare.transactions import Transactions
+from tests.support.faulty_files import (
+    DISK_ERRORS,
+    FaultyFiles,
+    Moment,
+    PowerCut,
+    disk_error,
+)
 
 NODE = healthy_node("trn2.48xlarge")
 STEPS = range(1, 13)  # more than any transaction has; a step that is not reached is a test of nothing going wrong
@@ -548,7 +554,7 @@ async def test_a_transaction_that_is_abandoned_is_done_with_the_next_one(disk: D
         go_on.wait(5)
         return [item.upper() for item in items]
 
-    together = Together(asyncio.Lock(), Worker("test"), work)
+    together = GroupCommit(asyncio.Lock(), Worker("test"), work)
     leader, other = (asyncio.create_task(together(name)) for name in "ab")
     await asyncio.to_thread(began.wait, 5)
     leader.cancel()
@@ -853,7 +859,7 @@ async def test_a_full_disk_is_told_and_the_retry_succeeds(disk: Disk) -> None:
 
 
 async def test_a_lock_that_another_process_keeps_is_told(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("neuron_dra.node.store.LOCK_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("neuron_dra.node.prepare.store.LOCK_TIMEOUT_S", 0.05)
     made = await transactions(disk, Api(NEW))
     with locked(disk.folder / "serialize.lock", timeout_s=1):
         with pytest.raises(TimeoutError, match="locked by another process"):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from neuron_dra.node.files import Files
-from neuron_dra.node.turns import ORPHANED_POLLS, PublishingTurn
+from neuron_dra.node.publish.publisher_lock import ORPHANED_POLLS, PublisherLock
 
 pytestmark = [pytest.mark.contract("S23"), pytest.mark.contract("R14")]
 
@@ -18,10 +18,10 @@ class Turns:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.made: list[PublishingTurn] = []
+        self.made: list[PublisherLock] = []
 
-    def __call__(self, identity: str) -> PublishingTurn:
-        self.made.append(PublishingTurn(self._folder, identity, Files()))
+    def __call__(self, identity: str) -> PublisherLock:
+        self.made.append(PublisherLock(self._folder, identity, Files()))
         return self.made[-1]
 
     @property
@@ -130,10 +130,10 @@ def test_a_name_that_is_swept_while_it_is_written_is_written_again(short_path: P
             super().write(path, data, mode)
             self.writes += 1
             if self.writes == 1:
-                PublishingTurn(short_path, "newcomer", Files()).sweep()
+                PublisherLock(short_path, "newcomer", Files()).sweep()
 
     files = Swept()
-    turn = PublishingTurn(short_path, "a", files)
+    turn = PublisherLock(short_path, "a", files)
     turn.claim()
     assert (turn.holding, files.writes) == (True, 2)
     turn.release()

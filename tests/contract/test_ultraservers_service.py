@@ -11,21 +11,21 @@ from typing import Any
 
 import grpc
 import pytest
-from built_tools import GRPCURL, needs
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from controller import service as service_module
 from controller import settings as controller_settings
 from controller.program import Controller
+from controller.query import grpc_server as service_module
 from neuron_dra.arguments import Parser
 from neuron_dra.core.ultraserver import NAMESPACE
+from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.gen.neuron.ultraserver.v1 import ultraservers_pb2 as pb
 from neuron_dra.gen.neuron.ultraserver.v1 import ultraservers_pb2_grpc
 from neuron_dra.kube.config import KubeConfig
-from neuron_dra.testing.fake_api import FakeApi
-from neuron_dra.testing.ultraservers import answered, ultraserver
-from neuron_dra.testing.waiting import eventually
+from tests.support.built_tools import GRPCURL, needs
+from tests.support.ultraservers import answered, ultraserver
+from tests.support.waiting import eventually
 
 SERVICE = "neuron.ultraserver.v1.UltraServers"
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
@@ -34,9 +34,9 @@ Obj = dict[str, Any]
 
 
 @pytest.fixture
-async def api() -> AsyncIterator[FakeApi]:
+async def api() -> AsyncIterator[EmbeddedApi]:
     """Two UltraServers of four nodes, u0 and u1."""
-    async with FakeApi() as made:
+    async with EmbeddedApi() as made:
         made.register_neuron_kinds()
         for name in ("ml", NAMESPACE):
             made.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
@@ -51,7 +51,7 @@ async def api() -> AsyncIterator[FakeApi]:
 
 @contextlib.asynccontextmanager
 async def controlling(
-    api: FakeApi, address: str = "127.0.0.1:0", *flags: str, api_url: str = ""
+    api: EmbeddedApi, address: str = "127.0.0.1:0", *flags: str, api_url: str = ""
 ) -> AsyncIterator[Controller]:
     parser = Parser()
     controller_settings.add_arguments(parser)
@@ -69,7 +69,7 @@ async def controlling(
 
 
 @pytest.fixture
-async def controller(api: FakeApi) -> AsyncIterator[Controller]:
+async def controller(api: EmbeddedApi) -> AsyncIterator[Controller]:
     """A controller that has found both UltraServers."""
     async with controlling(api) as made:
         found = api.objects
@@ -93,7 +93,7 @@ async def asking(controller: Controller) -> AsyncIterator[ultraservers_pb2_grpc.
         yield ultraservers_pb2_grpc.UltraServersStub(channel)
 
 
-def submit(api: FakeApi, name: str, *, size: int = 4, count: int = 1) -> Obj:
+def submit(api: EmbeddedApi, name: str, *, size: int = 4, count: int = 1) -> Obj:
     return api.create(
         {
             "apiVersion": "neuron.aws.com/v1beta1",
@@ -104,7 +104,7 @@ def submit(api: FakeApi, name: str, *, size: int = 4, count: int = 1) -> Obj:
     )
 
 
-def answer(api: FakeApi) -> None:
+def answer(api: EmbeddedApi) -> None:
     """Every node tags its slice as its NeuronUltraServer says."""
     members = {e["nodeName"]: item for item in api.objects("neuronultraservers") for e in item["spec"]["topology"]}
     for item in api.objects("resourceslices"):
@@ -113,11 +113,11 @@ def answer(api: FakeApi) -> None:
             api.replace(new)
 
 
-def state(api: FakeApi, name: str) -> str:
+def state(api: EmbeddedApi, name: str) -> str:
     return str((api.get("neuronultraserverworkloads", name, "ml").get("status") or {}).get("state"))
 
 
-async def allocated(api: FakeApi, name: str) -> None:
+async def allocated(api: EmbeddedApi, name: str) -> None:
     def done() -> bool:
         answer(api)
         return state(api, name) == "Allocated"

@@ -11,8 +11,8 @@ import threading
 
 import pytest
 
-from neuron_dra.node.worker import Worker
-from neuron_dra.testing.waiting import eventually
+from neuron_dra.node.prepare.daemon_worker import Worker
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_a_loop_that_was_closed_does_not_take_the_thread_with_it(worker: Worker)
 def test_a_disk_that_hangs_does_not_keep_the_process_from_ending() -> None:
     program = (
         "import asyncio, time\n"
-        "from neuron_dra.node.worker import Worker\n"
+        "from neuron_dra.node.prepare.daemon_worker import Worker\n"
         "worker = Worker('hangs')\n"
         "async def main():\n"
         "    worker.do(time.sleep, 600)\n"

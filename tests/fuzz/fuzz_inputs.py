@@ -11,7 +11,12 @@ import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from neuron_dra.node.helper import A_DEVICE, MAX_BYTES, NO_FILE, Source
+from neuron_dra.node.publish.sysfs_helper import (
+    A_DEVICE,
+    MAX_BYTES,
+    NO_FILE,
+    Source,
+)
 
 Json = Any
 NUMBERS = (0, 1, -1, 2, 3, 4, 8, 15, 16, 17, 64, 2**31, -(2**31), 2**63, 10**30, 1.5, -0.0, 1e308)

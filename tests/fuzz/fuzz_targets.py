@@ -16,22 +16,28 @@ from typing import Any
 
 from fuzz_inputs import Bytes, MemorySource, changed
 
-from controller import decode as controller_decode
-from controller import discovery, render
-from controller.actions import WriteUltraServerStatus
-from controller.planning import plan
+from controller.observe import decode as controller_decode
+from controller.observe import discovery
+from controller.plan import objects
+from controller.plan.actions import WriteUltraServerStatus
+from controller.plan.planning import plan
 from neuron_dra.api import claims as wire_claims
 from neuron_dra.core import cdi, checkpoint, claims, decision, devices, health, limits, names, slices, topology
 from neuron_dra.core.facts import NodeLabels
 from neuron_dra.core.ultraserver import decode_allocations
+from neuron_dra.emulation.embedded_api import STRANGE
+from neuron_dra.emulation.objects import (
+    allocated_claim,
+    healthy_node,
+    neuron_config,
+    opaque,
+)
 from neuron_dra.errors import CheckpointDamaged, ClaimError, Gone, Unavailable
 from neuron_dra.kube import client
 from neuron_dra.kube.reflector import Reflector
 from neuron_dra.kube.requests import NODES
-from neuron_dra.node import helper, sysfs
-from neuron_dra.testing.fake_api import STRANGE
-from neuron_dra.testing.objects import allocated_claim, healthy_node, neuron_config, opaque
-from neuron_dra.testing.ultraservers import ultraserver
+from neuron_dra.node.publish import sysfs, sysfs_helper
+from tests.support.ultraservers import ultraserver
 
 NODE = "node-a"
 NOW = datetime.datetime(2026, 3, 1, 12, 0, 30, tzinfo=datetime.UTC)
@@ -145,12 +151,12 @@ def hardware(data: bytes) -> None:
             tree[f"/dev/{name}"] = b""
     for _ in range(source.below(6)):
         tree[f"/sys/class/neuron_device/{source.pick(_CLASS_FILES)}"] = contents()
-    reads = [helper.read(MemorySource(tree), "", sysfs.LAYOUT)]
-    units = [f"neuron{number}" for number in reads[0][1]] + [f"{helper.CLASS}/{path}" for path in _CLASS_FILES]
+    reads = [sysfs_helper.read(MemorySource(tree), "", sysfs.LAYOUT)]
+    units = [f"neuron{number}" for number in reads[0][1]] + [f"{sysfs_helper.CLASS}/{path}" for path in _CLASS_FILES]
     hung = {source.pick(units) for _ in range(source.below(3))}
-    hanging = {f"{helper.CLASS}/{unit}/reset" if unit.startswith("neuron") else unit for unit in hung}
+    hanging = {f"{sysfs_helper.CLASS}/{unit}/reset" if unit.startswith("neuron") else unit for unit in hung}
     before = reads[0] if source.below(2) else None
-    reads.append(helper.read(MemorySource(tree), "", sysfs.LAYOUT, lambda unit: unit not in hung))
+    reads.append(sysfs_helper.read(MemorySource(tree), "", sysfs.LAYOUT, lambda unit: unit not in hung))
     facts = sysfs.facts(marshal.loads(marshal.dumps(reads[1])), before=before, hanging=hanging)
     assert [device.device_id for device in facts.devices if device.hangs] == sorted(
         number for number in reads[0][1] if f"neuron{number}" in hung
@@ -268,7 +274,7 @@ def _cluster() -> tuple[Any, ...]:
             }
         )
     for group in discovery.discover(controller_decode.snapshot(items)):
-        body = render.ultraserver(group)
+        body = objects.ultraserver(group)
         body["metadata"] |= {"uid": f"uid-{group.name}", "resourceVersion": "7", "generation": 1}
         items.append(body)
     held = plan(controller_decode.snapshot(items), NOW)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from neuron_dra.core.ultraserver import NAMESPACE
-from neuron_dra.testing.fake_api import FakeApi
-from neuron_dra.testing.ultraservers import answered, ultraserver
+from neuron_dra.emulation.embedded_api import EmbeddedApi
+from tests.support.ultraservers import answered, ultraserver
 
 Obj = dict[str, Any]
 
@@ -14,7 +14,7 @@ Obj = dict[str, Any]
 class Cluster:
     """The embedded API server, with two UltraServers whose plugins answer."""
 
-    def __init__(self, api: FakeApi) -> None:
+    def __init__(self, api: EmbeddedApi) -> None:
         self.api = api
         self.silent: set[str] = set()
         for name in ("default", "ml", NAMESPACE):

@@ -20,14 +20,14 @@ import grpc
 from neuron_dra.core import cdi
 from neuron_dra.core import checkpoint as checkpoints
 from neuron_dra.core.ultraserver import NAMESPACE, Allocation, Phase, Tag, object_name, tag_on
+from neuron_dra.emulation.embedded_api import EmbeddedApi
+from neuron_dra.emulation.objects import allocated_claim, neuron_config, node_object
 from neuron_dra.errors import CheckpointDamaged
 from neuron_dra.gen.kubelet.dra.v1 import dra_pb2, dra_pb2_grpc
 from neuron_dra.node.files import Files
-from neuron_dra.testing.crash_points import Life, Lives, Point
-from neuron_dra.testing.fake_api import FakeApi
-from neuron_dra.testing.objects import allocated_claim, neuron_config, node_object
-from neuron_dra.testing.plugin_host import PluginHost
-from neuron_dra.testing.waiting import eventually
+from tests.support.crash_points import Life, Lives, Point
+from tests.support.plugin_host import PluginHost
+from tests.support.waiting import eventually
 
 BLOCK = "cr-0123456789abcdef0"
 SLOT = Allocation(
@@ -42,7 +42,7 @@ Sabotage = Callable[[], None]
 class Scene:
     """A Trn2 UltraServer node, its API server, and the claims `old`, `new` and `rival`, which wants what `new` has."""
 
-    def __init__(self, api: FakeApi, root: Path, lives: Lives, sabotage: Sabotage | None) -> None:
+    def __init__(self, api: EmbeddedApi, root: Path, lives: Lives, sabotage: Sabotage | None) -> None:
         api.register_neuron_kinds()
         for name in (NAMESPACE, "ml"):
             api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
@@ -241,7 +241,7 @@ async def arranged(flow: Flow, lives: Lives, sabotage: Sabotage | None) -> Async
     """Everything before the first point."""
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="nd", dir=memory) as folder:
-        async with FakeApi(controllers=False) as api:
+        async with EmbeddedApi(controllers=False) as api:
             root = Path(folder, "node")  # points have names: it has the same in each life
             root.mkdir()
             scene = Scene(api, root, lives, sabotage)

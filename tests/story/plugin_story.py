@@ -5,23 +5,23 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from neuron_dra.testing.fake_api import FakeApi
-from neuron_dra.testing.fake_kubelet import FakeKubelet
-from neuron_dra.testing.plugin_host import PluginHost, PluginProcess
+from neuron_dra.emulation.embedded_api import EmbeddedApi
+from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
+from tests.support.plugin_host import PluginHost, PluginProcess
 
 DRIVER = "neuron.aws.com"
 NAME = "node-a-neuron.aws.com-00"
 START_S = 30.0  # a process on a loaded machine
 
 
-async def started(host: PluginHost, kubelet: FakeKubelet, pod_uid: str = "", **more: Any) -> PluginProcess:
+async def started(host: PluginHost, kubelet: ScriptedKubelet, pod_uid: str = "", **more: Any) -> PluginProcess:
     """Start a plugin and return when the kubelet has it."""
     process = await host.start_process(pod_uid, **more)
     await accepted(host, kubelet, process, pod_uid)
     return process
 
 
-async def accepted(host: PluginHost, kubelet: FakeKubelet, process: PluginProcess, pod_uid: str) -> None:
+async def accepted(host: PluginHost, kubelet: ScriptedKubelet, process: PluginProcess, pod_uid: str) -> None:
     """Return when the kubelet has a plugin that was started."""
     endpoint = str(host.settings(pod_uid).dra_socket)
     registered = asyncio.create_task(kubelet.registered(DRIVER, START_S, endpoint=endpoint))
@@ -34,7 +34,7 @@ async def accepted(host: PluginHost, kubelet: FakeKubelet, process: PluginProces
     registered.result()
 
 
-async def published(api: FakeApi, count: int = 16) -> dict[str, Any]:
+async def published(api: EmbeddedApi, count: int = 16) -> dict[str, Any]:
     """Wait until the node has one slice with `count` devices, and return it."""
     (found,) = await api.until(
         "resourceslices",
@@ -44,25 +44,25 @@ async def published(api: FakeApi, count: int = 16) -> dict[str, Any]:
     return found
 
 
-async def prepared(kubelet: FakeKubelet, claim: dict[str, Any]) -> Any:
+async def prepared(kubelet: ScriptedKubelet, claim: dict[str, Any]) -> Any:
     """Prepare one claim, which must succeed."""
     answer = (await kubelet.prepare([claim]))[claim["metadata"]["uid"]]
     assert not answer.error
     return answer
 
 
-async def refused(kubelet: FakeKubelet, claim: dict[str, Any]) -> str:
+async def refused(kubelet: ScriptedKubelet, claim: dict[str, Any]) -> str:
     """Prepare one claim, which must fail, and return the reason."""
     error: str = (await kubelet.prepare([claim]))[claim["metadata"]["uid"]].error
     assert error
     return error
 
 
-async def unprepared(kubelet: FakeKubelet, claim: dict[str, Any]) -> None:
+async def unprepared(kubelet: ScriptedKubelet, claim: dict[str, Any]) -> None:
     """Unprepare one claim, which must succeed."""
     assert await kubelet.unprepare([claim]) == {claim["metadata"]["uid"]: ""}
 
 
-def slice_writes(api: FakeApi) -> list[str]:
+def slice_writes(api: EmbeddedApi) -> list[str]:
     """Return the verbs of all writes of slices so far."""
     return [e.verb for e in api.requests(resource="resourceslices") if e.verb in ("create", "update", "delete")]

@@ -85,7 +85,7 @@ def test_a_name_that_no_node_has_is_refused_everywhere(words: tuple[str, ...]) -
 
 
 def test_a_name_that_no_node_has_is_refused_by_the_network_driver_for_tests() -> None:
-    program = [sys.executable, "-m", "neuron_dra.testing.net_driver"]
+    program = [sys.executable, "-m", "tests.support.net_driver"]
     done = run("--node-name", "Bad Name!", "--instance-type", "trn2.48xlarge", program=program)
     assert (done.returncode, "Bad Name!" in done.stderr) == (2, True)
 

@@ -11,15 +11,15 @@ import pytest
 from controller_cluster import Cluster
 from test_ultraserver_controller import cluster, controlling, quick  # noqa: F401
 
-from controller import backoff as backoff_module
+from controller.apply import write_backoff as backoff_module
 from controller.program import NAME
 from neuron_dra.core.ultraserver import NAMESPACE
+from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, Fault
+from neuron_dra.emulation.embedded_api.faults import STRANGE, Strange
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.events import EventRecorder
-from neuron_dra.testing.fake_api import Do, FakeApi, Fault
-from neuron_dra.testing.fake_api.faults import STRANGE, Strange
-from neuron_dra.testing.waiting import eventually
+from tests.support.waiting import eventually
 
 NOW = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
 
@@ -129,7 +129,7 @@ async def test_a_missing_namespace_is_one_error_that_says_what_to_do(
     caplog.set_level(logging.INFO)
     async with controlling(cluster):
         await eventually(lambda: missing.hits >= 6, 20, "it tries again")
-    told = [each.getMessage() for each in caplog.records if each.name == "controller.reconcile"]
+    told = [each.getMessage() for each in caplog.records if each.name == "controller.apply.loop"]
     assert told == [
         f"namespace {NAMESPACE} does not exist, so UltraServers cannot be written: create it (kubectl create namespace "
         f"{NAMESPACE})"
@@ -144,7 +144,7 @@ async def test_a_lease_without_its_namespace_is_one_error_that_says_what_to_do(
     missing = cluster.api.faults.add(refused("leases", "create", 404))
     async with controlling(cluster, "--leader-elect"):
         await eventually(lambda: missing.hits >= 3, 20, "it tries again")
-    told = [each.getMessage() for each in caplog.records if each.name == "controller.leader"]
+    told = [each.getMessage() for each in caplog.records if each.name == "controller.apply.leader"]
     assert told == [
         f"namespace {NAMESPACE} does not exist, so the Lease neuron-ultraserver-controller cannot be held and nothing "
         f"is done: create it (kubectl create namespace {NAMESPACE})"
@@ -167,7 +167,7 @@ async def test_who_does_not_lead_shows_no_figures_of_the_cluster(cluster: Cluste
 
 @pytest.fixture
 async def recorder() -> AsyncIterator[EventRecorder]:
-    async with FakeApi() as api, KubeClient(KubeConfig(api.url)) as client:
+    async with EmbeddedApi() as api, KubeClient(KubeConfig(api.url)) as client:
         yield EventRecorder(client, "here")
 
 

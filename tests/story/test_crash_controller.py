@@ -18,19 +18,19 @@ from typing import Any
 import pytest
 from controller_cluster import Cluster, Obj
 
-from controller import backoff as backoff_module
 from controller import program
-from controller import reconcile as reconcile_module
 from controller import settings as controller_settings
-from controller import wording as wording_module
+from controller.apply import loop as reconcile_module
+from controller.apply import status_throttle as wording_module
+from controller.apply import write_backoff as backoff_module
 from controller.program import Controller
 from neuron_dra.arguments import Parser
+from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.kube import reflector as reflector_module
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
-from neuron_dra.testing.fake_api import FakeApi
-from neuron_dra.testing.faulty_files import Moment
-from neuron_dra.testing.waiting import eventually
+from tests.support.faulty_files import Moment
+from tests.support.waiting import eventually
 
 LONG = bool(os.environ.get("NEURON_DRA_LONG"))
 EVERY = 5  # without `LONG`
@@ -163,7 +163,7 @@ async def controlling(cluster: Watched, death: Death) -> AsyncIterator[None]:
 
 @contextlib.asynccontextmanager
 async def fleet() -> AsyncIterator[Watched]:
-    async with FakeApi() as api:
+    async with EmbeddedApi() as api:
         api.register_neuron_kinds()
         cluster = Watched(api)
 

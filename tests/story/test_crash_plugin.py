@@ -13,8 +13,13 @@ from crash_scene import SLOT, Flow, Scene, failed, killed, recorded
 from neuron_dra.core.checkpoint import Checkpoint
 from neuron_dra.core.claims import PreparedClaim
 from neuron_dra.node import plugin
-from neuron_dra.node.store import Store
-from neuron_dra.testing.crash_points import Lives, Point, disk_errors, points
+from neuron_dra.node.prepare.store import Store
+from tests.support.crash_points import (
+    Lives,
+    Point,
+    disk_errors,
+    points,
+)
 
 AT_ONCE = 3
 LONG = bool(os.environ.get("NEURON_DRA_LONG"))

@@ -11,21 +11,21 @@ from typing import Any
 
 import pytest
 
-from controller import backoff
 from controller import settings as controller_settings
+from controller.apply import write_backoff
 from controller.program import Controller
 from neuron_dra.arguments import Parser
 from neuron_dra.core import names
 from neuron_dra.core.claims import ClaimRef
 from neuron_dra.core.ultraserver import NAMESPACE
+from neuron_dra.emulation.embedded_api import EmbeddedApi
+from neuron_dra.emulation.objects import allocated_claim, node_object
 from neuron_dra.errors import ClaimError
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.node import plugin as plugin_module
-from neuron_dra.node import reserving, ultraserver
-from neuron_dra.testing.fake_api import FakeApi
-from neuron_dra.testing.objects import allocated_claim, node_object
-from neuron_dra.testing.plugin_host import PluginHost
-from neuron_dra.testing.waiting import eventually
+from neuron_dra.node.ultraserver import reservation_gate, watch
+from tests.support.plugin_host import PluginHost
+from tests.support.waiting import eventually
 
 TYPE, BLOCK, HARDWARE_ID = "trn2u.48xlarge", "cr-1", "00000000deadbeef"
 NODES = ("n0", "n1", "n2", "n3")
@@ -34,13 +34,13 @@ Obj = dict[str, Any]
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ultraserver, "PROBE_S", 0.2)
-    monkeypatch.setattr(reserving, "REFUSAL_WAIT_S", 0.4)
-    monkeypatch.setattr(reserving, "REFRESH_S", 0.1)
-    monkeypatch.setattr(reserving, "RECHECK_S", 0.1)
+    monkeypatch.setattr(watch, "PROBE_S", 0.2)
+    monkeypatch.setattr(reservation_gate, "REFUSAL_WAIT_S", 0.4)
+    monkeypatch.setattr(reservation_gate, "REFRESH_S", 0.1)
+    monkeypatch.setattr(reservation_gate, "RECHECK_S", 0.1)
     monkeypatch.setattr(plugin_module, "HARDWARE_PERIOD_S", 0.1)
-    monkeypatch.setattr(backoff, "FIRST_EVICTION_S", 0.2)
-    monkeypatch.setattr(backoff, "LONGEST_S", 1.0)
+    monkeypatch.setattr(write_backoff, "FIRST_EVICTION_S", 0.2)
+    monkeypatch.setattr(write_backoff, "LONGEST_S", 1.0)
 
 
 def _now() -> str:
@@ -50,7 +50,7 @@ def _now() -> str:
 class Cluster:
     """Four nodes of one UltraServer with their plugins; `answer` does what scheduler and kubelets do."""
 
-    def __init__(self, api: FakeApi, hosts: dict[str, PluginHost]) -> None:
+    def __init__(self, api: EmbeddedApi, hosts: dict[str, PluginHost]) -> None:
         self.api, self.hosts = api, hosts
         self.stack = contextlib.AsyncExitStack()
         self.plugins: dict[str, Any] = {}
@@ -185,7 +185,7 @@ class Cluster:
 async def cluster(short_path: Path) -> AsyncIterator[Cluster]:
     parser = Parser()
     controller_settings.add_arguments(parser)
-    async with FakeApi(controllers=False) as api, contextlib.AsyncExitStack() as stack:
+    async with EmbeddedApi(controllers=False) as api, contextlib.AsyncExitStack() as stack:
         api.register_neuron_kinds()
         for name in (NAMESPACE, "ml"):
             api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})

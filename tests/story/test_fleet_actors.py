@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from neuron_dra.errors import ApiError
-from neuron_dra.testing.fleet.__main__ import main, named, summary
-from neuron_dra.testing.fleet.actors import ACTORS, chosen, table
-from neuron_dra.testing.fleet.fleet import Fleet, run
-from neuron_dra.testing.fleet.mix import Mix, loudness
-from neuron_dra.testing.fleet.network import Ledger
-from neuron_dra.testing.fleet.safety import Violation
-from neuron_dra.testing.fleet.schedule import STEPS, Schedule
+from tests.support.fleet.__main__ import main, named, summary
+from tests.support.fleet.actors import ACTORS, chosen, table
+from tests.support.fleet.fleet import Fleet, run
+from tests.support.fleet.mix import Mix, loudness
+from tests.support.fleet.network import Ledger
+from tests.support.fleet.safety import Violation
+from tests.support.fleet.schedule import STEPS, Schedule
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "virtual-fleet.md"
 TRIES = 8
@@ -90,7 +90,7 @@ def test_a_replay_of_named_actors_names_them() -> None:
     outcome = run(3, steps=4, drive=fail, actors={"outages", "tenants"})
     assert summary(outcome, 2, 4, {"outages", "tenants"}).splitlines() == [
         f"seed 3: 0 s simulated in {outcome.took_s:.2f} s, VIOLATED: seen by outages, tenants",
-        "replay: python -m neuron_dra.testing.fleet --seed 3 --ultraservers 2 --steps 4 --actors outages,tenants",
+        "replay: python -m tests.support.fleet --seed 3 --ultraservers 2 --steps 4 --actors outages,tenants",
     ]
 
 

@@ -10,15 +10,28 @@ from typing import Any
 
 import pytest
 
-from controller import apply, draft, placement, planning, queueing, render, serving, survival
-from controller.fleet_index import FleetIndex
-from controller.holdings import Holdings
-from controller.leader import Leader
-from controller.quota import Quota
+from controller.apply import requests
+from controller.apply.leader import Leader
+from controller.plan import (
+    allocation as serving,
+)
+from controller.plan import (
+    context as context,
+)
+from controller.plan import (
+    objects,
+    placement,
+    planning,
+    queue,
+    restoration,
+)
+from controller.plan.fleet_index import FleetIndex
+from controller.plan.holdings import Holdings
+from controller.plan.quota import Quota
 from neuron_dra.core import reservation, ultraserver
-from neuron_dra.testing.fleet.fleet import USERS, Fleet, run
-from neuron_dra.testing.fleet.pods import PLAIN, Job
-from neuron_dra.testing.fleet.schedule import Schedule
+from tests.support.fleet.fleet import USERS, Fleet, run
+from tests.support.fleet.pods import PLAIN, Job
+from tests.support.fleet.schedule import Schedule
 
 MOST_SEEDS = 25
 
@@ -45,17 +58,17 @@ def never_evicts(patch: pytest.MonkeyPatch) -> None:
     async def evict(self: Any, action: Any) -> None:
         pass
 
-    patch.setattr(apply.Applier, "_evict", evict)
+    patch.setattr(requests.Applier, "_evict", evict)
 
 
 def gives_no_reason(patch: pytest.MonkeyPatch) -> None:
-    say = render.workload_status
+    say = objects.workload_status
 
     def workload_status(workload: Any, verdict: Any, *more: Any) -> Any:
         silent = dataclasses.replace(verdict, message="") if verdict.state == "Pending" else verdict
         return say(workload, silent, *more)
 
-    patch.setattr(render, "workload_status", workload_status)
+    patch.setattr(objects, "workload_status", workload_status)
 
 
 def reserves_across_racks(patch: pytest.MonkeyPatch) -> None:
@@ -81,35 +94,35 @@ def reserves_across_racks(patch: pytest.MonkeyPatch) -> None:
 def never_steps_down(patch: pytest.MonkeyPatch) -> None:
     """A leader that was cut off goes on, and its writes are not guarded."""
     patch.setattr(Leader, "holds", lambda self: self.term > 0)
-    patch.setattr(apply, "_guarded", lambda version, changes: changes)
+    patch.setattr(requests, "_guarded", lambda version, changes: changes)
 
 
 def waits_for_the_impossible(patch: pytest.MonkeyPatch) -> None:
     """13.1: whoever has waited for long holds others back, whatever it asks for, and until it has it."""
-    patch.setattr(queueing, "exceeds_fleet", lambda *_: None)
-    patch.setattr(queueing, "hold_back_ends", lambda draft, workload: draft.now + datetime.timedelta(days=1))
-    patch.setattr(queueing, "held_back", lambda draft, workload: draft.starving.get(workload.instance_type))
+    patch.setattr(queue, "exceeds_fleet", lambda *_: None)
+    patch.setattr(queue, "hold_back_ends", lambda context, workload: context.now + datetime.timedelta(days=1))
+    patch.setattr(queue, "held_back", lambda context, workload: context.starving.get(workload.instance_type))
 
 
 def keeps_what_does_not_fit(patch: pytest.MonkeyPatch) -> None:
     """13.6"""
-    patch.setattr(serving, "_fits", lambda draft, workload, one: True)
+    patch.setattr(serving, "_fits", lambda context, workload, one: True)
 
 
 def gives_one_template_name_to_two(patch: pytest.MonkeyPatch) -> None:
     """13.7"""
-    patch.setattr(draft, "template_names", lambda workloads, templates, holdings: {})
+    patch.setattr(context, "template_names", lambda workloads, templates, holdings: {})
 
 
 def makes_no_reservation_again(patch: pytest.MonkeyPatch) -> None:
     """What stood in an object that was deleted by force is lost to the controller."""
-    patch.setattr(survival, "restore", lambda index, holdings, now: None)
+    patch.setattr(restoration, "restore", lambda index, holdings, now: None)
 
 
 def lets_reservations_go_with_their_objects(patch: pytest.MonkeyPatch) -> None:
     """As it was before: no finalizer, no copy, and a node forgets what its object does not say."""
     makes_no_reservation_again(patch)
-    patch.setattr(planning, "_finalizers", lambda draft, stored: None)
+    patch.setattr(planning, "_finalizers", lambda context, stored: None)
     patch.setattr(ultraserver, "outlives", lambda current, reading: False)
 
 

@@ -9,10 +9,15 @@ import re
 
 import pytest
 
-from controller import queueing
-from neuron_dra.testing.fleet.fleet import Fleet, run
-from neuron_dra.testing.fleet.interference import ACTORS, Tenant, allocated, beside_a_victim
-from neuron_dra.testing.fleet.schedule import Schedule
+from controller.plan import queue
+from tests.support.fleet.fleet import Fleet, run
+from tests.support.fleet.interference import (
+    ACTORS,
+    Tenant,
+    allocated,
+    beside_a_victim,
+)
+from tests.support.fleet.schedule import Schedule
 
 AT_ONCE = 10
 
@@ -47,5 +52,5 @@ def test_a_typo_in_the_evening_holds_up_nobody_in_the_morning() -> None:
 
 def test_a_controller_that_waits_for_the_impossible_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """13.1"""
-    monkeypatch.setattr(queueing, "exceeds_fleet", lambda *_: None)
+    monkeypatch.setattr(queue, "exceeds_fleet", lambda *_: None)
     assert re.search(r"allocated after \d\d s$", run(1, drive=a_typo_in_the_evening, actors=ACTORS).trace[-1])

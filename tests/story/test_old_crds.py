@@ -14,16 +14,16 @@ import pytest
 import yaml
 from controller_cluster import Cluster, Obj
 
-from controller import reconcile as reconcile_module
-from controller import schemas
 from controller import settings as controller_settings
+from controller.apply import loop as reconcile_module
+from controller.apply import schema_check
 from controller.program import NAME, Controller
 from neuron_dra.arguments import Parser
 from neuron_dra.core.ultraserver import NAMESPACE
+from neuron_dra.emulation.embedded_api import EmbeddedApi, Fault, Request
 from neuron_dra.kube import reflector as reflector_module
 from neuron_dra.kube.config import KubeConfig
-from neuron_dra.testing.fake_api import FakeApi, Fault, Request
-from neuron_dra.testing.waiting import always, eventually
+from tests.support.waiting import always, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 OFFICIAL = ROOT / "tests/bed/manifests/official-crds.yaml"
@@ -38,7 +38,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def cluster() -> AsyncIterator[Cluster]:
-    async with FakeApi() as api:
+    async with EmbeddedApi() as api:
         api.register_neuron_kinds()
         made = Cluster(api)
 
@@ -126,8 +126,8 @@ def names(value: Any, path: str = "") -> Iterator[str]:
 
 def test_the_trial_has_every_field_that_our_crds_keep() -> None:
     """13.5. A field that is not tried would be found missing after the first reservation."""
-    spec, status = schemas.ultraserver_sample()
-    tried = {"neuronultraservers": {*names(spec), *names(status)}, KINDS[1]: {*names(schemas.workload_sample())}}
+    spec, status = schema_check.ultraserver_sample()
+    tried = {"neuronultraservers": {*names(spec), *names(status)}, KINDS[1]: {*names(schema_check.workload_sample())}}
     untried = {"apiVersion", "kind", "metadata", "spec.instanceType"}
     assert tried[KINDS[0]] == {*fields(ours(KINDS[0]))} - untried
     assert tried[KINDS[1]] == {path for path in fields(ours(KINDS[1])) if path.startswith("status")}
@@ -149,7 +149,7 @@ def test_the_trial_has_every_field_that_our_crds_keep() -> None:
 )
 def test_what_did_not_come_back_is_named_by_its_path(sent: Obj, stored: Obj, lost: list[str]) -> None:
     """13.5."""
-    assert list(schemas.dropped(sent, stored)) == lost
+    assert list(schema_check.dropped(sent, stored)) == lost
 
 
 # -- what comes of it --------------------------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ async def test_a_crd_that_is_upgraded_lets_the_controller_go_on(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """13.5."""
-    monkeypatch.setattr(schemas, "AGAIN", schemas.AGAIN / 200)
+    monkeypatch.setattr(schema_check, "AGAIN", schema_check.AGAIN / 200)
     cluster.api.dropped_fields["neuronultraservers"] = dropped_by_awss("neuronultraservers")
     cluster.submit("job")
     async with controlling(cluster):
@@ -212,7 +212,7 @@ async def test_a_crd_that_is_downgraded_is_noticed_by_the_answer_and_no_reservat
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """13.5, 13.3. The ids come back from the nodes when the CRD is ours again."""
-    monkeypatch.setattr(schemas, "AGAIN", schemas.AGAIN / 200)
+    monkeypatch.setattr(schema_check, "AGAIN", schema_check.AGAIN / 200)
     cluster.submit("job", count=1)
     async with controlling(cluster):
         await eventually(lambda: cluster.state("job") == "Allocated")
@@ -238,9 +238,9 @@ async def test_kinds_that_are_kept_are_not_looked_at_again(cluster: Cluster) -> 
 
     now = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
     async with cluster.api.client() as client:
-        trials = schemas.Schemas(client)
+        trials = schema_check.Schemas(client)
         names = [f"{NAMESPACE}/{each['metadata']['name']}" for each in cluster.api.objects("neuronultraservers")]
         await trials.try_all(names, ["ml/job"], now, 1)
-        await trials.try_all(unread(), ["ml/job"], now + 2 * schemas.AGAIN, 1)
+        await trials.try_all(unread(), ["ml/job"], now + 2 * schema_check.AGAIN, 1)
         with pytest.raises(AssertionError, match="the names were read"):
             await trials.try_all(unread(), ["ml/job"], now, 2)

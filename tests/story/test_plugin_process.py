@@ -14,24 +14,24 @@ import pytest
 from aiohttp import web
 from plugin_story import DRIVER, NAME, START_S, prepared, published, slice_writes, started, unprepared
 
-from neuron_dra.testing import fake_node
-from neuron_dra.testing.fake_api import Do, FakeApi, Fault
-from neuron_dra.testing.fake_kubelet import FakeKubelet
-from neuron_dra.testing.objects import allocated_claim, neuron_config, node_object
-from neuron_dra.testing.plugin_host import PluginHost
-from neuron_dra.testing.waiting import always, eventually
+from neuron_dra.emulation import simulated_node
+from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, Fault
+from neuron_dra.emulation.objects import allocated_claim, neuron_config, node_object
+from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
+from tests.support.plugin_host import PluginHost
+from tests.support.waiting import always, eventually
 
 
 @pytest.fixture
-async def kubelet(host: PluginHost) -> AsyncIterator[FakeKubelet]:
-    async with FakeKubelet(host.registry) as made:
+async def kubelet(host: PluginHost) -> AsyncIterator[ScriptedKubelet]:
+    async with ScriptedKubelet(host.registry) as made:
         yield made
 
 
 @pytest.mark.contract("R5")
 @pytest.mark.contract("S14")
 async def test_it_starts_publishes_and_ends_leaving_its_slices_and_no_socket(
-    host: PluginHost, kubelet: FakeKubelet, api: FakeApi
+    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
     process = await started(host, kubelet, "pod-1")
     before = await published(api)
@@ -49,7 +49,7 @@ async def test_it_starts_publishes_and_ends_leaving_its_slices_and_no_socket(
 
 
 async def test_what_reads_configuration_is_loaded_by_the_first_claim_that_has_some(
-    host: PluginHost, kubelet: FakeKubelet, api: FakeApi
+    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
     process = await started(host, kubelet, "pod-1")
     maps = Path(f"/proc/{process.pid}/maps")
@@ -64,7 +64,7 @@ async def test_what_reads_configuration_is_loaded_by_the_first_claim_that_has_so
 @pytest.mark.contract("R4")
 @pytest.mark.contract("R15")
 @pytest.mark.contract("N6")
-async def test_after_a_kill_it_answers_as_before(host: PluginHost, kubelet: FakeKubelet, api: FakeApi) -> None:
+async def test_after_a_kill_it_answers_as_before(host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi) -> None:
     claim = api.create(allocated_claim("job", "node-a", [0, 3, 12, 15], config=[neuron_config(1)]))
     uid = claim["metadata"]["uid"]
     process = await started(host, kubelet, "pod-1")
@@ -86,7 +86,7 @@ async def test_after_a_kill_it_answers_as_before(host: PluginHost, kubelet: Fake
 
 @pytest.mark.contract("P18")
 async def test_a_kill_at_any_time_while_claims_are_prepared_loses_and_leaks_nothing(
-    host: PluginHost, kubelet: FakeKubelet, api: FakeApi
+    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
     claims = [api.create(allocated_claim(f"job-{i}", "node-a", [i])) for i in range(16)]
     process = await started(host, kubelet, "pod-1")
@@ -105,7 +105,7 @@ async def test_a_kill_at_any_time_while_claims_are_prepared_loses_and_leaks_noth
 
 @pytest.mark.contract("N4")
 async def test_without_an_api_server_prepared_claims_keep_working_and_nothing_is_unpublished(
-    host: PluginHost, kubelet: FakeKubelet, api: FakeApi
+    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
     kept, given_back = (api.create(allocated_claim(f"job-{i}", "node-a", [i])) for i in range(2))
     await started(host, kubelet, "pod-1")
@@ -124,7 +124,7 @@ async def test_without_an_api_server_prepared_claims_keep_working_and_nothing_is
 
 
 async def test_it_starts_without_an_api_server_and_answers_for_what_is_prepared(
-    host: PluginHost, kubelet: FakeKubelet, api: FakeApi
+    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
     claim = api.create(allocated_claim("job", "node-a", [0]))
     process = await started(host, kubelet, "pod-1")
@@ -141,7 +141,7 @@ async def test_it_starts_without_an_api_server_and_answers_for_what_is_prepared(
 @pytest.mark.contract("S7")
 @pytest.mark.contract("P19")
 async def test_slices_that_are_wiped_and_a_cdi_file_that_is_deleted_come_back(
-    host: PluginHost, kubelet: FakeKubelet, api: FakeApi
+    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
     claim = api.create(allocated_claim("job", "node-a", [0]))
     uid = claim["metadata"]["uid"]
@@ -160,7 +160,7 @@ async def test_slices_that_are_wiped_and_a_cdi_file_that_is_deleted_come_back(
 @pytest.mark.contract("R14")
 @pytest.mark.contract("S23")
 async def test_in_a_rolling_update_the_newer_publishes_and_either_serves_the_other_s_claims(
-    host: PluginHost, kubelet: FakeKubelet, api: FakeApi
+    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
     one, two = (api.create(allocated_claim(f"job-{i}", "node-a", [i])) for i in range(2))
     old = await started(host, kubelet, "pod-old")
@@ -181,7 +181,7 @@ async def test_in_a_rolling_update_the_newer_publishes_and_either_serves_the_oth
 
 @pytest.mark.contract("R14")
 async def test_when_the_newer_dies_the_older_publishes_again(
-    host: PluginHost, kubelet: FakeKubelet, api: FakeApi
+    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
     old = await started(host, kubelet, "pod-old")
     await published(api)
@@ -196,7 +196,7 @@ async def test_when_the_newer_dies_the_older_publishes_again(
 
 @pytest.mark.contract("R14")
 async def test_a_newer_one_that_the_kubelet_does_not_register_does_not_take_over(
-    host: PluginHost, kubelet: FakeKubelet, api: FakeApi
+    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
     old = await started(host, kubelet, "pod-old")
     await published(api)
@@ -209,12 +209,12 @@ async def test_a_newer_one_that_the_kubelet_does_not_register_does_not_take_over
 # A device plugin on the same node.
 
 
-def node_events(api: FakeApi) -> list[str]:
+def node_events(api: EmbeddedApi) -> list[str]:
     return [e["message"] for e in api.objects("events") if e["reason"] == "NeuronDevicePluginAlive"]
 
 
 async def test_a_node_that_offers_devices_twice_is_refused_with_an_event_until_it_does_not(
-    host: PluginHost, kubelet: FakeKubelet, api: FakeApi
+    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
     api.patch("nodes", "node-a", {"status": {"allocatable": {"aws.amazon.com/neuron": "10"}}})
     process = await started(host, kubelet, "pod-1")
@@ -229,7 +229,7 @@ async def test_a_node_that_offers_devices_twice_is_refused_with_an_event_until_i
 
 
 async def test_a_device_plugin_s_live_socket_refuses_from_the_very_first_publish(
-    host: PluginHost, kubelet: FakeKubelet, api: FakeApi
+    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(host.device_plugins / "neuron-devplugin.sock"))
@@ -240,7 +240,7 @@ async def test_a_device_plugin_s_live_socket_refuses_from_the_very_first_publish
 
 
 async def test_with_warn_it_publishes_beside_a_device_plugin(
-    host: PluginHost, kubelet: FakeKubelet, api: FakeApi
+    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
     api.patch("nodes", "node-a", {"status": {"allocatable": {"aws.amazon.com/neuron": "10"}}})
     await started(host, kubelet, "pod-1", device_plugin_coexistence="warn")
@@ -253,7 +253,7 @@ async def test_with_warn_it_publishes_beside_a_device_plugin(
 
 @pytest.mark.contract("P20")
 async def test_a_damaged_checkpoint_is_rebuilt_at_the_start(
-    host: PluginHost, kubelet: FakeKubelet, api: FakeApi
+    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
     claims = [api.create(allocated_claim(f"job-{i}", "node-a", [i])) for i in range(3)]
     process = await started(host, kubelet, "pod-1")
@@ -279,7 +279,7 @@ async def test_a_damaged_checkpoint_is_rebuilt_at_the_start(
 
 @pytest.mark.contract("P19")
 async def test_after_a_reboot_nothing_is_prepared_any_more(
-    host: PluginHost, kubelet: FakeKubelet, api: FakeApi
+    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
     claim = api.create(allocated_claim("job", "node-a", [0]))
     process = await started(host, kubelet, "pod-1")
@@ -349,7 +349,7 @@ async def test_a_folder_that_cannot_be_written_ends_it_with_the_reason(host: Plu
 
 
 @pytest.mark.contract("S27")
-async def test_an_api_server_that_is_too_old_ends_it_with_the_reason(host: PluginHost, api: FakeApi) -> None:
+async def test_an_api_server_that_is_too_old_ends_it_with_the_reason(host: PluginHost, api: EmbeddedApi) -> None:
     nodes = {"metadata": {"resourceVersion": "1"}, "items": [node_object("node-a")]}
 
     async def answer(request: web.Request) -> web.Response:
@@ -375,9 +375,9 @@ async def test_an_api_server_that_is_too_old_ends_it_with_the_reason(host: Plugi
 
 
 async def test_an_ultraserver_changes_its_shape_only_when_no_claim_is_allocated(
-    host: PluginHost, kubelet: FakeKubelet, api: FakeApi
+    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
-    fake_node.write(host.root / "host", "trn2u.48xlarge", node_id=2)
+    simulated_node.write(host.root / "host", "trn2u.48xlarge", node_id=2)
     claim = api.create(allocated_claim("job", "node-a", ["neuron-node-0"]))
     process = await started(host, kubelet, "pod-1")
     await published(api, 1)

@@ -8,17 +8,18 @@ import pytest
 from controller_cluster import Cluster
 from test_ultraserver_controller import cluster, controlling, quick  # noqa: F401
 
-from controller import caches, pod_looks
+from controller.apply import pod_checks
+from controller.observe import caches
 from controller.program import NAME
-from neuron_dra.testing.fake_api import Do, Fault
-from neuron_dra.testing.waiting import eventually
+from neuron_dra.emulation.embedded_api import Do, Fault
+from tests.support.waiting import eventually
 
 WORDS = "0/8 nodes are available: 3 Insufficient cpu."
 
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pod_looks, "FIRST_S", 0.1)
+    monkeypatch.setattr(pod_checks, "FIRST_S", 0.1)
 
 
 def unschedulable(there: Cluster, name: str) -> None:

@@ -23,12 +23,12 @@ from next_release import FIELD, VALUE
 from plugin_story import DRIVER, START_S, prepared, published, refused, slice_writes, started, unprepared
 
 from neuron_dra.core import checkpoint as checkpoints
-from neuron_dra.testing.fake_api import FakeApi
-from neuron_dra.testing.fake_kubelet import FakeKubelet
-from neuron_dra.testing.kubelet_wire import ClaimRef, PreparedDevice
-from neuron_dra.testing.objects import allocated_claim, neuron_config
-from neuron_dra.testing.plugin_host import PluginHost, PluginProcess
-from neuron_dra.testing.waiting import eventually
+from neuron_dra.emulation.embedded_api import EmbeddedApi
+from neuron_dra.emulation.kubelet_wire import ClaimRef, PreparedDevice
+from neuron_dra.emulation.objects import allocated_claim, neuron_config
+from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
+from tests.support.plugin_host import PluginHost, PluginProcess
+from tests.support.waiting import eventually
 
 HERE = Path(__file__).resolve().parent
 RELEASES = sorted((HERE.parent / "golden/checkpoints").iterdir())
@@ -38,8 +38,8 @@ pytestmark = pytest.mark.contract("O7")
 
 
 @pytest.fixture
-async def kubelet(host: PluginHost) -> AsyncIterator[FakeKubelet]:
-    async with FakeKubelet(host.registry) as made:
+async def kubelet(host: PluginHost) -> AsyncIterator[ScriptedKubelet]:
+    async with ScriptedKubelet(host.registry) as made:
         yield made
 
 
@@ -66,7 +66,7 @@ def within(then: Any, now: Any) -> bool:
 
 @pytest.mark.parametrize("release", RELEASES, ids=lambda path: path.name)
 async def test_what_a_release_prepared_this_one_answers_for_and_takes_back(
-    host: PluginHost, kubelet: FakeKubelet, api: FakeApi, release: Path
+    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi, release: Path
 ) -> None:
     left = json.loads((release / "checkpoint.json").read_bytes())
     specs = {path.name: path.read_bytes() for path in release.glob("*-claim_*.json")}
@@ -111,7 +111,7 @@ def answered(claim: dict[str, Any]) -> tuple[PreparedDevice, ...]:
 class Stream:
     """Claims that are prepared and unprepared without a pause, four at a time, each on a device of its own."""
 
-    def __init__(self, api: FakeApi, kubelet: FakeKubelet) -> None:
+    def __init__(self, api: EmbeddedApi, kubelet: ScriptedKubelet) -> None:
         self._api, self._kubelet = api, kubelet
         self.rounds: Counter[int] = Counter()
         self._ended = False
@@ -154,7 +154,7 @@ def fields_since(host: PluginHost, *claims: dict[str, Any]) -> list[bool]:
 class DaemonSet:
     """One plugin after the other on the node, as a DaemonSet with maxSurge replaces them."""
 
-    def __init__(self, host: PluginHost, kubelet: FakeKubelet) -> None:
+    def __init__(self, host: PluginHost, kubelet: ScriptedKubelet) -> None:
         self._host, self._kubelet = host, kubelet
         self._running: tuple[PluginProcess, str] | None = None
         self._uids = (f"pod-{number}" for number in itertools.count())
@@ -194,7 +194,7 @@ class DaemonSet:
 @pytest.mark.contract("R13")
 @pytest.mark.contract("S23")
 async def test_an_update_to_the_next_release_and_back_under_a_stream_of_claims_fails_nobody(
-    host: PluginHost, kubelet: FakeKubelet, api: FakeApi
+    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
     first, second, third = claims = [
         api.create(allocated_claim(name, "node-a", [number, number + 4], config=[neuron_config(1)]))

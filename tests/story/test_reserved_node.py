@@ -15,20 +15,21 @@ import pytest
 from neuron_dra.core import checkpoint as checkpoints
 from neuron_dra.core.claims import ClaimRef, PreparedClaim
 from neuron_dra.core.ultraserver import NAMESPACE, Allocation, Phase, Tag, object_name, tag_on
+from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, Fault
+from neuron_dra.emulation.objects import allocated_claim, node_object, opaque
+from neuron_dra.emulation.scripted_kubelet import ClaimRef as KubeletClaim
+from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from neuron_dra.errors import ClaimError
 from neuron_dra.gen.neuron.dra.v1 import inspector_pb2 as pb
 from neuron_dra.gen.neuron.dra.v1 import inspector_pb2_grpc
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
-from neuron_dra.node import reserving, ultraserver
 from neuron_dra.node.plugin import Plugin
-from neuron_dra.testing.fake_api import Do, FakeApi, Fault
-from neuron_dra.testing.fake_kubelet import ClaimRef as KubeletClaim
-from neuron_dra.testing.fake_kubelet import FakeKubelet
-from neuron_dra.testing.faulty_files import DISK_ERRORS, FaultyFiles, disk_error
-from neuron_dra.testing.objects import allocated_claim, node_object, opaque
-from neuron_dra.testing.plugin_host import PluginHost
-from neuron_dra.testing.waiting import always, eventually
+from neuron_dra.node.ultraserver import reservation_gate
+from neuron_dra.node.ultraserver import watch as ultraserver
+from tests.support.faulty_files import DISK_ERRORS, FaultyFiles, disk_error
+from tests.support.plugin_host import PluginHost
+from tests.support.waiting import always, eventually
 
 BLOCK, HARDWARE_ID = "cr-0123456789abcdef0", "00000000deadbeef"
 NODES = ("node-x", "node-a", "node-y", "node-z")
@@ -39,13 +40,13 @@ OTHER = replace(SLOT, workload_name="rl", workload_uid="uid-rl", allocation_id="
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ultraserver, "PROBE_S", 0.2)
-    monkeypatch.setattr(reserving, "REFUSAL_WAIT_S", 0.4)
-    monkeypatch.setattr(reserving, "REFRESH_S", 0.1)
-    monkeypatch.setattr(reserving, "RECHECK_S", 0.1)
+    monkeypatch.setattr(reservation_gate, "REFUSAL_WAIT_S", 0.4)
+    monkeypatch.setattr(reservation_gate, "REFRESH_S", 0.1)
+    monkeypatch.setattr(reservation_gate, "RECHECK_S", 0.1)
 
 
 @pytest.fixture
-async def api(api: FakeApi) -> FakeApi:
+async def api(api: EmbeddedApi) -> EmbeddedApi:
     api.register_neuron_kinds()
     namespaces(api)
     label(api, BLOCK)
@@ -53,23 +54,23 @@ async def api(api: FakeApi) -> FakeApi:
 
 
 @pytest.fixture
-async def host(api: FakeApi, short_path: Path) -> AsyncIterator[PluginHost]:
+async def host(api: EmbeddedApi, short_path: Path) -> AsyncIterator[PluginHost]:
     """The files of `node-a`, number 1 of a Trn2 UltraServer."""
     made = PluginHost(short_path, api.url, instance_type="trn2u.48xlarge", node_id=1, server_id=HARDWARE_ID)
     yield made
     await made.close()
 
 
-def namespaces(api: FakeApi) -> None:
+def namespaces(api: EmbeddedApi) -> None:
     for name in (NAMESPACE, "ml", "dev"):
         api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
 
 
-def label(api: FakeApi, block: str | None) -> None:
+def label(api: EmbeddedApi, block: str | None) -> None:
     api.patch("nodes", "node-a", {"metadata": {"labels": {"topology.k8s.aws/capacity-block-id": block}}})
 
 
-def reserve(api: FakeApi, *slots: Allocation | dict[str, Any], block: str = BLOCK) -> None:
+def reserve(api: EmbeddedApi, *slots: Allocation | dict[str, Any], block: str = BLOCK) -> None:
     """What the operator writes: these allocations and no others."""
     api.apply(
         {
@@ -82,7 +83,7 @@ def reserve(api: FakeApi, *slots: Allocation | dict[str, Any], block: str = BLOC
     )
 
 
-def tag(api: FakeApi) -> Tag | None:
+def tag(api: EmbeddedApi) -> Tag | None:
     return tag_on([device for item in api.objects("resourceslices") for device in item["spec"]["devices"]])
 
 
@@ -92,17 +93,17 @@ def remembered(host: PluginHost) -> Tag | None:
     return found and replace(found, object_uid="")
 
 
-def published(api: FakeApi) -> bool:
+def published(api: EmbeddedApi) -> bool:
     return any(item["spec"]["devices"] for item in api.objects("resourceslices"))
 
 
-async def tagged(api: FakeApi, slot: Allocation | None, timeout_s: float = 10.0) -> None:
+async def tagged(api: EmbeddedApi, slot: Allocation | None, timeout_s: float = 10.0) -> None:
     wanted = None if slot is None else Tag.of(slot)
     await eventually(lambda: published(api) and tag(api) == wanted, timeout_s, f"tag {wanted}")
 
 
 def new_claim(
-    api: FakeApi, name: str, workload: str = "", uid: str = "", *, namespace: str = "ml", **device: Any
+    api: EmbeddedApi, name: str, workload: str = "", uid: str = "", *, namespace: str = "ml", **device: Any
 ) -> ClaimRef:
     """An allocated claim for the whole node, naming a workload if one is given."""
     parameters = {"apiVersion": "neuron.aws.com/v1", "kind": "UltraServerConfig", "ultraserverMode": 4}
@@ -120,7 +121,7 @@ def new_claim(
     return ClaimRef(namespace, name, made["metadata"]["uid"])
 
 
-def ours(api: FakeApi, name: str = "job") -> ClaimRef:
+def ours(api: EmbeddedApi, name: str = "job") -> ClaimRef:
     return new_claim(api, name, "llm", "uid-llm")
 
 
@@ -137,7 +138,9 @@ def environment(prepared: PreparedClaim) -> dict[str, str]:
 # The tag.
 
 
-async def test_the_tag_follows_the_reservation_from_its_beginning_to_its_end(api: FakeApi, host: PluginHost) -> None:
+async def test_the_tag_follows_the_reservation_from_its_beginning_to_its_end(
+    api: EmbeddedApi, host: PluginHost
+) -> None:
     async with host.running():
         await tagged(api, None)
         for phase in (Phase.PENDING, Phase.BOUND, Phase.DRAINING):
@@ -152,7 +155,7 @@ async def test_the_tag_follows_the_reservation_from_its_beginning_to_its_end(api
         assert attributes["ultraserverId"] == {"string": BLOCK}
 
 
-async def test_every_device_of_a_node_carries_the_tag(api: FakeApi, host: PluginHost) -> None:
+async def test_every_device_of_a_node_carries_the_tag(api: EmbeddedApi, host: PluginHost) -> None:
     reserve(api, SLOT)
     async with host.running(ultraserver_devices="devices"):
         await tagged(api, SLOT)
@@ -161,14 +164,14 @@ async def test_every_device_of_a_node_carries_the_tag(api: FakeApi, host: Plugin
         assert {device["attributes"]["allocationId"]["string"] for device in found["spec"]["devices"]} == {"alloc-1"}
 
 
-async def test_a_reservation_of_other_nodes_is_none_of_ours(api: FakeApi, host: PluginHost) -> None:
+async def test_a_reservation_of_other_nodes_is_none_of_ours(api: EmbeddedApi, host: PluginHost) -> None:
     reserve(api, replace(SLOT, nodes=("node-x", "node-y"), node_count=2))
     async with host.running() as plugin:
         await eventually(lambda: plugin.ultraserver.reading)
         await tagged(api, None)
 
 
-async def test_the_same_workload_reserved_anew_is_another_reservation(api: FakeApi, host: PluginHost) -> None:
+async def test_the_same_workload_reserved_anew_is_another_reservation(api: EmbeddedApi, host: PluginHost) -> None:
     reserve(api, SLOT)
     async with host.running():
         await tagged(api, SLOT)
@@ -178,7 +181,7 @@ async def test_the_same_workload_reserved_anew_is_another_reservation(api: FakeA
 
 
 async def test_a_tag_of_another_workload_waits_for_the_claims_and_the_old_one_closes(
-    api: FakeApi, host: PluginHost
+    api: EmbeddedApi, host: PluginHost
 ) -> None:
     reserve(api, SLOT)
     async with host.running() as plugin:
@@ -193,7 +196,7 @@ async def test_a_tag_of_another_workload_waits_for_the_claims_and_the_old_one_cl
         await tagged(api, OTHER)
 
 
-async def test_an_administrators_claim_delays_no_tag(api: FakeApi, host: PluginHost) -> None:
+async def test_an_administrators_claim_delays_no_tag(api: EmbeddedApi, host: PluginHost) -> None:
     reserve(api, SLOT)
     async with host.running() as plugin:
         await tagged(api, SLOT)
@@ -202,7 +205,7 @@ async def test_an_administrators_claim_delays_no_tag(api: FakeApi, host: PluginH
         await tagged(api, OTHER)
 
 
-async def test_a_tag_edited_by_hand_is_put_right(api: FakeApi, host: PluginHost) -> None:
+async def test_a_tag_edited_by_hand_is_put_right(api: EmbeddedApi, host: PluginHost) -> None:
     reserve(api, SLOT)
     async with host.running():
         await tagged(api, SLOT)
@@ -212,7 +215,7 @@ async def test_a_tag_edited_by_hand_is_put_right(api: FakeApi, host: PluginHost)
         await tagged(api, SLOT)
 
 
-async def test_an_entry_that_cannot_be_read_ends_no_reservation(api: FakeApi, host: PluginHost) -> None:
+async def test_an_entry_that_cannot_be_read_ends_no_reservation(api: EmbeddedApi, host: PluginHost) -> None:
     reserve(api, SLOT)
     async with host.running() as plugin:
         await tagged(api, SLOT)
@@ -225,7 +228,7 @@ async def test_an_entry_that_cannot_be_read_ends_no_reservation(api: FakeApi, ho
 # Restarts, wipes, and an API server that is away.
 
 
-async def test_the_first_publish_after_a_restart_and_a_wipe_carries_the_tag(api: FakeApi, host: PluginHost) -> None:
+async def test_the_first_publish_after_a_restart_and_a_wipe_carries_the_tag(api: EmbeddedApi, host: PluginHost) -> None:
     reserve(api, SLOT)
     async with host.running():
         await tagged(api, SLOT)
@@ -238,7 +241,7 @@ async def test_the_first_publish_after_a_restart_and_a_wipe_carries_the_tag(api:
     assert remembered(host) == Tag.of(SLOT)
 
 
-async def test_a_wipe_under_a_running_plugin_brings_the_tag_back(api: FakeApi, host: PluginHost) -> None:
+async def test_a_wipe_under_a_running_plugin_brings_the_tag_back(api: EmbeddedApi, host: PluginHost) -> None:
     reserve(api, SLOT)
     async with host.running():
         await tagged(api, SLOT)
@@ -248,7 +251,7 @@ async def test_a_wipe_under_a_running_plugin_brings_the_tag_back(api: FakeApi, h
 
 
 async def test_a_node_that_lost_its_disk_and_its_slices_asks_before_it_publishes(
-    api: FakeApi, host: PluginHost
+    api: EmbeddedApi, host: PluginHost
 ) -> None:
     reserve(api, SLOT)
     slow = Fault(Do.DELAY, verb="list", resource="neuronultraservers", delay_s=0.6)
@@ -260,7 +263,7 @@ async def test_a_node_that_lost_its_disk_and_its_slices_asks_before_it_publishes
 
 
 async def test_a_node_that_lost_its_disk_believes_its_slice_until_it_knows_better(
-    api: FakeApi, host: PluginHost
+    api: EmbeddedApi, host: PluginHost
 ) -> None:
     reserve(api, SLOT)
     async with host.running():
@@ -275,7 +278,9 @@ async def test_a_node_that_lost_its_disk_believes_its_slice_until_it_knows_bette
         assert "belongs to no workload" in await refusal(plugin, new_claim(api, "plain"))
 
 
-async def test_a_reservation_that_ended_while_the_plugin_was_away_is_taken_off(api: FakeApi, host: PluginHost) -> None:
+async def test_a_reservation_that_ended_while_the_plugin_was_away_is_taken_off(
+    api: EmbeddedApi, host: PluginHost
+) -> None:
     reserve(api, SLOT)
     async with host.running():
         await tagged(api, SLOT)
@@ -285,7 +290,7 @@ async def test_a_reservation_that_ended_while_the_plugin_was_away_is_taken_off(a
     assert remembered(host) is None
 
 
-async def test_a_reboot_keeps_the_tag(api: FakeApi, host: PluginHost) -> None:
+async def test_a_reboot_keeps_the_tag(api: EmbeddedApi, host: PluginHost) -> None:
     reserve(api, SLOT)
     async with host.running():
         await tagged(api, SLOT)
@@ -296,7 +301,7 @@ async def test_a_reboot_keeps_the_tag(api: FakeApi, host: PluginHost) -> None:
         assert tag(api) == Tag.of(SLOT)
 
 
-async def test_tags_stay_while_the_api_server_is_away(api: FakeApi, host: PluginHost) -> None:
+async def test_tags_stay_while_the_api_server_is_away(api: EmbeddedApi, host: PluginHost) -> None:
     reserve(api, SLOT)
     async with host.running() as plugin:
         await tagged(api, SLOT)
@@ -308,7 +313,7 @@ async def test_tags_stay_while_the_api_server_is_away(api: FakeApi, host: Plugin
         assert tag(api) == Tag.of(SLOT)
 
 
-async def test_closing_a_node_does_not_wait_for_its_disk(api: FakeApi, host: PluginHost) -> None:
+async def test_closing_a_node_does_not_wait_for_its_disk(api: EmbeddedApi, host: PluginHost) -> None:
     files = FaultyFiles()
     reserve(api, SLOT)
     async with host.running(files=files):
@@ -321,7 +326,7 @@ async def test_closing_a_node_does_not_wait_for_its_disk(api: FakeApi, host: Plu
 
 
 async def test_a_checkpoint_that_is_damaged_costs_no_tag(
-    api: FakeApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
+    api: EmbeddedApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("neuron_dra.node.plugin.REPAIR_PERIOD_S", 0.1)
     reserve(api, SLOT)
@@ -338,9 +343,9 @@ async def test_a_checkpoint_that_is_damaged_costs_no_tag(
         assert remembered(host) == Tag.of(replace(SLOT, phase=Phase.DRAINING))
 
 
-async def test_of_two_plugins_on_a_node_the_newer_one_goes_on_with_the_tag(api: FakeApi, host: PluginHost) -> None:
+async def test_of_two_plugins_on_a_node_the_newer_one_goes_on_with_the_tag(api: EmbeddedApi, host: PluginHost) -> None:
     reserve(api, replace(SLOT, phase=Phase.PENDING))
-    async with FakeKubelet(host.registry), host.running("old") as old:
+    async with ScriptedKubelet(host.registry), host.running("old") as old:
         await tagged(api, replace(SLOT, phase=Phase.PENDING))
         async with host.running("new") as new:
             await eventually(lambda: new.turn.holding and not old.turn.holding)
@@ -354,7 +359,7 @@ async def test_of_two_plugins_on_a_node_the_newer_one_goes_on_with_the_tag(api: 
 # Which object is watched, and whether there is one.
 
 
-async def test_a_label_that_arrives_late_changes_the_object_that_is_watched(api: FakeApi, host: PluginHost) -> None:
+async def test_a_label_that_arrives_late_changes_the_object_that_is_watched(api: EmbeddedApi, host: PluginHost) -> None:
     label(api, None)
     reserve(api, OTHER, block=HARDWARE_ID)
     reserve(api, SLOT)
@@ -365,7 +370,7 @@ async def test_a_label_that_arrives_late_changes_the_object_that_is_watched(api:
         assert plugin.ultraserver.name == object_name(BLOCK)
 
 
-async def test_a_label_that_is_gone_for_a_while_changes_nothing(api: FakeApi, host: PluginHost) -> None:
+async def test_a_label_that_is_gone_for_a_while_changes_nothing(api: EmbeddedApi, host: PluginHost) -> None:
     """As when a Node is deleted and registers anew."""
     reserve(api, SLOT)
     async with host.running() as plugin:
@@ -375,7 +380,7 @@ async def test_a_label_that_is_gone_for_a_while_changes_nothing(api: FakeApi, ho
         assert plugin.ultraserver.name == object_name(BLOCK)
 
 
-async def test_a_node_watches_its_own_object_and_no_other(api: FakeApi, host: PluginHost) -> None:
+async def test_a_node_watches_its_own_object_and_no_other(api: EmbeddedApi, host: PluginHost) -> None:
     async with host.running() as plugin:
         await eventually(lambda: plugin.ultraserver.reading)
         reserve(api, SLOT, block="cr-other")
@@ -383,7 +388,7 @@ async def test_a_node_watches_its_own_object_and_no_other(api: FakeApi, host: Pl
         assert plugin.ultraserver.name == f"us-{BLOCK}"
 
 
-async def test_a_late_answer_about_the_former_object_is_not_believed(api: FakeApi) -> None:
+async def test_a_late_answer_about_the_former_object_is_not_believed(api: EmbeddedApi) -> None:
     reserve(api, SLOT)
     async with KubeClient(KubeConfig(api.url)) as client:
         watch = ultraserver.UltraServerWatch(client, lambda: None)
@@ -402,7 +407,7 @@ async def test_a_late_answer_about_the_former_object_is_not_believed(api: FakeAp
         await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_a_node_that_is_of_no_ultraserver_watches_nothing(api: FakeApi, short_path: Path) -> None:
+async def test_a_node_that_is_of_no_ultraserver_watches_nothing(api: EmbeddedApi, short_path: Path) -> None:
     host = PluginHost(short_path, api.url, instance_type="trn2.48xlarge")
     reserve(api, SLOT)
     async with host.running() as plugin:
@@ -417,11 +422,11 @@ async def test_a_node_that_is_of_no_ultraserver_watches_nothing(api: FakeApi, sh
 async def test_without_the_crd_the_node_works_and_finds_the_operator_later(
     short_path: Path,
 ) -> None:
-    async with FakeApi(controllers=False) as api:
+    async with EmbeddedApi(controllers=False) as api:
         namespaces(api)
         api.create(node_object("node-a", labels={"topology.k8s.aws/capacity-block-id": BLOCK}))
         host = PluginHost(short_path, api.url, instance_type="trn2u.48xlarge", node_id=1, server_id=HARDWARE_ID)
-        async with FakeKubelet(host.registry), host.running() as plugin:
+        async with ScriptedKubelet(host.registry), host.running() as plugin:
             await eventually(lambda: not plugin.why_not_ready(), what="readiness without a CRD")
             await plugin.transactions.prepare(new_claim(api, "plain"))
             api.register_neuron_kinds()
@@ -432,7 +437,7 @@ async def test_without_the_crd_the_node_works_and_finds_the_operator_later(
 async def test_the_labels_of_an_operator_make_the_node_look_for_it_at_once(
     short_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with FakeApi(controllers=False) as api:
+    async with EmbeddedApi(controllers=False) as api:
         namespaces(api)
         api.create(node_object("node-a", labels={"topology.k8s.aws/capacity-block-id": BLOCK}))
         host = PluginHost(short_path, api.url, instance_type="trn2u.48xlarge", node_id=1, server_id=HARDWARE_ID)
@@ -449,10 +454,10 @@ async def test_the_labels_of_an_operator_make_the_node_look_for_it_at_once(
 
 
 async def test_a_crd_that_is_gone_for_good_frees_the_node(
-    api: FakeApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
+    api: EmbeddedApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """13.3: not before the reservation's last claim is gone."""
-    monkeypatch.setattr(reserving, "MISSING_S", 0.4)
+    monkeypatch.setattr(reservation_gate, "MISSING_S", 0.4)
     reserve(api, SLOT)
     async with host.running():
         await tagged(api, SLOT)
@@ -475,7 +480,7 @@ async def test_a_crd_that_is_gone_for_good_frees_the_node(
 # The object is deleted by force, and the pods run on.
 
 
-async def test_a_reservation_outlives_the_object_that_is_deleted_by_force(api: FakeApi, host: PluginHost) -> None:
+async def test_a_reservation_outlives_the_object_that_is_deleted_by_force(api: EmbeddedApi, host: PluginHost) -> None:
     """13.3."""
     reserve(api, SLOT)
     async with host.running() as plugin:
@@ -498,7 +503,7 @@ async def test_a_reservation_outlives_the_object_that_is_deleted_by_force(api: F
         await tagged(api, None)
 
 
-async def test_a_reservation_outlives_its_object_and_the_plugin(api: FakeApi, host: PluginHost) -> None:
+async def test_a_reservation_outlives_its_object_and_the_plugin(api: EmbeddedApi, host: PluginHost) -> None:
     """13.3."""
     reserve(api, SLOT)
     async with host.running():
@@ -512,7 +517,7 @@ async def test_a_reservation_outlives_its_object_and_the_plugin(api: FakeApi, ho
 
 
 async def test_a_node_that_awss_operator_reserved_takes_the_claims_of_that_workload(
-    api: FakeApi, host: PluginHost
+    api: EmbeddedApi, host: PluginHost
 ) -> None:
     """13.3: an entry without ids, and a claim without a UID."""
     reserve(api, {k: v for k, v in SLOT.to_wire().items() if k not in ("workloadUid", "allocationId", "nodeUids")})
@@ -541,7 +546,7 @@ async def test_a_node_that_awss_operator_reserved_takes_the_claims_of_that_workl
         assert "belongs to no workload" in await refusal(plugin, new_claim(api, "plain"))
 
 
-async def test_a_plugin_that_may_not_read_the_objects_keeps_what_it_knows(api: FakeApi, host: PluginHost) -> None:
+async def test_a_plugin_that_may_not_read_the_objects_keeps_what_it_knows(api: EmbeddedApi, host: PluginHost) -> None:
     reserve(api, SLOT)
     async with host.running():
         await tagged(api, SLOT)
@@ -555,9 +560,9 @@ async def test_a_plugin_that_may_not_read_the_objects_keeps_what_it_knows(api: F
 # Who may start.
 
 
-async def test_the_workloads_claim_gets_the_node_with_its_rank(api: FakeApi, host: PluginHost) -> None:
+async def test_the_workloads_claim_gets_the_node_with_its_rank(api: EmbeddedApi, host: PluginHost) -> None:
     reserve(api, SLOT)
-    async with FakeKubelet(host.registry) as kubelet, host.running() as plugin:
+    async with ScriptedKubelet(host.registry) as kubelet, host.running() as plugin:
         await tagged(api, SLOT)
         await kubelet.registered("neuron.aws.com")
         ref = ours(api)
@@ -581,7 +586,7 @@ async def test_the_workloads_claim_gets_the_node_with_its_rank(api: FakeApi, hos
         await eventually(lambda: plugin.metrics.registry.get_sample_value("neuron_dra_device_info", labels) == 1)
 
 
-async def test_the_inspector_shows_who_reserved_the_node_and_its_place(api: FakeApi, host: PluginHost) -> None:
+async def test_the_inspector_shows_who_reserved_the_node_and_its_place(api: EmbeddedApi, host: PluginHost) -> None:
     async def ask() -> pb.GetReservationResponse:
         async with grpc.aio.insecure_channel(f"unix:{host.data / 'dra-pod-1.sock'}") as channel:
             return await inspector_pb2_grpc.NodeInspectorStub(channel).GetReservation(
@@ -609,9 +614,9 @@ async def test_the_inspector_shows_who_reserved_the_node_and_its_place(api: Fake
         )
 
 
-async def test_nobody_else_starts_and_each_is_told_why(api: FakeApi, host: PluginHost) -> None:
+async def test_nobody_else_starts_and_each_is_told_why(api: EmbeddedApi, host: PluginHost) -> None:
     reserve(api, SLOT)
-    async with FakeKubelet(host.registry) as kubelet, host.running():
+    async with ScriptedKubelet(host.registry) as kubelet, host.running():
         await tagged(api, SLOT)
         await kubelet.registered("neuron.aws.com")
         claims = {
@@ -627,7 +632,7 @@ async def test_nobody_else_starts_and_each_is_told_why(api: FakeApi, host: Plugi
         assert host.checkpointed == set()
 
 
-async def test_an_administrator_starts_on_a_reserved_node(api: FakeApi, host: PluginHost) -> None:
+async def test_an_administrator_starts_on_a_reserved_node(api: EmbeddedApi, host: PluginHost) -> None:
     reserve(api, SLOT)
     async with host.running() as plugin:
         await tagged(api, SLOT)
@@ -635,15 +640,15 @@ async def test_an_administrator_starts_on_a_reserved_node(api: FakeApi, host: Pl
         assert prepared.devices[0].admin_access
 
 
-async def test_a_claim_that_names_a_workload_is_refused_on_a_free_node(api: FakeApi, host: PluginHost) -> None:
+async def test_a_claim_that_names_a_workload_is_refused_on_a_free_node(api: EmbeddedApi, host: PluginHost) -> None:
     async with host.running() as plugin:
         assert "this node is not reserved for it" in await refusal(plugin, ours(api))
 
 
 async def test_a_claim_that_comes_before_its_reservation_waits_for_it(
-    api: FakeApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
+    api: EmbeddedApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reserving, "REFUSAL_WAIT_S", 10.0)
+    monkeypatch.setattr(reservation_gate, "REFUSAL_WAIT_S", 10.0)
     async with host.running() as plugin:
         await eventually(lambda: plugin.ultraserver.reading)
         waiting = asyncio.create_task(plugin.transactions.prepare(ours(api)))
@@ -654,7 +659,7 @@ async def test_a_claim_that_comes_before_its_reservation_waits_for_it(
         assert environment(await waiting)["NEURON_GLOBAL_TOPOID"] == "5"
 
 
-async def test_the_object_is_read_afresh_before_a_refusal(api: FakeApi, host: PluginHost) -> None:
+async def test_the_object_is_read_afresh_before_a_refusal(api: EmbeddedApi, host: PluginHost) -> None:
     """Also when the watch is silent."""
     reserve(api, replace(SLOT, phase=Phase.PENDING))
     api.faults.add(Fault(Do.HANG, verb="watch", resource="neuronultraservers", times=None))
@@ -665,7 +670,7 @@ async def test_the_object_is_read_afresh_before_a_refusal(api: FakeApi, host: Pl
 
 
 async def test_a_refusal_comes_after_the_wait_and_well_before_the_kubelet_gives_up(
-    api: FakeApi, host: PluginHost
+    api: EmbeddedApi, host: PluginHost
 ) -> None:
     reserve(api, SLOT)
     async with host.running() as plugin:
@@ -677,9 +682,9 @@ async def test_a_refusal_comes_after_the_wait_and_well_before_the_kubelet_gives_
 
 
 async def test_one_claim_that_waits_does_not_hold_up_another(
-    api: FakeApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
+    api: EmbeddedApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reserving, "REFUSAL_WAIT_S", 10.0)
+    monkeypatch.setattr(reservation_gate, "REFUSAL_WAIT_S", 10.0)
     reserve(api, SLOT)
     async with host.running() as plugin:
         await tagged(api, SLOT)
@@ -692,7 +697,7 @@ async def test_one_claim_that_waits_does_not_hold_up_another(
 
 
 async def test_a_prepared_claim_is_answered_as_before_whatever_became_of_the_reservation(
-    api: FakeApi, host: PluginHost
+    api: EmbeddedApi, host: PluginHost
 ) -> None:
     reserve(api, SLOT)
     async with host.running() as plugin:
@@ -709,7 +714,7 @@ async def test_a_prepared_claim_is_answered_as_before_whatever_became_of_the_res
 
 
 async def test_an_allocation_for_the_node_that_had_this_name_before_is_not_mirrored(
-    api: FakeApi, host: PluginHost
+    api: EmbeddedApi, host: PluginHost
 ) -> None:
     uid = api.get("nodes", "node-a")["metadata"]["uid"]
     predecessor = replace(SLOT, node_uids=("uid-x", "uid-of-before", "uid-y", "uid-z"))
@@ -724,7 +729,7 @@ async def test_an_allocation_for_the_node_that_had_this_name_before_is_not_mirro
 
 
 async def test_a_node_that_registers_anew_leaves_the_reservation_of_its_former_self(
-    api: FakeApi, host: PluginHost
+    api: EmbeddedApi, host: PluginHost
 ) -> None:
     node = api.get("nodes", "node-a")
     slot = replace(SLOT, node_uids=("uid-x", node["metadata"]["uid"], "uid-y", "uid-z"))
@@ -737,7 +742,7 @@ async def test_a_node_that_registers_anew_leaves_the_reservation_of_its_former_s
 
 
 async def test_without_taints_a_sick_node_stays_in_sight_as_long_as_it_is_reserved(
-    api: FakeApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
+    api: EmbeddedApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("neuron_dra.node.plugin.HARDWARE_PERIOD_S", 0.05)
     api.dropped_fields["resourceslices"] = {"spec.devices[*].taints"}

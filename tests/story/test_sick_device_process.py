@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from neuron_dra.testing.fake_api import FakeApi
-from neuron_dra.testing.fake_kubelet import FakeKubelet
-from neuron_dra.testing.objects import allocated_claim
-from neuron_dra.testing.plugin_host import PluginHost
+from neuron_dra.emulation.embedded_api import EmbeddedApi
+from neuron_dra.emulation.objects import allocated_claim
+from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
+from tests.support.plugin_host import PluginHost
 
 START_S = 30.0  # a process on a loaded machine, and a reading of the hardware
 
 
-async def published(api: FakeApi, sick: dict[str, Any]) -> None:
+async def published(api: EmbeddedApi, sick: dict[str, Any]) -> None:
     """Wait until the slice holds all 16 devices, of which these are sick with these taints."""
 
     def is_so(items: list[dict[str, Any]]) -> bool:
@@ -28,11 +28,11 @@ async def published(api: FakeApi, sick: dict[str, Any]) -> None:
 @pytest.mark.contract("T1")
 @pytest.mark.contract("H7")
 async def test_a_device_that_was_sick_before_a_crash_is_handed_out_only_after_it_was_watched(
-    host: PluginHost, api: FakeApi
+    host: PluginHost, api: EmbeddedApi
 ) -> None:
     host.hardware.set_unhealthy_components(5, "link_efa")
     sick = {"neuron-device-5": ["link_efa"]}
-    async with FakeKubelet(host.registry) as kubelet:
+    async with ScriptedKubelet(host.registry) as kubelet:
         process = await host.start_process("one", unhealthy_device_hold_seconds=1)
         await kubelet.registered("neuron.aws.com", START_S)
         await published(api, sick)

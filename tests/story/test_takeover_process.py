@@ -25,24 +25,24 @@ from plugin_story import (
     unprepared,
 )
 
-from neuron_dra.testing import fake_node
-from neuron_dra.testing.fake_api import Do, FakeApi, Fault
-from neuron_dra.testing.fake_kubelet import FakeKubelet
-from neuron_dra.testing.objects import allocated_claim
-from neuron_dra.testing.plugin_host import PluginHost
-from neuron_dra.testing.waiting import eventually
+from neuron_dra.emulation import simulated_node
+from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, Fault
+from neuron_dra.emulation.objects import allocated_claim
+from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
+from tests.support.plugin_host import PluginHost
+from tests.support.waiting import eventually
 
 THEIR_CHECKPOINT = '{"checksum":1713104513,"v1":{"preparedClaims":{}}}'
 SIXTEEN = [f"neuron-device-{i}" for i in range(16)]
 
 
 @pytest.fixture
-async def kubelet(host: PluginHost) -> AsyncIterator[FakeKubelet]:
-    async with FakeKubelet(host.registry) as made:
+async def kubelet(host: PluginHost) -> AsyncIterator[ScriptedKubelet]:
+    async with ScriptedKubelet(host.registry) as made:
         yield made
 
 
-def publish_theirs(api: FakeApi, devices: Iterable[str], generation: int = 3) -> None:
+def publish_theirs(api: EmbeddedApi, devices: Iterable[str], generation: int = 3) -> None:
     """Publish these devices as the driver before us does: under a generated name."""
     item = {
         "apiVersion": "resource.k8s.io/v1",
@@ -80,7 +80,7 @@ def names_of(item: dict[str, Any]) -> list[str]:
     return [device["name"] for device in item["spec"]["devices"]]
 
 
-async def ours(api: FakeApi) -> dict[str, Any]:
+async def ours(api: EmbeddedApi) -> dict[str, Any]:
     """Wait until the node's one slice is called as we call it, and return it."""
     (made,) = await api.until(
         "resourceslices", lambda found: len(found) == 1 and found[0]["metadata"]["name"] == NAME, timeout_s=START_S
@@ -89,7 +89,9 @@ async def ours(api: FakeApi) -> dict[str, Any]:
 
 
 @pytest.mark.contract("S25")
-async def test_it_takes_the_place_of_the_driver_before_it(host: PluginHost, kubelet: FakeKubelet, api: FakeApi) -> None:
+async def test_it_takes_the_place_of_the_driver_before_it(
+    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
+) -> None:
     publish_theirs(api, reversed(SIXTEEN))
     running = api.create(allocated_claim("running", "node-a", [5]))
     rival = api.create(allocated_claim("rival", "node-a", [5]))
@@ -112,7 +114,7 @@ async def test_it_takes_the_place_of_the_driver_before_it(host: PluginHost, kube
 
 @pytest.mark.contract("P20")
 async def test_a_checkpoint_of_another_driver_is_kept_aside_and_what_it_handed_out_is_held(
-    host: PluginHost, kubelet: FakeKubelet, api: FakeApi
+    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
     """Drivers made from Kubernetes' example call theirs `checkpoint.json` too."""
     publish_theirs(api, SIXTEEN)
@@ -136,7 +138,7 @@ async def test_a_checkpoint_of_another_driver_is_kept_aside_and_what_it_handed_o
 @pytest.mark.contract("C5")
 @pytest.mark.parametrize("trace", ["slice", "json", "yaml"])
 async def test_what_another_driver_handed_out_since_we_were_here_is_held_too(
-    host: PluginHost, kubelet: FakeKubelet, api: FakeApi, trace: str
+    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi, trace: str
 ) -> None:
     """The kubelet takes the slices of a driver that has been away for long; then its CDI files tell of it."""
     process = await started(host, kubelet, "pod-1")
@@ -161,7 +163,7 @@ async def test_what_another_driver_handed_out_since_we_were_here_is_held_too(
 
 
 async def test_what_we_left_ourselves_is_not_counted_again(
-    host: PluginHost, kubelet: FakeKubelet, api: FakeApi
+    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
     """A list of all claims of a cluster is dear: a fleet that restarts does without."""
     claim = api.create(allocated_claim("job", "node-a", [0]))
@@ -177,7 +179,7 @@ async def test_what_we_left_ourselves_is_not_counted_again(
 
 
 async def test_a_device_that_had_another_name_is_offered_under_ours_once_it_is_free(
-    host: PluginHost, kubelet: FakeKubelet, api: FakeApi
+    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
     """Pages of AWS's beta show `neurondeviceN`."""
     publish_theirs(api, [f"neurondevice{i}" for i in range(16)])
@@ -195,9 +197,9 @@ async def test_a_device_that_had_another_name_is_offered_under_ours_once_it_is_f
 
 @pytest.mark.parametrize("books", ["of a form of its own", "elsewhere"])
 async def test_a_device_of_an_unknown_name_may_be_any_and_holds_the_node(
-    host: PluginHost, kubelet: FakeKubelet, api: FakeApi, books: str
+    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi, books: str
 ) -> None:
-    fake_node.write(host.root / "host", "trn2u.48xlarge", node_id=2)
+    simulated_node.write(host.root / "host", "trn2u.48xlarge", node_id=2)
     if books == "of a form of its own":
         host.data.mkdir()
         host.checkpoint.write_text(THEIR_CHECKPOINT)
@@ -216,7 +218,7 @@ async def test_a_device_of_an_unknown_name_may_be_any_and_holds_the_node(
 
 
 async def test_a_claim_that_ends_while_no_driver_is_there_is_given_back_to_the_next(
-    host: PluginHost, kubelet: FakeKubelet, api: FakeApi
+    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
     publish_theirs(api, SIXTEEN)
     ended = api.create(allocated_claim("ended", "node-a", [5]))

@@ -13,18 +13,23 @@ import pytest
 import yaml
 from controller_cluster import Cluster
 
-from controller import backoff as backoff_module
-from controller import leader as leader_module
-from controller import reconcile as reconcile_module
 from controller import settings as controller_settings
+from controller.apply import leader as leader_module
+from controller.apply import loop as reconcile_module
+from controller.apply import write_backoff as backoff_module
 from controller.program import NAME, Controller
 from neuron_dra.arguments import Parser
 from neuron_dra.core.ultraserver import NAMESPACE
+from neuron_dra.emulation.embedded_api import (
+    Do,
+    EmbeddedApi,
+    Fault,
+    Request,
+)
+from neuron_dra.emulation.objects import allocated_claim
 from neuron_dra.kube import reflector as reflector_module
 from neuron_dra.kube.config import KubeConfig
-from neuron_dra.testing.fake_api import Do, FakeApi, Fault, Request
-from neuron_dra.testing.objects import allocated_claim
-from neuron_dra.testing.waiting import eventually
+from tests.support.waiting import eventually
 
 Obj = dict[str, Any]
 STATUS = "neuronultraserverworkloads/status"
@@ -43,7 +48,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def cluster() -> AsyncIterator[Cluster]:
-    async with FakeApi() as api:
+    async with EmbeddedApi() as api:
         api.register_neuron_kinds()
         made = Cluster(api)
 

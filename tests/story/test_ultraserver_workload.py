@@ -16,14 +16,14 @@ from neuron_dra.arguments import Parser
 from neuron_dra.core import names
 from neuron_dra.core.claims import ClaimRef
 from neuron_dra.core.ultraserver import NAMESPACE
+from neuron_dra.emulation.embedded_api import EmbeddedApi
+from neuron_dra.emulation.objects import allocated_claim, node_object
 from neuron_dra.errors import ClaimError
 from neuron_dra.kube.config import KubeConfig
-from neuron_dra.node import reserving, ultraserver
 from neuron_dra.node.plugin import Plugin
-from neuron_dra.testing.fake_api import FakeApi
-from neuron_dra.testing.objects import allocated_claim, node_object
-from neuron_dra.testing.plugin_host import PluginHost
-from neuron_dra.testing.waiting import eventually
+from neuron_dra.node.ultraserver import reservation_gate, watch
+from tests.support.plugin_host import PluginHost
+from tests.support.waiting import eventually
 
 TYPE, BLOCK, HARDWARE_ID = "trn2u.48xlarge", "cr-1", "00000000deadbeef"
 NODES = ("n0", "n1", "n2", "n3")
@@ -31,15 +31,15 @@ NODES = ("n0", "n1", "n2", "n3")
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ultraserver, "PROBE_S", 0.2)
-    monkeypatch.setattr(reserving, "REFUSAL_WAIT_S", 0.4)
-    monkeypatch.setattr(reserving, "REFRESH_S", 0.1)
-    monkeypatch.setattr(reserving, "RECHECK_S", 0.1)
+    monkeypatch.setattr(watch, "PROBE_S", 0.2)
+    monkeypatch.setattr(reservation_gate, "REFUSAL_WAIT_S", 0.4)
+    monkeypatch.setattr(reservation_gate, "REFRESH_S", 0.1)
+    monkeypatch.setattr(reservation_gate, "RECHECK_S", 0.1)
 
 
 @pytest.fixture
-async def api() -> AsyncIterator[FakeApi]:
-    async with FakeApi(controllers=False) as server:
+async def api() -> AsyncIterator[EmbeddedApi]:
+    async with EmbeddedApi(controllers=False) as server:
         server.register_neuron_kinds()
         for name in (NAMESPACE, "ml"):
             server.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
@@ -51,7 +51,7 @@ async def api() -> AsyncIterator[FakeApi]:
 
 
 @contextlib.asynccontextmanager
-async def cluster(api: FakeApi, folder: Path) -> AsyncIterator[dict[str, Plugin]]:
+async def cluster(api: EmbeddedApi, folder: Path) -> AsyncIterator[dict[str, Plugin]]:
     """Run the controller, and the plugin of each node."""
     parser = Parser()
     controller_settings.add_arguments(parser)
@@ -71,7 +71,7 @@ async def cluster(api: FakeApi, folder: Path) -> AsyncIterator[dict[str, Plugin]
         yield plugins
 
 
-def is_ready(api: FakeApi) -> bool:
+def is_ready(api: EmbeddedApi) -> bool:
     """Whether all nodes were discovered: a workload that comes earlier takes what is there."""
     return any(
         condition["type"] == "Ready" and condition["status"] == "True" and len(item["spec"]["topology"]) == len(NODES)
@@ -89,7 +89,7 @@ async def _ended(controller: Controller, task: Any) -> None:
     await task
 
 
-def submit(api: FakeApi, name: str, size: int, count: int) -> dict[str, Any]:
+def submit(api: EmbeddedApi, name: str, size: int, count: int) -> dict[str, Any]:
     return api.create(
         {
             "apiVersion": "neuron.aws.com/v1beta1",
@@ -100,12 +100,12 @@ def submit(api: FakeApi, name: str, size: int, count: int) -> dict[str, Any]:
     )
 
 
-def state(api: FakeApi, name: str) -> str:
+def state(api: EmbeddedApi, name: str) -> str:
     found = api.find("neuronultraserverworkloads", name, "ml")
     return str((found or {}).get("status", {}).get("state"))
 
 
-def tags(api: FakeApi) -> dict[str, str]:
+def tags(api: EmbeddedApi) -> dict[str, str]:
     """The workload that each node's devices name."""
     return {
         item["spec"]["nodeName"]: device["attributes"]["workloadId"]["string"]
@@ -115,7 +115,7 @@ def tags(api: FakeApi) -> dict[str, str]:
     }
 
 
-def claim_of(api: FakeApi, template: str, node: str) -> ClaimRef:
+def claim_of(api: EmbeddedApi, template: str, node: str) -> ClaimRef:
     """What kube-scheduler makes of a claim from this template that it places on `node`."""
     found = api.get("resourceclaimtemplates", template, "ml")
     config = [{**entry, "source": "FromClaim"} for entry in found["spec"]["spec"]["devices"]["config"]]
@@ -123,7 +123,9 @@ def claim_of(api: FakeApi, template: str, node: str) -> ClaimRef:
     return ClaimRef("ml", made["metadata"]["name"], made["metadata"]["uid"])
 
 
-async def test_every_node_of_a_workload_starts_its_container_with_its_own_rank(api: FakeApi, short_path: Path) -> None:
+async def test_every_node_of_a_workload_starts_its_container_with_its_own_rank(
+    api: EmbeddedApi, short_path: Path
+) -> None:
     async with cluster(api, short_path) as plugins:
         submit(api, "job", size=2, count=2)
         await eventually(lambda: state(api, "job") == "Allocated", 20, "the workload is Allocated")
@@ -138,7 +140,7 @@ async def test_every_node_of_a_workload_starts_its_container_with_its_own_rank(a
         assert ranks == {"n0": "0", "n1": "1", "n2": "2", "n3": "3"}
 
 
-async def test_only_the_two_nodes_of_a_pair_are_reserved_and_closed(api: FakeApi, short_path: Path) -> None:
+async def test_only_the_two_nodes_of_a_pair_are_reserved_and_closed(api: EmbeddedApi, short_path: Path) -> None:
     async with cluster(api, short_path) as plugins:
         submit(api, "pair", size=2, count=1)
         await eventually(lambda: state(api, "pair") == "Allocated", 20, "the workload is Allocated")
@@ -152,7 +154,9 @@ async def test_only_the_two_nodes_of_a_pair_are_reserved_and_closed(api: FakeApi
         assert (await plugins["n2"].transactions.prepare(plain["n2"])).devices
 
 
-async def test_a_deleted_workload_leaves_no_tag_no_template_and_no_reservation(api: FakeApi, short_path: Path) -> None:
+async def test_a_deleted_workload_leaves_no_tag_no_template_and_no_reservation(
+    api: EmbeddedApi, short_path: Path
+) -> None:
     async with cluster(api, short_path):
         submit(api, "job", size=4, count=1)
         await eventually(lambda: state(api, "job") == "Allocated", 20, "the workload is Allocated")

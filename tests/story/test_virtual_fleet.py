@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from neuron_dra.testing.fleet.__main__ import STEPS, ULTRASERVERS, summary
-from neuron_dra.testing.fleet.fleet import Fleet, replay_command, run
-from neuron_dra.testing.fleet.safety import Violation
+from tests.support.fleet.__main__ import STEPS, ULTRASERVERS, summary
+from tests.support.fleet.fleet import Fleet, replay_command, run
+from tests.support.fleet.safety import Violation
 
 AT_ONCE = 10
 
@@ -50,7 +50,7 @@ def test_a_violation_comes_with_the_command_that_replays_it() -> None:
     outcome = run(3, steps=4, drive=fail)
     assert outcome.violation == "a pig flew by"
     assert summary(outcome, 2, 4).splitlines()[-1] == (
-        "replay: python -m neuron_dra.testing.fleet --seed 3 --ultraservers 2 --steps 4"
+        "replay: python -m tests.support.fleet --seed 3 --ultraservers 2 --steps 4"
     )
 
 

@@ -6,9 +6,9 @@ import datetime
 
 from ultraserver_world import World
 
-from controller.actions import Evict
-from controller.planning import Limits
-from neuron_dra.testing.ultraservers import ultraserver
+from controller.plan.actions import Evict
+from controller.plan.planning import Limits
+from tests.support.ultraservers import ultraserver
 
 LIMITS = Limits(node_failure_grace=datetime.timedelta(seconds=60), fault_grace=datetime.timedelta(seconds=30))
 

@@ -13,11 +13,11 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from built_tools import HELM, needs
 
 from neuron_dra import __version__, settings
 from neuron_dra.core import catalogue
-from neuron_dra.testing import emulation
+from neuron_dra.emulation import mode as emulation
+from tests.support.built_tools import HELM, needs
 
 ROOT = Path(__file__).resolve().parents[2]
 MANIFESTS = ROOT / "deploy/manifests"

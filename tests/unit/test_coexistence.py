@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from neuron_dra.node import coexistence
+from neuron_dra.node.publish import coexistence
 
 
 @pytest.fixture

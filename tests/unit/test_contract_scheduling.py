@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from controller import model, render
+from controller.observe import model
+from controller.plan import objects
 from neuron_dra.core import names
 from neuron_dra.simulate import allocator, scheduler, selectors
 
@@ -54,7 +55,7 @@ def generated() -> Iterator[str]:
         "ml", "job", "uid-1", "1", 1, then, False, (), "trn2u.48xlarge", 4, 2, "NoOp", 2, "job-rct", {}
     )
     for kind in ("neuron_node", "neuron_device"):
-        yield from expressions(render.claim_template(workload, kind, names.DRIVER))
+        yield from expressions(objects.claim_template(workload, kind, names.DRIVER))
 
 
 SHIPPED = sorted(

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import yaml
-from built_tools import HELM, needs
 
 from controller import settings
 from neuron_dra.arguments import Parser
 from neuron_dra.settings import go_style
+from tests.support.built_tools import HELM, needs
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "deploy/helm/neuron-dra"

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from neuron_dra.node import sysfs
-from neuron_dra.testing import fake_node
+from neuron_dra.emulation import simulated_node
+from neuron_dra.node.publish import sysfs
 
 
 @pytest.fixture
 def host(tmp_path: Path) -> Path:
-    fake_node.write(tmp_path, "trn2.48xlarge")
+    simulated_node.write(tmp_path, "trn2.48xlarge")
     return tmp_path
 
 

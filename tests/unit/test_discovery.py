@@ -5,7 +5,7 @@ from __future__ import annotations
 from ultraserver_world import World
 
 from neuron_dra.core.facts import UltraServerFacts, Unread
-from neuron_dra.testing.ultraservers import facts, node_and_slice, ultraserver
+from tests.support.ultraservers import facts, node_and_slice, ultraserver
 
 PREFIX = "neuron.amazonaws.com/ultraserver-"
 

@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 
 from neuron_dra import cli, settings
+from neuron_dra.emulation import mode
+from neuron_dra.emulation.simulated_node import SimulatedNode
 from neuron_dra.errors import SettingsError
-from neuron_dra.node import plugin, sysfs
-from neuron_dra.testing import emulation
-from neuron_dra.testing.fake_node import FakeNode
+from neuron_dra.node import plugin
+from neuron_dra.node.publish import sysfs
 
 
 @pytest.fixture
@@ -55,42 +56,42 @@ def test_the_boot_id_is_the_machines_own_also_without_the_file(loaded, tmp_path)
 
 def test_a_reboot_of_the_machine_is_seen_and_leaves_the_hardware(loaded, tmp_path):
     emulated = emulated_by(loaded)
-    FakeNode(emulated.host_root).remove_device(4)
+    SimulatedNode(emulated.host_root).remove_device(4)
     (tmp_path / "boot_id").write_text("second-boot\n")
     emulated = emulated_by(loaded)
     assert plugin.boot_id(emulated) == "second-boot"
     (tmp_path / "boot_id").unlink()
     assert plugin.boot_id(emulated) == "second-boot"
-    assert 4 not in FakeNode(emulated.host_root).device_ids()
+    assert 4 not in SimulatedNode(emulated.host_root).device_ids()
 
 
 def test_a_restart_repairs_nothing(loaded):
     emulated = emulated_by(loaded)
-    FakeNode(emulated.host_root).break_link(0, 1)
+    SimulatedNode(emulated.host_root).break_link(0, 1)
     emulated_by(loaded)
     assert 1 not in sysfs.read_node(Path(emulated.host_root)).devices[0].connected
 
 
 def test_another_type_is_written_anew(tmp_path):
-    emulation.prepare(tmp_path, "trn2u", "b")
-    emulation.prepare(tmp_path, "trn1.2xlarge", "b")
-    node = FakeNode.found(tmp_path)
+    mode.prepare(tmp_path, "trn2u", "b")
+    mode.prepare(tmp_path, "trn1.2xlarge", "b")
+    node = SimulatedNode.found(tmp_path)
     assert (node.instance_type, node.device_ids(), node.boot_id) == ("trn1.2xlarge", [0], "b")
 
 
 def test_a_tree_that_is_not_complete_is_written_anew(tmp_path):
-    emulation.prepare(tmp_path, "trn2.48xlarge", "b")
+    mode.prepare(tmp_path, "trn2.48xlarge", "b")
     (tmp_path / ".fake-node").unlink()
-    FakeNode(tmp_path).remove_device(3)
-    emulation.prepare(tmp_path, "trn2.48xlarge", "b")
-    assert FakeNode.found(tmp_path).device_ids() == list(range(16))
+    SimulatedNode(tmp_path).remove_device(3)
+    mode.prepare(tmp_path, "trn2.48xlarge", "b")
+    assert SimulatedNode.found(tmp_path).device_ids() == list(range(16))
 
 
 @pytest.mark.parametrize(
     ("wanted", "name"), [("trn2u", "trn2u.48xlarge"), ("trn1", "trn1.32xlarge"), ("inf2.24xlarge",) * 2]
 )
 def test_a_family_stands_for_its_largest_type(wanted, name):
-    assert emulation.instance_type(wanted).name == name
+    assert mode.instance_type(wanted).name == name
 
 
 @pytest.mark.parametrize(
@@ -98,10 +99,10 @@ def test_a_family_stands_for_its_largest_type(wanted, name):
 )
 def test_an_unknown_type_is_refused_with_a_hint(tmp_path, wanted, hint):
     with pytest.raises(SettingsError, match=hint):
-        emulation.prepare(tmp_path, wanted, "b")
+        mode.prepare(tmp_path, wanted, "b")
 
 
 def test_a_folder_that_cannot_be_written_is_a_setting_that_cannot_be_obeyed(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(SettingsError, match=r"--emulation-mode trn2u: .*file"):
-        emulation.prepare(tmp_path / "file", "trn2u", "b")
+        mode.prepare(tmp_path / "file", "trn2u", "b")

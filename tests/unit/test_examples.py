@@ -12,9 +12,10 @@ from neuron_dra import __version__
 from neuron_dra.core import devices, limits, topology
 from neuron_dra.core.facts import NodeLabels
 from neuron_dra.demo import efa, examples
-from neuron_dra.node import show_slices, sysfs
+from neuron_dra.emulation import objects, simulated_node
+from neuron_dra.node import slices_command
+from neuron_dra.node.publish import sysfs
 from neuron_dra.simulate import allocator, scheduler
-from neuron_dra.testing import fake_node, objects
 
 Wire = dict[str, Any]
 FLEET = {
@@ -35,10 +36,10 @@ def slices(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Wire]]:
     found = {}
     for name, (instance_type, version, number) in FLEET.items():
         root = tmp_path_factory.mktemp(name)
-        fake_node.write(root, instance_type, node_id=number, driver_version=version)
+        simulated_node.write(root, instance_type, node_id=number, driver_version=version)
         node = topology.build(sysfs.read_node(root), NodeLabels.from_labels({}))
         published = devices.published(node, driver_version=__version__, ultraserver_devices="node")
-        found[name] = show_slices.slice_objects(name, limits.check_devices(published)[0])
+        found[name] = slices_command.slice_objects(name, limits.check_devices(published)[0])
     return found
 
 
@@ -135,11 +136,11 @@ def test_an_example_is_one_template_and_what_uses_it(file: str) -> None:
 
 
 def test_sixteen_pods_of_four_fill_a_fleet_of_four_nodes(tmp_path: Path) -> None:
-    fake_node.write(tmp_path, "trn2.48xlarge")
+    simulated_node.write(tmp_path, "trn2.48xlarge")
     node = topology.build(sysfs.read_node(tmp_path), NodeLabels.from_labels({}))
     kept, _ = limits.check_devices(devices.published(node, driver_version=__version__, ultraserver_devices="node"))
     names = [f"n{number}" for number in range(4)]
-    published = [wire for name in names for wire in show_slices.slice_objects(name, kept)]
+    published = [wire for name in names for wire in slices_command.slice_objects(name, kept)]
     held: list[Wire] = []
     pod, (claim,) = claims_of(examples.load("1x4-connected-devices.yaml"))
     for number in range(17):

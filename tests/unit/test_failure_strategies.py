@@ -26,8 +26,8 @@ from failing_world import (
 )
 from ultraserver_world import World
 
-from controller.actions import CreateTemplate, DeleteTemplate
-from neuron_dra.testing.ultraservers import ultraserver
+from controller.plan.actions import CreateTemplate, DeleteTemplate
+from tests.support.ultraservers import ultraserver
 
 # -- when a failure counts ---------------------------------------------------------------------------------------------
 

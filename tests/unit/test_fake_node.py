@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from neuron_dra.core import catalogue
+from neuron_dra.emulation import simulated_files, simulated_node
+from neuron_dra.emulation.simulated_node import SimulatedNode, write
 from neuron_dra.errors import NeuronDraError
-from neuron_dra.testing import fake_node, fake_node_files
-from neuron_dra.testing.fake_node import FakeNode, write
 
 ZEROS = "0" * 16
 SERVER = "5a7b1c2d3e4f6070"
@@ -36,7 +36,7 @@ def tree(root: Path) -> dict[str, tuple[int, int, str | bytes]]:
 
 
 def class_files(root: Path) -> dict[str, str]:
-    folder = root / fake_node.CLASS
+    folder = root / simulated_node.CLASS
     return {path.name: path.read_text() for path in folder.iterdir() if not path.is_symlink()}
 
 
@@ -50,11 +50,11 @@ def test_every_type_can_be_written_and_shows_its_devices(tmp_path, known):
     assert node.instance_type == known.name
     assert node.device_ids() == list(range(known.device_count))
     for device_id in node.device_ids():
-        folder = tmp_path / fake_node.CLASS / f"neuron{device_id}"
+        folder = tmp_path / simulated_node.CLASS / f"neuron{device_id}"
         assert (folder / "core_count").read_text() == str(known.cores_per_device), "and no newline"
         expected = ", ".join(map(str, known.links[device_id])) if known.links else ""
         assert (folder / "connected_devices").read_text() == expected + "\n"
-        assert (folder / "dev").read_text() == f"{fake_node.DEFAULT_MAJOR}:{device_id}\n"
+        assert (folder / "dev").read_text() == f"{simulated_node.DEFAULT_MAJOR}:{device_id}\n"
         assert (folder / "info/architecture/arch_type").read_text() == known.arch[0] + "\n"
         assert len(list(folder.glob("neuron_core*"))) == known.cores_per_device
         assert not (folder / "device").exists(), "the driver's devices have no parent"
@@ -231,9 +231,9 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
 
 def test_a_node_that_is_not_there_cannot_be_found(tmp_path):
     with pytest.raises(NeuronDraError, match="holds no simulated node"):
-        FakeNode.found(tmp_path)
+        SimulatedNode.found(tmp_path)
     write(tmp_path, "trn1.2xlarge")
-    assert FakeNode.found(tmp_path).instance_type == "trn1.2xlarge"
+    assert SimulatedNode.found(tmp_path).instance_type == "trn1.2xlarge"
 
 
 BREAKS = {
@@ -321,7 +321,7 @@ def test_a_new_election_ends_the_busy_state(tmp_path):
     node.busy()
     known = catalogue.lookup("trn2u.48xlarge")
     assert known is not None
-    node.write_class_files(known, fake_node_files.Place(1, SERVER), node.driver_version)
+    node.write_class_files(known, simulated_files.Place(1, SERVER), node.driver_version)
     before = class_files(tmp_path)
     node.busy(False)
     assert class_files(tmp_path) == before
@@ -366,7 +366,6 @@ def test_a_reboot_is_a_new_boot_id(tmp_path):
 
 
 def test_the_simulated_node_needs_nothing_but_the_standard_library():
-    program = (
-        "import sys; sys.path = [p for p in sys.path if 'site-packages' not in p]; import neuron_dra.testing.fake_node"
-    )
+    without_packages = "import sys; sys.path = [p for p in sys.path if 'site-packages' not in p]"
+    program = f"{without_packages}; import neuron_dra.emulation.simulated_node"
     subprocess.run([sys.executable, "-S", "-c", program], check=True, cwd=Path(__file__).parents[2], timeout=60)

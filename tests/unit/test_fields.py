@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from msgspec.inspect import DictType, ListType, StructType, Type, UnionType, type_info
 
-from controller import decode, fields
+from controller.observe import decode, projections
 
 NODE: dict[str, Any] = {
     "apiVersion": "v1",
@@ -83,10 +83,10 @@ BARE: dict[str, Any] = {"metadata": {"name": "bare", "creationTimestamp": "2026-
 def test_decode_looks_at_nothing_that_is_not_read(item: dict[str, Any]) -> None:
     seen: set[Path] = set()
     decode.cluster_node(Watched(item, seen))
-    assert {path for path in seen if not covers(type_info(fields.Node), path)} == set()
+    assert {path for path in seen if not covers(type_info(projections.Node), path)} == set()
 
 
 @pytest.mark.parametrize("item", [NODE, BARE])
 def test_what_is_kept_of_a_node_is_the_same_as_of_the_whole_object(item: dict[str, Any]) -> None:
-    part = msgspec.to_builtins(msgspec.json.decode(msgspec.json.encode(item), type=fields.Node))
+    part = msgspec.to_builtins(msgspec.json.decode(msgspec.json.encode(item), type=projections.Node))
     assert decode.cluster_node(part) == decode.cluster_node(item)

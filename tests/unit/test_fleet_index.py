@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ultraserver_world import World
 
-from controller.discovery import discover
-from controller.fleet_index import FleetIndex
-from controller.model import Snapshot
-from controller.planning import plan, plan_of
-from neuron_dra.testing.ultraservers import ultraserver
+from controller.observe.discovery import discover
+from controller.observe.model import Snapshot
+from controller.plan.fleet_index import FleetIndex
+from controller.plan.planning import plan, plan_of
+from tests.support.ultraservers import ultraserver
 
 BLOCKS = ("u0", "u1", "u2")
 NODES = [f"{block}-{number}" for block in BLOCKS for number in range(4)]

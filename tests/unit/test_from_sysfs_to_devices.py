@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from neuron_dra.core import devices, limits, topology
 from neuron_dra.core.facts import DeviceFacts, NodeFacts, NodeLabels
+from neuron_dra.emulation import simulated_node
 from neuron_dra.errors import NeuronDraError
-from neuron_dra.node import sysfs
-from neuron_dra.testing import fake_node
+from neuron_dra.node.publish import sysfs
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 READ = sysfs.DEVICE_FILES
@@ -31,9 +31,9 @@ TEXTS = st.one_of(
 def ultraserver_node(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Path]]:
     """A node, and the files of it that are read: of two neighbours, the class, DMI and the module."""
     root = tmp_path_factory.mktemp("node")
-    node = fake_node.write(root, "trn2u.48xlarge", node_id=1)
+    node = simulated_node.write(root, "trn2u.48xlarge", node_id=1)
     files = [folder / path for folder in map(node.folder, (0, 1)) for paths in READ.values() for path in paths]
-    files += [path for path in (root / fake_node.CLASS).iterdir() if not path.is_symlink()]
+    files += [path for path in (root / simulated_node.CLASS).iterdir() if not path.is_symlink()]
     files += [root / path for path in (*sysfs.PRODUCT_NAME, *sysfs.DRIVER_VERSION)]
     return root, [path for path in files if path.exists()]
 
@@ -67,7 +67,7 @@ def test_a_device_is_not_its_own_neighbour() -> None:
 
 @pytest.mark.parametrize("gone", [0, 1])
 def test_a_simulated_link_breaks_on_both_ends_or_on_neither(tmp_path: Path, gone: int) -> None:
-    node = fake_node.write(tmp_path, "trn2.48xlarge")
+    node = simulated_node.write(tmp_path, "trn2.48xlarge")
     node.remove_device(gone)
     with pytest.raises(NeuronDraError, match=f"has no connected_devices of neuron{gone}"):
         node.break_link(0, 1)
@@ -79,7 +79,7 @@ def test_a_simulated_link_breaks_on_both_ends_or_on_neither(tmp_path: Path, gone
 def test_a_simulated_node_is_written_by_a_python_that_has_nothing_installed(tmp_path: Path) -> None:
     words = ["fake-node", "--instance-type", "trn1.2xlarge", "--root", str(tmp_path)]
     code = f"import sys, runpy; sys.path.insert(0, {str(REPOSITORY)!r}); sys.argv = {words!r}; "
-    code += "runpy.run_module('neuron_dra.testing.fake_node', run_name='__main__')"
+    code += "runpy.run_module('neuron_dra.emulation.simulated_node', run_name='__main__')"
     # -I -S: neither environment nor site-packages; the standard library and the repository are all there is.
     done = subprocess.run([sys.executable, "-ISc", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (

@@ -9,15 +9,20 @@ import sys
 import threading
 from pathlib import Path
 
-from neuron_dra.testing import fake_node, fake_node_command
-from neuron_dra.testing.hanging import children, hang, let_go, stopped
+from neuron_dra.emulation import fake_node_command, simulated_node
+from neuron_dra.emulation.hanging import (
+    children,
+    hang,
+    let_go,
+    stopped,
+)
 
 LONG_S = 30
 
 
 def test_a_read_of_a_file_that_hangs_ends_when_it_is_let_go(tmp_path: Path) -> None:
-    node = fake_node.write(tmp_path, "trn1.2xlarge")
-    path = tmp_path / fake_node.CLASS / "neuron0" / "core_count"
+    node = simulated_node.write(tmp_path, "trn1.2xlarge")
+    path = tmp_path / simulated_node.CLASS / "neuron0" / "core_count"
     mode, text = stat.S_IMODE(path.stat().st_mode), path.read_text()
     hang(node.folder(0) / "core_count")
     read: list[str] = []
@@ -33,7 +38,7 @@ def test_a_read_of_a_file_that_hangs_ends_when_it_is_let_go(tmp_path: Path) -> N
 
 
 def test_the_command_lets_a_file_hang_and_lets_it_go(tmp_path: Path) -> None:
-    node = fake_node.write(tmp_path, "trn1.2xlarge")
+    node = simulated_node.write(tmp_path, "trn1.2xlarge")
     fake_node_command.apply(node, "hang:0", up=False)
     fake_node_command.apply(node, "hang:0,reset", up=False)
     names = ("core_count", "reset", "dev")

@@ -8,9 +8,17 @@ from typing import Any
 import pytest
 from ultraserver_world import START
 
-from controller.fleet_index import FleetIndex
-from controller.holdings import Holdings
-from controller.model import ClaimUse, ClusterNode, PublishedNode, Reservation, Snapshot, UltraServer, Workload
+from controller.observe.model import (
+    ClaimUse,
+    ClusterNode,
+    PublishedNode,
+    Reservation,
+    Snapshot,
+    UltraServer,
+    Workload,
+)
+from controller.plan.fleet_index import FleetIndex
+from controller.plan.holdings import Holdings
 from neuron_dra.core.ultraserver import Allocation, Phase, Tag
 
 NODES = ("n0", "n1")

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 import neuron_dra
 from neuron_dra.core import catalogue, devices, facts, limits, topology
 from neuron_dra.core.devices import Attribute, Device
+from neuron_dra.emulation.embedded_api import slice_rules
 from neuron_dra.simulate import semver as simulated_semver
-from neuron_dra.testing.fake_api import slice_rules
 
 LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 KEY = re.compile(r"([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z_][A-Za-z0-9_]{0,31}")

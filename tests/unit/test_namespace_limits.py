@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from ultraserver_world import World
 
-from controller.planning import Limits
-from neuron_dra.testing.ultraservers import ultraserver
+from controller.plan.planning import Limits
+from tests.support.ultraservers import ultraserver
 
 ANNOTATION = "neuron.aws.com/max-reserved-nodes"
 LIMITS = Limits(fault_grace=datetime.timedelta(seconds=30), node_failure_grace=datetime.timedelta(seconds=30))

@@ -8,10 +8,10 @@ import pytest
 from failing_world import LIMITS, U0, U1, U2, degraded, evicted, held, not_ready, ready_again, running
 from ultraserver_world import World
 
-from controller import outage
-from controller.actions import DeleteTemplate, Evict
-from controller.model import ClusterNode
-from controller.planning import Limits
+from controller.observe.model import ClusterNode
+from controller.plan import outage
+from controller.plan.actions import DeleteTemplate, Evict
+from controller.plan.planning import Limits
 from neuron_dra.core.ultraserver import Phase
 
 ACTING = ["RestartAll", "MigrateAffected"]

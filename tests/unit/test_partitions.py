@@ -19,8 +19,8 @@ from neuron_dra.core.partitions import (
     Partitioned,
     partitioned,
 )
-from neuron_dra.node import sysfs
-from neuron_dra.testing import fake_node
+from neuron_dra.emulation import simulated_node
+from neuron_dra.node.publish import sysfs
 
 TYPES = ("inf1.xlarge", "inf1.6xlarge", "inf1.24xlarge", "inf2.24xlarge", "inf2.48xlarge", "trn1.32xlarge",
          "trn2.3xlarge", "trn2.48xlarge", "trn2u.48xlarge", "trn3.48xlarge", "trn3e.24xlarge")  # fmt: skip
@@ -32,7 +32,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, topology.Node]:
     found = {}
     for name in TYPES:
         root: Path = tmp_path_factory.mktemp("node") / name
-        fake_node.write(root, name)
+        simulated_node.write(root, name)
         found[name] = topology.build(sysfs.read_node(root), NodeLabels.from_labels({}))
     return found
 
@@ -175,7 +175,7 @@ def test_what_is_published_stays_below_the_limits_of_the_api(nodes: dict[str, to
 
 @pytest.mark.parametrize("known", catalogue.all_types(), ids=lambda known: known.name)
 def test_cores_of_a_partition_are_contiguous_on_every_type(known: catalogue.InstanceType, tmp_path: Path) -> None:
-    fake_node.write(tmp_path / "root", known.name)
+    simulated_node.write(tmp_path / "root", known.name)
     node = topology.build(sysfs.read_node(tmp_path / "root"), NodeLabels.from_labels({}))
     for one in made(node).partitions:
         if one.device.name.startswith("neuron-cores-"):

@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ultraserver_world import START, World
 
-from controller import decode, placement
-from controller.discovery import Group
-from controller.planning import plan
+from controller.observe import decode
+from controller.observe.discovery import Group
+from controller.plan import placement
+from controller.plan.planning import plan
 from neuron_dra.core.facts import UltraServerFacts
-from neuron_dra.testing.ultraservers import node_and_slice, ultraserver
+from tests.support.ultraservers import node_and_slice, ultraserver
 
 FLEET = [ultraserver(f"u{n}", layers=("a", f"b{n // 2}", f"c{n // 2}")) for n in range(4)]
 

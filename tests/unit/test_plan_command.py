@@ -10,7 +10,7 @@ import yaml
 from ultraserver_world import World
 
 from controller.main import main
-from neuron_dra.testing.ultraservers import ultraserver
+from tests.support.ultraservers import ultraserver
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "plan"
 

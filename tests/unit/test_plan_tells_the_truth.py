@@ -13,13 +13,14 @@ import pytest
 import yaml
 from ultraserver_world import World
 
-from controller import answers, planning
-from controller.actions import CreateUltraServer
 from controller.main import main
-from controller.planning import DEFAULT_LIMITS
+from controller.plan import planning
+from controller.plan.actions import CreateUltraServer
+from controller.plan.planning import DEFAULT_LIMITS
+from controller.query import queries
 from neuron_dra.core.ultraserver import decode_allocations
 from neuron_dra.gen.neuron.ultraserver.v1 import ultraservers_pb2 as pb
-from neuron_dra.testing.ultraservers import ultraserver
+from tests.support.ultraservers import ultraserver
 
 FLEETS = int(os.environ.get("NEURON_DRA_PLAN_FLEETS", "150"))
 AT_ONCE = 50
@@ -119,7 +120,7 @@ def test_plan_equals_what_the_controller_then_does(first: int) -> None:
     """13.14"""
     for seed in range(first, min(first + AT_ONCE, FLEETS)):
         world = random_fleet(random.Random(seed))
-        asked = answers.plan(world.snapshot(), pb.PlanRequest(), world.now, DEFAULT_LIMITS)
+        asked = queries.plan(world.snapshot(), pb.PlanRequest(), world.now, DEFAULT_LIMITS)
         assert answered(asked) == done(world), f"fleet {seed}"
 
 
@@ -133,8 +134,8 @@ def test_a_workload_that_is_tried_gets_what_it_would_get(first: int) -> None:
         size, count = rng.choice((1, 2, 4)), rng.choice((1, 2, 3))
         workload = pb.Workload(namespace="ml", name="tried", instance_type=TYPE, topology_size=size, server_count=count)
         try:
-            asked = answers.plan(world.snapshot(), pb.PlanRequest(workload=workload), world.now, DEFAULT_LIMITS)
-        except answers.BadRequest as err:  # no such type here yet
+            asked = queries.plan(world.snapshot(), pb.PlanRequest(workload=workload), world.now, DEFAULT_LIMITS)
+        except queries.BadRequest as err:  # no such type here yet
             pytest.fail(f"fleet {seed}: {err}")
         world.submit("tried", size=size, count=count)
         held, said = done(world)
@@ -150,7 +151,7 @@ def test_plan_groups_the_nodes_before_any_ultraserver_is_stored() -> None:
     """13.14: it answered "0 of 1 groups are free" beside groups_free 1."""
     world = World(ultraserver("u0"))
     workload = pb.Workload(namespace="ml", name="job", instance_type=TYPE, topology_size=4, server_count=1)
-    asked = answers.plan(world.snapshot(), pb.PlanRequest(workload=workload), world.now, DEFAULT_LIMITS)
+    asked = queries.plan(world.snapshot(), pb.PlanRequest(workload=workload), world.now, DEFAULT_LIMITS)
     [planned] = asked.workloads
     assert (planned.fits, planned.reason, [tuple(each.nodes) for each in planned.reservations]) == (
         True,

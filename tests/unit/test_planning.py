@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 from ultraserver_world import World
 
-from controller import decode
-from controller.actions import Evict, SetUltraServerFinalizers, WriteWorkloadStatus
-from controller.planning import Limits, plan
+from controller.observe import decode
+from controller.plan.actions import Evict, SetUltraServerFinalizers, WriteWorkloadStatus
+from controller.plan.planning import Limits, plan
 from neuron_dra.api import config
 from neuron_dra.core.ultraserver import NAMESPACE
-from neuron_dra.testing.ultraservers import ultraserver
+from tests.support.ultraservers import ultraserver
 
 PLAIN, WORKLOAD = "neuron.aws.com", "workload.neuron.aws.com"
 ALTERNATIVES = [{"name": "one", "deviceClassName": PLAIN}, {"name": "two", "deviceClassName": WORKLOAD}]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from neuron_dra.core import devices
 from neuron_dra.core.claims import ClaimRef, PreparedClaim, PreparedDevice
 from neuron_dra.core.publication import CLAIMED_S, Claimed, Outcome, Situation, decide
-from neuron_dra.testing.objects import healthy_node
+from neuron_dra.emulation.objects import healthy_node
 
 TRN2 = devices.published(healthy_node("trn2.48xlarge"), driver_version="0.1.0")
 NODE, DEVICES = (

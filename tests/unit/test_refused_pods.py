@@ -9,8 +9,8 @@ import pytest
 from failing_world import LIMITS, U0, not_ready, running
 from ultraserver_world import World
 
-from controller.model import Suspect
-from controller.refused import refused_until, words
+from controller.observe.model import Suspect
+from controller.plan.refused_pods import refused_until, words
 
 NOW = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
 SUSPECT = Suspect("ml", "pod-0", "uid-0", "node-0", "node node-0 is reserved for NeuronUltraServerWorkload ml/job")

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from ultraserver_world import Obj, World
 
-from controller.planning import Limits
-from neuron_dra.testing.ultraservers import ultraserver
+from controller.plan.planning import Limits
+from tests.support.ultraservers import ultraserver
 
 SECOND = datetime.timedelta(seconds=1)
 LIMITS = Limits(starvation_threshold=60 * SECOND, starvation_limit=300 * SECOND)

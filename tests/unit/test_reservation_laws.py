@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from ultraserver_world import World
 
-from controller.planning import Limits
-from neuron_dra.testing.ultraservers import ultraserver
+from controller.plan.planning import Limits
+from tests.support.ultraservers import ultraserver
 
 LIMITS = Limits(node_failure_grace=datetime.timedelta(seconds=60), fault_grace=datetime.timedelta(seconds=30))
 BLOCKS = ("u0", "u1", "u2")

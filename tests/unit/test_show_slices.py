@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from neuron_dra import cli
-from neuron_dra.testing.fake_node import FakeNode
+from neuron_dra.emulation.simulated_node import SimulatedNode
 
 ROOT = Path(__file__).parents[2]
 
@@ -143,7 +143,7 @@ def test_an_ultraserver_node_shows_its_devices_when_asked(tmp_path, capsys):
 
 
 def test_sick_devices_are_shown_as_they_would_be_published(trn2, tmp_path, capsys):
-    node = FakeNode(trn2)
+    node = SimulatedNode(trn2)
     node.add_ecc(5)
     node.set_unhealthy_components(5, "link_efa")
     _, out, _ = run(capsys, "slices", "--host-root", trn2, "--node-name", "a", "-ojson")
@@ -154,7 +154,7 @@ def test_sick_devices_are_shown_as_they_would_be_published(trn2, tmp_path, capsy
     assert [line.split()[-1] for line in out.splitlines()[:7:6]] == ["SICK", "hbm_ecc,link_efa"]
 
     run(capsys, "fake-node", "--instance-type", "trn2u.48xlarge", "--root", tmp_path / "u")
-    FakeNode(tmp_path / "u").remove_device(7)
+    SimulatedNode(tmp_path / "u").remove_device(7)
     _, out, _ = run(capsys, "slices", "--host-root", tmp_path / "u", "--node-name", "a", "-otable")
     assert [line.split()[-1] for line in out.splitlines()] == ["SICK", "missing"]
 
@@ -312,4 +312,4 @@ def test_no_command_is_one_line(capsys):
 
 def test_a_node_that_was_removed_from_is_found_again(trn2, capsys):
     run(capsys, "fake-node", "--root", trn2, "--break", "device:0")
-    assert FakeNode.found(trn2).device_ids() == list(range(1, 16))
+    assert SimulatedNode.found(trn2).device_ids() == list(range(1, 16))

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from controller import placement
-from controller.discovery import Group
-from controller.model import PublishedNode
-from controller.placement import Slot, choose, links_up
+from controller.observe.discovery import Group
+from controller.observe.model import PublishedNode
+from controller.plan import placement
+from controller.plan.placement import Slot, choose, links_up
 
 TYPE = "trn3.48xlarge"
 

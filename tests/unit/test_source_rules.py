@@ -14,14 +14,14 @@ ROOT = Path(neuron_dra.__file__).parent
 PRODUCTION = sorted(
     path
     for path in ROOT.rglob("*.py")
-    if not {"gen", "testing", "demo"} & set(path.relative_to(ROOT).parts) and path.name != "show_slices.py"
+    if not {"gen", "emulation", "demo"} & set(path.relative_to(ROOT).parts) and path.name != "slices_command.py"
 )
 WRITES = {"write_text", "write_bytes", "unlink", "rename", "replace_with", "rmtree", "touch", "symlink_to", "fsync"}
 ALLOWED = {
     "arguments.py": {"open"},  # the null device, in place of an output that cannot be written any more
     "node/files.py": WRITES | {"open"},
-    "node/sockets.py": {"rename"},  # moves a stranger's socket out of grpc's way, and back
-    "node/turns.py": {"open"},  # a lock file without contents
+    "node/endpoints/sockets.py": {"rename"},  # moves a stranger's socket out of grpc's way, and back
+    "node/publish/publisher_lock.py": {"open"},  # a lock file without contents
 }
 
 

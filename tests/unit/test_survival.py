@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from ultraserver_world import World
 
-from controller import decode
-from controller.actions import Evict
+from controller.observe import decode
+from controller.plan.actions import Evict
 from neuron_dra.core.ultraserver import NAMESPACE, Phase
-from neuron_dra.testing.ultraservers import ultraserver
+from tests.support.ultraservers import ultraserver
 
 RESERVED = "neuron.aws.com/ultraserver-reserved"
 NODES = ("u0-0", "u0-1", "u0-2", "u0-3")

@@ -8,24 +8,24 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from neuron_dra.core.facts import DeviceFacts, NodeFacts, UltraServerFacts, Unread
-from neuron_dra.node import sysfs
-from neuron_dra.testing import fake_node
+from neuron_dra.emulation import simulated_node
+from neuron_dra.node.publish import sysfs
 
 BUSY, UNKNOWN = Unread.BUSY, Unread.UNKNOWN
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    fake_node.write(tmp_path, "trn2u.48xlarge", node_id=2, server_id="5a7b1c2d3e4f6070")
+    simulated_node.write(tmp_path, "trn2u.48xlarge", node_id=2, server_id="5a7b1c2d3e4f6070")
     return tmp_path
 
 
 def device_file(root: Path, name: str, device_id: int = 0) -> Path:
-    return root / fake_node.DEVICES / f"neuron{device_id}" / name
+    return root / simulated_node.DEVICES / f"neuron{device_id}" / name
 
 
 def class_file(root: Path, name: str) -> Path:
-    return root / fake_node.CLASS / name
+    return root / simulated_node.CLASS / name
 
 
 def put(path: Path, content: bytes | str) -> None:
@@ -46,7 +46,7 @@ def test_a_simulated_node_is_read_whole(root):
         modes=(1, 3, 4), node_id_2=0, node_id_4=2, server_id_2="5a7b1c2d3e4f606f", server_id_4="5a7b1c2d3e4f6070"
     )
     first = read.devices[0]
-    assert (first.core_count, first.connected, first.dev) == (8, (12, 1, 3, 4), (fake_node.DEFAULT_MAJOR, 0))
+    assert (first.core_count, first.connected, first.dev) == (8, (12, 1, 3, 4), (simulated_node.DEFAULT_MAJOR, 0))
     assert first.node_present
     assert (first.reset_state, first.arch_type, first.unhealthy_components) == (1, "NDv3", ())
     assert (first.sram_ecc_uncorrected, first.mem_ecc_uncorrected) == (0, 0)
@@ -66,7 +66,7 @@ def test_a_file_that_is_absent_is_unknown_never_nought(root):
 
 
 def test_busy_is_not_unknown(root):
-    fake_node.FakeNode(root).busy()
+    simulated_node.SimulatedNode(root).busy()
     put(device_file(root, "core_count"), "busy\n")
     put(device_file(root, "connected_devices"), "busy\n")
     put(device_file(root, "stats/hardware/health_status/unhealthy_components"), "busy\n")
@@ -78,13 +78,13 @@ def test_busy_is_not_unknown(root):
 
 
 def test_a_node_on_its_own_has_no_ids(tmp_path):
-    fake_node.write(tmp_path, "trn2u.48xlarge")
+    simulated_node.write(tmp_path, "trn2u.48xlarge")
     assert sysfs.read_node(tmp_path).ultraserver == UltraServerFacts(modes=(4,))
 
 
 @pytest.mark.parametrize("version", ["2.24.7.0", "2.30.2.0"])
 def test_an_ordinary_machine_says_the_same_with_old_class_files_and_without(tmp_path, version):
-    fake_node.write(tmp_path, "trn2.48xlarge", driver_version=version)
+    simulated_node.write(tmp_path, "trn2.48xlarge", driver_version=version)
     assert sysfs.read_node(tmp_path).ultraserver == UltraServerFacts()
 
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from controller import program, settings
-from controller.planning import Limits
+from controller.plan.planning import Limits
 from neuron_dra import __version__
 from neuron_dra.arguments import Parser
 from neuron_dra.core.ultraserver import NAMESPACE

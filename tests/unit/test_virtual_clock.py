@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from neuron_dra.testing.fleet import clock
+from tests.support.fleet import clock
 
 DUE = 1.0
 ALMOST = DUE - 5e-10  # less before it than the clock on the wall can tell

@@ -7,8 +7,13 @@ from typing import Any
 
 import pytest
 
-from controller.actions import CreateUltraServer, Evict, Plan, WriteWorkloadStatus
-from controller.wording import WORDS_EVERY, Wording
+from controller.apply.status_throttle import WORDS_EVERY, StatusThrottle
+from controller.plan.actions import (
+    CreateUltraServer,
+    Evict,
+    Plan,
+    WriteWorkloadStatus,
+)
 
 NOW = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
 SOON = NOW + datetime.timedelta(seconds=1)
@@ -23,8 +28,8 @@ def write(before: dict[str, Any], after: dict[str, Any], uid: str = "u") -> Writ
 
 
 @pytest.fixture
-def wording() -> Wording:
-    made = Wording()
+def wording() -> StatusThrottle:
+    made = StatusThrottle()
     made.written(write({}, status("waiting for 256 pods")), NOW)
     return made
 
@@ -32,18 +37,18 @@ def wording() -> Wording:
 FEWER = write(status("waiting for 256 pods"), status("waiting for 255 pods"))
 
 
-def test_other_words_wait_and_the_plan_is_made_again_when_they_are_due(wording: Wording) -> None:
+def test_other_words_wait_and_the_plan_is_made_again_when_they_are_due(wording: StatusThrottle) -> None:
     others = CreateUltraServer({}), Evict("ml", "pod", "p")
     plan = wording.unhurried(Plan(actions=(*others, FEWER)), SOON)
     assert (plan.actions, plan.recheck) == (others, NOW + WORDS_EVERY)
 
 
-def test_an_earlier_moment_to_look_again_stays(wording: Wording) -> None:
+def test_an_earlier_moment_to_look_again_stays(wording: StatusThrottle) -> None:
     earlier = NOW + datetime.timedelta(seconds=2)
     assert wording.unhurried(Plan(actions=(FEWER,), recheck=earlier), SOON) == Plan(recheck=earlier)
 
 
-def test_other_words_are_written_when_they_have_waited(wording: Wording) -> None:
+def test_other_words_are_written_when_they_have_waited(wording: StatusThrottle) -> None:
     plan = Plan(actions=(FEWER,))
     assert wording.unhurried(plan, NOW + WORDS_EVERY) == plan
 
@@ -56,11 +61,11 @@ def test_other_words_are_written_when_they_have_waited(wording: Wording) -> None
         {**status("waiting for 255 pods"), "state": "Pending"},
     ],
 )
-def test_anything_else_that_changes_is_written_at_once(wording: Wording, after: dict[str, Any]) -> None:
+def test_anything_else_that_changes_is_written_at_once(wording: StatusThrottle, after: dict[str, Any]) -> None:
     plan = Plan(actions=(write(status("waiting for 256 pods"), after),))
     assert wording.unhurried(plan, SOON) == plan
 
 
-def test_words_of_a_workload_that_was_not_written_lately_are_written_at_once(wording: Wording) -> None:
+def test_words_of_a_workload_that_was_not_written_lately_are_written_at_once(wording: StatusThrottle) -> None:
     other = write(status("waiting for 8 pods"), status("waiting for 7 pods"), uid="other")
     assert wording.unhurried(Plan(actions=(other,)), SOON) == Plan(actions=(other,))

@@ -11,8 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.actions import Action, CreateTemplate, Evict, LabelNode, WriteUltraServerStatus, WriteWorkloadStatus
-from controller.backoff import Backoff
+from controller.apply.write_backoff import Backoff
+from controller.plan.actions import (
+    Action,
+    CreateTemplate,
+    Evict,
+    LabelNode,
+    WriteUltraServerStatus,
+    WriteWorkloadStatus,
+)
 
 START = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
 TEN_MINUTES = datetime.timedelta(minutes=10)

@@ -5,8 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from controller import writes
-from controller.actions import Action, CreateTemplate, Evict, WriteUltraServerStatus, WriteWorkloadStatus
+from controller.apply import batches
+from controller.plan.actions import (
+    Action,
+    CreateTemplate,
+    Evict,
+    WriteUltraServerStatus,
+    WriteWorkloadStatus,
+)
 
 
 def reservation(name: str, *owners: str) -> Action:
@@ -38,13 +44,13 @@ class Server:
         return action not in self.refused
 
     async def perform(self, *actions: Action) -> bool:
-        return await writes.perform(actions, self.write, lambda: True)
+        return await batches.perform(actions, self.write, lambda: True)
 
 
 async def test_writes_of_one_kind_overlap_up_to_a_bound():
     server = Server()
     assert await server.perform(*(reservation(f"us-{number}", "a") for number in range(64)))
-    assert (len(server.done), server.most) == (64, writes.IN_FLIGHT)
+    assert (len(server.done), server.most) == (64, batches.IN_FLIGHT)
 
 
 async def test_a_kind_begins_when_the_one_before_is_stored():
@@ -56,7 +62,7 @@ async def test_a_kind_begins_when_the_one_before_is_stored():
         begun_after.append((type(action), {type(each) for each in server.done}))
         return await server.write(action)
 
-    assert await writes.perform(plan, write, lambda: True)
+    assert await batches.perform(plan, write, lambda: True)
     assert begun_after == [
         (WriteUltraServerStatus, set()),
         (WriteUltraServerStatus, set()),
@@ -82,7 +88,7 @@ async def test_a_failure_that_is_nobodys_keeps_nothing_back():
 async def test_nothing_more_is_written_once_another_may_lead():
     server = Server()
     plan = [*(reservation(f"us-{number}", "a") for number in range(64)), template("a")]
-    clean = await writes.perform(plan, server.write, lambda: len(server.done) < 20)
+    clean = await batches.perform(plan, server.write, lambda: len(server.done) < 20)
     assert not clean
     assert template("a") not in server.begun
-    assert len(server.begun) <= 20 + writes.IN_FLIGHT
+    assert len(server.begun) <= 20 + batches.IN_FLIGHT

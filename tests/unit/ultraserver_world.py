@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from controller import decode
-from controller.actions import (
+from controller.observe import decode
+from controller.observe.model import API_VERSION, Snapshot
+from controller.plan.actions import (
     Action,
     CreateTemplate,
     CreateUltraServer,
@@ -24,11 +25,10 @@ from controller.actions import (
     WriteUltraServerStatus,
     WriteWorkloadStatus,
 )
-from controller.model import API_VERSION, Snapshot
-from controller.planning import DEFAULT_LIMITS, Limits, plan
+from controller.plan.planning import DEFAULT_LIMITS, Limits, plan
 from neuron_dra.core.names import DRIVER
 from neuron_dra.core.ultraserver import NAMESPACE
-from neuron_dra.testing.ultraservers import answered
+from tests.support.ultraservers import answered
 
 Obj = dict[str, Any]
 START = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)

@@ -13,8 +13,8 @@ from bed.node import Node
 from bed.processes import end, start_ticks
 from bed.state import ProcessId
 from neuron_dra.core import catalogue
+from neuron_dra.emulation import hanging
 from neuron_dra.errors import NeuronDraError
-from neuron_dra.testing import hanging
 
 ECC_COUNTER = "mem_ecc_uncorrected"
 COMPONENT = "hbm"

@@ -10,8 +10,8 @@ from bed.layout import Layout, short_hash
 from bed.state import NodeSpec
 from neuron_dra.core import catalogue
 from neuron_dra.core.catalogue import Platform
+from neuron_dra.emulation import simulated_files, simulated_node
 from neuron_dra.errors import NeuronDraError
-from neuron_dra.testing import fake_node, fake_node_files
 
 NODES_PER_ULTRASERVER = 4
 # Character device majors for local use (Linux' devices.txt); the kernel never hands them to a driver by itself.
@@ -82,7 +82,7 @@ def write(root: Path, spec: NodeSpec) -> None:
     if complete.exists():
         return
     try:
-        fake_node.write(
+        simulated_node.write(
             root,
             spec.instance_type,
             node_id=spec.position if spec.ultraserver else None,
@@ -95,9 +95,9 @@ def write(root: Path, spec: NodeSpec) -> None:
     complete.touch()
 
 
-def load(root: Path) -> fake_node.FakeNode:
+def load(root: Path) -> simulated_node.SimulatedNode:
     """Return the hardware below `root`, to break it."""
-    return fake_node.FakeNode(root)
+    return simulated_node.SimulatedNode(root)
 
 
 def show(root: Path, namespace_pid: int) -> None:
@@ -145,10 +145,10 @@ def write_election(root: Path, spec: NodeSpec, broken: tuple[int, int] | None) -
         raise BedError(f"{spec.name} is not a node of a Trn2 UltraServer: it has no links to other nodes")
     node = load(root)
     if broken is None:
-        node.write_class_files(known, fake_node_files.Place(spec.position, server), node.driver_version)
+        node.write_class_files(known, simulated_files.Place(spec.position, server), node.driver_version)
         return
     for name, text in election(spec.position, server, broken).items():
-        path = root / fake_node.CLASS / name
+        path = root / simulated_node.CLASS / name
         path.chmod(0o644)
         path.write_text(text + "\n")
         path.chmod(0o444)

@@ -1,0 +1,1 @@
+"""The loop that plans and writes: one leader, guarded requests, back-off."""

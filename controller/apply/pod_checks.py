@@ -1,0 +1,112 @@
+"""Looks at the pods of workloads now and then: whether they can be scheduled, and reach each other. No pod is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from controller.apply.write_backoff import Tries
+from controller.observe.model import API_VERSION, Starting
+from controller.plan import pod_start
+from neuron_dra.errors import ApiError, NotFound
+from neuron_dra.kube.client import KubeClient
+from neuron_dra.kube.events import EventRecorder
+from neuron_dra.kube.reflector import NONSENSE
+from neuron_dra.kube.requests import PODS
+
+log = logging.getLogger(__name__)
+
+FIRST_S: Final = 30.0
+"""How long after a workload is seen with idle nodes its pods are listed, the first time; later after longer."""
+AT_ONCE: Final = 8
+PAGES: Final = 4
+"""So many pages of a namespace's unscheduled pods are read at most."""
+UNSCHEDULED: Final = "spec.nodeName=,status.phase=Pending"
+
+
+class PodLooks:
+    """Remembers when each namespace is looked at again, and what was found. `unschedulable` is by workload UID."""
+
+    def __init__(self, client: KubeClient, events: EventRecorder) -> None:
+        self._client = client
+        self._events = events
+        self._lists: dict[str, Tries] = {}  # by namespace
+        self._pods: dict[str, Tries | None] = {}  # by workload UID; None: one of its pods was seen
+        self.unschedulable: dict[str, str] = {}
+
+    async def look(self, workloads: Sequence[Starting], now: datetime.datetime) -> datetime.datetime | None:
+        """Look at what is due; return when the next is, which is now if what was found has changed."""
+        before = dict(self.unschedulable)
+        idle: dict[str, list[Starting]] = {}
+        for each in workloads:
+            if each.idle:
+                idle.setdefault(each.namespace, []).append(each)
+        uids = {each.uid for found in idle.values() for each in found}
+        self.unschedulable = {uid: text for uid, text in before.items() if uid in uids}
+        later = Tries(0, now + datetime.timedelta(seconds=FIRST_S))
+        self._lists = {name: self._lists.get(name, later) for name in idle}
+        due = [name for name, tries in self._lists.items() if tries.next_at <= now][:AT_ONCE]
+        moments = [await self._look_at_pods([each for each in workloads if each.pod], now)]
+        await asyncio.gather(*(self._list(name, idle[name], now) for name in due))
+        if self.unschedulable != before:
+            return now
+        moments += [tries.next_at for tries in self._lists.values()]
+        return min((moment for moment in moments if moment is not None), default=None)
+
+    async def _list(self, namespace: str, workloads: Sequence[Starting], now: datetime.datetime) -> None:
+        """Read the unscheduled pods of a namespace, for all its workloads with idle nodes."""
+        self._lists[namespace] = self._lists[namespace].once_more(FIRST_S, now)
+        pods: list[Mapping[str, Any]] = []
+        pages = 0
+        try:
+            async with contextlib.aclosing(self._client.list(PODS, namespace, fieldSelector=UNSCHEDULED)) as read:
+                async for page in read:
+                    pods += json.loads(page).get("items") or ()
+                    pages += 1
+                    if pages == PAGES:
+                        break
+            for each in workloads:
+                self.unschedulable[each.uid] = pod_start.unschedulable(pods, each, now)
+        except (ApiError, *NONSENSE) as err:
+            log.warning(
+                "unscheduled pods could not be read",
+                extra={"namespace": namespace, "error": str(err) or repr(err)},
+            )
+        self.unschedulable = {uid: text for uid, text in self.unschedulable.items() if text}
+
+    async def _look_at_pods(self, workloads: Sequence[Starting], now: datetime.datetime) -> datetime.datetime | None:
+        """Look at one pod of each workload with several groups, once; return when the next try is due."""
+        self._pods = {each.uid: self._pods.get(each.uid, Tries(0, now)) for each in workloads}
+        waiting = {uid: tries for uid, tries in self._pods.items() if tries is not None}
+        due = [each for each in workloads if each.uid in waiting and waiting[each.uid].next_at <= now][:AT_ONCE]
+        await asyncio.gather(*(self._look_at_pod(each, waiting[each.uid], now) for each in due))
+        return min((tries.next_at for tries in self._pods.values() if tries is not None), default=None)
+
+    async def _look_at_pod(self, workload: Starting, tries: Tries, now: datetime.datetime) -> None:
+        self._pods[workload.uid] = tries.once_more(FIRST_S, now)
+        try:
+            pod = json.loads(await self._client.get(PODS, workload.namespace, str(workload.pod)))
+            lacking = pod_start.lacks_network(pod, workload.template)
+        except NotFound:
+            return
+        except (ApiError, *NONSENSE) as err:
+            log.warning(
+                "a pod could not be read",
+                extra={"pod": f"{workload.namespace}/{workload.pod}", "error": str(err) or repr(err)},
+            )
+            return
+        self._pods[workload.uid] = None
+        if lacking:
+            about = {
+                "apiVersion": API_VERSION,
+                "kind": "NeuronUltraServerWorkload",
+                "namespace": workload.namespace,
+                "name": workload.name,
+                "uid": workload.uid,
+            }
+            await self._events.post(about, "Warning", "NoNetworkClaim", pod_start.network_advice(workload), now)

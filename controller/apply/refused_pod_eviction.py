@@ -1,0 +1,79 @@
+"""Looks at the pods that a node may refuse for ever, and evicts those that it does. One GET a pod now and then."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import json
+import logging
+from collections.abc import Callable, Sequence
+
+from controller.apply.write_backoff import Tries
+from controller.observe.model import Suspect
+from controller.plan.refused_pods import LOOK_AGAIN, refused_until, words
+from neuron_dra.errors import ApiError, Conflict, NotFound
+from neuron_dra.kube.client import KubeClient
+from neuron_dra.kube.events import EventRecorder
+from neuron_dra.kube.reflector import NONSENSE
+from neuron_dra.kube.requests import PODS
+
+log = logging.getLogger(__name__)
+
+FIRST_S = 5.0
+AT_ONCE = 16
+
+
+class Refusals:
+    """Remembers when each suspect is looked at again. No pod is kept."""
+
+    def __init__(self, client: KubeClient, events: EventRecorder) -> None:
+        self._client = client
+        self._events = events
+        self._looks: dict[str, Tries] = {}
+        self.on_eviction: Callable[[str], None] = lambda result: None
+
+    async def look(self, suspects: Sequence[Suspect], now: datetime.datetime) -> datetime.datetime | None:
+        """Look at those that are due, and evict what is refused; return when the next one is due."""
+        self._looks = {each.uid: self._looks.get(each.uid, Tries(0, now)) for each in suspects}
+        due = [each for each in suspects if self._looks[each.uid].next_at <= now][:AT_ONCE]
+        await asyncio.gather(*(self._one(each, now) for each in due))
+        return min((each.next_at for each in self._looks.values()), default=None)
+
+    async def _one(self, suspect: Suspect, now: datetime.datetime) -> None:
+        self._looks[suspect.uid] = self._looks[suspect.uid].once_more(FIRST_S, now)
+        try:
+            pod = json.loads(await self._client.get(PODS, suspect.namespace, suspect.name))
+            until = refused_until(pod, suspect)
+            if until is None:
+                self._looks[suspect.uid] = Tries(0, now + LOOK_AGAIN)
+            elif until > now:
+                self._looks[suspect.uid] = Tries(0, until)
+            else:
+                await self._evict(suspect, pod["metadata"]["resourceVersion"])
+                log.info("evicted a refused pod", extra={"pod": f"{suspect.namespace}/{suspect.name}"})
+                about = {
+                    "apiVersion": "v1",
+                    "kind": "Pod",
+                    "namespace": suspect.namespace,
+                    "name": suspect.name,
+                    "uid": suspect.uid,
+                }
+                await self._events.post(about, "Warning", "RefusedPodEvicted", words(pod, suspect), now)
+        except (NotFound, Conflict):
+            self.on_eviction("gone")
+        except (ApiError, *NONSENSE) as err:
+            log.warning(
+                "a refused pod could not be looked at or evicted",
+                extra={"pod": f"{suspect.namespace}/{suspect.name}", "error": str(err) or repr(err)},
+            )
+
+    async def _evict(self, suspect: Suspect, version: str) -> None:
+        """Evict exactly the pod that was looked at. Raises ApiError."""
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": suspect.name, "namespace": suspect.namespace},
+            "deleteOptions": {"preconditions": {"uid": suspect.uid, "resourceVersion": version}},
+        }
+        await self._client.request("POST", PODS.path(suspect.namespace, suspect.name, "eviction"), body=body)
+        self.on_eviction("evicted")

@@ -1,0 +1,241 @@
+"""Performs a plan's actions: one request each, guarded so that what was planned on old knowledge is refused."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+from collections.abc import Callable, Mapping, Set
+from typing import Any, Literal
+
+from controller.apply.pod_checks import PodLooks
+from controller.apply.refused_pod_eviction import Refusals
+from controller.apply.schema_check import Schemas
+from controller.observe.caches import Caches
+from controller.observe.model import API_VERSION, FINALIZER
+from controller.plan.actions import (
+    Action,
+    CreateTemplate,
+    CreateUltraServer,
+    DeleteTemplate,
+    DeleteUltraServer,
+    Evict,
+    LabelNode,
+    SetFinalizers,
+    SetUltraServerFinalizers,
+    UpdateTopology,
+    WriteUltraServerStatus,
+    WriteWorkloadStatus,
+)
+from controller.plan.fleet_index import FleetIndex
+from neuron_dra.core.ultraserver import NAMESPACE
+from neuron_dra.errors import Conflict, Forbidden, Invalid, NotFound, TooManyRequests, Unavailable
+from neuron_dra.kube.client import KubeClient
+from neuron_dra.kube.events import EventRecorder
+from neuron_dra.kube.reflector import NONSENSE, Reflector
+from neuron_dra.kube.requests import (
+    CLAIM_TEMPLATES,
+    NEURON_ULTRASERVERS,
+    NEURON_WORKLOADS,
+    NODES,
+    PODS,
+    Resource,
+)
+
+log = logging.getLogger(__name__)
+
+
+class Applier:
+    """Writes to the API server, and puts the answers into the caches, so that the next plan knows of them."""
+
+    def __init__(self, client: KubeClient, caches: Caches[FleetIndex], events: EventRecorder) -> None:
+        self._client = client
+        self._caches = caches
+        self.schemas = Schemas(client)
+        self._events = events
+        self.refusals = Refusals(client, events)
+        self.pod_looks = PodLooks(client, events)
+        self.blocked_evictions: dict[str, str] = {}
+        self.on_eviction: Callable[[str], None] = lambda result: None
+
+    async def perform(self, action: Action, now: datetime.datetime) -> None:
+        """Make one write. Raises ApiError; Conflict and NotFound say that the plan is out of date."""
+        match action:
+            case CreateUltraServer(body=body):
+                await self._create_ultraserver(body)
+            case UpdateTopology(name=name, version=version, topology=topology):
+                patch = _guarded(version, {"spec": {"topology": [dict(entry) for entry in topology]}})
+                await self._patch(self._caches.ultraservers, NEURON_ULTRASERVERS, NAMESPACE, name, patch)
+            case DeleteUltraServer(name=name, uid=uid, version=version):
+                await self._client.delete(NEURON_ULTRASERVERS, NAMESPACE, name, uid=uid, version=version)
+            case WriteUltraServerStatus(name=name, version=version, before=before, status=status):
+                if action.finalizers is not None:
+                    version = await self._hold(name, version, action.finalizers)
+                patch = _guarded(version, {"status": _replacing(before, status)})
+                await self._patch(self._caches.ultraservers, NEURON_ULTRASERVERS, NAMESPACE, name, patch, "status")
+            case SetUltraServerFinalizers(name=name, version=version, finalizers=finalizers):
+                await self._hold(name, version, finalizers)
+            case LabelNode(name=name, uid=uid, labels=labels):
+                patch = {"metadata": {"uid": uid, "labels": dict(labels)}}
+                await self._patch(self._caches.nodes, NODES, "", name, patch)
+            case SetFinalizers():
+                await self._set_finalizers(action)
+            case CreateTemplate(body=body):
+                meta = body["metadata"]
+                stored = await self._client.create(CLAIM_TEMPLATES, meta["namespace"], body)
+                _remember(self._caches.templates, meta["namespace"], meta["name"], stored)
+            case DeleteTemplate(namespace=namespace, name=name, uid=uid):
+                await self._client.delete(CLAIM_TEMPLATES, namespace, name, uid=uid)
+            case Evict():
+                await self._evict(action)
+            case WriteWorkloadStatus():
+                await self._write_workload_status(action, now)
+            case _:
+                raise TypeError(f"nobody performs {type(action).__name__}")
+
+    async def _patch(
+        self,
+        cache: Reflector,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        patch: Mapping[str, Any],
+        subresource: str = "",
+        *,
+        always: bool = False,
+    ) -> dict[str, Any]:
+        """Change an object, and keep what the server made of it. What it does not keep of our own kinds is noticed."""
+        ours = resource in (NEURON_ULTRASERVERS, NEURON_WORKLOADS)
+        if ours and not always:
+            self.schemas.refuse(resource)
+        try:
+            stored = await self._client.patch(resource, namespace, name, patch, subresource)
+        except Invalid:
+            if ours:
+                self.schemas.doubt(resource)
+            raise
+        _remember(cache, namespace, name, stored)
+        if not stored["metadata"].get("finalizers") and stored["metadata"].get("deletionTimestamp"):
+            cache.forget(stored)  # it goes with its last finalizer; the watch tells if not
+        if ours:
+            self.schemas.check(resource, patch, stored)
+        return stored
+
+    async def _create_ultraserver(self, body: Mapping[str, Any]) -> None:
+        self.schemas.refuse(NEURON_ULTRASERVERS)
+        try:
+            stored = await self._client.create(NEURON_ULTRASERVERS, NAMESPACE, body)
+        except Invalid:
+            self.schemas.doubt(NEURON_ULTRASERVERS)
+            raise
+        _remember(self._caches.ultraservers, NAMESPACE, body["metadata"]["name"], stored)
+        self.schemas.check(NEURON_ULTRASERVERS, body, stored)
+
+    async def _hold(self, name: str, version: str, finalizers: tuple[str, ...]) -> str:
+        """Write the finalizers of a NeuronUltraServer; return its resourceVersion from then on."""
+        patch = _guarded(version, {"metadata": {"finalizers": list(finalizers)}})
+        stored = await self._patch(self._caches.ultraservers, NEURON_ULTRASERVERS, NAMESPACE, name, patch)
+        return str(stored["metadata"]["resourceVersion"])
+
+    async def _set_finalizers(self, action: SetFinalizers) -> None:
+        patch = _guarded(action.version, {"metadata": {"finalizers": list(action.finalizers)}})
+        stored = await self._client.patch(NEURON_WORKLOADS, action.namespace, action.name, patch)
+        _remember(self._caches.workloads, action.namespace, action.name, stored)
+        if FINALIZER not in action.finalizers:
+            self._caches.workloads.forget(stored)  # it goes with its last finalizer; the watch tells if not
+
+    async def _write_workload_status(self, action: WriteWorkloadStatus, now: datetime.datetime) -> None:
+        patch = _guarded(action.version, {"status": _replacing(action.before, action.status)})
+        await self._patch(
+            self._caches.workloads,
+            NEURON_WORKLOADS,
+            action.namespace,
+            action.name,
+            patch,
+            "status",
+            always=action.says_why,
+        )
+        before, after = _ready(action.before), _ready(action.status)
+        log.info(
+            "workload",
+            extra={
+                "workload": f"{action.namespace}/{action.name}",
+                "state": action.status["state"],
+                "reason": after.get("reason"),
+                "text": after.get("message"),
+            },
+        )
+        about = {
+            "apiVersion": API_VERSION,
+            "kind": "NeuronUltraServerWorkload",
+            "namespace": action.namespace,
+            "name": action.name,
+            "uid": action.uid,
+        }
+        wrong = _degraded(action.status)
+        if wrong is not None and wrong != _degraded(action.before):
+            await self._events.post(about, "Warning", *wrong, now)
+        if wrong is None and _degraded(action.before) is not None:
+            text = "what was wrong with the reserved nodes is over, or left behind"
+            await self._events.post(about, "Normal", "Recovered", text, now)
+        if before.get("reason") != after.get("reason"):
+            kind: Literal["Normal", "Warning"] = "Warning" if action.warning else "Normal"
+            await self._events.post(about, kind, str(after.get("reason")), str(after.get("message")), now)
+
+    async def _evict(self, action: Evict) -> None:
+        """Ask for an eviction, and remember why if it is refused."""
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": action.name, "namespace": action.namespace},
+            "deleteOptions": {"preconditions": {"uid": action.uid}},
+        }
+        try:
+            await self._client.request("POST", PODS.path(action.namespace, action.name, "eviction"), body=body)
+        except (NotFound, Conflict):
+            self.blocked_evictions.pop(action.uid, None)  # gone already, or another pod under that name
+            self.on_eviction("gone")
+        except TooManyRequests as err:
+            self.blocked_evictions[action.uid] = "; ".join(err.causes) or str(err)
+            self.on_eviction("refused")
+        except (Forbidden, Invalid) as err:  # an admission policy, or a role that lacks the right
+            self.blocked_evictions[action.uid] = str(err)
+            self.on_eviction("refused")
+        else:
+            self.blocked_evictions.pop(action.uid, None)
+            self.on_eviction("evicted")
+
+    def keep_blocked(self, uids: Set[str]) -> None:
+        """Forget refusals of pods that are not to be evicted any more."""
+        for uid in [each for each in self.blocked_evictions if each not in uids]:
+            del self.blocked_evictions[uid]
+
+
+def _remember(cache: Reflector, namespace: str, name: str, stored: dict[str, Any]) -> None:
+    """Keep what the server answered to a write. Raises Unavailable if that is not the object: some proxy's page."""
+    meta = stored.get("metadata")
+    identity = (meta.get("namespace") or "", meta.get("name")) if isinstance(meta, Mapping) else ()
+    if identity != (namespace, name) or not isinstance(meta, Mapping) or not isinstance(meta.get("uid"), str):
+        raise Unavailable(f"the API server's answer to a write of {name} is not that object")
+    try:
+        cache.remember(stored)
+    except NONSENSE as err:
+        raise Unavailable(f"the API server's answer to a write of {name} cannot be read: {err!r}") from err
+
+
+def _guarded(version: str, patch: Mapping[str, Any]) -> dict[str, Any]:
+    """Have the server refuse the patch if the object is no longer the one that was read."""
+    return {**patch, "metadata": {**patch.get("metadata", {}), "resourceVersion": version}}
+
+
+def _replacing(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the merge patch that leaves exactly `after`: fields that are to go are null."""
+    return {**{name: None for name in before if name not in after}, **after}
+
+
+def _ready(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    return next((c for c in status.get("conditions") or [] if c.get("type") == "Ready"), {})
+
+
+def _degraded(status: Mapping[str, Any]) -> tuple[str, str] | None:
+    found: Mapping[str, Any] = next((c for c in status.get("conditions") or [] if c.get("type") == "Degraded"), {})
+    return (str(found.get("reason")), str(found.get("message"))) if found.get("status") == "True" else None

@@ -1,0 +1,228 @@
+"""Whether the API server keeps what the controller writes: an old CRD drops fields, or refuses them.
+
+A reservation without its id is none, so it is found out before the first: everything that may ever be written is tried
+once, as a dry run, and after that the answer to each write is compared with what was sent. As long as a kind is not
+kept whole nothing of it is written; it is tried again from time to time, since a CRD may be upgraded at any moment.
+"""
+
+from __future__ import annotations
+
+import datetime
+import heapq
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from controller.observe.model import GROUP, shortened
+from controller.plan import objects as render
+from neuron_dra.core.ultraserver import Allocation, Fault, Phase
+from neuron_dra.errors import ApiError, Forbidden, Invalid, NotFound
+from neuron_dra.kube.client import MERGE_PATCH, KubeClient, decode_object
+from neuron_dra.kube.requests import NEURON_ULTRASERVERS, NEURON_WORKLOADS, Resource
+
+log = logging.getLogger(__name__)
+
+AGAIN: Final = datetime.timedelta(seconds=60)
+"""How long after a trial that failed the next one is made."""
+OBJECTS: Final = 3
+"""On how many objects of a kind it is tried."""
+_THEN: Final = "2026-01-02T03:04:05Z"
+_WORD: Final = "a-trial"
+
+
+class Outdated(ApiError):
+    """A kind whose CRD does not keep what we write; nothing of it is written."""
+
+
+# -- what may ever be written ------------------------------------------------------------------------------------------
+
+
+def _conditions() -> list[dict[str, Any]]:
+    now = datetime.datetime.now(datetime.UTC)
+    return [render.condition({}, kind, True, "Trial", _WORD, now, 1) for kind in ("Ready", "Degraded")]
+
+
+def _allocation(index: int, phase: Phase) -> dict[str, Any]:
+    faults = tuple(Fault(_WORD, reason, _THEN) for reason in ("LinkDown", "DeviceUnhealthy"))
+    made = Allocation(
+        *("default", _WORD, _WORD, f"{_WORD}-{index}", phase, (_WORD,), 1, index, 3, _WORD, _THEN, (_WORD,), faults)
+    )
+    return made.to_wire()
+
+
+def ultraserver_sample() -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return every field of a NeuronUltraServer that is ever written: of the object, and of its status."""
+    links = {"linkStatusHorizontal": "up", "linkStatusVertical": "down"}
+    first = {"nodeName": _WORD, "nodeId": 0, **links, "nodeUid": _WORD, "providerID": _WORD}
+    return {"spec": {"topology": [first, {"nodeName": f"{_WORD}-1", "nodeId": 1}]}}, {
+        "status": {
+            "ultraserverId": _WORD,
+            "state": "Ready",
+            "availability": "Available",
+            "nodeCount": 2,
+            "freeNodeCount": 1,
+            "supportedSizes": "1_2_4",
+            "observedGeneration": 1,
+            "allocations": [_allocation(index, phase) for index, phase in enumerate(Phase)],
+            "conditions": _conditions(),
+        }
+    }
+
+
+def workload_sample() -> dict[str, Any]:
+    """Return every field of a workload's status that is ever written."""
+    return {
+        "status": {
+            "state": "Allocated",
+            "workloadId": _WORD,
+            "allocatedUltraServers": [_WORD],
+            "totalNodesAllocated": 1,
+            "allocatedAt": _THEN,
+            "restarting": {"since": _THEN, "reason": "Trial", "message": _WORD},
+            "restarts": 1,
+            "restartedAt": [_THEN],
+            "migrations": 1,
+            "groups": [
+                {
+                    "ultraserverIndex": 0,
+                    "ultraserver": _WORD,
+                    "ultraserverUid": _WORD,
+                    "allocationId": _WORD,
+                    "nodes": [_WORD],
+                    "nodeUids": [_WORD],
+                }
+            ],
+            "observedGeneration": 1,
+            "conditions": _conditions(),
+        }
+    }
+
+
+def dropped(sent: Any, stored: Any, path: str = "") -> Iterator[str]:
+    """Yield the paths of what was sent in a merge patch, or to be created, and did not come back."""
+    if isinstance(sent, Mapping):
+        for name, value in sent.items():
+            where = f"{path}.{name}" if path else name
+            if value is None:
+                continue
+            if not isinstance(stored, Mapping) or name not in stored:
+                yield where
+            else:
+                yield from dropped(value, stored[name], where)
+    elif isinstance(sent, Sequence) and not isinstance(sent, str):
+        if not isinstance(stored, Sequence) or len(stored) != len(sent):
+            yield path
+        else:
+            for one, other in zip(sent, stored, strict=True):
+                yield from dropped(one, other, f"{path}[]")
+    elif sent != stored:
+        yield path
+
+
+def problem(resource: Resource, what: str) -> str:
+    """Return the sentence about a CRD that does not fit."""
+    return (
+        f"CustomResourceDefinition {resource.plural}.{GROUP} is not of this release: the API server {what}; apply the "
+        "CRDs of this release (deploy/crds, or the chart with ultraserverOperator.crds.enabled); nothing is reserved "
+        "or given back until then"
+    )
+
+
+# -- what was found ----------------------------------------------------------------------------------------------------
+
+
+class Schemas:
+    """What the API server was found to keep. `problems` are the kinds that it does not keep, and why."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self._client = client
+        self._fit: set[str] = set()
+        self._tried: dict[str, datetime.datetime] = {}
+        self._term = 0
+        self.problems: dict[str, str] = {}
+        self.on_change: Callable[[str, bool], None] = lambda plural, outdated: None
+
+    @property
+    def outdated(self) -> str:
+        """Why nothing may be written, or nothing."""
+        return "; ".join(sorted(self.problems.values()))
+
+    async def try_all(
+        self, ultraservers: Iterable[str], workloads: Collection[str], now: datetime.datetime, term: int
+    ) -> None:
+        """Try each kind that is not known to fit, on some of these objects (namespace/name). Raises ApiError.
+
+        What refuses every object is the schema; a policy may refuse one. Without a workload there is nothing to write.
+        """
+        if term != self._term:
+            self._term = term
+            self._fit.clear()
+            self._tried.clear()
+        if not (workloads or self.problems):
+            return
+        for resource, names in ((NEURON_ULTRASERVERS, ultraservers), (NEURON_WORKLOADS, workloads)):
+            last = self._tried.get(resource.plural)
+            if resource.plural in self._fit or (last is not None and now < last + AGAIN):
+                continue
+            objects = heapq.nsmallest(OBJECTS, names)
+            if not (objects or resource.plural in self.problems):
+                continue
+            self._tried[resource.plural] = now
+            found = [await self._try(resource, *key.split("/", 1)) for key in objects]
+            if "" in found:
+                self._fit.add(resource.plural)
+            if "" in found or not objects:  # without any, the next one that is made shows it
+                if self.problems.pop(resource.plural, None):
+                    log.info("the CRD may be of this release now", extra={"crd": resource.plural})
+                    self.on_change(resource.plural, False)
+            elif None not in found:
+                self._unfit(resource, str(found[0]))
+
+    async def _try(self, resource: Resource, namespace: str, name: str) -> str | None:
+        """Return what the API server does with what we write, nothing if it keeps it, None if that cannot be seen."""
+        if resource is NEURON_ULTRASERVERS:
+            spec, status = ultraserver_sample()
+            parts = [(spec, ""), (status, "status")]
+        else:
+            parts = [(workload_sample(), "status")]
+        lost: list[str] = []
+        for body, subresource in parts:
+            path = resource.path(namespace, name, subresource)
+            try:
+                raw = await self._client.request(
+                    "PATCH", path, params={"dryRun": "All"}, body=body, content_type=MERGE_PATCH
+                )
+            except Invalid as err:
+                return f"refuses what this release writes ({'; '.join(err.causes) or err})"
+            except (NotFound, Forbidden):
+                return None
+            stored = decode_object(raw)
+            meta = stored.get("metadata")
+            if not isinstance(meta, Mapping) or meta.get("name") != name:
+                return None  # some proxy's answer
+            lost += dropped(body, stored)
+        return f"drops {shortened(list(dict.fromkeys(lost)))}" if lost else ""
+
+    def check(self, resource: Resource, sent: Mapping[str, Any], stored: Mapping[str, Any]) -> None:
+        """Compare what was written with what came back."""
+        parts = {name: sent[name] for name in ("spec", "status") if name in sent and name in stored}
+        gone = [name for name in ("spec", "status") if name in sent and sent[name] and name not in stored]
+        lost = list(dict.fromkeys([*gone, *dropped(parts, stored)]))
+        if lost:
+            self._unfit(resource, f"drops {shortened(lost)}")
+
+    def refuse(self, resource: Resource) -> None:
+        """Raise Outdated where nothing may be written."""
+        if resource.plural in self.problems:
+            raise Outdated(self.problems[resource.plural])
+
+    def doubt(self, resource: Resource) -> None:
+        """A write was refused as invalid: try the kind again, it may be the one object or all."""
+        self._fit.discard(resource.plural)
+
+    def _unfit(self, resource: Resource, what: str) -> None:
+        self._fit.discard(resource.plural)
+        if resource.plural not in self.problems:
+            self.problems[resource.plural] = text = problem(resource, what)
+            log.error("the controller stops writing", extra={"reason": text})
+            self.on_change(resource.plural, True)

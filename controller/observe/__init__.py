@@ -1,0 +1,1 @@
+"""What the controller knows of the cluster: watched, decoded, grouped into UltraServers."""

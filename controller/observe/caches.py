@@ -1,0 +1,283 @@
+"""Watched copies of everything that a plan depends on. Only what `decode` makes of an object is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
+
+from controller.observe import decode, projections
+from controller.observe.model import ClaimUse, ClusterNode, PublishedNode, Template, UltraServer, Workload
+from neuron_dra.core import names
+from neuron_dra.core.ultraserver import NAMESPACE
+from neuron_dra.errors import ApiError, Forbidden, NotFound, Unavailable
+from neuron_dra.kube.client import KubeClient
+from neuron_dra.kube.reflector import NONSENSE, Reflector
+from neuron_dra.kube.requests import (
+    CLAIM_TEMPLATES,
+    DEVICE_CLASSES,
+    NAMESPACES,
+    NEURON_ULTRASERVERS,
+    NEURON_WORKLOADS,
+    NODES,
+    PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Resource,
+)
+
+log = logging.getLogger(__name__)
+
+KEPT = ("name", "namespace", "uid", "resourceVersion")
+
+
+def _projected(make: Callable[[Mapping[str, Any]], Any]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Return the projection that keeps an object's identity and what `make` makes of it."""
+
+    def project(item: dict[str, Any]) -> dict[str, Any]:
+        meta = item["metadata"]
+        return {"metadata": {key: meta[key] for key in KEPT if key in meta}, "value": make(item)}
+
+    return project
+
+
+FORBIDDEN_AGAIN_S = 60.0
+"""How soon what may not be read is asked for again: a ClusterRole may have been upgraded."""
+
+CLAIMS_FOR_A_NODE = 50
+"""The pods of a node are as much to read as so many claims."""
+NODES_AT_ONCE = 16
+
+HEARTBEATS_S = 0.5
+"""Kubelets' heartbeats, 17 a second with 5,000 nodes, are read together: of what they change nothing is kept."""
+
+
+class Index(Protocol):
+    """What the caches keep up to date; the plan's FleetIndex. A value of None removes the object."""
+
+    node_by_name: dict[str, ClusterNode]
+    namespaces: dict[str, str] | None
+    workload_class: bool
+    blocked_evictions: Mapping[str, str]
+    unwritable: Mapping[str, str]
+
+    def put_node(self, name: str, node: ClusterNode | None) -> None:
+        """Take in a Node."""
+
+    def put_published(self, name: str, published: PublishedNode | None) -> None:
+        """Take in what a node has published in all its slices."""
+
+    def put_claim(self, key: str, use: ClaimUse | None) -> None:
+        """Take in a ResourceClaim by its namespace/name."""
+
+    def put_ultraserver(self, name: str, ultraserver: UltraServer | None) -> None:
+        """Take in a NeuronUltraServer."""
+
+    def put_workload(self, key: str, workload: Workload | None) -> None:
+        """Take in a NeuronUltraServerWorkload by its namespace/name."""
+
+    def put_template(self, key: tuple[str, str], template: Template | None) -> None:
+        """Take in a ResourceClaimTemplate by its namespace and name."""
+
+    def put_namespace(self, name: str, limit: str | None) -> None:
+        """Take in a namespace's limit of reserved nodes; empty: none of its own."""
+
+    def refresh(self) -> None:
+        """Compute what follows from all that was taken in."""
+
+
+IndexT = TypeVar("IndexT", bound=Index)
+
+
+class Caches(Generic[IndexT]):
+    """The watches. `on_change` is called after every change of any of them."""
+
+    def __init__(self, client: KubeClient, on_change: Callable[[], None], index: IndexT) -> None:
+        def watched(
+            resource: Resource,
+            make: Callable[[Mapping[str, Any]], Any],
+            *,
+            namespace: str = "",
+            field_selector: str = "",
+            read: type[msgspec.Struct] | None = None,
+            gather_s: float = 0.0,
+            gives_up_on: tuple[type[ApiError], ...] = (),
+        ) -> Reflector:
+            return Reflector(
+                client,
+                resource,
+                namespace=namespace,
+                field_selector=field_selector,
+                on_change=on_change,
+                project=_projected(make),
+                fields=read,
+                gather_s=gather_s,
+                gives_up_on=gives_up_on,
+            )
+
+        self.nodes = watched(NODES, decode.cluster_node, read=projections.Node, gather_s=HEARTBEATS_S)
+        self.slices = watched(RESOURCE_SLICES, decode.published_slice, field_selector=f"spec.driver={names.DRIVER}")
+        self.claims = watched(RESOURCE_CLAIMS, decode.claim_use)
+        self.ultraservers = watched(NEURON_ULTRASERVERS, decode.ultraserver, namespace=NAMESPACE)
+        self.workloads = watched(NEURON_WORKLOADS, decode.workload)
+        self.templates = watched(CLAIM_TEMPLATES, decode.template)
+        self.namespaces = watched(NAMESPACES, decode.namespace, gives_up_on=(Forbidden,))
+        self.classes = watched(DEVICE_CLASSES, lambda item: item["metadata"]["name"])
+        self._client = client
+        self._on_change = on_change
+        self._blind = False  # namespaces may not be read
+        self._index = index
+        self._index.namespaces = {}
+        self._slices_of: dict[str, dict[str, decode.PublishedSlice]] = {}  # by node
+        self._node_of_slice: dict[str, str] = {}
+
+    @property
+    def by_name(self) -> dict[str, Reflector]:
+        """Every watch, with the name of what it watches."""
+        return {
+            "nodes": self.nodes,
+            "resourceslices": self.slices,
+            "resourceclaims": self.claims,
+            "neuronultraservers": self.ultraservers,
+            "neuronultraserverworkloads": self.workloads,
+            "resourceclaimtemplates": self.templates,
+            "deviceclasses": self.classes,
+            "namespaces": self.namespaces,
+        }
+
+    def missing(self) -> list[str]:
+        """What was not listed yet, but for namespaces that may not be read."""
+        return [name for name, each in self._readable().items() if not each.synced.is_set()]
+
+    @property
+    def _without_namespaces(self) -> bool:
+        """Namespaces may not be read."""
+        return self._blind and not self.namespaces.synced.is_set()
+
+    def _readable(self) -> dict[str, Reflector]:
+        """Every watch of what may be read."""
+        without = (self.namespaces,) if self._without_namespaces else ()
+        return {name: each for name, each in self.by_name.items() if each not in without}
+
+    def watches(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
+        """What to run as a task for each watch, by its name; none of them ends by itself."""
+        return {name: each.run for name, each in self.by_name.items()} | {"namespaces": self._watch_namespaces}
+
+    async def _watch_namespaces(self) -> None:
+        """Watch them where that is allowed; AWS's ClusterRole, and that of a release without limits, do not."""
+        while True:
+            try:
+                await self.namespaces.run()
+            except Forbidden as err:
+                if not self._blind:
+                    log.warning(
+                        "namespaces may not be read: limits of namespaces are not enforced; allow the controller's "
+                        "ClusterRole to get, list and watch namespaces",
+                        extra={"error": str(err)},
+                    )
+                self._blind = True
+                self._on_change()
+                await asyncio.sleep(FORBIDDEN_AGAIN_S)
+
+    async def relist(self) -> None:
+        """Read everything afresh: a new leader must not plan on what it saw as a follower. Raises ApiError."""
+        async with asyncio.TaskGroup() as group:
+            for each in self._readable().values():
+                group.create_task(each.relist())
+
+    async def reread_claims(self, nodes: Collection[str]) -> None:
+        """Learn as of now which claims are allocated on these nodes, by reading all claims or the pods of the nodes.
+
+        A claim that no pod on the node has yet is not among the latter; the node refuses it from its tag on.
+        Raises ApiError.
+        """
+        if len(self.claims.items) > CLAIMS_FOR_A_NODE * len(nodes):
+            some = asyncio.Semaphore(NODES_AT_ONCE)
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for node in sorted(nodes):
+                        group.create_task(self._reread_claims_on(node, some))
+                return
+            except* Forbidden:
+                pass  # the ClusterRole of an earlier release may not list pods
+            except* ApiError as failed:
+                raise ApiError(str(failed.exceptions[0])) from None
+            except* NONSENSE as failed:
+                raise Unavailable(f"the list of pods cannot be read: {failed.exceptions[0]!r}") from None
+        await self.claims.relist()
+
+    async def _reread_claims_on(self, node: str, some: asyncio.Semaphore) -> None:
+        """Read the claims of the pods on a node whose allocation the watch did not show. Raises ApiError, NONSENSE."""
+        names: set[tuple[str, str]] = set()
+        async with some:
+            async for page in self._client.list(PODS, fieldSelector=f"spec.nodeName={node}"):
+                for pod in msgspec.json.decode(page, type=projections.Pods).items or ():
+                    names |= {(pod.metadata.namespace, name) for name in pod.claims}
+            for namespace, name in sorted(names):
+                have = self.claims.items.get(f"{namespace}/{name}")
+                if have is None or have["value"] is None:
+                    with contextlib.suppress(NotFound):
+                        self.claims.remember(json.loads(await self._client.get(RESOURCE_CLAIMS, namespace, name)))
+
+    def index(
+        self, blocked_evictions: Mapping[str, str], unwritable: Mapping[str, str] = MappingProxyType({})
+    ) -> IndexT:
+        """Return what is known now as an index, always the same one; it is brought up to date by each call."""
+        index = self._index
+        for key, node in _touched(self.nodes):
+            if index.node_by_name.get(_name(key)) is not node:  # a heartbeat changes nothing
+                index.put_node(_name(key), node)
+        nodes = {name for key, one in _touched(self.slices) for name in self._put_slice(key, one)}
+        for name in nodes:
+            found = decode.published_nodes(self._slices_of.get(name, {}).values())
+            index.put_published(name, found[0] if found else None)
+        for key, claim in _touched(self.claims):
+            index.put_claim(key, claim)
+        for key, ultraserver in _touched(self.ultraservers):
+            index.put_ultraserver(_name(key), ultraserver)
+        for key, workload in _touched(self.workloads):
+            index.put_workload(key, workload)
+        for key, template in _touched(self.templates):
+            namespace, _, name = key.partition("/")
+            index.put_template((namespace, name), template)
+        if self._without_namespaces:
+            index.namespaces = None
+        for key, namespace in _touched(self.namespaces):
+            index.put_namespace(_name(key), None if namespace is None else namespace.limit)
+        index.workload_class = f"/{decode.WORKLOAD_CLASS}" in self.classes.items
+        index.blocked_evictions = dict(blocked_evictions)
+        index.unwritable = unwritable
+        index.refresh()
+        return index
+
+    def _put_slice(self, key: str, one: decode.PublishedSlice | None) -> set[str]:
+        """Keep a slice with the others of its node; return the nodes whose slices changed."""
+        changed = set()
+        before = self._node_of_slice.pop(key, None)
+        if before is not None:
+            changed.add(before)
+            del self._slices_of[before][key]
+            if not self._slices_of[before]:
+                del self._slices_of[before]
+        if one is not None:
+            changed.add(one.node.name)
+            self._node_of_slice[key] = one.node.name
+            self._slices_of.setdefault(one.node.name, {})[key] = one
+        return changed
+
+
+def _touched(reflector: Reflector) -> Iterator[tuple[str, Any]]:
+    """Return key and value of what changed since the last call; None for what is gone."""
+    for key in reflector.take_touched():
+        item = reflector.items.get(key)
+        yield key, None if item is None else item["value"]
+
+
+def _name(key: str) -> str:
+    return key.partition("/")[2]

@@ -1,0 +1,361 @@
+"""From the API's JSON to what the controller keeps. Lenient: what Kubernetes or another driver wrote never raises here.
+
+A ResourceSlice of 16 KB becomes a PublishedNode of a few hundred bytes; the caches hold nothing else.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from controller.observe.model import (
+    GROUP,
+    LIMIT_ANNOTATION,
+    NODES_AT_MOST,
+    SLOT_SIZES,
+    ClaimUse,
+    ClusterNode,
+    Namespace,
+    PublishedNode,
+    Reservation,
+    Snapshot,
+    Template,
+    UltraServer,
+    Wire,
+    Workload,
+)
+from neuron_dra.core import health, names
+from neuron_dra.core.ultraserver import TAG_ATTRIBUTES, Tag, read_allocations
+
+LABEL_PREFIX = names.ULTRASERVER_LABELS
+OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
+TOLD_OTHERWISE = frozenset(
+    {
+        OUT_OF_SERVICE,
+        "node.kubernetes.io/not-ready",
+        "node.kubernetes.io/unreachable",
+        "node.kubernetes.io/unschedulable",
+    }
+)
+"""Taints that say what the Node says elsewhere."""
+LEAVING = (
+    "ToBeDeletedByClusterAutoscaler",
+    "karpenter.sh/disrupted",
+    "karpenter.sh/disruption",
+    "node.cloudprovider.kubernetes.io/shutdown",
+    "aws-node-termination-handler/",
+)
+"""Beginnings of taints by which autoscalers and clouds announce that a node goes: it counts as cordoned."""
+WORKLOAD_CLASS = names.WORKLOAD_CLASS
+_KIND = re.compile(r"resourceType == '(neuron_node|neuron_device)'")
+EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedSlice:
+    """One slice of a pool, before the slices of a pool are put together."""
+
+    generation: int
+    count: int
+    node: PublishedNode
+
+
+def time(text: object) -> datetime.datetime:
+    """Return an API time; the epoch for what is none."""
+    try:
+        return datetime.datetime.fromisoformat(str(text).replace("Z", "+00:00")).astimezone(datetime.UTC)
+    except ValueError:
+        return EPOCH
+
+
+def published_slice(item: Wire) -> PublishedSlice | None:
+    """Return what a ResourceSlice says of its node; None if it is not one of our driver's."""
+    spec = item.get("spec") or {}
+    if spec.get("driver") != names.DRIVER or not spec.get("nodeName"):
+        return None
+    devices = [_attributes(device) for device in spec.get("devices") or []]
+    first = devices[0] if devices else {}
+    owners = (item.get("metadata") or {}).get("ownerReferences") or []
+    tags = {_tag(device) for device in devices}
+    number, modes = _int(first, "ultraserverNodeId"), (_string(first, "ultraserverModes") or "").split("_")
+    node = PublishedNode(
+        name=str(spec["nodeName"]),
+        node_uid=str(owners[0].get("uid", "")) if owners else "",
+        instance_type=_string(first, "instanceType") or "",
+        kind=_string(first, "resourceType") or "",
+        ultraserver_id=_string(first, "ultraserverId"),
+        node_id=number if number in range(NODES_AT_MOST) else None,
+        sizes=tuple(size for size in SLOT_SIZES if str(size) in modes),
+        vertical=_bool(first, "linkVertical"),
+        horizontal=_bool(first, "linkHorizontal"),
+        sick=tuple(
+            sorted({word for one in devices for word in (_string(one, health.ATTRIBUTE) or "").split(",") if word})
+        ),
+        capacity_block=_string(first, "capacityBlockId"),
+        server_id_2=_string(first, "serverId2"),
+        server_id_4=_string(first, "serverId4"),
+        reservation_id=_string(first, "reservationId"),
+        node_id_2=_int(first, "nodeId2"),
+        layers=(
+            _string(first, "networkNodeLayer1"),
+            _string(first, "networkNodeLayer2"),
+            _string(first, "networkNodeLayer3"),
+        ),
+        tag=tags.pop() if len(tags) == 1 else None,
+        complete=bool(devices) and not tags,
+    )
+    pool = spec.get("pool") or {}
+    return PublishedSlice(int(pool.get("generation") or 0), int(pool.get("resourceSliceCount") or 1), node)
+
+
+def published_nodes(slices: Iterable[PublishedSlice]) -> tuple[PublishedNode, ...]:
+    """Put the slices of each node together; the newest generation counts, and is complete or not."""
+    by_node: dict[str, list[PublishedSlice]] = {}
+    for one in slices:
+        by_node.setdefault(one.node.name, []).append(one)
+    found = []
+    for parts in by_node.values():
+        if len(parts) == 1 and parts[0].count == 1:
+            found.append(parts[0].node)  # as nearly always, and the same object each time
+            continue
+        newest = max(part.generation for part in parts)
+        current = sorted((part for part in parts if part.generation == newest), key=lambda part: repr(part.node))
+        agree = len({part.node.tag for part in current}) == 1
+        whole = len(current) == current[0].count and all(part.node.complete for part in current)
+        found.append(replace(current[0].node, complete=whole and agree))
+    return tuple(found)
+
+
+def cluster_node(item: Wire) -> ClusterNode:
+    """Return what we keep of a Node."""
+    meta, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
+    labels = meta.get("labels") or {}
+    ready: Wire = next((one for one in status.get("conditions") or [] if one.get("type") == "Ready"), {})
+    taints = [(str(one.get("key")), one.get("effect")) for one in spec.get("taints") or []]
+    closing = {key for key, effect in taints if effect in ("NoSchedule", "NoExecute")}
+    leaving = any(key.startswith(LEAVING) for key in closing)
+    return ClusterNode(
+        name=meta["name"],
+        uid=str(meta.get("uid", "")),
+        provider_id=str(spec.get("providerID") or ""),
+        ready=ready.get("status") == "True",
+        ready_changed=time(ready.get("lastTransitionTime") or meta.get("creationTimestamp")),
+        out_of_service=OUT_OF_SERVICE in {key for key, _ in taints},
+        schedulable=not spec.get("unschedulable") and not leaving,
+        taints=tuple(sorted(closing - TOLD_OTHERWISE)),
+        capacity_block=labels.get(names.CAPACITY_BLOCK_LABEL),
+        labels={name: str(value) for name, value in labels.items() if name.startswith(LABEL_PREFIX)},
+    )
+
+
+def claim_use(item: Wire) -> ClaimUse | None:
+    """Return on which of our nodes a claim is allocated; None if it is on none, or for administrators only."""
+    meta, status = item["metadata"], item.get("status") or {}
+    devices = (status.get("allocation") or {}).get("devices") or {}
+    results = [
+        result
+        for result in devices.get("results") or []
+        if result.get("driver") == names.DRIVER and not result.get("adminAccess")
+    ]
+    if not results:
+        return None
+    classes = _classes(item)
+    workload_id, workload_uid = _workload_named(devices)
+    reserved = status.get("reservedFor") or []
+    return ClaimUse(
+        namespace=str(meta.get("namespace", "")),
+        name=meta["name"],
+        nodes=tuple(sorted({str(result.get("pool")) for result in results})),
+        workload_uid=workload_uid,
+        pods=tuple(
+            sorted((str(one.get("name")), str(one.get("uid"))) for one in reserved if one.get("resource") == "pods")
+        ),
+        reserved_class=any(classes.get(str(result.get("request"))) == WORKLOAD_CLASS for result in results),
+        workload_id=workload_id,
+    )
+
+
+def _workload_named(devices: Wire) -> tuple[str | None, str | None]:
+    """Return name and UID of the workload that the configuration for our driver names; other drivers' says nothing.
+
+    Of several the last counts, as for the node's plugin.
+    """
+    for entry in reversed(devices.get("config") or []):
+        opaque = entry.get("opaque") or {}
+        one = opaque.get("parameters")
+        if opaque.get("driver") == names.DRIVER and isinstance(one, Mapping) and one.get("workloadId"):
+            return str(one["workloadId"]), str(one["workloadUid"]) if one.get("workloadUid") else None
+    return None, None
+
+
+def _classes(claim: Wire) -> dict[str, str]:
+    """Return the DeviceClass of each request of a claim, by the name that its results call it."""
+    found = {}
+    for request in ((claim.get("spec") or {}).get("devices") or {}).get("requests") or []:
+        one = request.get("exactly") or request  # v1beta1 has it one level higher
+        found[str(request.get("name"))] = str(one.get("deviceClassName"))
+        for other in request.get("firstAvailable") or []:
+            found[f"{request.get('name')}/{other.get('name')}"] = str(other.get("deviceClassName"))
+    return found
+
+
+def ultraserver(item: Wire) -> UltraServer:
+    """Return a NeuronUltraServer."""
+    meta, status = item["metadata"], item.get("status") or {}
+    reading = read_allocations(item)
+    return UltraServer(
+        name=meta["name"],
+        uid=str(meta.get("uid", "")),
+        version=str(meta.get("resourceVersion", "")),
+        generation=int(meta.get("generation") or 0),
+        spec=item.get("spec") or {},
+        status=status,
+        reservations=tuple(Reservation(meta["name"], each) for each in reading.allocations),
+        unread=reading.unread,
+        finalizers=tuple(meta.get("finalizers") or ()),
+        deleting=bool(meta.get("deletionTimestamp")),
+    )
+
+
+def workload(item: Wire) -> Workload:
+    """Return a NeuronUltraServerWorkload; the API server has validated it."""
+    meta, spec = item["metadata"], item.get("spec") or {}
+    strategy = str((spec.get("allocationPolicy") or {}).get("failureStrategy") or "NoOp")
+    return Workload(
+        namespace=str(meta.get("namespace", "")),
+        name=meta["name"],
+        uid=str(meta.get("uid", "")),
+        version=str(meta.get("resourceVersion", "")),
+        generation=int(meta.get("generation") or 0),
+        created=time(meta.get("creationTimestamp")),
+        deleting=bool(meta.get("deletionTimestamp")),
+        finalizers=tuple(meta.get("finalizers") or ()),
+        instance_type=str(spec.get("instanceType", "")),
+        size=int(spec.get("topologySize") or 0),
+        count=int(spec.get("serverCount") or 0),
+        strategy="MigrateAffected" if strategy == "ReplaceAffected" else strategy,
+        moves_on_cordon=(spec.get("allocationPolicy") or {}).get("onCordon") == "Migrate",
+        logical_neuron_core=int((spec.get("config") or {}).get("logicalNeuronCore") or 2),
+        template_name=str((spec.get("resourceClaimTemplate") or {}).get("name") or meta["name"]),
+        status=item.get("status") or {},
+        groups=tuple(each for each in (item.get("status") or {}).get("groups") or [] if _is_group(each)),
+    )
+
+
+def _is_group(record: Any) -> bool:
+    """Tell whether an entry of `status.groups` can be read."""
+    if not isinstance(record, Mapping) or type(record.get("ultraserverIndex")) is not int:
+        return False
+    nodes: Any = record.get("nodes")
+    uids = record.get("nodeUids") or nodes
+    texts = [record.get("ultraserver"), record.get("allocationId")]
+    for found in (nodes, uids):
+        if not isinstance(found, list) or not found or len(found) != len(nodes):
+            return False
+        texts += found
+    return all(isinstance(text, str) and text for text in texts)
+
+
+def template(item: Wire) -> Template:
+    """Return what we keep of a ResourceClaimTemplate: whose it is."""
+    meta = item["metadata"]
+    owner: Wire = next((one for one in meta.get("ownerReferences") or [] if one.get("controller")), {})
+    group, _, _ = str(owner.get("apiVersion")).partition("/")
+    ours = (group, owner.get("kind")) == (GROUP, "NeuronUltraServerWorkload")
+    workload_id, workload_uid = _workload_named(((item.get("spec") or {}).get("spec") or {}).get("devices") or {})
+    return Template(
+        namespace=str(meta.get("namespace", "")),
+        name=meta["name"],
+        uid=str(meta.get("uid", "")),
+        owner_uid=str(owner.get("uid", "")) if ours else "",
+        deleting=bool(meta.get("deletionTimestamp")),
+        controlled=bool(owner),
+        workload_id=workload_id,
+        workload_uid=workload_uid,
+        reserved_class=WORKLOAD_CLASS in _classes(item.get("spec") or {}).values(),
+        size=_mode(item),
+        kind=_asked_for(item),
+    )
+
+
+def namespace(item: Wire) -> Namespace:
+    """Return what we keep of a Namespace."""
+    meta = item["metadata"]
+    return Namespace(meta["name"], str((meta.get("annotations") or {}).get(LIMIT_ANNOTATION) or "").strip())
+
+
+def _mode(template: Wire) -> int | None:
+    """Return the number of nodes that our template was made for: its UltraServerConfig says so."""
+    devices = ((template.get("spec") or {}).get("spec") or {}).get("devices") or {}
+    for entry in devices.get("config") or []:
+        parameters = (entry.get("opaque") or {}).get("parameters")
+        mode = parameters.get("ultraserverMode") if isinstance(parameters, Mapping) else None
+        if isinstance(mode, int) and not isinstance(mode, bool):
+            return mode
+    return None
+
+
+def _asked_for(item: Wire) -> str:
+    """What devices a ResourceClaimTemplate of ours asks for; empty if that cannot be read."""
+    devices = ((item.get("spec") or {}).get("spec") or {}).get("devices") or {}
+    found = {
+        match[1]
+        for request in devices.get("requests") or []
+        for selector in (request.get("exactly") or {}).get("selectors") or []
+        for match in _KIND.finditer(str((selector.get("cel") or {}).get("expression")))
+    }
+    return found.pop() if len(found) == 1 else ""
+
+
+def snapshot(items: Iterable[Wire]) -> Snapshot:
+    """Return the snapshot of a `kubectl get resourceslices,resourceclaims,nodes,nus,nusw,... -o yaml` list."""
+    by_kind: dict[str, list[Wire]] = {}
+    for item in items:
+        by_kind.setdefault(str(item.get("kind")), []).append(item)
+    classes = by_kind.get("DeviceClass", [])
+    uses = (claim_use(item) for item in by_kind.get("ResourceClaim", []))
+    slices = (published_slice(item) for item in by_kind.get("ResourceSlice", []))
+    namespaces = [namespace(item) for item in by_kind.get("Namespace", [])]
+    return Snapshot(
+        published=published_nodes(one for one in slices if one),
+        nodes=tuple(cluster_node(item) for item in by_kind.get("Node", [])),
+        claims=tuple(one for one in uses if one),
+        ultraservers=tuple(ultraserver(item) for item in by_kind.get("NeuronUltraServer", [])),
+        workloads=tuple(workload(item) for item in by_kind.get("NeuronUltraServerWorkload", [])),
+        templates=tuple(template(item) for item in by_kind.get("ResourceClaimTemplate", [])),
+        workload_class=not classes or any(item["metadata"]["name"] == WORKLOAD_CLASS for item in classes),
+        namespaces={each.name: each.limit for each in namespaces} or None,
+    )
+
+
+def _attributes(device: Wire) -> Mapping[str, Any]:
+    """The attributes of a device of resource.k8s.io/v1, or of v1beta1, where they are one level deeper."""
+    found = device.get("attributes") or (device.get("basic") or {}).get("attributes") or {}
+    return found if isinstance(found, Mapping) else {}
+
+
+def _tag(attributes: Mapping[str, Any]) -> Tag | None:
+    return Tag.from_texts({name: _string(attributes, name) for name in TAG_ATTRIBUTES})
+
+
+def _value(attributes: Mapping[str, Any], name: str, kind: str) -> Any:
+    value = attributes.get(name) or attributes.get(f"{names.DRIVER}/{name}") or {}
+    return value.get(kind) if isinstance(value, Mapping) else None
+
+
+def _string(attributes: Mapping[str, Any], name: str) -> str | None:
+    value = _value(attributes, name, "string")
+    return str(value) if value else None
+
+
+def _int(attributes: Mapping[str, Any], name: str) -> int | None:
+    value = _value(attributes, name, "int")
+    return int(value) if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _bool(attributes: Mapping[str, Any], name: str) -> bool | None:
+    value = _value(attributes, name, "bool")
+    return value if isinstance(value, bool) else None

@@ -1,0 +1,179 @@
+"""A plan while it is being made: what it is made of, and what has been decided so far. Pure, no I/O."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from controller.observe.model import ClusterNode, Template, Workload
+from controller.plan import outage, placement, restoration
+from controller.plan.actions import Action
+from controller.plan.fleet_index import FleetIndex
+from controller.plan.holdings import Holdings
+from controller.plan.quota import Quota
+from neuron_dra.core.ultraserver import Phase
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long to wait for what, and how much of it."""
+
+    tag_timeout: datetime.timedelta = datetime.timedelta(seconds=60)
+    starvation_threshold: datetime.timedelta = datetime.timedelta(minutes=10)
+    starvation_limit: datetime.timedelta = datetime.timedelta(minutes=30)
+    node_failure_grace: datetime.timedelta = datetime.timedelta(minutes=5)
+    fault_grace: datetime.timedelta = datetime.timedelta(minutes=1)
+    outage_nodes: int = 3  # at least so many nodes, and more than so many percent, are away: nothing is evicted
+    outage_percent: int = 55
+    restart_limit: int = 3  # of RestartAll, in a row
+    max_reserved_nodes: int | None = None  # by a namespace that does not say so itself
+
+
+DEFAULT_LIMITS = Limits()
+
+
+class FreeSlots:
+    """What is free at this point of a plan. Each answer is kept until a reservation is made or dropped.
+
+    A thousand workloads may wait for the same groups, or be served one after the other.
+    """
+
+    def __init__(self, index: FleetIndex, holdings: Holdings) -> None:
+        self._index = index
+        self._holdings = holdings
+        self._version = -1
+        self._free: dict[tuple[str, int], Sequence[placement.Slot]] = {}
+        self._shortages: dict[tuple[str, int, int], placement.Shortage] = {}
+
+    def free(self, instance_type: str, size: int) -> Sequence[placement.Slot]:
+        """Return the free slots in stored UltraServers, where a reservation can be written, the best fit first."""
+        self._renew()
+        key = (instance_type, size)
+        if key not in self._free:
+            self._free[key] = self._slots(instance_type, size)
+        return self._free[key]
+
+    def has_type(self, instance_type: str) -> bool:
+        """An UltraServer of this type was discovered."""
+        return self._index.members(instance_type) > 0
+
+    def members(self, instance_type: str) -> int:
+        """Count the nodes of all UltraServers of this type, whatever is wrong with them."""
+        return self._index.members(instance_type)
+
+    def capacity(self, instance_type: str, size: int, kind: str | None) -> int:
+        """Count the slots of one kind, or of that which has more, if nothing were reserved or in use."""
+        return self._index.capacity(instance_type, size, kind)
+
+    def shortage(self, workload: Workload, count: int) -> placement.Shortage:
+        """Return why `count` slots more cannot be had."""
+        free = self.free(workload.instance_type, workload.size)
+        key = (workload.instance_type, workload.size, count)
+        if key not in self._shortages:
+            coming = placement.slots(self._index.unstored, self._holdings, workload.instance_type, workload.size)
+            if coming and placement.most_of_a_kind((*free, *coming)) >= count > placement.most_of_a_kind(free):
+                text = "the NeuronUltraServer objects of the nodes that it will get are being created"
+                self._shortages[key] = placement.Shortage("CreatingUltraServers", text)
+            else:
+                self._shortages[key] = placement.shortage(self._index.groups, self._holdings, workload, free, count)
+        return self._shortages[key]
+
+    def of_nodes(self, names: set[str], instance_type: str, size: int) -> tuple[placement.Slot, ...]:
+        """Return the slots that these nodes make, whoever holds them."""
+        groups = {group.name: group for name in sorted(names) for group in self._index.groups_of(name)}
+        others = frozenset(name for group in groups.values() for name in group.node_names) - names
+        return placement.slots(groups.values(), others, instance_type, size)
+
+    def _slots(self, instance_type: str, size: int) -> Sequence[placement.Slot]:
+        stored = self._index.slots(instance_type, size)
+        if self._index.unwritable:
+            stored = [slot for slot in stored if slot.ultraserver not in self._index.unwritable]
+        changed = self._holdings.changed
+        if not changed:
+            return stored
+        groups = (
+            self._index.group_by_name[name]
+            for name in changed
+            if name in self._index.ultraserver_by_name and name not in self._index.unwritable
+        )
+        now = placement.slots(groups, self._holdings, instance_type, size)
+        return sorted((*(slot for slot in stored if slot.ultraserver not in changed), *now), key=lambda slot: slot.fit)
+
+    def _renew(self) -> None:
+        if self._version != self._holdings.version:
+            self._version = self._holdings.version
+            self._free, self._shortages = {}, {}
+
+
+@dataclass(slots=True)
+class PlanningContext:
+    """The state of one call of `planning.plan`."""
+
+    snapshot: FleetIndex
+    now: datetime.datetime
+    limits: Limits
+    holdings: Holdings
+    free_slots: FreeSlots
+    quota: Quota
+    before: list[Action] = field(default_factory=list)  # finalizers and templates: ahead of the reservations
+    after: list[Action] = field(default_factory=list)
+    statuses: list[Action] = field(default_factory=list)
+    last: list[Action] = field(default_factory=list)
+    starving: dict[str, Workload] = field(default_factory=dict)  # by instance type
+    recheck: list[datetime.datetime] = field(default_factory=list)
+    outage: outage.Outage | None = None
+    withdrawn: set[str] = field(default_factory=set)  # UIDs of workloads that do not restart after all
+    contested: Mapping[tuple[str, str], Workload] = field(default_factory=dict)
+    """Which workload has each template name that several ask for."""
+
+    @classmethod
+    def of(cls, index: FleetIndex, now: datetime.datetime, limits: Limits) -> PlanningContext:
+        """Return a context in which nothing is decided."""
+        holdings = Holdings(index)
+        restoration.restore(index, holdings, now)
+        found = outage.judge(index.countable, index.away, at_least=limits.outage_nodes, percent=limits.outage_percent)
+        quota = Quota(index, limits.max_reserved_nodes, holdings)
+        free_slots = FreeSlots(index, holdings)
+        contested = template_names(index.workloads, index.template_by_key, holdings)
+        return cls(index, now, limits, holdings, free_slots, quota, outage=found, contested=contested)
+
+    @property
+    def nodes(self) -> Mapping[str, ClusterNode]:
+        """Every Node by name."""
+        return self.snapshot.node_by_name
+
+    @property
+    def templates(self) -> Mapping[tuple[str, str], Template]:
+        """Every ResourceClaimTemplate by namespace and name."""
+        return self.snapshot.template_by_key
+
+    def look_again(self, moment: datetime.datetime) -> None:
+        """Plan again at that time, if it is still to come."""
+        if moment > self.now:
+            self.recheck.append(moment)
+
+
+def template_names(
+    workloads: Iterable[Workload], templates: Mapping[tuple[str, str], Template], holdings: Holdings
+) -> dict[tuple[str, str], Workload]:
+    """Return which workload has each template name that several ask for.
+
+    It is the one whose template is there, else one whose pods may run, else the oldest.
+    """
+    asking: dict[tuple[str, str], list[Workload]] = {}
+    for each in workloads:
+        asking.setdefault((each.namespace, each.template_name), []).append(each)
+
+    def claim(workload: Workload) -> tuple[bool, bool, bool, datetime.datetime, str]:
+        template = templates.get((workload.namespace, workload.template_name))
+        bound = any(one.allocation.phase is Phase.BOUND for one in holdings.of(workload.uid))
+        has_it = template is not None and template.is_of(workload)
+        return not has_it, not bound, workload.deleting, workload.created, workload.ref
+
+    return {name: min(found, key=claim) for name, found in asking.items() if len(found) > 1}
+
+
+def joined(*texts: str) -> str:
+    """Return the texts that are not empty as one."""
+    return "; ".join(text for text in texts if text)

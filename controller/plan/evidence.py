@@ -1,0 +1,96 @@
+"""What shows of reservations outside the objects that they are in: ids on nodes, and copies in workloads. No I/O.
+
+Kept up as objects change, as all of the index: nearly always every id that shows is known, and then there is nothing to
+look at.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from controller.observe.model import PublishedNode, UltraServer, Workload
+from neuron_dra.core.ultraserver import Phase, Unread
+
+
+class Traces:
+    """`unread` are the entries that cannot be read, or not yet, by UltraServer.
+
+    `strange` are the ids that nodes show as bound, `lost` those in workloads' copies, that no object has.
+    """
+
+    def __init__(self) -> None:
+        self.unread: dict[str, tuple[Unread, ...]] = {}
+        self.strange: set[str] = set()
+        self.lost: set[str] = set()
+        self._known: Counter[str] = Counter()
+        self._shown: dict[str, set[str]] = {}  # id -> nodes
+        self._copied: dict[str, set[str]] = {}  # id -> keys of workloads
+
+    def nodes_of(self, allocation_id: str) -> list[str]:
+        """Return the nodes that show an id as bound."""
+        return sorted(self._shown.get(allocation_id, ()))
+
+    def workloads_of(self, allocation_id: str) -> list[str]:
+        """Return the keys of the workloads that have a copy of a reservation."""
+        return sorted(self._copied.get(allocation_id, ()))
+
+    def put_published(self, node: str, before: PublishedNode | None, now: PublishedNode | None) -> None:
+        """What a node shows has changed."""
+        _move(self._shown, node, _bound(before), _bound(now))
+        self._judge(_bound(before) | _bound(now))
+
+    def put_workload(self, key: str, before: Workload | None, now: Workload | None) -> None:
+        """A workload's copies have changed."""
+        _move(self._copied, key, _copies(before), _copies(now))
+        self._judge(_copies(before) | _copies(now))
+
+    def put_ultraserver(self, name: str, before: UltraServer | None, now: UltraServer | None) -> None:
+        """What is reserved in an UltraServer has changed."""
+        self.unread.pop(name, None)
+        if now is not None and now.unread:
+            self.unread[name] = now.unread
+        self._known.subtract(_ids(before))
+        self._known.update(_ids(now))
+        changed = {*_ids(before), *_ids(now)}
+        for each in changed:
+            if not self._known[each]:
+                del self._known[each]
+        self._judge(changed)
+
+    def _judge(self, ids: set[str]) -> None:
+        for each in ids:
+            unknown = each not in self._known
+            for where, found in ((self._shown, self.strange), (self._copied, self.lost)):
+                if unknown and each in where:
+                    found.add(each)
+                else:
+                    found.discard(each)
+
+
+def _bound(published: PublishedNode | None) -> set[str]:
+    tag = published.tag if published else None
+    return {tag.allocation_id} if tag is not None and tag.phase is Phase.BOUND else set()
+
+
+def _copies(workload: Workload | None) -> set[str]:
+    return {str(each["allocationId"]) for each in workload.groups} if workload else set()
+
+
+def _ids(ultraserver: UltraServer | None) -> list[str]:
+    if ultraserver is None:
+        return []
+    entries = (one.entry for one in ultraserver.unread if isinstance(one.entry, Mapping))
+    return [
+        *(each.allocation.allocation_id for each in ultraserver.reservations),
+        *(str(entry["allocationId"]) for entry in entries if entry.get("allocationId")),
+    ]
+
+
+def _move(found: dict[str, set[str]], value: str, before: set[str], now: set[str]) -> None:
+    for each in before - now:
+        found[each].discard(value)
+        if not found[each]:
+            del found[each]
+    for each in now - before:
+        found.setdefault(each, set()).add(value)

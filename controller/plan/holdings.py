@@ -1,0 +1,296 @@
+"""Who holds which node, as planned so far: starts as stored, and is changed by the plan. Pure, no I/O."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+from collections import Counter
+from collections.abc import Collection, Container, Iterable, Sequence
+from typing import Any
+
+from controller.observe.model import (
+    ClaimUse,
+    PublishedNode,
+    Reservation,
+    Workload,
+)
+from controller.plan import objects
+from controller.plan.fleet_index import FleetIndex
+from controller.plan.placement import Slot
+from neuron_dra.core.ultraserver import Allocation, Phase, Unread
+
+
+class Holdings(Container[str]):
+    """All reservations, and what nodes and claims show of them. It contains the nodes that one of these keeps.
+
+    What is stored is read from the index; what the plan changes is kept here, for the UltraServers that it changes.
+    """
+
+    def __init__(self, index: FleetIndex) -> None:
+        self._index = index
+        self._nodes = index.node_by_name
+        self._published = index.published_by_name
+        self._held: dict[str, list[Reservation]] = {}  # of the UltraServers that the plan has changed
+        self._of: dict[str, list[Reservation]] = {}  # of the workloads for which it has
+        self._reserved: Counter[str] = Counter()  # reservations of a node, more or fewer than are stored
+        self.unread = dict(index.traces.unread)
+        """The entries that cannot be read, by UltraServer."""
+        self._nodes_of: Counter[str] = Counter()  # nodes that a namespace has, more or fewer than are stored
+        self._version = 0
+
+    # What is there
+
+    def __contains__(self, name: object) -> bool:
+        return self._index.is_taken(str(name), self._reserved[str(name)])
+
+    def is_reserved(self, node: str) -> bool:
+        """The node is in a reservation, read or unread."""
+        return self._index.reserved(node) + self._reserved[node] > 0
+
+    @property
+    def version(self) -> int:
+        """Another number whenever a reservation was made or dropped."""
+        return self._version
+
+    @property
+    def changed(self) -> Collection[str]:
+        """The UltraServers whose reservations differ from what is stored, or did at some point of the plan."""
+        return self._held.keys()
+
+    @property
+    def in_use(self) -> Collection[str]:
+        """Nodes with an allocated claim."""
+        return self._index.in_use
+
+    def at(self, ultraserver: str) -> Sequence[Reservation]:
+        """The reservations of one UltraServer."""
+        found = self._held.get(ultraserver)
+        if found is not None:
+            return found
+        stored = self._index.ultraserver_by_name.get(ultraserver)
+        return stored.reservations if stored else ()
+
+    def of(self, workload_uid: str) -> list[Reservation]:
+        """The reservations of one workload, by index."""
+        found = self._of.get(workload_uid)
+        if found is None:
+            found = self._index.held(workload_uid)
+        return sorted(found, key=lambda each: (each.allocation.ultraserver_index, each.allocation.allocation_id))
+
+    def live(self, workload_uid: str) -> dict[int, Reservation]:
+        """The reservations of one workload that are not being taken back, by index; of two, the one that is bound."""
+        found: dict[int, Reservation] = {}
+        for each in self.of(workload_uid):
+            index = each.allocation.ultraserver_index
+            if each.allocation.phase is Phase.BOUND or (each.allocation.phase is Phase.PENDING and index not in found):
+                found[index] = each
+        return found
+
+    def pending(self, workload_uid: str) -> list[Reservation]:
+        """The reservations of one workload on which no pod may start yet."""
+        return [each for each in self.of(workload_uid) if each.allocation.phase is Phase.PENDING]
+
+    def leaving(self, workload_uid: str) -> list[Reservation]:
+        """The reservations of one workload that are being taken back, and on which pods of it may be.
+
+        A dead node shows its last tag for ever. Nothing can start there: a node that comes back asks first.
+        """
+        return [
+            each
+            for each in self.of(workload_uid)
+            if each.allocation.phase is Phase.DRAINING
+            and (
+                any(
+                    self.shows(name, each.allocation, Phase.BOUND) and self.is_ready(name)
+                    for name in each.allocation.nodes
+                )
+                or any(use.is_of(each.allocation) for use in self.uses(each.allocation.nodes))
+            )
+        ]
+
+    def workload_uids(self) -> set[str]:
+        """Every workload that holds something."""
+        return {uid for uid in {*self._index.holders, *self._of} if self._of.get(uid, True)}
+
+    def nodes_of_namespace(self, namespace: str) -> int:
+        """How many nodes the workloads of a namespace have reserved; of two reservations for one index, one counts."""
+        return self._index.nodes_of_namespace(namespace) + self._nodes_of[namespace]
+
+    def sizes(self, workload_uid: str) -> dict[int, int]:
+        """How many nodes a workload has for each index; of two reservations for one, the larger counts."""
+        found = self._of.get(workload_uid)
+        return sizes(self._index.held(workload_uid) if found is None else found)
+
+    def uses(self, nodes: Iterable[str]) -> list[ClaimUse]:
+        """The claims that are allocated on these nodes, each once."""
+        return list(dict.fromkeys(use for name in nodes for use in self._index.uses(name)))
+
+    def shows(self, node: str, allocation: Allocation, phase: Phase) -> bool:
+        """The node's slices carry the tag of exactly this reservation, in this phase."""
+        published = self._published.get(node)
+        tag = published.tag if published else None
+        return (
+            published is not None
+            and published.complete
+            and tag is not None
+            and (tag.allocation_id, tag.phase) == (allocation.allocation_id, phase)
+            and self.is_there(node, allocation)
+        )
+
+    def has_answered(self, allocation: Allocation) -> bool:
+        """All nodes are Ready and show exactly this reservation, and nobody else was on one of them before."""
+        return not self.silent(allocation) and not self.slipped_in(allocation)
+
+    def silent(self, allocation: Allocation) -> list[str]:
+        """The nodes of a pending reservation that do not show it yet, or are not Ready."""
+        return [
+            name
+            for name in allocation.nodes
+            if not (self.shows(name, allocation, Phase.PENDING) and self.is_ready(name))
+        ]
+
+    def foreign(self, allocation: Allocation) -> list[ClaimUse]:
+        """Claims on the nodes of a reservation that are not its workload's."""
+        return [use for use in self.uses(allocation.nodes) if not use.is_of(allocation)]
+
+    def slipped_in(self, allocation: Allocation) -> list[ClaimUse]:
+        """Those of the foreign claims that got their devices before the tag: their pods may run.
+
+        One that got them by a tag is no pod's that runs: a node is not free while such a claim of its last workload is
+        there, and plugins start no other. So it takes no reservation away, and delays none.
+        """
+        return [use for use in self.foreign(allocation) if not use.reserved_class]
+
+    def is_there(self, node: str, allocation: Allocation) -> bool:
+        """The Node that was reserved is there, and not another that has its name now."""
+        return node in self._nodes and allocation.is_for(node, self._nodes[node].uid)
+
+    def published(self, node: str, allocation: Allocation) -> PublishedNode | None:
+        """What the reserved node publishes; None if nothing, or if another has its name now."""
+        found = self._published.get(node)
+        if found is None or not self.is_there(node, allocation):
+            return None
+        return found if found.node_uid in ("", self._nodes[node].uid) else None
+
+    def is_ready(self, node: str) -> bool:
+        """The Node is there and Ready."""
+        return node in self._nodes and self._nodes[node].ready
+
+    def is_closed(self, node: str, allocation: Allocation, *, final: bool) -> bool:
+        """Nothing of the workload can be placed on the node any more, and its plugin knows or has nothing to offer."""
+        published = self._published.get(node)
+        if published is None or not self.is_there(node, allocation) or self._nodes[node].out_of_service:
+            return True
+        if self.shows(node, allocation, Phase.DRAINING):
+            return True
+        if not published.complete or not final:
+            return False
+        return published.tag is None or (published.tag.allocation_id, published.tag.phase) != (
+            allocation.allocation_id,
+            Phase.BOUND,
+        )
+
+    def kind(self, node: str) -> str | None:
+        """What the node publishes: neuron_node, neuron_device, or nothing."""
+        published = self._published.get(node)
+        return published.kind or None if published else None
+
+    # What the plan changes
+
+    def reserve(self, workload: Workload, index: int, slot: Slot, now: datetime.datetime) -> None:
+        """Hold a slot for a workload.
+
+        The id is made of the object's resourceVersion, which guards the write: no two reservations that were
+        written can have the same id, and planning twice gives the same one.
+        """
+        ultraserver = self._index.ultraserver_by_name[slot.ultraserver]
+        parts = (ultraserver.uid, ultraserver.version, workload.uid, str(index), *slot.nodes)
+        allocation = Allocation(
+            workload_namespace=workload.namespace,
+            workload_name=workload.name,
+            workload_uid=workload.uid,
+            allocation_id=hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16],
+            phase=Phase.PENDING,
+            nodes=slot.nodes,
+            node_count=len(slot.nodes),
+            ultraserver_index=index,
+            allocated_at=objects.time(now),
+            node_uids=tuple(self._nodes[name].uid for name in slot.nodes),
+        )
+        self.add(Reservation(slot.ultraserver, allocation))
+
+    def add(self, one: Reservation) -> None:
+        """Hold one more reservation."""
+        of_server, of_workload = self._own(one)
+        index = one.allocation.ultraserver_index
+        before = _size(of_workload, index)
+        of_server.append(one)
+        of_workload.append(one)
+        self._nodes_of[one.allocation.workload_namespace] += _size(of_workload, index) - before
+        self._reserved.update(one.allocation.nodes)
+        self._version += 1
+
+    def take_over(self, ultraserver: str, left: Sequence[Unread], taken: Iterable[Reservation]) -> None:
+        """Hold what could not be read, as far as it can now; `left` are the other entries."""
+        for before in self.unread[ultraserver]:
+            self._reserved.subtract(before.nodes)
+        for each in left:
+            self._reserved.update(each.nodes)
+        self.unread[ultraserver] = tuple(left)
+        for one in taken:
+            self.add(one)
+
+    def change(self, one: Reservation, **changes: Any) -> None:
+        """Change a reservation's allocation."""
+        changed = one.changed(**changes)
+        for held in self._own(one):
+            held[held.index(one)] = changed
+
+    def drop(self, one: Reservation) -> None:
+        """Take a reservation away."""
+        of_server, of_workload = self._own(one)
+        index = one.allocation.ultraserver_index
+        before = _size(of_workload, index)
+        of_server.remove(one)
+        of_workload.remove(one)
+        self._nodes_of[one.allocation.workload_namespace] += _size(of_workload, index) - before
+        self._reserved.subtract(one.allocation.nodes)
+        self._version += 1
+
+    def _own(self, one: Reservation) -> tuple[list[Reservation], list[Reservation]]:
+        """Return the lists that a reservation is in, or belongs into: the plan's own copies."""
+        uid = one.allocation.workload_uid
+        if one.ultraserver not in self._held:
+            self._held[one.ultraserver] = list(self.at(one.ultraserver))
+        if uid not in self._of:
+            self._of[uid] = self._index.held(uid)
+        return self._held[one.ultraserver], self._of[uid]
+
+    def tell_world(self, workload: Workload, *, grown: bool) -> None:
+        """Write into every slot how many nodes there are in all, and which has rank 0.
+
+        Without `grown` the size stays as it was told before: slots that are asked for are not there yet.
+        """
+        live = self.live(workload.uid)
+        if 0 not in live:
+            return
+        told = [each.allocation.world_size for each in live.values() if each.allocation.world_size]
+        size = max(told) if told and not grown else workload.count * workload.size
+        first = live[0].allocation.nodes[0]
+        for each in list(live.values()):
+            if (each.allocation.world_size, each.allocation.rank0_node) != (size, first):
+                self.change(each, world_size=size, rank0_node=first)
+
+
+def sizes(held: Iterable[Reservation]) -> dict[int, int]:
+    """Return how many nodes there are for each index; of two reservations for one, the larger counts."""
+    found: dict[int, int] = {}
+    for each in held:
+        index = each.allocation.ultraserver_index
+        found[index] = max(found.get(index, 0), each.allocation.node_count)
+    return found
+
+
+def _size(held: Iterable[Reservation], index: int) -> int:
+    counts = (each.allocation.node_count for each in held if each.allocation.ultraserver_index == index)
+    return max(counts, default=0)

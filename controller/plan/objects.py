@@ -1,0 +1,257 @@
+"""The objects that the controller writes, as the API has them. Pure."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from controller.observe.decode import WORKLOAD_CLASS
+from controller.observe.discovery import Group, Problem
+from controller.observe.model import (
+    API_VERSION,
+    Reservation,
+    UltraServer,
+    Wire,
+    Workload,
+)
+from controller.plan.actions import Record, Verdict
+from neuron_dra.core import names
+from neuron_dra.core.ultraserver import NAMESPACE, Unread
+
+MESSAGE_CHARACTERS = 4096  # maxLength of a condition's message in our CRDs
+REQUEST = "neuron"
+OUTAGE = "Outage"
+"""Type of the condition of a workload whose nodes were away in an outage. Its time is when every grace period began."""
+OUTDATED = "CustomResourcesOutdated"
+MIGRATING = "Migrating"
+"""Reason of the condition Ready while another group is reserved in the place of one that broke."""
+
+
+def time(moment: datetime.datetime) -> str:
+    """Return an API time."""
+    return moment.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def condition(
+    current: Wire, kind: str, value: bool, reason: str, message: str, now: datetime.datetime, generation: int
+) -> dict[str, Any]:
+    """Return a condition; its time changes only when its status does."""
+    status = "True" if value else "False"
+    before: Mapping[str, Any] = next((c for c in current.get("conditions") or [] if c.get("type") == kind), {})
+    since = before.get("lastTransitionTime") if before.get("status") == status else None
+    return {
+        "type": kind,
+        "status": status,
+        "observedGeneration": generation,
+        "lastTransitionTime": since or time(now),
+        "reason": reason,
+        "message": message[:MESSAGE_CHARACTERS],
+    }
+
+
+def ultraserver(group: Group) -> dict[str, Any]:
+    """Return a NeuronUltraServer to create."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "NeuronUltraServer",
+        "metadata": {"name": group.name, "namespace": NAMESPACE},
+        "spec": {"instanceType": group.instance_type, "topology": topology(group)},
+    }
+
+
+def topology(group: Group) -> list[dict[str, Any]]:
+    """Return spec.topology."""
+    return [dict(entry) for entry in group.topology]
+
+
+def ultraserver_status(
+    group: Group,
+    stored: UltraServer,
+    reservations: Sequence[Reservation],
+    in_use: Collection[str],
+    now: datetime.datetime,
+    unread: Sequence[Unread] = (),
+    more: Sequence[Problem] = (),
+) -> dict[str, Any]:
+    """Return the whole status of a NeuronUltraServer. `in_use` are the nodes with an allocated claim.
+
+    `unread` are reservations that stay as they are, `more` problems besides those of the nodes.
+    """
+    reserved = {node for each in reservations for node in each.allocation.nodes}
+    reserved |= {node for each in unread for node in each.nodes}
+    there = set(group.node_names)
+    if not reserved & there:
+        availability = "Available"
+    else:
+        availability = "FullyAllocated" if there <= reserved else "PartiallyAllocated"
+    problems = (*group.problems, *more)
+    reason = problems[0].reason if problems else "AllNodesReady"
+    message = "; ".join(problem.message for problem in problems) or f"all {len(there)} nodes and their links are ready"
+    refs = sorted(
+        {each.allocation.workload for each in reservations}
+        | {str(each.entry.get("workloadRef")) for each in unread if isinstance(each.entry, Mapping)}
+    )
+    taken = ", ".join(refs) if refs else "no workload has reserved a node"
+
+    def made(kind: str, value: bool, why: str, text: str) -> dict[str, Any]:
+        return condition(stored.status, kind, value, why, text, now, stored.generation)
+
+    return {
+        "ultraserverId": group.ultraserver_id,
+        "state": "Degraded" if problems else "Ready",
+        "availability": availability,
+        "nodeCount": len(there),
+        "freeNodeCount": group.free_nodes(reserved, in_use),
+        "supportedSizes": "_".join(map(str, group.sizes)),
+        "observedGeneration": stored.generation,
+        "allocations": [
+            each.allocation.to_wire()
+            for each in sorted(reservations, key=lambda r: (r.allocation.nodes, r.allocation.allocation_id))
+        ]
+        + [each.entry for each in unread],
+        "conditions": [
+            made("Ready", not problems, reason, message),
+            made("Degraded", bool(problems), reason, message),
+            made("Allocated", bool(refs), "Reserved" if refs else "NotReserved", taken),
+        ],
+    }
+
+
+def claim_template(workload: Workload, kind: str, device_class: str) -> dict[str, Any]:
+    """Return the ResourceClaimTemplate: one whole node of this workload's reservation for each claim.
+
+    The selector is one chain that begins with has(): reading an attribute that a device does not have is an error,
+    and an error keeps the pod from every node.
+    """
+    owner = {
+        "apiVersion": API_VERSION,
+        "kind": "NeuronUltraServerWorkload",
+        "name": workload.name,
+        "uid": workload.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+    attributes = f"device.attributes['{names.DRIVER}']"
+    selector = " && ".join(
+        (
+            f"has({attributes}.workloadUid)",
+            f"has({attributes}.workloadPhase)",
+            f"{attributes}.workloadUid == '{workload.uid}'",
+            f"{attributes}.workloadPhase == 'Bound'",
+            f"{attributes}.resourceType == '{kind}'",
+        )
+    )
+    amount = {"allocationMode": "ExactCount", "count": 1} if kind == "neuron_node" else {"allocationMode": "All"}
+    parameters = (
+        {
+            "kind": "UltraServerConfig",
+            "ultraserverMode": workload.size,
+            "workloadId": workload.name,
+            "workloadUid": workload.uid,
+        },
+        {"kind": "NeuronConfig", "logicalNeuronCore": workload.logical_neuron_core},
+    )
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {
+            "name": workload.template_name,
+            "namespace": workload.namespace,
+            "labels": {"app.kubernetes.io/managed-by": "neuron-ultraserver-controller"},
+            "ownerReferences": [owner],
+        },
+        "spec": {
+            "spec": {
+                "devices": {
+                    "requests": [
+                        {
+                            "name": REQUEST,
+                            "exactly": {
+                                "deviceClassName": device_class,
+                                **amount,
+                                "selectors": [{"cel": {"expression": selector}}],
+                            },
+                        }
+                    ],
+                    "config": [
+                        {
+                            "requests": [REQUEST],
+                            "opaque": {
+                                "driver": names.DRIVER,
+                                "parameters": {"apiVersion": f"{names.DRIVER}/v1", **one},
+                            },
+                        }
+                        for one in parameters
+                    ],
+                }
+            }
+        },
+    }
+
+
+def device_class(workload_class: bool) -> str:
+    """Return the class for generated templates: ours, or the plain one where ours is not installed."""
+    return WORKLOAD_CLASS if workload_class else names.DRIVER
+
+
+def stopped_status(workload: Workload, verdict: Verdict, now: datetime.datetime) -> dict[str, Any] | None:
+    """Return a workload's status with the reason why nothing is done, or None if it says so already.
+
+    Only what every release of the CRD has is written besides what is there.
+    """
+    ready: Wire = next((c for c in workload.status.get("conditions") or [] if c.get("type") == "Ready"), {})
+    if (ready.get("reason"), ready.get("message")) == (verdict.reason, verdict.message):
+        return None
+    others = [c for c in workload.status.get("conditions") or [] if c.get("type") != "Ready"]
+    said = condition(workload.status, "Ready", False, verdict.reason, verdict.message, now, workload.generation)
+    return {**workload.status, "state": verdict.state, "conditions": [said, *others]}
+
+
+def workload_status(
+    workload: Workload,
+    verdict: Verdict,
+    reservations: Sequence[Reservation],
+    now: datetime.datetime,
+    record: Record,
+    groups: Sequence[Wire] = (),
+) -> dict[str, Any]:
+    """Return the whole status of a NeuronUltraServerWorkload. `groups` are what its reservations are made of again."""
+    state, reason, message = verdict.state, verdict.reason, verdict.message
+
+    def made(kind: str, value: bool, why: str, text: str) -> dict[str, Any]:
+        return condition(workload.status, kind, value, why, text, now, workload.generation)
+
+    allocated = state == "Allocated"
+    ordered = sorted(reservations, key=lambda each: (each.allocation.ultraserver_index, each.allocation.allocation_id))
+    since = workload.status.get("allocatedAt") or (time(now) if allocated else None)
+    why, text = verdict.degraded or ("NoProblem", "nothing is known to be wrong with the reserved nodes")
+    outage = [made(OUTAGE, record.outage[0], *_outage(record.outage))] if record.outage else []
+    migrations = int(workload.status.get("migrations") or 0)
+    ready: Wire = next((c for c in workload.status.get("conditions") or [] if c.get("type") == "Ready"), {})
+    if reason == MIGRATING != ready.get("reason"):
+        migrations += 1
+    return {
+        "state": state,
+        "workloadId": workload.name,
+        "allocatedUltraServers": [each.ultraserver for each in ordered],
+        "totalNodesAllocated": sum(len(each.allocation.nodes) for each in ordered),
+        **({"allocatedAt": since} if since and ordered else {}),
+        **({"restarting": dict(verdict.restarting)} if verdict.restarting else {}),
+        **({"restarts": record.restarts} if record.restarts else {}),
+        **({"restartedAt": list(record.restarted_at)} if record.restarted_at else {}),
+        **({"migrations": migrations} if migrations else {}),
+        **({"groups": list(groups)} if groups else {}),
+        "observedGeneration": workload.generation,
+        "conditions": [
+            made("Ready", allocated, reason, message),
+            made("Progressing", state in ("Allocating", "Deallocating", "PartiallyAllocated"), reason, message),
+            made("Degraded", verdict.degraded is not None, why, text),
+            *outage,
+        ],
+    }
+
+
+def _outage(outage: tuple[bool, str]) -> tuple[str, str]:
+    """Reason and message of the condition Outage."""
+    return "ManyNodesAway" if outage[0] else "OutageIsOver", outage[1]

@@ -1,0 +1,173 @@
+"""Which nodes a workload gets: slots of 1, 2 or 4 nodes, chosen so that whole UltraServers stay free. Pure.
+
+A slot's nodes have consecutive numbers from a multiple of its size, so a pair is {0, 1} or {2, 3}: the nodes that share
+a rack on every UltraServer (the kernel driver's numbering). Nodes of two racks are a pair only where both say so.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass
+
+from controller.observe.discovery import Group
+from controller.observe.model import PublishedNode, Workload, shortened
+
+KINDS = ("neuron_node", "neuron_device")
+"""What nodes publish. One workload gets nodes of one kind only, because its template asks for one kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Free nodes of one UltraServer that can work together, in the order of rank."""
+
+    ultraserver: str
+    kind: str
+    nodes: tuple[str, ...]
+    layers: tuple[str | None, ...]  # network layers, the farthest first
+    free_nodes: int  # of its UltraServer, this slot's included
+    free_neighbours: int  # of the pairs that it would take from, this slot's included
+    first_id: int
+
+    @property
+    def fit(self) -> tuple[int, int, str, int]:
+        """Smaller fits better: the fewest nodes stay free around it."""
+        return self.free_nodes, self.free_neighbours, self.ultraserver, self.first_id
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """Why a workload waits: a reason and a sentence with the figures."""
+
+    reason: str
+    message: str
+
+
+def slots(groups: Iterable[Group], taken: Container[str], instance_type: str, size: int) -> tuple[Slot, ...]:
+    """Return every slot of this size that is free; they do not overlap. `taken` are node names."""
+    found = []
+    for group in groups:
+        if group.instance_type != instance_type:
+            continue
+        free = {number: node for number, node in group.usable.items() if node.name not in taken}
+        for first in sorted({number // size * size for number in free}):
+            nodes = [free[number] for number in range(first, first + size) if number in free]
+            if len(nodes) == size and _work_together(nodes, size):
+                pairs = {number // 2 for number in range(first, first + size)}
+                found.append(
+                    Slot(
+                        ultraserver=group.name,
+                        kind=nodes[0].kind,
+                        nodes=tuple(node.name for node in nodes),
+                        layers=_layers(nodes),
+                        free_nodes=len(free),
+                        free_neighbours=sum(number // 2 in pairs for number in free),
+                        first_id=first,
+                    )
+                )
+    return tuple(found)
+
+
+def _work_together(nodes: Sequence[PublishedNode], size: int) -> bool:
+    if any(size not in node.sizes for node in nodes) or len({node.kind for node in nodes}) != 1:
+        return False
+    if size == 1:
+        return True
+    if len({node.hardware_id for node in nodes if node.hardware_id}) > 1:
+        return False
+    if size > 2:
+        return all(links_up(node, size, nodes) for node in nodes)
+    pair_ids = {node.server_id_2 for node in nodes if node.server_id_2}
+    return len(pair_ids) <= 1 and all(links_up(node, size, nodes) for node in nodes)
+
+
+def links_up(node: PublishedNode, size: int, slot: Sequence[PublishedNode]) -> bool | None:
+    """Tell whether a node has the links that a slot of `size` nodes needs; None while its driver does not say.
+
+    `slot` are the nodes of the slot that publish. A pair is joined by the link inside its rack; or by the one between
+    the racks, where both nodes offer that and name the same pair. A node of four offers no pair between the racks.
+    """
+    if size == 1:
+        return True
+    if node.sick_links:
+        return False
+    if not node.sizes:
+        return None
+    if size not in node.sizes:
+        return False
+    if size > 2 or node.vertical:
+        return True
+    if node.horizontal and 4 not in node.sizes and {each.server_id_2 for each in slot} == {node.server_id_2} - {None}:
+        return True
+    return None if node.vertical is None else False
+
+
+def _layers(nodes: Sequence[PublishedNode]) -> tuple[str | None, ...]:
+    return tuple(each.pop() if len(each := {node.layers[n] for node in nodes}) == 1 else None for n in range(3))
+
+
+def choose(
+    free: Sequence[Slot], count: int, *, kind: str | None = None, near: Sequence[Slot] = ()
+) -> tuple[Slot, ...] | None:
+    """Return `count` slots, or None if there are not as many of one kind.
+
+    Slots of one workload lie in the deepest network layer that has enough of them, of several such places in the
+    smallest; then those are taken that leave the fewest nodes free around them. `kind` and `near` are those of the
+    slots that the workload has already. The same free slots give the same answer in any order.
+    """
+    for wanted in (kind,) if kind else KINDS:
+        candidates = sorted((slot for slot in free if slot.kind == wanted), key=lambda slot: slot.fit)
+        if len(candidates) >= count:
+            return tuple(_closest(candidates, count, near))
+    return None
+
+
+def most_of_a_kind(free: Iterable[Slot]) -> int:
+    """Count the slots that one workload could have: it takes nodes of one kind only."""
+    counts = Counter(slot.kind for slot in free)
+    return max(counts[kind] for kind in KINDS)
+
+
+def _closest(candidates: Sequence[Slot], count: int, near: Sequence[Slot]) -> Sequence[Slot]:
+    if count + len(near) == 1:
+        return candidates[:1]
+    for depth in (2, 1, 0):
+        places: dict[str, list[Slot]] = {}
+        for slot in candidates:
+            place = slot.layers[depth]
+            if place is not None:
+                places.setdefault(place, []).append(slot)
+        there = {slot.layers[depth] for slot in near}
+        fitting = [(len(found), place) for place, found in places.items() if len(found) >= count and there <= {place}]
+        if fitting:
+            return places[min(fitting)[1]][:count]
+    return candidates[:count]
+
+
+def shortage(
+    groups: Iterable[Group], taken: Container[str], workload: Workload, free: Sequence[Slot], count: int
+) -> Shortage:
+    """Return why `count` slots more cannot be had, with the figures."""
+    kind = workload.instance_type
+    mine = sorted((group for group in groups if group.instance_type == kind), key=lambda group: group.name)
+    wanted = f"{count} x {workload.size} {kind} node{'s' if count * workload.size > 1 else ''}"
+    if not mine:
+        known = sorted({group.instance_type for group in groups})
+        there = f"; UltraServers here are of type {', '.join(known)}" if known else ""
+        return Shortage("NoUltraServers", f"needs {wanted}, and no UltraServer of this type was discovered{there}")
+    have = most_of_a_kind(free)
+    short = (count - have) * workload.size
+    free_nodes = {group.name: group.free_nodes(taken) for group in mine}
+    total = sum(free_nodes.values())
+    text = f"needs {wanted}; {have} of {count} groups of {workload.size} are free: short of {short} nodes"
+    cordoned = [name for group in mine for name in group.cordoned]
+    also = f"; cordoned: {shortened(cordoned)}" if cordoned else ""
+    if total >= count * workload.size and workload.size > 1:
+        parts = [f"{name} has {number}" for name, number in sorted(free_nodes.items()) if number]
+        return Shortage(
+            "CapacitySplit",
+            f"{text}; {total} nodes are free, but split over {len(parts)} UltraServer{'s' if len(parts) > 1 else ''} "
+            f"or without the links: {shortened(parts)}{also}",
+        )
+    nodes = sum(len(group.topology) for group in mine)
+    return Shortage("InsufficientCapacity", f"{text}; {total} of {nodes} nodes are free{also}")

@@ -1,0 +1,252 @@
+"""The decision: what to write, from what is known. Pure: the same snapshot and time give the same plan.
+
+Per workload, in the order of the protocol: Pending in the NeuronUltraServers' status -> nodes tag their slices -> Bound
+-> ResourceClaimTemplate -> Allocated (`serving`); and back: template deleted -> Draining -> tag seen -> pods evicted ->
+claims gone -> removed from the status -> finalizer (`releasing`). A slot that breaks is left the same way, when another
+is there (`recovery`). Nothing remembers a step: each is read off the objects, so a controller that dies anywhere is
+continued by the next.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from controller.observe.discovery import Group, labels
+from controller.observe.model import (
+    RESERVED,
+    Snapshot,
+    Suspect,
+    UltraServer,
+    Workload,
+    shortened,
+)
+from controller.plan import (
+    objects,
+    pod_start,
+    queue,
+    restart_all,
+    restoration,
+)
+from controller.plan.actions import (
+    Action,
+    CreateUltraServer,
+    DeleteUltraServer,
+    LabelNode,
+    Plan,
+    SetFinalizers,
+    SetUltraServerFinalizers,
+    UpdateTopology,
+    Verdict,
+    WriteUltraServerStatus,
+    WriteWorkloadStatus,
+)
+from controller.plan.allocation import serve
+from controller.plan.context import (
+    DEFAULT_LIMITS,
+    Limits,
+    PlanningContext,
+    joined,
+)
+from controller.plan.fleet_index import FleetIndex
+from controller.plan.releasing import give_back, release
+from neuron_dra.core.ultraserver import Phase
+
+__all__ = ["DEFAULT_LIMITS", "Limits", "plan"]
+
+SHORTAGES = ("InsufficientCapacity", "CapacitySplit", "NoUltraServers", "NoSpareGroup")
+"""Reasons of those who wait for nodes."""
+
+
+def plan(snapshot: Snapshot, now: datetime.datetime, limits: Limits = DEFAULT_LIMITS) -> Plan:
+    """Return the writes that bring the cluster one step closer, and nothing when there is none."""
+    return plan_of(FleetIndex.of(snapshot), now, limits)
+
+
+def plan_of(index: FleetIndex, now: datetime.datetime, limits: Limits = DEFAULT_LIMITS) -> Plan:
+    """Return the same from an index that is kept up as objects change: what is settled in it is not looked at again."""
+    if index.outdated:
+        return _stopped(index, now)
+    context = PlanningContext.of(index, now, limits)
+    verdicts: dict[str, Verdict] = {}
+    for workload in sorted(index.workloads, key=lambda each: queue.turn(each, context.holdings, now)):
+        verdict = release(context, workload) if workload.deleting else serve(context, workload)
+        if verdict is not None:
+            verdict = _with_unwritable(index.unwritable, verdict)
+            verdicts[workload.uid] = verdict
+            _write_status(context, workload, verdict)
+    present = {workload.uid for workload in index.workloads}
+    for uid in sorted(context.holdings.workload_uids() - present):
+        give_back(context, uid, context.holdings.of(uid), final=True)
+    names = sorted({*index.unsettled, *context.holdings.changed, *context.holdings.unread})
+    others, reservations = _ultraservers(context, names)
+    labelled = _labels(context)
+    written = {_object_of(action) for action in (*others, *reservations)}
+    return Plan(
+        actions=(
+            *others,
+            *labelled,
+            *context.before,
+            *reservations,
+            *context.after,
+            *context.statuses,
+            *context.last,
+        ),
+        verdicts=verdicts,
+        recheck=min((moment for moment in context.recheck if moment > now), default=None),
+        suspects=_suspects(context),
+        starting=tuple(each for one in index.workloads if (each := pod_start.look_at(context, one)) is not None),
+        settled=frozenset(names) - written,
+        settled_nodes=frozenset(index.unsettled_nodes) - {action.name for action in labelled},
+    )
+
+
+def _stopped(index: FleetIndex, now: datetime.datetime) -> Plan:
+    """Say in every workload why nothing is done, and leave all else as it is."""
+    verdicts, actions = {}, []
+    for workload in sorted(index.workloads, key=lambda each: each.ref):
+        verdict = Verdict(str(workload.status.get("state") or "Pending"), objects.OUTDATED, index.outdated)
+        verdicts[workload.uid] = verdict
+        status = objects.stopped_status(workload, verdict, now)
+        if status is not None:
+            meta = (workload.namespace, workload.name, workload.uid, workload.version)
+            actions.append(WriteWorkloadStatus(*meta, workload.status, status, warning=True, says_why=True))
+    return Plan(tuple(actions), verdicts)
+
+
+def _suspects(context: PlanningContext) -> tuple[Suspect, ...]:
+    """The pods that a living node may refuse; none in an outage, when nothing is evicted."""
+    if context.outage is not None:
+        return ()
+    return tuple(each for each in context.snapshot.suspects() if context.holdings.is_ready(each.node))
+
+
+# -- UltraServers ------------------------------------------------------------------------------------------------------
+
+
+def _ultraservers(context: PlanningContext, names: Sequence[str]) -> tuple[list[Action], list[Action]]:
+    """Return the writes of NeuronUltraServers, one for each object at most; those of their status come second."""
+    others: list[Action] = []
+    statuses: list[Action] = []
+    for name in names:
+        group, have = context.snapshot.group_by_name.get(name), context.snapshot.ultraserver_by_name.get(name)
+        if group is None:
+            continue
+        if have is None:
+            others.append(CreateUltraServer(objects.ultraserver(group)))
+            continue
+        finalizers = _finalizers(context, have)
+        if _moves(context, have):
+            statuses += _status(context, group, have, finalizers)
+        elif finalizers is not None:
+            others.append(SetUltraServerFinalizers(have.name, have.version, finalizers))
+        elif not group.topology and not have.reserved:
+            others += [] if have.deleting else [DeleteUltraServer(have.name, have.uid, have.version)]
+        elif (have.spec.get("topology") or []) != (wanted := objects.topology(group)):
+            others.append(UpdateTopology(have.name, have.version, tuple(wanted)))
+        else:
+            statuses += _status(context, group, have, None)
+    return others, statuses
+
+
+def _status(
+    context: PlanningContext, group: Group, stored: UltraServer, finalizers: tuple[str, ...] | None
+) -> list[WriteUltraServerStatus]:
+    """Write the status of a NeuronUltraServer, if it differs."""
+    held, unread = context.holdings.at(stored.name), context.holdings.unread.get(stored.name, ())
+    more = restoration.problems(stored, held, unread)
+    status = objects.ultraserver_status(group, stored, held, context.holdings.in_use, context.now, unread, more)
+    if status == dict(stored.status):
+        return []
+    changed = frozenset(r.allocation.workload_uid for r in {*held} ^ {*stored.reservations})
+    return [WriteUltraServerStatus(stored.name, stored.version, stored.status, status, finalizers, owners=changed)]
+
+
+def _is_reserved(context: PlanningContext, stored: UltraServer) -> bool:
+    """Something is reserved in it, stored or planned."""
+    return stored.reserved or bool(context.holdings.at(stored.name) or context.holdings.unread.get(stored.name))
+
+
+def _finalizers(context: PlanningContext, stored: UltraServer) -> tuple[str, ...] | None:
+    """Return the finalizers that the object is to have, or None where they are right.
+
+    Ours is there as long as anything is reserved, readable or not; none can be added to what is being deleted.
+    """
+    wanted = _is_reserved(context, stored)
+    if wanted == (RESERVED in stored.finalizers) or (wanted and stored.deleting):
+        return None
+    others = tuple(name for name in stored.finalizers if name != RESERVED)
+    return (*others, RESERVED) if wanted else others
+
+
+def _object_of(action: Action) -> str:
+    """Return the name of the NeuronUltraServer that an action writes."""
+    match action:
+        case CreateUltraServer(body=body):
+            return str(body["metadata"]["name"])
+        case UpdateTopology(name=name) | DeleteUltraServer(name=name) | WriteUltraServerStatus(name=name):
+            return name
+        case SetUltraServerFinalizers(name=name):
+            return name
+    raise TypeError(f"{type(action).__name__} writes no NeuronUltraServer")
+
+
+def _moves(context: PlanningContext, stored: UltraServer) -> bool:
+    """Reservations change here. One object is written once in a plan, and these are written first."""
+    held, unread = context.holdings.at(stored.name), context.holdings.unread.get(stored.name, ())
+    return {*held} != {*stored.reservations} or len(unread) != len(stored.unread)
+
+
+def _labels(context: PlanningContext) -> list[LabelNode]:
+    """Keep the labels of nodes that publish; a node whose slices are away for a moment keeps its own."""
+    actions: list[LabelNode] = []
+    for name in sorted(context.snapshot.unsettled_nodes):
+        node, published = context.nodes.get(name), context.snapshot.published_by_name.get(name)
+        if node is None or published is None or published.node_uid not in ("", node.uid) or not published.complete:
+            continue
+        wanted: dict[str, str] = labels(published) if published.ultraserver_id else {}
+        changes: dict[str, str | None] = {k: v for k, v in wanted.items() if node.labels.get(k) != v}
+        changes |= {name: None for name in node.labels if name not in wanted}
+        if changes:
+            actions.append(LabelNode(node.name, node.uid, dict(sorted(changes.items()))))
+    return actions
+
+
+# -- statuses ----------------------------------------------------------------------------------------------------------
+
+
+def _with_unwritable(unwritable: Mapping[str, str], verdict: Verdict) -> Verdict:
+    """Tell who waits for nodes that there are more, in UltraServers of which the status cannot be written."""
+    if not unwritable or verdict.reason not in SHORTAGES:
+        return verdict
+    names = sorted(unwritable)
+    text = f"left out, because their status cannot be written: {shortened(names)} ({unwritable[names[0]]})"
+    return replace(verdict, message=joined(verdict.message, text))
+
+
+def _write_status(context: PlanningContext, workload: Workload, verdict: Verdict) -> None:
+    if any(isinstance(a, SetFinalizers) and a.owners == {workload.uid} for a in (*context.before, *context.last)):
+        return  # that write changes the resourceVersion; the status follows when it is seen
+    status = objects.workload_status(
+        workload,
+        verdict,
+        [each for each in context.holdings.of(workload.uid) if each.allocation.phase is not Phase.DRAINING],
+        context.now,
+        restart_all.record(context, workload, verdict),
+        restoration.groups(context.holdings.of(workload.uid), context.snapshot.ultraserver_by_name),
+    )
+    if status == dict(workload.status):
+        return
+    context.statuses.append(
+        WriteWorkloadStatus(
+            workload.namespace,
+            workload.name,
+            workload.uid,
+            workload.version,
+            workload.status,
+            status,
+            warning=verdict.state == "Failed" or verdict.degraded is not None or verdict.reason == "EvictionBlocked",
+            owners=frozenset({workload.uid}),
+        )
+    )

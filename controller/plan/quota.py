@@ -1,0 +1,59 @@
+"""How many nodes a namespace may reserve, and how many it has. Pure.
+
+A node counts once while its slot is replaced: of the old and the new reservation for one index, one counts. A limit
+that is lowered takes nothing away: a workload may always have again what it had.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from controller.observe.model import LIMIT_ANNOTATION, Workload
+from controller.plan.fleet_index import FleetIndex
+from controller.plan.holdings import Holdings, sizes
+from controller.plan.placement import Shortage
+
+REASON = "NamespaceLimit"
+_NUMBER = re.compile(r"\d{1,6}", re.ASCII)
+
+
+class Quota:
+    """The limits of one plan."""
+
+    def __init__(self, index: FleetIndex, default: int | None, holdings: Holdings) -> None:
+        self._index = index
+        self._default = default
+        self._holdings = holdings
+
+    def refusal(self, workload: Workload, indices: Collection[int]) -> Shortage | None:
+        """Return why the slots of these indices may not be reserved, or None if they may."""
+        name = workload.namespace
+        said, limit = self._said(name), self._default
+        if said is None:
+            return Shortage("NamespaceUnknown", f"the controller has not seen the Namespace {name} yet")
+        if said == "none":
+            return None
+        if said:
+            if not _NUMBER.fullmatch(said):
+                text = f"the annotation {LIMIT_ANNOTATION} of namespace {name} is {said[:40]!r}"
+                return Shortage(REASON, f'{text}: write a whole number, such as "8", or "none" for no limit')
+            limit = int(said)
+        if limit is None:
+            return None
+        have = self._holdings.nodes_of_namespace(name)
+        own = self._holdings.sizes(workload.uid)
+        new = len({*indices} - own.keys()) * workload.size
+        before = sum(sizes(self._index.held(workload.uid)).values())
+        if have + new <= limit or sum(own.values()) + new <= before:
+            return None
+        where = f"annotation {LIMIT_ANNOTATION}" if said else "the default of this cluster"
+        return Shortage(
+            REASON,
+            f"namespace {name} has reserved {have} of the {limit} nodes that it may reserve ({where}), and this takes "
+            f"{new} more: lower serverCount, delete another workload, or have the limit raised",
+        )
+
+    def _said(self, namespace: str) -> str | None:
+        """What a Namespace says of its limit, empty if nothing; None if it has not been seen."""
+        return "" if self._index.namespaces is None else self._index.namespaces.get(namespace)

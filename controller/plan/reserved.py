@@ -1,0 +1,113 @@
+"""What is reserved, as stored in all NeuronUltraServers: by workload, node and namespace, kept up. No I/O."""
+
+from __future__ import annotations
+
+import bisect
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from controller.observe.model import Reservation, UltraServer
+from neuron_dra.core.ultraserver import Allocation
+
+
+@dataclass(slots=True)
+class Totals:
+    """Sums over the stored status of all NeuronUltraServers: how many by state, and nodes."""
+
+    states: Counter[str]
+    nodes: int = 0
+    free: int = 0
+    reserved: int = 0
+
+    def count(self, ultraserver: UltraServer, sign: int) -> None:
+        """Add an UltraServer, or take it out with `sign` -1."""
+        status = ultraserver.status
+        self.states[str(status.get("state"))] += sign
+        self.nodes += sign * _number(status, "nodeCount")
+        self.free += sign * _number(status, "freeNodeCount")
+        self.reserved += sign * sum(len(each.allocation.nodes) for each in ultraserver.reservations)
+
+
+def _number(status: Mapping[str, Any], name: str) -> int:
+    value = status.get(name)
+    return value if isinstance(value, int) else 0
+
+
+class Reserved:
+    """The stored reservations. `put` replaces those of one NeuronUltraServer."""
+
+    def __init__(self) -> None:
+        self.totals = Totals(Counter())
+        self._held: dict[str, dict[str, tuple[Reservation, ...]]] = {}  # by workload UID, by UltraServer
+        self._entries: Counter[str] = Counter()  # how many reservations a node is in
+        self._slots: dict[str, dict[int, list[int]]] = {}  # workload UID, index: nodes of each reservation for it
+        self._nodes_of: Counter[str] = Counter()  # by namespace of the workloads
+
+    @property
+    def holders(self) -> Collection[str]:
+        """UIDs of the workloads that have a reservation."""
+        return self._held.keys()
+
+    def held(self, workload_uid: str) -> list[Reservation]:
+        """Return the stored reservations of a workload."""
+        return [each for found in self._held.get(workload_uid, {}).values() for each in found]
+
+    def entries(self, node: str) -> int:
+        """Return how many stored reservations a node is in, those that cannot be read included."""
+        return self._entries[node]
+
+    def nodes_of_namespace(self, namespace: str) -> int:
+        """Return how many nodes the workloads of a namespace hold; of two reservations for one index, one counts."""
+        return self._nodes_of[namespace]
+
+    def put(self, name: str, before: UltraServer | None, after: UltraServer | None) -> set[str]:
+        """A NeuronUltraServer changed, or is gone; return the nodes that were reserved in it or are."""
+        if before is not None:
+            for uid in {each.allocation.workload_uid for each in before.reservations}:
+                take(self._held, uid, name)
+            self._count(before, -1)
+        if after is not None:
+            for each in after.reservations:
+                held = self._held.setdefault(each.allocation.workload_uid, {})
+                held[name] = (*held.get(name, ()), each)
+            self._count(after, 1)
+        return {node for one in (before, after) if one is not None for node in nodes_in(one)}
+
+    def _count(self, ultraserver: UltraServer, sign: int) -> None:
+        self.totals.count(ultraserver, sign)
+        for each in ultraserver.reservations:
+            self._count_slot(each.allocation, sign)
+        for node in nodes_in(ultraserver):
+            self._entries[node] += sign
+            if not self._entries[node]:
+                del self._entries[node]
+
+    def _count_slot(self, allocation: Allocation, sign: int) -> None:
+        """Count a reservation's nodes for its namespace, once with others for the same index of its workload."""
+        slots = self._slots.setdefault(allocation.workload_uid, {})
+        found = slots.setdefault(allocation.ultraserver_index, [])
+        before = max(found, default=0)
+        if sign > 0:
+            bisect.insort(found, allocation.node_count)
+        else:
+            found.remove(allocation.node_count)
+        self._nodes_of[allocation.workload_namespace] += max(found, default=0) - before
+        if not found:
+            take(self._slots, allocation.workload_uid, allocation.ultraserver_index)
+        if not self._nodes_of[allocation.workload_namespace]:
+            del self._nodes_of[allocation.workload_namespace]
+
+
+def nodes_in(ultraserver: UltraServer) -> list[str]:
+    """Return the nodes of each entry of an UltraServer, those that cannot be read included."""
+    found = [node for each in ultraserver.reservations for node in each.allocation.nodes]
+    return found + [node for each in ultraserver.unread for node in each.nodes]
+
+
+def take(found: dict[str, dict[Any, Any]], first: str, second: Any) -> None:
+    """Take an entry out of a dict of dicts, and the inner one with its last entry."""
+    del found[first][second]
+    if not found[first]:
+        del found[first]

@@ -1,0 +1,247 @@
+"""Reservations that outlive what they are written in. Pure.
+
+The status of a NeuronUltraServer has its reservations. Its workload's `status.groups` has a copy of what nothing else
+says (which nodes, in which order, under which index), and the nodes carry the id. From these a reservation is made
+again when its object was deleted by force, before anything is placed. What AWS's operator wrote gets the ids that it
+lacks, and what this release cannot read keeps its nodes and stays as it is.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from controller.observe.discovery import Problem
+from controller.observe.model import (
+    Reservation,
+    UltraServer,
+    Workload,
+    shortened,
+)
+from controller.plan import objects as render
+from controller.plan.fleet_index import FleetIndex
+from controller.plan.holdings import Holdings
+from neuron_dra.core.ultraserver import Allocation, Phase, Tag, Unread, object_name
+
+_CLOSING = (Phase.DRAINING, Phase.BOUND, Phase.PENDING)
+"""Of what several nodes show, the first of these holds: closing is always allowed."""
+
+
+def restore(index: FleetIndex, holdings: Holdings, now: datetime.datetime) -> None:
+    """Hold what is reserved, and not stored as it should be."""
+    if index.traces.unread:
+        _take_over(index, holdings, now)
+    if index.traces.lost:
+        _make_again(index, holdings, now)
+    if index.traces.strange:
+        _give_back_strangers(index, holdings, now)
+
+
+# -- what AWS's operator wrote -----------------------------------------------------------------------------------------
+
+
+def _take_over(index: FleetIndex, holdings: Holdings, now: datetime.datetime) -> None:
+    """Give ids to the entries of AWS's operator, where it is clear whose they are."""
+    workloads = {each.ref: each for each in index.workloads}
+    for name, unread in sorted(index.traces.unread.items()):
+        left: list[Unread] = []
+        taken: list[Reservation] = []
+        for one in unread:
+            official = one.official
+            workload = workloads.get(official.workload) if official else None
+            others = [*holdings.of(workload.uid), *taken] if workload else taken
+            why = _not_taken_over(official, workload, others) if official else ""
+            if official is None or workload is None or why:
+                left.append(replace(one, problem=why or one.problem))
+            else:
+                taken.append(Reservation(name, _with_ids(official, workload, index, name, now)))
+        holdings.take_over(name, left, taken)
+
+
+def _not_taken_over(official: Allocation, workload: Workload | None, others: Iterable[Reservation]) -> str:
+    """Return why it is not clear whose an entry is, or nothing."""
+    entry = f"the entry of AWS's operator for {official.workload}, group {official.ultraserver_index},"
+    if workload is None:
+        return f"{entry} has no NeuronUltraServerWorkload of this name"
+    if official.workload_uid not in ("", workload.uid):
+        return f"{entry} is of a workload with UID {official.workload_uid}, and this one has {workload.uid}"
+    held = {(each.allocation.workload_uid, each.allocation.ultraserver_index) for each in others}
+    if (workload.uid, official.ultraserver_index) in held:
+        return f"{entry} has an index that another group of the workload has too"
+    if not workload.deleting and official.ultraserver_index >= workload.count:
+        return f"{entry} has an index that spec.serverCount {workload.count} does not have"
+    if not workload.deleting and official.node_count != workload.size:
+        return f"{entry} has {official.node_count} nodes, and spec.topologySize is {workload.size}"
+    return ""
+
+
+def _with_ids(
+    official: Allocation, workload: Workload, index: FleetIndex, ultraserver: str, now: datetime.datetime
+) -> Allocation:
+    """Nodes that show an id of the workload keep it: an API server with an old schema has dropped it, perhaps."""
+    nodes = index.node_by_name
+    tags = [published.tag for name in official.nodes if (published := index.published_by_name.get(name))]
+    shown = {
+        tag.allocation_id
+        for tag in tags
+        if tag is not None and tag.workload_uid == workload.uid and tag.phase is not Phase.DRAINING
+    } or {
+        record["allocationId"]
+        for record in workload.groups
+        if (record["ultraserverIndex"], tuple(record["nodes"])) == (official.ultraserver_index, official.nodes)
+    }
+    uid = index.ultraserver_by_name[ultraserver].uid
+    parts = (uid, official.workload, str(official.ultraserver_index), official.allocated_at, *official.nodes)
+    fresh = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+    here = all(name in nodes for name in official.nodes)
+    return replace(
+        official,
+        workload_uid=workload.uid,
+        allocation_id=shown.pop() if len(shown) == 1 else fresh,
+        node_uids=tuple(nodes[name].uid for name in official.nodes) if here else (),
+        allocated_at=render.time(now) if official.phase is Phase.PENDING else official.allocated_at or render.time(now),
+    )
+
+
+# -- what its object has lost ------------------------------------------------------------------------------------------
+
+
+def groups(reservations: Iterable[Reservation], objects: Mapping[str, UltraServer]) -> list[dict[str, Any]]:
+    """Return `status.groups` of a workload: what its reservations are made of again."""
+    ordered = sorted(reservations, key=lambda each: (each.allocation.ultraserver_index, each.allocation.allocation_id))
+    return [
+        {
+            "ultraserverIndex": each.allocation.ultraserver_index,
+            "ultraserver": each.ultraserver,
+            **({"ultraserverUid": objects[each.ultraserver].uid} if each.ultraserver in objects else {}),
+            "allocationId": each.allocation.allocation_id,
+            "nodes": list(each.allocation.nodes),
+            **({"nodeUids": list(each.allocation.node_uids)} if each.allocation.node_uids else {}),
+        }
+        for each in ordered
+    ]
+
+
+def _make_again(index: FleetIndex, holdings: Holdings, now: datetime.datetime) -> None:
+    """Hold what workloads had in objects that are gone. The object that a group was in knows better than the copy."""
+    lost = index.traces.lost - {
+        each.allocation.allocation_id for name in holdings.changed for each in holdings.at(name)
+    }
+    keys = sorted({key for allocation_id in lost for key in index.traces.workloads_of(allocation_id)})
+    for workload in (index.workload_by_key[key] for key in keys):
+        for record in workload.groups:
+            have = index.ultraserver_by_name.get(record["ultraserver"])
+            if record["allocationId"] not in lost or (have and have.uid == record.get("ultraserverUid")):
+                continue
+            nodes = record["nodes"]
+            shown = {tag.phase for name in nodes if (tag := _shown(index, name, record["allocationId"]))}
+            somewhere = shown or any(name in index.node_by_name for name in nodes)
+            if not somewhere or (workload.deleting and have is None and not shown):
+                continue
+            if any(holdings.is_reserved(name) for name in nodes):
+                continue  # a node is never in two reservations
+            bound = Phase.BOUND if workload.status.get("allocatedAt") else Phase.PENDING
+            allocation = Allocation(
+                workload_namespace=workload.namespace,
+                workload_name=workload.name,
+                workload_uid=workload.uid,
+                allocation_id=record["allocationId"],
+                phase=next((phase for phase in _CLOSING if phase in shown), bound),
+                nodes=tuple(nodes),
+                node_count=len(nodes),
+                ultraserver_index=record["ultraserverIndex"],
+                allocated_at=str(workload.status.get("allocatedAt") or render.time(now)),
+                node_uids=tuple(record.get("nodeUids") or ()),
+            )
+            holdings.add(Reservation(record["ultraserver"], allocation))
+
+
+def _shown(index: FleetIndex, node: str, allocation_id: str) -> Tag | None:
+    """Return what a node shows of a reservation."""
+    published = index.published_by_name.get(node)
+    tag = published.tag if published else None
+    return tag if tag is not None and tag.allocation_id == allocation_id else None
+
+
+def _give_back_strangers(index: FleetIndex, holdings: Holdings, now: datetime.datetime) -> None:
+    """Take back what nodes show and no object and no workload knows: as Draining, which ends as every release does.
+
+    Dead nodes show their last tag for ever, so only nodes that are Ready count. Where the object is not there yet, or
+    is being deleted, nothing is reserved anyway.
+    """
+    for allocation_id in sorted(index.traces.strange):
+        together: dict[str, list[str]] = {}
+        for node in index.traces.nodes_of(allocation_id):
+            here, published = index.node_by_name.get(node), index.published_by_name[node]
+            alive = here is not None and here.ready and not here.out_of_service
+            if holdings.is_reserved(node) or here is None or not alive or published.node_uid not in ("", here.uid):
+                continue
+            name = object_name(published.ultraserver_id) if published.ultraserver_id else ""
+            together.setdefault(name, []).append(node)
+        for name, members in together.items():
+            have, tag = index.ultraserver_by_name.get(name), index.published_by_name[members[0]].tag
+            if have is None or have.deleting or tag is None:
+                continue
+            allocation = Allocation(
+                workload_namespace=tag.workload_namespace,
+                workload_name=tag.workload_name,
+                workload_uid=tag.workload_uid,
+                allocation_id=tag.allocation_id,
+                phase=Phase.DRAINING,
+                nodes=tuple(members),
+                node_count=len(members),
+                ultraserver_index=0,
+                allocated_at=render.time(now),
+                node_uids=tuple(index.node_by_name[node].uid for node in members),
+            )
+            holdings.add(Reservation(name, allocation))
+
+
+# -- what people are told ----------------------------------------------------------------------------------------------
+
+
+def problems(stored: UltraServer, reservations: Iterable[Reservation], unread: Iterable[Unread]) -> tuple[Problem, ...]:
+    """What keeps an UltraServer from being deleted, and what of its status cannot be read."""
+    found = []
+    unread = tuple(unread)
+    if stored.deleting:
+        refs = sorted({each.allocation.workload for each in reservations})
+        others = [f"{len(unread)} entries that cannot be read"] if unread else []
+        waits = shortened([*(f"NeuronUltraServerWorkload {ref}" for ref in refs), *others])
+        found.append(
+            Problem(
+                "DeletionWaits",
+                f"its deletion waits for {waits or 'its last write'}: delete the workloads to give the nodes back; "
+                "they may also go on, and nothing new is reserved here",
+            )
+        )
+    if unread:
+        texts = [f"{each.problem} (nodes {shortened(each.nodes)})" for each in unread]
+        found.append(
+            Problem(
+                "UnreadableReservation",
+                f"reservations that this release does not understand keep their nodes: {shortened(texts)}; use the "
+                "release that wrote them, or take the entries out of status.allocations when nothing runs there",
+            )
+        )
+    return tuple(found)
+
+
+def unreadable(unread: Mapping[str, Iterable[Unread]], workload: Workload) -> str:
+    """Return where a workload has reservations that cannot be read, or nothing: it gets no others meanwhile."""
+    where = [
+        name
+        for name, entries in sorted(unread.items())
+        for one in entries
+        if isinstance(one.entry, Mapping) and one.entry.get("workloadRef") == workload.ref
+    ]
+    if not where:
+        return ""
+    return (
+        f"NeuronUltraServers {shortened(where)} have reservations of this workload that this release does not "
+        "understand: nothing is reserved or given back until the release that wrote them reads them, or until they are "
+        "taken out of status.allocations"
+    )

@@ -1,0 +1,1 @@
+"""What people ask the controller: Plan and ListUltraServers over gRPC, `plan --snapshot`."""

@@ -1,0 +1,137 @@
+"""Objects that people hand in as files: what is wrong with one is said with its name and its field. Pure.
+
+The API server has checked what the controller watches; nothing has checked a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from controller.observe import decode
+from controller.observe.model import SLOT_SIZES, Snapshot
+from neuron_dra.errors import NeuronDraError
+
+MOST_GROUPS: Final = 1024
+STRATEGIES: Final = ("NoOp", "RestartAll", "MigrateAffected", "ReplaceAffected")
+
+# A field is a type, a list of one shape, or a mapping of fields; those that are missing are fine.
+_META: Final = {"name": str, "namespace": str, "uid": str, "labels": {}, "finalizers": [str], "ownerReferences": [{}]}
+_CONDITIONS: Final = [{"type": str, "status": str, "reason": str, "message": str}]
+_RESULT: Final = {"driver": str, "pool": str, "device": str, "adminAccess": bool, "request": str}
+_OPAQUE: Final = {"driver": str, "parameters": {}}
+_REQUEST: Final = {"name": str, "exactly": {}, "firstAvailable": [{}]}
+_CONFIG: Final = [{"opaque": _OPAQUE}]
+SHAPES: Final[dict[str, Any]] = {
+    "Node": {
+        "spec": {"taints": [{"key": str, "effect": str}], "unschedulable": bool, "providerID": str},
+        "status": {"conditions": _CONDITIONS},
+    },
+    "ResourceSlice": {
+        "spec": {
+            "driver": str,
+            "nodeName": str,
+            "pool": {"name": str, "generation": int, "resourceSliceCount": int},
+            "devices": [{"name": str, "attributes": {}, "basic": {"attributes": {}}}],
+        }
+    },
+    "ResourceClaim": {
+        "spec": {"devices": {"requests": [_REQUEST]}},
+        "status": {
+            "allocation": {"devices": {"results": [_RESULT], "config": _CONFIG}},
+            "reservedFor": [{"resource": str, "name": str, "uid": str}],
+        },
+    },
+    "ResourceClaimTemplate": {"spec": {"spec": {"devices": {"requests": [_REQUEST], "config": _CONFIG}}}},
+    "DeviceClass": {},
+    "NeuronUltraServer": {
+        "spec": {"instanceType": str, "topology": [{"nodeName": str, "nodeId": int}]},
+        "status": {"conditions": _CONDITIONS, "allocations": [{}]},
+    },
+    "NeuronUltraServerWorkload": {
+        "spec": {
+            "instanceType": str,
+            "topologySize": int,
+            "serverCount": int,
+            "allocationPolicy": {"failureStrategy": str},
+            "config": {"logicalNeuronCore": int},
+            "resourceClaimTemplate": {"name": str},
+        },
+        "status": {"state": str, "conditions": _CONDITIONS},
+    },
+}
+"""What is read of each kind. Other kinds are left alone."""
+
+
+class Malformed(NeuronDraError):
+    """An object is not what its kind is; the text names it and its field."""
+
+
+def snapshot(items: Iterable[Mapping[str, Any]]) -> Snapshot:
+    """Return the snapshot of a list of objects. Raises Malformed for the first that cannot be read."""
+    found = list(items)
+    for item in found:
+        _check(item)
+    if found and not any(item.get("kind") in SHAPES for item in found):
+        kinds = ", ".join(sorted({str(item.get("kind")) for item in found})[:4])
+        raise Malformed(f"there are no objects in it that a plan depends on, only {kinds}")
+    return decode.snapshot(found)
+
+
+def _check(item: Mapping[str, Any]) -> None:
+    kind = item.get("kind")
+    shape = SHAPES.get(str(kind))
+    if shape is None:
+        return
+    meta = item["metadata"]
+    name = f"{kind} {meta['namespace']}/{meta['name']}" if meta.get("namespace") else f"{kind} {meta['name']}"
+    wrong = _wrong(item, {"metadata": _META, **shape}, "")
+    if not wrong and kind == "NeuronUltraServerWorkload":
+        wrong = _wrong_workload(item.get("spec") or {})
+    if wrong:
+        raise Malformed(f"{name}: {wrong}")
+
+
+def _wrong(value: Any, shape: Any, path: str) -> str:
+    """Say which field has not the form that it must have; empty if all have."""
+    if value is None:
+        return ""
+    if isinstance(shape, Mapping):
+        if not isinstance(value, Mapping):
+            return f"{path} is {_called(value)}: it must be an object"
+        inner = ((value.get(field), each, f"{path}.{field}".lstrip(".")) for field, each in shape.items())
+    elif isinstance(shape, list):
+        if not isinstance(value, list):
+            return f"{path} is {_called(value)}: it must be a list"
+        inner = ((each, shape[0], f"{path}[{number}]") for number, each in enumerate(value))
+        if None in value:
+            return f"{path} has an empty entry"
+    else:
+        fine = isinstance(value, shape) and (shape is bool or not isinstance(value, bool))
+        words = {str: "a text", int: "a whole number", bool: "true or false"}
+        return "" if fine else f"{path} is {_called(value)}: it must be {words[shape]}"
+    return next((wrong for part in inner if (wrong := _wrong(*part))), "")
+
+
+def _wrong_workload(spec: Mapping[str, Any]) -> str:
+    """What the CRD of this release would have refused."""
+    size, count, policy = spec.get("topologySize"), spec.get("serverCount"), spec.get("allocationPolicy") or {}
+    strategy = policy.get("failureStrategy")
+    if not spec.get("instanceType"):
+        return "spec.instanceType is missing: write the type of UltraServer nodes, such as trn3.48xlarge"
+    if size not in SLOT_SIZES:
+        return f"spec.topologySize {_said(size)}: write 1, 2 or 4"
+    if count is None or not 1 <= count <= MOST_GROUPS:
+        return f"spec.serverCount {_said(count)}: write 1 to {MOST_GROUPS}"
+    if strategy is not None and strategy not in STRATEGIES:
+        return f"spec.allocationPolicy.failureStrategy is {strategy!r}: write {', '.join(STRATEGIES[:-1])}"
+    return ""
+
+
+def _said(value: object) -> str:
+    return "is missing" if value is None else f"is {value}"
+
+
+def _called(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:40]}..."

@@ -1,0 +1,103 @@
+"""A plan for people: the UltraServers, the workloads, and the writes in the order in which they would be made. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from controller.observe import discovery
+from controller.observe.model import Snapshot, Wire
+from controller.plan.actions import (
+    Action,
+    CreateTemplate,
+    CreateUltraServer,
+    DeleteTemplate,
+    DeleteUltraServer,
+    Evict,
+    LabelNode,
+    Plan,
+    SetFinalizers,
+    SetUltraServerFinalizers,
+    UpdateTopology,
+    WriteUltraServerStatus,
+    WriteWorkloadStatus,
+)
+
+
+def text(snapshot: Snapshot, plan: Plan) -> str:
+    """Return what is there and what would be written."""
+    lines = ["UltraServers"]
+    lines += list(_ultraservers(snapshot, plan)) or ["  none: no node publishes an ultraserverId"]
+    lines.append("Workloads")
+    lines += list(_workloads(snapshot, plan)) or ["  none"]
+    lines.append("Writes, in this order" if plan.actions else "Writes: none, nothing is left to do")
+    lines += [f"  {number}. {describe(action)}" for number, action in enumerate(plan.actions, start=1)]
+    if plan.recheck is not None:
+        lines.append(f"Looks again at {plan.recheck:%Y-%m-%dT%H:%M:%SZ}, or when something changes")
+    return "\n".join(lines) + "\n"
+
+
+def _ultraservers(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
+    written = {a.name: a.status for a in plan.actions if isinstance(a, WriteUltraServerStatus)}
+    stored = {each.name: each.status for each in snapshot.ultraservers}
+    for group in discovery.discover(snapshot):
+        status = written.get(group.name, stored.get(group.name, {}))
+        sizes = ", ".join(map(str, group.sizes)) or "none"
+        yield f"  {group.name}  {group.instance_type}  {len(group.topology)} nodes, group sizes {sizes}"
+        for entry in status.get("allocations") or []:
+            yield (
+                f"    {entry['phase']}: {', '.join(entry['allocatedNodes'])} for {entry['workloadRef']} "
+                f"(index {entry['ultraserverIndex']})"
+            )
+        for problem in group.problems:
+            yield f"    {problem.reason}: {problem.message}"
+
+
+def _workloads(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
+    for workload in sorted(snapshot.workloads, key=lambda each: each.ref):
+        verdict = plan.verdicts.get(workload.uid)
+        yield (
+            f"  {workload.ref}  {workload.count} x {workload.size} {workload.instance_type}: "
+            + (f"{verdict.state}, {verdict.reason}: {verdict.message}" if verdict else "nothing of it is left")
+        )
+        if verdict and verdict.degraded:
+            yield f"    {verdict.degraded[0]}: {verdict.degraded[1]}"
+
+
+def _why(status: Wire) -> str:
+    ready = next((c for c in status.get("conditions") or [] if c.get("type") == "Ready"), None)
+    return f", {ready['message']}" if ready else ""
+
+
+def describe(action: Action) -> str:
+    """Return one write as a line."""
+    match action:
+        case CreateUltraServer(body=body):
+            return f"create NeuronUltraServer {body['metadata']['name']}"
+        case UpdateTopology(name=name, topology=topology):
+            return (
+                f"write the nodes of NeuronUltraServer {name}: {', '.join(e['nodeName'] for e in topology) or 'none'}"
+            )
+        case DeleteUltraServer(name=name):
+            return f"delete NeuronUltraServer {name}, which has no node left"
+        case WriteUltraServerStatus(name=name, status=status):
+            parts = [f"{e['workloadRef']} {e['phase']}" for e in status["allocations"]]
+            return (
+                f"write the status of NeuronUltraServer {name}: {status['state']}, {', '.join(parts) or 'not reserved'}"
+            )
+        case LabelNode(name=name, labels=labels):
+            return (
+                f"label Node {name}: {', '.join(f'{k}={v}' if v is not None else f'{k}-' for k, v in labels.items())}"
+            )
+        case SetUltraServerFinalizers(name=name, finalizers=finalizers):
+            return f"set the finalizers of NeuronUltraServer {name}: {', '.join(finalizers) or 'none'}"
+        case SetFinalizers(namespace=namespace, name=name, finalizers=finalizers):
+            return f"set the finalizers of workload {namespace}/{name}: {', '.join(finalizers) or 'none'}"
+        case CreateTemplate(body=body):
+            return f"create ResourceClaimTemplate {body['metadata']['namespace']}/{body['metadata']['name']}"
+        case DeleteTemplate(namespace=namespace, name=name):
+            return f"delete ResourceClaimTemplate {namespace}/{name}"
+        case Evict(namespace=namespace, name=name):
+            return f"evict Pod {namespace}/{name}"
+        case WriteWorkloadStatus(namespace=namespace, name=name, status=status):
+            return f"write the status of workload {namespace}/{name}: {status['state']}{_why(status)}"
+    raise TypeError(f"no words for {type(action).__name__}")

@@ -1,0 +1,152 @@
+"""The part of kube-controller-manager that the embedded API server brings along, run by one task."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Protocol
+
+from neuron_dra.emulation.embedded_api.claim_controller import ClaimController
+from neuron_dra.emulation.embedded_api.eviction import budget_status
+from neuron_dra.emulation.embedded_api.garbage import GarbageCollector
+from neuron_dra.emulation.embedded_api.history import Event
+from neuron_dra.emulation.embedded_api.store import DeleteOptions, Store
+
+_BURST = 200  # changes handled before other tasks get their turn
+_OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
+
+
+class Controller(Protocol):
+    def __call__(self, event: Event) -> None:
+        """React to one change. Runs to the end at once."""
+
+
+class Controllers:
+    """Feeds every change of the store to each controller, after the request that made it was answered."""
+
+    def __init__(self, store: Store) -> None:
+        self._queue: deque[Event] = deque()
+        self._wanted = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._task: asyncio.Task[None] | None = None
+        self._controllers: tuple[Controller, ...] = (
+            GarbageCollector(store),
+            ClaimController(store),
+            NamespaceController(store),
+            BudgetController(store),
+            PodCollector(store),
+        )
+        store.listeners.append(self._heard)
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="embedded controllers")
+
+    async def stop(self) -> None:
+        """Stop. Raises what a controller died of, if one did."""
+        if self._task is None:
+            return
+        task, self._task = self._task, None
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        if not task.cancelled() and (error := task.exception()):
+            raise error
+
+    async def idle(self) -> None:
+        """Return when every change so far, and what followed from it, has been handled."""
+        waits = [asyncio.create_task(self._idle.wait())] + ([self._task] if self._task else [])
+        done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        waits[0].cancel()
+        for task in done - {waits[0]}:
+            task.result()
+
+    def _heard(self, event: Event) -> None:
+        self._queue.append(event)
+        self._idle.clear()
+        self._wanted.set()
+
+    async def _run(self) -> None:
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            for count in range(1, len(self._queue) + 1):
+                event = self._queue.popleft()
+                for controller in self._controllers:
+                    controller(event)
+                if count % _BURST == 0:
+                    await asyncio.sleep(0)
+            if self._queue:
+                self._wanted.set()
+            else:
+                self._idle.set()
+
+
+class NamespaceController:
+    """Empties a namespace that is being deleted, then removes it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._namespaces = store.registry.named("namespaces")
+
+    def __call__(self, event: Event) -> None:
+        meta = event.obj["metadata"]
+        name = meta["name"] if event.resource is self._namespaces else meta.get("namespace")
+        namespace = self._store.find(self._namespaces, "", name) if name else None
+        if namespace is None or not namespace["metadata"].get("deletionTimestamp"):
+            return
+        left = 0
+        for resource in self._store.registry:
+            if resource.namespaced:
+                for obj in self._store.list(resource, str(name)):
+                    _, gone = self._store.delete(resource, str(name), obj["metadata"]["name"])
+                    left += not gone
+        if not left:
+            self._store.remove(self._namespaces, "", str(name))
+
+
+class BudgetController:
+    """Keeps the status of PodDisruptionBudgets."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._pods = store.registry.named("pods")
+        self._budgets = store.registry.named("poddisruptionbudgets")
+
+    def __call__(self, event: Event) -> None:
+        if event.resource not in (self._pods, self._budgets) or (
+            event.type == "DELETED" and event.resource is self._budgets
+        ):
+            return
+        namespace = event.obj["metadata"]["namespace"]
+        for budget in self._store.list(self._budgets, namespace):
+            status = budget_status(budget, self._store.list(self._pods, namespace))
+            if status != budget.get("status"):
+                name = budget["metadata"]["name"]
+                self._store.update(self._budgets, namespace, name, {**budget, "status": status}, subresource="status")
+
+
+class PodCollector:
+    """Removes the pods of a Node that was deleted, and terminating ones of a Node tainted as out of service.
+
+    The real one waits 40 s before the first; here it happens at once.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._pods = store.registry.named("pods")
+        self._nodes = store.registry.named("nodes")
+
+    def __call__(self, event: Event) -> None:
+        if event.resource is self._nodes:
+            gone = event.type == "DELETED"
+            taints = (event.obj.get("spec") or {}).get("taints") or []
+            if gone or any(taint["key"] == _OUT_OF_SERVICE for taint in taints):
+                self._collect(event.obj["metadata"]["name"], terminating_only=not gone)
+
+    def _collect(self, node: str, *, terminating_only: bool) -> None:
+        for pod in self._store.list(self._pods):
+            if (pod.get("spec") or {}).get("nodeName") != node:
+                continue
+            if pod["metadata"].get("deletionTimestamp") or not terminating_only:
+                meta = pod["metadata"]
+                self._store.delete(self._pods, meta["namespace"], meta["name"], DeleteOptions(grace_s=0))

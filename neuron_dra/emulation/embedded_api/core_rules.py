@@ -1,0 +1,104 @@
+"""What the API server completes and refuses for the core and policy kinds."""
+
+from __future__ import annotations
+
+from neuron_dra.emulation.embedded_api import formats
+from neuron_dra.emulation.embedded_api.errors import (
+    Cause,
+    Obj,
+    duplicate,
+    forbidden,
+    invalid,
+    required,
+)
+
+# The parts of a pod's spec that may change after creation.
+_MUTABLE_POD_FIELDS = {"activeDeadlineSeconds", "terminationGracePeriodSeconds", "tolerations", "schedulingGates"}
+
+
+def prepare_namespace(obj: Obj, old: Obj | None, now: str) -> None:
+    if old is None:
+        obj.setdefault("spec", {})["finalizers"] = ["kubernetes"]
+        obj["status"] = {"phase": "Active"}
+        obj["metadata"].setdefault("labels", {})["kubernetes.io/metadata.name"] = obj["metadata"]["name"]
+
+
+def prepare_pod(obj: Obj, old: Obj | None, now: str) -> None:
+    """Fill in what scheduling and deletion read; the many other defaults of a pod are left out."""
+    if old is not None:
+        return
+    spec = obj.setdefault("spec", {})
+    spec.setdefault("restartPolicy", "Always")
+    spec.setdefault("terminationGracePeriodSeconds", 30)
+    spec.setdefault("schedulerName", "default-scheduler")
+    spec.setdefault("serviceAccountName", "default")
+    obj["status"] = {"phase": "Pending", "qosClass": "BestEffort"}
+
+
+def check_pod(obj: Obj, old: Obj | None) -> list[Cause]:
+    spec = obj.get("spec") or {}
+    if old is not None:
+        return _check_pod_update(spec, old.get("spec") or {})
+    causes = [] if spec.get("containers") else [required("spec.containers")]
+    claims = spec.get("resourceClaims") or []
+    names = [claim.get("name") or "" for claim in claims]
+    for index, claim in enumerate(claims):
+        causes += _check_pod_claim(claim, f"spec.resourceClaims[{index}]", names[:index])
+    for kind in ("initContainers", "containers"):
+        containers = spec.get(kind) or []
+        for index, container in enumerate(containers):
+            path = f"spec.{kind}[{index}]"
+            if container.get("name") in [other.get("name") for other in containers[:index]]:
+                causes.append(duplicate(f"{path}.name", container["name"]))
+            wanted = (container.get("resources") or {}).get("claims") or []
+            for position, entry in enumerate(wanted):
+                where = f"{path}.resources.claims[{position}]"
+                if entry in wanted[:position]:
+                    causes.append(duplicate(where, entry.get("name") or ""))
+                elif entry.get("name") not in names:
+                    text = f'Not found: "{entry.get("name")}": must be one of the names in pod.spec.resourceClaims'
+                    causes.append(Cause("FieldValueNotFound", text, where))
+    return causes
+
+
+def _check_pod_claim(claim: Obj, path: str, earlier: list[str]) -> list[Cause]:
+    name = claim.get("name") or ""
+    causes = []
+    if not name:
+        causes.append(required(f"{path}.name"))
+    elif not formats.is_label(name):
+        causes.append(invalid(f"{path}.name", name, formats.LABEL_RULE))
+    elif name in earlier:
+        causes.append(duplicate(f"{path}.name", name))
+    sources = [key for key in ("resourceClaimName", "resourceClaimTemplateName") if claim.get(key)]
+    if len(sources) != 1:
+        why = "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`"
+        if sources:
+            why = "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified"
+        causes.append(invalid(path, name, why))
+    return causes
+
+
+def _check_pod_update(spec: Obj, old: Obj) -> list[Cause]:
+    def fixed(source: Obj) -> Obj:
+        return {key: value for key, value in source.items() if key not in {*_MUTABLE_POD_FIELDS, *_containers(source)}}
+
+    if fixed(spec) == fixed(old):
+        return []
+    why = (
+        "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"
+        "`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),"
+        "`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
+    )
+    return [forbidden("spec", why)]
+
+
+def _containers(spec: Obj) -> set[str]:
+    return {"containers", "initContainers"} & set(spec)
+
+
+def check_budget(obj: Obj, old: Obj | None) -> list[Cause]:
+    spec = obj.get("spec") or {}
+    if spec.get("minAvailable") is not None and spec.get("maxUnavailable") is not None:
+        return [invalid("spec", "", "minAvailable and maxUnavailable cannot be both set")]
+    return []

@@ -1,0 +1,83 @@
+"""A client of an embedded API server in the same process: no sockets, so that it works on any clock."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+import msgspec
+from multidict import MultiDict
+
+from neuron_dra.emulation.embedded_api.errors import ApiError
+from neuron_dra.emulation.embedded_api.http import Handler
+from neuron_dra.errors import api_error
+from neuron_dra.kube.client import JSON, REQUEST_TIMEOUT_S, KubeClient
+from neuron_dra.kube.config import KubeConfig
+from neuron_dra.kube.requests import Resource
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request that never was on a wire."""
+
+    method: str
+    path: str
+    query: MultiDict[str] = field(default_factory=MultiDict)
+    query_string: str = ""
+    content_type: str = JSON
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class DirectClient(KubeClient):
+    """Requests to one embedded server, answered at once. Faults of the server do not act on them."""
+
+    def __init__(self, handler: Handler, user_agent: str) -> None:
+        super().__init__(KubeConfig("direct:"), user_agent=user_agent)
+        self._handler = handler
+        self._sent = {"User-Agent": user_agent}
+
+    async def __aenter__(self) -> DirectClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str] | None,
+        body: Mapping[str, Any] | None,
+        content_type: str,
+        timeout_s: float,
+    ) -> bytes:
+        call = Call(method, path, MultiDict(params or {}), content_type=content_type, headers=self._sent)
+        # Over the wire the server would get a copy of its own.
+        copied = msgspec.json.decode(msgspec.json.encode(body)) if body is not None else {}
+        try:
+            return msgspec.json.encode(self._handler.answer(call, copied))
+        except ApiError as err:
+            causes = tuple(cause.message for cause in err.causes)
+            text = f"{method} {path}: {err.code} {err.reason}: {err.message}"
+            raise api_error(err.code, err.reason, text, err.retry_after, causes) from err
+
+    @contextlib.asynccontextmanager
+    async def watch(
+        self,
+        resource: Resource,
+        namespace: str,
+        params: Mapping[str, str],
+        *,
+        idle_timeout_s: float = REQUEST_TIMEOUT_S,
+        gather_s: float = 0.0,
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Open a watch and give its events, one JSON line each."""
+        query = MultiDict({**params, "watch": "true", "allowWatchBookmarks": "true"})
+        call = Call("GET", resource.path(namespace), query, headers=self._sent)
+        async with contextlib.aclosing(self._handler.events(call)) as events:
+            yield (msgspec.json.encode(event) async for event in events)

@@ -1,0 +1,61 @@
+"""Discovery: /api, /apis, /apis/<group>, /apis/<group>/<version>."""
+
+from __future__ import annotations
+
+from neuron_dra.emulation.embedded_api.errors import Obj
+from neuron_dra.emulation.embedded_api.resources import Registry, Resource
+
+_VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
+
+
+def core_versions() -> Obj:
+    return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
+
+
+def groups(registry: Registry) -> Obj:
+    names = dict.fromkeys(resource.group for resource in registry if resource.group)
+    found = [group(registry, name) for name in names]
+    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [entry for entry in found if entry]}
+
+
+def group(registry: Registry, name: str) -> Obj | None:
+    versions = list(dict.fromkeys(v for resource in registry if resource.group == name for v in resource.versions))
+    if not versions or not name:
+        return None
+    listed = [{"groupVersion": f"{name}/{version}", "version": version} for version in versions]
+    return {"kind": "APIGroup", "apiVersion": "v1", "name": name, "versions": listed, "preferredVersion": listed[0]}
+
+
+def resources(registry: Registry, name: str, version: str) -> Obj | None:
+    served = [resource for resource in registry if resource.group == name and version in resource.versions]
+    if not served:
+        return None
+    entries = [entry for resource in served for entry in _entries(resource)]
+    group_version = f"{name}/{version}" if name else version
+    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": entries}
+
+
+def _entries(resource: Resource) -> list[Obj]:
+    whole: Obj = {
+        "name": resource.plural,
+        "singularName": resource.kind.lower(),
+        "namespaced": resource.namespaced,
+        "kind": resource.kind,
+        "verbs": _VERBS,
+    }
+    if resource.short_names:
+        whole["shortNames"] = list(resource.short_names)
+    entries = [whole]
+    if resource.status:
+        entries.append(_part(resource, "status", resource.kind, ["get", "patch", "update"]))
+    for name in resource.subresources:
+        entries.append(_part(resource, name, {"eviction": "Eviction"}.get(name, "Binding"), ["create"]))
+    return entries
+
+
+def _part(resource: Resource, name: str, kind: str, verbs: list[str]) -> Obj:
+    part: Obj = {"name": f"{resource.plural}/{name}", "singularName": "", "namespaced": resource.namespaced,
+                 "kind": kind, "verbs": verbs}  # fmt: skip
+    if kind == "Eviction":
+        part |= {"group": "policy", "version": "v1"}
+    return part

@@ -1,0 +1,33 @@
+"""Forgets fields on write, as an API server does whose feature gate for them is off."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from neuron_dra.emulation.embedded_api.errors import Obj
+from neuron_dra.emulation.embedded_api.resources import Resource
+
+
+class Dropper:
+    """`paths` maps a plural to dotted paths, `[*]` for every entry of a list: `spec.devices[*].taints`."""
+
+    def __init__(self) -> None:
+        self.paths: dict[str, set[str]] = {}
+
+    def __call__(self, resource: Resource, obj: Obj) -> None:
+        for path in self.paths.get(resource.plural, ()):
+            _drop(obj, path.split("."))
+
+
+def _drop(value: Any, path: list[str]) -> None:
+    if not isinstance(value, dict):
+        return
+    step, rest = path[0], path[1:]
+    name = step.removesuffix("[*]")
+    if not rest:
+        value.pop(name, None)
+    elif step != name:
+        for entry in value.get(name) or []:
+            _drop(entry, rest)
+    else:
+        _drop(value.get(name), rest)

@@ -1,0 +1,401 @@
+"""The HTTP side of the embedded API server: paths, query, bodies, status codes, watch streams."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+from collections import OrderedDict
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from neuron_dra.emulation.embedded_api import (
+    conversion,
+    discovery,
+    errors,
+    messages,
+    patches,
+    schema,
+    selectors,
+)
+from neuron_dra.emulation.embedded_api.authentication import Authentication
+from neuron_dra.emulation.embedded_api.errors import ApiError, Obj
+from neuron_dra.emulation.embedded_api.eviction import bind, evict
+from neuron_dra.emulation.embedded_api.faults import Do, Fault, Faults
+from neuron_dra.emulation.embedded_api.messages import Asked
+from neuron_dra.emulation.embedded_api.resources import Registry, Resource
+from neuron_dra.emulation.embedded_api.store import Store
+from neuron_dra.emulation.embedded_api.watch import Watches, WatchRequest
+
+_MOST_PAGES = 1024  # snapshots that are kept for lists with `continue`
+_LONGEST_WATCH_S = 1800.0
+_LARGEST_BODY = 3 * 1024 * 1024  # bytes, as the real server's limit
+_VERSION = {"major": "1", "minor": "37", "gitVersion": "v1.37.0+embedded", "platform": "python"}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One entry of the request log. `resource` includes the subresource: "resourceclaims/status"."""
+
+    verb: str
+    resource: str
+    namespace: str = ""
+    name: str = ""
+    status: int = 0
+    user_agent: str = ""
+    query: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    resource: Resource
+    version: str
+    namespace: str
+    name: str
+    subresource: str
+
+    @property
+    def label(self) -> str:
+        return f"{self.resource.plural}/{self.subresource}" if self.subresource else self.resource.plural
+
+
+class Handler:
+    """Serves requests on a store."""
+
+    def __init__(self, registry: Registry, store: Store, watches: Watches, faults: Faults) -> None:
+        self.authentication = Authentication()
+        self.answering = asyncio.Event()
+        self.answering.set()
+        self.log: list[Request] = []
+        self._registry = registry
+        self._store = store
+        self._watches = watches
+        self._faults = faults
+        self._pages: OrderedDict[str, tuple[int, list[Obj]]] = OrderedDict()
+
+    def forget_pages(self) -> None:
+        self._pages.clear()
+
+    def application(self) -> web.Application:
+        app = web.Application(client_max_size=_LARGEST_BODY)
+        app.router.add_route("*", "/{path:.*}", self._handle)
+        return app
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        await self.answering.wait()
+        target: _Target | None = None
+        verb = request.method.lower()
+        try:
+            self.authentication.check(request)
+            fixed = self._fixed(request.path.rstrip("/"))
+            if fixed is not None:
+                return fixed
+            target = self._target(request.path)
+            verb = _verb(request, target)
+            fault = self._faults.match(verb, target.label, target.namespace, target.name)
+            return self._logged(request, verb, target, await self._serve(request, verb, target, fault))
+        except ApiError as error:
+            return self._logged(request, verb, target, messages.error_response(error))
+        except ConnectionResetError:  # a fault closed the connection
+            return web.Response(status=500)
+
+    def answer(self, request: Asked, body: Any) -> Obj:
+        """Serve a request that is not a watch at once, without HTTP and without faults. Raises ApiError."""
+        target = self._target(request.path)
+        verb = _verb(request, target)
+        try:
+            status, answer = self._do(request, verb, target, body, [], dry_run="dryRun" in request.query)
+        except ApiError as error:
+            self._log(request, verb, target, error.code)
+            raise
+        self._log(request, verb, target, status)
+        return answer
+
+    async def events(self, request: Asked) -> AsyncGenerator[Obj, None]:
+        """Yield the events of a watch, without HTTP and without faults. Raises ApiError."""
+        target = self._target(request.path)
+        wanted = self._watch_request(request, target)
+        self._log(request, "watch", target, 200)
+        async for line in self._watches.lines(wanted):
+            obj = line["object"] if line["type"] == "ERROR" else self._out(target, line["object"])
+            yield {"type": line["type"], "object": obj}
+
+    def _logged(
+        self, request: web.Request, verb: str, target: _Target | None, response: web.StreamResponse
+    ) -> web.StreamResponse:
+        if verb != "watch" or response.status >= 400:  # a watch is logged when it begins
+            self._log(request, verb, target, response.status)
+        return response
+
+    def _log(self, request: Asked, verb: str, target: _Target | None, status: int) -> None:
+        label, namespace, name = (target.label, target.namespace, target.name) if target else (request.path, "", "")
+        agent = request.headers.get("User-Agent", "")
+        self.log.append(Request(verb, label, namespace, name, status, agent, request.query_string))
+
+    def _fixed(self, path: str) -> web.Response | None:
+        if path in ("/readyz", "/livez", "/healthz"):
+            return web.Response(text="ok")
+        parts = path.strip("/").split("/")
+        body: Obj | None
+        match parts:
+            case ["version"]:
+                body = _VERSION
+            case ["api"]:
+                body = discovery.core_versions()
+            case ["apis"]:
+                body = discovery.groups(self._registry)
+            case ["apis", group]:
+                body = discovery.group(self._registry, group)
+            case ["api", version]:
+                body = discovery.resources(self._registry, "", version)
+            case ["apis", group, version]:
+                body = discovery.resources(self._registry, group, version)
+            case _:
+                return None
+        if body is None:
+            raise errors.no_such_path()
+        return messages.json_response(200, body)
+
+    def _target(self, path: str) -> _Target:
+        parts = path.strip("/").split("/")
+        match parts:
+            case ["api", version, *rest]:
+                group = ""
+            case ["apis", group, version, *rest]:
+                pass
+            case _:
+                raise errors.no_such_path()
+        namespace = ""
+        if rest[0] == "namespaces" and len(rest) > 2 and rest[2] not in ("status", "finalize"):
+            namespace, rest = rest[1], rest[2:]
+        resource = self._registry.at(group, version, rest[0])
+        if resource is None or len(rest) > 3 or (namespace and not resource.namespaced):
+            raise errors.no_such_path()
+        name, subresource = [*rest, "", ""][1:3]
+        known = (*resource.subresources, *(["status"] if resource.status else []))
+        if (subresource and subresource not in known) or (name and resource.namespaced and not namespace):
+            raise errors.no_such_path()
+        return _Target(resource, version, namespace, name, subresource)
+
+    async def _serve(self, request: web.Request, verb: str, target: _Target, fault: Fault | None) -> web.StreamResponse:
+        if fault is not None:
+            if fault.do in (Do.HANG, Do.DROP):
+                self._log(request, verb, target, 0)
+            match fault.do:
+                case Do.RESPOND:
+                    return messages.fault_response(fault)
+                case Do.HANG:
+                    await asyncio.Event().wait()
+                case Do.DELAY:
+                    await asyncio.sleep(fault.delay_s)
+                case Do.DROP:
+                    messages.cut(request)
+        if verb == "watch":
+            return await self._watch(request, target, closing=fault is not None and fault.do is Do.CLOSE_WATCH)
+        body = await messages.read_body(request) if request.method in ("POST", "PUT", "PATCH", "DELETE") else {}
+        if request.method in ("POST", "PUT") and not isinstance(body, dict):
+            raise errors.bad_request("the body of the request is not an object")
+        dry_run = request.query.getall("dryRun", [])
+        if dry_run not in ([], ["All"]):
+            raise errors.bad_request('dryRun: Unsupported value: supported values: "All"')
+        warnings: list[str] = []
+        status, answer = self._do(request, verb, target, body, warnings, dry_run=bool(dry_run))
+        if fault is not None and fault.do is Do.ANSWER_LATE:
+            await fault.held()
+        if fault is not None and fault.do is Do.DROP_AFTER:
+            self._log(request, verb, target, status)
+            messages.cut(request)
+        response = messages.json_response(status, answer)
+        for text in warnings:
+            response.headers.add("Warning", f"299 - {messages.quoted(text)}")
+        return response
+
+    def _do(
+        self, request: Asked, verb: str, target: _Target, body: Any, warnings: list[str], *, dry_run: bool
+    ) -> tuple[int, Obj]:
+        """Carry out one request that is not a watch; everything here happens at once."""
+        resource, namespace, name = target.resource, target.namespace, target.name
+        store = self._store
+        if verb == "list":
+            return 200, self._list(request, target)
+        if verb == "get":
+            return 200, self._out(target, store.get(resource, namespace, name))
+        if verb == "create" and target.subresource == "binding":
+            return 201, bind(store, namespace, name, body)
+        if verb == "create" and target.subresource == "eviction":
+            return 201, evict(store, namespace, name, body, dry_run=dry_run)
+        if verb == "create":
+            return 201, self._out(
+                target, store.create(resource, namespace, self._in(request, target, body, warnings), dry_run=dry_run)
+            )
+        if verb == "update":
+            return 200, self._update(target, self._in(request, target, body, warnings), dry_run=dry_run)
+        if verb == "patch":
+            content_type = request.content_type
+            old = self._out(target, store.get(resource, namespace, name))
+            changed = patches.apply(content_type, old, body, custom=resource.custom)
+            return 200, self._update(target, self._in(request, target, changed, warnings), dry_run=dry_run)
+        options = messages.delete_options(request, body)
+        if verb == "deletecollection":
+            chosen = [obj for obj in store.list(resource, namespace) if self._predicate(request, resource)(obj)]
+            for obj in chosen:
+                meta = obj["metadata"]
+                store.delete(resource, meta.get("namespace", ""), meta["name"], options, dry_run=dry_run)
+            return 200, self._as_list(target, chosen, {"resourceVersion": str(store.revision)})
+        obj, gone = store.delete(resource, namespace, name, options, dry_run=dry_run)
+        if gone and not resource.returns_deleted:
+            return 200, messages.success(resource, obj)
+        return 200, self._out(target, obj)
+
+    def _update(self, target: _Target, obj: Obj, *, dry_run: bool) -> Obj:
+        updated = self._store.update(
+            target.resource, target.namespace, target.name, obj, subresource=target.subresource, dry_run=dry_run
+        )
+        return self._out(target, updated)
+
+    def _in(self, request: Asked, target: _Target, body: Obj, warnings: list[str]) -> Obj:
+        """Check apiVersion and kind of what a client sent, and convert it to the stored version."""
+        resource, expected = target.resource, target.resource.api_version(target.version)
+        sent = body.get("apiVersion", expected), body.get("kind", resource.kind)
+        if sent != (expected, resource.kind):
+            text = f"{sent[1]} in version {sent[0]!r} cannot be handled as a {resource.kind} of {expected}"
+            raise errors.bad_request(text)
+        try:
+            obj = conversion.to_storage(resource.kind, target.version, body)
+        except (AttributeError, TypeError) as error:
+            raise errors.bad_request(f"{resource.kind} in version {expected} cannot be handled: {error}") from error
+        _, unknown = schema.decode(resource.group, resource.kind, obj)
+        texts = [f'unknown field "{path}"' for path in unknown]
+        if unknown and request.query.get("fieldValidation") == "Strict":
+            listed = ", ".join(texts)
+            text = f"{resource.kind} in version {expected} cannot be handled: strict decoding error: {listed}"
+            raise errors.bad_request(text)
+        if request.query.get("fieldValidation") != "Ignore":
+            warnings += texts
+        return obj
+
+    def _out(self, target: _Target, obj: Obj) -> Obj:
+        resource = target.resource
+        if target.version == resource.storage:
+            return obj
+        converted = conversion.from_storage(resource.kind, target.version, obj)
+        return {**converted, "apiVersion": resource.api_version(target.version)}
+
+    def _predicate(self, request: Asked, resource: Resource) -> selectors.Predicate:
+        by_fields = selectors.by_fields(request.query.get("fieldSelector", ""), resource.selectable)
+        by_labels = selectors.by_labels(request.query.get("labelSelector", ""))
+        return lambda obj: by_fields(obj) and by_labels(obj)
+
+    # Lists
+
+    def _list(self, request: Asked, target: _Target) -> Obj:
+        limit = messages.integer(request, "limit", 0)
+        token = request.query.get("continue", "")
+        if token:
+            revision, rest, start = self._resume(token)
+        else:
+            revision, start = self._store.revision, 0
+            matches = self._predicate(request, target.resource)
+            messages.integer(request, "resourceVersion", 0)
+            rest = [obj for obj in self._store.list(target.resource, target.namespace) if matches(obj)]
+        page = rest[start : start + limit] if limit else rest[start:]
+        meta: Obj = {"resourceVersion": str(revision)}
+        left = len(rest) - start - len(page)
+        if left:
+            meta["continue"] = self._keep(revision, rest, start + len(page))
+            if not (request.query.get("fieldSelector") or request.query.get("labelSelector")):
+                meta["remainingItemCount"] = left
+        return self._as_list(target, page, meta)
+
+    def _keep(self, revision: int, rest: list[Obj], start: int) -> str:
+        self._pages[f"{revision}:{id(rest)}"] = revision, rest
+        while len(self._pages) > _MOST_PAGES:
+            self._pages.popitem(last=False)
+        return base64.urlsafe_b64encode(f"{revision}:{id(rest)}:{start}".encode()).decode().rstrip("=")
+
+    def _resume(self, token: str) -> tuple[int, list[Obj], int]:
+        try:
+            text = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode()
+            key, _, start = text.rpartition(":")
+            position = int(start)
+        except (binascii.Error, UnicodeDecodeError, ValueError):
+            raise errors.bad_request("continue key is not valid: encoding error") from None
+        if key not in self._pages:
+            raise errors.expired("The provided continue parameter is too old to display a consistent list result.")
+        revision, rest = self._pages[key]
+        return revision, rest, position
+
+    def _as_list(self, target: _Target, objects: list[Obj], meta: Obj) -> Obj:
+        resource = target.resource
+        return {
+            "kind": f"{resource.kind}List",
+            "apiVersion": resource.api_version(target.version),
+            "metadata": meta,
+            "items": [self._out(target, obj) for obj in objects],
+        }
+
+    # Watches
+
+    def _watch_request(self, request: Asked, target: _Target) -> WatchRequest:
+        predicate = self._predicate(request, target.resource)
+        if target.name:
+            by_name = selectors.by_fields(f"metadata.name={target.name}", ())
+            everything_else = predicate
+            predicate = lambda obj: by_name(obj) and everything_else(obj)  # noqa: E731
+        initial = request.query.get("sendInitialEvents") == "true"
+        bookmarks = request.query.get("allowWatchBookmarks") in ("true", "1")
+        version = messages.integer(request, "resourceVersion", 0)
+        wanted = WatchRequest(
+            resource=target.resource,
+            namespace=target.namespace,
+            matches=predicate,
+            revision=None if initial or version == 0 else version,
+            bookmarks=bookmarks,
+            initial_events=initial,
+            timeout_s=float(messages.integer(request, "timeoutSeconds", 0) or _LONGEST_WATCH_S),
+        )
+        if initial and request.query.get("resourceVersionMatch") != "NotOlderThan":
+            why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
+            cause = errors.forbidden("resourceVersionMatch", why)
+            raise errors.unprocessable("meta.k8s.io", "ListOptions", "", [cause])
+        return wanted
+
+    async def _watch(self, request: web.Request, target: _Target, *, closing: bool) -> web.StreamResponse:
+        wanted = self._watch_request(request, target)
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        self._log(request, "watch", target, 200)
+        await response.prepare(request)
+        if not closing:
+            await self._stream(response, target, wanted)
+        await response.write_eof()
+        return response
+
+    async def _stream(self, response: web.StreamResponse, target: _Target, wanted: WatchRequest) -> None:
+        async for line in self._watches.lines(wanted):
+            if not self.answering.is_set():
+                await self.answering.wait()
+            obj = line["object"]
+            if line["type"] != "ERROR":
+                obj = self._out(target, obj)
+            await response.write(msgspec.json.encode({"type": line["type"], "object": obj}) + b"\n")
+
+
+def _verb(request: Asked, target: _Target) -> str:
+    match request.method:
+        case "GET" if request.query.get("watch") in ("true", "1"):
+            return "watch"
+        case "GET":
+            return "get" if target.name else "list"
+        case "POST" if not target.name or target.subresource in target.resource.subresources:
+            return "create"
+        case "PUT" if target.name:
+            return "update"
+        case "PATCH" if target.name:
+            return "patch"
+        case "DELETE" if not target.subresource:
+            return "delete" if target.name else "deletecollection"
+    raise errors.method_not_allowed()

@@ -1,0 +1,132 @@
+"""Bodies in and out: YAML and JSON of requests, `Status` objects, and the answers of faults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Protocol
+
+import msgspec
+import yaml
+from aiohttp import web
+from multidict import MultiMapping
+
+from neuron_dra.emulation.embedded_api import errors
+from neuron_dra.emulation.embedded_api.errors import ApiError, Obj
+from neuron_dra.emulation.embedded_api.faults import Fault
+from neuron_dra.emulation.embedded_api.resources import Resource
+from neuron_dra.emulation.embedded_api.store import DeleteOptions
+
+
+class Asked(Protocol):
+    """What is read of a request, its body aside: an aiohttp one, or one that was made in this process."""
+
+    @property
+    def method(self) -> str: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def query(self) -> MultiMapping[str]: ...
+    @property
+    def query_string(self) -> str: ...
+    @property
+    def content_type(self) -> str: ...
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+
+
+class _YamlLoader(yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader):  # type: ignore[misc]
+    """YAML as Kubernetes reads it: a date stays text."""
+
+
+_YamlLoader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def load_manifests(text: str) -> list[Obj]:
+    """Read a stream of YAML documents (or JSON); `kind: List` is opened."""
+    objects: list[Obj] = []
+    for document in yaml.load_all(text, _YamlLoader):
+        if document:
+            items = document.get("items") if document.get("kind", "").endswith("List") else None
+            objects += [document] if items is None else items
+    return objects
+
+
+async def read_body(request: web.Request) -> Any:
+    raw = await request.read()
+    if not raw:
+        return {}
+    content_type = request.content_type
+    if "yaml" in content_type and not content_type.startswith("application/apply-patch"):
+        return yaml.load(raw, _YamlLoader)
+    if "protobuf" in content_type:
+        offered = "application/json, application/yaml"
+        text = f"the body of the request was in an unknown format - accepted media types include: {offered}"
+        raise errors.unsupported_media_type(text)
+    try:
+        return msgspec.json.decode(raw)
+    except msgspec.DecodeError as error:
+        if content_type.startswith("application/apply-patch"):
+            return {}
+        raise errors.bad_request(f"the object provided is unrecognized: {error}") from error
+
+
+def delete_options(request: Asked, body: Any) -> DeleteOptions:
+    options = DeleteOptions.from_wire(body if isinstance(body, dict) else {})
+    if "gracePeriodSeconds" in request.query:
+        options = replace(options, grace_s=integer(request, "gracePeriodSeconds", 0))
+    if "propagationPolicy" in request.query:
+        options = replace(options, propagation=request.query["propagationPolicy"])
+    return options
+
+
+def integer(request: Asked, name: str, default: int) -> int:
+    text = request.query.get(name, "")
+    if not text:
+        return default
+    if not text.isdigit():
+        raise errors.bad_request(f'{name}: Invalid value: "{text}": must be a whole number')
+    return int(text)
+
+
+def json_response(status: int, body: Obj, headers: dict[str, str] | None = None) -> web.Response:
+    return web.Response(status=status, body=msgspec.json.encode(body), content_type="application/json", headers=headers)
+
+
+def quoted(text: str) -> str:
+    """Return a text as HTTP quotes it."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def error_response(error: ApiError) -> web.Response:
+    headers = {"Retry-After": str(error.retry_after)} if error.retry_after is not None else None
+    return json_response(error.code, error.to_status(), headers)
+
+
+def fault_response(fault: Fault) -> web.Response:
+    if fault.body is not None:
+        response = web.Response(status=fault.status, body=fault.body, content_type=fault.content_type)
+    else:
+        seconds = fault.retry_after if isinstance(fault.retry_after, int) else None
+        response = error_response(ApiError(fault.status, fault.reason, fault.message, retry_after=seconds))
+    if fault.retry_after is not None:
+        response.headers["Retry-After"] = str(fault.retry_after)
+    return response
+
+
+def cut(request: web.Request) -> None:
+    """Close the connection without an answer."""
+    if request.transport is not None:
+        request.transport.abort()
+    raise ConnectionResetError
+
+
+def success(resource: Resource, obj: Obj) -> Obj:
+    details = {"name": obj["metadata"]["name"], "kind": resource.plural, "uid": obj["metadata"]["uid"]}
+    if resource.group:
+        details["group"] = resource.group
+    return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}

@@ -1,0 +1,153 @@
+"""The kinds that the embedded API server serves, as data: names, versions, and which rules apply to each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from neuron_dra.emulation.embedded_api import claim_rules, core_rules, slice_rules
+from neuron_dra.emulation.embedded_api.errors import Cause, Obj
+
+DRA_GROUP = "resource.k8s.io"
+
+
+def _nothing(obj: Obj, old: Obj | None, now: str) -> None:
+    """Leave the object as it is."""
+
+
+def _no_causes(obj: Obj, old: Obj | None) -> list[Cause]:
+    return []
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """One kind. `versions` are the served ones, the preferred first; `storage` is the one that the store holds.
+
+    `prepare(obj, old, now)` completes an object before it is stored (`old` is None on create, `now` a time); `check`
+    and `check_status` return what is wrong with a write of the object and of its status.
+    """
+
+    group: str
+    kind: str
+    plural: str
+    namespaced: bool
+    versions: tuple[str, ...] = ("v1",)
+    storage: str = "v1"
+    status: bool = False
+    keeps_status_on_create: bool = False
+    generation: bool = False
+    selectable: tuple[str, ...] = ()
+    blind_update: bool = True  # PUT without resourceVersion is accepted
+    custom: bool = False
+    returns_deleted: bool = True  # DELETE answers with the object instead of a Status
+    subresources: tuple[str, ...] = ()
+    short_names: tuple[str, ...] = ()
+    prepare: Callable[[Obj, Obj | None, str], None] = _nothing
+    check: Callable[[Obj, Obj | None], list[Cause]] = _no_causes
+    check_status: Callable[[Obj, Obj | None], list[Cause]] = _no_causes
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.group, self.plural
+
+    @property
+    def qualified(self) -> str:
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    def api_version(self, version: str) -> str:
+        return f"{self.group}/{version}" if self.group else version
+
+
+def _core() -> Iterator[Resource]:
+    yield Resource("", "Namespace", "namespaces", False, status=True, selectable=("status.phase",),
+                   short_names=("ns",), prepare=core_rules.prepare_namespace)  # fmt: skip
+    yield Resource("", "Node", "nodes", False, status=True, keeps_status_on_create=True, returns_deleted=False,
+                   selectable=("spec.unschedulable",), short_names=("no",))  # fmt: skip
+    yield Resource("", "Pod", "pods", True, status=True, generation=True,
+                   selectable=("spec.nodeName", "status.phase", "spec.schedulerName", "spec.serviceAccountName"),
+                   subresources=("binding", "eviction"), short_names=("po",),
+                   prepare=core_rules.prepare_pod, check=core_rules.check_pod)  # fmt: skip
+    yield Resource("", "Event", "events", True, returns_deleted=False, short_names=("ev",),
+                   selectable=("involvedObject.kind", "involvedObject.name", "involvedObject.namespace",
+                               "involvedObject.uid", "reason", "type"))  # fmt: skip
+    for kind, plural, short in (
+        ("ConfigMap", "configmaps", "cm"),
+        ("Secret", "secrets", ""),
+        ("ServiceAccount", "serviceaccounts", "sa"),
+        ("Service", "services", "svc"),
+    ):
+        yield Resource("", kind, plural, True, returns_deleted=kind in ("ServiceAccount", "Service"),
+                       short_names=(short,) if short else ())  # fmt: skip
+
+
+def _dra() -> Iterator[Resource]:
+    versions = ("v1", "v1beta2", "v1beta1")
+    yield Resource(DRA_GROUP, "ResourceSlice", "resourceslices", False, versions, generation=True,
+                   selectable=("spec.driver", "spec.nodeName", "spec.pool.name"),
+                   prepare=slice_rules.prepare, check=slice_rules.check)  # fmt: skip
+    yield Resource(DRA_GROUP, "ResourceClaim", "resourceclaims", True, versions, status=True,
+                   prepare=claim_rules.prepare_claim, check=claim_rules.check_claim,
+                   check_status=claim_rules.check_status)  # fmt: skip
+    yield Resource(DRA_GROUP, "ResourceClaimTemplate", "resourceclaimtemplates", True, versions,
+                   prepare=claim_rules.prepare_template, check=claim_rules.check_template)  # fmt: skip
+    yield Resource(DRA_GROUP, "DeviceClass", "deviceclasses", False, versions, generation=True,
+                   prepare=claim_rules.prepare_class, check=claim_rules.check_class)  # fmt: skip
+
+
+def _others() -> Iterator[Resource]:
+    yield Resource("coordination.k8s.io", "Lease", "leases", True, blind_update=False, returns_deleted=False)
+    yield Resource("policy", "PodDisruptionBudget", "poddisruptionbudgets", True, status=True, generation=True,
+                   returns_deleted=False, short_names=("pdb",), check=core_rules.check_budget)  # fmt: skip
+    for kind in ("Deployment", "DaemonSet", "StatefulSet", "ReplicaSet"):
+        yield Resource("apps", kind, f"{kind.lower()}s", True, status=True, generation=True, returns_deleted=False)
+    yield Resource("batch", "Job", "jobs", True, status=True, generation=True, returns_deleted=False)
+    for kind, plural, namespaced in (
+        ("Role", "roles", True),
+        ("RoleBinding", "rolebindings", True),
+        ("ClusterRole", "clusterroles", False),
+        ("ClusterRoleBinding", "clusterrolebindings", False),
+    ):
+        yield Resource("rbac.authorization.k8s.io", kind, plural, namespaced, returns_deleted=False)
+    yield Resource("scheduling.k8s.io", "PriorityClass", "priorityclasses", False, returns_deleted=False)
+
+
+class Registry:
+    """Which resources are served; `add` registers one more."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[tuple[str, str], Resource] = {}
+        for resource in (*_core(), *_dra(), *_others()):
+            self.add(resource)
+
+    def add(self, resource: Resource) -> None:
+        self._by_key[resource.key] = resource
+
+    def __iter__(self) -> Iterator[Resource]:
+        return iter(self._by_key.values())
+
+    def at(self, group: str, version: str, plural: str) -> Resource | None:
+        resource = self._by_key.get((group, plural))
+        return resource if resource and version in resource.versions else None
+
+    def named(self, name: str) -> Resource:
+        """Find by plural or kind, `pods` or `Pod`. Raises KeyError when the server has no such kind."""
+        for resource in self:
+            if name in (resource.plural, resource.kind, resource.qualified):
+                return resource
+        raise KeyError(f"the embedded API server serves no {name!r}")
+
+    def of_object(self, obj: Obj) -> tuple[Resource, str]:
+        """Return the resource and version that an object's apiVersion and kind name. Raises KeyError."""
+        group, _, version = obj["apiVersion"].rpartition("/")
+        for resource in self:
+            if (resource.group, resource.kind) == (group, obj["kind"]) and version in resource.versions:
+                return resource, version
+        raise KeyError(f"the embedded API server serves no {obj['apiVersion']} {obj['kind']}")
+
+    def by_kind(self, api_version: str, kind: str) -> Resource | None:
+        """As `of_object`, for an owner reference: any version of the group will do."""
+        group = api_version.rpartition("/")[0]
+        for resource in self:
+            if (resource.group, resource.kind) == (group, kind):
+                return resource
+        return None

@@ -1,0 +1,318 @@
+"""`EmbeddedApi`: an API server in this process, on 127.0.0.1 and a port of its own.
+
+    async with EmbeddedApi() as api:
+        api.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}})
+        ... give api.url to the program under test ...
+        slices = await api.until("resourceslices", lambda found: len(found) == 1)
+
+The methods of the object act at once, without HTTP, faults or the request log; programs use the URL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import msgspec
+import yaml
+from aiohttp import web
+
+from neuron_dra.emulation.embedded_api import patches
+from neuron_dra.emulation.embedded_api.controllers import Controllers
+from neuron_dra.emulation.embedded_api.conversion import to_storage
+from neuron_dra.emulation.embedded_api.direct import DirectClient
+from neuron_dra.emulation.embedded_api.dropping import Dropper
+from neuron_dra.emulation.embedded_api.errors import ApiError, Obj
+from neuron_dra.emulation.embedded_api.faults import Faults
+from neuron_dra.emulation.embedded_api.http import Handler, Request
+from neuron_dra.emulation.embedded_api.messages import load_manifests
+from neuron_dra.emulation.embedded_api.resources import Registry, Resource
+from neuron_dra.emulation.embedded_api.store import DeleteOptions, Store
+from neuron_dra.emulation.embedded_api.watch import Watches
+from neuron_dra.kube.client import KubeClient
+
+T = TypeVar("T")
+
+NEURON_GROUP = "neuron.aws.com"
+
+
+class EmbeddedApi:
+    """An embedded API server. Not thread-safe: use it from the event loop that started it."""
+
+    def __init__(
+        self,
+        *,
+        port: int | None = 0,
+        controllers: bool = True,
+        seed: int = 0,
+        now: Callable[[], float] = time.time,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """`port` 0 takes a free one, None none at all: then `client` is the way in. `now` is for timestamps.
+
+        With `tls` it serves https; another context holds from the next `resume` on.
+
+        `controllers` False leaves out garbage collection, claims for pods and budgets.
+        """
+        self._registry = Registry()
+        self.store = Store(self._registry, now=now, seed=seed)
+        self.watches = Watches(self.store)
+        self.faults = Faults()
+        self._handler = Handler(self._registry, self.store, self.watches, self.faults)
+        self._dropper = Dropper()
+        self.store.mutators.append(self._dropper)
+        self._controllers = Controllers(self.store) if controllers else None
+        self._port = port
+        self.tls = tls
+        self._runner: web.AppRunner | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        if self._port is not None:
+            await self._listen()
+        if self._controllers:
+            self._controllers.start()
+
+    async def stop(self) -> None:
+        if self._controllers:
+            await self._controllers.stop()
+        self._handler.answering.set()
+        self.watches.close()
+        await self._close()
+
+    async def _listen(self) -> None:
+        runner = web.AppRunner(
+            self._handler.application(), handler_cancellation=True, access_log=None, shutdown_timeout=0.1
+        )
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", self._port, ssl_context=self.tls).start()
+        self._port = runner.addresses[0][1]
+        self._runner = runner
+
+    async def _close(self) -> None:
+        if self._runner:
+            await self._runner.cleanup()
+            self._runner = None
+
+    @property
+    def url(self) -> str:
+        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self._port}"
+
+    def client(self, user_agent: str = "direct") -> KubeClient:
+        """Return a client that needs no socket. What is told to go wrong below does not go wrong for it."""
+        return DirectClient(self._handler, user_agent)
+
+    def write_kubeconfig(self, path: Path | str, *, token: str = "") -> Path:
+        """Write a kubeconfig for this server; return its path."""
+        user = {"token": token} if token else {}
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "embedded",
+            "clusters": [{"name": "embedded", "cluster": {"server": self.url}}],
+            "users": [{"name": "embedded", "user": user}],
+            "contexts": [{"name": "embedded", "context": {"cluster": "embedded", "user": "embedded"}}],
+        }
+        Path(path).write_text(yaml.safe_dump(config, sort_keys=False))
+        return Path(path)
+
+    # What is served
+
+    def register(
+        self,
+        group: str,
+        versions: tuple[str, ...],
+        kind: str,
+        plural: str,
+        *,
+        namespaced: bool = True,
+        status: bool = True,
+        short_names: tuple[str, ...] = (),
+        selectable: tuple[str, ...] = (),
+    ) -> None:
+        """Serve a custom kind. The first version is the stored one; the others differ in apiVersion only."""
+        self._registry.add(
+            Resource(group, kind, plural, namespaced, versions, versions[0], status=status, custom=True,
+                     blind_update=False, returns_deleted=False, short_names=short_names, selectable=selectable)
+        )  # fmt: skip
+
+    def register_neuron_kinds(self) -> None:
+        """Serve the two custom kinds of the UltraServer controller, as its CRDs do."""
+        versions = ("v1beta1", "v1")
+        self.register(NEURON_GROUP, versions, "NeuronUltraServer", "neuronultraservers", short_names=("nus",))
+        self.register(
+            NEURON_GROUP, versions, "NeuronUltraServerWorkload", "neuronultraserverworkloads", short_names=("nusw",)
+        )
+
+    # Objects, at once
+
+    def create(self, obj: Obj) -> Obj:
+        """Create an object of any served version; namespaced ones without a namespace go to "default"."""
+        resource, namespace, stored = self._stored(obj)
+        created = self.store.create(resource, namespace, stored)
+        if "status" in obj and resource.status and not resource.keeps_status_on_create:
+            changed = {**created, "status": _copy(obj["status"])}
+            created = self.store.update(resource, namespace, created["metadata"]["name"], changed, subresource="status")
+        return _copy(created)
+
+    def apply(self, obj: Obj) -> Obj:
+        """Create the object, or merge it (status too) into the one that exists."""
+        resource, namespace, stored = self._stored(obj)
+        name = stored["metadata"].get("name", "")
+        if not name or self.store.find(resource, namespace, name) is None:
+            return self.create(obj)
+        patch = {key: value for key, value in stored.items() if key not in ("apiVersion", "kind")}
+        return self.patch(resource.plural, name, patch, namespace)
+
+    def apply_yaml(self, text: str, *, namespace: str = "") -> list[Obj]:
+        """`apply` every object of a YAML stream; `namespace` is for those that name none."""
+        applied = []
+        for obj in load_manifests(text):
+            meta = obj.setdefault("metadata", {})
+            if namespace and self._registry.of_object(obj)[0].namespaced:
+                meta.setdefault("namespace", namespace)
+            applied.append(self.apply(obj))
+        return applied
+
+    def get(self, kind: str, name: str, namespace: str = "") -> Obj:
+        """Return an object (v1 form for resource.k8s.io). Raises ApiError 404."""
+        resource = self._registry.named(kind)
+        return _copy(self.store.get(resource, _place(resource, namespace), name))
+
+    def find(self, kind: str, name: str, namespace: str = "") -> Obj | None:
+        try:
+            return self.get(kind, name, namespace)
+        except ApiError:
+            return None
+
+    def objects(self, kind: str, namespace: str = "") -> list[Obj]:
+        """Return the objects of a namespace, "" for all namespaces."""
+        return _copy(self.store.list(self._registry.named(kind), namespace))
+
+    def replace(self, obj: Obj) -> Obj:
+        """PUT: with resourceVersion it can conflict."""
+        resource, namespace, stored = self._stored(obj)
+        return _copy(self.store.update(resource, namespace, stored["metadata"]["name"], stored))
+
+    def patch(self, kind: str, name: str, patch: Obj, namespace: str = "") -> Obj:
+        """Merge-patch an object; a `status` in the patch goes to the status subresource."""
+        resource = self._registry.named(kind)
+        namespace = _place(resource, namespace)
+        rest = {key: value for key, value in patch.items() if key != "status" or not resource.status}
+        result = self.store.get(resource, namespace, name)
+        if rest:
+            result = self.store.update(resource, namespace, name, patches.merge(result, rest))
+        if "status" in patch and resource.status:
+            changed = patches.merge(result, {"status": patch["status"]})
+            result = self.store.update(resource, namespace, name, changed, subresource="status")
+        return _copy(result)
+
+    def delete(self, kind: str, name: str, namespace: str = "", *, grace_s: int | None = None) -> None:
+        resource = self._registry.named(kind)
+        self.store.delete(resource, _place(resource, namespace), name, DeleteOptions(grace_s=grace_s))
+
+    async def until(
+        self, kind: str, condition: Callable[[list[Obj]], Any], *, namespace: str = "", timeout_s: float = 10.0
+    ) -> list[Obj]:
+        """Wait until `condition` holds for the objects of a kind and return them.
+
+        Raises TimeoutError, which shows the objects as they are then.
+        """
+        waker = asyncio.Event()
+        self.store.wake_on_change(waker)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not condition(found := self.objects(kind, namespace)):
+                    await waker.wait()
+                    waker.clear()
+            return found
+        except TimeoutError:
+            raise TimeoutError(f"{kind} after {timeout_s} s: {self.objects(kind, namespace)}") from None
+        finally:
+            self.store.stop_waking(waker)
+
+    # What goes wrong
+
+    @property
+    def log(self) -> list[Request]:
+        """Every request so far; clear it with `api.log.clear()`."""
+        return self._handler.log
+
+    def requests(self, verb: str = "", resource: str = "", name: str = "") -> list[Request]:
+        """Return the logged requests that match; `resource` as "resourceclaims" or "resourceclaims/status"."""
+        return [
+            entry
+            for entry in self.log
+            if verb in ("", entry.verb) and resource in ("", entry.resource) and name in ("", entry.name)
+        ]
+
+    @property
+    def dropped_fields(self) -> dict[str, set[str]]:
+        """Fields that the server forgets on every write, as with a feature gate that is off.
+
+        By plural: `api.dropped_fields["resourceslices"] = {"spec.devices[*].taints"}`.
+        """
+        return self._dropper.paths
+
+    def compact(self) -> None:
+        """Forget history: watches and pages that begin before now get a 410."""
+        self.store.compact()
+        self._handler.forget_pages()
+
+    def require_tokens(self, *tokens: str) -> None:
+        """Answer 401 to requests without one of these bearer tokens; with none given, accept all again."""
+        self._handler.authentication.tokens = set(tokens) or None
+
+    def require_certificates(self) -> None:
+        """Answer 401 to requests without a client certificate that holds now, or one of `require_tokens`."""
+        self._handler.authentication.certificates = True
+
+    def stop_answering(self) -> None:
+        """Become a black hole: connections are accepted, nothing is answered, open watches are silent."""
+        self._handler.answering.clear()
+
+    async def refuse_connections(self) -> None:
+        """Be away: the port is closed, open connections end. `resume` comes back on the same port."""
+        self.watches.close()
+        await self._close()
+
+    async def resume(self) -> None:
+        """End `stop_answering` and `refuse_connections`."""
+        self._handler.answering.set()
+        if self._runner is None:
+            await self._listen()
+
+    async def settle(self) -> None:
+        """Return when the built-in controllers have nothing left to do."""
+        if self._controllers:
+            await self._controllers.idle()
+
+    # Helpers
+
+    def _stored(self, obj: Obj) -> tuple[Resource, str, Obj]:
+        resource, version = self._registry.of_object(obj)
+        return (
+            resource,
+            _place(resource, obj.get("metadata", {}).get("namespace", "")),
+            to_storage(resource.kind, version, obj),
+        )
+
+
+def _place(resource: Resource, namespace: str) -> str:
+    return (namespace or "default") if resource.namespaced else ""
+
+
+def _copy(value: T) -> T:
+    """Copy a JSON value, several times faster than copy.deepcopy."""
+    copied: T = msgspec.json.decode(msgspec.json.encode(value))
+    return copied

@@ -1,0 +1,158 @@
+"""One watch: turns the store's history into the lines of a watch stream."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+from neuron_dra.emulation.embedded_api import errors
+from neuron_dra.emulation.embedded_api.errors import ApiError, Obj
+from neuron_dra.emulation.embedded_api.history import Event
+from neuron_dra.emulation.embedded_api.resources import Resource
+from neuron_dra.emulation.embedded_api.selectors import Predicate
+from neuron_dra.emulation.embedded_api.store import Store
+
+INITIAL_EVENTS_END = "k8s.io/initial-events-end"
+
+
+@dataclass(frozen=True, slots=True)
+class WatchRequest:
+    """What a client asked for. `revision` None: begin with what exists now."""
+
+    resource: Resource
+    namespace: str
+    matches: Predicate
+    revision: int | None
+    bookmarks: bool
+    initial_events: bool
+    timeout_s: float
+
+
+class Watches:
+    """All open watches of a server, so that a test can end them or ask for bookmarks."""
+
+    def __init__(self, store: Store) -> None:
+        self.bookmark_interval_s = 60.0
+        self._store = store
+        self._open: dict[_Stream, WatchRequest] = {}
+
+    def count(self, plural: str = "") -> int:
+        return sum(1 for request in self._open.values() if plural in ("", request.resource.plural))
+
+    def close(self, plural: str = "") -> int:
+        """End the streams of a resource (or all) as a server does after timeoutSeconds; return how many."""
+        return self._tell(plural, lambda stream: stream.close())
+
+    def expire(self, plural: str = "") -> int:
+        """Send a 410 in each stream of a resource (or all), then end it; return how many."""
+        status = errors.expired("The resourceVersion for the provided watch is too old.").to_status()
+        return self._tell(plural, lambda stream: stream.close({"type": "ERROR", "object": status}))
+
+    def bookmark(self, plural: str = "") -> int:
+        """Send a bookmark now in each stream that asked for them; return how many streams there are."""
+        return self._tell(plural, lambda stream: stream.ask_for_bookmark())
+
+    def _tell(self, plural: str, tell: Callable[[_Stream], None]) -> int:
+        chosen = [stream for stream, request in self._open.items() if plural in ("", request.resource.plural)]
+        for stream in chosen:
+            tell(stream)
+        return len(chosen)
+
+    async def lines(self, request: WatchRequest) -> AsyncIterator[Obj]:
+        """Yield watch events until the timeout, `close` or `expire`. The first step raises ApiError for a bad start."""
+        stream = _Stream(self._store, request, self.bookmark_interval_s)
+        self._open[stream] = request
+        self._store.wake_on_change(stream.waker, request.resource)
+        try:
+            async for line in stream.lines():
+                yield line
+        finally:
+            self._store.stop_waking(stream.waker)
+            del self._open[stream]
+
+
+class _Stream:
+    def __init__(self, store: Store, request: WatchRequest, bookmark_interval_s: float) -> None:
+        self.waker = asyncio.Event()
+        self._store = store
+        self._request = request
+        self._bookmark_interval_s = bookmark_interval_s
+        self._bookmark_wanted = False
+        self._closing = False
+        self._last_line: Obj | None = None
+
+    def close(self, last_line: Obj | None = None) -> None:
+        self._closing, self._last_line = True, last_line
+        self.waker.set()
+
+    def ask_for_bookmark(self) -> None:
+        self._bookmark_wanted = True
+        self.waker.set()
+
+    async def lines(self) -> AsyncIterator[Obj]:
+        loop = asyncio.get_running_loop()
+        request = self._request
+        deadline = loop.time() + request.timeout_s
+        interval_s = self._bookmark_interval_s if request.bookmarks else math.inf
+        next_bookmark = loop.time() + interval_s
+        revision = request.revision
+        if revision is None:
+            revision = self._store.revision
+            for obj in self._store.list(request.resource, request.namespace):
+                if request.matches(obj):
+                    yield {"type": "ADDED", "object": obj}
+            if request.initial_events:
+                yield self._bookmark(revision, {INITIAL_EVENTS_END: "true"})
+        is_open = False
+        while not self._closing:
+            self.waker.clear()
+            try:
+                events = self._store.history(request.resource).after(revision, is_open=is_open)
+            except ApiError as error:
+                yield {"type": "ERROR", "object": error.to_status()}
+                return
+            revision, is_open = self._store.revision, True
+            for event in events:
+                if line := _line(event, request):
+                    yield line
+            now = loop.time()
+            if request.bookmarks and (self._bookmark_wanted or now >= next_bookmark):
+                self._bookmark_wanted, next_bookmark = False, now + interval_s
+                yield self._bookmark(revision)
+            if now >= deadline:
+                if request.bookmarks:
+                    yield self._bookmark(revision)
+                return
+            try:
+                async with asyncio.timeout_at(min(deadline, next_bookmark)):
+                    await self.waker.wait()
+            except TimeoutError:
+                continue
+        if self._last_line:
+            yield self._last_line
+
+    def _bookmark(self, revision: int, annotations: Obj | None = None) -> Obj:
+        resource = self._request.resource
+        meta: Obj = {"resourceVersion": str(revision), "creationTimestamp": None}
+        if annotations:
+            meta["annotations"] = annotations
+        api_version = resource.api_version(resource.storage)
+        return {"type": "BOOKMARK", "object": {"kind": resource.kind, "apiVersion": api_version, "metadata": meta}}
+
+
+def _line(event: Event, request: WatchRequest) -> Obj | None:
+    """What the watcher sees of a change: an object that leaves or enters its selection is deleted or added."""
+    if request.namespace and event.obj["metadata"].get("namespace") != request.namespace:
+        return None
+    was = event.old is not None and request.matches(event.old)
+    if event.type == "DELETED":
+        return {"type": "DELETED", "object": event.obj} if was else None
+    matches = request.matches(event.obj)
+    if matches:
+        return {"type": "MODIFIED" if was else "ADDED", "object": event.obj}
+    if was and event.old is not None:
+        meta = {**event.old["metadata"], "resourceVersion": event.obj["metadata"]["resourceVersion"]}
+        return {"type": "DELETED", "object": {**event.old, "metadata": meta}}
+    return None

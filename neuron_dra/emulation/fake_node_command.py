@@ -1,0 +1,148 @@
+"""`neuron-dra fake-node`: write a simulated Neuron node, break it, and repair it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from neuron_dra.core import catalogue, names
+from neuron_dra.emulation import hanging
+from neuron_dra.emulation.simulated_node import (
+    COMPONENTS,
+    DEFAULT_DRIVER_VERSION,
+    ECC_COUNTERS,
+    SimulatedNode,
+    write,
+)
+from neuron_dra.errors import NeuronDraError, SettingsError
+
+WHAT = "link:A,B device:N busy ecc:N[,COUNTER] reset:N components:N,NAME[,NAME] modes:1,3,4 hang:N[,FILE]"
+
+EPILOG = f"""
+breaking, on a node that is there (with the same words --repair makes it good again):
+  link:A,B                the link between two devices goes down, on both ends
+  device:N                a device disappears
+  busy                    the UltraServer files read as while the election runs
+  ecc:N[,COUNTER]         one more uncorrectable error; COUNTER is one of
+                          {", ".join(ECC_COUNTERS)}
+  reset:N                 the kernel driver calls the device invalid
+  components:N,NAME,...   sick components, of: {", ".join(COMPONENTS[:4])},
+                          {", ".join(COMPONENTS[4:])}
+  modes:LIST              the UltraServer modes that are left, such as 3,4
+  hang:N[,FILE]           a read of FILE of a device never ends (default core_count)
+
+examples:
+  neuron-dra fake-node --instance-type trn2.48xlarge --root /tmp/node
+  neuron-dra slices --host-root /tmp/node --node-name node -o table
+  neuron-dra fake-node --root /tmp/node --break link:0,1 --break ecc:7
+  neuron-dra fake-node --instance-type trn2u.48xlarge --root /tmp/us1 --node-id 1 --server-id 5a7b1c2d3e4f6070
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `neuron-dra fake-node`."""
+    parser.description = (
+        "Write what the Neuron kernel driver, udev and DMI show on a node: sys, dev and proc below a\n"
+        "folder, for --host-root of the other commands. Device files are character devices for root,\n"
+        "plain files otherwise."
+    )
+    parser.epilog = EPILOG
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--root", required=True, type=Path, metavar="DIR", help="folder to write below; required")
+    parser.add_argument("--instance-type", metavar="TYPE", help="write a node of this type, such as trn2.48xlarge")
+    parser.add_argument(
+        "--node-id",
+        type=int,
+        metavar="N",
+        help="number of the node in its UltraServer, 0 to 3; without it, a lone node",
+    )
+    parser.add_argument("--server-id", metavar="HEX", help="id that the UltraServer's nodes share, up to 16 hex digits")
+    parser.add_argument(
+        "--capacity-block-id", metavar="ID", help="id of the UltraServer's capacity block; printed as a node label"
+    )
+    parser.add_argument(
+        "--driver-version",
+        default=DEFAULT_DRIVER_VERSION,
+        metavar="V",
+        help=f"version of the kernel driver; decides files and modes (default {DEFAULT_DRIVER_VERSION})",
+    )
+    parser.add_argument("--break", dest="breaks", action="append", default=[], metavar="WHAT", help="see below")
+    parser.add_argument("--repair", dest="repairs", action="append", default=[], metavar="WHAT", help="see below")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the node, break the one that is there, or both; say what was done."""
+    if args.instance_type is None and not (args.breaks or args.repairs):
+        raise SettingsError("--instance-type is required, or --break or --repair on a node that is there")
+    if args.instance_type is not None:
+        _write(args)
+    for what in args.breaks:
+        apply(SimulatedNode.found(args.root), what, up=False)
+        print(f"{args.root}: broke {what}")
+    for what in args.repairs:
+        apply(SimulatedNode.found(args.root), what, up=True)
+        print(f"{args.root}: repaired {what}")
+    return 0
+
+
+def _write(args: argparse.Namespace) -> None:
+    write(
+        args.root,
+        args.instance_type,
+        node_id=args.node_id,
+        server_id=args.server_id,
+        capacity_block_id=args.capacity_block_id,
+        driver_version=args.driver_version,
+    )
+    spec = catalogue.lookup(args.instance_type)
+    count = spec.device_count if spec else 0
+    print(f"{args.root}: {args.instance_type}, {count} device{'s' if count != 1 else ''}, driver {args.driver_version}")
+    if args.capacity_block_id:
+        print(f"label the Node: {names.CAPACITY_BLOCK_LABEL}={args.capacity_block_id}")
+
+
+def apply(node: SimulatedNode, what: str, *, up: bool) -> None:
+    """Break what one `--break` says, or make it good. Raises NeuronDraError if it says nothing sensible."""
+    kind, _, rest = what.partition(":")
+    parts = [part.strip() for part in rest.split(",") if part.strip()]
+    try:
+        if kind == "link":
+            one, other = map(int, parts)
+            node.repair_link(one, other) if up else node.break_link(one, other)
+        elif kind == "busy" and not parts:
+            node.busy(not up)
+        elif kind == "modes":
+            node.set_modes(rest)
+        else:
+            _apply_to_device(node, kind, int(parts[0]), parts[1:], up=up)
+    except (ValueError, IndexError):
+        raise SettingsError(f"{what!r} is not one of: {WHAT}") from None
+
+
+def _apply_to_device(node: SimulatedNode, kind: str, device_id: int, rest: list[str], *, up: bool) -> None:
+    if kind == "device" and not rest:
+        node.restore_device(device_id) if up else node.remove_device(device_id)
+    elif kind == "ecc" and len(rest) <= 1:
+        counter = rest[0] if rest else "mem_ecc_uncorrected"
+        node.add_ecc(device_id, counter, -(2**31) if up else 1)
+    elif kind == "reset" and not rest:
+        node.set_reset_state(device_id, 1 if up else 2)
+    elif kind == "components" and (rest or up):
+        node.set_unhealthy_components(device_id, "" if up else ",".join(rest))
+    elif kind == "hang" and len(rest) <= 1:
+        path = node.device_path(device_id, rest[0] if rest else "core_count")
+        hanging.let_go(path) if up else hanging.hang(path)
+    else:
+        raise ValueError(kind)
+
+
+def main() -> int:
+    """Run the command by itself, on a Python that has nothing installed. Errors go to standard error."""
+    parser = argparse.ArgumentParser(prog="fake-node", allow_abbrev=False)
+    add_arguments(parser)
+    try:
+        return run(parser.parse_args())
+    except NeuronDraError as err:
+        print(f"fake-node: {err}", file=sys.stderr)
+        return 1

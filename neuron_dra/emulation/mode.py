@@ -1,0 +1,66 @@
+"""Emulation mode: the plugin writes the hardware that it then reads, to run on a machine that has none."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from neuron_dra.core import catalogue
+from neuron_dra.core.catalogue import InstanceType
+from neuron_dra.emulation.simulated_node import DEFAULT_DRIVER_VERSION, SimulatedNode, write
+from neuron_dra.errors import NeuronDraError, SettingsError
+
+
+def instance_type(wanted: str) -> InstanceType:
+    """Return the type that `--emulation-mode` names; a family, such as trn2u, stands for its largest type.
+
+    Raises SettingsError for a name that is neither.
+    """
+    known = catalogue.lookup(wanted) or catalogue.largest(wanted)
+    if known is None:
+        near = catalogue.nearest(wanted) or "; write one such as trn2.48xlarge or trn2u"
+        raise SettingsError(f"--emulation-mode {wanted} is no instance type that this driver knows{near}")
+    return known
+
+
+@contextlib.contextmanager
+def hardware(root: Path, wanted: str, boot_id: str) -> Iterator[None]:
+    """Have the simulated hardware below `root`. What fails then takes away what was made here, and folders left empty.
+
+    Raises SettingsError.
+    """
+    made = [folder for folder in (root, *root.parents) if not folder.exists()]
+    try:
+        prepare(root, wanted, boot_id)
+        yield
+    except BaseException:
+        if made:
+            shutil.rmtree(root, ignore_errors=True)
+        for folder in made[1:]:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        raise
+
+
+def prepare(root: Path, wanted: str, boot_id: str) -> InstanceType:
+    """Have the simulated hardware below `root`, and return its type.
+
+    What is there already stays, broken parts included: a restart of the plugin is no repair. `boot_id` is the real
+    machine's, so that a restart is no reboot either, and a reboot is one. Raises SettingsError.
+    """
+    known = instance_type(wanted)
+    try:
+        node = SimulatedNode.found(root)
+        if node.instance_type == known.name and node.driver_version == DEFAULT_DRIVER_VERSION:
+            if node.boot_id != boot_id:
+                node.set_boot_id(boot_id)
+            return known
+    except (NeuronDraError, OSError):
+        pass  # there is none, or only a part of one
+    try:
+        write(root, known.name, boot_id=boot_id)
+    except NeuronDraError as err:
+        raise SettingsError(f"--emulation-mode {wanted}: {err}") from err
+    return known

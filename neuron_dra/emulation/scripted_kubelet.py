@@ -1,0 +1,397 @@
+"""A kubelet that does what a script says: a real gRPC client on real sockets, for tests and demonstrations.
+
+    async with ScriptedKubelet(registry, node_name="a", api_url=api.url) as kubelet:
+        await kubelet.registered("neuron.aws.com")
+        results = await kubelet.prepare([claim])
+
+It watches a plugin registry folder, registers what appears there, keeps the instances of each driver and calls the
+most recently registered one that is connected, with a kubelet's deadlines and words. What a kubelet remembers of pods
+and prepared claims is in `fake_node_agent`; here every `prepare` is a call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Self
+
+import grpc.aio
+
+from neuron_dra.emulation.kubelet_wire import (
+    DRA_SERVICES,
+    DRA_V1,
+    DRA_V1BETA1,
+    HEALTH_SERVICES,
+    HEALTH_V1,
+    HEALTH_V1ALPHA1,
+    ClaimRef,
+    DeviceHealth,
+    KubeletError,
+    PreparedDevice,
+    PreparedResult,
+    Registration,
+    dial,
+    error_words,
+    find_sockets,
+    first_error,
+    health_of,
+    result_of,
+    why_known,
+    why_refused,
+)
+from neuron_dra.emulation.slice_wiper import SliceWiper
+from neuron_dra.gen.kubelet.pluginregistration.v1 import registration_pb2, registration_pb2_grpc
+
+ANSWERS_S = 2.0
+
+__all__ = [
+    "DRA_V1",
+    "DRA_V1BETA1",
+    "HEALTH_V1",
+    "HEALTH_V1ALPHA1",
+    "ClaimRef",
+    "DeviceHealth",
+    "KubeletError",
+    "PreparedDevice",
+    "PreparedResult",
+    "Registration",
+    "Script",
+    "ScriptedKubelet",
+    "first_error",
+]
+
+_FIRST_BACKOFF_S: Final = 0.5  # between attempts to register one socket; doubles
+_LONGEST_BACKOFF_S: Final = 122.0
+
+
+@dataclass(slots=True)
+class _Instance:
+    registration: Registration
+    channel: grpc.aio.Channel
+    connected: bool = False
+    monitor: asyncio.Task[None] | None = None
+
+
+@dataclass(slots=True)
+class _Socket:
+    """One socket file in the registry; a file made again is another one."""
+
+    path: str
+    identity: tuple[int, int]
+    task: asyncio.Task[None] | None = None
+    instance: _Instance | None = None
+
+
+@dataclass(slots=True)
+class Script:
+    """What the kubelet does wrong. Each list is consumed from the front, one entry per attempt to register."""
+
+    refusals: list[str] = field(default_factory=list)  # answer false with this text
+    silent_attempts: int = 0  # attempts in which it asks GetInfo and never answers
+    retries_registration: bool = True  # False: as up to 1.35, a refused socket has to be made again
+
+
+class ScriptedKubelet:
+    """A scripted kubelet. All times are in seconds."""
+
+    def __init__(
+        self,
+        registry: Path | str,
+        *,
+        node_name: str = "",
+        api_url: str = "",
+        services: Iterable[str] = (DRA_V1, DRA_V1BETA1),
+        poll_s: float = 0.02,
+        dial_timeout_s: float = 10.0,
+        info_timeout_s: float = 1.0,
+        notify_timeout_s: float = 5.0,
+        deadline_s: float = 45.0,
+        wipe_delay_s: float = 30.0,
+    ) -> None:
+        """`services`: the DRA services that this kubelet knows; `(DRA_V1BETA1,)` makes it a 1.33.
+
+        With `api_url` and `node_name` it deletes the node's ResourceSlices when it starts, and those of a driver
+        `wipe_delay_s` after its last instance went away, as kubelets do.
+        """
+        self.script = Script()
+        self.deadline_s = deadline_s
+        self.attempts: list[str] = []  # what went wrong while registering, oldest first
+        self._registry = Path(registry)
+        self._services = frozenset(services)
+        self._poll_s = poll_s
+        self._dial_timeout_s = dial_timeout_s
+        self._info_timeout_s = info_timeout_s
+        self._notify_timeout_s = notify_timeout_s
+        self._sockets: dict[str, _Socket] = {}
+        self._instances: list[_Instance] = []  # in the order of registration
+        self._closing: list[asyncio.Task[None]] = []  # connections to plugins that are gone
+        self._wiper = SliceWiper(api_url, node_name, wipe_delay_s)
+        self._watcher: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        self._watcher = asyncio.create_task(self._watch(), name="kubelet: plugin registry")
+        self._wiper.start("", 0.0)
+
+    async def stop(self) -> None:
+        """Be gone: close every connection and forget every plugin. The plugins' sockets stay."""
+        tasks = [task for task in (self._watcher, *self._wiper.stop()) if task]
+        tasks += [socket.task for socket in self._sockets.values() if socket.task]
+        for task in tasks:
+            task.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        for instance in list(self._instances):
+            await self._forget(instance, wipe=False)
+        closing, self._closing = self._closing, []
+        await asyncio.gather(*closing, return_exceptions=True)
+        self._sockets.clear()
+        self._watcher = None
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+
+    async def restart(self) -> None:
+        """Stop and start: every plugin that is there is found and registered again, slices are wiped."""
+        await self.stop()
+        await self.start()
+
+    async def drop_connections(self) -> None:
+        """Cut the connections to all plugins, also in the middle of calls, and dial again."""
+        for instance in self._instances:
+            old = instance.channel
+            await _cancel(instance.monitor)
+            await old.close()
+            self._connect(instance)
+
+    # What is registered
+
+    @property
+    def registrations(self) -> list[Registration]:
+        """The instances in the order in which they registered."""
+        return [instance.registration for instance in self._instances]
+
+    async def registered(self, driver: str, timeout_s: float = 10.0, *, endpoint: str = "") -> Registration:
+        """Wait until an instance of the driver (at `endpoint`) is registered and connected, and return it."""
+
+        def wanted() -> Registration | None:
+            for instance in reversed(self._instances):
+                found = instance.registration
+                if found.driver == driver and instance.connected and endpoint in ("", found.endpoint):
+                    return found
+            return None
+
+        found: Registration = await self._until(wanted, timeout_s, f"{driver} to register; attempts: {self.attempts}")
+        return found
+
+    async def gone(self, driver: str, timeout_s: float = 10.0, *, endpoint: str = "") -> None:
+        """Wait until no instance of the driver (at `endpoint`) is registered."""
+
+        def absent() -> bool:
+            return not any(r.driver == driver and endpoint in ("", r.endpoint) for r in self.registrations)
+
+        await self._until(absent, timeout_s, f"{driver} to go away")
+
+    async def _until(self, condition: Any, timeout_s: float, what: str) -> Any:
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not (result := condition()):
+                    self._changed.clear()
+                    await self._changed.wait()
+            return result
+        except TimeoutError:
+            raise TimeoutError(f"waited {timeout_s} s for {what}") from None
+
+    # Calls
+
+    async def prepare(
+        self, claims: Iterable[ClaimRef | Mapping[str, Any]], *, driver: str = "", deadline_s: float | None = None
+    ) -> dict[str, PreparedResult]:
+        """Call NodePrepareResources once with all claims; return the answer of each by UID.
+
+        Raises KubeletError for a failed call and for answers that are missing or too many.
+        """
+        response = await self._call("NodePrepareResources", driver, claims, deadline_s)
+        return {uid: result_of(answer) for uid, answer in response.claims.items()}
+
+    async def unprepare(
+        self, claims: Iterable[ClaimRef | Mapping[str, Any]], *, driver: str = "", deadline_s: float | None = None
+    ) -> dict[str, str]:
+        """Call NodeUnprepareResources once; return the error text of each claim by UID, "" for success."""
+        response = await self._call("NodeUnprepareResources", driver, claims, deadline_s)
+        return {uid: answer.error for uid, answer in response.claims.items()}
+
+    async def health(self, dialect: str = "", *, driver: str = "") -> AsyncIterator[list[DeviceHealth]]:
+        """Open a health stream and yield each complete list. `dialect` "" takes the first that the plugin offers."""
+        instance = self._pick(driver)
+        offered = [service for service in instance.registration.offered if service in HEALTH_SERVICES]
+        if not dialect and not offered:
+            raise KubeletError(f"DRA driver {instance.registration.driver} offers no health service")
+        messages, stub = HEALTH_SERVICES[dialect or offered[0]]
+        stream = stub(instance.channel).NodeWatchResources(messages.NodeWatchResourcesRequest())
+        try:
+            async for message in stream:
+                yield [health_of(messages, entry) for entry in message.devices]
+        except grpc.aio.AioRpcError as error:
+            raise KubeletError(f"NodeWatchResources: {error_words(error)}") from error
+        finally:
+            stream.cancel()
+
+    async def _call(
+        self, method: str, driver: str, claims: Iterable[ClaimRef | Mapping[str, Any]], deadline_s: float | None
+    ) -> Any:
+        refs = [ClaimRef.of(claim) for claim in claims]
+        instance = self._pick(driver)
+        messages, stub = DRA_SERVICES[instance.registration.service]
+        wire = [messages.Claim(namespace=ref.namespace, uid=ref.uid, name=ref.name) for ref in refs]
+        request = getattr(messages, f"{method}Request")(claims=wire)
+        try:
+            response = await getattr(stub(instance.channel), method)(
+                request, timeout=self.deadline_s if deadline_s is None else deadline_s
+            )
+        except grpc.aio.AioRpcError as error:
+            raise KubeletError(f"{method}: {error_words(error)}") from error
+        known = {ref.uid for ref in refs}
+        for uid in response.claims:
+            if uid not in known:
+                raise KubeletError(f"{method} returned result for unknown claim UID {uid}")
+        skipped = len(refs) - len(response.claims)
+        if skipped:
+            raise KubeletError(f"{method} skipped {skipped} ResourceClaims")
+        return response
+
+    def _pick(self, driver: str) -> _Instance:
+        """Return the instance that a kubelet would use: the latest that is connected, else the latest."""
+        drivers = {instance.registration.driver for instance in self._instances}
+        if not driver and len(drivers) == 1:
+            driver = drivers.pop()
+        mine = [instance for instance in self._instances if instance.registration.driver == driver]
+        if not mine:
+            raise KubeletError(f"DRA driver {driver} is not registered" if driver else "DRA driver name is empty")
+        return next((instance for instance in reversed(mine) if instance.connected), mine[-1])
+
+    # The registry
+
+    async def _watch(self) -> None:
+        while True:
+            present = find_sockets(self._registry)
+            for path, socket in list(self._sockets.items()):
+                if present.get(path) != socket.identity:
+                    del self._sockets[path]
+                    await _cancel(socket.task)
+                    if socket.instance:
+                        await self._forget(socket.instance)
+            for path, identity in present.items():
+                if path not in self._sockets:
+                    socket = self._sockets[path] = _Socket(path, identity)
+                    socket.task = asyncio.create_task(self._register(socket), name=f"kubelet: register {path}")
+            await asyncio.sleep(self._poll_s)
+
+    async def _register(self, socket: _Socket) -> None:
+        """Try until the plugin at this socket is registered, with growing pauses."""
+        pause_s = _FIRST_BACKOFF_S
+        while True:
+            channel = dial(socket.path)
+            try:
+                retry = await self._attempt(socket, channel)
+            except (grpc.aio.AioRpcError, TimeoutError) as error:
+                text = error_words(error) if isinstance(error, grpc.aio.AioRpcError) else "context deadline exceeded"
+                self.attempts.append(f"{socket.path}: {text}")
+                retry = True
+            finally:
+                await channel.close()
+            if not retry:
+                return
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, _LONGEST_BACKOFF_S)
+
+    async def _attempt(self, socket: _Socket, channel: grpc.aio.Channel) -> bool:
+        """Make one attempt; return whether to try again."""
+        async with asyncio.timeout(self._dial_timeout_s):
+            await channel.channel_ready()
+        stub = registration_pb2_grpc.RegistrationStub(channel)
+        info = await stub.GetInfo(registration_pb2.InfoRequest(), timeout=self._info_timeout_s)
+        if self.script.silent_attempts > 0:
+            self.script.silent_attempts -= 1
+            self.attempts.append(f"{socket.path}: no answer, as the script says")
+            return False
+        text, retry = why_refused(info, socket.path, self._services), True
+        if not text and (text := why_known(info, socket.path, self.registrations)):
+            retry = self.script.retries_registration
+        if not text and self.script.refusals:
+            text, retry = self.script.refusals.pop(0), self.script.retries_registration
+        if text:
+            self.attempts.append(f"{socket.path}: {text}")
+            await self._notify(stub, accepted=False, text=text)
+            return retry
+        service = next(name for name in info.supported_versions if name in self._services)
+        offered = tuple(info.supported_versions)
+        registration = Registration(info.name, info.endpoint or socket.path, service, offered, socket.path)
+        instance = _Instance(registration, channel)
+        self._connect(instance)
+        self._instances.append(instance)
+        socket.instance = instance
+        try:
+            await self._notify(stub, accepted=True, text="")
+        except BaseException:
+            socket.instance = None
+            await self._forget(instance)
+            raise
+        self._changed.set()
+        return False
+
+    async def _notify(self, stub: Any, *, accepted: bool, text: str) -> None:
+        status = registration_pb2.RegistrationStatus(plugin_registered=accepted, error=text)
+        await stub.NotifyRegistrationStatus(status, timeout=self._notify_timeout_s)
+
+    # Connections
+
+    def _connect(self, instance: _Instance) -> None:
+        instance.channel = dial(instance.registration.endpoint)
+        instance.connected = False
+        instance.monitor = asyncio.create_task(
+            self._monitor(instance), name=f"kubelet: connection to {instance.registration.endpoint}"
+        )
+
+    async def _monitor(self, instance: _Instance) -> None:
+        """Keep the connection up and note whether it is."""
+        channel = instance.channel
+        state = channel.get_state(try_to_connect=True)
+        while True:
+            instance.connected = state is grpc.ChannelConnectivity.READY
+            self._settle_wipe(instance.registration.driver)
+            self._changed.set()
+            await channel.wait_for_state_change(state)
+            state = channel.get_state(try_to_connect=True)
+
+    async def _forget(self, instance: _Instance, *, wipe: bool = True) -> None:
+        if instance in self._instances:
+            self._instances.remove(instance)
+        await _cancel(instance.monitor)
+        if wipe:
+            # As with the real one, a plugin that goes may still answer what it was asked.
+            self._closing.append(asyncio.create_task(instance.channel.close(ANSWERS_S)))
+        else:
+            await instance.channel.close()
+        if wipe:
+            self._settle_wipe(instance.registration.driver)
+        self._changed.set()
+
+    def _settle_wipe(self, driver: str) -> None:
+        self._wiper.settle(
+            driver, is_connected=any(i.registration.driver == driver and i.connected for i in self._instances)
+        )
+
+
+async def _cancel(task: asyncio.Task[None] | None) -> None:
+    if task and task is not asyncio.current_task():
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,382 @@
+"""The rest of a scripted node: runs the pods that are bound to it, as kubelet and container runtime do together.
+
+For each pod with `spec.nodeName` it reads the claims, checks them, has the plugins prepare them, resolves the CDI ids
+per container and records what each container would find. Failures become the Events that `kubectl describe` shows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Self
+
+from neuron_dra.emulation.cdi_runtime import CdiError, CdiRuntime, Container
+from neuron_dra.emulation.node_client import (
+    UNREACHABLE,
+    NodeClient,
+    Pod,
+    RefusedError,
+    now,
+)
+from neuron_dra.emulation.scripted_kubelet import (
+    ClaimRef,
+    KubeletError,
+    PreparedDevice,
+    ScriptedKubelet,
+    first_error,
+)
+
+_DRA: Final = "/apis/resource.k8s.io/v1"
+_PAUSE_S: Final = 0.05  # before the pods are listed again after a broken watch
+
+
+@dataclass(slots=True)
+class _Claim:
+    """What a kubelet remembers of a claim: its checkpoint keeps all but `prepared`."""
+
+    ref: ClaimRef
+    drivers: tuple[str, ...]
+    pods: set[str] = field(default_factory=set)
+    prepared: bool = False
+    devices: dict[str, tuple[PreparedDevice, ...]] = field(default_factory=dict)
+
+    def cdi_ids(self, request: str) -> list[str]:
+        return [
+            cdi_id
+            for devices in self.devices.values()
+            for device in devices
+            if not request or not device.request_names or request in device.request_names
+            for cdi_id in device.cdi_device_ids
+        ]
+
+
+@dataclass(slots=True)
+class _Worker:
+    pod: Pod
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    task: asyncio.Task[None] | None = None
+    containers: dict[str, Container] | None = None  # None: not running
+    reported: bool = False  # the pod's status says that it runs
+    gone: bool = False  # the pod object does not exist any more
+
+    @property
+    def over(self) -> bool:
+        finished = (self.pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+        return self.gone or finished or bool(self.pod["metadata"].get("deletionTimestamp"))
+
+
+class ScriptedNode:
+    """Runs the pods of one node."""
+
+    def __init__(
+        self,
+        kubelet: ScriptedKubelet,
+        *,
+        api_url: str,
+        node_name: str,
+        cdi_directories: Iterable[Path | str],
+        host_root: Path | str | None = None,
+        retry_s: float = 1.0,
+    ) -> None:
+        """`host_root`: where the host's device nodes are. `retry_s`: pause after a failure (a kubelet takes ~90 s)."""
+        self.failures: list[str] = []  # messages of the Events, oldest first
+        self.node_name = node_name
+        self.retry_s = retry_s
+        self._kubelet = kubelet
+        self._client = NodeClient(api_url, node_name)
+        self._runtime = CdiRuntime(cdi_directories, host_root=host_root)
+        self._claims: dict[tuple[str, str], _Claim] = {}  # by namespace and name
+        self._workers: dict[str, _Worker] = {}  # by pod UID
+        self._follower: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    @property
+    def containers(self) -> dict[str, dict[str, Container]]:
+        """What the containers of running pods find: `containers["namespace/pod"]["container"]`."""
+        running = [worker for worker in self._workers.values() if worker.containers is not None]
+        return {_key(worker.pod): worker.containers or {} for worker in running}
+
+    @property
+    def pods(self) -> list[Pod]:
+        """The pods that are not over."""
+        return [worker.pod for worker in self._workers.values() if not worker.over]
+
+    def prepared(self, namespace: str, name: str) -> Mapping[str, tuple[PreparedDevice, ...]] | None:
+        """Return what a claim was given, by driver; None if it is not known."""
+        claim = self._claims.get((namespace, name))
+        return None if claim is None else claim.devices
+
+    async def start(self) -> None:
+        await self._client.open()
+        self._follower = asyncio.create_task(self._follow(), name=f"node {self.node_name}: pods")
+
+    async def stop(self) -> None:
+        """Stop looking after pods; their containers stay as they are."""
+        tasks = [task for task in (self._follower, *(w.task for w in self._workers.values())) if task]
+        self._follower = None
+        for task in tasks:
+            task.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        for worker in self._workers.values():
+            worker.task = None
+        await self._client.close()
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+
+    async def restart_kubelet(self) -> None:
+        """Restart the kubelet: it forgets what is prepared, not which claims there are; containers run on."""
+        await self.stop()
+        for claim in self._claims.values():
+            claim.prepared = False
+        await self._kubelet.restart()
+        await self.start()
+
+    async def reboot(self) -> None:
+        """Restart the node: all containers are gone and made again, after their claims were prepared again."""
+        await self.stop()
+        for claim in self._claims.values():
+            claim.prepared = False
+        for worker in self._workers.values():
+            worker.containers, worker.reported = None, False
+        await self._kubelet.restart()
+        await self.start()
+
+    def container(self, pod: str, name: str = "", *, namespace: str = "default") -> Container:
+        """Return a container of a running pod, its only one if no name is given. Raises KeyError."""
+        containers = self.containers[f"{namespace}/{pod}"]
+        if not name and len(containers) != 1:
+            raise KeyError(f"{pod} has the containers {', '.join(containers)}: name one")
+        return containers[name or next(iter(containers))]
+
+    async def finish(self, pod: str, *, namespace: str = "default", phase: str = "Succeeded") -> None:
+        """Let the containers of a pod end."""
+        await self._client.request(
+            "PATCH", f"/api/v1/namespaces/{namespace}/pods/{pod}/status", {"status": {"phase": phase}}
+        )
+
+    # Following the pods
+
+    async def _follow(self) -> None:
+        while True:
+            with contextlib.suppress(*UNREACHABLE, RefusedError):
+                await self._list_and_watch()
+            await asyncio.sleep(_PAUSE_S)
+
+    async def _list_and_watch(self) -> None:
+        async with contextlib.aclosing(self._client.pods()) as changes:
+            async for change, found in changes:
+                if change == "ALL":
+                    present = {pod["metadata"]["uid"]: pod for pod in found}
+                    for uid in [uid for uid in self._workers if uid not in present]:
+                        self._gone(uid)
+                    for pod in present.values():
+                        self._seen(pod)
+                elif change == "DELETED":
+                    self._gone(found["metadata"]["uid"])
+                else:
+                    self._seen(found)
+
+    def _seen(self, pod: Pod) -> None:
+        worker = self._workers.setdefault(pod["metadata"]["uid"], _Worker(pod))
+        worker.pod = pod
+        self._wake(worker)
+
+    def _gone(self, uid: str) -> None:
+        """The pod object is away, by force perhaps: its containers end, its claims are unprepared."""
+        worker = self._workers.get(uid)
+        if worker:
+            worker.gone = True
+            self._wake(worker)
+
+    def _wake(self, worker: _Worker) -> None:
+        worker.changed.set()
+        if worker.task is None:
+            name = f"node {self.node_name}: pod {_key(worker.pod)}"
+            worker.task = asyncio.create_task(self._work(worker), name=name)
+
+    # One pod
+
+    async def _work(self, worker: _Worker) -> None:
+        """Bring one pod where it should be, again after each change, until it is over."""
+        while True:
+            worker.changed.clear()
+            try:
+                if worker.over:
+                    await self._terminate(worker)
+                    return
+                if worker.containers is None:
+                    worker.containers = await self._run(worker.pod)
+                if not worker.reported:
+                    await self._write_running(worker.pod)
+                    worker.reported = True
+            except (KubeletError, CdiError) as error:
+                await self._report(worker, error)
+            except (*UNREACHABLE, RefusedError) as error:
+                self.failures.append(str(error))
+            else:
+                await worker.changed.wait()
+                continue
+            try:
+                async with asyncio.timeout(self.retry_s):
+                    await worker.changed.wait()
+            except TimeoutError:
+                continue
+
+    async def _run(self, pod: Pod) -> dict[str, Container]:
+        """Prepare the claims of a pod and create its containers."""
+        claims = await self._prepare(pod)
+        containers = {}
+        for container in [*(pod["spec"].get("initContainers") or []), *pod["spec"]["containers"]]:
+            env = {entry["name"]: entry.get("value", "") for entry in container.get("env") or []}
+            ids: list[str] = []
+            for wanted in (container.get("resources") or {}).get("claims") or []:
+                if wanted["name"] in claims:
+                    ids += claims[wanted["name"]].cdi_ids(wanted.get("request", ""))
+            containers[container["name"]] = self._runtime.create(ids, env)
+        return containers
+
+    async def _prepare(self, pod: Pod) -> dict[str, _Claim]:
+        """Return the claims of a pod by their name in it, all prepared."""
+        uid = pod["metadata"]["uid"]
+        found: dict[str, _Claim] = {}
+        for entry in pod["spec"].get("resourceClaims") or []:
+            found[entry["name"]] = await self._check(pod, entry)
+        for claim in found.values():
+            for driver in claim.drivers:
+                if not any(known.driver == driver for known in self._kubelet.registrations):
+                    raise KubeletError(f"DRA driver {driver} is not registered")
+        for name, claim in found.items():
+            key = claim.ref.namespace, claim.ref.name
+            known = self._claims.setdefault(key, claim)
+            if known.ref.uid != claim.ref.uid:
+                raise KubeletError(
+                    f"old ResourceClaim with same name {claim.ref.name} and different UID {known.ref.uid} still exists "
+                    "(previous pod force-deleted?!)"
+                )
+            known.pods.add(uid)
+            found[name] = known
+        batches: dict[str, list[_Claim]] = {}
+        for claim in {claim.ref.uid: claim for claim in found.values() if not claim.prepared}.values():
+            for driver in claim.drivers:
+                batches.setdefault(driver, []).append(claim)
+        for driver, batch in batches.items():
+            refs = [claim.ref for claim in batch]
+            results = await self._kubelet.prepare(refs, driver=driver)
+            for claim in batch:
+                if not results[claim.ref.uid].error:
+                    claim.devices[driver] = results[claim.ref.uid].devices
+            errors = {claim_uid: result.error for claim_uid, result in results.items()}
+            if error := first_error("NodePrepareResources", refs, errors):
+                raise error
+        for claim in found.values():
+            claim.prepared = True
+        return found
+
+    async def _check(self, pod: Pod, entry: Mapping[str, Any]) -> _Claim:
+        """GET one claim of a pod and check that the pod may use it now."""
+        meta = pod["metadata"]
+        name = entry.get("resourceClaimName") or next(
+            (
+                status.get("resourceClaimName")
+                for status in pod.get("status", {}).get("resourceClaimStatuses") or []
+                if status["name"] == entry["name"]
+            ),
+            None,
+        )
+        if not name:
+            raise KubeletError(f'PodResourceClaim "{entry["name"]}": ResourceClaim not created yet')
+        try:
+            claim = await self._client.request("GET", f"{_DRA}/namespaces/{meta['namespace']}/resourceclaims/{name}")
+        except RefusedError as error:
+            raise KubeletError(f"fetch ResourceClaim {name}: {error}") from error
+        owners = {owner["uid"] for owner in claim["metadata"].get("ownerReferences") or []}
+        if not entry.get("resourceClaimName") and meta["uid"] not in owners:
+            place = meta["namespace"]
+            text = f"ResourceClaim {place}/{name} was not created for Pod {place}/{meta['name']} (pod is not owner)"
+            raise KubeletError(text)
+        status = claim.get("status") or {}
+        if meta["uid"] not in {consumer["uid"] for consumer in status.get("reservedFor") or []}:
+            pod_text, claim_text = f"{meta['name']} ({meta['uid']})", f"{name} ({claim['metadata']['uid']})"
+            raise KubeletError(f"pod {pod_text} is not allowed to use ResourceClaim {claim_text}")
+        results = ((status.get("allocation") or {}).get("devices") or {}).get("results") or []
+        return _Claim(ClaimRef.of(claim), tuple(dict.fromkeys(result["driver"] for result in results)))
+
+    async def _terminate(self, worker: _Worker) -> None:
+        """End the containers, unprepare what no other pod uses, and let the pod object go."""
+        pod = worker.pod
+        uid = pod["metadata"]["uid"]
+        worker.containers = None
+        mine = {key: claim for key, claim in self._claims.items() if uid in claim.pods}
+        last = {key: claim for key, claim in mine.items() if claim.pods == {uid}}
+        batches: dict[str, list[ClaimRef]] = {}
+        for claim in last.values():
+            for driver in claim.drivers:
+                batches.setdefault(driver, []).append(claim.ref)
+        for driver, refs in batches.items():
+            errors = await self._kubelet.unprepare(refs, driver=driver)
+            if error := first_error("NodeUnprepareResources", refs, errors):
+                raise error
+        for key, claim in mine.items():
+            claim.pods.discard(uid)
+            if key in last:
+                del self._claims[key]
+        if pod["metadata"].get("deletionTimestamp") and not worker.gone:
+            path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
+            try:
+                await self._client.request("DELETE", path, {"gracePeriodSeconds": 0, "preconditions": {"uid": uid}})
+            except RefusedError as error:
+                if error.status not in (404, 409):
+                    raise
+        self._workers.pop(uid, None)
+
+    # The API server
+
+    async def _write_running(self, pod: Pod) -> None:
+        meta, started = pod["metadata"], now()
+        types = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
+        status = {
+            "phase": "Running",
+            "startTime": started,
+            "conditions": [{"type": name, "status": "True", "lastTransitionTime": started} for name in types],
+            "containerStatuses": [
+                {
+                    "name": container["name"],
+                    "image": container.get("image", ""),
+                    "imageID": "",
+                    "ready": True,
+                    "started": True,
+                    "restartCount": 0,
+                    "state": {"running": {"startedAt": started}},
+                }
+                for container in pod["spec"]["containers"]
+            ],
+        }
+        path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}/status"
+        await self._client.request("PATCH", path, {"metadata": {"uid": meta["uid"]}, "status": status})
+
+    async def _report(self, worker: _Worker, error: Exception) -> None:
+        """Say as an Event what went wrong."""
+        if isinstance(error, CdiError):
+            reason, message = "Failed", f"Error: CDI device injection failed: {error}"
+        elif worker.over:
+            reason, message = "FailedKillPod", f"error killing pod: unprepare dynamic resources: {error}"
+        else:
+            reason = "FailedPrepareDynamicResources"
+            message = f"Failed to prepare dynamic resources: prepare dynamic resources: {error}"
+        self.failures.append(message)
+        if not worker.gone:
+            await self._client.report(worker.pod, reason, message)
+
+
+def _key(pod: Pod) -> str:
+    return f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"

@@ -1,0 +1,386 @@
+"""A simulated Neuron node: the files that the kernel driver, udev and DMI make, below a folder, quirks included.
+
+The plugin runs on it unchanged (`--host-root`), and so does the test bed, which binds these files over its nodes.
+Standard library only. Facts: aws-neuron-driver, neuron_cdev.c and neuron_sysfs_metrics.c (neuron.md 1).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+import stat
+import uuid
+from pathlib import Path
+
+from neuron_dra.core import catalogue
+from neuron_dra.core.catalogue import InstanceType, Platform
+from neuron_dra.emulation.simulated_files import (
+    TRANSITIONAL,
+    Place,
+    change,
+    make_link,
+    put,
+    trn2_files,
+    trn3_files,
+)
+from neuron_dra.errors import NeuronDraError
+
+DEFAULT_DRIVER_VERSION = "2.30.2.0"
+DEFAULT_MAJOR = 243  # what a real trn1.2xlarge had; the number is dynamic
+DEFAULT_SERVER_ID = "5a7b1c2d3e4f6070"
+
+CLASS = "sys/class/neuron_device"
+DEVICES = "sys/devices/virtual/neuron_device"
+DMI = "sys/devices/virtual/dmi/id"
+BOOT_ID = "proc/sys/kernel/random/boot_id"
+
+WRITTEN = ".fake-node"
+"""The file that is written last: the node is complete, and made so."""
+
+ECC_COUNTERS = ("sram_ecc_uncorrected", "mem_ecc_uncorrected", "mem_ecc_repairable_uncorrected")
+COMPONENTS = (
+    "hbm",
+    "sram",
+    "firmware_service_api",
+    "firmware_service_processor",
+    "link_intraserver",
+    "link_host",
+    "link_efa",
+    "link_interserver",
+    "link_switch",
+    "axi_fabric",
+)
+"""What `unhealthy_components` can name."""
+
+_DRIVER_VERSION = re.compile(r"[0-9][0-9A-Za-z.+~_-]{0,63}")
+
+
+def write(
+    root: Path | str,
+    instance_type: str,
+    *,
+    node_id: int | None = None,
+    server_id: str | None = None,
+    capacity_block_id: str | None = None,
+    driver_version: str = DEFAULT_DRIVER_VERSION,
+    boot_id: str | None = None,
+    major: int = DEFAULT_MAJOR,
+) -> SimulatedNode:
+    """Write a node below `root` and return it; what is there of an older one is removed first.
+
+    UltraServer types without `node_id` are single nodes, as after a failed election. Device files are character
+    devices for root and plain files for anybody else. Raises NeuronDraError for an unknown type, for a folder that
+    is a real machine's root, and for one that cannot be written.
+    """
+    spec = catalogue.lookup(instance_type)
+    if spec is None:
+        near = catalogue.nearest(instance_type)
+        known = "" if near else "; it has " + ", ".join(known.name for known in catalogue.all_types())
+        raise NeuronDraError(f"instance type {instance_type} is not in the catalogue{near}{known}")
+    if node_id is not None and not spec.whole_node:
+        raise NeuronDraError(f"--node-id is for UltraServer types, {instance_type} is none; leave it out")
+    if node_id is not None and not 0 <= node_id <= 3:
+        raise NeuronDraError(f"--node-id {node_id}: write 0, 1, 2 or 3")
+    if server_id is not None and node_id is None:
+        raise NeuronDraError("--server-id is what the nodes of an UltraServer share; give --node-id too")
+    if not _DRIVER_VERSION.fullmatch(driver_version):
+        raise NeuronDraError(f"--driver-version {driver_version}: write a version such as {DEFAULT_DRIVER_VERSION}")
+    root = Path(root)
+    place = Place(node_id, _server_id(server_id), 4, capacity_block_id or "") if node_id is not None else None
+    try:
+        _clear(root)
+        return _write(root, instance_type, spec, place, driver_version, boot_id or str(uuid.uuid4()), major)
+    except OSError as err:
+        raise NeuronDraError(f"{err.filename or root}: {err.strerror}; choose a folder that can be written") from err
+
+
+def _clear(root: Path) -> None:
+    """Remove an older simulated node, and only that: a real machine's folders are not ours to remove."""
+    if root.resolve() == Path("/") or (root / "dev/null").exists() or (root / "proc/self").exists():
+        raise NeuronDraError(f"{root} is the root of a real machine; choose an empty folder for the simulated node")
+    (root / WRITTEN).unlink(missing_ok=True)
+    for part in (CLASS, DEVICES, "sys/class/dmi", DMI, "sys/module/neuron"):
+        shutil.rmtree(root / part, ignore_errors=True)
+    for path in (root / "dev").glob("neuron*"):
+        path.unlink()
+
+
+def _write(
+    root: Path,
+    instance_type: str,
+    spec: InstanceType,
+    place: Place | None,
+    driver_version: str,
+    boot_id: str,
+    major: int,
+) -> SimulatedNode:
+    put(root / DMI / "product_name", instance_type + "\n")
+    put(root / DMI / "sys_vendor", "Amazon EC2\n")
+    make_link(root / "sys/class/dmi/id", "../../devices/virtual/dmi/id")
+    put(root / "sys/module/neuron/version", driver_version + "\n")
+    put(root / BOOT_ID, boot_id + "\n")
+    (root / CLASS).mkdir(parents=True, exist_ok=True)
+    (root / "dev").mkdir(parents=True, exist_ok=True)
+    node = SimulatedNode(root)
+    for device_id in range(spec.device_count):
+        node.write_device(spec, device_id, driver_version, major)
+    node.write_class_files(spec, place, driver_version)
+    if place is not None and place.node_id == 0:
+        put(node.folder(0) / "info/serial_number", place.server_id + "\n")  # the server's id comes from there
+    put(root / WRITTEN, f"{instance_type} {driver_version}\n", 0o644)
+    return node
+
+
+def _server_id(text: str | None) -> str:
+    value = DEFAULT_SERVER_ID if text is None else text.lower()
+    if not re.fullmatch("[0-9a-f]{1,16}", value):
+        raise NeuronDraError(f"--server-id {text}: write at most 16 hex digits")
+    if int(value, 16) < 2:  # a pair's id is one less, and zero means "none"
+        raise NeuronDraError(f"--server-id {text} stands for no server; write one above 1, such as {DEFAULT_SERVER_ID}")
+    return value.rjust(16, "0")
+
+
+def version_of(driver_version: str) -> tuple[int, ...]:
+    """Return a kernel driver's version as numbers, for comparing; parts that are none count as 0."""
+    return tuple(int(part) if part.isdigit() else 0 for part in driver_version.split("."))
+
+
+class SimulatedNode:
+    """A node written by `write`, or one found on disk: `SimulatedNode(root)`. Its methods break and repair it."""
+
+    def __init__(self, root: Path | str) -> None:
+        self.root = Path(root)
+
+    @classmethod
+    def found(cls, root: Path | str) -> SimulatedNode:
+        """Return the complete simulated node below `root`. Raises NeuronDraError if there is none."""
+        if not (Path(root) / WRITTEN).is_file():
+            raise NeuronDraError(f"{root} holds no simulated node; write one first: neuron-dra fake-node")
+        return cls(root)
+
+    @property
+    def instance_type(self) -> str:
+        """The type it was written as."""
+        return (self.root / DMI / "product_name").read_text().strip()
+
+    @property
+    def driver_version(self) -> str:
+        """The kernel driver's version."""
+        return (self.root / "sys/module/neuron/version").read_text().strip()
+
+    @property
+    def boot_id(self) -> str:
+        """The id of this boot."""
+        return (self.root / BOOT_ID).read_text().strip()
+
+    def device_ids(self) -> list[int]:
+        """The devices in the class folder."""
+        names = [entry.name for entry in (self.root / CLASS).iterdir()]
+        return sorted(int(name[6:]) for name in names if name.startswith("neuron") and name[6:].isdigit())
+
+    def folder(self, device_id: int) -> Path:
+        """The sysfs folder of one device."""
+        return self.root / DEVICES / f"neuron{device_id}"
+
+    # Writing.
+
+    def write_device(self, spec: InstanceType, device_id: int, driver_version: str, major: int) -> None:
+        """Write one device as the driver registers it."""
+        version = version_of(driver_version)
+        folder = self.folder(device_id)
+        readable = 0o444 if version >= (2, 28) else 0o400
+        put(folder / "dev", f"{major}:{device_id}\n")
+        put(folder / "uevent", f"MAJOR={major}\nMINOR={device_id}\nDEVNAME=neuron{device_id}\n", 0o644)
+        make_link(folder / "subsystem", "../../../../class/neuron_device")
+        put(folder / "core_count", str(spec.cores_per_device), readable)  # no newline: a quirk that tools rely on
+        neighbours = spec.links[device_id] if spec.links else ()
+        put(folder / "connected_devices", ", ".join(map(str, neighbours)) + "\n", readable)
+        put(folder / "reset", "1\n", 0o600)
+        device_arch, core_arch, family, device_name = spec.arch
+        put(folder / "info/architecture/arch_type", device_arch + "\n")
+        put(folder / "info/architecture/instance_type", family + "\n")
+        put(folder / "info/architecture/device_name", device_name + "\n")
+        put(folder / "info/notify_delay", "-1\n", 0o644)
+        if version >= (2, 29):
+            put(folder / "fw_api_version", "1\n")
+            put(folder / "fw_build", "1\n")
+            put(folder / "stats/power/utilization_raw", "POWER_STATUS_NO_DATA,0,0.00,0.00,0.00\n")
+        if spec.generation != "inf1":
+            serial = hashlib.sha256(f"{self.root}/{device_id}".encode()).hexdigest()[:16]
+            put(folder / "info/serial_number", serial + "\n")
+            for counter in ECC_COUNTERS:
+                put(folder / "stats/hardware" / counter, "0\n", 0o644)
+            if version >= (2, 30, 2):
+                for counter in ("sram_ecc_corrected", "mem_ecc_corrected"):
+                    put(folder / "stats/hardware" / counter, "0\n", 0o644)
+        if version >= (2, 28) and spec.generation in ("trn2", "trn3"):
+            status = folder / "stats/hardware/health_status"
+            for name in ("hbm_ecc_err_count", "repairable_hbm_ecc_err_count", "sram_ecc_err_count", "hw_error_event"):
+                put(status / name, "0\n")
+            if version >= (2, 30, 2):
+                put(status / "unhealthy_components", "\n")
+                put(status / "healthcheck_heartbeat", "1\n")
+        put(folder / "stats/power/utilization", "POWER_STATUS_NO_DATA,0,0.00,0.00,0.00\n")
+        for core in range(spec.cores_per_device):
+            put(folder / f"neuron_core{core}/info/architecture/arch_type", core_arch + "\n")
+        make_link(self.root / CLASS / f"neuron{device_id}", f"../../devices/virtual/neuron_device/neuron{device_id}")
+        self._make_device_file(device_id, major)
+
+    def _make_device_file(self, device_id: int, major: int) -> None:
+        path = self.root / "dev" / f"neuron{device_id}"
+        try:
+            os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(major, device_id))
+            os.chmod(path, 0o666)
+        except (AttributeError, OSError):  # not root, not permitted, or a system without device nodes
+            path.write_text("")
+
+    def write_class_files(self, spec: InstanceType, place: Place | None, driver_version: str) -> None:
+        """Write the class attributes: older drivers have the Trn2 ones on every machine, newer ones per platform."""
+        folder = self.root / CLASS
+        old = version_of(driver_version) <= (2, 25, 4, 0)
+        files: dict[str, str] = {}
+        if old or spec.platform is Platform.ULTRASERVER:
+            files = trn2_files(place)
+        elif spec.platform in (Platform.PDS, Platform.MAX):
+            files = trn3_files(place)
+        if spec.platform is Platform.STANDARD and files:
+            files["ultraserver_mode"] = ""
+        for name, text in files.items():
+            self._kept(name).unlink(missing_ok=True)
+            put(folder / name, text + "\n")
+        if not old:
+            put(folder / "hbm_7200_capable", "0\n")
+            put(folder / "current_perf_profile", "0\n")
+
+    # Breaking and repairing.
+
+    def break_link(self, one: int, other: int) -> None:
+        """Take a link down; the driver then lists it on neither end. Raises NeuronDraError if there is none."""
+        self._set_both_ends(one, other, up=False)
+
+    def repair_link(self, one: int, other: int) -> None:
+        """Bring a link up again, at the place where the driver lists it."""
+        self._set_both_ends(one, other, up=True)
+
+    def _set_both_ends(self, one: int, other: int, *, up: bool) -> None:
+        self._link_end(one, other)
+        self._link_end(other, one)  # both ends or none: nothing is written if one is gone
+        self.set_link(one, other, up=up)
+        self.set_link(other, one, up=up)
+
+    def set_link(self, one: int, other: int, *, up: bool) -> None:
+        """Change what one end alone reports. Raises NeuronDraError if there is no such link, or no such device now."""
+        path, order = self._link_end(one, other)
+        present = {int(part) for part in path.read_text().split(",") if part.strip()}
+        present = present | {other} if up else present - {other}
+        change(path, ", ".join(str(i) for i in order if i in present) + "\n")
+
+    def _link_end(self, one: int, other: int) -> tuple[Path, tuple[int, ...]]:
+        spec = catalogue.lookup(self.instance_type)
+        order = spec.links[one] if spec and 0 <= one < len(spec.links) else ()
+        if other not in order:
+            raise NeuronDraError(
+                f"neuron{one} and neuron{other} of {self.instance_type} have no link; "
+                + (f"neuron{one} has links to {', '.join(map(str, order))}" if order else "choose another one")
+            )
+        return self.device_path(one, "connected_devices"), order
+
+    def remove_device(self, device_id: int) -> None:
+        """Make a device disappear, from the class, from sysfs and from /dev."""
+        self.device_path(device_id, "dev")
+        (self.root / CLASS / f"neuron{device_id}").unlink(missing_ok=True)
+        hidden = self._hidden(device_id)
+        if self.folder(device_id).exists():
+            hidden.parent.mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(hidden, ignore_errors=True)
+            shutil.move(self.folder(device_id), hidden)
+        (self.root / "dev" / f"neuron{device_id}").unlink(missing_ok=True)
+
+    def restore_device(self, device_id: int) -> None:
+        """Bring a removed device back as it was."""
+        hidden = self._hidden(device_id)
+        if hidden.exists():
+            shutil.move(hidden, self.folder(device_id))
+            with contextlib.suppress(OSError):  # others are still in it
+                hidden.parent.rmdir()
+        self.device_path(device_id, "dev")
+        major = int((self.folder(device_id) / "dev").read_text().split(":")[0])
+        link = self.root / CLASS / f"neuron{device_id}"
+        if not link.is_symlink():
+            make_link(link, f"../../devices/virtual/neuron_device/neuron{device_id}")
+        if not (self.root / "dev" / f"neuron{device_id}").exists():
+            self._make_device_file(device_id, major)
+
+    def _hidden(self, device_id: int) -> Path:
+        return self.root / DEVICES / ".removed" / f"neuron{device_id}"
+
+    def busy(self, on: bool = True) -> None:
+        """Let the class attributes read as while the election runs; off brings their values back."""
+        folder = self.root / CLASS
+        if not (folder / "ultraserver_mode").exists():
+            raise NeuronDraError(f"{self.instance_type} has no UltraServer files that could be busy")
+        for name, text in TRANSITIONAL.items():
+            path, kept = folder / name, self._kept(name)
+            if on and path.exists() and not kept.exists():
+                kept.write_text(path.read_text())
+                change(path, text + "\n")
+            elif not on and kept.exists():
+                change(path, kept.read_text())
+                kept.unlink()
+
+    def set_modes(self, modes: str) -> None:
+        """Set `ultraserver_mode`, such as "1,3,4"; while the node is busy, what it reads afterwards."""
+        path = self.root / CLASS / "ultraserver_mode"
+        if not path.exists():
+            raise NeuronDraError(f"{self.instance_type} has no UltraServer modes")
+        if not re.fullmatch("([1-4](,[1-4])*)?", modes):
+            raise NeuronDraError(f"modes {modes}: write numbers from 1 to 4 with commas between them, such as 1,3,4")
+        kept = self._kept("ultraserver_mode")
+        change(kept if kept.exists() else path, modes + "\n")
+
+    def _kept(self, name: str) -> Path:
+        return self.root / CLASS / f".{name}"
+
+    def device_path(self, device_id: int, name: str) -> Path:
+        """A file of one device. Raises NeuronDraError if there is none."""
+        path = self.folder(device_id) / name
+        if not path.exists():
+            ids = self.device_ids()
+            have = (
+                f"it has neuron{ids[0]}" + (f" to neuron{ids[-1]}" if ids[1:] else "") if ids else "it has no devices"
+            )
+            raise NeuronDraError(f"{self.root} has no {name} of neuron{device_id}; {have}")
+        return path
+
+    def add_ecc(self, device_id: int, counter: str = "mem_ecc_uncorrected", count: int = 1) -> None:
+        """Raise an error counter; a negative count clears."""
+        if counter not in ECC_COUNTERS:
+            raise NeuronDraError(f"{counter} is no counter; write {', '.join(ECC_COUNTERS)}")
+        path = self.device_path(device_id, f"stats/hardware/{counter}")
+        change(path, f"{max(0, int(path.read_text()) + count)}\n")
+
+    def set_reset_state(self, device_id: int, state: int) -> None:
+        """Set what `reset` reads: 0 resetting, 1 ready, 2 invalid."""
+        change(self.device_path(device_id, "reset"), f"{state}\n")
+
+    def set_unhealthy_components(self, device_id: int, components: str) -> None:
+        """Set the comma-separated list of sick components; empty is healthy. Drivers from 2.30.2 on have the file."""
+        unknown = [name for name in components.split(",") if name and name not in COMPONENTS]
+        if unknown:
+            raise NeuronDraError(f"{', '.join(unknown)} is no component; write {', '.join(COMPONENTS)}")
+        change(self.device_path(device_id, "stats/hardware/health_status/unhealthy_components"), components + "\n")
+
+    def set_boot_id(self, boot_id: str | None = None) -> str:
+        """Set the boot id, a fresh one by default, and return it."""
+        value = boot_id or str(uuid.uuid4())
+        put(self.root / BOOT_ID, value + "\n")
+        return value
+
+
+if __name__ == "__main__":
+    from neuron_dra.emulation import fake_node_command
+
+    raise SystemExit(fake_node_command.main())

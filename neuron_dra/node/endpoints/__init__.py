@@ -1,0 +1,1 @@
+"""What probes and people reach: gRPC servers, liveness, reflection, the NodeInspector."""

@@ -1,0 +1,155 @@
+"""NodeInspector: what this plugin knows, for people with grpcurl."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from neuron_dra import __version__
+from neuron_dra.core import cdi, checkpoint
+from neuron_dra.core.claims import PreparedClaim
+from neuron_dra.core.reservation import Reservation
+from neuron_dra.gen.neuron.dra.v1 import inspector_pb2 as pb
+from neuron_dra.gen.neuron.dra.v1 import inspector_pb2_grpc
+from neuron_dra.node.prepare.kubelet import Registration
+from neuron_dra.node.prepare.store import Store
+from neuron_dra.node.prepare.transactions import Transactions
+from neuron_dra.node.publish.hardware import Hardware
+from neuron_dra.node.publish.loop import PublishState
+from neuron_dra.node.ultraserver.reservation_gate import Gate
+from neuron_dra.node.ultraserver.watch import UltraServerWatch
+from neuron_dra.settings import PluginSettings
+
+
+class Sources(Protocol):
+    """Where the answers come from."""
+
+    settings: PluginSettings
+    hardware: Hardware
+    transactions: Transactions
+    store: Store
+    registration: Registration
+    ultraserver: UltraServerWatch
+    gate: Gate
+
+    @property
+    def publish_state(self) -> PublishState: ...
+
+
+class Inspector(inspector_pb2_grpc.NodeInspectorServicer):
+    """Reads, never changes."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._from = sources
+
+    async def ListDevices(self, request: pb.ListDevicesRequest, context: Any) -> pb.ListDevicesResponse:
+        """Every Neuron device with its links, health and holder."""
+        hardware = self._from.hardware
+        judged = {device.name: hardware.health_of(device.name) for device in hardware.node.devices}
+        state = self._from.publish_state
+        as_node = self._from.settings.ultraserver_devices == "node"
+        holders = checkpoint.holders(self._from.transactions.claims.values())
+        return pb.ListDevicesResponse(
+            node_name=self._from.settings.node_name,
+            instance_type=hardware.node.instance_type_name or "",
+            neuron_driver_version=hardware.node.driver_version or "",
+            findings=[finding.message for finding in hardware.node.findings],
+            devices=[
+                pb.NeuronDevice(
+                    device_id=device.device_id,
+                    name=device.name,
+                    core_count=device.core_count,
+                    memory_bytes=device.memory_bytes or 0,
+                    connected_devices=sorted(device.connected),
+                    health=pb.Health.Value(f"HEALTH_{judged[device.name].status.value}"),
+                    health_message=judged[device.name].message,
+                    claim_uid=holders[device.device_id].ref.uid if device.device_id in holders else "",
+                    published=state.result is not None
+                    and not (as_node and hardware.node.spec is not None and hardware.node.spec.whole_node),
+                )
+                for device in hardware.node.devices
+            ],
+        )
+
+    async def ListPreparedClaims(
+        self, request: pb.ListPreparedClaimsRequest, context: Any
+    ) -> pb.ListPreparedClaimsResponse:
+        """Every prepared claim, oldest first."""
+        claims = sorted(self._from.transactions.claims.values(), key=lambda claim: (claim.prepared_at, claim.ref.uid))
+        return pb.ListPreparedClaimsResponse(claims=[self._claim(claim) for claim in claims])
+
+    def _claim(self, claim: PreparedClaim) -> pb.PreparedClaim:
+        return pb.PreparedClaim(
+            namespace=claim.ref.namespace,
+            name=claim.ref.name,
+            uid=claim.ref.uid,
+            cdi_file="" if claim.adopted else str(self._from.store.cdi_root / cdi.file_name(claim.ref.uid)),
+            prepared_at=claim.prepared_at,
+            devices=[
+                pb.PreparedDevice(
+                    request=device.request,
+                    pool=device.pool,
+                    device=device.device,
+                    cdi_device_ids=device.cdi_ids,
+                    env=device.env,
+                    admin_access=device.admin_access,
+                )
+                for device in claim.devices
+            ],
+        )
+
+    async def GetStatus(self, request: pb.GetStatusRequest, context: Any) -> pb.GetStatusResponse:
+        """Registration and the last publish."""
+        state, registration = self._from.publish_state, self._from.registration
+        result = state.result
+        return pb.GetStatusResponse(
+            registered=registration.registered,
+            registration_error=registration.error,
+            published=result is not None and not state.error,
+            publish_error=state.error,
+            published_at=state.at.isoformat(timespec="seconds") if state.at else "",
+            pool_generation=result.generation if result else 0,
+            slices=result.slices if result else 0,
+            devices=result.devices if result else 0,
+            boot_id=self._from.store.boot_id,
+            version=__version__,
+        )
+
+    async def GetReservation(self, request: pb.GetReservationRequest, context: Any) -> pb.GetReservationResponse:
+        """Who has reserved this node, as it knows and as it shows."""
+        watch, reservation, tag = self._from.ultraserver, self._from.gate.reservation, self._from.gate.tag
+        answer = pb.GetReservationResponse(
+            ultraserver=watch.name or "",
+            known=watch.reading is not None,
+            problems=watch.reading.problems if watch.reading is not None else (),
+        )
+        if reservation is not None:
+            answer.reservation.CopyFrom(_reservation(reservation))
+        if tag is not None:
+            shown = pb.Tag(
+                workload=tag.workload,
+                workload_uid=tag.workload_uid,
+                allocation_id=tag.allocation_id,
+                phase=tag.phase.value,
+            )
+            answer.tag.CopyFrom(shown)
+        return answer
+
+    async def GetConfiguration(self, request: pb.GetConfigurationRequest, context: Any) -> pb.GetConfigurationResponse:
+        """The settings in force."""
+        rows = self._from.settings.rows()
+        return pb.GetConfigurationResponse(
+            settings=[pb.Setting(name=name, value=value, source=source) for name, value, source in rows]
+        )
+
+
+def _reservation(reservation: Reservation) -> pb.Reservation:
+    found = pb.Reservation(
+        workload=f"{reservation.namespace}/{reservation.workload}",
+        workload_uid=reservation.workload_uid,
+        phase=reservation.phase.value,
+    )
+    if reservation.place is not None:
+        place = reservation.place
+        found.rank, found.node_count = place.rank, place.node_count
+        found.world_size, found.rank0_node = place.world_size or 0, place.rank0_node or ""
+    return found

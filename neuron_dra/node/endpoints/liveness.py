@@ -1,0 +1,105 @@
+"""Is the plugin alive? It asks itself, through the sockets that the kubelet uses, and sees how late it is woken."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+from grpc_health.v1 import health_pb2 as grpc_health_pb2
+from grpc_health.v1 import health_pb2_grpc as grpc_health_pb2_grpc
+
+from neuron_dra.gen.kubelet.dra.v1 import dra_pb2, dra_pb2_grpc
+from neuron_dra.gen.kubelet.pluginregistration.v1 import registration_pb2, registration_pb2_grpc
+from neuron_dra.node.endpoints.sockets import inode
+from neuron_dra.node.prepare.kubelet import PROBE_METADATA
+
+log = logging.getLogger(__name__)
+
+LAG_ALARM_S: Final = 0.5
+GRPC_HEALTH = grpc_health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+
+LIVENESS_TIMEOUT_S: Final = 3.0
+WATCH_PERIOD_S: Final = 10.0
+HOLDS_S: Final = 2.0  # how old an answer may be
+
+
+class Liveness(grpc_health_pb2_grpc.HealthServicer):  # type: ignore[misc]
+    """gRPC health by asking ourselves, through the real sockets, what the kubelet asks.
+
+    Anybody may ask, also over the network. So what was found out holds for a moment, or as long as the sockets are
+    the same ones, and those who ask meanwhile wait for the same answer: a flood of calls opens no channels.
+    """
+
+    def __init__(self, dra_socket: Path, registration_socket: Path) -> None:
+        self._sockets = dra_socket, registration_socket
+        self._found = False
+        self._found_of: object = None
+        self._found_at = 0.0
+        self._looking = asyncio.Lock()
+
+    async def Check(self, request: Any, context: Any) -> grpc_health_pb2.HealthCheckResponse:
+        """Answer for service "liveness", and for the server as a whole."""
+        if request.service not in ("", "liveness"):
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"no service {request.service!r}; ask for liveness")
+        alive = await self.alive()
+        return grpc_health_pb2.HealthCheckResponse(status="SERVING" if alive else "NOT_SERVING")
+
+    async def Watch(self, request: Any, context: Any) -> AsyncIterator[grpc_health_pb2.HealthCheckResponse]:
+        """Send the state now, and whenever it differs."""
+        sent = None
+        while True:
+            response = await self.Check(request, context)
+            if response.status != sent:
+                sent = response.status
+                yield response
+            await asyncio.sleep(WATCH_PERIOD_S)
+
+    async def alive(self) -> bool:
+        """Tell whether both sockets answer, or did a moment ago."""
+        async with self._looking:
+            sockets = [inode(path) for path in self._sockets]
+            if sockets != self._found_of or time.monotonic() - self._found_at >= HOLDS_S:
+                self._found = await self._look()
+                self._found_of, self._found_at = sockets, time.monotonic()
+            return self._found
+
+    async def _look(self) -> bool:
+        dra_socket, registration_socket = self._sockets
+        options = (("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1))
+        try:
+            async with (
+                grpc.aio.insecure_channel(f"unix:{registration_socket}", options=options) as registration,
+                grpc.aio.insecure_channel(f"unix:{dra_socket}", options=options) as dra,
+            ):
+                await registration_pb2_grpc.RegistrationStub(registration).GetInfo(
+                    registration_pb2.InfoRequest(), timeout=LIVENESS_TIMEOUT_S, metadata=(PROBE_METADATA,)
+                )
+                await dra_pb2_grpc.DRAPluginStub(dra).NodePrepareResources(
+                    dra_pb2.NodePrepareResourcesRequest(), timeout=LIVENESS_TIMEOUT_S
+                )
+        except grpc.aio.AioRpcError as err:
+            log.error("liveness probe failed", extra={"code": err.code().name, "detail": err.details()})
+            return False
+        return True
+
+
+class Lag:
+    """The event loop's worst delay of the last minute."""
+
+    def __init__(self, tell: Callable[[float], None]) -> None:
+        self._tell = tell
+        self._worst, self._since = 0.0, time.monotonic()
+
+    def take(self, lag_s: float) -> None:
+        """Take one delay in; tell and log what is worth it."""
+        if lag_s > LAG_ALARM_S:
+            log.warning("the event loop was blocked", extra={"seconds": round(lag_s, 2)})
+        if time.monotonic() - self._since > 60.0:
+            self._worst, self._since = 0.0, time.monotonic()
+        self._worst = max(self._worst, lag_s)
+        self._tell(self._worst)

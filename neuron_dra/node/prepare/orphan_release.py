@@ -1,0 +1,132 @@
+"""Lets go of claims that nobody will ever unprepare: as soon as it is certain, and until then they hold their devices.
+
+Such are claims of a driver before us, and of a checkpoint that was lost or that another driver stood in for. A claim is
+let go when the kubelet has listed it nowhere for five minutes and the API server has it no more. The kubelet is asked
+first, for that costs nobody else anything; the API server once the kubelet has been silent for long enough.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from neuron_dra.api import claims as wire
+from neuron_dra.core import in_use
+from neuron_dra.core.claims import PreparedClaim
+from neuron_dra.errors import ApiError, ClaimError, NotFound, Unavailable
+from neuron_dra.kube.client import KubeClient
+from neuron_dra.kube.requests import RESOURCE_CLAIMS
+from neuron_dra.node import version
+from neuron_dra.node.prepare import pod_resources
+from neuron_dra.node.prepare.transactions import Transactions
+
+log = logging.getLogger(__name__)
+
+LOOK_S: Final = 30.0
+ABSENT_S: Final = 300.0  # a pod that was deleted by force is listed no more while its containers end
+ASK_AGAIN_S: Final = (300.0, 3600.0)  # an API server that still has the claim, first and longest wait
+
+
+class OrphanRelease:
+    """Looks after the doubtful claims of `transactions`."""
+
+    def __init__(
+        self,
+        transactions: Transactions,
+        client: KubeClient,
+        node_name: str,
+        socket: Path,
+        kubelet_version: Callable[[], str],
+    ) -> None:
+        self._transactions = transactions
+        self._client = client
+        self._node_name = node_name
+        self._socket = socket
+        self._kubelet_version = kubelet_version
+        self._absent_since: dict[str, float] = {}
+        self._ask_at: dict[str, float] = {}
+        self._waits_s: dict[str, float] = {}
+        self._told = ""
+
+    async def run(self) -> None:
+        """Look again and again, until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            try:
+                await self.look()
+            except (OSError, TimeoutError) as err:
+                log.warning("claims cannot be let go yet", extra={"error": str(err)})
+
+    async def look(self) -> None:
+        """Look once, and let go what is certain. Raises OSError, TimeoutError."""
+        doubtful = {uid: claim for uid, claim in self._transactions.claims.items() if in_use.is_doubtful(claim)}
+        absent = await self._absent(doubtful) if doubtful else {}
+        now = asyncio.get_running_loop().time()
+        self._absent_since = {uid: self._absent_since.get(uid, now) for uid in absent}
+        for kept in (self._ask_at, self._waits_s):
+            for uid in [uid for uid in kept if uid not in absent]:
+                del kept[uid]
+        gone = [
+            absent[uid]
+            for uid, since in self._absent_since.items()
+            if now >= since + ABSENT_S and now >= self._ask_at.get(uid, 0.0) and await self._is_gone(absent[uid], now)
+        ]
+        if gone:
+            still = await self._absent({claim.ref.uid: claim for claim in gone})  # after the API server's answer
+            for claim in await self._transactions.let_go(list(still.values())):
+                log.warning(
+                    "a claim is let go that the kubelet does not know and the API server has no more; its devices are "
+                    "free again",
+                    extra={"claim": str(claim.ref), "uid": claim.ref.uid},
+                )
+
+    async def _absent(self, claims: dict[str, PreparedClaim]) -> dict[str, PreparedClaim]:
+        """Return those of `claims` that the kubelet says it does not know."""
+        kubelet = version.parse(self._kubelet_version())
+        if kubelet is None or kubelet < (1, in_use.FIRST_MINOR):
+            self._tell("the kubelet does not list claims before 1.34", len(claims))
+            return {}
+        try:
+            pods = await pod_resources.listed(self._socket)
+        except ConnectionError as err:
+            self._tell(f"the kubelet's pod-resources API cannot be asked ({self._socket}): {err}", len(claims))
+            return {}
+        self._told = ""
+        return {uid: claim for uid, claim in claims.items() if in_use.is_absent(claim, pods)}
+
+    async def _is_gone(self, claim: PreparedClaim, now: float) -> bool:
+        uid = claim.ref.uid
+        try:
+            exists = await self._exists(claim)
+        except (ApiError, ClaimError) as err:
+            log.info("a claim cannot be looked up yet", extra={"claim": str(claim.ref), "error": str(err)})
+            return False
+        if exists:
+            self._waits_s[uid] = min(2 * self._waits_s.get(uid, ASK_AGAIN_S[0] / 2), ASK_AGAIN_S[1])
+            self._ask_at[uid] = now + self._waits_s[uid]
+        return not exists
+
+    async def _exists(self, claim: PreparedClaim) -> bool:
+        """Tell whether the API server has a claim with a device of this node. Raises ApiError, ClaimError."""
+        ref = claim.ref
+        try:
+            found = wire.decode_claim(await self._client.get(RESOURCE_CLAIMS, ref.namespace, ref.name))
+        except NotFound as err:
+            if err.reason != "NotFound":
+                raise  # of a proxy, or of a server without this API
+            return False
+        if (found.metadata.namespace, found.metadata.name) != (ref.namespace, ref.name) or not found.metadata.uid:
+            raise Unavailable(f"the API server's answer is not claim {ref}")
+        devices = wire.allocated_devices(found)
+        return found.metadata.uid == ref.uid and any(device.pool == self._node_name for device in devices)
+
+    def _tell(self, why: str, count: int) -> None:
+        if why != self._told:
+            self._told = why
+            log.warning(
+                "claims that nobody may unprepare hold their devices until a reboot",
+                extra={"claims": count, "why": why},
+            )

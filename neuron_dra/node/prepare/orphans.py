@@ -1,0 +1,40 @@
+"""Reports prepared claims whose object is gone. They stay: a container may still run."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from neuron_dra.api import claims as wire
+from neuron_dra.errors import ApiError, ClaimError, NotFound
+from neuron_dra.kube.client import KubeClient
+from neuron_dra.kube.requests import RESOURCE_CLAIMS
+from neuron_dra.node.metrics import Metrics
+from neuron_dra.node.prepare.transactions import Transactions
+
+log = logging.getLogger(__name__)
+
+PERIOD_S: Final = 3600.0
+
+
+async def report(transactions: Transactions, client: KubeClient, metrics: Metrics) -> None:
+    """Look every hour, until cancelled."""
+    while True:
+        await asyncio.sleep(PERIOD_S)
+        gone = 0
+        for claim in list(transactions.claims.values()):
+            try:
+                raw = await client.get(RESOURCE_CLAIMS, claim.ref.namespace, claim.ref.name)
+                missing = wire.decode_claim(raw).metadata.uid != claim.ref.uid
+            except NotFound:
+                missing = True
+            except (ApiError, ClaimError):  # no answer, or one that is no claim
+                continue
+            if missing:
+                gone += 1
+                log.warning(
+                    "a prepared claim has no object any more; waiting for the kubelet to unprepare it",
+                    extra={"claim": str(claim.ref), "uid": claim.ref.uid},
+                )
+        metrics.orphans(gone)

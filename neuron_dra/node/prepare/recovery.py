@@ -1,0 +1,119 @@
+"""Rebuilding a damaged checkpoint: from its last good copy, from our CDI files, then from the API server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncIterator, Callable
+from typing import Final
+
+from neuron_dra.core import backoff
+from neuron_dra.core.claims import AllocatedDevice, Claim, PreparedClaim, PreparedDevice
+from neuron_dra.errors import ApiError, ClaimError, NotFound
+from neuron_dra.node.prepare.specs import Spec
+from neuron_dra.node.prepare.store import Decide, Store
+from neuron_dra.node.prepare.transactions import Fetch, Transactions
+
+log = logging.getLogger(__name__)
+
+Allocated = Callable[[], AsyncIterator[Claim]]
+"""Yields every claim of the cluster that holds a device of this node, configuration left out."""
+
+RETRY_S: Final = (1.0, 30.0)
+
+
+class Recovery:
+    """Brings `transactions` back to a checkpoint that holds every claim that may be in use on this node.
+
+    A claim that cannot be answered as before is *adopted*: it keeps its devices until it is unprepared.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        transactions: Transactions,
+        fetch: Fetch,
+        decide: Decide,
+        allocated: Allocated,
+        adopt: Callable[[Claim], PreparedClaim],
+    ) -> None:
+        self._store = store
+        self._transactions = transactions
+        self._fetch = fetch
+        self._decide = decide
+        self._allocated = allocated
+        self._adopt = adopt
+
+    async def run(self) -> None:
+        """Rebuild, however often it takes; returns when the checkpoint is whole again."""
+        waits = backoff.delays(*RETRY_S, random.random)
+        while self._transactions.damaged is not None:
+            try:
+                claims = await self._collect()
+                await self._transactions.rebuilt(claims)
+                log.info("the checkpoint is rebuilt", extra={"claims": len(claims)})
+            except (ApiError, ClaimError, OSError) as err:
+                log.warning("the checkpoint cannot be rebuilt yet", extra={"error": str(err)})
+                await asyncio.sleep(next(waits))
+
+    async def _collect(self) -> dict[str, PreparedClaim]:
+        copy = await asyncio.to_thread(self._store.last_good)
+        specs = await asyncio.to_thread(self._store.specs)
+        if copy is not None and copy.boot_id != self._store.boot_id and not specs:
+            return {}  # the loss happened before anything was prepared in this boot
+        claims = dict(copy.claims) if copy is not None and copy.boot_id == self._store.boot_id else {}
+        allocated = {claim.ref.uid: claim async for claim in self._allocated()}
+        for uid in [uid for uid in claims if uid not in specs and uid not in allocated]:
+            # Unprepared after the copy was made: its file is gone, and nobody holds it any more.
+            del claims[uid]
+        for uid, spec in specs.items():
+            if uid not in claims and spec is not None:
+                claims[uid] = await self._prepared_again(spec, allocated.get(uid), list(claims.values()))
+        for uid, claim in allocated.items():
+            if uid not in claims:
+                claims[uid] = self._adopt(claim)
+                tell_adopted(claims[uid])
+        return claims
+
+    async def _prepared_again(self, spec: Spec, listed: Claim | None, others: list[PreparedClaim]) -> PreparedClaim:
+        """Decide once more on a claim whose CDI file says it was prepared.
+
+        One that cannot be decided on, or is gone from the API, may still have a running container: it is held.
+        """
+        try:
+            return self._decide(await self._fetch(spec.ref), others)
+        except (ClaimError, NotFound) as err:
+            log.warning(
+                "a prepared claim cannot be decided on again; its devices stay held until it is unprepared",
+                extra={"claim": str(spec.ref), "uid": spec.ref.uid, "error": str(err)},
+            )
+            held = tuple(AllocatedDevice("", "", device) for device in spec.devices)
+            return self._adopt(listed or Claim(spec.ref, held))
+
+
+def adopted(claim: Claim, device_ids: Callable[[str], tuple[int, ...]]) -> PreparedClaim:
+    """Return `claim` as one that holds its devices, though we cannot answer for it."""
+    devices = tuple(
+        PreparedDevice(
+            request=device.base_request,
+            pool=device.pool,
+            device=device.device,
+            device_ids=device_ids(device.device),
+            cdi_ids=(),
+            edits={},
+            admin_access=device.admin_access,
+            share_id=device.share_id,
+        )
+        for device in claim.devices
+    )
+    return PreparedClaim(claim.ref, devices, pod=claim.pod, adopted=True)
+
+
+def tell_adopted(claim: PreparedClaim) -> None:
+    """Log that a claim holds its devices, though we did not prepare it or do not know what we answered."""
+    log.warning(
+        "a claim was handed out by another driver, or before the checkpoint was lost; "
+        "its devices stay held until it is unprepared, or until nobody knows it any more",
+        extra={"claim": str(claim.ref), "uid": claim.ref.uid},
+    )

@@ -1,0 +1,396 @@
+"""What is prepared, on disk: the checkpoint, which is the only commit point, and a CDI file for each claim.
+
+A crash before the commit leaves a CDI file that nobody was told of, and the sweep removes it; a crash after it leaves
+the answer on disk, and the kubelet's retry gets it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from neuron_dra.core import cdi
+from neuron_dra.core import checkpoint as checkpoints
+from neuron_dra.core.checkpoint import Checkpoint
+from neuron_dra.core.claims import Claim, ClaimRef, PreparedClaim
+from neuron_dra.core.ultraserver import Tag
+from neuron_dra.core.withdrawals import Mark, Withdrawals, refusal
+from neuron_dra.errors import CheckpointDamaged
+from neuron_dra.node.files import TEMPORARY_SUFFIX, Files, Stamp, locked, replace_unsynced, write_atomically
+from neuron_dra.node.prepare import specs
+from neuron_dra.node.prepare.group_commit import value_of
+from neuron_dra.node.prepare.specs import Spec
+
+log = logging.getLogger(__name__)
+
+LOCK_TIMEOUT_S: Final = 15.0  # well below the kubelet's 45 s, so that it gets a reason instead of silence
+CHECKPOINT: Final = "checkpoint.json"
+LAST_GOOD: Final = "checkpoint.json.bak"
+INVENTORY: Final = "inventoryTaken"
+DAMAGED: Final = "checkpoint.json.damaged"
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """The checkpoint file as it was read or written last, under the lock."""
+
+    stamp: Stamp | None
+    raw: bytes
+    checkpoint: Checkpoint
+
+
+Decide = Callable[[Claim, list[PreparedClaim]], PreparedClaim]
+
+
+class Store:
+    """The checkpoint and the CDI files of this node. Its methods block; each holds the lock for itself.
+
+    Two processes may use the same folders (a rolling update), so nothing is believed that was read before the lock.
+    """
+
+    def __init__(self, folder: Path, cdi_root: Path, boot_id: str, files: Files) -> None:
+        self._folder = folder
+        self._cdi_root = cdi_root
+        self._boot_id = boot_id
+        self._files = files
+        self._lock_path = folder / "serialize.lock"
+        self._seen: _Seen | None = None
+
+    @property
+    def cdi_root(self) -> Path:
+        """The folder that the container runtime reads."""
+        return self._cdi_root
+
+    @property
+    def boot_id(self) -> str:
+        """The boot that prepared claims belong to."""
+        return self._boot_id
+
+    def open(self) -> Checkpoint:
+        """Make the folders, drop what a former boot left, and return what is prepared.
+
+        Raises CheckpointDamaged; the damaged file is kept beside the checkpoint then, and `rebuild` is the way out.
+        """
+        self._files.make_folder(self._folder, 0o750)
+        self._files.make_folder(self._cdi_root, 0o755)
+        with self._locked():
+            current = self._read(former_boot_too=True)
+            if current.boot_id != self._boot_id:
+                if current.claims:
+                    log.info("the node was rebooted: nothing is prepared", extra={"claims": len(current.claims)})
+                current = Checkpoint(self._boot_id, extra={**current.extra, INVENTORY: True})
+                current = current.with_withdrawals(Withdrawals())
+                self._write(current)
+            elif current.extra.get(INVENTORY) is True and self._others_files(current):
+                extra = {name: value for name, value in current.extra.items() if name != INVENTORY}
+                current = Checkpoint(current.boot_id, current.claims, extra)
+                self._write(current)
+            self._sweep(current)
+            try:
+                for claim in current.claims.values():
+                    self._write_missing_spec(claim)
+            except OSError as err:  # `repair` tries again; what is prepared can be answered all the same
+                log.warning("CDI files could not be written", extra={"error": str(err)})
+            return current
+
+    def read(self) -> Checkpoint:
+        """Return what is prepared now. Raises CheckpointDamaged."""
+        with self._locked():
+            return self._read()
+
+    def known(self, uid: str) -> PreparedClaim | None:
+        """Return a claim that is prepared, its CDI file in place, or None. Raises CheckpointDamaged, OSError."""
+        with self._locked():
+            claim = self._read().claims.get(uid)
+            if claim is None or claim.adopted:
+                return None
+            self._write_missing_spec(claim)
+            return claim
+
+    def surely_unknown(self, uid: str) -> bool:
+        """Tell, without the lock and without reading, that a claim is not prepared; False means: look.
+
+        True only while the checkpoint is the file that was seen last. A hint: `prepare_all` looks again in any case.
+        """
+        seen = self._seen
+        if seen is None or uid in seen.checkpoint.claims:
+            return False
+        try:
+            return seen.stamp is not None and self._files.stamp(self._folder / CHECKPOINT) == seen.stamp
+        except OSError:
+            return False
+
+    def mark(self) -> Mark:
+        """Return the mark of a prepare that begins now, without the lock: what is withdrawn from here on ends it.
+
+        The file is read only if another process has written it; one that is damaged is found under the lock.
+        """
+        seen = self._seen
+        with contextlib.suppress(OSError, CheckpointDamaged):
+            if seen is None or self._files.stamp(self._folder / CHECKPOINT) != seen.stamp:
+                raw = self._files.read(self._folder / CHECKPOINT)
+                return checkpoints.decode(raw).withdrawals.mark if raw is not None else Mark()
+        return seen.checkpoint.withdrawals.mark if seen is not None else Mark()
+
+    def prepare(self, claim: Claim, decide: Decide) -> PreparedClaim:
+        """Prepare `claim` as `decide` says, or repeat the answer if it is prepared. Raises ClaimError, OSError."""
+        [result] = self.prepare_all([claim], decide)
+        return value_of(result)
+
+    def prepare_all(
+        self, claims: Sequence[Claim], decide: Decide, marks: Mapping[str, Mark] | None = None
+    ) -> list[PreparedClaim | Exception]:
+        """Prepare several claims with one commit; return what each got, or why it got nothing.
+
+        Each is decided on with those before it in mind. A claim that any process has unprepared since its mark of
+        `marks`, by UID, gets nothing. Raises CheckpointDamaged, TimeoutError.
+        """
+        with self._locked():
+            current = self._read()
+            fresh: dict[str, PreparedClaim] = {}
+            late = {uid for uid, mark in (marks or {}).items() if current.withdrawals.since(mark, uid)}
+            results = [
+                refusal(claim.ref)
+                if claim.ref.uid in late and claim.ref.uid not in current.claims
+                else self._prepared(claim, current, fresh, decide)
+                for claim in claims
+            ]
+            if fresh:
+                try:
+                    self._files.sync_folder(self._cdi_root)
+                    self._write(current.with_claims(fresh))
+                except OSError as err:
+                    for uid in fresh:
+                        self._undo_spec(uid)
+                    return [err if claim.ref.uid in fresh else was for claim, was in zip(claims, results, strict=True)]
+                self._replace_others_files(uid for uid in fresh if uid in current.claims)
+            return results
+
+    def _prepared(
+        self, claim: Claim, current: Checkpoint, fresh: dict[str, PreparedClaim], decide: Decide
+    ) -> PreparedClaim | Exception:
+        """Return the answer for one claim, its CDI file written; a new answer is put into `fresh`, to be committed."""
+        uid = claim.ref.uid
+        present = current.claims.get(uid)
+        try:
+            if present is not None and not present.adopted:
+                self._write_missing_spec(present)
+                return present
+            prepared = decide(claim, [*current.claims.values(), *fresh.values()])
+        except Exception as err:  # whatever it is, it is not its neighbours'
+            return err
+        try:
+            self._write_spec(prepared, sync=False)
+        except OSError as err:
+            self._undo_spec(uid)
+            return err
+        fresh[uid] = prepared
+        return prepared
+
+    def _replace_others_files(self, uids: Iterable[str]) -> None:
+        """Remove what another driver wrote for claims that are ours now: a device of two files is none to a runtime."""
+        for uid in uids:
+            with contextlib.suppress(OSError):  # the next start does it
+                self._files.remove(self._cdi_root / cdi.other_file_name(uid))
+
+    def unprepare(self, uid: str) -> PreparedClaim | None:
+        """Forget a claim and remove its CDI file; return what it held, or None if it was unknown. Raises OSError."""
+        [result] = self.unprepare_all([uid])
+        return value_of(result)
+
+    def unprepare_all(self, uids: Sequence[str]) -> list[PreparedClaim | Exception | None]:
+        """Forget several claims with one commit, and remove their CDI files; return what each held, None for unknown.
+
+        A file that cannot be removed is an error of its claim alone. Raises CheckpointDamaged, OSError.
+        """
+        with self._locked():
+            current = self._read()
+            # A claim that is not prepared, too: another process may be about to prepare it.
+            self._write(current.withdrawing(uids))
+            return [self._removed(uid, current.claims.get(uid)) for uid in uids]
+
+    def _removed(self, uid: str, known: PreparedClaim | None) -> PreparedClaim | Exception | None:
+        try:
+            self._files.remove(self._spec_path(uid))
+            if known is None or known.adopted:
+                self._files.remove(self._cdi_root / cdi.other_file_name(uid))
+        except OSError as err:
+            return err
+        return known
+
+    def let_go(self, claims: Iterable[PreparedClaim]) -> tuple[list[PreparedClaim], Checkpoint]:
+        """Forget those of `claims` that are still held as they were seen, and remove their CDI files.
+
+        Return them, and what is prepared. Raises CheckpointDamaged, OSError.
+        """
+        with self._locked():
+            current = self._read()
+            gone = [claim for claim in claims if current.claims.get(claim.ref.uid) == claim]
+            if gone:
+                current = current.withdrawing(claim.ref.uid for claim in gone)
+                self._write(current)
+                for claim in gone:
+                    value_of(self._removed(claim.ref.uid, claim))
+            return gone, current
+
+    def repair(self) -> tuple[list[ClaimRef], Checkpoint]:
+        """Write the CDI files that are missing; return the claims they belong to, and what is prepared.
+
+        A kubelet that remembers "prepared" never calls again, so nobody else would.
+        """
+        with self._locked():
+            current = self._read()
+            return [claim.ref for claim in current.claims.values() if self._write_missing_spec(claim)], current
+
+    def needs_inventory(self) -> bool:
+        """Nobody has looked which claims a driver before us, or since we left, handed out. Raises CheckpointDamaged."""
+        with self._locked():
+            return self._read().extra.get(INVENTORY) is not True
+
+    def adopt(self, claims: dict[str, PreparedClaim]) -> Checkpoint:
+        """Hold the devices of `claims`, save those that are prepared. Raises CheckpointDamaged, OSError.
+
+        Another driver was here: what it has unprepared of ours is not known.
+        """
+        with self._locked():
+            current = self._read().doubting()
+            merged = Checkpoint(self._boot_id, {**claims, **current.claims}, extra={**current.extra, INVENTORY: True})
+            self._write(merged)
+            self._sweep(merged)
+            return merged
+
+    def keep_tag(self, tag: Tag | None) -> Checkpoint:
+        """Remember the workload tag of the node's devices, over a reboot too. Raises CheckpointDamaged, OSError."""
+        with self._locked():
+            current = self._read()
+            if current.tag != tag:
+                current = current.with_tag(tag)
+                self._write(current)
+            return current
+
+    # Recovery of a damaged checkpoint, driven by node/recovery.py.
+
+    def last_good(self) -> Checkpoint | None:
+        """Return the checkpoint before the last one, of whatever boot; None if there is none that can be read."""
+        raw = self._files.read(self._folder / LAST_GOOD)
+        try:
+            return checkpoints.decode(raw) if raw is not None else None
+        except CheckpointDamaged:
+            return None
+
+    def specs(self) -> dict[str, Spec | None]:
+        """Return what the claims' CDI files say, by UID; None for a file that does not name its claim."""
+        return {uid: self._spec_of(uid) for uid in specs.uids(self._files, self._cdi_root)}
+
+    def _spec_of(self, uid: str) -> Spec | None:
+        return specs.read(self._files, self._spec_path(uid), uid)
+
+    def rebuild(self, claims: dict[str, PreparedClaim], tag: Tag | None = None) -> Checkpoint:
+        """Replace a damaged or missing checkpoint by `claims`, their CDI files in place, and `tag`. Raises OSError.
+
+        If another process has rebuilt it since, its checkpoint stands: claims may have been prepared after that.
+        """
+        with self._locked():
+            with contextlib.suppress(CheckpointDamaged):
+                return self._read()
+            rebuilt = Checkpoint(self._boot_id, claims, extra={INVENTORY: True}).doubting().with_tag(tag)
+            # What was withdrawn before is forgotten: no prepare that began before may count on it.
+            rebuilt = rebuilt.with_withdrawals(Withdrawals(era=secrets.token_hex(4)))
+            for claim in claims.values():
+                if not claim.adopted:
+                    self._write_spec(claim)
+            self._write(rebuilt)
+            self._sweep(rebuilt)
+            return rebuilt
+
+    # Inside the lock.
+
+    def _locked(self) -> contextlib.AbstractContextManager[None]:
+        return locked(self._lock_path, timeout_s=LOCK_TIMEOUT_S)
+
+    def _read(self, *, former_boot_too: bool = False) -> Checkpoint:
+        raw = self._files.read(self._folder / CHECKPOINT)
+        if raw is None:
+            for witness in (LAST_GOOD, DAMAGED):
+                if self._files.read(self._folder / witness) is not None:
+                    raise CheckpointDamaged(f"{CHECKPOINT} is gone, but {witness} tells that there was one")
+            return Checkpoint(self._boot_id)
+        try:
+            current = self._decoded(raw)
+        except CheckpointDamaged:
+            self._files.rename(self._folder / CHECKPOINT, self._folder / DAMAGED)
+            self._files.sync_folder(self._folder)
+            raise
+        if current.boot_id != self._boot_id and not former_boot_too:
+            return Checkpoint(self._boot_id, extra=current.extra)
+        return current
+
+    def _decoded(self, raw: bytes) -> Checkpoint:
+        """Decode what is on disk, unless it is, byte for byte, what was seen last."""
+        stamp = self._files.stamp(self._folder / CHECKPOINT)
+        seen = self._seen
+        current = seen.checkpoint if seen is not None and seen.raw == raw else checkpoints.decode(raw)
+        self._seen = _Seen(stamp, raw, current)
+        return current
+
+    def _write(self, checkpoint: Checkpoint) -> None:
+        raw = checkpoints.encode(checkpoint)
+        path = self._folder / CHECKPOINT
+        write_atomically(self._files, path, raw, 0o600, keep=self._folder / LAST_GOOD)
+        self._seen = _Seen(self._files.stamp(path), raw, checkpoint)
+
+    def _spec_path(self, uid: str) -> Path:
+        return self._cdi_root / cdi.file_name(uid)
+
+    def _write_spec(self, claim: PreparedClaim, *, sync: bool = True) -> None:
+        self._files.make_folder(self._cdi_root, 0o755)
+        write = write_atomically if sync else replace_unsynced
+        write(self._files, self._spec_path(claim.ref.uid), cdi.encode(cdi.spec(claim)), 0o644)
+
+    def _write_missing_spec(self, claim: PreparedClaim) -> bool:
+        if missing := not (claim.adopted or cdi.is_of(claim, self._files.read(self._spec_path(claim.ref.uid)) or b"")):
+            self._write_spec(claim)
+        return missing
+
+    def _undo_spec(self, uid: str) -> None:
+        """Remove the CDI file of a claim that could not be prepared, unless it got as far as the checkpoint."""
+        with contextlib.suppress(OSError, CheckpointDamaged):
+            if uid not in self._read().claims:
+                self._files.remove(self._spec_path(uid))
+
+    def _others_files(self, current: Checkpoint) -> bool:
+        """Return whether there are CDI files of claims that another driver has handed out since we were here."""
+        return any(
+            uid not in current.claims and self._spec_of(uid) is None for uid in specs.uids(self._files, self._cdi_root)
+        )
+
+    def _sweep(self, current: Checkpoint) -> None:
+        """Remove CDI files of claims that nobody holds, and temporary files of processes that died.
+
+        Files of a driver before us, which carry no annotations of ours, stay until the inventory tells whose they
+        are, and after it as long as their claim is held: a container that restarts needs them.
+        """
+        for name in self._files.names(self._cdi_root):
+            leftover = name.startswith(f".{cdi.FILE_PREFIX}") and name.endswith(TEMPORARY_SUFFIX)
+            if leftover or self._is_orphan(name, current):
+                self._files.remove(self._cdi_root / name)
+                log.info("removed a left over CDI file", extra={"file": name})
+        for name in self._files.names(self._folder):
+            if name.startswith(f".{CHECKPOINT}") and name.endswith(TEMPORARY_SUFFIX):
+                self._files.remove(self._folder / name)
+
+    def _is_orphan(self, name: str, current: Checkpoint) -> bool:
+        """Return whether a CDI file is of a claim that nobody holds, or another driver's of a claim of ours."""
+        ours, theirs = cdi.claim_uid_of(name), cdi.other_claim_uid_of(name)
+        uid = ours or theirs
+        if uid is None:
+            return False
+        if uid in current.claims:
+            return theirs is not None and not current.claims[uid].adopted
+        whole = current.extra.get(INVENTORY) is True
+        return whole or (ours is not None and self._spec_of(uid) is not None)

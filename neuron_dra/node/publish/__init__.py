@@ -1,0 +1,1 @@
+"""Publishes the node's ResourceSlices: reads the hardware, decides what changed, writes."""

@@ -1,0 +1,227 @@
+"""The node's hardware as last read, and what was made of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from neuron_dra.core import cdi, devices, health, names, topology
+from neuron_dra.core.facts import NodeFacts, NodeLabels
+from neuron_dra.core.topology import Node
+from neuron_dra.node.publish import sysfs, sysfs_helper
+from neuron_dra.node.publish.sysfs_reader import Overdue, Reader
+
+log = logging.getLogger(__name__)
+
+DEADLINE_S: Final = 10.0  # of a reading of everything, and of one file when the one is looked for that hangs
+PROBE_S: Final = 30.0  # until what hangs is tried again
+SIMULATED: Final = ".fake-node"
+"""A file in the root of simulated hardware: the folder is the runtime's too, and not the host's root mounted here."""
+
+
+class Hardware:
+    """Has sysfs read on a timer, since sysfs tells nobody when it changes, by a helper process: a read may never end.
+
+    `on_change` is called after a reading that differs. A device that was sick counts as sick until it has read well
+    for `hold_s` seconds. Before the first reading has ended `known` is not set, and `node` has no devices.
+    """
+
+    def __init__(self, host_root: str, hold_s: float = 0.0) -> None:
+        self._root = Path(host_root or "/")
+        self._hold_s = hold_s
+        self._labels = NodeLabels.from_labels({})
+        self.on_change: Callable[[], None] = lambda: None
+        self.known = asyncio.Event()
+        self.read_at = 0.0  # when everything that does not hang was read last, in the system's time
+        self.facts = NodeFacts(None, None, ())
+        self.node = Node(None, None, None, (), self.facts.ultraserver, self._labels, ())
+        self._raw: sysfs_helper.Raw | None = None
+        self._hanging: dict[str, str] = {}  # what is left out, and the path in which it hangs
+        self._is_overdue = False  # the last reading did not end: all of the above is older
+        self._probing: asyncio.Task[None] | None = None
+        self._judged: dict[str, health.DeviceHealth] = {}  # of this node and this watch
+        self._watch: health.Watch = {}
+        self.device_files = cdi.DeviceFiles()
+
+    def label(self, labels: Mapping[str, str]) -> None:
+        """Take the Node object's labels: network layers, capacity block, and the type where DMI is silent.
+
+        A capacity block that was known stays known: a Node that registers anew gets its label some time later, and
+        for so long the node would seem to be in another UltraServer.
+        """
+        fresh = NodeLabels.from_labels(labels)
+        if fresh.capacity_block_id is None:
+            fresh = dataclasses.replace(fresh, capacity_block_id=self._labels.capacity_block_id)
+        if fresh != self._labels:
+            self._labels = fresh
+            if self.known.is_set():
+                self.learn(self.facts)
+
+    async def wait(self) -> None:
+        """Return when the hardware has been read, or when a reading has missed its deadline."""
+        if not self.known.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(DEADLINE_S):
+                    await self.known.wait()
+
+    async def poll(self, period_s: float) -> None:
+        """Read now, and again every `period_s` seconds, until cancelled."""
+        reader = Reader(self._root)
+        try:
+            while True:
+                if not await self._look(reader):
+                    await asyncio.sleep(period_s)
+        finally:
+            if self._probing is not None:
+                self._probing.cancel()
+                await asyncio.gather(self._probing, return_exceptions=True)
+            await reader.abandon()
+
+    async def _look(self, reader: Reader) -> bool:
+        """Read once; True if something was found that hangs, and the rest can be read now."""
+        found = False
+        try:
+            try:
+                raw = await reader.read(DEADLINE_S, self._hanging)
+            except Overdue:
+                self._overdue()
+                raw = await reader.search(DEADLINE_S, self._hanging)
+        except Overdue as err:
+            if err.path:
+                log.error("a read does not end", extra={"path": err.path})
+                if found := (unit := sysfs_helper.unit_of(err.path)) != sysfs_helper.CLASS:
+                    self._hanging[unit] = err.path
+            self._overdue(err.path or sysfs_helper.CLASS)
+        except OSError as err:
+            log.error("the hardware cannot be read", extra={"error": str(err)})
+            self._overdue()
+        else:
+            self.take(raw)
+        if self._hanging and (self._probing is None or self._probing.done()):
+            self._probing = asyncio.create_task(self._probe(reader), name="probe what hangs")
+        return found
+
+    async def _probe(self, reader: Reader) -> None:
+        """Look whether what hangs can be read again."""
+        await asyncio.sleep(PROBE_S)
+        for unit, path in list(self._hanging.items()):
+            with contextlib.suppress(Overdue, OSError):
+                await reader.probe(unit, DEADLINE_S)
+                log.info("a read ends again", extra={"path": path})
+                self._hanging.pop(unit, None)
+
+    def take(self, raw: sysfs_helper.Raw) -> None:
+        """Take in what was read."""
+        read = sysfs.facts(raw, before=self._raw, hanging=self._hanging.values())
+        if self._raw is not None:  # of a device that was left out the last reading stays
+            before = {i: self._raw[3].get(i) for i, device in raw[3].items() if device is None}
+            raw = (*raw[:3], {**raw[3], **before})
+        self._raw = raw
+        self.device_files = self._look_for_device_files(sysfs.plain_device_files(raw))
+        self.read_at, self._is_overdue = time.time(), False
+        self.learn(read)
+
+    def learn(self, facts: NodeFacts) -> None:
+        """Take in facts, as they are now."""
+        first = not self.known.is_set()
+        node = topology.build(facts, self._labels)
+        self.known.set()
+        self._take(facts, node, self._watched(self._watch, facts, node, first=first), first=first)
+
+    def _overdue(self, path: str = sysfs_helper.CLASS) -> None:
+        """Nothing is known of any device now; all the rest is as it was."""
+        self._is_overdue = True
+        paths = {*self._hanging.values(), path}
+        facts = dataclasses.replace(self.facts, hanging=tuple(sorted(paths)))
+        if self.known.is_set():
+            self._take(facts, topology.build(facts, self._labels), health.unread(self._watch))
+        else:
+            self._take(facts, dataclasses.replace(self.node, findings=tuple(topology.hangs(facts.hanging))), {})
+
+    def _take(self, facts: NodeFacts, node: Node, watch: health.Watch, *, first: bool = False) -> None:
+        changed = first or node != self.node or facts != self.facts or watch != self._watch
+        new = set(node.findings) - set(self.node.findings)
+        self.facts, self.node, self._watch, self._judged = facts, node, watch, {}
+        for finding in sorted(new):
+            log.warning("the hardware is not as it should be", extra={"kind": finding.kind, "text": finding.message})
+        if changed:
+            self.on_change()
+
+    def _watched(self, before: health.Watch, facts: NodeFacts, node: Node, *, first: bool = False) -> health.Watch:
+        if self._is_overdue:
+            return health.unread(before)
+        now = 0.0 if first else asyncio.get_running_loop().time()
+        expected = range(node.spec.device_count) if node.spec else ()
+        return health.observe(before, facts.devices, expected, now, self._hold_s)
+
+    def recall(self, device_name: str, reasons: Iterable[str]) -> None:
+        """Hold against a device what the process before this one published of it."""
+        watch = health.recall(self._watch, self.device_ids(device_name), reasons)
+        self._watch, self._judged = self._watched(watch, self.facts, self.node), {}
+
+    def health_of(self, device_name: str) -> health.DeviceHealth:
+        """Return the health of a published device. Also for threads: what they find out they keep with its reading."""
+        judged = self._judged
+        found = judged.get(device_name)
+        if found is None:
+            found = judged[device_name] = health.judged(device_name, self.device_ids(device_name), self._watch)
+        return found
+
+    def faults_of(self, device_name: str) -> list[tuple[int, str]]:
+        """Return what is wrong behind a published device: the Neuron device and the reason."""
+        watched = ((i, self._watch.get(i)) for i in self.device_ids(device_name))
+        found = {(i, fault.problem.reason) for i, member in watched if member is not None for fault in member.faults}
+        return sorted(found)
+
+    def device_names(self, ultraserver_devices: str) -> list[str]:
+        """Return what this node would publish were everything well, gone devices included."""
+        if self.node.spec is not None and self.node.spec.whole_node and ultraserver_devices == "node":
+            return [names.NODE_DEVICE]
+        return [f"{names.DEVICE_PREFIX}{i}" for i in sorted(self._watch)]
+
+    def device_ids(self, device_name: str) -> tuple[int, ...]:
+        """Return the Neuron devices behind a published name, whether they are there now or not."""
+        if device_name == names.NODE_DEVICE:
+            count = self.node.spec.device_count if self.node.spec else 0
+            return tuple(sorted({device.device_id for device in self.node.devices} | set(range(count))))
+        for prefix in (names.DEVICE_PREFIX, names.OLD_DEVICE_PREFIX):
+            suffix = device_name.removeprefix(prefix)
+            if suffix.isdecimal():
+                return (int(suffix),)
+        return ()
+
+    def maybe_held(self, device_name: str) -> tuple[int, ...]:
+        """Return the Neuron devices behind a name that another driver may have given: if nothing tells, all of them."""
+        return self.device_ids(device_name) or self.device_ids(names.NODE_DEVICE)
+
+    @property
+    def ultraserver_id(self) -> str | None:
+        """The id of the UltraServer that this node is in, as published; None while it is not known."""
+        return devices.ultraserver_id(self.node)
+
+    @property
+    def maybe_ultraserver(self) -> bool:
+        """The node may be in an UltraServer: only a known type says that it is not."""
+        return self.node.spec is None or self.node.spec.whole_node
+
+    @property
+    def why_unknown(self) -> str:
+        """Why nothing is known of the hardware, empty if it was read."""
+        if self.known.is_set():
+            return ""
+        if not self.node.findings:
+            return "the node's hardware is being read"
+        return "; ".join(finding.message for finding in self.node.findings)
+
+    def _look_for_device_files(self, plain: bool) -> cdi.DeviceFiles:
+        """A container runtime finds the files of a real host in /dev, wherever the host's root is mounted here."""
+        folder = self._root / "dev"
+        if folder == Path("/dev") or not (self._root / SIMULATED).exists():
+            return cdi.DeviceFiles()
+        return cdi.DeviceFiles(str(folder), mounted=plain)

@@ -1,0 +1,348 @@
+"""The publishing loop: hardware, labels and held devices in, one node's ResourceSlices out.
+
+Anything that may change the outcome only sets `dirty`. The loop lets changes gather, recomputes everything and writes
+the difference; an empty difference writes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import logging
+import math
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from neuron_dra import __version__
+from neuron_dra.core import backoff, checkpoint, devices, health, limits, names, publication, slices
+from neuron_dra.core.claims import Claim
+from neuron_dra.core.topology import Node
+from neuron_dra.errors import AlreadyExists, ApiError, ClaimError, Conflict, NeuronDraError, NotFound
+from neuron_dra.kube.publish import Published, SlicePublisher
+from neuron_dra.kube.reflector import Reflector
+from neuron_dra.node.event_queue import EventQueue
+from neuron_dra.node.health import HealthSource
+from neuron_dra.node.metrics import Metrics
+from neuron_dra.node.prepare.transactions import Transactions
+from neuron_dra.node.publish.coexistence import DevicePluginWatch
+from neuron_dra.node.publish.hardware import Hardware
+from neuron_dra.node.publish.publisher_lock import PublisherLock
+from neuron_dra.node.ultraserver.reservation_gate import Tags
+from neuron_dra.node.ultraserver.watch import UltraServerWatch
+from neuron_dra.settings import PluginSettings
+
+log = logging.getLogger(__name__)
+
+GATHER_S: Final = 0.2  # what happens together is written together; half as long or as long again, so that nodes spread
+COMPARE_S: Final = 720.0  # a full list of our slices and a compare, whatever the watch said: five an hour
+RETRY_S: Final = (0.5, 60.0)  # first and longest wait after a failure
+QUICK_RETRIES: Final = 5  # a lost race is run again at once, but not for ever
+
+
+@dataclass(frozen=True, slots=True)
+class PublishState:
+    """The last publish: `result` of the last success, `error` if the last attempt failed or was refused."""
+
+    result: Published | None = None
+    error: str = ""
+    at: datetime.datetime | None = None
+
+
+class Publishing:
+    """Publishes while it is this process's turn."""
+
+    def __init__(
+        self,
+        settings: PluginSettings,
+        hardware: Hardware,
+        transactions: Transactions,
+        turn: PublisherLock,
+        publisher: SlicePublisher,
+        slice_cache: Reflector,
+        node_cache: Reflector,
+        health_source: HealthSource,
+        news: EventQueue,
+        metrics: Metrics,
+        allocated: Callable[[], AsyncIterator[Claim]],
+        before_first: Callable[[], Awaitable[None]],
+        watch: UltraServerWatch,
+        tags: Tags,
+        device_plugin: DevicePluginWatch,
+    ) -> None:
+        self._settings = settings
+        self._hardware = hardware
+        self._transactions = transactions
+        self._turn = turn
+        self._publisher = publisher
+        self._slices = slice_cache
+        self._nodes = node_cache
+        self._health = health_source
+        self._news = news
+        self._metrics = metrics
+        self._allocated = allocated
+        self._before_first: Callable[[], Awaitable[None]] | None = before_first
+        self._watch = watch
+        self._tags = tags
+        self._device_plugin = device_plugin
+        self._dirty = asyncio.Event()
+        self._effect = settings.unhealthy_device_effect
+        self._sick: frozenset[str] = frozenset()
+        self._offered: dict[str, tuple[Node, tuple[devices.Device, ...]]] = {}
+        self._recalled = False
+        self._keeps_shape = False
+        self._logged: dict[str, health.DeviceHealth] = {}
+        self._claimed: publication.Claimed | None = None
+        self._look_at: float | None = None  # the one time to look again; each publish replaces it
+        self.state = PublishState()
+
+    def wake(self) -> None:
+        """Something changed that slices may depend on."""
+        self._dirty.set()
+
+    @property
+    def node_object(self) -> dict[str, Any] | None:
+        """Our Node as last seen."""
+        return self._nodes.items.get(f"/{self._settings.node_name}")
+
+    async def run(self) -> None:
+        """Publish on every change until cancelled; failures are told, and tried again."""
+        waits = backoff.delays(*RETRY_S, random.random)
+        quick = QUICK_RETRIES
+        compare_at = _next_compare()
+        while True:
+            with contextlib.suppress(TimeoutError):
+                # Not wait_for: in Python 3.11 it forgets a cancellation that comes just as the event is set.
+                async with asyncio.timeout_at(min(compare_at, self._look_at or math.inf)):
+                    await self._dirty.wait()
+            await asyncio.sleep(GATHER_S * random.uniform(0.5, 1.5))
+            self._dirty.clear()
+            self._look_at = None
+            try:
+                if asyncio.get_running_loop().time() >= compare_at:
+                    await self._slices.relist()
+                    compare_at = _next_compare()
+                await self.publish()
+                waits, quick = backoff.delays(*RETRY_S, random.random), QUICK_RETRIES
+            except (Conflict, AlreadyExists, NotFound) as err:
+                log.info("slices changed under us; comparing again", extra={"error": str(err)})
+                self._dirty.set()
+                quick -= 1
+                if quick <= 0:
+                    await self._failed(err, next(waits))
+            except ApiError as err:
+                wait_s = next(waits)
+                if err.retry_after_s:
+                    wait_s = backoff.not_before(err.retry_after_s, random.random)
+                await self._failed(err, wait_s)
+            except (ClaimError, OSError) as err:  # the inventory of claims, or its place on disk
+                await self._failed(err, next(waits))
+
+    async def _failed(self, err: NeuronDraError | OSError, wait_s: float) -> None:
+        log.error("publishing failed", extra={"error": str(err), "retry_in_s": round(wait_s, 1)})
+        self.state = PublishState(self.state.result, str(err), self.state.at)
+        self._metrics.publish_failed((err.reason if isinstance(err, ApiError) else "") or type(err).__name__)
+        await asyncio.sleep(wait_s)
+        self._dirty.set()
+
+    async def publish(self) -> None:
+        """Publish once, if it is our turn and the Node is known. Raises ApiError."""
+        node = self.node_object
+        if node is not None:
+            labels = node["metadata"].get("labels") or {}
+            self._hardware.label(labels)
+            self._watch.saw_operator(any(label.startswith(names.ULTRASERVER_LABELS) for label in labels))
+        if not self._hardware.known.is_set():
+            self._tell_findings()
+            why = self._hardware.why_unknown if self._hardware.node.findings else ""
+            self.state = PublishState(self.state.result, why, self.state.at)
+            return
+        if node is not None:
+            meta = node["metadata"]
+            self._watch.follow(
+                self._hardware.ultraserver_id,
+                whole_node=self._hardware.maybe_ultraserver,
+                node=(meta["name"], meta["uid"]),
+            )
+        if self._slices.synced.is_set():
+            self._recall()
+        self.tell_health()
+        if node is None or not self._slices.synced.is_set():
+            if self._nodes.synced.is_set():
+                why = f"the Node {self._settings.node_name} does not exist; is NODE_NAME the Node's name?"
+                self.state = PublishState(self.state.result, "" if node else why, self.state.at)
+            return
+        self._tell_findings()
+        refusal = self._refusal(node)
+        if not self._turn.holding:
+            return
+        self._tell_sick()
+        if self._before_first is not None:
+            await self._before_first()
+            self._before_first = None
+        settled = await self._tags.settle(self._published)
+        self._look_at = self._tags.look_at
+        if not settled:
+            return
+        pool = slices.Pool(self._settings.node_name, node["metadata"]["uid"])
+        if self._sick and self._effect != health.NO_EFFECT and self._publisher.keeps_taints is None:
+            await self._publisher.learn_taints(pool)
+        wanted = await self._wanted(refusal)
+        if wanted is None:
+            self.state = PublishState(self.state.result, refusal, self.state.at)
+            return
+        kept_taints = self._publisher.keeps_taints
+        result = await self._publisher.publish(pool, wanted)
+        self._tell_taken()
+        if self._publisher.keeps_taints is not kept_taints:
+            self.wake()  # an API server was up- or downgraded: without taints, sick devices must leave
+        if result.writes:
+            log.info(
+                "slices published",
+                extra={"devices": result.devices, "generation": result.generation, "writes": result.writes},
+            )
+            self.tell_health()
+        self._metrics.published(result.devices, result.generation, result.writes)
+        self.state = PublishState(result, refusal, datetime.datetime.now(datetime.UTC))
+
+    async def _wanted(self, refusal: str) -> list[slices.Wire] | None:
+        """Return the devices to publish, or None for: leave the absence of slices as it is. Raises ApiError."""
+        situation = self._situation(refusal)
+        now = asyncio.get_running_loop().time()
+        outcome = publication.decide(now, situation, self._claimed)
+        if outcome.asks:
+            answer = {device.device async for claim in self._allocated() for device in claim.devices}
+            outcome = publication.decide(asyncio.get_running_loop().time(), situation, self._claimed, answer)
+        if outcome.keeps_shape and not self._keeps_shape:
+            log.warning(
+                "--ultraserver-devices changed while claims are allocated on the node; published as before until "
+                "they are gone",
+                extra={"wanted": self._settings.ultraserver_devices},
+            )
+        self._claimed, self._keeps_shape = outcome.claimed, outcome.keeps_shape
+        self._look_at = min((at for at in (self._look_at, outcome.look_at) if at is not None), default=None)
+        return None if outcome.devices is None else list(outcome.devices)
+
+    def _situation(self, refusal: str) -> publication.Situation:
+        shape = self._settings.ultraserver_devices
+        current = {device["name"]: device for device in self._published}
+        offered, other = self._checked(shape), self._checked("devices" if shape == "node" else "node")
+        named = {*current, *(device.name for device in (*offered, *other))}
+        prepared = tuple(self._transactions.claims.values())
+        named |= checkpoint.device_names(prepared)
+        return publication.Situation(
+            current=current,
+            offered=offered,
+            other=other,
+            refused=bool(refusal),
+            prepared=prepared,
+            ids={name: self._hardware.device_ids(name) for name in named},
+            reasons={name: self._hardware.health_of(name).reasons for name in named},
+            effect=self._effect,
+            keeps_taints=self._publisher.keeps_taints,
+            tag=self._tags.current,
+        )
+
+    def _recall(self) -> None:
+        """Once: what the slices say of sick devices holds, whoever published it."""
+        if not self._recalled:
+            self._recalled = True
+            for device in self._published:
+                self._hardware.recall(device["name"], health.reasons_on(device))
+
+    @property
+    def _published(self) -> list[slices.Wire]:
+        return [device for item in self._publisher.current for device in item["spec"].get("devices") or []]
+
+    def _checked(self, shape: str) -> tuple[devices.Device, ...]:
+        """Return what the hardware offers in this shape, worked out once for each reading of it."""
+        node = self._hardware.node
+        if shape not in self._offered or self._offered[shape][0] is not node:
+            proposed = devices.published(node, driver_version=__version__, ultraserver_devices=shape)
+            kept, problems = limits.check_devices(proposed)
+            for problem in problems:
+                log.error("not published: it breaks a rule of the API", extra={"problem": problem})
+            self._offered[shape] = (node, kept)
+        return self._offered[shape][1]
+
+    def tell_health(self) -> None:
+        """Tell the kubelet's streams, the metrics and the log how the devices are now."""
+        if not self._hardware.known.is_set():
+            return
+        states = self._states()
+        for state in states:
+            self._log_change(state)
+        self._health.set(states)
+        self._metrics.health(
+            ((state.name, state.status.value) for state in states),
+            ((state.name, *fault) for state in states for fault in self._hardware.faults_of(state.name)),
+        )
+        self._metrics.claims(self._transactions.claims.values(), [d.device_id for d in self._hardware.node.devices])
+
+    def _log_change(self, state: health.DeviceHealth) -> None:
+        before = self._logged.get(state.name, health.DeviceHealth(state.name, health.Health.HEALTHY))
+        self._logged[state.name] = state
+        if (state.status, state.reasons) == (before.status, before.reasons):
+            return
+        about = {"device": state.name, "reasons": ",".join(state.reasons), "text": state.message}
+        if state.status is health.Health.UNHEALTHY:
+            log.warning("a device is sick", extra=about)
+        elif state.status is health.Health.UNKNOWN:
+            log.info("the health of a device is not known", extra=about)
+        else:
+            log.info("a device is well again", extra={"device": state.name})
+
+    def _states(self) -> tuple[health.DeviceHealth, ...]:
+        """Return the health of every device that is published, held, or would be published if it were well."""
+        own = self._hardware.device_names(self._settings.ultraserver_devices)
+        seen = [device["name"] for device in self._published]
+        held = checkpoint.device_names(self._transactions.claims.values())
+        return tuple(self._hardware.health_of(name) for name in sorted({*own, *seen, *held}, key=publication.order))
+
+    def _tell_sick(self) -> None:
+        """Post an Event about each sick device, and about each that is well again."""
+        states = {state.name: state for state in self._states()}
+        sick = frozenset(name for name, state in states.items() if state.status is health.Health.UNHEALTHY)
+        for name in sorted(sick, key=publication.order):
+            self._news.tell("Warning", "NeuronDeviceUnhealthy", health.told(states[name], self._effect))
+        for name in sorted(self._sick - sick, key=publication.order):
+            if name in states:
+                self._news.tell("Normal", "NeuronDeviceHealthy", f"{name} is healthy again")
+        self._sick = sick
+
+    def _tell_findings(self) -> None:
+        findings = self._hardware.node.findings
+        self._metrics.findings(finding.kind for finding in findings)
+        for finding in findings:
+            reason = "Neuron" + "".join(map(str.title, finding.kind.split("-")))
+            self._news.tell("Warning", reason, finding.message)
+
+    def _tell_taken(self) -> None:
+        """Post an Event about each name of ours that somebody else's slice has."""
+        for name, by in sorted(self._publisher.taken.items()):
+            self._news.tell(
+                "Warning",
+                "NeuronSliceNameTaken",
+                f"ResourceSlice {name} is {by}, under a name that is for slices of this node; published under another. "
+                "Find out who made it, and delete it",
+            )
+
+    def _refusal(self, node: dict[str, Any]) -> str:
+        """Return why nothing new may be published now; empty if it may."""
+        why = self._device_plugin.why(node)
+        self._metrics.device_plugin(bool(why))
+        if not why:
+            return ""
+        refuse = self._settings.device_plugin_coexistence == "refuse"
+        text = why + ("" if refuse else "; published all the same, as --device-plugin-coexistence=warn says")
+        self._news.tell("Warning", "NeuronDevicePluginAlive", text)
+        if refuse and self.state.error != why:
+            log.error("refusing to publish", extra={"reason": why})
+        return why if refuse else ""
+
+
+def _next_compare() -> float:
+    """When to compare in full again, in the loop's time: spread, so that a fleet does not list at once."""
+    return asyncio.get_running_loop().time() + COMPARE_S * random.uniform(0.9, 1.1)

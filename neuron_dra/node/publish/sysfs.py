@@ -1,0 +1,225 @@
+"""Reading the Neuron kernel driver's sysfs.
+
+Every path stands in one table by its meaning, with the places where it may be: driver 2.31 moved part of the tree, and
+an absent file means "unknown", never zero. Nothing here raises on what a file says, and text that is not of a file's
+form is unknown too. `reset` is read, never written: any write resets the device.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from neuron_dra.core.facts import DeviceFacts, NodeFacts, UltraServerFacts, Unread
+from neuron_dra.node.publish import sysfs_helper
+from neuron_dra.node.publish.sysfs_helper import CLASS, Raw
+
+PRODUCT_NAME: Final = ("sys/devices/virtual/dmi/id/product_name", "sys/class/dmi/id/product_name")
+DRIVER_VERSION: Final = ("sys/module/neuron/version",)
+
+DEVICE_FILES: Final[Mapping[str, tuple[str, ...]]] = {
+    "core_count": ("core_count", "info/core_count", "info/architecture/core_count"),
+    "connected": ("connected_devices", "info/connected_devices", "info/topology/connected_devices"),
+    "dev": ("dev",),
+    "reset_state": ("reset", "info/reset"),
+    "serial": ("info/serial_number",),
+    "arch_type": ("info/architecture/arch_type",),
+    "sram_ecc_uncorrected": ("stats/hardware/sram_ecc_uncorrected", "stats/ecc/sram_ecc_uncorrected"),
+    "mem_ecc_uncorrected": ("stats/hardware/mem_ecc_uncorrected", "stats/ecc/mem_ecc_uncorrected"),
+    "mem_ecc_repairable": ("stats/hardware/mem_ecc_repairable_uncorrected", "stats/ecc/mem_ecc_repairable_uncorrected"),
+    "unhealthy_components": (
+        "stats/hardware/health_status/unhealthy_components",
+        "stats/hardware/unhealthy_components",
+        "health_status/unhealthy_components",
+    ),
+    "heartbeat": (
+        "stats/hardware/health_status/healthcheck_heartbeat",
+        "stats/hardware/healthcheck_heartbeat",
+        "health_status/healthcheck_heartbeat",
+    ),
+}
+
+ULTRASERVER_FILES: Final[Mapping[str, tuple[str, ...]]] = {
+    "modes": ("ultraserver_mode",),
+    "node_id_2": ("node_id_2",),
+    "node_id_4": ("node_id_4",),
+    "server_id_2": ("server_id_2",),
+    "server_id_4": ("server_id_4",),
+    "node_id": ("node_id",),
+    "node_cnt": ("node_cnt",),
+    "reservation_id": ("reservation_id",),
+}
+
+LAYOUT: Final = (
+    (PRODUCT_NAME, DRIVER_VERSION),
+    tuple(ULTRASERVER_FILES.values()),
+    tuple(DEVICE_FILES.values()),
+)
+"""The files of the node, of the class and of a device, as the helper process reads them."""
+
+_ID = r"0|[1-9]\d{0,3}"  # device ids and counts; a leading zero is not the driver's way
+_PRODUCT_NAME = re.compile(r"[ -~]{1,64}")
+_DRIVER_VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+~_-]{0,63}")
+_SERIAL = re.compile(r"[0-9a-f]{16}")
+_ARCH_TYPE = re.compile(r"[0-9A-Za-z]{1,16}")
+_COMPONENT = re.compile(r"[a-z0-9_]{1,64}")
+_BUSY = "busy"
+
+
+def read_node(root: Path, source: sysfs_helper.Source | None = None) -> NodeFacts:
+    """Return what the host below `root` says of itself, read in this process. Never raises."""
+    return facts(sysfs_helper.read(source or sysfs_helper.Source(), str(root).rstrip("/"), LAYOUT))
+
+
+def facts(raw: Raw, *, before: Raw | None = None, hanging: Iterable[str] = ()) -> NodeFacts:
+    """Make facts of what was read. `hanging` are the paths that were left out, since a read of them does not end.
+
+    What was left out is as it was `before`, but for the health of devices, of which nothing is known.
+    """
+    node, ids, of_class, devices = raw
+    left_out = set(hanging)
+    if before is not None:
+        node = _or_before("", LAYOUT[0], node, before[0], left_out)
+        of_class = _or_before(f"{CLASS}/", LAYOUT[1], of_class, before[2], left_out)
+    product_name, driver_version = (_decoded(text) for text in node)
+    files = {i for i, device in devices.items() if device is not None and device[0] != sysfs_helper.NO_FILE}
+    return NodeFacts(
+        product_name=_known(_formed(product_name, _PRODUCT_NAME)),
+        driver_version=_known(_formed(driver_version, _DRIVER_VERSION)),
+        devices=tuple(_device_or_before(i, devices[i], before, files) for i in ids),
+        ultraserver=_ultraserver(of_class),
+        hanging=tuple(sorted(left_out)),
+    )
+
+
+def _or_before(
+    folder: str, groups: sysfs_helper.Groups, read: sysfs_helper.Texts, before: sysfs_helper.Texts, left_out: set[str]
+) -> sysfs_helper.Texts:
+    return [
+        old if text is None and left_out.intersection(f"{folder}{candidate}" for candidate in group) else text
+        for group, text, old in zip(groups, read, before, strict=True)
+    ]
+
+
+def _device_or_before(
+    device_id: int, read: tuple[int, list[bytes | None]] | None, before: Raw | None, files: set[int]
+) -> DeviceFacts:
+    if read is not None:
+        return _device(read[1], device_id in files if files else None, device_id)
+    known = before[3].get(device_id) if before is not None else None
+    if known is None:
+        return DeviceFacts(device_id, node_present=True, hangs=True)
+    has_file = None if known[0] == sysfs_helper.NO_FILE and not files else known[0] != sysfs_helper.NO_FILE
+    return dataclasses.replace(_device(known[1], has_file, device_id), hangs=True)
+
+
+def _device(texts: list[bytes | None], has_file: bool | None, device_id: int) -> DeviceFacts:
+    """Read one device. `has_file` is None where /dev shows no Neuron device at all: an unprivileged pod sees the
+    host's sysfs but has a /dev of its own. There the number in sysfs, from which the kernel makes the file, decides.
+    """
+    text = dict(zip(DEVICE_FILES, map(_decoded, texts), strict=True))
+    return DeviceFacts(
+        device_id=device_id,
+        core_count=_number(text["core_count"], least=1, digits=4),
+        connected=_ids(text["connected"]),
+        dev=_major_minor(text["dev"]),
+        node_present=has_file if has_file is not None else _major_minor(text["dev"]) is not None,
+        reset_state=_number(text["reset_state"]),
+        serial=_formed(text["serial"], _SERIAL),
+        arch_type=_formed(text["arch_type"], _ARCH_TYPE),
+        sram_ecc_uncorrected=_number(text["sram_ecc_uncorrected"]),
+        mem_ecc_uncorrected=_number(text["mem_ecc_uncorrected"]),
+        mem_ecc_repairable=_number(text["mem_ecc_repairable"]),
+        unhealthy_components=_components(text["unhealthy_components"]),
+        heartbeat=_number(text["heartbeat"]),
+    )
+
+
+def _ultraserver(texts: list[bytes | None]) -> UltraServerFacts:
+    text = dict(zip(ULTRASERVER_FILES, map(_decoded, texts), strict=True))
+    return UltraServerFacts(
+        modes=_modes(text["modes"]),
+        node_id_2=_number(text["node_id_2"]),
+        node_id_4=_number(text["node_id_4"]),
+        server_id_2=_server(text["server_id_2"]),
+        server_id_4=_server(text["server_id_4"]),
+        node_id=_number(text["node_id"]),
+        node_cnt=_number(text["node_cnt"]),
+        reservation_id=_server(text["reservation_id"]),
+    )
+
+
+def plain_device_files(raw: Raw) -> bool:
+    """Tell whether the device files are plain ones, as simulated hardware has them where devices cannot be made."""
+    return any(device is not None and device[0] == sysfs_helper.A_PLAIN_FILE for device in raw[3].values())
+
+
+def _decoded(text: bytes | None) -> str | None:
+    return None if text is None else text.decode("ascii", errors="replace")
+
+
+def _formed(text: str | None, form: re.Pattern[str]) -> str | Unread:
+    word = (text or "").strip()
+    if word == _BUSY:
+        return Unread.BUSY
+    return word if form.fullmatch(word) else Unread.UNKNOWN
+
+
+def _known(reading: str | Unread) -> str | None:
+    return None if isinstance(reading, Unread) else reading
+
+
+def _number(text: str | None, least: int = 0, digits: int = 18) -> int | Unread:
+    word = (text or "").strip()
+    if word == _BUSY:
+        return Unread.BUSY
+    if not (word.isascii() and word.isdigit() and len(word) <= digits) or int(word) < least:
+        return Unread.UNKNOWN  # -1 is how the driver says "none"
+    return int(word)
+
+
+def _server(text: str | None) -> str | Unread:
+    """Read the id of a server or reservation; all zeros are how the driver says "none"."""
+    word = _formed(text, _SERIAL)
+    return Unread.UNKNOWN if not isinstance(word, Unread) and set(word) == {"0"} else word
+
+
+def _ids(text: str | None) -> tuple[int, ...] | Unread:
+    """Read ids with commas between them.
+
+    A line without any is "none". No line at all is what the driver shows until every device is initialised, and
+    in place of a list that is too long for its buffer.
+    """
+    if text is None or not text:
+        return Unread.UNKNOWN
+    if text.strip() == _BUSY:
+        return Unread.BUSY
+    parts = [part.strip() for part in text.split(",")] if text.strip() else []
+    if not all(re.fullmatch(_ID, part, re.ASCII) for part in parts):
+        return Unread.UNKNOWN
+    return tuple(int(part) for part in parts)
+
+
+def _modes(text: str | None) -> tuple[int, ...] | Unread:
+    modes = _ids(text)
+    if isinstance(modes, Unread):
+        return modes
+    return tuple(mode for mode in modes if mode in (1, 2, 3, 4)) or Unread.UNKNOWN
+
+
+def _components(text: str | None) -> tuple[str, ...] | Unread:
+    """Read the sick components; an empty file, with or without a line, says that all are well."""
+    if text is None:
+        return Unread.UNKNOWN
+    if text.strip() == _BUSY:
+        return Unread.BUSY
+    words = [word.strip() for word in text.split(",")] if text.strip() else []
+    return tuple(words) if all(_COMPONENT.fullmatch(word) for word in words) else Unread.UNKNOWN
+
+
+def _major_minor(text: str | None) -> tuple[int, int] | None:
+    match = re.fullmatch(r"(\d{1,7}):(\d{1,7})", (text or "").strip(), re.ASCII)
+    return (int(match[1]), int(match[2])) if match else None

@@ -1,0 +1,208 @@
+"""`neuron-dra slices`: what a node would publish, without a cluster."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from neuron_dra import __version__
+from neuron_dra.arguments import object_name
+from neuron_dra.core import devices, health, limits, names, partitions, slices, topology
+from neuron_dra.core.facts import NodeFacts, NodeLabels
+from neuron_dra.errors import SettingsError
+from neuron_dra.node.publish import sysfs, sysfs_helper
+
+GAP = "   "
+COLUMNS = {
+    "DEVICE": "name",
+    "TYPE": "instanceType",
+    "CORES": "neuronCores",
+    "MEMORY": "memory",
+    "DEVICES": "connectedDevices",
+    "LOGICAL CORES": "cores",
+    "ROW": "topology_x",
+    "COLUMN": "topology_y",
+    "GROUP4": "resource.aws.com/devicegroup4_id",
+    "GROUP8": "resource.aws.com/devicegroup8_id",
+    "EFA": "resource.aws.com/devicegroup1_id",
+    "ULTRASERVER": "ultraserverId",
+    "NODE": "ultraserverNodeId",
+    "MODES": "ultraserverModes",
+    "LINKS": "links",
+    "SICK": health.ATTRIBUTE,
+}
+"""Titles of the table, and what stands below: an attribute, a capacity, or one of our own words."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `neuron-dra slices`."""
+    parser.description = (
+        "Print the ResourceSlices that a node would publish, as a List, with no cluster. What is wrong with the "
+        "hardware goes to standard error."
+    )
+    parser.add_argument(
+        "--node-name", required=True, type=object_name, metavar="NAME", help="name of the Node; required"
+    )
+    parser.add_argument(
+        "--host-root",
+        default="/",
+        type=Path,
+        metavar="DIR",
+        help="folder that holds the host's sys and dev (default /)",
+    )
+    parser.add_argument(
+        "--ultraserver-devices",
+        choices=("node", "devices"),
+        default="node",
+        help="what UltraServer nodes publish: one whole-node device, or each device (default node)",
+    )
+    parser.add_argument(
+        "--connected-sets",
+        action="store_true",
+        help="show connected sets of devices and core partitions too, with the counters that keep them apart; the "
+        "driver does not publish them yet",
+    )
+    parser.add_argument(
+        "--labels",
+        default="",
+        metavar="K=V,...",
+        help="labels of the Node, such as topology.k8s.aws/capacity-block-id=cr-1 (default none)",
+    )
+    parser.add_argument(
+        "-o", "--output", choices=("yaml", "json", "table"), default="yaml", help="form of the output (default yaml)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the slices; findings about the hardware go to standard error."""
+    if not args.host_root.is_dir():
+        raise SettingsError(f"--host-root {args.host_root} is no folder")
+    facts = sysfs.read_node(args.host_root)
+    node = topology.build(facts, NodeLabels.from_labels(_labels(args.labels)))
+    published = devices.published(node, driver_version=__version__, ultraserver_devices=args.ultraserver_devices)
+    kept, problems = limits.check_devices(published)
+    if not node.devices and node.spec is None:
+        problems.append(f"there are no Neuron devices in {args.host_root / sysfs_helper.CLASS}: is this a Neuron node?")
+    else:
+        problems += [finding.message for finding in node.findings]
+    for text in problems:
+        print(f"neuron-dra: {text}", file=sys.stderr)
+    divided = partitions.partitioned(node, kept) if args.connected_sets else None
+    if args.connected_sets and divided is None:
+        print("neuron-dra: nothing is known of this node's cores: no sets of devices are published", file=sys.stderr)
+    elif divided is not None and divided.left_out:
+        limit = partitions.DEVICES_AT_MOST
+        print(
+            f"neuron-dra: left out, as a node publishes {limit} devices: {', '.join(divided.left_out)}", file=sys.stderr
+        )
+    shown = [one.device for one in divided.partitions] if divided else kept
+    behind = {device.name: device.device_ids for device in shown}
+    items = [_marked(as_published(item), facts, node, behind) for item in slice_objects(args.node_name, kept, divided)]
+    if args.output == "table":
+        _print_table(_rows(items))
+    elif args.output == "json":
+        print(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}, indent=2))
+    else:
+        import yaml
+
+        print(yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": items}, sort_keys=False), end="")
+    return 0
+
+
+def slice_objects(
+    node_name: str, kept: Sequence[devices.Device], divided: partitions.Partitioned | None = None
+) -> list[dict[str, Any]]:
+    """Return the slices of a node as first published; their owner, the Node, has a UID that only the cluster knows."""
+    pool = slices.Pool(node_name, "")
+    if divided is None:
+        return slices.desired(pool, [device.to_wire() for device in kept], generation=1)
+    counters = [each.to_wire() for each in divided.counters]
+    return slices.desired(pool, [one.to_wire() for one in divided.partitions], generation=1, counters=counters)
+
+
+def as_published(item: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a slice without its owner, which only the cluster knows."""
+    return {**item, "metadata": {"name": item["metadata"]["name"]}}
+
+
+def _marked(
+    item: dict[str, Any], facts: NodeFacts, node: topology.Node, behind: Mapping[str, Sequence[int]]
+) -> dict[str, Any]:
+    """Return a slice with the marks of the devices that are sick now, as an API server that keeps taints has it.
+
+    `behind` are the Neuron devices behind each published one.
+    """
+    watch = health.observe({}, facts.devices, range(node.spec.device_count) if node.spec else (), 0.0, 0.0)
+    marked = []
+    for device in item["spec"].get("devices") or []:
+        whole = device["name"] == names.NODE_DEVICE  # one that is missing makes a whole node sick
+        ids = sorted(watch) if whole else behind[device["name"]]
+        reasons = health.judged(device["name"], ids, watch).reasons
+        marked.append(health.marked(device, reasons, health.EFFECTS[0]))
+    return {**item, "spec": {**item["spec"], **({"devices": marked} if marked else {})}}
+
+
+def _labels(text: str) -> dict[str, str]:
+    pairs = [part.partition("=") for part in text.split(",") if part]
+    if any(not equals for _, equals, _ in pairs):
+        raise SettingsError(f"--labels {text}: write key=value, separated by commas")
+    return {key: value for key, _, value in pairs}
+
+
+def _rows(items: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Return the header and a row for each device; a column that no device fills is left out."""
+    cells = [
+        [_cell(column, device["name"], _values(device)) for column in COLUMNS.values()]
+        for item in items
+        for device in item["spec"].get("devices") or []
+    ]
+    used = [n for n in range(len(COLUMNS)) if n == 0 or any(row[n] for row in cells)]
+    header = list(COLUMNS)
+    return [[header[n] for n in used], *([row[n] or "-" for n in used] for row in cells)]
+
+
+def _cell(name: str, device_name: str, values: Mapping[str, Any]) -> str:
+    if name == "name":
+        return device_name
+    if name == "links":
+        up = [way for way in ("vertical", "horizontal") if values.get(f"link{way.title()}")]
+        return ",".join(up) or ("none" if "linkVertical" in values else "")
+    value = values.get(name, "")
+    return str(value).replace("_", ",") if name == "ultraserverModes" else str(value)
+
+
+def _print_table(rows: Sequence[Sequence[str]]) -> None:
+    """Print aligned columns and cut nothing: in colour on a terminal that is wide enough, plain otherwise."""
+    widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
+    wide = sum(widths) + len(GAP) * (len(widths) - 1)
+    if sys.stdout.isatty() and wide <= shutil.get_terminal_size().columns and _print_in_colour(rows):
+        return
+    for row in rows:
+        print(GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _print_in_colour(rows: Sequence[Sequence[str]]) -> bool:
+    """Print with rich; return False where that is not installed."""
+    try:
+        from rich.console import Console
+        from rich.table import Table
+    except ImportError:
+        return False
+    table = Table(box=None, pad_edge=False, padding=(0, len(GAP), 0, 0))
+    for title in rows[0]:
+        table.add_column(title, no_wrap=True)
+    for row in rows[1:]:
+        table.add_row(*row)
+    Console().print(table)
+    return True
+
+
+def _values(device: Mapping[str, Any]) -> dict[str, Any]:
+    """Return attributes and capacities by name, without their types."""
+    attributes = {name: next(iter(typed.values())) for name, typed in device.get("attributes", {}).items()}
+    return attributes | {name: capacity["value"] for name, capacity in device.get("capacity", {}).items()}

@@ -1,0 +1,1 @@
+"""Tests, and in `support` what only they need."""

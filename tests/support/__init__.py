@@ -1,0 +1,1 @@
+"""What only tests need: the virtual fleet, crash points, power cuts, faulty files."""

@@ -1,0 +1,323 @@
+"""A plugin in a process of its own that dies by SIGKILL at a chosen point: an operation of its files, or an API call.
+
+    with Lives() as lives:
+        life = lives.start(settings, killed_at=Point("rename checkpoint.json", 1, Moment.AFTER))
+
+Points are not listed anywhere: a run that is not killed tells which it passed, so a new write is a new point. Processes
+are forked from one that has imported everything, which makes a life cost a fraction of a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import multiprocessing
+import os
+import signal
+import socket
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Final
+
+import neuron_dra.api.config  # noqa: F401 - the first claim with configuration would import it
+from neuron_dra.kube import client as client_module
+from neuron_dra.kube.config import KubeConfig
+from neuron_dra.node.plugin import Plugin
+from neuron_dra.node.prepare import recovery
+from neuron_dra.node.publish import loop
+from neuron_dra.node.ultraserver import reservation_gate
+from neuron_dra.node.ultraserver import watch as ultraserver
+from neuron_dra.settings import PluginSettings
+from tests.support.faulty_files import DISK_ERRORS, FaultyFiles, Moment
+from tests.support.waiting import eventually
+
+LIFE_TIMEOUT_S: Final = 20.0
+REACH_S: Final = 5.0  # from the end of what was to be done to the last operation that comes of it
+READS: Final = ("read ", "names ")
+QUICK: Final[tuple[tuple[Any, str, Any], ...]] = (
+    (loop, "GATHER_S", 0.02),
+    (loop, "RETRY_S", (0.02, 0.1)),
+    (recovery, "RETRY_S", (0.02, 0.1)),
+    (reservation_gate, "REFUSAL_WAIT_S", 0.4),
+    (reservation_gate, "REFRESH_S", 0.1),
+    (reservation_gate, "RECHECK_S", 0.1),
+    (ultraserver, "PROBE_S", 0.2),
+)
+"""Waits of the plugin that a test need not sit out."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Point:
+    """The `nth` time (from 1) that `what` is done: an operation on a file, or a request."""
+
+    what: str
+    nth: int
+    moment: Moment = Moment.BEFORE
+    error: int | None = None  # the operation fails with this errno, and the process lives on
+
+    def __str__(self) -> str:
+        how = "killed" if self.error is None else errno.errorcode[self.error]
+        return f"{how} {self.moment.value} {self.what}" + (f", the {self.nth}. time" if self.nth > 1 else "")
+
+
+class Passed:
+    """What a process has done since it was told to count, and where it is to die."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counting = False
+        self._target: Point | None = None
+        self.counts: Counter[str] = Counter()
+
+    def begin(self, target: Point | None) -> None:
+        """Count from now on, and die at `target`."""
+        with self._lock:
+            self.counts.clear()
+            self._counting, self._target = True, target
+
+    def reach(self, what: str) -> Point | None:
+        """Note that `what` is about to be done; return the target if this is it."""
+        with self._lock:
+            if not self._counting:
+                return None
+            self.counts[what] += 1
+            target = self._target
+            return target if target and (target.what, target.nth) == (what, self.counts[what]) else None
+
+
+def die() -> None:
+    """End this process as a SIGKILL does, which it is."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    signal.pause()
+
+
+class DeadlyFiles(FaultyFiles):
+    """Files that kill the process at one of their operations."""
+
+    def __init__(self, passed: Passed) -> None:
+        super().__init__()
+        self._passed = passed
+
+    def _change(self, what: str, path: Path, act: Callable[[], Any], act_half: Callable[[], Any] = lambda: None) -> Any:
+        name = path.name.replace(f".{os.getpid()}.", ".")
+        target = self._passed.reach(f"{what} {name}")
+        if target is None:
+            return act()
+        if target.moment is Moment.HALF:
+            act_half()
+        elif target.moment is Moment.AFTER:
+            with contextlib.suppress(OSError):  # a file that is not there, say: the next thing is not done all the same
+                act()
+        if target.error is not None:
+            raise OSError(target.error, os.strerror(target.error), str(path))
+        die()
+        return None
+
+    def read(self, path: Path) -> bytes | None:
+        self._look("read", path)
+        return super().read(path)
+
+    def names(self, folder: Path) -> list[str]:
+        self._look("names", folder)
+        return super().names(folder)
+
+    def _look(self, what: str, path: Path) -> None:
+        """Fail, if so; a death while reading is the same as one after the change before."""
+        target = self._passed.reach(f"{what} {path.name}")
+        if target is not None and target.error is not None:
+            raise OSError(target.error, os.strerror(target.error), str(path))
+
+
+def _watch_requests(passed: Passed) -> None:
+    """Make every request, and every watch, a point."""
+    send, watch = client_module.KubeClient._send, client_module.KubeClient.watch
+
+    async def counted(self: Any, method: str, path: str, params: Any, *rest: Any) -> bytes:
+        target = passed.reach(_request(method, path))
+        if target is not None and target.moment is Moment.BEFORE:
+            die()
+        answer = await send(self, method, path, params, *rest)
+        if target is not None:
+            die()
+        return answer
+
+    @contextlib.asynccontextmanager
+    async def watched(
+        self: Any, resource: Any, namespace: str, *rest: Any, **more: Any
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        target = passed.reach(_request("WATCH", resource.path(namespace)))
+        if target is not None and target.moment is Moment.BEFORE:
+            die()
+        async with watch(self, resource, namespace, *rest, **more) as lines:
+            if target is not None:
+                die()
+            yield lines
+
+    client_module.KubeClient._send = counted  # type: ignore[method-assign, assignment]
+    client_module.KubeClient.watch = watched  # type: ignore[method-assign]
+
+
+def _request(method: str, path: str) -> str:
+    parts = path.strip("/").split("/")
+    skipped = {"api": 2, "apis": 3}.get(parts[0], 0)
+    return f"{method} {'/'.join(parts[skipped:] or parts)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What a process is started with."""
+
+    settings: PluginSettings
+    target: Point | None
+    counting: bool
+    sabotage: Callable[[], None] | None
+
+
+def _live(orders: Orders, pipe: Connection) -> None:
+    """Run the plugin until killed. The main function of the process."""
+    logging.disable()  # what it has to say is about the faults that it was given
+    for module, name, value in QUICK:
+        setattr(module, name, value)
+    passed = Passed()
+    if orders.counting:
+        passed.begin(orders.target)
+    _watch_requests(passed)
+    if orders.sabotage is not None:
+        orders.sabotage()
+
+    def listen() -> None:
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                verb, value = pipe.recv()
+                if verb == "begin":
+                    passed.begin(value)
+                pipe.send(passed.counts)
+        die()  # the test is gone
+
+    threading.Thread(target=listen, daemon=True).start()
+    plugin = Plugin(orders.settings, KubeConfig(orders.settings.kube_api_server), DeadlyFiles(passed))
+    asyncio.run(plugin.run())
+
+
+class Life:
+    """One process of the plugin, from its start to its death."""
+
+    def __init__(self, orders: Orders, context: Any) -> None:
+        self._orders = orders
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_live, args=(orders, theirs))
+        self._process.start()
+        theirs.close()
+
+    async def serving(self) -> None:
+        """Wait until it answers on its DRA socket. Raises TimeoutError, AssertionError if it ends before."""
+        path = str(self._orders.settings.dra_socket)
+        await eventually(lambda: not self.alive or _connects(path), LIFE_TIMEOUT_S, "the plugin to serve")
+        if not self.alive:
+            raise AssertionError(f"the plugin ended with code {self._process.exitcode}")
+
+    @property
+    def alive(self) -> bool:
+        return bool(self._process.is_alive())
+
+    def begin(self, target: Point | None = None) -> None:
+        """Count what it does from now on, and let it die at `target`."""
+        self._ask("begin", target)
+
+    def passed(self) -> Counter[str]:
+        """Return what it has done since it began to count."""
+        return self._ask("passed", None)
+
+    def _ask(self, verb: str, value: Any) -> Counter[str]:
+        self._pipe.send((verb, value))
+        counts: Counter[str] = self._pipe.recv()
+        return counts
+
+    async def killed(self) -> bool:
+        """Wait for it to die at its point; False if it lives on. A death of another kind raises AssertionError."""
+        with contextlib.suppress(TimeoutError):
+            await eventually(lambda: not self.alive, LIFE_TIMEOUT_S)
+        if self.alive:
+            return False
+        if self._process.exitcode != -signal.SIGKILL:
+            raise AssertionError(f"the plugin ended with code {self._process.exitcode}, and was not killed")
+        return True
+
+    def kill(self) -> None:
+        """Kill it now, if it still lives."""
+        if self.alive:
+            self._process.kill()
+        self._process.join(LIFE_TIMEOUT_S)
+        self._process.close()
+        self._pipe.close()
+
+
+def _connects(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(path)
+        except OSError:
+            return False
+        return True
+
+
+class Lives:
+    """Starts processes of the plugin and ends those that are left."""
+
+    def __init__(self) -> None:
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload([__name__])
+        self._running: list[Life] = []
+
+    def __enter__(self) -> Lives:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for life in self._running:
+            life.kill()
+
+    def start(
+        self,
+        settings: PluginSettings,
+        *,
+        counting: bool = False,
+        killed_at: Point | None = None,
+        sabotage: Callable[[], None] | None = None,
+    ) -> Life:
+        """Start a process; with `counting` it counts from its first moment on, and dies at `killed_at`."""
+        life = Life(Orders(settings, killed_at, counting or killed_at is not None, sabotage), self._context)
+        self._running.append(life)
+        return life
+
+    def end(self, life: Life) -> None:
+        """Kill a process and forget it."""
+        life.kill()
+        self._running.remove(life)
+
+
+def points(passed: Mapping[str, int]) -> list[Point]:
+    """Return every point of a run: before and after each operation, and in the middle of each write."""
+    return [
+        Point(what, nth, moment)
+        for what, count in passed.items()
+        if not what.startswith(READS)
+        for nth in range(1, count + 1)
+        for moment in ((*Moment,) if what.startswith("write ") else (Moment.BEFORE, Moment.AFTER))
+    ]
+
+
+def disk_errors(passed: Mapping[str, int]) -> list[Point]:
+    """Return every operation on a file of a run, failing in each of the ways of a disk."""
+    return [
+        Point(what, nth, Moment.HALF, error)
+        for what, count in passed.items()
+        if what[0].islower()
+        for nth in range(1, count + 1)
+        for error in ((errno.EIO,) if what.startswith(READS) else DISK_ERRORS)
+    ]

@@ -1,0 +1,27 @@
+"""Who may take part in a run besides what every run has. A seed chooses; a run can name them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.support.fleet import mishaps, servers, tenants
+from tests.support.fleet.mix import Actor, loudness
+
+ACTORS: Final[dict[str, Actor]] = {**tenants.ACTORS, **mishaps.ACTORS, **servers.ACTORS}
+
+
+def chosen(seed: int, *, embedded: bool = True) -> frozenset[str]:
+    """Return the actors of a seed: those that it makes loud."""
+    return frozenset(
+        name for name, actor in ACTORS.items() if loudness(seed, name) and (embedded or not actor.embedded)
+    )
+
+
+def table() -> list[str]:
+    """Return the lines of the actors' table in docs/virtual-fleet.md."""
+    rows = [f"| `{name}` | {actor.about} | {actor.issue or '-'} |" for name, actor in ACTORS.items()]
+    return [
+        "| actor | what it does, or which law it brings | looks for |",
+        "| --- | --- | --- |",
+        *rows,
+    ]

@@ -1,0 +1,506 @@
+"""A fleet of UltraServers in one process: nodes with real plugins, kubelets, a scheduler, two controllers.
+
+    outcome = run(seed=7)
+
+Everything is real but hardware, sockets and time. One seed decides everything that happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import json
+import logging
+import random
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from neuron_dra.core.ultraserver import NAMESPACE
+from neuron_dra.emulation import objects
+from neuron_dra.emulation.embedded_api import EmbeddedApi
+from neuron_dra.emulation.pod_scheduler import PodScheduler
+from neuron_dra.errors import AlreadyExists, ApiError, NotFound
+from neuron_dra.kube.client import MERGE_PATCH, KubeClient
+from neuron_dra.kube.reflector import Reflector
+from neuron_dra.kube.requests import (
+    CLAIM_TEMPLATES,
+    DEVICE_CLASSES,
+    LEASES,
+    NEURON_ULTRASERVERS,
+    NEURON_WORKLOADS,
+    NODES,
+    PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Resource,
+)
+from tests.support.fleet import clock as clocks
+from tests.support.fleet import settled
+from tests.support.fleet.controllers import Replica
+from tests.support.fleet.network import Ledger, Line, Policy
+from tests.support.fleet.nodes import FleetNode, racks
+from tests.support.fleet.pods import SCHEDULER, Job, Pods
+from tests.support.fleet.safety import Safety, Violation
+from tests.support.fleet.view import View, condition, state
+
+USERS: Final = "fleet"  # the namespace of workloads and pods
+TENANTS: Final = ("tenant-a", "tenant-b")  # more of them, where the seed has tenants
+NAMESPACES: Final = Resource("", "v1", "namespaces", namespaced=False)
+BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets", namespaced=True)
+TYPES: Final = ("trn2u.48xlarge", "trn3.48xlarge")
+SETTLE_S: Final = 600.0  # so long may it take until everything is as it should be
+LOOK_S: Final = 1.0
+FASTER: Final = 10.0  # on a real API server: so many seconds pass in one
+HEARTBEAT_S: Final = 10.0  # on the clock on the wall
+_NOW: Final = {"gracePeriodSeconds": 0}
+UNREACHABLE: Final = "node.kubernetes.io/unreachable"
+CORDONED: Final = "node.kubernetes.io/unschedulable"
+
+Wire = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Trace:
+    """What happened, in order, with the time in seconds."""
+
+    clock: clocks.Clock
+    lines: list[str] = field(default_factory=list)
+    listener: Callable[[str], None] | None = None
+
+    def __call__(self, text: str) -> None:
+        line = f"{self.clock.elapsed:9.3f}  {text}"
+        self.lines.append(line)
+        if self.listener is not None:
+            self.listener(line)
+
+
+class Fleet:
+    """Use as `async with Fleet(...).running() as fleet`. Everything in it acts through an API server."""
+
+    def __init__(
+        self,
+        seed: int,
+        folder: Path,
+        clock: clocks.Clock,
+        connect: Callable[[str], KubeClient],
+        *,
+        ultraservers: int = 2,
+        embedded: bool = True,
+        trace: Trace | None = None,
+        api: EmbeddedApi | None = None,
+        actors: Collection[str] = (),
+        replicas: int = 2,
+    ) -> None:
+        """`api` is the embedded server, whose own faults actors use; `actors` are those of this run (`actors.py`).
+
+        One of `replicas` alone asks for no lease.
+        """
+        self.seed = seed
+        self.api = api
+        self.actors = frozenset(actors)
+        self.namespaces = (USERS, *TENANTS) if "tenants" in self.actors else (USERS,)
+        self.policies: list[Policy] = []
+        self.ledger = Ledger()
+        self.rng = random.Random(seed)
+        self.clock = clock
+        self.trace = trace or Trace(clock)
+        self._connect = connect
+        self._embedded = embedded
+        self.admin = connect("fleet admin")
+        instance_type = self.rng.choice(TYPES)
+        self.nodes = {
+            name: FleetNode(name, block, number, instance_type, folder, self.line)
+            for block, names in racks(ultraservers)
+            for number, name in enumerate(names)
+        }
+        self.instance_type = instance_type
+        self.lines: list[Line] = []
+        self.replicas = [
+            Replica(f"controller-{n}", self.line, clock, self.trace, elected=replicas > 1) for n in range(replicas)
+        ]
+        kubelets = connect("fleet kubelets")
+        self.pods = Pods(kubelets, self.nodes, self.rng, self.trace, clock.now, deletes_orphans=not embedded)
+        self.scheduler_line = self.line("scheduler")
+        self.scheduler = PodScheduler(self.scheduler_line, SCHEDULER)
+        self.caches = {
+            resource.plural: Reflector(self.admin, resource, on_change=self._changed(resource))
+            for resource in (NODES, RESOURCE_SLICES, NEURON_ULTRASERVERS, NEURON_WORKLOADS, CLAIM_TEMPLATES)
+        }
+        self.view = View(_Live(self.caches, self.pods))
+        self.safety = Safety(self.view, self.pods, self.nodes, self.trace)
+        self.pods.on_start = self.safety.container_started
+        self.ledger.on_eviction = self.safety.evicted
+        self.budgets = False
+        self.limits: dict[str, str | None] = {}  # by namespace: how many nodes it may reserve
+        self.old_replicas: list[Replica] = []
+        self.crd = "ours"  # or what is wrong with the one that is installed
+        self.refused: set[str] = set()  # "Kind/name" of objects whose status no policy lets pass
+        self.taken_templates: set[str] = set()
+        self.jobs_of: dict[str, str] = {}
+        self.least: dict[str, int] = {}
+        self._later: set[asyncio.Task[None]] = set()
+        self._states: dict[str, tuple[str, str]] = {}
+
+    def line(self, name: str) -> Line:
+        """Return a new connection for a program."""
+        made = Line(self._connect(name), self.rng, name)
+        if name.startswith("controller"):
+            made.policies, made.ledger = self.policies, self.ledger
+        self.lines.append(made)
+        return made
+
+    def _changed(self, resource: Resource) -> Callable[[], None]:
+        def changed() -> None:
+            if resource is NEURON_ULTRASERVERS:
+                self.safety.ultraservers_changed()
+            elif resource is RESOURCE_SLICES:
+                self.safety.slices_changed()
+            elif resource is NEURON_WORKLOADS:
+                self._tell_workloads()
+
+        return changed
+
+    def _tell_workloads(self) -> None:
+        for uid, workload in self.view.workloads().items():
+            ready = condition(workload, "Ready")
+            now = state(workload), str(ready.get("reason"))
+            if self._states.get(uid) != now:
+                self._states[uid] = now
+                self.trace(f"workload {workload['metadata']['name']} is {now[0]}, {now[1]}: {ready.get('message')}")
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[Fleet]:
+        """Install everything, start all programs, and end them."""
+        async with self.admin, self.pods._client:
+            await self._install()
+            if not self._embedded:
+                await self._wipe()
+            tasks = [asyncio.create_task(cache.run()) for cache in self.caches.values()]
+            tasks.append(asyncio.create_task(self.pods.run(), name="kubelets"))
+            tasks.append(asyncio.create_task(self.scheduler.run(), name="scheduler"))
+            if not self._embedded:
+                tasks.append(asyncio.create_task(self._beat(), name="heartbeats"))
+            self._tasks = tasks
+            try:
+                for cache in self.caches.values():
+                    await cache.synced.wait()
+                for node in self.nodes.values():
+                    await self.register(node)
+                    node.start_plugin()
+                for replica in self.replicas:
+                    replica.start()
+                yield self
+            finally:
+                for replica in (*self.replicas, *self.old_replicas):
+                    await replica.stop()
+                for node in self.nodes.values():
+                    await node.kill_plugin()
+                for task in (*tasks, *self._later):
+                    task.cancel()
+                await asyncio.gather(*tasks, *self._later, return_exceptions=True)
+                if not self._embedded:
+                    await self._wipe()
+
+    async def _install(self) -> None:
+        for name in (NAMESPACE, *self.namespaces):
+            await self.ensure(NAMESPACES, "", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        for item in objects.DEVICE_CLASSES:
+            await self.ensure(DEVICE_CLASSES, "", item)
+
+    async def _wipe(self) -> None:
+        """Remove what is left on a server that others use after us."""
+        for name in self.nodes:
+            await self.remove(NODES, "", name)
+        theirs = (NEURON_WORKLOADS, BUDGETS, PODS, RESOURCE_CLAIMS, CLAIM_TEMPLATES)
+        for resource, namespace in (
+            *((resource, namespace) for resource in theirs for namespace in self.namespaces),
+            (NEURON_ULTRASERVERS, NAMESPACE),
+            (LEASES, NAMESPACE),
+            (RESOURCE_SLICES, ""),
+        ):
+            async for page in self.admin.list(resource, namespace):
+                for item in json.loads(page).get("items") or ():
+                    await self._erase(resource, namespace, item["metadata"]["name"])
+
+    async def _erase(self, resource: Resource, namespace: str, name: str) -> None:
+        path = resource.path(namespace, name)
+        with contextlib.suppress(NotFound):
+            if resource in (NEURON_WORKLOADS, NEURON_ULTRASERVERS, RESOURCE_CLAIMS):
+                await self.patch(resource, namespace, name, {"metadata": {"finalizers": None}})
+            await self.admin.request("DELETE", path, body={"kind": "DeleteOptions", "apiVersion": "v1"} | _NOW)
+
+    async def _beat(self) -> None:
+        """Be the heartbeat of living nodes: a real node controller misses it after 40 s."""
+        while True:
+            await asyncio.sleep(HEARTBEAT_S * FASTER)
+            for node in self.nodes.values():
+                if node.alive and node.kubelet_up and node.present and node.line is not None and node.line.up:
+                    with contextlib.suppress(ApiError):
+                        await self.set_ready(node, True)
+
+    async def ensure(self, resource: Resource, namespace: str, body: Wire) -> None:
+        """Create an object, unless it is there."""
+        with contextlib.suppress(AlreadyExists):
+            await self.admin.create(resource, namespace, body)
+
+    async def remove(self, resource: Resource, namespace: str, name: str) -> None:
+        """Delete an object, if it is there."""
+        with contextlib.suppress(NotFound):
+            await self.admin.delete(resource, namespace, name)
+
+    async def patch(self, resource: Resource, namespace: str, name: str, patch: Wire, part: str = "") -> Wire:
+        """Merge-patch an object, or its status."""
+        path = resource.path(namespace, name, part)
+        raw = await self.admin.request("PATCH", path, body=patch, content_type=MERGE_PATCH)
+        found: Wire = json.loads(raw)
+        return found
+
+    async def register(self, node: FleetNode) -> None:
+        """Create the Node object, as a kubelet does, and say that it is Ready."""
+        node.present = True
+        await self.ensure(NODES, "", node.node_object())
+        await self.set_ready(node, True)
+
+    async def set_ready(self, node: FleetNode, ready: bool) -> None:
+        """Write the Node's condition and the taint that comes with it, as kubelet and node controller do."""
+        beat = self.clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
+        told = {"type": "Ready", "status": "True" if ready else "Unknown", "lastTransitionTime": beat}
+        if not self._embedded:
+            told["lastHeartbeatTime"] = beat
+        status = {"conditions": [told], "nodeInfo": {"kubeletVersion": "v1.37.0"}}
+        with contextlib.suppress(NotFound):
+            node.ready = ready
+            await self.patch(NODES, "", node.name, {"status": status}, "status")
+            await self.set_taints(node)
+
+    async def set_taints(self, node: FleetNode) -> None:
+        """Write the Node's taints, and whether it is cordoned."""
+        keys = [*([] if node.ready else [UNREACHABLE]), *([CORDONED] if node.cordoned else []), *sorted(node.taints)]
+        taints = [{"key": key, "effect": "NoSchedule"} for key in keys]
+        spec = {"taints": taints or None, "unschedulable": True if node.cordoned else None}
+        with contextlib.suppress(NotFound):
+            await self.patch(NODES, "", node.name, {"spec": spec})
+
+    # Waiting
+
+    def problems(self) -> list[str]:
+        """What is not yet as it must be."""
+        known = settled.Known(
+            budgets=self.budgets,
+            taken_templates=frozenset(self.taken_templates),
+            jobs_of=dict(self.jobs_of),
+            actors=self.actors,
+            refused=frozenset(self.refused),
+            crd=self.crd,
+            limits=frozenset(namespace for namespace, limit in self.limits.items() if limit is not None),
+            now=self.clock.now(),
+        )
+        return settled.problems(self.view, self.nodes, self.pods, known)
+
+    def check(self) -> None:
+        """Raise what must never be. Raises Violation."""
+        self.safety.check()
+        if "back-off" in self.actors and self.ledger.found:
+            raise Violation("; ".join(self.ledger.found))
+        for replica in self.replicas:
+            if (died := replica.died()) is not None:
+                raise Violation(f"{replica.name} died: {died!r}") from died
+        for node in self.nodes.values():
+            if (died := node.died()) is not None:
+                raise Violation(f"the plugin of {node.name} died: {died!r}") from died
+        for task in self._tasks:
+            if task.done():
+                task.result()
+
+    async def sleep(self, seconds: float) -> None:
+        """Let time pass. Raises Violation."""
+        await asyncio.sleep(seconds)
+        self.check()
+
+    async def settle(self, what: str, extra: Callable[[], list[str]] = list) -> None:
+        """Wait until everything is as it must be, twice in a row. Raises Violation when that takes too long."""
+        deadline, quiet = self.clock.elapsed + SETTLE_S, 0
+        left: list[str] = []
+        while quiet < 2:
+            await self.sleep(LOOK_S)
+            left = [*self.problems(), *extra()]
+            quiet = 0 if left else quiet + 1
+            if left and self.clock.elapsed > deadline:
+                text = f"{what}: not settled after {SETTLE_S:g} s: {'; '.join(left)}"
+                self.trace(f"VIOLATION: {text}")
+                raise Violation(text)
+
+    # Users
+
+    async def submit(
+        self, name: str, size: int, count: int, strategy: str = "NoOp", template: str = "", namespace: str = USERS
+    ) -> Wire | None:
+        """Create a workload; None if the name is taken."""
+        spec: Wire = {
+            "instanceType": self.instance_type,
+            "topologySize": size,
+            "serverCount": count,
+            "allocationPolicy": {"failureStrategy": strategy},
+        }
+        if template:
+            spec["resourceClaimTemplate"] = {"name": template}
+        body = {
+            "apiVersion": "neuron.aws.com/v1beta1",
+            "kind": "NeuronUltraServerWorkload",
+            "metadata": {"name": name, "namespace": namespace},
+            "spec": spec,
+        }
+        try:
+            return await self.admin.create(NEURON_WORKLOADS, namespace, body)
+        except AlreadyExists:
+            return None
+
+    def start_job(self, workload: Wire, replicas: int | None = None) -> Job:
+        """Have pods for a workload: one for each of its nodes, or as many as said."""
+        meta, spec = workload["metadata"], workload["spec"]
+        wanted = int(spec["topologySize"]) * int(spec["serverCount"]) if replicas is None else replicas
+        job = Job(f"{meta['name']}-{meta['uid'][:4]}", meta["namespace"], settled.template_name(workload), wanted)
+        self.pods.jobs[job.name] = job
+        self.jobs_of[job.name] = meta["uid"]
+        return job
+
+    def resized(self, workload_uid: str, count: int) -> None:
+        """Remember the least that a workload wanted since the last look."""
+        self.least[workload_uid] = min(count, self.least.get(workload_uid, count))
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Have something happen later."""
+        task = asyncio.create_task(_quietly(work))
+        self._later.add(task)
+        task.add_done_callback(self._later.discard)
+
+    def workloads(self, *, leaving: bool = False) -> list[Wire]:
+        """The workloads that are there, in the order of their names."""
+        found = [dict(item) for item in self.view.all("neuronultraserverworkloads")]
+        return [item for item in found if bool(item["metadata"].get("deletionTimestamp")) == leaving]
+
+
+async def _quietly(work: Coroutine[Any, Any, None]) -> None:
+    with contextlib.suppress(ApiError):
+        await work
+
+
+class _Live(dict[str, Any]):
+    """The caches' objects by kind; a cache replaces its dictionary when it lists anew."""
+
+    def __init__(self, caches: dict[str, Reflector], pods: Pods) -> None:
+        super().__init__()
+        self._caches = caches
+        self._pods = pods
+
+    def __missing__(self, plural: str) -> Any:
+        if plural == "pods":
+            return self._pods.pods.items
+        if plural == "resourceclaims":
+            return self._pods.claims.items
+        return self._caches[plural].items
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run went. `violation` is empty if nothing was wrong; `simulated_s` passed in `took_s`."""
+
+    seed: int
+    violation: str
+    trace: tuple[str, ...]
+    simulated_s: float
+    took_s: float
+
+
+def replay_command(seed: int, ultraservers: int, steps: int, actors: Collection[str] | None = None) -> str:
+    """Return what a person types to see a run again."""
+    said = "" if actors is None else f" --actors {','.join(sorted(actors)) or 'none'}"
+    return f"python -m tests.support.fleet --seed {seed} --ultraservers {ultraservers} --steps {steps}{said}"
+
+
+def run(
+    seed: int,
+    *,
+    ultraservers: int = 2,
+    steps: int = 20,
+    drive: Callable[[Fleet, int], Any] | None = None,
+    listener: Callable[[str], None] | None = None,
+    server: Callable[[str], KubeClient] | None = None,
+    actors: Collection[str] | None = None,
+    replicas: int = 2,
+) -> Outcome:
+    """Run one seed on an embedded API server, in simulated time. `drive` replaces the seeded schedule.
+
+    `actors` are the names of those that take part (`actors.ACTORS`); without it, it is the seed that chooses them.
+    `server` makes the clients of a real API server, which has our CRDs; there time goes FASTER as fast as usual, and
+    a seed decides what is done, but not in which order programs hear of it.
+    """
+    from tests.support.fleet.actors import chosen
+    from tests.support.fleet.schedule import drive as seeded
+
+    taking_part = chosen(seed, embedded=server is None) if actors is None else frozenset(actors)
+    started = time.monotonic()
+    loop = clocks.VirtualLoop() if server is None else clocks.ScaledLoop(FASTER)
+    start = clocks.EPOCH if server is None else datetime.datetime.now(datetime.UTC)
+    clock = clocks.Clock(loop, start)
+    trace = Trace(clock, listener=listener)
+    jitter = random.getstate()
+    random.seed(seed)  # the programs' own jitter
+    levels = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+
+    async def play(connect: Callable[[str], KubeClient], api: EmbeddedApi | None = None) -> None:
+        fleet = Fleet(
+            seed,
+            Path(folder),
+            clock,
+            connect,
+            ultraservers=ultraservers,
+            embedded=server is None,
+            trace=trace,
+            api=api,
+            actors=taking_part,
+            replicas=replicas,
+        )
+        async with fleet.running():
+            await (drive or seeded)(fleet, steps)
+
+    async def main() -> None:
+        if server is not None:
+            await play(server)
+            return
+        api = EmbeddedApi(port=None, seed=seed, now=lambda: clock.now().timestamp())
+        api.register_neuron_kinds()
+        async with api:
+            await play(api.client, api)
+
+    try:
+        with tempfile.TemporaryDirectory(prefix="fleet", dir=_memory()) as folder:
+            clocks.run(loop, main())
+    except (Violation, BaseExceptionGroup) as err:
+        violation = _first(err)
+        if violation is None:
+            raise
+        return Outcome(seed, str(violation), tuple(trace.lines), clock.elapsed, time.monotonic() - started)
+    finally:
+        random.setstate(jitter)
+        logging.disable(levels)
+    return Outcome(seed, "", tuple(trace.lines), clock.elapsed, time.monotonic() - started)
+
+
+def _first(err: BaseException) -> Violation | None:
+    """The violation in a group of errors."""
+    if isinstance(err, Violation):
+        return err
+    inner = err.exceptions if isinstance(err, BaseExceptionGroup) else ()
+    return next((found for each in inner if (found := _first(each)) is not None), None)
+
+
+def _memory() -> str | None:
+    """A folder in memory, where there is one: the nodes' disks are many small files."""
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None

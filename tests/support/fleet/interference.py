@@ -1,0 +1,217 @@
+"""Non-interference: whatever a tenant asks for in its own namespace, a victim's workload is allocated in time.
+
+The tenant has a node limit and a quota of devices, which leave the victim room wherever the tenant's nodes are; within
+them and beyond them it asks for whatever it likes. What a tenant cannot do, such as deleting objects of others, it does
+not do here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from neuron_dra.errors import ApiError
+from neuron_dra.kube.requests import CLAIM_TEMPLATES, NEURON_WORKLOADS
+from tests.support.fleet.fleet import (
+    NAMESPACES,
+    TENANTS,
+    USERS,
+    Fleet,
+    Outcome,
+    run,
+)
+from tests.support.fleet.mix import Wire
+from tests.support.fleet.pods import PLAIN, Job, plain_template
+from tests.support.fleet.safety import Violation
+from tests.support.fleet.schedule import Schedule
+from tests.support.fleet.tenants import LIMIT, ROGUE
+from tests.support.fleet.view import state
+
+ACTORS: Final = frozenset({"tenants", "rogues"})
+TENANT: Final = TENANTS[0]
+STEPS: Final = 8
+PAUSES: Final = ((0.0, 0.05, 0.3, 2.0, 20.0, 700.0), (6, 6, 6, 6, 2, 3))
+GIANT_S: Final = 1800.0
+"""So long may one giant hold a workload back: the controller's --starvation-limit."""
+NEAR_S: Final = 10.0  # a node that a pod of the tenant took a moment before costs another choice
+LOOK_S: Final = 0.1
+
+
+class Tenant:
+    """One tenant: it may reserve `limit` nodes, and run plain pods on `plain` others.
+
+    Its limit is `enforced` by the controller, or what it keeps to by itself but for what nobody can have.
+    """
+
+    def __init__(self, schedule: Schedule, limit: int, plain: int, *, enforced: bool) -> None:
+        self.schedule = schedule
+        self.fleet = schedule.fleet
+        self.rng = schedule.rng
+        self.limit = limit
+        self.plain = plain
+        self.enforced = enforced
+        self.left = limit
+        self.made = 0
+
+    async def begin(self) -> None:
+        """Have the limit."""
+        if not self.enforced:
+            return
+        annotations = {LIMIT: str(self.limit)}
+        await self.fleet.patch(NAMESPACES, "", TENANT, {"metadata": {"annotations": annotations}})
+
+    async def act(self) -> str | None:
+        """Do something."""
+        choices: tuple[tuple[Callable[[], Awaitable[str | None]], int], ...] = (
+            (self.ask, 4),
+            (self.ask_for_the_impossible, 3),
+            (self.grow, 2),
+            (self.delete, 1),
+            (self.change, 1),
+            (self.run_plain, 2),
+            (self.run_rogue, 3),
+            (self.take_names, 1),
+        )
+        step = self.rng.choices([each for each, _ in choices], [weight for _, weight in choices])[0]
+        try:
+            return await step()
+        except ApiError as err:
+            return f"tried to {step.__name__}: {err}"
+
+    def _name(self, kind: str) -> str:
+        self.made += 1
+        return f"{kind}{self.made}"
+
+    async def ask(self) -> str | None:
+        """Ask for what there is, within its limit or beyond it, with pods."""
+        size = self.rng.choice((1, 2, 4))
+        count = self.rng.randint(1, len(self.fleet.nodes) // size)
+        if not self.enforced and size * count > self.left:
+            return None
+        self.left -= size * count
+        name = self._name("t")
+        made = await self.fleet.submit(name, size, count, namespace=TENANT)
+        assert made is not None
+        if self.rng.random() < 0.5:
+            self.fleet.start_job(made)
+        return f"asks for {count} x {size}"
+
+    async def ask_for_the_impossible(self) -> str | None:
+        """Ask for more than there is."""
+        size = self.rng.choice((1, 2, 4))
+        count = self.rng.choice((len(self.fleet.nodes) // size + 1, 100, 1024))
+        await self.fleet.submit(self._name("typo"), size, count, namespace=TENANT)
+        return f"asks for {count} x {size}"
+
+    def _workload(self) -> Wire | None:
+        found = [each for each in self.fleet.workloads() if each["metadata"]["namespace"] == TENANT]
+        return self.rng.choice(found) if found else None
+
+    async def grow(self) -> str | None:
+        """Have a workload grow beyond the fleet."""
+        workload = self._workload()
+        if workload is None:
+            return None
+        name = workload["metadata"]["name"]
+        await self.fleet.patch(NEURON_WORKLOADS, TENANT, name, {"spec": {"serverCount": 1024}})
+        return f"has {name} grow to 1024"
+
+    async def delete(self) -> str | None:
+        """Delete a workload."""
+        workload = self._workload()
+        if workload is None:
+            return None
+        await self.fleet.remove(NEURON_WORKLOADS, TENANT, workload["metadata"]["name"])
+        return f"deletes {workload['metadata']['name']}"
+
+    async def change(self) -> str | None:
+        """Change the size of one that is Pending."""
+        workload = self._workload()
+        if workload is None or state(workload) != "Pending":
+            return None
+        if not self.enforced and int(workload["spec"]["serverCount"]) <= len(self.fleet.nodes):
+            return None
+        meta, size = workload["metadata"], self.rng.choice((1, 2, 4))
+        patch = {"metadata": {"resourceVersion": meta["resourceVersion"]}, "spec": {"topologySize": size}}
+        await self.fleet.patch(NEURON_WORKLOADS, TENANT, meta["name"], patch)
+        return f"changes the size of {meta['name']} to {size}"
+
+    async def run_plain(self) -> str | None:
+        """Run a pod on a whole node."""
+        if not self.plain:
+            return None
+        job = Job(self._name("plain"), TENANT, PLAIN, 1)
+        self.plain -= 1
+        self.fleet.pods.jobs[job.name] = job
+        return "runs a plain pod"
+
+    async def run_rogue(self) -> str | None:
+        """Run pods that ask for devices which are reserved for others."""
+        job = Job(self._name("rogue"), TENANT, ROGUE, self.rng.randint(1, 3))
+        self.fleet.pods.jobs[job.name] = job
+        return f"runs {job.replicas} rogue pods"
+
+    async def take_names(self) -> str | None:
+        """Have a workload, or a template, that is called like the victim's."""
+        if self.rng.random() < 0.5:
+            await self.fleet.submit("victim", 1, 1024, namespace=TENANT)
+            return "has a workload that is called victim"
+        body = {**plain_template(), "metadata": {"name": "victim"}}
+        await self.fleet.admin.create(CLAIM_TEMPLATES, TENANT, body)
+        return "has a template that is called victim"
+
+
+async def drive(fleet: Fleet, steps: int) -> None:
+    """Allocate the victim's workload alone, then beside the tenant. Raises Violation."""
+    schedule = Schedule(fleet)
+    await schedule.begin()
+    limit, plain = fleet.rng.choice(((0, 1), (1, 0), (1, 1), (2, 0), (2, 1), (1, 2)))
+    tenant = Tenant(schedule, limit, plain, enforced=fleet.rng.random() < 0.5)
+    await tenant.begin()
+    # Each of the tenant's nodes may be in another group.
+    room = {size: len(fleet.nodes) // size - limit - plain for size in (1, 2, 4)}
+    size = fleet.rng.choice([size for size, groups in room.items() if groups > 0])
+    count = fleet.rng.randint(1, room[size])
+    alone_s = await allocated(fleet, size, count, None, 60.0)
+    await fleet.remove(NEURON_WORKLOADS, USERS, "victim")
+    await fleet.settle("the victim was here alone")
+    before = fleet.rng.randint(0, steps)
+    for number in range(before):
+        await _step(fleet, tenant, number)
+    most_s = 2 * alone_s + GIANT_S + NEAR_S
+    took_s = await allocated(fleet, size, count, tenant, most_s)
+    fleet.trace(f"the victim was allocated after {took_s:.2f} s, and alone after {alone_s:.2f} s")
+    if took_s > most_s:
+        raise Violation(f"the victim was not allocated after {took_s:.0f} s, and alone after {alone_s:.2f} s")
+    for number in range(before, steps):
+        await _step(fleet, tenant, number)
+    await fleet.sleep(60.0)
+
+
+async def _step(fleet: Fleet, tenant: Tenant, number: int) -> None:
+    did = await tenant.act()
+    if did is not None:
+        fleet.trace(f"STEP {number}: the tenant {did}")
+    await fleet.sleep(fleet.rng.choices(*PAUSES)[0])
+
+
+async def allocated(fleet: Fleet, size: int, count: int, tenant: Tenant | None, most_s: float) -> float:
+    """Submit the victim's workload; return how long it took to be Allocated, or a little more than `most_s`."""
+    made = await fleet.submit("victim", size, count)
+    assert made is not None
+    began = fleet.clock.elapsed
+    while fleet.clock.elapsed - began <= most_s:
+        found = fleet.view.workloads().get(made["metadata"]["uid"])
+        if found is not None and state(found) == "Allocated":
+            break
+        await fleet.sleep(LOOK_S if fleet.clock.elapsed - began < 2 * NEAR_S else NEAR_S)
+        if tenant is not None and fleet.rng.random() < 0.2:
+            with contextlib.suppress(ApiError):
+                await tenant.act()
+    return fleet.clock.elapsed - began
+
+
+def beside_a_victim(seed: int, *, ultraservers: int = 2, steps: int = STEPS, **more: Any) -> Outcome:
+    """Run one seed, with one controller: nobody stops it here, and the leases of two would take a third of the time."""
+    return run(seed, ultraservers=ultraservers, steps=steps, drive=drive, actors=ACTORS, replicas=1, **more)

@@ -1,0 +1,266 @@
+"""What must never be, looked at after every single change: a violation ends the run at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from neuron_dra.core.ultraserver import NAMESPACE, Allocation, Phase, tag_on
+from tests.support.fleet.nodes import FleetNode
+from tests.support.fleet.pods import Container, Pods
+from tests.support.fleet.view import Held, View, Wire
+
+ORDER = {Phase.PENDING: 0, Phase.BOUND: 1, Phase.DRAINING: 2}
+LATE_S = 5.0  # two watches of one server are no more apart than this
+
+
+class Violation(AssertionError):
+    """An invariant does not hold."""
+
+
+@dataclass(slots=True)
+class _Known:
+    held: Held
+    gone: bool = False
+
+
+class Safety:
+    """Remembers every reservation and tag there ever was, and judges each change. `found` are the violations."""
+
+    def __init__(self, view: View, pods: Pods, nodes: Mapping[str, FleetNode], told: Callable[[str], None]) -> None:
+        self._view = view
+        self._pods = pods
+        self._nodes = nodes
+        self._told = told
+        self._known: dict[str, _Known] = {}
+        self._tagged: dict[
+            tuple[str, str], int
+        ] = {}  # node and allocation id: the revision at which it was first shown
+        self._protected: set[str] = set()  # allocation ids that nothing may take away now
+        self._may_vanish: set[str] = set()  # NeuronUltraServers that somebody has deleted
+        self._limits: dict[str, list[tuple[float, int | None]]] = {}  # by namespace: since when, how many nodes
+        self.found: list[str] = []
+
+    def check(self) -> None:
+        """Raise what was found. Raises Violation."""
+        if self.found:
+            raise Violation("; ".join(dict.fromkeys(self.found)))
+
+    def _violated(self, text: str) -> None:
+        self._told(f"VIOLATION: {text}")
+        self.found.append(text)
+
+    # What the fleet did
+
+    def protect(self, allocation_ids: set[str]) -> None:
+        """While kubelets are away nothing may take these from workloads that want them."""
+        self._protected = allocation_ids
+
+    def may_vanish(self, ultraserver: str) -> None:
+        """Somebody deleted this NeuronUltraServer: what is lost with it may be written again."""
+        self._may_vanish.add(ultraserver)
+
+    def limited(self, namespace: str, limit: int | None) -> None:
+        """From now on a namespace may reserve so many nodes."""
+        now = asyncio.get_running_loop().time()
+        self._limits.setdefault(namespace, [(now, None)]).append((now, limit))
+
+    def evicted(self, path: str) -> None:
+        """The controller asks for an eviction."""
+        namespace, name = path.split("/namespaces/")[1].split("/")[0], path.split("/pods/")[1].split("/")[0]
+        for container in self._pods.running.values():
+            held = self._view.holders().get(container.node)
+            if (
+                container.pod == f"{namespace}/{name}"
+                and held is not None
+                and container.workload_uid == held.allocation.workload_uid
+                and held.allocation.allocation_id in self._protected
+                and self._is_wanted(held.allocation)
+            ):
+                self._violated(
+                    f"pod {container.pod} of {_text(held)} is evicted while the kubelets of the fleet are away"
+                )
+
+    def _is_wanted(self, allocation: Allocation) -> bool:
+        """The workload is there, is not being deleted, and has not shrunk below this index."""
+        workload = self._view.workloads().get(allocation.workload_uid)
+        if workload is None or workload["metadata"].get("deletionTimestamp"):
+            return False
+        return allocation.ultraserver_index < int(workload["spec"]["serverCount"])
+
+    # Slices
+
+    def slices_changed(self) -> None:
+        """Note the tags."""
+        for item in self._view.all("resourceslices"):
+            tag = tag_on(item["spec"].get("devices") or ())
+            if tag is not None:
+                self._tagged.setdefault((item["spec"]["nodeName"], tag.allocation_id), _revision(item))
+
+    # Reservations
+
+    def ultraservers_changed(self) -> None:
+        """Judge the reservations."""
+        held = self._view.held()
+        owner: dict[str, Held] = {}
+        for each in held:
+            for node in each.allocation.nodes:
+                other = owner.setdefault(node, each)
+                if other is not each:
+                    self._violated(f"node {node} is in two reservations: {_text(other)} and {_text(each)}")
+        bound: dict[tuple[str, int], Held] = {}
+        for each in held:
+            self._judge(each)
+            key = (each.allocation.workload_uid, each.allocation.ultraserver_index)
+            if each.allocation.phase is Phase.BOUND and bound.setdefault(key, each) is not each:
+                self._violated(f"two groups are bound under one index: {_text(bound[key])} and {_text(each)}")
+        present = {each.allocation.allocation_id for each in held}
+        for allocation_id, known in self._known.items():
+            if allocation_id not in present and not known.gone:
+                known.gone = True
+                self._told(f"{_text(known.held)} is gone")
+                self._kept(known.held)
+
+    def _judge(self, now: Held) -> None:
+        allocation = now.allocation
+        known = self._known.get(allocation.allocation_id)
+        if known is None:
+            self._told(f"{_text(now)} reserved on {now.ultraserver}")
+            self._known[allocation.allocation_id] = _Known(now)
+            self._shape(now)
+            self._within_limit(now)
+            if allocation.phase is not Phase.PENDING:
+                self._violated(f"{_text(now)} did not begin as Pending")
+            return
+        before = known.held.allocation
+        if known.gone and now.ultraserver in self._may_vanish:
+            known.gone = False
+            self._told(f"{_text(now)} is written again")
+        if known.gone:
+            self._violated(f"{_text(now)} came back after it was gone")
+        if _identity(before) != _identity(allocation) or known.held.ultraserver != now.ultraserver:
+            self._violated(f"a reservation changed what it reserves: {_text(known.held)} became {_text(now)}")
+        if ORDER[allocation.phase] < ORDER[before.phase]:
+            self._violated(f"{_text(now)} was {before.phase.value} before")
+        if allocation.phase is not before.phase:
+            self._told(f"{_text(now)}")
+            if allocation.phase is Phase.BOUND:
+                self._bound(now)
+            if allocation.phase is Phase.DRAINING:
+                self._kept(now)
+        known.held = now
+
+    def _kept(self, held: Held) -> None:
+        """Judge that a reservation is taken away."""
+        if held.allocation.allocation_id in self._protected and self._is_wanted(held.allocation):
+            self._violated(f"{_text(held)} is taken away while the kubelets of the fleet are away")
+
+    def _within_limit(self, new: Held) -> None:
+        """A namespace reserves no more nodes than it may; a slot that takes the place of another counts once.
+
+        What the limit was a moment ago may be what the controller knew.
+        """
+        namespace, now = new.allocation.workload_namespace, asyncio.get_running_loop().time()
+        said = self._limits.get(namespace) or [(0.0, None)]
+        older = [limit for at, limit in said if at <= now - LATE_S]
+        recent = [*older[-1:], *(limit for at, limit in said if at > now - LATE_S)]
+        if any(limit is None for limit in recent):
+            return
+        most = max(limit for limit in recent if limit is not None)
+        mine = {
+            (each.allocation.workload_uid, each.allocation.ultraserver_index): len(each.allocation.nodes)
+            for each in self._view.held()
+            if each.allocation.workload_namespace == namespace
+        }
+        before = [
+            each
+            for each in self._view.held()
+            if each.allocation.workload_uid == new.allocation.workload_uid
+            and each.allocation.ultraserver_index == new.allocation.ultraserver_index
+        ]
+        if len(before) == 1 and sum(mine.values()) > most:
+            self._violated(
+                f"{_text(new)} makes {sum(mine.values())} reserved nodes of namespace {namespace}, of {most}"
+            )
+
+    def _shape(self, held: Held) -> None:
+        """A slot is 1, 2 or 4 nodes of one UltraServer, whose numbers follow each other from a multiple of the size."""
+        allocation = held.allocation
+        nodes = [self._nodes[name] for name in allocation.nodes if name in self._nodes]
+        numbers = [node.node_id for node in nodes]
+        size, first = len(allocation.nodes), min(numbers, default=0)
+        if (
+            len(nodes) != size
+            or size not in (1, 2, 4)
+            or len({node.block for node in nodes}) != 1
+            or numbers != list(range(first, first + size))
+            or first % size
+        ):
+            self._violated(f"{_text(held)} is no slot of {size} nodes: numbers {numbers}")
+
+    def _bound(self, held: Held) -> None:
+        """Nodes show a reservation before it is bound; the watch of slices may be late, so revisions are compared."""
+        allocation, found = held.allocation, self._view.find("neuronultraservers", held.ultraserver, NAMESPACE)
+        revision = _revision(found) if found is not None else 0
+
+        def judge() -> None:
+            shown = {name: self._tagged.get((name, allocation.allocation_id)) for name in allocation.nodes}
+            unseen = [name for name, at in shown.items() if at is None or at > revision]
+            if unseen:
+                self._violated(f"{_text(held)} was bound before its nodes showed it: {', '.join(unseen)}")
+
+        asyncio.get_running_loop().call_later(LATE_S, judge)
+        for container in self._pods.running.values():
+            if container.node in allocation.nodes and self._is_stranger(container, allocation):
+                self._violated(f"{_text(held)} was bound while {container.pod} runs on {container.node}")
+
+    # Containers
+
+    def container_started(self, container: Container) -> None:
+        """Judge a container: may it run here, with this rank, beside the others?"""
+        holder = self._view.holders().get(container.node)
+        closed = holder is not None and holder.allocation.phase is not Phase.PENDING
+        closed = closed and self._nodes[container.node].tags_its_devices  # an older release refuses nobody
+        if holder is not None and closed and self._is_stranger(container, holder.allocation):
+            self._violated(f"{container.pod} started on {container.node}, which is of {_text(holder)}")
+        if container.workload_uid is not None and container.rank is None:
+            self._violated(f"{container.pod} of a workload started without a rank")
+        for other in self._pods.running.values():
+            if other is container:
+                continue
+            shared = _devices(other) & _devices(container)
+            if other.node == container.node and shared:
+                self._violated(f"{container.pod} and {other.pod} both have {', '.join(sorted(shared))} of {other.node}")
+            if (
+                container.workload_uid is not None
+                and (other.workload_uid, other.rank) == (container.workload_uid, container.rank)
+                and other.has_claims(self._view.claim_uids())
+            ):
+                self._violated(f"{container.pod} and {other.pod} both have rank {container.rank} of their workload")
+
+    def _is_stranger(self, container: Container, allocation: Allocation) -> bool:
+        """It is not of this workload; whose claim was deleted by force is somebody's own fault."""
+        return container.workload_uid != allocation.workload_uid and container.has_claims(self._view.claim_uids())
+
+
+def _revision(item: Wire) -> int:
+    """Of an object: revisions of one etcd, or of one embedded server, are those of all its objects."""
+    return int(item["metadata"]["resourceVersion"])
+
+
+def _identity(allocation: Allocation) -> tuple[Any, ...]:
+    return allocation.workload_uid, allocation.nodes, allocation.ultraserver_index
+
+
+def _devices(container: Container) -> set[str]:
+    return {f"neuron{number}" for claim in container.claims for d in claim.devices for number in d.device_ids}
+
+
+def _text(held: Held) -> str:
+    allocation = held.allocation
+    return (
+        f"{allocation.workload_name}[{allocation.ultraserver_index}] {allocation.phase.value} "
+        f"{','.join(allocation.nodes)} ({allocation.allocation_id[:6]})"
+    )

@@ -1,0 +1,188 @@
+"""What is wrong with the API server's side: an old CRD, policies that refuse; and rollouts of the controller."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from neuron_dra.core.ultraserver import NAMESPACE, object_name
+from neuron_dra.kube.requests import NEURON_ULTRASERVERS, NEURON_WORKLOADS, NODES
+from tests.support.fleet.controllers import Replica
+from tests.support.fleet.mix import Actor
+from tests.support.fleet.network import Policy
+
+if TYPE_CHECKING:
+    from tests.support.fleet.schedule import Schedule
+
+PRUNED: Final = {
+    "an older one of ours": {
+        "neuronultraservers": {
+            "spec.topology[*].nodeUid",
+            "spec.topology[*].providerID",
+            "status.allocations[*].nodeUids",
+            "status.allocations[*].faults",
+        },
+        "neuronultraserverworkloads": {"status.restarting", "status.restarts", "status.migrations"},
+    },
+    "AWS's": {
+        "neuronultraservers": {
+            "status.ultraserverId",
+            "status.availability",
+            "status.freeNodeCount",
+            "status.supportedSizes",
+            *(
+                f"status.allocations[*].{name}"
+                for name in ("workloadUid", "allocationId", "nodeUids", "faults", "worldSize", "rank0Node")
+            ),
+            "spec.topology[*].nodeUid",
+            "spec.topology[*].providerID",
+        },
+        "neuronultraserverworkloads": {
+            "status.restarting",
+            "status.restarts",
+            "status.migrations",
+            "status.workloadId",
+        },
+    },
+}
+"""Fields that the API server drops on write, by the CRDs that are installed."""
+REFUSED: Final = "one that refuses"
+
+
+async def begin_with_an_old_crd(schedule: Schedule) -> None:
+    """Install one before the controller has written anything."""
+    await _install(schedule, schedule.rng.choice((*PRUNED, REFUSED)))
+
+
+async def change_crd(schedule: Schedule) -> str | None:
+    """Somebody upgrades the CRDs, or downgrades them."""
+    crd = "ours" if schedule.fleet.crd != "ours" else schedule.rng.choice((*PRUNED, REFUSED))
+    await _install(schedule, crd)
+    return f"the CRDs are {crd}"
+
+
+async def install_our_crds(schedule: Schedule) -> None:
+    """The CRDs are those of this release."""
+    await _install(schedule, "ours")
+
+
+async def _install(schedule: Schedule, crd: str) -> None:
+    fleet = schedule.fleet
+    if fleet.api is None:
+        return
+    fleet.crd = crd
+    for node in fleet.nodes.values():  # the next write of its object may lose a reservation, which comes back later
+        fleet.safety.may_vanish(object_name(node.block))
+    dropped = fleet.api.dropped_fields
+    for plural in ("neuronultraservers", "neuronultraserverworkloads"):
+        dropped.pop(plural, None)
+    dropped.update({plural: set(paths) for plural, paths in PRUNED.get(crd, {}).items()})
+    fleet.policies[:] = [policy for policy in fleet.policies if policy.name != REFUSED]
+    if crd == REFUSED:
+        prefix = f"/apis/neuron.aws.com/v1beta1/namespaces/{NAMESPACE}/neuronultraservers/"
+        fleet.policies.append(
+            Policy(REFUSED, lambda method, path: method == "PATCH" and path.startswith(prefix) and "/status" in path)
+        )
+    fleet.trace(f"the CRDs are {crd}")
+
+
+async def refuse_labels(schedule: Schedule) -> str | None:
+    """A policy refuses that the controller labels a node."""
+    node = schedule.node(lambda n: n.present)
+    if node is None:
+        return None
+    path = NODES.path("", node.name)
+    schedule.fleet.policies.append(Policy(f"no labels on {node.name}", lambda m, p: m == "PATCH" and p == path))
+    return f"a policy refuses labels on {node.name}"
+
+
+async def refuse_status(schedule: Schedule) -> str | None:
+    """A policy refuses the status of one NeuronUltraServer, or of one workload."""
+    fleet, rng = schedule.fleet, schedule.rng
+    found = fleet.view.all("neuronultraservers") if rng.random() < 0.5 else fleet.workloads()
+    if not found:
+        return None
+    item = rng.choice(found)
+    meta, kind = item["metadata"], str(item["kind"])
+    resource = NEURON_ULTRASERVERS if kind == "NeuronUltraServer" else NEURON_WORKLOADS
+    path = resource.path(meta["namespace"], meta["name"], "status")
+    fleet.policies.append(
+        Policy(f"no status of {meta['name']}", lambda m, p: m == "PATCH" and p == path, rng.choice((403, 422)))
+    )
+    fleet.refused.add(f"{kind}/{meta['namespace']}/{meta['name']}")
+    return f"a policy refuses the status of {kind} {meta['name']}"
+
+
+async def lift_policies(schedule: Schedule) -> str | None:
+    """All policies are gone."""
+    lasting = [policy for policy in schedule.fleet.policies if policy.name == REFUSED]
+    if len(lasting) == len(schedule.fleet.policies):
+        return None
+    await allow_everything(schedule)
+    return "no policy refuses anything"
+
+
+async def allow_everything(schedule: Schedule) -> None:
+    """All policies are gone, but for those that are another's."""
+    schedule.fleet.policies[:] = [policy for policy in schedule.fleet.policies if policy.name == REFUSED]
+    schedule.fleet.refused.clear()
+
+
+async def roll_out(schedule: Schedule) -> str | None:
+    """A replica of the controller is replaced: the new one starts before the old one ends, as a surge does."""
+    fleet = schedule.fleet
+    index = schedule.rng.randrange(len(fleet.replicas))
+    old = fleet.replicas[index]
+    schedule.made += 1
+    new = Replica(f"controller-r{schedule.made}", fleet.line, fleet.clock, fleet.trace)
+    fleet.replicas[index] = new
+    fleet.old_replicas.append(old)
+    new.start()
+    await fleet.sleep(schedule.rng.choice((0.1, 3.0, 20.0)))
+    gracefully = schedule.rng.random() < 0.7
+    await (old.retire() if gracefully else old.stop())
+    return f"{old.name} is replaced by {new.name}{'' if gracefully else ', and killed'}"
+
+
+async def two_at_once(schedule: Schedule) -> str | None:
+    """A controller that asks for no lease runs beside the others for a while, as with leaderElect=false."""
+    fleet = schedule.fleet
+    schedule.made += 1
+    other = Replica(f"controller-u{schedule.made}", fleet.line, fleet.clock, fleet.trace, elected=False)
+    fleet.old_replicas.append(other)
+    other.start()
+    seconds = schedule.rng.choice((1.0, 10.0, 60.0))
+
+    async def end() -> None:
+        await asyncio.sleep(seconds)
+        await other.stop()
+
+    fleet.spawn(end())
+    return f"{other.name} works without a lease for {seconds:g} s"
+
+
+ACTORS: Final[dict[str, Actor]] = {
+    "old-crds": Actor(
+        "the CRDs are AWS's, or older ones of ours, or refuse what we write; they are upgraded and downgraded",
+        {change_crd: 3},
+        begin_with_an_old_crd,
+        install_our_crds,
+        embedded=True,
+    ),
+    "policies": Actor(
+        "policies refuse labels, and the status of single objects",
+        {refuse_labels: 2, refuse_status: 4, lift_policies: 3},
+        heal=allow_everything,
+        issue="13.10",
+    ),
+    "rollouts": Actor("replicas of the controller are replaced, the new one first", {roll_out: 4}),
+    "two-at-once": Actor(
+        "a controller works beside the leader without a lease, as during a rollout with leaderElect=false",
+        {two_at_once: 4},
+        issue="13.13",
+    ),
+    "back-off": Actor(
+        "the law that at most a dozen writes of one object come to nothing in ten minutes",
+        issue="13.10",
+    ),
+}

@@ -1,0 +1,242 @@
+"""What people ask for: in namespaces of their own, too much of it, under names of others, and what is not theirs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from neuron_dra.core import names
+from neuron_dra.kube.requests import CLAIM_TEMPLATES, NEURON_WORKLOADS
+from tests.support.fleet.fleet import NAMESPACES
+from tests.support.fleet.mix import Actor, Wire
+from tests.support.fleet.pods import Job, plain_template
+from tests.support.fleet.settled import template_name
+from tests.support.fleet.view import state
+
+if TYPE_CHECKING:
+    from tests.support.fleet.schedule import Schedule
+
+SHARED: Final = "shared-rct"  # a template name that several workloads ask for
+ROGUE: Final = "rogue-node"  # a template that names the class of reserved devices, and is not the controller's
+LIMIT: Final = "neuron.aws.com/max-reserved-nodes"
+WORKLOAD_CLASS: Final = f"workload.{names.DRIVER}"
+
+
+async def ask_for_the_impossible(schedule: Schedule) -> str | None:
+    """Somebody types a serverCount that no fleet has."""
+    rng, fleet = schedule.rng, schedule.fleet
+    schedule.made += 1
+    name, size = f"typo{schedule.made}", rng.choice((1, 2, 4))
+    count = rng.choice((len(fleet.nodes) // size + 1, 100, 1000))
+    made = await fleet.submit(name, size, count, "NoOp", "", schedule.namespace())
+    if made is None:
+        return None
+    if rng.random() < 0.5:
+        await fleet.sleep(700.0)  # longer than the starvation threshold
+    return f"create workload {name}: {count} x {size}, more than there is"
+
+
+async def grow_beyond_the_fleet(schedule: Schedule) -> str | None:
+    """Somebody makes a workload larger than the fleet, or corrects that."""
+    workload = schedule.workload()
+    if workload is None:
+        return None
+    meta, spec, nodes = workload["metadata"], workload["spec"], len(schedule.fleet.nodes)
+    wanted = 1000 if spec["serverCount"] * spec["topologySize"] <= nodes else 1
+    place = meta["namespace"], meta["name"]
+    await schedule.fleet.patch(NEURON_WORKLOADS, *place, {"spec": {"serverCount": wanted}})
+    job = schedule.job_of(workload)
+    if job is not None and wanted == 1:
+        job.replicas = int(spec["topologySize"])
+    schedule.fleet.resized(meta["uid"], wanted)
+    return f"resize workload {meta['name']}: {spec['serverCount']} -> {wanted}"
+
+
+async def ask_for_everything(schedule: Schedule) -> str | None:
+    """Somebody wants the whole fleet, which it has when everybody else is done."""
+    schedule.made += 1
+    name, size = f"giant{schedule.made}", schedule.rng.choice((1, 2, 4))
+    count = len(schedule.fleet.nodes) // size
+    made = await schedule.fleet.submit(name, size, count, "NoOp", "", schedule.namespace())
+    return f"create workload {name}: {count} x {size}, all there is" if made else None
+
+
+async def wait_long(schedule: Schedule) -> str | None:
+    """Nothing happens for as long as giants wait, or hold others back."""
+    seconds = schedule.rng.choice((700.0, 1300.0, 2500.0))
+    await schedule.fleet.sleep(seconds)
+    return f"{seconds:g} s pass"
+
+
+async def change_spec(schedule: Schedule) -> str | None:
+    """Somebody changes what may be changed until something is reserved; the CRD refuses it later."""
+    found = [
+        each
+        for each in schedule.fleet.workloads()
+        if not each.get("status") or state(each) == "Pending"  # the CRD's rule, which the embedded server has not
+    ]
+    if not found:
+        return None
+    workload = schedule.rng.choice(found)
+    meta, spec = workload["metadata"], workload["spec"]
+    size = schedule.rng.choice([each for each in (1, 2, 4) if each != spec["topologySize"]])
+    change: Wire = {"topologySize": size}
+    if schedule.rng.random() < 0.3:
+        change["resourceClaimTemplate"] = {"name": f"{meta['name']}-other"}
+    # Only if it is still as it was looked at, as the CRD judges it.
+    guard = {"resourceVersion": meta["resourceVersion"]}
+    place = meta["namespace"], meta["name"]
+    await schedule.fleet.patch(NEURON_WORKLOADS, *place, {"metadata": guard, "spec": change})
+    job = schedule.job_of(workload)
+    if job is not None:
+        job.replicas = size * int(spec["serverCount"])
+        renamed = change.get("resourceClaimTemplate")
+        if renamed is not None:
+            job.template = renamed["name"]
+            for pod in schedule.fleet.pods.of_job(job):  # they name the old one, for ever
+                await schedule.fleet.pods.delete(pod)
+    return f"change the spec of workload {meta['name']}: topologySize {spec['topologySize']} -> {size}"
+
+
+async def create_and_change(schedule: Schedule) -> str | None:
+    """Somebody creates a workload, and changes its topologySize before it has a status."""
+    schedule.made += 1
+    name = f"c{schedule.made}"
+    made = await schedule.fleet.submit(name, 2, 1, "NoOp", "", schedule.namespace())
+    if made is None:
+        return None
+    schedule.fleet.start_job(made, 4)
+    await schedule.fleet.sleep(schedule.rng.uniform(0.0, 0.2))
+    found = next((w for w in schedule.fleet.workloads() if w["metadata"]["uid"] == made["metadata"]["uid"]), made)
+    if found.get("status") and state(found) != "Pending":
+        return f"create workload {name}: 1 x 2"
+    guard = {"resourceVersion": found["metadata"]["resourceVersion"]}
+    place = made["metadata"]["namespace"], name
+    await schedule.fleet.patch(NEURON_WORKLOADS, *place, {"metadata": guard, "spec": {"topologySize": 4}})
+    return f"create workload {name}: 1 x 2, and change its topologySize to 4"
+
+
+async def share_a_template_name(schedule: Schedule) -> str | None:
+    """Somebody asks for a template name that others ask for, too."""
+    schedule.made += 1
+    name = f"s{schedule.made}"
+    size = schedule.rng.choice((1, 2))
+    made = await schedule.fleet.submit(name, size, 1, "NoOp", SHARED, schedule.namespace())
+    return f"create workload {name}: 1 x {size}, with the template name {SHARED}" if made else None
+
+
+async def replace_template(schedule: Schedule) -> str | None:
+    """Somebody puts a template of their own in the place of a workload's."""
+    workload = schedule.workload()
+    if workload is None or schedule.foreign:
+        return None
+    place = workload["metadata"]["namespace"], template_name(workload)
+    await schedule.fleet.remove(CLAIM_TEMPLATES, *place)
+    await schedule.fleet.admin.create(CLAIM_TEMPLATES, place[0], {**plain_template(), "metadata": {"name": place[1]}})
+    schedule.foreign.add(place)
+    schedule.fleet.taken_templates.add("/".join(place))
+    return f"somebody replaces the template {place[0]}/{place[1]} of workload {workload['metadata']['name']}"
+
+
+async def begin_rogues(schedule: Schedule) -> None:
+    """Each namespace has a template that asks for devices which are reserved for others: no policy refuses it."""
+    for namespace in schedule.fleet.namespaces:
+        await schedule.fleet.admin.create(CLAIM_TEMPLATES, namespace, rogue_template())
+
+
+async def start_rogue(schedule: Schedule) -> str | None:
+    """Pods come that ask for reserved devices of whichever workload."""
+    schedule.made += 1
+    job = Job(f"rogue{schedule.made}", schedule.namespace(), ROGUE, schedule.rng.randint(1, 2))
+    schedule.fleet.pods.jobs[job.name] = job
+    return f"start {job.replicas} pods {job.name} that ask for reserved devices"
+
+
+async def end_rogue(schedule: Schedule) -> str | None:
+    """They go again."""
+    jobs = [job for job in schedule.fleet.pods.jobs.values() if job.template == ROGUE and job.replicas]
+    if not jobs:
+        return None
+    job = schedule.rng.choice(jobs)
+    job.replicas = 0
+    return f"end rogue pods {job.name}"
+
+
+async def end_rogues(schedule: Schedule) -> None:
+    """All of them go."""
+    for job in schedule.fleet.pods.jobs.values():
+        if job.template == ROGUE:
+            job.replicas = 0
+
+
+async def set_limit(schedule: Schedule) -> str | None:
+    """Whoever runs the cluster says how many nodes a namespace may reserve, or lifts that."""
+    namespace = schedule.namespace()
+    limit = schedule.rng.choice((None, "0", "1", "2", "4", "6"))
+    await schedule.fleet.patch(NAMESPACES, "", namespace, {"metadata": {"annotations": {LIMIT: limit}}})
+    schedule.fleet.safety.limited(namespace, None if limit is None else int(limit))
+    schedule.fleet.limits[namespace] = limit
+    return f"namespace {namespace} may reserve {limit or 'any number of'} nodes"
+
+
+async def lift_limits(schedule: Schedule) -> None:
+    """No namespace has a limit any more."""
+    for namespace, limit in schedule.fleet.limits.items():
+        if limit is not None:
+            await schedule.fleet.patch(NAMESPACES, "", namespace, {"metadata": {"annotations": {LIMIT: None}}})
+        schedule.fleet.safety.limited(namespace, None)
+    schedule.fleet.limits.clear()
+
+
+def rogue_template() -> Wire:
+    """A template for one whole node that is reserved, for whomever."""
+    expression = f"device.attributes['{names.DRIVER}'].resourceType == 'neuron_node'"
+    request = {
+        "deviceClassName": WORKLOAD_CLASS,
+        "allocationMode": "ExactCount",
+        "count": 1,
+        "selectors": [{"cel": {"expression": expression}}],
+    }
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": ROGUE},
+        "spec": {"spec": {"devices": {"requests": [{"name": "neuron", "exactly": request}]}}},
+    }
+
+
+ACTORS: Final[dict[str, Actor]] = {
+    "tenants": Actor("workloads, templates and pods are in three namespaces instead of one"),
+    "impossible": Actor(
+        "workloads that ask for more than there is, from the start or by growing",
+        {ask_for_the_impossible: 4, grow_beyond_the_fleet: 2, wait_long: 1},
+        issue="13.1",
+    ),
+    "giants": Actor(
+        "workloads that ask for the whole fleet, and hours in which they wait for it",
+        {ask_for_everything: 4, wait_long: 2},
+        issue="13.1",
+    ),
+    "spec-changes": Actor(
+        "topologySize and the template's name change while the CRD allows it",
+        {create_and_change: 4, change_spec: 4},
+        issue="13.6",
+    ),
+    "template-names": Actor(
+        "workloads share a template name, and templates of others take the place of a workload's",
+        {share_a_template_name: 6, replace_template: 2},
+        issue="13.7",
+    ),
+    "rogues": Actor(
+        "pods of any namespace whose claims name the class of reserved devices, where no policy refuses them",
+        {start_rogue: 5, end_rogue: 3},
+        begin_rogues,
+        end_rogues,
+        issue="13.2, 13.12",
+    ),
+    "limits": Actor(
+        "namespaces may reserve only so many nodes, and the number changes",
+        {set_limit: 5},
+        heal=lift_limits,
+        issue="13.15",
+    ),
+}

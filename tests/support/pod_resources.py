@@ -1,0 +1,115 @@
+"""The kubelet's pod-resources API of a scripted node: what its agent runs, listed as a kubelet lists it.
+
+    async with PodResources(agent, folder / "kubelet.sock") as api:
+        api.lists_claims = False  # as kubelets before 1.34
+
+Held to the real kubelet by tests/bed/test_pod_resources.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+import grpc.aio
+
+from neuron_dra.emulation.kubelet_wire import PreparedDevice
+from neuron_dra.gen.kubelet.podresources.v1 import podresources_pb2 as pb
+from neuron_dra.gen.kubelet.podresources.v1 import podresources_pb2_grpc
+
+Pod = Mapping[str, Any]
+Devices = Mapping[str, tuple[PreparedDevice, ...]]  # by driver
+
+
+class Runs(Protocol):
+    """What a node agent knows."""
+
+    @property
+    def pods(self) -> list[Pod]: ...
+
+    def prepared(self, namespace: str, name: str) -> Devices | None: ...
+
+
+class PodResources(podresources_pb2_grpc.PodResourcesListerServicer):
+    """Serves the API on `socket` from `start` to `stop`."""
+
+    def __init__(self, runs: Runs, socket: Path) -> None:
+        self.lists_claims = True
+        self.error: grpc.StatusCode | None = None  # answered instead
+        self.asked = 0
+        self._runs = runs
+        self._socket = socket
+        self._server: grpc.aio.Server | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        self._server = grpc.aio.server()
+        podresources_pb2_grpc.add_PodResourcesListerServicer_to_server(self, self._server)
+        self._server.add_insecure_port(f"unix:{self._socket}")
+        await self._server.start()
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            await self._server.stop(None)
+            self._server = None
+
+    async def List(self, request: Any, context: Any) -> pb.ListPodResourcesResponse:
+        """List the pods that are not over, each container with its claims."""
+        self.asked += 1
+        if self.error is not None:
+            await context.abort(self.error, "as the test says")
+        return pb.ListPodResourcesResponse(pod_resources=[self._pod(pod) for pod in self._runs.pods])
+
+    def _pod(self, pod: Pod) -> pb.PodResources:
+        # An init container that the others do not wait for is listed; an ordinary one is not, even while it runs.
+        first = [each for each in pod["spec"].get("initContainers") or [] if each.get("restartPolicy") == "Always"]
+        return pb.PodResources(
+            name=pod["metadata"]["name"],
+            namespace=pod["metadata"]["namespace"],
+            containers=[
+                pb.ContainerResources(name=each["name"], dynamic_resources=self._claims(pod, each))
+                for each in [*first, *pod["spec"]["containers"]]
+            ],
+        )
+
+    def _claims(self, pod: Pod, container: Mapping[str, Any]) -> list[pb.DynamicResource]:
+        """Return the claims of a container; none at all if one of them is not known."""
+        wanted = {each["name"] for each in (container.get("resources") or {}).get("claims") or []}
+        made = {
+            each["name"]: each.get("resourceClaimName")
+            for each in (pod.get("status") or {}).get("resourceClaimStatuses") or []
+        }
+        found: list[pb.DynamicResource] = []
+        for entry in pod["spec"].get("resourceClaims") or []:
+            if entry["name"] not in wanted or not self.lists_claims:
+                continue
+            name = entry.get("resourceClaimName") or made.get(entry["name"])
+            devices = self._runs.prepared(pod["metadata"]["namespace"], name) if name else None
+            if name is None or devices is None:
+                return []
+            found.append(_claim(pod["metadata"]["namespace"], name, devices))
+        return found
+
+
+def _claim(namespace: str, name: str, devices: Devices) -> pb.DynamicResource:
+    resources = []
+    for driver, handed_out in devices.items():
+        so_far: list[pb.CDIDevice] = []  # a kubelet repeats the CDI devices of those before
+        for device in handed_out:
+            so_far += [pb.CDIDevice(name=cdi_id) for cdi_id in device.cdi_device_ids]
+            resources.append(
+                pb.ClaimResource(
+                    cdi_devices=so_far,
+                    driver_name=driver,
+                    pool_name=device.pool_name,
+                    device_name=device.device_name,
+                )
+            )
+    return pb.DynamicResource(claim_name=name, claim_namespace=namespace, claim_resources=resources)

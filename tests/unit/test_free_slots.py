@@ -1,0 +1,68 @@
+"""What a plan says is free follows every reservation that it makes and drops."""
+
+from __future__ import annotations
+
+import pytest
+from ultraserver_world import START, World
+
+from controller.observe.model import Workload
+from controller.plan import placement
+from controller.plan.context import DEFAULT_LIMITS, PlanningContext
+from controller.plan.fleet_index import FleetIndex
+from tests.support.ultraservers import ultraserver
+
+TYPE = "trn3.48xlarge"
+
+
+@pytest.fixture
+def context() -> PlanningContext:
+    """Three UltraServers, of which one node is in use by somebody, and two workloads."""
+    world = World([item for block in ("u0", "u1", "u2") for item in ultraserver(block)])
+    world.settle()
+    world.claim("foreign", ["u2-3"])
+    for name in ("one", "two"):
+        world.submit(name, size=2)
+    return PlanningContext.of(FleetIndex.of(world.snapshot()), START, DEFAULT_LIMITS)
+
+
+def counted(context: PlanningContext, size: int) -> list[placement.Slot]:
+    """Return the free slots, counted again, the best fit first."""
+    found = placement.slots(context.snapshot.groups, context.holdings, TYPE, size)
+    return sorted(found, key=lambda slot: slot.fit)
+
+
+def free(context: PlanningContext, size: int) -> list[placement.Slot]:
+    return list(context.free_slots.free(TYPE, size))
+
+
+def workload(context: PlanningContext, name: str) -> Workload:
+    return next(each for each in context.snapshot.workloads if each.name == name)
+
+
+def test_what_is_free_follows_each_reservation(context: PlanningContext) -> None:
+    seen = []
+    for name in ("one", "two"):
+        before = context.free_slots.free(TYPE, 2)
+        context.holdings.reserve(workload(context, name), 0, before[0], START)
+        assert [free(context, size) for size in (1, 2, 4)] == [counted(context, size) for size in (1, 2, 4)]
+        seen.append(len(before) - len(context.free_slots.free(TYPE, 2)))
+    context.holdings.drop(context.holdings.of(workload(context, "one").uid)[0])
+    assert [free(context, size) for size in (1, 2, 4)] == [counted(context, size) for size in (1, 2, 4)]
+    assert seen == [1, 1]
+
+
+def test_a_shortage_names_the_figures_of_this_moment(context: PlanningContext) -> None:
+    asks = workload(context, "one")
+    before = context.free_slots.shortage(asks, 9)
+    context.holdings.reserve(workload(context, "two"), 0, context.free_slots.free(TYPE, 2)[0], START)
+    after = context.free_slots.shortage(asks, 9)
+    assert after == placement.shortage(context.snapshot.groups, context.holdings, asks, free(context, 2), 9)
+    assert before != after
+
+
+def test_the_slots_of_some_nodes_are_found_whoever_holds_them(context: PlanningContext) -> None:
+    have = {"u1-2", "u1-3", "u2-2", "u2-3"}
+    others = frozenset(node.name for node in context.snapshot.nodes) - have
+    groups = sorted(context.snapshot.groups, key=lambda each: each.name)
+    assert context.free_slots.of_nodes(have, TYPE, 2) == placement.slots(groups, others, TYPE, 2)
+    assert context.free_slots.of_nodes({"gone"}, TYPE, 2) == ()
