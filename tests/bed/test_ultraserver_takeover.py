@@ -14,12 +14,13 @@ OURS = REPOSITORY / "deploy/crds"
 THEIRS = REPOSITORY / "tests/bed/manifests/official-crds.yaml"
 WORKLOADS = "neuronultraserverworkloads.v1beta1.neuron.aws.com"
 ACCOUNT = f"system:serviceaccount:{NAMESPACE}:{CONTROLLER}"
+KINDS = ("neuronultraservers", "neuronultraserverworkloads")
 FIRST = NODES[:4]
 
 
 @pytest.fixture
-def without_controller(fleet: TestBed) -> Iterator[TestBed]:
-    """No controller runs, until the test starts it or ends."""
+def without_controller(fleet: TestBed, place: Namespace) -> Iterator[TestBed]:
+    """No controller runs, until the test starts it or ends; it is there again to give back what `place` has."""
     replicas(fleet, 0)
     yield fleet
     replicas(fleet, 2)
@@ -54,7 +55,7 @@ def allocate_as_aws_does(bed: TestBed, ref: str) -> None:
     }
     patch = json.dumps({"status": {"allocations": [entry]}})
     words = ("patch", "nus", name, "--namespace", NAMESPACE, "--subresource=status", "--type=merge", "-p", patch)
-    bed.kubectl(*words, f"--as={ACCOUNT}")
+    bed.kubectl(*words, f"--as={ACCOUNT}", "--as-group=system:masters")  # kubectl reads it first
 
 
 def template_of_aws(name: str) -> Object:
@@ -117,8 +118,8 @@ def test_what_awss_operator_reserved_is_taken_over_and_its_pods_run_on(
 
 
 @pytest.fixture
-def awss_crds(fleet: TestBed) -> Iterator[TestBed]:
-    """A test that puts AWS's CRDs in the place of ours; ours are back after it."""
+def awss_crds(fleet: TestBed, place: Namespace) -> Iterator[TestBed]:
+    """A test that puts AWS's CRDs in the place of ours; ours are back before the workloads of `place` are deleted."""
     yield fleet
     fleet.kubectl("replace", "-f", str(OURS))
 
@@ -145,7 +146,10 @@ def test_awss_crds_in_place_of_ours_stop_the_controller_and_no_pod(awss_crds: Te
     assert "neuronultraservers.neuron.aws.com is not of this release: the API server drops" in words
     versions = [written(place, name)[0] for name in ("job", "second")]
     lines = bed.kubectl("logs", f"--selector=app={CONTROLLER}", "--tail=-1", "--namespace", NAMESPACE).splitlines()
-    assert len([line for line in lines if "the controller stops writing" in line]) == 1
+    stops = [line for line in lines if "the controller stops writing" in line]
+    assert [
+        sum(f"CustomResourceDefinition {kind}.neuron.aws.com is not" in line for line in stops) for kind in KINDS
+    ] == [1, 1]
     assert uids(pods(place, "job")) == before
 
     place.kubectl("annotate", WORKLOADS, "job", "testbed.local/changed=1")  # what changes plans again
