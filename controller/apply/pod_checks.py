@@ -22,7 +22,7 @@ from neuron_dra.kube.requests import PODS
 log = logging.getLogger(__name__)
 
 FIRST_S: Final = 30.0
-"""How long after a workload is seen with idle nodes its pods are listed, the first time; later after longer."""
+"""A workload has had idle nodes for so long when its pods are listed, the first time; later after longer."""
 AT_ONCE: Final = 8
 PAGES: Final = 4
 """So many pages of a namespace's unscheduled pods are read at most."""
@@ -36,6 +36,7 @@ class PodLooks:
         self._client = client
         self._events = events
         self._lists: dict[str, Tries] = {}  # by namespace
+        self._idle_since: dict[str, datetime.datetime] = {}  # by workload UID
         self._pods: dict[str, Tries | None] = {}  # by workload UID; None: one of its pods was seen
         self.unschedulable: dict[str, str] = {}
 
@@ -47,6 +48,7 @@ class PodLooks:
             if each.idle:
                 idle.setdefault(each.namespace, []).append(each)
         uids = {each.uid for found in idle.values() for each in found}
+        self._idle_since = {uid: self._idle_since.get(uid, now) for uid in uids}
         self.unschedulable = {uid: text for uid, text in before.items() if uid in uids}
         later = Tries(0, now + datetime.timedelta(seconds=FIRST_S))
         self._lists = {name: self._lists.get(name, later) for name in idle}
@@ -71,7 +73,9 @@ class PodLooks:
                     if pages == PAGES:
                         break
             for each in workloads:
-                self.unschedulable[each.uid] = pod_start.unschedulable(pods, each, now)
+                # The scheduler places a surplus pod on a node that becomes idle, within seconds.
+                if self._idle_since[each.uid] + datetime.timedelta(seconds=FIRST_S) <= now:
+                    self.unschedulable[each.uid] = pod_start.unschedulable(pods, each, now)
         except (ApiError, *NONSENSE) as err:
             log.warning(
                 "unscheduled pods could not be read",

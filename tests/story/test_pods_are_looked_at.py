@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
 import pytest
@@ -10,8 +11,10 @@ from test_ultraserver_controller import cluster, controlling, quick  # noqa: F40
 
 from controller.apply import pod_checks
 from controller.observe import caches
+from controller.observe.model import Starting
 from controller.program import NAME
 from neuron_dra.emulation.embedded_api import Do, Fault
+from neuron_dra.kube.events import EventRecorder
 from tests.support.waiting import eventually
 
 WORDS = "0/8 nodes are available: 3 Insufficient cpu."
@@ -131,3 +134,28 @@ async def test_a_hand_over_lists_all_claims_where_pods_may_not_be_listed(
         cluster.submit("job", count=1)
         await eventually(lambda: cluster.state("job") == "Allocated", 20, "the workload is Allocated")
     assert refused.hits > 0
+
+
+async def test_a_node_that_has_just_become_idle_is_no_sign_of_trouble(cluster: Cluster) -> None:  # noqa: F811
+    """13.9: a job with more pods than nodes has unschedulable pods, and a node of it is idle while a pod restarts."""
+    unschedulable(cluster, "surplus-9")
+    began = datetime.datetime(2026, 3, 1, 13, 0, tzinfo=datetime.UTC)
+
+    def after(seconds: float) -> datetime.datetime:
+        return began + datetime.timedelta(seconds=seconds)
+
+    def idle(name: str) -> Starting:
+        return Starting("ml", name, f"uid-{name}", "job", 1, ("u0-1",), None)
+
+    async with cluster.api.client() as client:
+        looks = pod_checks.PodLooks(client, EventRecorder(client, "here"))
+        assert await looks.look([idle("first")], after(0)) == after(30)
+        assert await looks.look([idle("first")], after(30)) == after(30)
+        assert looks.unschedulable.keys() == {"uid-first"}
+        await looks.look([idle("first"), idle("second")], after(50))
+        await looks.look([idle("first"), idle("second")], after(79))
+        assert looks.unschedulable.keys() == {"uid-first"}
+        await looks.look([idle("second")], after(200))
+        assert looks.unschedulable.keys() == {"uid-second"}
+        await looks.look([], after(201))
+        assert looks.unschedulable == {}
