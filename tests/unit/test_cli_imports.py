@@ -1,0 +1,34 @@
+"""What the plugin's program imports, and what it leaves out."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.logins import Authority
+
+PROGRAM = """
+import os
+from neuron_dra import cli
+with cli._long_lived():
+    from aiohttp import connector
+print(len(connector._SSL_CONTEXT_VERIFIED.get_ca_certs()), os.environ.get("SSL_CERT_FILE"))
+"""
+
+
+@pytest.mark.parametrize("is_set", [True, False])
+def test_the_system_s_authorities_are_not_read_and_what_is_set_stays(tmp_path: Path, is_set: bool) -> None:
+    """(14.15) They cost 1.7 MiB, and no connection of ours goes by them."""
+    if shutil.which("openssl") is None:
+        pytest.skip("needs the command openssl")
+    file = Authority(tmp_path / "pki").certificate
+    environment = {key: value for key, value in os.environ.items() if key != "SSL_CERT_FILE"}
+    environment |= {"SSL_CERT_FILE": str(file)} if is_set else {}
+    command = [sys.executable, "-W", "ignore", "-c", PROGRAM]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["0", str(file) if is_set else "None"]
