@@ -122,7 +122,7 @@ class Metrics:
         """An eviction was answered."""
         self._evictions.labels(result).inc()
 
-    def told(self, before: Mapping[str, Any], after: Mapping[str, Any], now: datetime.datetime) -> None:
+    def status_written(self, before: Mapping[str, Any], after: Mapping[str, Any], now: datetime.datetime) -> None:
         """The status of a workload was written."""
         was, is_now = _degraded(before), _degraded(after)
         if is_now and is_now.get("reason") != (was or {}).get("reason"):

@@ -92,11 +92,11 @@ class FreeSlots:
         changed = self._holdings.changed
         if not changed:
             return stored
-        groups = (
+        groups = [
             self._index.group_by_name[name]
             for name in changed
             if name in self._index.ultraserver_by_name and name not in self._index.unwritable
-        )
+        ]
         now = placement.slots(groups, self._holdings, instance_type, size)
         return sorted((*(slot for slot in stored if slot.ultraserver not in changed), *now), key=lambda slot: slot.fit)
 

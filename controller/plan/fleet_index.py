@@ -9,7 +9,7 @@ a function of the objects alone: an index that followed every change equals the 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from controller.observe.discovery import Group, group_of
@@ -36,8 +36,8 @@ from controller.plan.slot_index import SlotIndex
 from neuron_dra.core.ultraserver import object_name
 
 
-class FleetIndex(Container[str]):
-    """The objects by name, and what follows from them for each UltraServer. It contains the nodes that are taken.
+class FleetIndex:
+    """The objects by name, and what follows from them for each UltraServer.
 
     The `put_*` methods take an object's new value, or None when it is gone. What is derived is up to date after
     `refresh`. It is read like a `Snapshot`; `groups` and `slots` are those of `discovery` and `placement`.
@@ -187,9 +187,6 @@ class FleetIndex(Container[str]):
         """A claim keeps the node, or a reservation, where there are so many `more` than are stored."""
         return node in self._uses or self._reserved.entries(node) + more > 0
 
-    def __contains__(self, node: object) -> bool:
-        return self.is_taken(str(node))
-
     def held(self, workload_uid: str) -> list[Reservation]:
         """Return the stored reservations of a workload."""
         return self._reserved.held(workload_uid)
@@ -306,7 +303,8 @@ class FleetIndex(Container[str]):
         reserved = {*nodes_in(stored)} if stored else set()
         topology = {str(entry.get("nodeName")) for entry in (stored.spec.get("topology") or () if stored else ())}
         self._concern(name, frozenset({each.name for each in members} | topology | reserved))
-        self._slots.put(name, group, self, stored=stored is not None)
+        taken = frozenset(node for node in (group.node_names if group else ()) if self.is_taken(node))
+        self._slots.put(name, group, taken, stored=stored is not None)
         self._count(name, group, stored)
         held = stored.reservations if stored is not None else ()
         unread = {node for each in (stored.unread if stored is not None else ()) for node in each.nodes}

@@ -129,7 +129,7 @@ async def test_a_missing_namespace_is_one_error_that_says_what_to_do(
     caplog.set_level(logging.INFO)
     async with controlling(cluster):
         await eventually(lambda: missing.hits >= 6, 20, "it tries again")
-    told = [each.getMessage() for each in caplog.records if each.name == "controller.apply.loop"]
+    told = [each.getMessage() for each in caplog.records if each.name == "controller.apply.writes"]
     assert told == [
         f"namespace {NAMESPACE} does not exist, so UltraServers cannot be written: create it (kubectl create namespace "
         f"{NAMESPACE})"

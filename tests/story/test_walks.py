@@ -1,0 +1,67 @@
+"""Calls between modules go down and never back up."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from controller_cluster import Cluster
+
+from controller import settings as controller_settings
+from controller.program import Controller
+from neuron_dra.arguments import Parser
+from neuron_dra.emulation.embedded_api import EmbeddedApi
+from neuron_dra.kube.config import KubeConfig
+from tests.support.waiting import eventually
+from tests.support.walk import Walk
+
+
+@contextlib.asynccontextmanager
+async def answering() -> AsyncIterator[Cluster]:
+    """A cluster whose plugins tag their slices as they are reserved."""
+    async with EmbeddedApi() as api:
+        api.register_neuron_kinds()
+        cluster = Cluster(api)
+
+        async def plugins() -> None:
+            while True:
+                cluster.answer()
+                await asyncio.sleep(0.05)
+
+        task = asyncio.create_task(plugins())
+        try:
+            yield cluster
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def allocate_and_release(controller: Controller, cluster: Cluster) -> None:
+    """Run the controller while a workload is Pending, Allocated, used by pods and released."""
+    task = asyncio.create_task(controller.run())
+    try:
+        workload = cluster.submit("job")
+        await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
+        for n in range(4):
+            cluster.pod_with_claim(f"pod-{n}", f"u0-{n}", workload)
+        cluster.api.delete("neuronultraserverworkloads", "job", "ml")
+        await eventually(lambda: cluster.state("job") == "None", 60, "the workload is gone")
+        await eventually(lambda: not cluster.tags(), 60, "the tags are gone")
+    finally:
+        controller.stop()
+        await task
+
+
+async def test_no_controller_module_is_called_by_what_it_called():
+    """From the watches to the writes, a workload's whole way (15, acceptance 2)."""
+    parser = Parser()
+    controller_settings.add_arguments(parser)
+    async with answering() as cluster:
+        off = ["--health-probe-bind-address", "0", "--metrics-bind-address", "0", "--grpc-address", "0"]
+        parsed = parser.parse_args(["--kube-api-server", cluster.api.url, *off])
+        loaded = controller_settings.load(parsed, {}, "here")
+        with Walk(["controller"]) as walk:
+            await allocate_and_release(Controller(loaded, KubeConfig(loaded.kube_api_server)), cluster)
+    assert {"controller.observe.decode", "controller.plan.allocation", "controller.apply.requests"} <= {*walk.modules}
+    assert dict(walk.returns) == {}

@@ -1,0 +1,83 @@
+"""Records which modules call which while some code runs, to show that calls go one way: down, and never back up."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from types import CodeType, FrameType, TracebackType
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Return:
+    """A call that comes back: `caller`, which `module` has called, calls `function` of `module`."""
+
+    module: str
+    caller: str
+    function: str
+
+
+class Walk:
+    """A context manager. It records the calls of this thread between modules of `packages`.
+
+    Modules of `uncounted` packages are transparent: what they call counts as called by what called them. A generator
+    that another module consumes counts as a call of the generator's module. So does a coroutine that is resumed: what
+    awaits it calls it.
+    """
+
+    def __init__(self, packages: Iterable[str], uncounted: Iterable[str] = ()) -> None:
+        self._packages = tuple(packages)
+        self._uncounted = tuple(uncounted)
+        self._module_of: dict[CodeType, str] = {}
+        self.modules: dict[str, None] = {}
+        """The modules in the order of their first call."""
+        self.calls: Counter[tuple[str, str]] = Counter()
+        """How often a module called another one, by caller and callee. Calls within a module are left out."""
+        self.returns: Counter[Return] = Counter()
+        """The calls of a module by what it called."""
+
+    def __enter__(self) -> Walk:
+        sys.setprofile(self._profile)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        sys.setprofile(None)
+
+    def _profile(self, frame: FrameType, event: str, argument: Any) -> None:
+        if event != "call":
+            return
+        module = self._module(frame)
+        if not module:
+            return
+        self.modules.setdefault(module)
+        below = self._below(frame)
+        caller = next(below, "")
+        if caller in ("", module):
+            return
+        self.calls[caller, module] += 1
+        if module in below:
+            self.returns[Return(module, caller, frame.f_code.co_qualname)] += 1
+
+    def _below(self, frame: FrameType) -> Iterator[str]:
+        found = frame.f_back
+        while found is not None:
+            module = self._module(found)
+            if module:
+                yield module
+            found = found.f_back
+
+    def _module(self, frame: FrameType) -> str:
+        """Return the module of a frame, empty if it does not count."""
+        code = frame.f_code
+        found = self._module_of.get(code)
+        if found is None:
+            name = str(frame.f_globals.get("__name__"))
+            counted = _is_in(name, self._packages) and not _is_in(name, self._uncounted)
+            found = self._module_of[code] = name if counted and code.co_name != "<module>" else ""
+        return found
+
+
+def _is_in(module: str, packages: Iterable[str]) -> bool:
+    return any(module == each or module.startswith(f"{each}.") for each in packages)
