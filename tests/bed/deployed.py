@@ -86,6 +86,12 @@ def allocated(bed: TestBed, node: str) -> set[str]:
     }
 
 
+def sockets(node: BedNode) -> list[str]:
+    """Return the sockets of the driver on a node."""
+    found = node.run("find", REGISTRY, DATA, "-name", "*.sock", "-o", "-name", "neuron.aws.com*.sock").split()
+    return [path for path in found if "neuron.aws.com" in path]
+
+
 def relabel(node: BedNode, instance_type: str) -> None:
     """Say what a node is: the driver's DaemonSet has business on Neuron nodes alone."""
     node.bed.kubectl("label", "node", node.name, f"{TYPE_LABEL}={instance_type}", "--overwrite")
@@ -153,6 +159,21 @@ def refusal(place: Namespace, name: str) -> str:
     """Wait until the kubelet says that a pod's claim could not be prepared, and return its words."""
     reason = "FailedPrepareDynamicResources"
     return eventually(f"a refusal of pod {name}", lambda: events(place, name, reason), 60)[-1]
+
+
+def healths(place: Namespace, name: str) -> set[str]:
+    """Return what a pod's status says of the health of its devices; kubelets up to 1.35 say nothing."""
+    return {
+        resource["health"]
+        for container in place.get("pod", name)["status"].get("containerStatuses", [])
+        for status in container.get("allocatedResourcesStatus", [])
+        for resource in status["resources"]
+    }
+
+
+def tells_health(bed: TestBed) -> bool:
+    """Return whether pods' status says how their devices are: from Kubernetes 1.36 on."""
+    return int(bed.parts.state.kubernetes.split(".")[1]) >= 36
 
 
 def neurons(place: Namespace, name: str) -> list[int]:

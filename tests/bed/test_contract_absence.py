@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 from bed.errors import BedError
 from deployed import (
-    DATA,
     NAMESPACE,
-    REGISTRY,
     cdi_claims,
     devices,
+    healths,
     is_ready,
     net_drivers,
     neurons,
@@ -24,6 +23,8 @@ from deployed import (
     relabel,
     settled,
     slices,
+    sockets,
+    tells_health,
     template,
 )
 from real_cluster import BedNode, Namespace, TestBed, eventually
@@ -47,21 +48,6 @@ def uninstall(trn2: BedNode) -> Iterator[Callable[[], None]]:
     relabel(trn2, TRN2)
 
 
-def sockets(node: BedNode) -> list[str]:
-    found = node.run("find", REGISTRY, DATA, "-name", "*.sock", "-o", "-name", "neuron.aws.com*.sock").split()
-    return [path for path in found if "neuron.aws.com" in path]
-
-
-def healths(place: Namespace, name: str) -> set[str]:
-    """Return what a pod's status says of the health of its devices; kubelets up to 1.35 say nothing."""
-    return {
-        resource["health"]
-        for container in place.get("pod", name)["status"].get("containerStatuses", [])
-        for status in container.get("allocatedResourcesStatus", [])
-        for resource in status["resources"]
-    }
-
-
 @pytest.mark.long
 @pytest.mark.contract("H6")
 @pytest.mark.contract("S30")
@@ -76,7 +62,7 @@ def test_without_the_plugin_slices_go_and_with_it_they_return_while_pods_run_on(
         namespace.wait_ready(name)
     held = neurons(namespace, "runs")
     namespace.delete("pod", "done")
-    told = int(driver.parts.state.kubernetes.split(".")[1]) >= 36
+    told = tells_health(driver)
     if told:
         eventually("its devices are told well", lambda: healths(namespace, "runs") == {"Healthy"})
     running = prepared(trn2)

@@ -10,6 +10,7 @@ import itertools
 import json
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ from deployed import (
     template,
 )
 from real_cluster import IMAGE, BedNode, Namespace, TestBed, eventually
+
+from neuron_dra.emulation.hanging import stopped
 
 TRN2 = "trn2.48xlarge"
 TARGET = (f"daemonset/{DAEMONSET}", "--namespace", NAMESPACE)
@@ -204,6 +207,75 @@ def test_an_update_there_and_back_under_a_stream_of_pods_fails_none_and_touches_
     for device, times in uses(stream).items():
         assert device != f"neuron{held[0]}"
         assert all(ended <= began for (_, ended), (began, _) in itertools.pairwise(times)), f"{device} had two users"
+
+
+# An unprepare that the other plugin answers.
+
+
+@pytest.fixture
+def two_at_once(driver: TestBed, trn2: BedNode, everywhere_at_once: None) -> Iterator[tuple[str, str]]:
+    """Both plugins of an update that stands still: the UIDs of the old one and the new one."""
+    [old] = registered_pods(trn2)
+
+    def wait_after_ready(seconds: int, annotation: str) -> None:
+        template = {"metadata": {"annotations": {"example.com/update": annotation}}}
+        patch = {"spec": {"minReadySeconds": seconds, "template": template}}
+        driver.kubectl("patch", *TARGET, "--type=merge", "--patch", json.dumps(patch))
+
+    wait_after_ready(3600, "slow")
+    both = eventually("two plugins at once", lambda: len(found := registered_pods(trn2)) == 2 and found, 120)
+    [new] = both - {old}
+    yield old, new
+    wait_after_ready(0, "slow")
+    eventually("the new plugin alone", lambda: registered_pods(trn2) == {new}, 120)
+    driver.kubectl("rollout", "undo", *TARGET)
+    driver.kubectl("rollout", "status", *TARGET, "--timeout=240s", timeout_s=250)
+    settled(trn2)
+
+
+def ask(node: BedNode, plugin: str, verb: str, claim: Object) -> Object:
+    """Ask a plugin, by its pod's UID, about a claim as the kubelet does; return its answer for that claim."""
+    meta = claim["metadata"]
+    asked = json.dumps({"claims": [{key: meta[key] for key in ("namespace", "name", "uid")}]})
+    words = ("grpcurl", "-plaintext", "-unix", "-d", asked, f"{DATA}/dra-{plugin}.sock")
+    answer = json.loads(node.run(*words, f"k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/Node{verb}Resources"))
+    return dict(answer["claims"][meta["uid"]])
+
+
+def allocate(place: Namespace, name: str, node: BedNode, device: str) -> Object:
+    """Make a claim and allocate it, as the scheduler does, for a pod that no kubelet knows."""
+    request = {"name": "r", "exactly": {"deviceClassName": "neuron.aws.com"}}
+    spec = {"devices": {"requests": [request]}}
+    place.apply({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name}, "spec": spec})
+    result = {"request": "r", "driver": "neuron.aws.com", "pool": node.name, "device": device}
+    status = {"allocation": {"devices": {"results": [result]}}}
+    patch = json.dumps({"status": status})
+    place.kubectl("patch", "resourceclaim", name, "--subresource=status", "--type=merge", "--patch", patch)
+    return place.get("resourceclaim", name)
+
+
+def test_a_claim_that_the_new_plugin_unprepares_is_not_prepared_by_the_old_one(
+    driver: TestBed, trn2: BedNode, two_at_once: tuple[str, str], namespace: Namespace
+) -> None:
+    """(14.4) The old plugin waits for an API server that does not answer, while the kubelet withdraws the claim."""
+    old, new = two_at_once
+    claim = allocate(namespace, "withdrawn", trn2, "neuron-device-5")
+    logs = f"cat /var/log/pods/{NAMESPACE}_*_{old}/*/*.log"
+    waits = "asking the API server again"
+    before = trn2.run("sh", "-c", logs).count(waits)
+    with ThreadPoolExecutor(1) as pool:
+        with stopped(driver.parts.processes.pid("kube-apiserver")):
+            prepare = pool.submit(ask, trn2, old, "Prepare", claim)
+            eventually("the old plugin waits", lambda: trn2.run("sh", "-c", logs).count(waits) > before, 30)
+            assert ask(trn2, new, "Unprepare", claim) == {}
+        error = prepare.result()["error"]
+    assert "claim was unprepared while it was being prepared" in error.replace(f"{namespace.name}/withdrawn ", "")
+    assert claim["metadata"]["uid"] not in prepared(trn2) | cdi_claims(trn2)
+    # It is no verdict for ever: whoever asks afterwards has the claim.
+    [device] = ask(trn2, old, "Prepare", claim)["devices"]
+    assert "neuron-device-5" in device.values()
+    assert ask(trn2, new, "Unprepare", claim) == {}
+    assert claim["metadata"]["uid"] not in prepared(trn2) | cdi_claims(trn2)
 
 
 # Theft.

@@ -13,6 +13,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import shutil
 import ssl
 import subprocess
 import sys
@@ -91,9 +92,9 @@ def write_kubeconfig(path: Path, url: str, user: dict[str, Any], *, ca: Path | N
 
 
 class Authority:
-    """A certificate authority in `folder`, made by `openssl`."""
+    """A certificate authority in `folder`, made by `openssl`; or `like` another: its certificate and its key."""
 
-    def __init__(self, folder: Path, name: str = "authority") -> None:
+    def __init__(self, folder: Path, name: str = "authority", *, like: tuple[Path, Path] | None = None) -> None:
         folder.mkdir(exist_ok=True)
         self._folder = folder
         self.certificate = folder / "ca.crt"
@@ -120,6 +121,10 @@ class Authority:
                 """
             )
         )
+        if like is not None:
+            for file, source in zip(("ca.crt", "ca.key"), like, strict=True):
+                shutil.copyfile(source, folder / file)
+            return
         new = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
         self._openssl("req", "-x509", *new, "-keyout", "ca.key", "-out", "ca.crt", "-days", "2", "-subj", f"/CN={name}")
 

@@ -1,0 +1,284 @@
+"""A node that hangs, a device plugin beside the driver, a name that another node's plugin took: on a real cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bed.errors import BedError
+from deployed import (
+    DATA,
+    NAMESPACE,
+    devices,
+    healths,
+    neurons,
+    plugin_pod,
+    pod,
+    prepared,
+    python_on,
+    refusal,
+    registered_pods,
+    relabel,
+    settled,
+    slices,
+    sockets,
+    tells_health,
+    template,
+)
+from real_cluster import BedNode, Namespace, TestBed, eventually
+
+TRN2 = "trn2.48xlarge"
+DEVICE_PLUGIN = "/var/lib/kubelet/device-plugins/neuron-devplugin.sock"
+POLICY = "neuron-dra-driver-own-resourceslices"
+BINDING = f"validatingadmissionpolicybinding/{POLICY}"
+SERVICE_ACCOUNT = "neuron-dra-driver-sa"
+OTHER_DRIVER = "dra.example.com"  # of our own the neighbour's plugin would clear away
+MADE_BY_SERVER = ("creationTimestamp", "generation", "managedFields", "resourceVersion", "uid")
+
+Object = dict[str, Any]
+
+
+@pytest.fixture
+def trn2(driver: TestBed, node: Callable[[str], BedNode]) -> BedNode:
+    """A trn2.48xlarge with the driver on it."""
+    taken = node(TRN2)
+    settled(taken)
+    return taken
+
+
+@pytest.fixture
+def uninstall(trn2: BedNode) -> Iterator[Callable[[], None]]:
+    """Take the driver off the node, as an uninstall does: its DaemonSet has no business there any more."""
+    yield lambda: relabel(trn2, "not-a-neuron-node")
+    relabel(trn2, TRN2)
+
+
+def names(node: BedNode) -> set[str]:
+    """Return the names of the devices that a node publishes."""
+    return {device["name"] for device in devices(node.bed, node.name)}
+
+
+# A read that does not end.
+
+HUNG = 8  # devices; the driver finds one every 20 s
+
+
+def held_locks(node: BedNode) -> list[str]:
+    """Return the files in the driver's folder that a process has locked."""
+    files = node.run("find", DATA, "-type", "f").split()
+    return [file for file in files if node.run("sh", "-c", f"flock -n {file} true || echo held").strip()]
+
+
+def restarts(node: BedNode, name: str) -> int:
+    [status] = node.bed.get("pod", name, "--namespace", NAMESPACE)["status"]["containerStatuses"]
+    return int(status["restartCount"])
+
+
+def log(bed: TestBed, name: str) -> str:
+    with contextlib.suppress(BedError):  # its container is about to start
+        return bed.kubectl("logs", "--namespace", NAMESPACE, name)
+    return ""
+
+
+@pytest.mark.long
+def test_a_reading_that_hangs_holds_up_nothing_but_itself(
+    driver: TestBed, trn2: BedNode, namespace: Namespace, uninstall: Callable[[], None]
+) -> None:
+    """(14.1) In a plugin that runs, in one that starts again, and in one that is to end."""
+    told = tells_health(driver)
+    namespace.apply(template("one"))
+    namespace.apply(pod("runs", "one", node=trn2.name))
+    namespace.wait_ready("runs")
+    held, claims = neurons(namespace, "runs"), prepared(trn2)
+    namespace.apply(pod("leaves", "one", node=trn2.name))
+    namespace.wait_ready("leaves")
+    if told:
+        eventually("all is well", lambda: healths(namespace, "runs") == healths(namespace, "leaves") == {"Healthy"}, 60)
+
+    # In a plugin that runs: one device is not known, the others are used as before.
+    trn2.break_("hang", f"{held[0]}:core_count")
+    if told:
+        eventually("nothing is known", lambda: healths(namespace, "leaves") == {"Unknown"}, 60)
+        eventually("all but one is known", lambda: healths(namespace, "leaves") == {"Healthy"}, 90)
+        assert healths(namespace, "runs") == {"Unknown"}
+    assert len(names(trn2)) == 16
+    namespace.apply(pod("fresh", "one", node=trn2.name))
+    namespace.wait_ready("fresh")
+
+    # In one that starts again: the kubelet has it at once, what is prepared stays, and can be given back.
+    plugin = plugin_pod(driver, trn2.name)["metadata"]["name"]
+    before = restarts(trn2, plugin)
+    for number in sorted({*range(HUNG)} - {*held}):
+        trn2.break_("hang", f"{number}:core_count")
+    trn2.break_("plugin")
+    eventually("the plugin starts again", lambda: restarts(trn2, plugin) == before + 1, 60)
+    eventually("the kubelet has it", lambda: "registered with the kubelet" in log(driver, plugin), 60)
+    namespace.apply(pod("early", "one", node=trn2.name))
+    namespace.delete("pod", "leaves")
+    namespace.delete("pod", "fresh")
+    eventually("their claims are unprepared", lambda: prepared(trn2) == claims, 60)
+    assert "does not end: the kernel driver hangs" in refusal(namespace, "early")
+    if told:
+        eventually("nothing is known", lambda: healths(namespace, "runs") == {"Unknown"}, 60)
+    namespace.delete("pod", "early")
+
+    # In one that is to end: sockets and locks are free.
+    uninstall()
+    eventually("no socket is left", lambda: sockets(trn2) == [], 60)
+    eventually("no lock is held", lambda: held_locks(trn2) == [], 60)
+
+    for what, which in [each for each in trn2.broken if each[0] == "hang"]:
+        trn2.repair(what, which)
+    relabel(trn2, TRN2)
+    settled(trn2)
+    if told:
+        eventually("all is well again", lambda: healths(namespace, "runs") == {"Healthy"}, 90)
+    assert (neurons(namespace, "runs"), namespace.restarts("runs")) == (held, 0)
+
+
+# A device plugin beside the driver.
+
+LISTEN = """
+import os, signal, socket, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+server = socket.socket(socket.AF_UNIX)
+try:
+    server.bind(sys.argv[1])
+    server.listen()
+    while True:
+        server.accept()
+finally:
+    os.unlink(sys.argv[1])
+"""
+
+
+def allocate(place: Namespace, pod_name: str, node: BedNode, device: str) -> None:
+    """Allocate the claim `early` for a pod, as the scheduler does."""
+    uid = place.get("pod", pod_name)["metadata"]["uid"]
+    result = {"request": "r", "driver": "neuron.aws.com", "pool": node.name, "device": device}
+    user = {"resource": "pods", "name": pod_name, "uid": uid}
+    status = {"allocation": {"devices": {"results": [result]}}, "reservedFor": [user]}
+    patch = json.dumps({"status": status})
+    place.kubectl("patch", "resourceclaim", "early", "--subresource=status", "--type=merge", "--patch", patch)
+
+
+def test_beside_a_live_device_plugin_nothing_is_prepared_and_what_claims_hold_stays(
+    driver: TestBed, trn2: BedNode, namespace: Namespace, tmp_path: Path
+) -> None:
+    """(14.5) One claim is prepared already, another one is only allocated, and its pod comes to the node later."""
+    namespace.apply(template("one"))
+    namespace.apply(pod("runs", "one", node=trn2.name))
+    namespace.wait_ready("runs")
+    [held], claims = neurons(namespace, "runs"), prepared(trn2)
+    free = (held + 5) % 16
+    spec = {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "neuron.aws.com"}}]}}
+    claim = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "early"}, "spec": spec}
+    namespace.apply(claim)
+    waits = pod("waits", "unused", node=trn2.name)
+    waits["spec"] |= {
+        "schedulingGates": [{"name": "example.com/not-yet"}],
+        "resourceClaims": [{"name": "neurons", "resourceClaimName": "early"}],
+    }
+    namespace.apply(waits)
+    allocate(namespace, "waits", trn2, f"neuron-device-{free}")
+    before = {each["metadata"]["uid"] for each in slices(driver, trn2.name)}
+
+    script = tmp_path / "plugin.py"
+    script.write_text(LISTEN)
+    with python_on(trn2.name, f"{script} {DEVICE_PLUGIN}", tmp_path / "plugin.log"):
+        claimed = {f"neuron-device-{held}", f"neuron-device-{free}"}
+        eventually("only what claims have is published", lambda: names(trn2) == claimed, 60)
+        namespace.kubectl(
+            "patch", "pod", "waits", "--type=json", "-p", '[{"op":"remove","path":"/spec/schedulingGates"}]'
+        )
+        why = refusal(namespace, "waits")
+        assert f"a Neuron device plugin is alive on node {trn2.name} (its socket neuron-devplugin.sock answers)" in why
+        assert prepared(trn2) == claims
+        assert names(trn2) == claimed
+    eventually("everything is published", lambda: len(names(trn2)) == 16, 60)
+    assert {each["metadata"]["uid"] for each in slices(driver, trn2.name)} == before
+    namespace.delete("pod", "waits")
+    namespace.apply(pod("next", "one", node=trn2.name))
+    namespace.wait_ready("next")
+    assert (neurons(namespace, "runs"), namespace.restarts("runs")) == ([held], 0)
+
+
+# A name that is taken.
+
+
+@pytest.fixture
+def neighbour(trn2: BedNode, node: Callable[[str], BedNode]) -> BedNode:
+    """Another node, whose plugin misbehaves."""
+    return node(TRN2)
+
+
+def squat(victim: BedNode, neighbour: BedNode, slice_of: str) -> str:
+    """Let the plugin of a node make a slice under a name of another node; return why not, empty if it did."""
+    token = victim.bed.kubectl(
+        *("create", "token", SERVICE_ACCOUNT, "--namespace", NAMESPACE),
+        *("--bound-object-kind=Node", f"--bound-object-name={neighbour.name}"),
+    ).strip()
+    spec = {
+        "driver": slice_of,
+        "nodeName": neighbour.name,
+        "pool": {"name": neighbour.name, "generation": 1, "resourceSliceCount": 1},
+    }
+    item = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": first_name(victim)}}
+    try:
+        victim.bed.kubectl("--token", token, "create", "-f", "-", stdin=json.dumps({**item, "spec": spec}))
+    except BedError as err:
+        return str(err)
+    return ""
+
+
+def first_name(node: BedNode) -> str:
+    return f"{node.name}-neuron.aws.com-00"
+
+
+@pytest.fixture
+def binding(driver: TestBed) -> Iterator[Callable[[], str]]:
+    """Take away the binding of the policy that keeps plugins to their own names; it is put back."""
+    found = json.loads(driver.kubectl("get", BINDING, "-o", "json"))
+    meta = {key: value for key, value in found["metadata"].items() if key not in MADE_BY_SERVER}
+    yield lambda: driver.kubectl("delete", BINDING)
+    driver.kubectl("apply", "-f", "-", stdin=json.dumps({**found, "metadata": meta}))
+
+
+def test_a_name_that_another_node_s_plugin_took_is_stepped_around(
+    driver: TestBed,
+    trn2: BedNode,
+    neighbour: BedNode,
+    namespace: Namespace,
+    uninstall: Callable[[], None],
+    binding: Callable[[], str],
+) -> None:
+    """(14.10) The policy refuses it; without the policy it is reported, and costs nothing."""
+    uninstall()
+    eventually("the driver leaves", lambda: registered_pods(trn2) == set(), 60)
+    for each in slices(driver, trn2.name):
+        driver.kubectl("delete", "resourceslice", each["metadata"]["name"])
+    said = squat(trn2, neighbour, "neuron.aws.com")
+    assert f"may create slices called {neighbour.name}-neuron.aws.com-... only, not {first_name(trn2)}" in said
+    binding()
+    try:
+        eventually("the name is taken", lambda: squat(trn2, neighbour, OTHER_DRIVER) == "", 60, 1)
+        relabel(trn2, TRN2)
+        eventually("the devices are published", lambda: len(names(trn2)) == 16, 120)
+        assert [each["metadata"]["name"] for each in slices(driver, trn2.name)] == [f"{trn2.name}-neuron.aws.com-01"]
+        text = f"ResourceSlice {first_name(trn2)} is of driver {OTHER_DRIVER} and node {neighbour.name}"
+        eventually("it is reported", lambda: any(text in each for each in taken_names(trn2)), 60)
+        namespace.apply(template("one"))
+        namespace.apply(pod("uses", "one", node=trn2.name))
+        namespace.wait_ready("uses")
+    finally:
+        driver.kubectl("delete", "resourceslice", "--ignore-not-found", first_name(trn2))
+
+
+def taken_names(node: BedNode) -> list[str]:
+    """Return what Events say of names of a node's slices that others have."""
+    chosen = f"--field-selector=involvedObject.name={node.name},reason=NeuronSliceNameTaken"
+    return [item["message"] for item in node.bed.get("events", "--all-namespaces", chosen)["items"]]
