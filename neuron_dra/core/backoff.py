@@ -1,4 +1,4 @@
-"""How long to wait before trying again."""
+"""Delays before a retry."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 
 def delays(first_s: float, cap_s: float, jitter: Callable[[], float]) -> Iterator[float]:
-    """Yield waits in seconds: doubling from `first_s` up to `cap_s`, each spread by `jitter`.
+    """Yield delays in seconds without end: they double from `first_s` up to `cap_s`, each spread by `jitter`.
 
-    `jitter` returns a number in [0, 1); a wait lies between half of its step and the whole.
+    `jitter` returns a number in [0, 1); each delay is between half of its step and the whole step.
     """
     step = first_s
     while True:
@@ -17,8 +17,9 @@ def delays(first_s: float, cap_s: float, jitter: Callable[[], float]) -> Iterato
 
 
 def not_before(wait_s: float, jitter: Callable[[], float]) -> float:
-    """Return a wait of `wait_s` seconds and up to half as much again, spread by `jitter`, a number in [0, 1).
+    """Return a delay in seconds between `wait_s` and one and a half times that, spread by `jitter`.
 
-    For a server that says how long to wait: it says so to a whole fleet, which must not be back at one moment.
+    `jitter` returns a number in [0, 1). For a Retry-After: the server sends the same value to the whole fleet, whose
+    retries must not arrive together.
     """
     return wait_s * (1 + jitter() / 2)

@@ -1,4 +1,4 @@
-"""The catalogue of instance types: what each promises. The data is neuron_dra/data/instances.toml."""
+"""The catalogue of instance types and their hardware; the data is in neuron_dra/data/instances.toml."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Shape = Literal["none", "line", "ring", "torus", "switch"]
 
 
 class Platform(enum.Enum):
-    """How the kernel driver runs an instance type; it decides which UltraServer files exist."""
+    """The kernel driver's platform for an instance type, which determines which UltraServer files exist in sysfs."""
 
     STANDARD = "standard"
     ULTRASERVER = "ultraserver"  # Trn2: four nodes elect their ids over the links
@@ -27,12 +27,13 @@ class Platform(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class InstanceType:
-    """What one instance type promises.
+    """The specified hardware of one instance type.
 
-    `lnc_allowed` are the sizes of a logical NeuronCore in physical ones that a claim may ask for; empty means fixed.
-    `efa` has the PCI function of each device's EFA interface, None where AWS publishes no map.
-    `links` are each device's neighbours in the order the kernel driver prints them; empty where it prints none.
-    `links_promised` is False where those are no promise: Inf1's are read from the hardware, and a switch has none.
+    `lnc_allowed` are the sizes of a logical NeuronCore, in physical cores, that a claim may request; empty means that
+    the size is fixed. `efa` has the PCI function of each device's EFA interface, None if AWS publishes no map.
+    `links` are each device's neighbors in the order in which the kernel driver prints them; empty if it prints none.
+    `links_promised` is False if a node may differ from `links`: Inf1 reads them from its hardware, and a switch has
+    none.
     """
 
     name: str
@@ -51,12 +52,12 @@ class InstanceType:
 
     @property
     def is_trainium(self) -> bool:
-        """Trn, not Inf."""
+        """True for Trainium (trn), False for Inferentia (inf)."""
         return self.generation.startswith("trn")
 
     @property
     def whole_node(self) -> bool:
-        """Nodes of this type are parts of UltraServers, and are handed out whole by default."""
+        """True if nodes of this type are part of an UltraServer; each is then published as one device by default."""
         return self.platform is not Platform.STANDARD
 
 
@@ -67,15 +68,16 @@ def _data() -> dict[str, Any]:
 
 @functools.cache
 def all_types() -> tuple[InstanceType, ...]:
-    """Return every type of the catalogue, in its order."""
+    """Return every instance type, in the catalogue's order."""
     return tuple(_instance(name, entry) for entry in _data()["instance"] for name in entry["names"])
 
 
 @functools.cache
 def lookup(name: str) -> InstanceType | None:
-    """Return the type called `name`, or one that the kernel driver takes for the same by its prefix, or None.
+    """Return the instance type `name`, or None if it is unknown.
 
-    SageMaker's names are EC2's with `ml.` before them; the machines are the same.
+    A name outside the catalogue matches by the prefixes that the kernel driver uses for it; such a type has no EFA map.
+    SageMaker's names are EC2's with the prefix `ml.`, for the same machines.
     """
     if name.startswith(SAGEMAKER):
         known = lookup(name.removeprefix(SAGEMAKER))
@@ -91,13 +93,13 @@ def lookup(name: str) -> InstanceType | None:
 
 
 def largest(family: str) -> InstanceType | None:
-    """Return the type of `family`, such as trn2u, that has the most devices, or None."""
+    """Return the type of `family`, such as trn2u, that has the most devices; None if the family is unknown."""
     members = [known for known in all_types() if known.name.partition(".")[0] == family]
     return max(members, key=lambda known: known.device_count, default=None)
 
 
 def nearest(name: str) -> str:
-    """Return "; did you mean ...?" with the types whose names are like `name`, or nothing."""
+    """Return "; did you mean ...?" with the types whose names resemble `name`, or an empty string, for messages."""
     near = difflib.get_close_matches(name, [known.name for known in all_types()], n=3, cutoff=0.6)
     return f"; did you mean {' or '.join(near)}?" if near else ""
 

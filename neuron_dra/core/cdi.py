@@ -1,7 +1,7 @@
-"""CDI specs: what the container runtime reads to give a container its devices.
+"""CDI specs: the files from which a container runtime adds devices and environment to a container.
 
-Rules: Container Device Interface 1.1.0, SPEC.md. Unknown fields make a runtime refuse the file, and so does a version
-newer than it knows: we declare the lowest version that has what we use.
+Source: Container Device Interface 1.1.0, SPEC.md. A runtime rejects a file with unknown fields or a newer version than
+its own, so the lowest version that has the fields in use is declared.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ UID = f"{names.DRIVER}/claim-uid"
 
 @dataclass(frozen=True, slots=True)
 class DeviceFiles:
-    """Where the device files of this node are, for the runtime.
+    """Where the container runtime finds the device files of this node.
 
-    `host_dir` is /dev on a real host. On simulated hardware it is a folder; its entries are plain files where nobody
-    was allowed to make device nodes, and are then mounted instead (`mounted`).
+    `host_dir` is /dev on a real host and a folder on simulated hardware. If that folder has plain files, because
+    device nodes could not be created without root, `mounted` is True and they are bind-mounted.
     """
 
     host_dir: str = "/dev"
@@ -41,32 +41,32 @@ class DeviceFiles:
 
 
 def device_name(claim_uid: str, device: str, share_id: str | None = None) -> str:
-    """Return the name of a device inside its claim's spec, unique on the node for ever."""
+    """Return the name of a device inside its claim's spec; it is unique on the node and never used again."""
     return f"{claim_uid}-{device}" + (f"-{share_id}" if share_id else "")
 
 
 def device_id(claim_uid: str, device: str, share_id: str | None = None) -> str:
-    """Return the qualified name that the kubelet hands to the runtime."""
+    """Return the qualified CDI name, `vendor/class=name`, that the kubelet passes to the runtime."""
     return f"{KIND}={device_name(claim_uid, device, share_id)}"
 
 
 def file_name(claim_uid: str) -> str:
-    """Return the name of a claim's file in the CDI directory."""
+    """Return the name of a claim's file in the CDI folder."""
     return f"{FILE_PREFIX}{claim_uid}.json"
 
 
 def other_file_name(claim_uid: str) -> str:
-    """Return how drivers that use CDI's Go library call a claim's file: it writes YAML unless it is told otherwise."""
+    """Return the name that drivers with CDI's Go library give to a claim's file: the library writes YAML by default."""
     return f"{FILE_PREFIX}{claim_uid}.yaml"
 
 
 def claim_uid_of(file: str) -> str | None:
-    """Return the claim UID in the name of a file that is called as ours are, or None."""
+    """Return the claim UID in a file name of this driver's form, or None if the name has another form."""
     return _uid_in(file, ".json")
 
 
 def other_claim_uid_of(file: str) -> str | None:
-    """Return the claim UID in the name of a file that another driver of our name wrote, or None."""
+    """Return the claim UID in a file name of another implementation of this driver, or None if it is no such name."""
     return _uid_in(file, ".yaml")
 
 
@@ -77,7 +77,7 @@ def _uid_in(file: str, suffix: str) -> str | None:
 
 
 def container_edits(device_ids: Sequence[int], env: Sequence[str], files: DeviceFiles) -> dict[str, Any]:
-    """Return the edits that give a container these devices and this environment."""
+    """Return the CDI container edits for the devices `neuronN` of `device_ids` and for `env`, as NAME=value."""
     edits: dict[str, Any] = {}
     if env:
         edits["env"] = list(env)
@@ -112,7 +112,7 @@ def spec(claim: PreparedClaim) -> dict[str, Any]:
 
 
 def device_names(document: object, claim_uid: str) -> tuple[str, ...]:
-    """Return the names of the published devices that a spec of ours delivers, as far as it can be read."""
+    """Return the names of the published devices in a spec of this driver; unreadable parts are skipped."""
     devices = document.get("devices") if isinstance(document, dict) else None
     found = []
     for device in devices if isinstance(devices, list) else ():
@@ -124,9 +124,9 @@ def device_names(document: object, claim_uid: str) -> tuple[str, ...]:
 
 
 def encode(document: Mapping[str, Any]) -> bytes:
-    """Return the bytes of a spec; equal specs give equal bytes, whatever order their fields were read in.
+    """Return the bytes of a spec; equal specs give equal bytes, in whatever order their fields were read.
 
-    One line for each field and for each device: people read these files.
+    Each field and each device has its own line, because people read these files.
     """
     fields = []
     for name in sorted(document):
@@ -144,12 +144,12 @@ _quick = msgspec.json.Encoder(order="sorted").encode
 def _line(value: object) -> bytes:
     try:
         return _quick(value)
-    except UnicodeEncodeError:  # half a surrogate pair, which has a spelling in JSON and none in UTF-8
+    except UnicodeEncodeError:  # a lone surrogate, which JSON can escape but UTF-8 cannot encode
         return json.dumps(value, sort_keys=True).encode()
 
 
 def is_of(claim: PreparedClaim, raw: bytes) -> bool:
-    """Tell whether a file says what the spec of `claim` says, be it in the spelling of another release."""
+    """Return True if the file contents `raw` equal the spec of `claim`, whatever their formatting."""
     wanted = encode(spec(claim))
     if raw == wanted:
         return True
@@ -161,7 +161,7 @@ def is_of(claim: PreparedClaim, raw: bytes) -> bool:
 
 
 def annotated_ref(document: object) -> tuple[str, str, str] | None:
-    """Return namespace, name and UID of the claim that a spec of ours was written for, or None."""
+    """Return namespace, name and UID of the claim from a spec's annotations; None if one of them is missing."""
     if not isinstance(document, dict):
         return None
     notes = document.get("annotations")

@@ -1,8 +1,9 @@
-"""The checkpoint: all prepared claims of this boot, as bytes that survive a crash and an upgrade.
+"""The checkpoint: all prepared claims of this boot, in a file format that survives crashes and updates.
 
-Format, version v1: one JSON object. A release may add fields, never change or remove one; fields it does not know it
-keeps, so that a downgrade and a second upgrade lose nothing. `checksum` is SHA-256 over the rest, as `json.dumps` gives
-it with sorted keys, no blanks and nothing but ASCII. No number has a fraction: there are many ways to write one.
+Format, version v1: one JSON object. A release may add fields, but never changes or removes one. It keeps fields that it
+does not know, so that a downgrade followed by an upgrade loses nothing. `checksum` is SHA-256 over the other fields, as
+`json.dumps` writes them with sorted keys, no blanks and ASCII only. Numbers are integers: a fraction has more than one
+spelling.
 """
 
 from __future__ import annotations
@@ -22,39 +23,42 @@ from neuron_dra.core.withdrawals import Withdrawals
 from neuron_dra.errors import CheckpointDamaged
 
 VERSION = "v1"
-_TAG = "workloadTag"  # in `extra`, where a release that knows nothing of tags keeps it
+_TAG = "workloadTag"  # in `extra`, where a release without tags keeps it
 _WITHDRAWN = "withdrawn"  # likewise
-_TAG_OBJECT = "ultraserverUid"  # of the NeuronUltraServer that the tag is from
+_TAG_OBJECT = "ultraserverUid"  # UID of the NeuronUltraServer that the tag comes from
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Prepared claims by UID, and the boot they were prepared in."""
+    """Prepared claims by UID, and the id of the boot in which they were prepared.
+
+    `extra` are the document's other fields: the tag, the withdrawals, and fields of newer releases.
+    """
 
     boot_id: str
     claims: Mapping[str, PreparedClaim] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def with_claims(self, claims: Mapping[str, PreparedClaim]) -> Checkpoint:
-        """Return a checkpoint that holds these claims too, by UID."""
+        """Return a checkpoint with `claims`, by UID, added or replaced."""
         return replace(self, claims={**self.claims, **claims})
 
     def without(self, uids: Iterable[str]) -> Checkpoint:
-        """Return a checkpoint without these claims."""
+        """Return a checkpoint without the claims `uids`."""
         gone = set(uids)
         return replace(self, claims={uid: claim for uid, claim in self.claims.items() if uid not in gone})
 
     def doubting(self) -> Checkpoint:
-        """Return a checkpoint with the same claims, of which others may have unprepared some without our knowing."""
+        """Return a checkpoint whose claims are all doubtful: another driver may have unprepared some of them."""
         return replace(self, claims={uid: replace(claim, doubtful=True) for uid, claim in self.claims.items()})
 
     def withdrawing(self, uids: Iterable[str]) -> Checkpoint:
-        """Return a checkpoint without these claims, which remembers that they were unprepared."""
+        """Return a checkpoint without the claims `uids` that records their unprepare."""
         uids = list(uids)
         return self.without(uids).with_withdrawals(self.withdrawals.adding(uids))
 
     def with_withdrawals(self, withdrawals: Withdrawals) -> Checkpoint:
-        """Return a checkpoint that remembers these withdrawals, and no others."""
+        """Return a checkpoint with `withdrawals` in place of its own."""
         extra = {name: value for name, value in self.extra.items() if name != _WITHDRAWN}
         if withdrawals != Withdrawals():
             extra[_WITHDRAWN] = withdrawals.to_wire()
@@ -62,11 +66,11 @@ class Checkpoint:
 
     @property
     def withdrawals(self) -> Withdrawals:
-        """The claims that were unprepared of late."""
+        """The claims that were unprepared recently."""
         return Withdrawals.from_wire(self.extra.get(_WITHDRAWN))
 
     def with_tag(self, tag: Tag | None) -> Checkpoint:
-        """Return a checkpoint with this tag, or without any."""
+        """Return a checkpoint with `tag`, or without a tag if that is None."""
         extra = {name: value for name, value in self.extra.items() if name != _TAG}
         if tag is not None:
             extra[_TAG] = tag.texts() | ({_TAG_OBJECT: tag.object_uid} if tag.object_uid else {})
@@ -74,7 +78,7 @@ class Checkpoint:
 
     @property
     def tag(self) -> Tag | None:
-        """The workload tag that the node's devices carry."""
+        """The workload tag on the node's devices; None if there is none or it cannot be read."""
         texts = self.extra.get(_TAG)
         tag = Tag.from_texts(texts) if isinstance(texts, dict) else None
         if tag is None or not isinstance(texts, dict):
@@ -83,17 +87,17 @@ class Checkpoint:
 
     @property
     def held_device_ids(self) -> Mapping[int, PreparedClaim]:
-        """Neuron device id -> the claim that holds it; administrators' access holds nothing."""
+        """The claim that holds each Neuron device, by device id; claims with adminAccess hold none."""
         return holders(self.claims.values())
 
     @property
     def held_devices(self) -> frozenset[str]:
-        """Names of published devices that some claim holds, administrators' access included."""
+        """Names of the published devices that some claim holds, with adminAccess or without."""
         return device_names(self.claims.values())
 
 
 def holders(claims: Iterable[PreparedClaim]) -> dict[int, PreparedClaim]:
-    """Return Neuron device id -> the claim that holds it; administrators' access holds nothing."""
+    """Return the claim that holds each Neuron device, by device id; claims with adminAccess hold none."""
     return {
         device_id: claim
         for claim in claims
@@ -104,12 +108,12 @@ def holders(claims: Iterable[PreparedClaim]) -> dict[int, PreparedClaim]:
 
 
 def device_names(claims: Iterable[PreparedClaim]) -> frozenset[str]:
-    """Return the names of published devices that `claims` hold, administrators' access included."""
+    """Return the names of the published devices that `claims` hold, with adminAccess or without."""
     return frozenset(device.device for claim in claims for device in claim.devices)
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
-    """Return the bytes of `checkpoint`; equal checkpoints give equal bytes."""
+    """Return the file contents for `checkpoint`; equal checkpoints give equal bytes."""
     body = {
         **checkpoint.extra,
         "version": VERSION,
@@ -121,7 +125,10 @@ def encode(checkpoint: Checkpoint) -> bytes:
 
 
 def decode(raw: bytes) -> Checkpoint:
-    """Return the checkpoint in `raw`. Raises CheckpointDamaged with the reason."""
+    """Return the checkpoint in the file contents `raw`.
+
+    Raises CheckpointDamaged, with the reason, for anything that `encode` of this format version cannot have written.
+    """
     try:
         body = json.loads(raw, parse_constant=_refuse, parse_float=_refuse)
     except (ValueError, RecursionError) as err:
@@ -129,7 +136,7 @@ def decode(raw: bytes) -> Checkpoint:
     if not isinstance(body, dict):
         raise CheckpointDamaged("not a JSON object")
     if body.get("version") != VERSION:
-        raise CheckpointDamaged(f"version {body.get('version')!r} is not known to this release (it knows {VERSION})")
+        raise CheckpointDamaged(f"version {body.get('version')!r} is unknown to this release, which reads {VERSION}")
     checksum = body.pop("checksum", None)
     if checksum != _digest(_canonical(body)):
         raise CheckpointDamaged("the checksum does not match the contents")
@@ -150,8 +157,8 @@ _quick = msgspec.json.Encoder(order="sorted").encode
 
 
 def _canonical(body: Mapping[str, Any]) -> bytes:
-    """Return the JSON that is summed up: msgspec's, which is quick, or the standard library's where they differ."""
-    with contextlib.suppress(UnicodeEncodeError):  # half a surrogate pair
+    """Return the JSON for the checksum: msgspec's, which is fast, or the standard library's if the two differ."""
+    with contextlib.suppress(UnicodeEncodeError):  # a lone surrogate
         text = _quick(body)
         if text.isascii() and b"\x7f" not in text:
             return text
@@ -236,7 +243,7 @@ def _optional(wire: Mapping[str, Any], name: str) -> str | None:
 
 def _device_id(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise TypeError("deviceIds has something else than numbers from 0")
+        raise TypeError(f"deviceIds has {value!r}, which is not a whole number of at least 0")
     return value
 
 

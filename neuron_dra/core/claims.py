@@ -1,4 +1,4 @@
-"""Claims as this driver sees them: what was allocated, and what was handed out."""
+"""Claims as this driver sees them: the allocation, and what prepare made of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from neuron_dra.core import config, health
 
 @dataclass(frozen=True, slots=True)
 class ClaimRef:
-    """A claim as the kubelet names it."""
+    """A claim as the kubelet refers to it."""
 
     namespace: str
     name: str
@@ -23,25 +23,25 @@ class ClaimRef:
 
 @dataclass(frozen=True, slots=True)
 class AllocatedDevice:
-    """One result of an allocation that belongs to this driver."""
+    """One result of an allocation that belongs to this driver (resource/v1, DeviceRequestAllocationResult)."""
 
-    request: str  # "req", or "req/sub" when an alternative of firstAvailable was taken
+    request: str  # "req", or "req/sub" if the scheduler chose an alternative of firstAvailable
     pool: str
     device: str
     admin_access: bool = False
     share_id: str | None = None
     tolerations: tuple[health.Toleration, ...] = ()
-    device_class: str = ""  # that the request asked for
+    device_class: str = ""  # the DeviceClass of the request
 
     @property
     def base_request(self) -> str:
-        """The request without the alternative; the kubelet knows only this one."""
+        """The request's name without the alternative, as the kubelet uses it."""
         return self.request.split("/", 1)[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A claim with its allocation, as far as this driver is concerned."""
+    """A claim with the part of its allocation that concerns this driver."""
 
     ref: ClaimRef
     devices: tuple[AllocatedDevice, ...]
@@ -51,9 +51,9 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class PreparedDevice:
-    """One allocated device as it was handed out.
+    """One allocated device, as prepared.
 
-    `device_ids` are the Neuron devices behind it, `edits` the CDI container edits that deliver them.
+    `device_ids` are the Neuron devices behind it, `edits` the CDI container edits that add them to a container.
     """
 
     request: str
@@ -68,17 +68,17 @@ class PreparedDevice:
 
     @property
     def env(self) -> tuple[str, ...]:
-        """Environment of a container that gets this device, as NAME=value."""
+        """Environment variables, as NAME=value, of a container that gets this device."""
         return tuple(self.edits.get("env", ()))
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedClaim:
-    """What the kubelet was answered, and must be answered again.
+    """A prepared claim: the reply to the kubelet, which must be the same at each repeated call.
 
-    An *adopted* claim was prepared by somebody else (the driver before us, or ourselves before a checkpoint was
-    lost): it holds its devices, but there is no answer of ours to repeat. A *doubtful* one was prepared by us, and
-    perhaps unprepared since, by somebody who left no word: it is answered as before, and let go like an adopted one.
+    An *adopted* claim was prepared by another driver, or by this one before its checkpoint was lost: it holds its
+    devices, but there is no reply to repeat. A *doubtful* claim was prepared by this driver, and another one may have
+    unprepared it since: it gets the same reply as before, and is released under the conditions of an adopted claim.
     """
 
     ref: ClaimRef
@@ -87,5 +87,5 @@ class PreparedClaim:
     pod: str = ""
     adopted: bool = False
     doubtful: bool = False
-    workload: str = ""  # the NeuronUltraServerWorkload, in the claim's namespace, that the node is bound to for it
+    workload: str = ""  # name of the NeuronUltraServerWorkload, in the claim's namespace, that the node is bound to
     extra: Mapping[str, Any] | None = None  # fields of a newer release, kept for it

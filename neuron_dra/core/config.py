@@ -1,4 +1,4 @@
-"""Opaque configuration: which entries of an allocation apply to a device, and which of them wins."""
+"""Opaque configuration: which entries of an allocation apply to a device, and which of them has precedence."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 
 
 class Source(IntEnum):
-    """Where an entry came from; everything of the claim beats everything of the class."""
+    """Where an entry comes from; any entry of the claim has precedence over any entry of its DeviceClass."""
 
     CLASS = 0
     CLAIM = 1
@@ -17,14 +17,14 @@ class Source(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class NeuronSettings:
-    """A NeuronConfig: physical cores per logical NeuronCore."""
+    """A NeuronConfig: the number of physical cores in a logical NeuronCore."""
 
     logical_neuron_core: Literal[1, 2]
 
 
 @dataclass(frozen=True, slots=True)
 class UltraServerSettings:
-    """An UltraServerConfig: how many nodes work together (not the runtime's mode number), and for which workload."""
+    """An UltraServerConfig: the number of nodes in a group (not the runtime's mode number), and the workload."""
 
     nodes: Literal[1, 2, 4]
     workload_id: str | None = None
@@ -33,9 +33,9 @@ class UltraServerSettings:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One decoded entry of `status.allocation.devices.config` that is meant for this driver.
+    """One decoded entry of `status.allocation.devices.config` that is addressed to this driver.
 
-    `requests` empty means every request; a name may be "req" or "req/sub".
+    `requests` are names such as "req" or "req/sub"; an entry without names applies to every request.
     """
 
     source: Source
@@ -43,20 +43,20 @@ class Entry:
     settings: NeuronSettings | UltraServerSettings
 
     def applies_to(self, request: str) -> bool:
-        """Tell whether the entry covers `request`, by its full name or by its base name."""
+        """Return True if the entry covers `request`, by its full name or by its base name."""
         return not self.requests or request in self.requests or request.split("/", 1)[0] in self.requests
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What is in force for one device; None where nobody said anything."""
+    """The configuration in force for one device; None for a kind that no entry sets."""
 
     neuron: NeuronSettings | None = None
     ultraserver: UltraServerSettings | None = None
 
 
 def effective(entries: Iterable[Entry], request: str) -> Settings:
-    """Return what applies to `request`: of each kind the last entry, claims after classes."""
+    """Return the configuration of `request`: of each kind the last entry, those of the claim after those of classes."""
     neuron, ultraserver = None, None
     for entry in sorted((e for e in entries if e.applies_to(request)), key=lambda e: e.source):
         if isinstance(entry.settings, NeuronSettings):

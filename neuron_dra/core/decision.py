@@ -1,4 +1,4 @@
-"""Deciding what a claim gets on this node: pure, from the allocation, the hardware and what is held already."""
+"""What a claim gets on this node, decided from its allocation, the hardware, and the devices that claims hold."""
 
 from __future__ import annotations
 
@@ -26,9 +26,13 @@ def decide(
     sick: Callable[[AllocatedDevice], str] = lambda result: "",
     prepared_at: str = "",
 ) -> PreparedClaim:
-    """Return what `claim` gets. `sick` says why a device must not be handed out, if it must not.
+    """Return the prepared claim for `claim`: its devices, their CDI edits and environment.
 
-    Raises ClaimError, whose text names the field, the device or the holder that stands in the way.
+    `held` are the claims that are already prepared. `sick` returns why a device must not be prepared, or an empty
+    string. `prepared_at` is a time in RFC 3339.
+
+    Raises ClaimError, which names the field, device or other claim that is the cause, and DeviceInUse if another claim
+    holds one of the devices.
     """
     if not claim.devices:
         raise ClaimError(f"claim {claim.ref} has no device of {names.DRIVER} in its allocation")
@@ -38,12 +42,13 @@ def decide(
     others = [other for other in held if other.ref.uid != claim.ref.uid]
     taken = {i for other in others for device in other.devices if not device.admin_access for i in device.device_ids}
     there = {device.name: device for device in node.devices}
-    agreed: dict[tuple[str, bool], tuple[tuple[str, ...], str]] = {}  # each request is looked at once
+    agreed: dict[tuple[str, bool], tuple[tuple[str, ...], str]] = {}  # by request: its devices share one result
     prepared, workload = [], ""
     for result in claim.devices:
         if result.pool != node_name:
             raise ClaimError(
-                f"claim {claim.ref}: device {result.device} is of pool {result.pool}, which is not on node {node_name}"
+                f"claim {claim.ref}: device {result.device} is of pool {result.pool}, and this node is {node_name}; "
+                "delete the pod so that its claim is allocated again"
             )
         ids = _physical(claim.ref, result.device, node, there)
         if not taken.isdisjoint(ids):
@@ -71,7 +76,10 @@ def decide(
 
 
 def _physical(ref: ClaimRef, device_name: str, node: Node, there: Mapping[str, NeuronDevice]) -> tuple[int, ...]:
-    """Return the Neuron devices behind a published name; `there` are those of the node, by name."""
+    """Return the ids of the Neuron devices behind a published name; `there` are the node's devices by name.
+
+    Raises ClaimError if one of them is missing.
+    """
     if device_name == names.NODE_DEVICE:
         ids = tuple(device.device_id for device in node.devices if device.node_present)
         if not ids:
@@ -81,7 +89,7 @@ def _physical(ref: ClaimRef, device_name: str, node: Node, there: Mapping[str, N
     if device is None:
         raise ClaimError(
             f"claim {ref}: {device_name} is allocated, but the node has no such device (it has "
-            f"{', '.join(there) or 'none'}); delete the pod so that it gets another",
+            f"{', '.join(there) or 'none'}); delete the pod so that it gets another device",
             retryable=True,
         )
     if not device.node_present:
@@ -94,7 +102,10 @@ def _physical(ref: ClaimRef, device_name: str, node: Node, there: Mapping[str, N
 
 
 def _refuse_overlap(ref: ClaimRef, result: AllocatedDevice, ids: tuple[int, ...], others: list[PreparedClaim]) -> None:
-    """The last line of defence against one device in two claims."""
+    """Raise DeviceInUse if another claim holds one of the devices `ids`: the last guard against a device in two claims.
+
+    Claims with adminAccess do not count, nor do two shares of the same device.
+    """
     if result.admin_access:
         return
     wanted = set(ids)
@@ -106,7 +117,7 @@ def _refuse_overlap(ref: ClaimRef, result: AllocatedDevice, ids: tuple[int, ...]
             if common:
                 raise DeviceInUse(
                     f"claim {ref}: {result.device} is in use: neuron{min(common)} is held by claim {other.ref} "
-                    f"(UID {other.ref.uid}) until that one is unprepared",
+                    f"(UID {other.ref.uid}) until that claim is unprepared",
                     other.ref.uid,
                 )
 
@@ -114,7 +125,7 @@ def _refuse_overlap(ref: ClaimRef, result: AllocatedDevice, ids: tuple[int, ...]
 def _agreed(
     claim: Claim, result: AllocatedDevice, node: Node, reservation: Reservation | None
 ) -> tuple[tuple[str, ...], str]:
-    """Return the environment that comes with a request, and the workload that the node is bound to for it, if any."""
+    """Return the environment of a request, and the name of its workload if the node is bound to that, or ""."""
     settings = config.effective(claim.configs, result.request)
     env = environment(settings, node)
     if reservation is None or not reservation.names(settings.ultraserver, claim.ref):
@@ -125,9 +136,10 @@ def _agreed(
 
 
 def environment(settings: config.Settings, node: Node) -> tuple[str, ...]:
-    """Return NAME=value for a container that gets a device of `node` with `settings`.
+    """Return the environment, as NAME=value, of a container that gets a device of `node` with `settings`.
 
-    Sources: Neuron SDK, logical-neuroncore-config and the UltraServer init script (design.md 2, neuron.md 3).
+    Raises ClaimError if the node does not offer a setting. Sources: Neuron SDK, logical-neuroncore-config, and AWS's
+    UltraServer init script.
     """
     env: list[str] = []
     if settings.neuron is not None:
@@ -142,7 +154,7 @@ def environment(settings: config.Settings, node: Node) -> tuple[str, ...]:
 
 
 def _check_size(wanted: config.UltraServerSettings | None, reservation: Reservation) -> None:
-    """The runtime's group and the ranks must be of the same size."""
+    """Raise ClaimError if the claim's group size differs from the reservation's: the ranks would not fit the group."""
     if wanted is not None and reservation.place is not None and wanted.nodes != reservation.place.node_count:
         raise ClaimError(
             f"error applying config: ultraserverMode {wanted.nodes} differs from the topologySize "
@@ -166,13 +178,13 @@ def _check_lnc(value: int, node: Node) -> None:
 
 
 RUNTIME_MODES: dict[int, tuple[int, ...]] = {4: (1,), 2: (3, 2), 1: (4,)}
-"""Nodes wanted -> runtime modes that give them, best first (1=X4, 2=X2H, 3=X2V, 4=X1)."""
+"""By number of nodes, the runtime's modes for such a group, best first (1=X4, 2=X2H, 3=X2V, 4=X1)."""
 
 
 def ultraserver_environment(nodes: Literal[1, 2, 4], node: Node) -> tuple[str, ...]:
-    """Return the runtime's UltraServer variables for a group of `nodes` nodes.
+    """Return the runtime's UltraServer variables, as NAME=value, for a group of `nodes` nodes.
 
-    Raises ClaimError when `ultraserver_mode` of the node does not offer such a group.
+    Raises ClaimError if the node's `ultraserver_mode` does not offer such a group.
     """
     facts = node.ultraserver
     if node.spec is None or node.spec.platform is Platform.STANDARD:
@@ -205,7 +217,7 @@ def ultraserver_environment(nodes: Literal[1, 2, 4], node: Node) -> tuple[str, .
 
 
 def _identity(nodes: int, node: Node) -> tuple[str, int]:
-    """Server and node id as AWS's init script picks them, its defaults included (neuron.md 3.2, rule 6)."""
+    """Return server id and node id as AWS's UltraServer init script chooses them, with its defaults."""
     facts = node.ultraserver
     by_size = {2: (facts.server_id_2, facts.node_id_2), 4: (facts.server_id_4, facts.node_id_4)}
     server_id, node_id = by_size.get(nodes, (Unread.UNKNOWN, Unread.UNKNOWN))

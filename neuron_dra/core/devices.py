@@ -1,7 +1,7 @@
-"""From a node to the devices it publishes, with their attributes and capacity.
+"""The devices that a node publishes, with their attributes and capacities.
 
-Names, types and conditions of the attributes are those of AWS's driver (neuron.md 4.1); their type is part of the
-contract, because selectors break when it changes.
+Names, types and conditions of the attributes are those of AWS's driver. The types are part of the contract, because
+selectors break if one changes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from neuron_dra.core.topology import NeuronDevice, Node
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """A typed value of one attribute."""
+    """The typed value of one attribute."""
 
     kind: Literal["string", "int", "bool", "version"]
     value: str | int | bool
@@ -26,7 +26,7 @@ class Attribute:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A device as published. `device_ids` are the Neuron devices behind it."""
+    """A device as published; `device_ids` are the Neuron devices behind it."""
 
     name: str
     device_ids: tuple[int, ...]
@@ -34,7 +34,7 @@ class Device:
     capacity: Mapping[str, str] = field(default_factory=dict)
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the device as resource.k8s.io/v1 has it."""
+        """Return the device in the form of resource.k8s.io/v1, with its attributes and capacities sorted by name."""
         wire: dict[str, Any] = {"name": self.name}
         if self.attributes:
             wire["attributes"] = {name: {a.kind: a.value} for name, a in sorted(self.attributes.items())}
@@ -45,7 +45,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """An attribute for the documentation: its type, when it is published, and what it says."""
+    """An attribute for docs/attributes.md: its name, its type, when it is published, and its meaning."""
 
     name: str
     kind: str
@@ -54,26 +54,28 @@ class Described:
 
 
 ATTRIBUTES: tuple[Described, ...] = (
-    Described("deviceId", "int", "always", "number N of /dev/neuronN; of a whole node, that of its first device"),
+    Described("deviceId", "int", "always", "number N of /dev/neuronN; for a whole node, that of its first device"),
     Described("instanceType", "string", "always", "EC2 instance type"),
-    Described("neuronDriverVersion", "string", "always", "version of the kernel driver, as it says it"),
+    Described("neuronDriverVersion", "string", "always", "version of the kernel driver, as it reports it"),
     Described("draDriverVersion", "version", "always", "version of this driver"),
     Described("resourceType", "string", "always", "`neuron_device`, or `neuron_node` for a whole UltraServer node"),
-    Described("networkNodeLayer1", "string", "when the Node is labelled so", "EC2 instance topology, farthest layer"),
-    Described("networkNodeLayer2", "string", "when the Node is labelled so", "EC2 instance topology, middle layer"),
-    Described("networkNodeLayer3", "string", "when the Node is labelled so", "EC2 instance topology, nearest layer"),
+    Described("networkNodeLayer1", "string", "if the Node has the label", "EC2 instance topology, farthest layer"),
+    Described("networkNodeLayer2", "string", "if the Node has the label", "EC2 instance topology, middle layer"),
+    Described("networkNodeLayer3", "string", "if the Node has the label", "EC2 instance topology, nearest layer"),
     Described("topology_x", "int", "Trainium torus, not UltraServer", "row of the device, 0 to 3"),
     Described("topology_y", "int", "Trainium torus, not UltraServer", "column of the device, 0 to 3"),
     Described("topology4_id", "int", "Trainium torus, not UltraServer", "row: four connected devices"),
     Described("topology8_id", "int", "Trainium torus, not UltraServer", "pair of rows: eight connected devices"),
     Described("capacityBlockId", "string", "UltraServers", "EC2 capacity block of the UltraServer"),
     Described("resource.aws.com/devicegroup1_id", "string", "types with EFA", "PCI function of the device's EFA"),
-    Described("resource.aws.com/devicegroup4_id", "string", "types with EFA", "group of four, as the EFA driver says"),
+    Described(
+        "resource.aws.com/devicegroup4_id", "string", "types with EFA", "group of four, equal to the EFA driver's"
+    ),
     Described("resource.aws.com/devicegroup8_id", "string", "types with EFA", "group of eight"),
     Described("resource.aws.com/devicegroup16_id", "string", "types with EFA", "group of sixteen"),
-    Described("ultraserverId", "string", "UltraServers", "capacity block id, or the hardware's id where there is none"),
+    Described("ultraserverId", "string", "UltraServers", "capacity block id, or the hardware's id if there is none"),
     Described("ultraserverNodeId", "int", "UltraServers", "number of this node in its UltraServer"),
-    Described("ultraserverModes", "string", "UltraServers", "sizes this node can work in, such as `1_2_4`"),
+    Described("ultraserverModes", "string", "UltraServers", "group sizes that this node supports, such as `1_2_4`"),
     Described("serverId2", "string", "Trn2 UltraServers", "id shared by the pair of nodes"),
     Described("serverId4", "string", "Trn2 UltraServers", "id shared by the four nodes"),
     Described("reservationId", "string", "Trn3 UltraServers", "id shared by the nodes of the partition"),
@@ -84,7 +86,7 @@ ATTRIBUTES: tuple[Described, ...] = (
 )
 
 TAGS: tuple[Described, ...] = (
-    Described("workloadId", "string", "on reserved nodes", "name of the workload that holds the node"),
+    Described("workloadId", "string", "on reserved nodes", "name of the workload for which the node is reserved"),
     Described("workloadNamespace", "string", "on reserved nodes", "namespace of that workload"),
     Described("workloadUid", "string", "on reserved nodes", "UID of that workload"),
     Described("allocationId", "string", "on reserved nodes", "id of the reservation, new for each"),
@@ -92,31 +94,33 @@ TAGS: tuple[Described, ...] = (
         "workloadPhase",
         "string",
         "on reserved nodes",
-        "`Pending` until every node of the workload has answered, `Bound` while its pods may start, `Draining`",
+        "`Pending` until every node of the workload has its tag, `Bound` while its pods may start, `Draining` while "
+        "the node is released",
     ),
 )
-"""What a reserved UltraServer node adds to its devices (core/ultraserver.py, Tag)."""
+"""The attributes that a reserved UltraServer node adds to its devices (core/ultraserver.py, Tag)."""
 
 MARKS: tuple[Described, ...] = (
     Described(
         health.ATTRIBUTE,
         "string",
-        "on sick devices",
-        "the reasons, worst first, with commas between them",
+        "on unhealthy devices",
+        "the reasons, worst first, separated by commas",
     ),
 )
-"""What a sick device says besides its taints (core/health.py)."""
+"""The attribute that an unhealthy device has besides its taints (core/health.py)."""
 
 CAPACITIES: tuple[tuple[str, str], ...] = (
-    ("neuronCores", "physical NeuronCores, of all devices behind this one"),
-    ("memory", "device memory, of all devices behind this one; absent for unknown instance types"),
+    ("neuronCores", "physical NeuronCores of all Neuron devices behind this one"),
+    ("memory", "device memory of all Neuron devices behind this one; absent for unknown instance types"),
 )
 
 
 def published(node: Node, *, driver_version: str, ultraserver_devices: str = "node") -> tuple[Device, ...]:
-    """Return what `node` publishes, in id order: its devices, or one device for a whole UltraServer node.
+    """Return what `node` publishes, in the order of ids: its devices, or one device for a whole UltraServer node.
 
-    Never both, since the two overlap. A device without its file in /dev cannot be handed out, and is left out.
+    It is never both, because they overlap. A device without its file in /dev cannot be used and is left out.
+    `driver_version` is this driver's; `ultraserver_devices` is the setting of that name.
     """
     present = [device for device in node.devices if device.node_present]
     if node.spec is not None and node.spec.whole_node and ultraserver_devices == "node":
@@ -139,7 +143,7 @@ def _device(node: Node, device: NeuronDevice, group: Mapping[int, str], driver_v
 def _whole_node(node: Node, present: list[NeuronDevice], driver_version: str) -> Device:
     ids = tuple(device.device_id for device in present)
     values = {
-        # Documented as always there: a selector that reads an absent attribute is an error for every pod.
+        # AWS documents it as always present, and a selector that reads an absent attribute fails for every pod.
         "deviceId": Attribute("int", min(ids)),
         **_common(node, "neuron_node", driver_version),
         **_ultraserver(node),
@@ -158,7 +162,7 @@ def _common(node: Node, resource_type: str, driver_version: str) -> dict[str, At
 
 
 def _coordinates(node: Node, device: NeuronDevice) -> dict[str, Attribute | None]:
-    """x is the row and y the column, as on AWS's driver, whatever x and y usually are."""
+    """Return the attributes of the torus: x is the row and y the column, as in AWS's driver."""
     spec = node.spec
     if spec is None or not spec.is_trainium or spec.whole_node or spec.shape != "torus":
         return {}
@@ -174,7 +178,7 @@ def _coordinates(node: Node, device: NeuronDevice) -> dict[str, Attribute | None
 
 
 def ultraserver_id(node: Node) -> str | None:
-    """Return `ultraserverId`: the capacity block's id, or else the hardware's; None if neither is known (yet)."""
+    """Return `ultraserverId`: the capacity block's id, or else the hardware's; None while both are unknown."""
     if node.spec is None or not node.spec.whole_node:
         return None
     facts = node.ultraserver
@@ -187,7 +191,7 @@ NODES_OF_MODE = {1: 4, 2: 2, 3: 2, 4: 1}
 
 
 def _ultraserver(node: Node) -> dict[str, Attribute | None]:
-    """Facts about the UltraServer. What the kernel driver does not know yet is absent, so nothing matches it."""
+    """Return the UltraServer attributes; values that the kernel driver does not know yet are None and not published."""
     spec, facts = node.spec, node.ultraserver
     if spec is None or not spec.whole_node:
         return {}
@@ -215,7 +219,7 @@ def _capacity(devices: Iterable[NeuronDevice]) -> dict[str, str]:
         capacity["neuronCores"] = str(sum(device.core_count for device in devices))
     if all(device.memory_bytes for device in devices):
         gib = sum(device.memory_bytes or 0 for device in devices) // GIB
-        # As the API server writes it: another spelling would look like a change that never arrives.
+        # The API server's spelling: with another one, slices would differ from what is wanted for ever.
         capacity["memory"] = f"{gib}Gi" if gib % 1024 else f"{gib // 1024}Ti"
     return capacity
 

@@ -1,4 +1,4 @@
-"""Durations as Go's programs write and read them: `90s`, `1m30s`, `1.5h`, `500ms`; a number alone is of seconds."""
+"""Durations in Go's notation: `90s`, `1m30s`, `1.5h`, `500ms`; a number without a unit is in seconds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ LONGEST: Final = datetime.timedelta(days=3650)
 
 
 def parse(text: str) -> datetime.timedelta:
-    """Return the duration that `text` says. Raises ValueError; ten years are the most."""
+    """Return the duration in `text`, to the microsecond.
+
+    Raises ValueError, which says what to write, for anything else and for more than ten years.
+    """
     if _SECONDS.fullmatch(text):
         text += "s"
     parts = list(_PART.finditer(text))

@@ -1,4 +1,4 @@
-"""What was read on a node, unjudged. A reading is a value, or says why there is none."""
+"""Readings of a node's hardware, without interpretation: each is a value, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from neuron_dra.core import names
 
 
 class Unread(enum.Enum):
-    """Why there is no value. Neither is ever read as zero, as healthy, or as a link that is up or down."""
+    """Why there is no value; neither reason counts as zero, as healthy, or as a link that is up or down."""
 
-    BUSY = "busy"  # the kernel driver is still finding out
-    UNKNOWN = "unknown"  # the file is absent, unreadable, or says "not applicable"
+    BUSY = "busy"  # the kernel driver does not know the value yet
+    UNKNOWN = "unknown"  # the file is absent, unreadable, or contains "not applicable"
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """One Neuron device. `dev` is (major, minor); counters count since the kernel driver was loaded."""
+    """The readings of one Neuron device; `dev` is (major, minor), and counters start when the kernel driver loads."""
 
     device_id: int
     core_count: int | Unread = Unread.UNKNOWN  # physical NeuronCores
@@ -29,18 +29,19 @@ class DeviceFacts:
     serial: str | Unread = Unread.UNKNOWN
     arch_type: str | Unread = Unread.UNKNOWN
     sram_ecc_uncorrected: int | Unread = Unread.UNKNOWN
-    mem_ecc_uncorrected: int | Unread = Unread.UNKNOWN  # on Trn2 and later: that could not be repaired
-    mem_ecc_repairable: int | Unread = Unread.UNKNOWN  # repaired when the kernel driver is loaded again
+    mem_ecc_uncorrected: int | Unread = Unread.UNKNOWN  # on Trn2 and later: errors that cannot be repaired
+    mem_ecc_repairable: int | Unread = Unread.UNKNOWN  # errors that reloading the kernel driver repairs
     unhealthy_components: tuple[str, ...] | Unread = Unread.UNKNOWN
     heartbeat: int | Unread = field(default=Unread.UNKNOWN, compare=False)  # of the firmware's health check
-    hangs: bool = False  # a read of one of its files does not end: what stands here was read before, if at all
+    hangs: bool = False  # a read of one of its files blocks: the values, if any, are from an earlier reading
 
 
 @dataclass(frozen=True, slots=True)
 class UltraServerFacts:
-    """The class attributes of an UltraServer node; -1 and all-zero ids are UNKNOWN.
+    """The sysfs class attributes of an UltraServer node; ids that read -1 or all zeros are UNKNOWN.
 
-    `modes` are the runtime's mode numbers: 1 four nodes, 2 two nodes horizontal, 3 two nodes vertical, 4 one node.
+    `modes` are the runtime's mode numbers: 1 for four nodes, 2 for two horizontal nodes, 3 for two vertical nodes,
+    4 for one node.
     """
 
     modes: tuple[int, ...] | Unread = Unread.UNKNOWN
@@ -55,9 +56,9 @@ class UltraServerFacts:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """Everything read from one node's sysfs, /dev and DMI; devices in order of their ids.
+    """All readings from one node's sysfs, /dev and DMI; devices are in the order of their ids.
 
-    `hanging` are the paths a read of which does not end.
+    `hanging` are the paths whose read blocks, relative to the root.
     """
 
     product_name: str | None
@@ -69,7 +70,7 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True)
 class NodeLabels:
-    """What the Node object's labels say; None where it has no such label."""
+    """The labels of the Node object that matter here; None for a label that it does not have."""
 
     instance_type: str | None = None
     network_layers: tuple[str | None, str | None, str | None] = (None, None, None)
@@ -77,7 +78,7 @@ class NodeLabels:
 
     @classmethod
     def from_labels(cls, labels: Mapping[str, str]) -> NodeLabels:
-        """Pick ours out of a Node's labels."""
+        """Return these labels out of all `labels` of a Node; an empty value counts as absent."""
         one, two, three = (labels.get(label) or None for label in names.NETWORK_LAYER_LABELS)
         return cls(
             labels.get(names.INSTANCE_TYPE_LABEL) or None,

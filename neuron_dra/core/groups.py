@@ -1,4 +1,4 @@
-"""Ids of device groups: which devices are close, said in the words that the EFA driver says too."""
+"""Ids of device groups, which say which devices are close; the EFA driver publishes the same ids."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ SIZES = (1, 4, 8, 16)
 
 
 def group_id(efa_functions: Iterable[str]) -> str:
-    """Return the id shared by the devices behind these EFA functions: 16 hex digits, order-free.
+    """Return the id of the devices behind these EFA functions: 16 hex digits, whatever the order of the functions.
 
-    The EFA driver publishes the same value; one differing byte and `matchAttribute` never pairs the two.
+    The EFA driver publishes the same value; if one byte differs, `matchAttribute` never pairs the two.
     Source: connected-device-maps-over-efa-for-neuron@2eb56e4, lookup.
     """
     return hashlib.sha256(",".join(sorted(set(efa_functions))).encode()).hexdigest()[:16]
 
 
 def group_ids(spec: InstanceType) -> dict[int, dict[int, str]]:
-    """Return device id -> group size -> id; empty where AWS publishes no EFA map for the type.
+    """Return the group ids by device id and group size; empty if AWS publishes no EFA map for the type.
 
-    A group of one is named by its EFA function; larger ones are the blocks of N consecutive ids.
+    The id of a group of one is its EFA function. Larger groups are blocks of consecutive device ids.
     """
     if spec.efa is None:
         return {}

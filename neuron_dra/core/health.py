@@ -1,9 +1,9 @@
-"""Which devices are sick: what their readings say now, with a memory that is slow to forgive.
+"""Device health, derived from successive readings.
 
-A reading is bad, well, or not there. Bad counts at once. Well counts when it has stayed so for a while: a device that
-comes and goes is not handed out in between. What cannot be read leaves everything as it was.
+A reading is bad, good or absent. A bad reading counts at once. A good one counts after it has lasted for a while, so a
+device that flaps is not offered in between. An absent reading changes nothing.
 
-Sources: aws-neuron-driver, neuron_sysfs_metrics.c and neuron_reset.c; Neuron SDK, sysfs user guide (neuron.md 8).
+Sources: aws-neuron-driver, neuron_sysfs_metrics.c and neuron_reset.c; Neuron SDK, sysfs user guide.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from neuron_dra.core.facts import DeviceFacts, Unread
 TAINT_KEY: Final = f"{names.DRIVER}/unhealthy"
 ATTRIBUTE: Final = "unhealthy"
 ATTRIBUTE_BYTES: Final = 64
-TAINTS: Final = 4  # of a device, up to Kubernetes 1.34
+TAINTS: Final = 4  # the most that a device may have, up to Kubernetes 1.34
 
 NO_EFFECT: Final = "None"
 EFFECTS: Final = ("NoSchedule", "NoExecute", NO_EFFECT)
-"""What the taint of a sick device does; with the last there is none."""
+"""Effects of an unhealthy device's taint; with the last one the device gets no taint."""
 
-STALE_S: Final = 120.0  # a heartbeat that was seen to move and has stood still for so long
+STALE_S: Final = 120.0  # a heartbeat that has changed before and is unchanged for so long is stale
 
 RESET_READY: Final = 1
 RESET_INVALID: Final = 2
@@ -43,17 +43,17 @@ _WORST_FIRST: Final = (MISSING, INVALID, LINK_INTERSERVER, SRAM_ECC, HBM_ECC, HB
 _LABEL_VALUE = re.compile(r"[a-z0-9]([a-z0-9_]{0,61}[a-z0-9])?")
 
 ADVICE: Final[Mapping[str, str]] = {
-    MISSING: "it is gone from the node; look at the kernel log, and replace the instance if it stays away",
+    MISSING: "it is gone from the node; check the kernel log, and replace the instance if the device stays away",
     INVALID: "the kernel driver could not reset it; reload the kernel driver, or replace the instance",
     SRAM_ECC: "uncorrectable SRAM errors since the kernel driver was loaded; replace the instance",
     HBM_ECC: "uncorrectable HBM errors since the kernel driver was loaded; replace the instance",
     HBM_REPAIR: "HBM errors that a reload of the kernel driver repairs; reload it, or reboot the node",
 }
-"""What a person should know of a reason; every other reason is a component that the kernel driver names."""
+"""The advice for each reason; any other reason is a component that the kernel driver names."""
 
 
 class Health(enum.Enum):
-    """A device's state, in the words of the kubelet's service."""
+    """A device's state, with the names of the kubelet's health service."""
 
     UNKNOWN = "UNKNOWN"
     HEALTHY = "HEALTHY"
@@ -61,7 +61,7 @@ class Health(enum.Enum):
 
 
 class Signal(enum.Enum):
-    """Where a fault was seen."""
+    """The reading that shows a fault."""
 
     PRESENCE = "presence"
     RESET = "reset"
@@ -78,15 +78,15 @@ _SIGNALS: Final = {
     HBM_ECC: Signal.HBM,
     HBM_REPAIR: Signal.REPAIR,
 }
-"""Where a reason is seen; all others are components."""
+"""The signal of each reason; every other reason is a component."""
 
 _WITNESSES: Final = (Signal.RESET, Signal.SRAM, Signal.HBM, Signal.COMPONENTS)
-"""Signals that tell of health; that a device is there does not."""
+"""Signals that are evidence of health; the presence of a device is not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that is wrong with a device. `reason` can be a label's value, `message` is for people."""
+    """Something that is wrong with a device; `reason` is a valid label value, `message` is for people."""
 
     signal: Signal
     reason: str
@@ -95,7 +95,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A problem in force. `well_since` is when it began to read well, in seconds of the caller's clock."""
+    """A problem in force; `well_since` is when its readings became good, in seconds of the caller's clock."""
 
     problem: Problem
     well_since: float | None = None
@@ -103,27 +103,30 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """A heartbeat as last read, when it changed to that, and whether it was ever seen to change."""
+    """The last reading of a heartbeat, since when it has this value, and whether it has ever changed."""
 
     value: int
     since: float
     moves: bool = False
 
     def after(self, value: int, now: float) -> Beat:
-        """Return what is known after the next reading."""
+        """Return the heartbeat after the next reading, `value` at time `now`."""
         return self if value == self.value else Beat(value, now, moves=True)
 
     def is_stale(self, now: float) -> bool:
-        """Tell whether the health check stands still. One that never moved may be no counter: then 0 says so."""
+        """Return True if the firmware's health check does not run.
+
+        A heartbeat that has never changed may not be a counter; it is stale only if it is 0.
+        """
         return self.value == 0 or (self.moves and now - self.since > STALE_S)
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What is held against one device. `seen`: it was there once. `told`: something tells of its health now.
+    """The health of one Neuron device.
 
-    `overdue`: its last reading did not end in time. `stale`: the firmware's health check, whose heartbeat is `beat`,
-    does not run.
+    `seen`: it was present at least once. `told`: the last reading had evidence of its health. `overdue`: the last
+    reading did not end in time. `stale`: the firmware's health check, whose heartbeat is `beat`, does not run.
     """
 
     faults: tuple[Fault, ...] = ()
@@ -135,12 +138,12 @@ class Watched:
 
 
 Watch = Mapping[int, Watched]
-"""The devices of a node, by their ids."""
+"""The Neuron devices of a node, by id."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceHealth:
-    """One published device; `message` says why it is not healthy, `reasons` say it in words for machines."""
+    """The health of one published device; `message` explains it to people, `reasons` are the slugs for programs."""
 
     name: str
     status: Health
@@ -150,7 +153,7 @@ class DeviceHealth:
 
 @dataclass(frozen=True, slots=True)
 class Toleration:
-    """What a claim puts up with, as its allocation has it."""
+    """A toleration of a claim, from its allocation (resource/v1, DeviceToleration)."""
 
     key: str = ""
     operator: str = "Equal"
@@ -158,20 +161,21 @@ class Toleration:
     effect: str = ""
 
     def tolerates(self, reason: str, effect: str) -> bool:
-        """Tell whether the taint of `reason` is put up with (kubernetes/api@v0.37, resource/v1, DeviceToleration)."""
+        """Return True if the taint of `reason` with `effect` is tolerated (kubernetes/api@v0.37, DeviceToleration)."""
         if self.effect not in ("", effect) or self.key not in ("", TAINT_KEY):
             return False
         return self.operator == "Exists" or (self.operator in ("", "Equal") and self.value == reason)
 
 
-# Watching.
+# Observing.
 
 
 def observe(before: Watch, facts: Iterable[DeviceFacts], expected: Iterable[int], now: float, hold_s: float) -> Watch:
-    """Return what is held against each device after a reading at `now`.
+    """Return the health of each device after the reading `facts` at time `now`.
 
-    `expected` are the ids that the instance type has. A fault is held until it has read well for `hold_s` seconds on
-    end. A device that was not there yet is not held back when it comes: a plugin may start before the kernel driver.
+    `expected` are the device ids of the instance type. A fault ends when its readings have been good for `hold_s`
+    seconds without a break. A device that appears for the first time is healthy at once, because the plugin may start
+    before the kernel driver.
     """
     read = {device.device_id: device for device in facts}
     ids = sorted({*before, *read, *expected})
@@ -184,7 +188,7 @@ def observe(before: Watch, facts: Iterable[DeviceFacts], expected: Iterable[int]
 
 
 def _beating(before: Watched, facts: DeviceFacts | None, now: float, hold_s: float) -> Watched:
-    """Observe one device. What its firmware's health check does not find counts only while that check runs."""
+    """Return the health of one device; the firmware's "no unhealthy component" counts only while its check runs."""
     found, beat = _readings(facts), before.beat
     if facts is not None and not isinstance(facts.heartbeat, Unread):
         beat = Beat(facts.heartbeat, now) if beat is None else beat.after(facts.heartbeat, now)
@@ -196,7 +200,7 @@ def _beating(before: Watched, facts: DeviceFacts | None, now: float, hold_s: flo
 
 
 def unread(before: Watch) -> Watch:
-    """Return what is held against each device when a reading of all did not end: what was, and nothing is known now."""
+    """Return the health of each device after a reading that did not end: faults stay, the present is unknown."""
     return {i: _unread(watched) for i, watched in before.items()}
 
 
@@ -206,9 +210,9 @@ def _unread(before: Watched) -> Watched:
 
 
 def recall(watch: Watch, ids: Iterable[int], reasons: Iterable[str]) -> Watch:
-    """Hold `reasons` against the devices `ids`, as the process before this one did: a restart forgives nothing.
+    """Return `watch` with the faults `reasons` added to the devices `ids`: faults persist across restarts.
 
-    Each is held as if it had been seen now; what is read next counts.
+    They count as seen now; the next readings decide how long they last.
     """
     result = dict(watch)
     reasons = list(reasons)
@@ -216,7 +220,7 @@ def recall(watch: Watch, ids: Iterable[int], reasons: Iterable[str]) -> Watch:
         known = watch.get(i, Watched())
         present = {fault.problem.reason for fault in known.faults}
         recalled = (
-            Problem(_SIGNALS.get(reason, Signal.COMPONENTS), reason, f"{reason} before the plugin was started again")
+            Problem(_SIGNALS.get(reason, Signal.COMPONENTS), reason, f"{reason} before the plugin restarted")
             for reason in reasons
             if reason not in present
         )
@@ -225,7 +229,7 @@ def recall(watch: Watch, ids: Iterable[int], reasons: Iterable[str]) -> Watch:
 
 
 def _readings(facts: DeviceFacts | None) -> dict[Signal, tuple[Problem, ...]]:
-    """Return what each signal says: its problems, none if it is well. What cannot be read is left out."""
+    """Return the problems of each signal, an empty tuple if it is good; a signal that cannot be read is absent."""
     if facts is None:
         return {Signal.PRESENCE: (Problem(Signal.PRESENCE, MISSING, "the device is gone from the node"),)}
     file = f"/dev/neuron{facts.device_id} is missing"
@@ -234,7 +238,7 @@ def _readings(facts: DeviceFacts | None) -> dict[Signal, tuple[Problem, ...]]:
     }
     if facts.reset_state in (RESET_READY, RESET_INVALID):
         bad = facts.reset_state == RESET_INVALID
-        invalid = Problem(Signal.RESET, INVALID, "the kernel driver calls the device invalid")
+        invalid = Problem(Signal.RESET, INVALID, "the kernel driver reports the device as invalid")
         found[Signal.RESET] = (invalid,) if bad else ()
     for signal, reason, count, kind in (
         (Signal.SRAM, SRAM_ECC, facts.sram_ecc_uncorrected, "uncorrectable SRAM error"),
@@ -253,7 +257,7 @@ def _readings(facts: DeviceFacts | None) -> dict[Signal, tuple[Problem, ...]]:
 
 
 def _reason(component: str) -> str:
-    """Return a component's name, if it can be a taint's value."""
+    """Return a component's name if it is a valid taint value, or else `other`."""
     return component if _LABEL_VALUE.fullmatch(component) else OTHER
 
 
@@ -265,7 +269,7 @@ def _observed(before: Watched, found: dict[Signal, tuple[Problem, ...]], now: fl
         if (problem.signal, problem.reason) in bad:
             continue
         if problem.signal not in found:
-            held.append(replace(fault, well_since=None))  # not read: as it was, and not a moment nearer to well
+            held.append(replace(fault, well_since=None))  # not read: the fault stays, and the hold time starts again
             continue
         if problem.signal is Signal.PRESENCE and not before.seen:
             continue
@@ -288,7 +292,7 @@ def _severity(reason: str) -> tuple[int, str]:
 
 
 def judged(name: str, ids: Sequence[int], watch: Watch) -> DeviceHealth:
-    """Return the health of a published device, which is that of the worst Neuron device behind it."""
+    """Return the health of the published device `name`: that of the worst of the Neuron devices `ids` behind it."""
     members = {i: watch.get(i) or _observed(Watched(), _readings(None), 0.0, 0.0) for i in ids}
     faults = [(i, fault) for i, member in members.items() for fault in member.faults]
     if faults:
@@ -302,17 +306,17 @@ def judged(name: str, ids: Sequence[int], watch: Watch) -> DeviceHealth:
         which = "" if name != names.NODE_DEVICE else f" of {', '.join(f'neuron{i}' for i in stale)}"
         return DeviceHealth(name, Health.UNKNOWN, f"the firmware's health check{which} does not run")
     if name != names.NODE_DEVICE and not all(member.told for member in members.values()):
-        return DeviceHealth(name, Health.UNKNOWN, "the kernel driver tells nothing about the device's health")
+        return DeviceHealth(name, Health.UNKNOWN, "the kernel driver reports nothing about the device's health")
     if not members or not all(member.told for member in members.values()):
-        return DeviceHealth(name, Health.UNKNOWN, "the health of some devices is not known")
+        return DeviceHealth(name, Health.UNKNOWN, "the health of some devices is unknown")
     return DeviceHealth(name, Health.HEALTHY)
 
 
 def _message(name: str, faults: Iterable[tuple[int, Fault]]) -> str:
-    """Say what is wrong; of a whole node, with which of its devices."""
+    """Return the problems in words; for a whole node, with the devices that have them."""
     texts: dict[str, list[int]] = {}
     for i, fault in faults:
-        again = " (reads well again; waiting whether it stays so)" if fault.well_since is not None else ""
+        again = " (recovering; awaiting confirmation)" if fault.well_since is not None else ""
         texts.setdefault(fault.problem.message + again, []).append(i)
     if name != names.NODE_DEVICE:
         return "; ".join(texts)
@@ -320,19 +324,20 @@ def _message(name: str, faults: Iterable[tuple[int, Fault]]) -> str:
 
 
 def told(health: DeviceHealth, effect: str) -> str:
-    """Return what an Event says about a sick device: without counts, which would make a new Event of each."""
+    """Return the Event message for an unhealthy device, without counts: each new count would be a new Event."""
     advice = [
-        ADVICE.get(reason, f"the kernel driver calls its component {reason} unhealthy") for reason in health.reasons
+        ADVICE.get(reason, f"the kernel driver reports its component {reason} as unhealthy")
+        for reason in health.reasons
     ]
     happens = {
-        "NoSchedule": "New claims do not get it; who has it keeps it",
-        "NoExecute": "New claims do not get it; pods that have it are evicted, where the API server keeps taints",
-    }.get(effect, "Nothing is done about it, as --unhealthy-device-effect says")
+        "NoSchedule": "New claims do not get it; running pods keep it",
+        "NoExecute": "New claims do not get it; pods that have it are evicted if the API server keeps taints",
+    }.get(effect, "It is only reported, because of --unhealthy-device-effect")
     return f"{health.name} is unhealthy ({', '.join(health.reasons)}): {'; '.join(advice)}. {happens}"
 
 
 def why_refused(health: DeviceHealth, tolerations: Iterable[Toleration], effect: str) -> str:
-    """Return why a claim must not start on a sick device; empty if it may: it says so, or all may."""
+    """Return why a claim is rejected because of the device's health; empty if it is tolerated or has no effect."""
     if health.status is not Health.UNHEALTHY or effect == NO_EFFECT:
         return ""
     tolerations = tuple(tolerations)
@@ -348,9 +353,10 @@ def why_refused(health: DeviceHealth, tolerations: Iterable[Toleration], effect:
 
 
 def marked(device: Mapping[str, Any], reasons: Sequence[str], effect: str) -> dict[str, Any]:
-    """Return a device as published, with the marks of `reasons`; without any if there are none.
+    """Return a published device with the attribute and taints of `reasons`, or without them if there are none.
 
-    The attribute says it on every version of the API server, the taints keep claims away where they are known.
+    `device` has the form of resource.k8s.io/v1. Every version of the API server keeps the attribute; the taints keep
+    claims away where the API server supports them.
     """
     attributes = {key: value for key, value in (device.get("attributes") or {}).items() if key != ATTRIBUTE}
     result = {key: value for key, value in device.items() if key not in ("attributes", "taints")}
@@ -364,13 +370,13 @@ def marked(device: Mapping[str, Any], reasons: Sequence[str], effect: str) -> di
 
 
 def reasons_on(device: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the reasons that a published device carries."""
+    """Return the reasons in a published device's attribute, worst first."""
     text = ((device.get("attributes") or {}).get(ATTRIBUTE) or {}).get("string")
     return tuple(word for word in text.split(",") if _LABEL_VALUE.fullmatch(word)) if isinstance(text, str) else ()
 
 
 def _joined(reasons: Sequence[str]) -> str:
-    """Join reasons with commas, as many as fit."""
+    """Return the reasons joined with commas, as many as fit into an attribute."""
     text = reasons[0]
     for reason in reasons[1:]:
         if len(text) + 1 + len(reason) <= ATTRIBUTE_BYTES:

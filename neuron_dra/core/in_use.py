@@ -1,10 +1,9 @@
-"""Is a claim of which nobody else knows any more still in use on this node? Decided on what the kubelet lists.
+"""Whether an adopted or doubtful claim is still in use on this node, decided from the kubelet's list of pods.
 
-A claim that we hold for a driver before us, or since a checkpoint was lost, may be one that the kubelet will never
-unprepare. Its pods' containers outlive everything else that tells of it, so what is asked is the kubelet's pod-
-resources API. That API gives names without UIDs, leaves ordinary init containers out, and is silent where it does not
-know. So its silence counts only in an answer that speaks of other claims, and not for a claim whose pod is listed
-without any.
+The kubelet may never unprepare a claim that another driver prepared, or that was rebuilt after a checkpoint was lost.
+Its containers may outlive every other trace of it, so the evidence is the kubelet's pod-resources API. That API has
+names without UIDs, omits ordinary init containers, and lists no claims if it has no information. A missing claim is
+therefore evidence only if the list has other claims, and only if the claim's pod is not listed without claims.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from typing import Final
 from neuron_dra.core import names
 from neuron_dra.core.claims import PreparedClaim
 
-FIRST_MINOR: Final = 34  # of the kubelets that list claims; before it, the list is empty
+FIRST_MINOR: Final = 34  # the first minor version of the kubelet that lists claims
 
 
 @dataclass(frozen=True, slots=True)
 class ListedClaim:
-    """A claim that a listed container has, with its devices as (driver, pool, device)."""
+    """A claim of a listed container, with its devices as (driver, pool, device)."""
 
     namespace: str
     name: str
@@ -30,7 +29,7 @@ class ListedClaim:
 
 @dataclass(frozen=True, slots=True)
 class ListedPod:
-    """A pod that the kubelet lists."""
+    """A pod in the kubelet's list, with the claims of its containers."""
 
     namespace: str
     name: str
@@ -38,15 +37,15 @@ class ListedPod:
 
 
 def is_doubtful(claim: PreparedClaim) -> bool:
-    """Tell whether the kubelet may never unprepare `claim`, for all we know."""
+    """Return True if the kubelet may never unprepare `claim`."""
     return claim.adopted or claim.doubtful
 
 
 def is_absent(claim: PreparedClaim, listed: Iterable[ListedPod]) -> bool:
-    """Tell whether `listed`, the kubelet's whole answer, is evidence that no container has `claim`."""
+    """Return True if `listed`, the kubelet's whole list, is evidence that no container has `claim`."""
     pods = list(listed)
     if not any(pod.claims for pod in pods):
-        return False  # it may be one that never lists any
+        return False  # this kubelet may not list claims at all
     wanted = {(names.DRIVER, device.pool, device.device) for device in claim.devices}
     for pod in pods:
         for other in pod.claims:

@@ -1,6 +1,6 @@
-"""The API server's rules for published devices, checked before it does: one bad value would cost the whole slice.
+"""The API server's rules for published devices, checked in advance: it rejects a whole slice for one bad value.
 
-Source: kubernetes/api@v0.37 resource/v1/types.go and Kubernetes' validation.go (dra-contract.md C.2).
+Source: kubernetes/api@v0.37 resource/v1/types.go and Kubernetes' validation.go.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import replace
 from neuron_dra.core.devices import Attribute, Device
 
 ATTRIBUTES_AND_CAPACITIES = 32
-WORKLOAD_TAGS = 5  # workloadId, workloadNamespace, workloadUid, allocationId, workloadPhase: room is kept for them
-HEALTH_MARKS = 1  # unhealthy: room is kept for it, too
+WORKLOAD_TAGS = 5  # space kept for workloadId, workloadNamespace, workloadUid, allocationId, workloadPhase
+HEALTH_MARKS = 1  # space kept for the attribute `unhealthy`
 TEXT_BYTES = 64
 NAME_LENGTH = 63
 
@@ -30,9 +30,9 @@ _QUANTITY = re.compile(r"\d+(\.\d+)?(Ki|Mi|Gi|Ti|Pi|Ei|n|u|m|k|M|G|T|P|E)?", re.
 
 
 def check_devices(devices: Iterable[Device]) -> tuple[tuple[Device, ...], list[str]]:
-    """Return the devices that may be published, and a sentence for each thing left out.
+    """Return the devices that the API server accepts, and a sentence for each thing that was left out.
 
-    A bad attribute costs itself, not its device; a bad device costs itself, not the slice.
+    For a bad attribute or capacity only that one is left out; for a bad or repeated name, the device.
     """
     kept: dict[str, Device] = {}
     problems: list[str] = []
@@ -40,7 +40,7 @@ def check_devices(devices: Iterable[Device]) -> tuple[tuple[Device, ...], list[s
         if len(device.name) > NAME_LENGTH or not _LABEL.fullmatch(device.name):
             problems.append(f"device name {device.name!r} is not a DNS label; the device is left out")
         elif device.name in kept:
-            problems.append(f"device name {device.name!r} is there twice; the second device is left out")
+            problems.append(f"device name {device.name!r} occurs twice; the second device is left out")
         else:
             kept[device.name] = _checked(device, problems)
     return tuple(kept.values()), problems
@@ -56,7 +56,7 @@ def _checked(device: Device, problems: list[str]) -> Device:
             attributes[name] = attribute
     capacity = {}
     for name, value in device.capacity.items():
-        why = _name_problem(name) or ("" if _QUANTITY.fullmatch(value) else f"{value!r} is no quantity")
+        why = _name_problem(name) or ("" if _QUANTITY.fullmatch(value) else f"{value!r} is not a quantity")
         if why:
             problems.append(f"{device.name}: capacity {name} is left out: {why}")
         else:
@@ -71,9 +71,9 @@ def _checked(device: Device, problems: list[str]) -> Device:
 def _name_problem(name: str) -> str:
     domain, slash, identifier = name.rpartition("/")
     if not _ID.fullmatch(identifier):
-        return f"{identifier!r} is no C identifier of at most 32 characters"
+        return f"{identifier!r} is not a C identifier of at most 32 characters"
     if slash and not (len(domain) <= NAME_LENGTH and all(_LABEL.fullmatch(part) for part in domain.split("."))):
-        return f"{domain!r} is no DNS subdomain of at most {NAME_LENGTH} characters"
+        return f"{domain!r} is not a DNS subdomain of at most {NAME_LENGTH} characters"
     return ""
 
 
@@ -87,33 +87,34 @@ def _value_problem(attribute: Attribute) -> str:
         if not value.isprintable():
             return f"{value!r} has characters that cannot be printed"
         if attribute.kind == "version" and not is_semver(value):
-            return f"{value!r} is no semantic version"
+            return f"{value!r} is not a semantic version"
     elif attribute.kind == "bool":
         return "" if isinstance(value, bool) else f"{value!r} is neither true nor false"
     elif not isinstance(value, int) or isinstance(value, bool):
-        return f"{value!r} is no number"
+        return f"{value!r} is not a whole number"
     elif not (-(2**63) <= value < 2**63):
         return "its number needs more than 64 bits"
     return ""
 
 
 def is_semver(text: str) -> bool:
-    """Tell whether `text` is a semantic version 2.0.0 whose numbers a scheduler can hold (64 bits)."""
+    """Return True if `text` is a semantic version (2.0.0) whose numbers fit into 64 bits, the scheduler's limit."""
     match = _SEMVER.fullmatch(text) if len(text) <= TEXT_BYTES else None
     return match is not None and all(int(match[n]) < 2**64 for n in (1, 2, 3))
 
 
 def semver(text: str) -> str | None:
-    """Return `text` as a semantic version: three numbers without leading zeros, the rest as build metadata; or None.
+    """Return `text` as a semantic version, or None if it is not a version.
 
-    Vendors' versions often have four parts ("2.26.10.0"), which the API server refuses.
+    It gets three numbers without leading zeros; the rest becomes build metadata. Vendors' versions often have four
+    parts ("2.26.10.0"), which the API server rejects.
     """
     text = text.strip().removeprefix("v")
     if is_semver(text):
         return text
     match = _VERSION.fullmatch(text) if len(text) <= TEXT_BYTES else None
     if match is None or (match[3] is None and match[4].startswith(".")):
-        return None  # "2.x.8072.0": what a missing number stands for is not ours to say
+        return None  # "2.x.8072.0": the missing number cannot be guessed
     numbers = [(number or "").lstrip("0") or "0" for number in match.group(1, 2, 3)]
     rest = re.findall(r"[0-9A-Za-z-]+", match[4])
     result = ".".join(numbers) + ("+" + ".".join(rest) if rest else "")

@@ -1,4 +1,4 @@
-"""The names this driver is known by, and a few constants of the Neuron runtime. One spelling each, here."""
+"""This driver's names and a few constants of the Neuron runtime, each defined once."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ DRIVER: Final = "neuron.aws.com"
 """Driver, DeviceClass, config group and domain of our unqualified attributes."""
 
 WORKLOAD_CLASS: Final = f"workload.{DRIVER}"
-"""DeviceClass of reserved devices: for the claim templates that the UltraServer controller makes, and nobody else."""
+"""DeviceClass of reserved devices, only for the claim templates that the UltraServer controller makes."""
 
 GROUP_DOMAIN: Final = "resource.aws.com"
 """Domain of the device group ids, which the EFA driver publishes too."""
 
 DEVICE_PREFIX: Final = "neuron-device-"
 OLD_DEVICE_PREFIX: Final = "neurondevice"
-"""As pages about AWS's beta driver have it. Never published; claims of that time may be running."""
+"""The spelling in pages about AWS's beta driver; never published, but claims from that time may be running."""
 NODE_DEVICE: Final = "neuron-node-0"
-"""The device that stands for a whole UltraServer node."""
+"""The device that represents a whole UltraServer node."""
 
 RUNTIME_MODE_SINGLE: Final = 4
 """The runtime's UltraServer mode X1, one node (aws-neuron-driver@fca19f7, share/neuron_driver_shared.h)."""
 
 NO_SERVER_ID: Final = "0000000000000000"
-"""What the kernel driver, and AWS's init script, write for "no UltraServer"."""
+"""The id that the kernel driver and AWS's init script use for "no UltraServer"."""
 
 INSTANCE_TYPE_LABEL: Final = "node.kubernetes.io/instance-type"
 NETWORK_LAYER_LABELS: Final = tuple(f"topology.k8s.aws/network-node-layer-{n}" for n in (1, 2, 3))
 CAPACITY_BLOCK_LABEL: Final = "topology.k8s.aws/capacity-block-id"
 
 ULTRASERVER_LABELS = "neuron.amazonaws.com/ultraserver-"
-"""How the labels begin that an UltraServer operator puts on Nodes."""
+"""Prefix of the labels that an UltraServer operator puts on Nodes."""

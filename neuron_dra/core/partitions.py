@@ -1,13 +1,13 @@
-"""Connected sets of devices, and parts of devices, as devices of their own that exclude each other by counters.
+"""Connected sets of devices, and parts of devices, published as devices that exclude each other through counters.
 
-A pod that asks for three connected devices gets one device `neuron-set-3-<first>`; one that asks for nine cores gets
-`neuron-cores-9-<first>`. The scheduler keeps them, the single devices and the whole node apart by shared counters
+A pod that requests three connected devices gets one device `neuron-set-3-<first>`; one that requests nine cores gets
+`neuron-cores-9-<first>`. Shared counters let the scheduler keep them, the single devices and the whole node apart
 (Kubernetes 1.36 and later, KEP-4815). The counter set `devices` has a counter for each device, with its number of
-logical cores; the sets `cores-K` have one for each core. A whole device consumes all its cores in `devices`; a part of
-one consumes their number there, and the cores themselves in one `cores-K`. So nothing needs more than the two counter
-sets and 32 counters that one device may consume.
+logical cores; the sets `cores-K` have a counter for each core. A whole device consumes all its cores in `devices`. A
+part of a device consumes its number of cores there, and the cores themselves in one `cores-K`. So no device needs more
+than two counter sets and 32 counters, the most that one device may consume.
 
-Sizes count as AWS's device plugin and scheduler extension count: cores are logical ones at the type's default LNC.
+Sizes are those of AWS's device plugin and scheduler extension: cores are logical cores at the type's default LNC.
 Sources: docs of the Neuron scheduler extension; kubernetes/api@v0.37 resource/v1/types.go (limits).
 """
 
@@ -23,7 +23,7 @@ from neuron_dra.core.devices import Attribute, Device
 from neuron_dra.core.topology import NeuronDevice, Node
 
 DEVICES_AT_MOST: Final = 256
-"""What a node publishes in all; a size that would go beyond is left out whole."""
+"""The most devices that a node publishes; a size that would exceed it is left out completely."""
 
 COUNTERS_PER_SET: Final = 32
 COUNTER_SETS_PER_SLICE: Final = 8
@@ -36,42 +36,42 @@ DEVICES_COUNTERS: Final = "devices"
 
 CORES_FIRST: Final = (9,)
 SETS_FIRST: Final = (2, 3, 4, 6, 8, 12)
-"""Sizes that are published before others where not all of them fit."""
+"""Sizes that are published first if not all of them fit."""
 
 GROUPS: Final = (4, 8, 16)
-"""Devices in the sets of a torus or a switch: rows, pairs of rows, all (neuron.md 2.4 and 5)."""
+"""Set sizes on a torus or a switch, in devices: rows, pairs of rows, all."""
 
 
 @dataclass(frozen=True, slots=True)
 class CounterSet:
-    """A named set of counters, or what a device consumes of one."""
+    """A named set of counters, or the part of one that a device consumes."""
 
     name: str
     counters: Mapping[str, int]
 
     def to_wire(self, name_field: str = "name") -> dict[str, Any]:
-        """Return it as resource.k8s.io/v1 has it; `name_field` is counterSet where it is consumed."""
+        """Return it in the form of resource.k8s.io/v1; `name_field` is counterSet for consumed counters."""
         return {name_field: self.name, "counters": {name: {"value": str(n)} for name, n in self.counters.items()}}
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A device as published, and what it consumes. `cores` are the logical cores that it has, numbered in the node."""
+    """A device as published and the counters that it consumes; `cores` are its logical cores, numbered in the node."""
 
     device: Device
     cores: frozenset[int]
     consumes: tuple[CounterSet, ...]
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the device as resource.k8s.io/v1 has it."""
+        """Return the device in the form of resource.k8s.io/v1."""
         return {**self.device.to_wire(), "consumesCounters": [each.to_wire("counterSet") for each in self.consumes]}
 
 
 @dataclass(frozen=True, slots=True)
 class Partitioned:
-    """All that a node publishes, in the order in which it should be used, and the counters.
+    """Everything that a node publishes, in the order in which the scheduler should use it, and the counters.
 
-    `left_out` are the sizes, as `cores 3` or `set 5`, that the limit of devices left no room for.
+    `left_out` are the sizes, such as `cores 3` or `set 5`, that did not fit below the limit of devices.
     """
 
     partitions: tuple[Partition, ...]
@@ -82,8 +82,9 @@ class Partitioned:
 def partitioned(node: Node, published: Sequence[Device], at_most: int = DEVICES_AT_MOST) -> Partitioned | None:
     """Return what `node` publishes with connected sets and core partitions beside its devices.
 
-    `published` are its devices, of which those that stand for several are whole nodes. None where there is nothing to
-    divide: the type is unknown, or not all devices say how many cores they have.
+    `published` are its devices; one that represents several Neuron devices is a whole node. `at_most` limits the number
+    of devices. Returns None if nothing can be divided: the instance type is unknown, or the devices do not all have the
+    same known number of cores.
     """
     present = [device for device in node.devices if device.node_present]
     if node.spec is None or not present or len({device.core_count for device in present}) != 1:
@@ -105,7 +106,7 @@ def partitioned(node: Node, published: Sequence[Device], at_most: int = DEVICES_
 
 
 def _use_order(one: Partition) -> tuple[int, int]:
-    """Smaller ones first, each from the first device on: what is small is put together at one end."""
+    """Sort small partitions first, by their first core, so that small allocations gather at one end of the node."""
     return len(one.cores), min(one.cores)
 
 
@@ -132,12 +133,12 @@ class _Maker:
         )
 
     def whole(self, device: Device) -> Partition:
-        """Return a published device, single or of the whole node, with its counters and sizes."""
+        """Return a published device, single or whole node, with its counters and sizes."""
         ids = tuple(each for each in device.device_ids if each in self._by_id)
         return self._of_devices(device, ids)
 
     def sizes(self) -> Iterator[tuple[str, list[Partition]]]:
-        """Yield every size with all its partitions, the most wanted first."""
+        """Yield every size with all its partitions, the most requested sizes first."""
         sets = {size: [self._set(ids) for ids in found] for size, found in self._sets().items()}
         ranges = {number: self._ranges(number) for number in self._range_sizes()}
         for number in range(1, self._each):
@@ -155,10 +156,10 @@ class _Maker:
     # Sets of whole devices
 
     def _sets(self) -> dict[int, list[tuple[int, ...]]]:
-        """Return the sets of each size that the links can serve, as device ids in the order of the links."""
+        """Return the connected sets by size, each as device ids in the order of the links."""
         total = len(self._ids)
         if total < 2 or total != self._spec.device_count:
-            return {}  # a device is missing: what is connected is not what the type promises
+            return {}  # a device is missing, so the links are not those of the type
         if self._spec.shape in ("ring", "line"):
             found = {size: list(self._arcs(size)) for size in range(2, total)}
         else:
@@ -198,14 +199,14 @@ class _Maker:
         return self._cores(range(device_id * self._each + start, device_id * self._each + start + number))
 
     def _range_sizes(self) -> Iterable[int]:
-        """Return the numbers of cores that only a range serves: on rings and lines, those that end inside a device."""
+        """Return the numbers of cores that end inside a device, which only a range can have; rings and lines only."""
         if self._spec.shape not in ("ring", "line") or not self._sets():
             return ()
         total = len(self._ids) * self._each
         return [number for number in range(self._each + 1, total) if number % self._each]
 
     def _ranges(self, number: int) -> list[Partition]:
-        """Return the ranges that begin with a device and do not go beyond the last: visible cores must increase."""
+        """Return the ranges that start at a device and do not wrap past the last: visible cores must increase."""
         found = []
         span = -(-number // self._each)
         for first in self._ids[: len(self._ids) - span + 1]:
@@ -223,7 +224,7 @@ class _Maker:
         }
         consumes = [CounterSet(DEVICES_COUNTERS, used)]
         partly = [device_id for device_id in ids if used[self._device_counter(device_id)] < each]
-        if partly:  # at most one: a range begins with a device's first core
+        if partly:  # at most one, because a range starts at a device's first core
             [last] = partly
             single = {self._core_counter(core): 1 for core in self._cores_of(last) if core in cores}
             consumes.append(CounterSet(self._cores_set(last), single))

@@ -1,8 +1,8 @@
-"""What a node publishes now, and when it is to look again: everything that the publishing loop decides.
+"""The decisions of the publishing loop: what a node publishes now, and when the loop looks again.
 
-Whether a claim of the cluster has a device is asked of the API server only when a device is to leave; a long answer to
-a short question. So the answer is kept, with one time to ask again, which replaces the one before it: however often
-something else wakes the loop, nothing is asked meanwhile.
+Only when a device is about to leave the slices does the loop need the cluster's claims from the API server, which is a
+long list. The list is therefore kept until one time, at which the next one is read; until then no other wake-up of the
+loop causes a request.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ from neuron_dra.core.devices import Device
 from neuron_dra.core.slices import Wire
 from neuron_dra.core.ultraserver import Tag
 
-CLAIMED_S: Final = (5.0, 60.0)  # first and longest wait until a device that should leave is looked at again
-SHAPE_S: Final = 60.0  # while another shape waits for the node's claims
+CLAIMED_S: Final = (5.0, 60.0)  # first and longest delay before a device that should leave is checked again
+SHAPE_S: Final = 60.0  # the same, while a change of the shape waits for the node's claims
 
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """An answer of the API server: the devices that claims were allocated. It is good until `until`."""
+    """The devices that claims were allocated, as listed from the API server; valid until `until`.
+
+    `wait_s` is how long it was valid in all, in seconds; the next delay doubles it.
+    """
 
     names: frozenset[str]
     until: float
@@ -32,8 +35,11 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What the decision is made on. `offered` and `other` are the hardware's devices, in the shape that is asked for
-    and in the other one; `ids` and `reasons` are, by name, the Neuron devices behind a device and why it is sick.
+    """The input of the decision.
+
+    `offered` and `other` are the hardware's devices in the configured shape and in the other shape. `ids` and
+    `reasons` have, by device name, the Neuron devices behind it and the reasons why it is unhealthy. `keeps_taints` is
+    whether the API server keeps taints, None if that is unknown.
     """
 
     current: Mapping[str, Wire]  # as published
@@ -50,10 +56,11 @@ class Situation:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What to do. `devices` None: leave everything as it is. `asks`: decide again, with the allocated devices.
+    """The decision.
 
-    `claimed` is what to remember of the answer, `look_at` when to look again at the latest, None for: when something
-    changes. `keeps_shape`: the published shape is not the one that is asked for, and stays while claims use it.
+    `devices` are to be published; None means no change. `asks` means that the decision needs the allocated devices:
+    call `decide` again with them. `claimed` is to be passed as `last` to the next decision. `keeps_shape` means that
+    the published shape differs from the configured one and stays while claims use it.
     """
 
     devices: tuple[Wire, ...] | None = None
@@ -63,12 +70,16 @@ class Outcome:
 
     @property
     def look_at(self) -> float | None:
-        """When to look again, whatever happens."""
+        """When to decide again at the latest; None if only a change requires it."""
         return self.claimed.until if self.claimed is not None else None
 
 
 def decide(now: float, situation: Situation, last: Claimed | None, answer: Collection[str] | None = None) -> Outcome:
-    """Decide what to publish at `now`; `last` is what was remembered, `answer` what was asked for just now."""
+    """Return what to publish at time `now`.
+
+    `last` is the `claimed` of the decision before; `answer` are the names of the allocated devices, if they were just
+    read because a decision had `asks`.
+    """
     current = situation.current
     held = {device.device for claim in situation.prepared for device in claim.devices}
     if situation.refused:
@@ -94,16 +105,16 @@ def decide(now: float, situation: Situation, last: Claimed | None, answer: Colle
     by_name: dict[str, Wire] = {device.name: device.to_wire() for device in offered}
     for name in held - set(wire):
         if name in by_name or name in current:
-            wire[name] = by_name.get(name) or current[name]  # allocated: stays published, sick or gone
+            wire[name] = by_name.get(name) or current[name]  # allocated: stays published, even unhealthy or gone
     return Outcome(_marked(situation, wire), claimed=claimed, keeps_shape=keeps_shape)
 
 
 def _refused(
     now: float, situation: Situation, held: set[str], last: Claimed | None, answer: Collection[str] | None
 ) -> Outcome:
-    """Decide what stays while nothing new may be published: the devices that claims hold, or have been allocated.
+    """Return what stays published while nothing new may be: the devices that claims hold or have been allocated.
 
-    Those that are held come back, too, if the slices were wiped, as every restart of the kubelet does.
+    Held devices are also published again after the slices were wiped, which every restart of the kubelet does.
     """
     current = situation.current
     claimed: Claimed | None = None
@@ -121,7 +132,7 @@ def _refused(
 
 
 def _marked(situation: Situation, wire: Mapping[str, Wire]) -> tuple[Wire, ...]:
-    """Return the devices of `wire` in their order, with what is wrong with them and the tag."""
+    """Return the devices of `wire` in order, with the marks of unhealthy ones and the tag."""
     marked = {
         name: health.marked(device, situation.reasons.get(name, ()), situation.effect) for name, device in wire.items()
     }
@@ -129,7 +140,7 @@ def _marked(situation: Situation, wire: Mapping[str, Wire]) -> tuple[Wire, ...]:
 
 
 def _is_reshaped(situation: Situation) -> bool:
-    """Tell whether the published devices are those of the other shape."""
+    """Return True if the published devices are those of the other shape."""
     current = set(situation.current)
     return not current & {d.name for d in situation.offered} and bool(current & {d.name for d in situation.other})
 
@@ -137,9 +148,9 @@ def _is_reshaped(situation: Situation) -> bool:
 def _known(
     now: float, about: Collection[str], last: Claimed | None, answer: Collection[str] | None, first_s: float
 ) -> Claimed | None:
-    """Return which devices have been allocated, or None if that has to be asked.
+    """Return the allocated devices, or None if they have to be read from the API server.
 
-    What was remembered says that a device stays. That one may leave, only a fresh answer says.
+    The remembered ones are enough to keep a device; to let one leave takes a new list.
     """
     if answer is not None:
         wait_s = first_s if last is None else min(2 * last.wait_s, CLAIMED_S[1])
@@ -150,7 +161,7 @@ def _known(
 
 
 def _free(situation: Situation, offered: Iterable[Device], held: Collection[str]) -> dict[str, Wire]:
-    """Return the offered devices that are not kept back, and those of them that are held."""
+    """Return the offered devices that may be published, by name, and those that claims hold in any case."""
     offered = tuple(offered)
     elsewhere = _held_elsewhere(situation, {device.name for device in offered})
     return {
@@ -162,9 +173,9 @@ def _free(situation: Situation, offered: Iterable[Device], held: Collection[str]
 
 
 def _held_elsewhere(situation: Situation, offered: Collection[str]) -> set[int]:
-    """Return the Neuron devices that claims hold under another name than those that are offered: another driver's.
+    """Return the ids of Neuron devices that claims hold under names that are not offered, such as another driver's.
 
-    Under ours they would be free for the scheduler, and its pods would wait for what is refused here.
+    Under the offered names the scheduler would consider them free, and prepare would reject its pods.
     """
     return {
         device_id
@@ -176,16 +187,16 @@ def _held_elsewhere(situation: Situation, offered: Collection[str]) -> set[int]:
 
 
 def _is_withheld(situation: Situation, name: str) -> bool:
-    """Tell whether a device must leave the slice unless somebody has it: there is no other way to keep it back."""
+    """Return True if a device must leave the slice unless a claim holds it, because no taint or tag protects it."""
     reasons = situation.reasons.get(name, ())
     if health.MISSING in reasons and name != names.NODE_DEVICE:
-        return True  # back since a moment, perhaps for a moment
+        return True  # it has only just returned and may flap
     if situation.tag is not None:
-        return False  # the tag keeps others away, and the operator is to see what its workload has
+        return False  # the tag keeps other claims away, and the controller has to see its workload's devices
     return bool(reasons) and situation.effect != health.NO_EFFECT and situation.keeps_taints is False
 
 
 def order(name: str) -> tuple[int, str]:
-    """Sort devices by their numbers, whatever is none of ours first."""
+    """Return the sort key of a device name: names of other forms first, then by number."""
     suffix = name.removeprefix(names.DEVICE_PREFIX)
     return (int(suffix), name) if suffix.isdigit() else (-1, name)

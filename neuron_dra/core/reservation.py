@@ -1,8 +1,8 @@
-"""Who may start on a reserved node: pure, from the claim and the allocation that holds the node.
+"""Which claims may start on a reserved node, decided from the claim and the reservation.
 
-A reserved node is closed. Every claim but administrators' access is refused there, unless it carries namespace, name
-and UID of the workload to which the node is bound; that is what the workload's ResourceClaimTemplate puts into it.
-A claim for reserved devices that names no workload starts nowhere: it was not made of such a template.
+A reserved node rejects every claim without adminAccess, unless the claim has the namespace, name and UID of the
+workload to which the node is bound; the workload's ResourceClaimTemplate sets them. A claim for reserved devices that
+names no workload is rejected everywhere, because it was not made from such a template.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from neuron_dra.core.ultraserver import Allocation, Phase, Tag
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the node stands in its workload; ranks begin at 0. None where the NeuronUltraServer does not say."""
+    """The node's place in its workload; ranks start at 0, and None means that the NeuronUltraServer has no value."""
 
     rank: int
-    node_count: int  # nodes of this slot
-    world_size: int | None  # nodes of all slots
+    node_count: int  # nodes in this slot
+    world_size: int | None  # nodes in all slots
     rank0_node: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """The workload that holds this node. `place` is None while only the node's own tag tells of it."""
+    """The workload for which this node is reserved; `place` is None while only the node's own tag is known."""
 
     namespace: str
     workload: str
@@ -36,7 +36,7 @@ class Reservation:
 
     @classmethod
     def of(cls, allocation: Allocation, node_name: str) -> Reservation:
-        """Return the reservation of a node by an allocation that names it."""
+        """Return the reservation of the node `node_name` by `allocation`, which must list it."""
         place = Place(allocation.rank(node_name), allocation.node_count, allocation.world_size, allocation.rank0_node)
         return cls(
             allocation.workload_namespace,
@@ -48,13 +48,13 @@ class Reservation:
 
     @classmethod
     def remembered(cls, tag: Tag) -> Reservation:
-        """Return the reservation that a node's tag tells of."""
+        """Return the reservation that a node's tag describes."""
         return cls(tag.workload_namespace, tag.workload_name, tag.workload_uid, tag.phase)
 
     def names(self, wanted: config.UltraServerSettings | None, ref: ClaimRef) -> bool:
-        """Tell whether a claim with this configuration is one of the workload.
+        """Return True if the claim `ref` with the configuration `wanted` belongs to the workload.
 
-        Templates of AWS's operator name the workload without its UID.
+        A configuration without a UID belongs to it too: templates of AWS's operator name the workload without one.
         """
         return wanted is not None and (ref.namespace, wanted.workload_id, wanted.workload_uid or self.workload_uid) == (
             self.namespace,
@@ -64,7 +64,7 @@ class Reservation:
 
 
 def why_refused(claim: Claim, reservation: Reservation | None, node_name: str) -> str:
-    """Return why `claim` may not start on the node, or nothing if it may."""
+    """Return why `claim` is rejected on the node, for `kubectl describe pod`, or an empty string."""
     for request in dict.fromkeys(device.request for device in claim.devices if not device.admin_access):
         wanted = config.effective(claim.configs, request).ultraserver
         reserved_class = any(
@@ -100,14 +100,14 @@ def _why_refused(
         )
     if (wanted.workload_id, wanted.workload_uid) == (reservation.workload, reservation.workload_uid):
         return (
-            f"{closed}, and a ResourceClaimTemplate copied into namespace {ref.namespace} does not count; run the pod "
-            f"in namespace {reservation.namespace}"
+            f"{closed}, and a copy of its ResourceClaimTemplate in namespace {ref.namespace} is not valid; run the "
+            f"pod in namespace {reservation.namespace}"
         )
     if (ref.namespace, wanted.workload_id) == (reservation.namespace, reservation.workload):
         return (
             f"{closed} with UID {reservation.workload_uid}, and this claim names the UID "
-            f"{wanted.workload_uid}: the workload was created anew, or the claim was not made by its "
-            "ResourceClaimTemplate; delete the pod so that it gets a claim from the present one"
+            f"{wanted.workload_uid}: the workload was recreated, or the claim was not made from its "
+            "ResourceClaimTemplate; delete the pod so that it gets a claim from the current one"
         )
     return (
         f"{closed}, and this claim names workload {ref.namespace}/{wanted.workload_id or '(none)'} (UID "
@@ -116,8 +116,8 @@ def _why_refused(
 
 
 _NOT_OF_A_WORKLOAD = (
-    f"DeviceClass {names.WORKLOAD_CLASS} has the devices that are reserved for a NeuronUltraServerWorkload, and this "
-    f"claim belongs to none; use deviceClassName {names.DRIVER}, or the ResourceClaimTemplate of a workload"
+    f"DeviceClass {names.WORKLOAD_CLASS} selects devices that are reserved for a NeuronUltraServerWorkload, and this "
+    f"claim belongs to no workload; use deviceClassName {names.DRIVER}, or the ResourceClaimTemplate of a workload"
 )
 
 
@@ -125,32 +125,32 @@ def _not_reserved(ref: ClaimRef, wanted: config.UltraServerSettings) -> str:
     return (
         f"error applying config: workloadId {wanted.workload_id!r} (workloadUid {wanted.workload_uid!r}) names a "
         f"NeuronUltraServerWorkload of namespace {ref.namespace}, but this node is not reserved for it; use the "
-        "ResourceClaimTemplate that the UltraServer operator made for that workload, and no other selector"
+        "ResourceClaimTemplate that the UltraServer controller made for that workload, and no other selector"
     )
 
 
 def _not_yet(holder: str, reservation: Reservation, node_name: str) -> str:
-    """Why the workload's own claim has to wait."""
+    """Return why a claim of the workload itself has to wait, or an empty string."""
     if reservation.phase is Phase.PENDING:
         return (
             f"node {node_name} is reserved for NeuronUltraServerWorkload {holder}, but not bound to it yet (phase "
-            "Pending): not every node of it has answered; the kubelet tries again"
+            "Pending): not every node of the workload has its tag; the kubelet tries again"
         )
     if reservation.phase is Phase.DRAINING:
         return (
-            f"node {node_name} is being taken back from NeuronUltraServerWorkload {holder} (phase Draining); delete "
+            f"node {node_name} is being released by NeuronUltraServerWorkload {holder} (phase Draining); delete "
             "the pod so that it is placed on a node that the workload keeps"
         )
     if reservation.place is None:
         return (
             f"node {node_name} is bound to NeuronUltraServerWorkload {holder}, but its NeuronUltraServer cannot be "
-            "read now, so the rank is not known; the kubelet tries again"
+            "read now, so the rank is unknown; the kubelet tries again"
         )
     return ""
 
 
 def environment(reservation: Reservation) -> tuple[str, ...]:
-    """Return NAME=value for what only the operator knows: the rank of this node, the size, and where rank 0 is."""
+    """Return the environment, as NAME=value, that the reservation adds: rank, world size, and the Node of rank 0."""
     place = reservation.place
     if place is None:
         return ()

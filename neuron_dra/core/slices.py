@@ -1,8 +1,8 @@
-"""ResourceSlices: which objects we want, and the writes that turn the current ones into them.
+"""ResourceSlices: the desired objects, and the writes that change the current ones into them.
 
-The rules of generations and of the order of writes are those of Kubernetes' own helper
-(kubernetes/dynamic-resource-allocation@3d03671, resourceslice/resourceslicecontroller.go, syncPool), save that names
-are fixed here, so that a create that lost a race answers AlreadyExists instead of making a second slice.
+The rules for generations and the order of writes are those of Kubernetes' own helper
+(kubernetes/dynamic-resource-allocation@3d03671, resourceslice/resourceslicecontroller.go, syncPool). Unlike there,
+names are fixed, so a create that lost a race returns AlreadyExists instead of making a second slice.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from neuron_dra.core import names
 Wire = Mapping[str, Any]
 
 DEVICES_PER_SLICE = 64
-"""The API allows 128, but 64 as soon as one device has a taint: with 64 from the start, a first taint moves nothing."""
+"""The API allows 128, but only 64 if a device has a taint; with 64 from the start, a first taint moves no device."""
 
 NAMES = 99
-"""How many names a node has for its slices; no node needs nearly as many."""
+"""The number of slice names of a node, far more than any node needs."""
 
 API_VERSION = "resource.k8s.io/v1"
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """The pool of one node: what all its slices have in common."""
+    """The pool of one node, which all its slices belong to."""
 
     node_name: str
     node_uid: str
 
     @property
     def owner(self) -> dict[str, Any]:
-        """The Node owns its slices: they go with it."""
+        """The owner reference: the Node owns its slices, which are deleted with it."""
         return {
             "apiVersion": "v1",
             "kind": "Node",
@@ -47,7 +47,7 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class SlicePlan:
-    """Writes, in the order to make them: delete, update, create."""
+    """The writes, in the order in which to make them: delete, update, create; `generation` is the pool's afterwards."""
 
     delete: tuple[Wire, ...] = ()
     update: tuple[Wire, ...] = ()
@@ -56,12 +56,12 @@ class SlicePlan:
 
     @property
     def empty(self) -> bool:
-        """Nothing to write."""
+        """True if there is nothing to write."""
         return not (self.delete or self.update or self.create)
 
 
 def slice_name(node_name: str, index: int) -> str:
-    """Return the fixed name of a slice: at most 253 characters, unique for node and index."""
+    """Return the fixed name of a slice: at most 253 characters, unique per node and index."""
     suffix = f"-{names.DRIVER}-{index:02d}"
     if len(node_name) + len(suffix) > 253:
         digest = hashlib.sha256(node_name.encode()).hexdigest()[:10]
@@ -70,22 +70,22 @@ def slice_name(node_name: str, index: int) -> str:
 
 
 def is_ours(name: str, node_name: str) -> bool:
-    """Return whether a slice of this node is called as we call ours, and not as another program does."""
+    """Return True if `name` is one of this driver's slice names for the node."""
     index = name[-2:]
     return index.isdecimal() and name == slice_name(node_name, int(index))
 
 
 def layout(devices: Sequence[Wire]) -> list[list[Wire]]:
-    """Split devices over slices; no device at all still makes one, empty slice."""
+    """Return the devices split over slices; without devices there is still one, empty slice."""
     return [
         list(devices[start : start + DEVICES_PER_SLICE]) for start in range(0, len(devices), DEVICES_PER_SLICE)
     ] or [[]]
 
 
 def slice_names(node_name: str, count: int, *, have: Collection[str] = (), taken: Collection[str] = ()) -> list[str]:
-    """Return `count` names for the slices of a node: of those that it has, then the first that nobody else has taken.
+    """Return `count` slice names of a node, sorted: first those that it has, then the first free ones.
 
-    Fewer are returned where others have taken too many of them.
+    Names in `taken` belong to slices of other programs. Fewer names are returned if they have taken too many.
     """
     kept = sorted(name for name in have if name not in taken and is_ours(name, node_name))[:count]
     others = (
@@ -101,9 +101,9 @@ def desired(
     called: Sequence[str] | None = None,
     counters: Sequence[Wire] = (),
 ) -> list[dict[str, Any]]:
-    """Return the slices of `pool` as they are to be sent.
+    """Return the slices of `pool` as they are to be sent, with the names `called`, by default the first ones.
 
-    `counters` are the counter sets that devices consume. They have a slice of their own, as the API server demands.
+    `counters` are the counter sets that devices consume; the API server requires a separate slice for them.
     """
     contents = _contents(devices, counters)
     called = called if called is not None else slice_names(pool.node_name, len(contents))
@@ -128,7 +128,7 @@ def desired(
 
 
 def _contents(devices: Sequence[Wire], counters: Sequence[Wire]) -> list[dict[str, Any]]:
-    """Return what each slice has besides what they all have."""
+    """Return the part of each slice's spec in which they differ."""
     chunks: list[dict[str, Any]] = [{"devices": chunk} if chunk else {} for chunk in layout(devices)]
     return [*chunks, {"sharedCounters": list(counters)}] if counters else chunks
 
@@ -143,12 +143,12 @@ def diff(
     accepted: Mapping[str, tuple[Sequence[Wire], Sequence[Wire]]] | None = None,
     taken: Collection[str] = (),
 ) -> SlicePlan:
-    """Return the writes after which the slices of `pool` say `devices` and `counters`.
+    """Return the writes after which the slices of `pool` have `devices` and `counters`.
 
-    `current` are all slices of this driver and node. `known_generation` is the last one written, so that it never
-    falls, even after somebody deleted every slice. `accepted` maps a slice's name to what was sent last and what the
-    server made of it: a server that drops a field is not asked again for the same. `taken` are names that slices of
-    others have; there have to be enough left.
+    `current` are all slices of this driver and node. `known_generation` is the last generation written, so that it
+    never falls, even after all slices were deleted. `accepted` maps a slice's name to the devices that were sent last
+    and those that the API server stored: if it drops a field, the same write is not repeated. `taken` are names that
+    slices of other programs have; raises ValueError if they leave too few.
     """
     by_name = {item["metadata"]["name"]: item for item in current}
     called = slice_names(pool.node_name, len(_contents(devices, counters)), have=by_name, taken=taken)
@@ -191,7 +191,7 @@ def _at(want: Wire, generation: int) -> dict[str, Any]:
 
 
 def _merged(want: Wire, have: Wire, generation: int) -> dict[str, Any]:
-    """The wanted slice as an update of the one we have: its resourceVersion guards, a taint's time stays."""
+    """Return the wanted slice as an update of `have`, guarded by its resourceVersion; times of taints stay."""
     result = _at(want, generation)
     result["metadata"] = {
         **want["metadata"],
@@ -243,7 +243,7 @@ def _same(want: Wire, have: Wire, accepted: Mapping[str, tuple[Sequence[Wire], S
 
 
 def _comparable(devices: Sequence[Wire]) -> list[Any]:
-    """Devices without what a server may fill in: order counts, a taint's time does not."""
+    """Return devices in a comparable form: their order counts, a taint's time, which the API server sets, does not."""
     return [
         {
             **device,
@@ -256,9 +256,9 @@ def _comparable(devices: Sequence[Wire]) -> list[Any]:
 
 
 def dropped_fields(sent: Sequence[Wire], stored: Sequence[Wire]) -> tuple[str, ...]:
-    """Return the paths of device fields that a server took off, such as `devices[0].taints`.
+    """Return the paths of device fields that the API server dropped, such as `devices[0].taints`.
 
-    A server does so, without a word, for features that are switched off.
+    It drops the fields of features that are turned off, without an error.
     """
     before, after = _comparable(sent), _comparable(stored)
     if len(before) != len(after):

@@ -1,4 +1,4 @@
-"""From facts to a node: devices and links that are true, and findings where they differ from what was promised."""
+"""The node that the readings describe: its devices and links, and findings where these differ from the catalogue."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from neuron_dra.core.facts import DeviceFacts, NodeFacts, NodeLabels, UltraServe
 
 @dataclass(frozen=True, slots=True, order=True)
 class Finding:
-    """Something that is not as promised. `kind` is a stable slug; `message` says what, and what to do."""
+    """A difference from the catalogue; `kind` is a stable slug, `message` says what is wrong and what to do."""
 
     kind: str
     message: str
@@ -20,7 +20,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class NeuronDevice:
-    """One device. `connected` holds only links that both ends report; `core_count` is 0 where nothing tells it."""
+    """One Neuron device; `connected` has only links that both ends report, and `core_count` is 0 if it is unknown."""
 
     device_id: int
     core_count: int
@@ -37,7 +37,7 @@ class NeuronDevice:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node as it is: what is published and handed out comes from here. `spec` is None for an unknown type."""
+    """A node as publishing and prepare see it; `spec` is None for an unknown instance type."""
 
     instance_type_name: str | None
     spec: InstanceType | None
@@ -49,7 +49,7 @@ class Node:
 
 
 def build(facts: NodeFacts, labels: NodeLabels) -> Node:
-    """Judge `facts`. What is missing is a finding, what is there is published as it is."""
+    """Return the node that `facts` and `labels` describe; each difference from the catalogue is a finding."""
     findings: list[Finding] = []
     name = _instance_type(facts, labels, findings)
     spec = catalogue.lookup(name) if name else None
@@ -57,7 +57,7 @@ def build(facts: NodeFacts, labels: NodeLabels) -> Node:
         findings.append(
             Finding(
                 "unknown-instance-type",
-                f"neither DMI's product name nor the label {names.INSTANCE_TYPE_LABEL} tells the instance type; "
+                f"the instance type is unknown: there is no DMI product name and no label {names.INSTANCE_TYPE_LABEL}; "
                 "devices are published without groups, coordinates and memory. Check that the host's /sys is mounted",
             )
         )
@@ -78,19 +78,19 @@ def build(facts: NodeFacts, labels: NodeLabels) -> Node:
 
 
 def hangs(paths: Iterable[str]) -> list[Finding]:
-    """Return the findings of reads that do not end."""
+    """Return a finding for each of `paths`, whose reads do not end."""
     return [
         Finding(
             "reading-hangs",
-            f"a read of /{path} does not end: the kernel driver hangs. What it says was read before, and the health of "
-            "the devices behind it is not known. Look at the kernel log; reload the kernel driver, or reboot the node",
+            f"a read of /{path} does not end: the kernel driver hangs. Its last value is used, and the health of the "
+            "devices behind it is unknown. Check the kernel log; reload the kernel driver, or reboot the node",
         )
         for path in paths
     ]
 
 
 def _instance_type(facts: NodeFacts, labels: NodeLabels, findings: list[Finding]) -> str | None:
-    """DMI first: it is read on the machine itself; the label says the same or is a finding."""
+    """Return the instance type from DMI, which is read on the machine itself, or else from the label."""
     dmi, label = facts.product_name, labels.instance_type
     if dmi and catalogue.lookup(dmi) is None and label and catalogue.lookup(label):
         return label  # a virtual machine monitor's own product name, such as "Standard PC"
@@ -98,16 +98,17 @@ def _instance_type(facts: NodeFacts, labels: NodeLabels, findings: list[Finding]
         findings.append(
             Finding(
                 "instance-type-disagreement",
-                f"DMI says {dmi}, the label {names.INSTANCE_TYPE_LABEL} says {label}; {dmi} is used. Correct the label",
+                f"DMI reports {dmi}, but the label {names.INSTANCE_TYPE_LABEL} is {label}; {dmi} is used. Correct the "
+                "label",
             )
         )
     return dmi or label
 
 
 def _links(facts: NodeFacts, spec: InstanceType | None, findings: list[Finding]) -> dict[int, frozenset[int]]:
-    """Return the neighbours of each device. A link is there if both ends say so.
+    """Return the neighbors of each device, by id; a link counts only if both ends report it.
 
-    On switched types the driver prints a torus that does not exist (neuron.md 2.2): every pair is connected there.
+    On switched types the kernel driver prints a torus that does not exist: every pair is connected there.
     """
     present = {device.device_id: device for device in facts.devices}
     if spec is not None and spec.shape == "switch":
@@ -138,14 +139,14 @@ def _links(facts: NodeFacts, spec: InstanceType | None, findings: list[Finding])
 
 
 def _missing_links(spec: InstanceType, said: dict[int, frozenset[int] | None], findings: list[Finding]) -> None:
-    """Find the links that neither end reports. A device that is gone, or says nothing yet, is neither up nor down."""
+    """Add a finding for each link that neither end reports; links of a device that is gone or unread do not count."""
     if spec.links and said and not any(said.values()):
         if all(neighbours is not None for neighbours in said.values()):
             findings.append(
                 Finding(
                     "no-links",
-                    f"the kernel driver reports no link at all, {spec.name} has links between its devices; it does so "
-                    "while a device is missing. Look at the kernel log for devices that were not found or not reset",
+                    f"the kernel driver reports no links, but {spec.name} has links between its devices; this happens "
+                    "while a device is missing. Check the kernel log for devices that were not found or not reset",
                 )
             )
         return
@@ -156,7 +157,7 @@ def _missing_links(spec: InstanceType, said: dict[int, frozenset[int] | None], f
                 findings.append(
                     Finding(
                         "missing-link",
-                        f"the link between neuron{one} and neuron{other} is down, which {spec.name} has; collectives "
+                        f"the link between neuron{one} and neuron{other} is down, but {spec.name} has it; collectives "
                         "over it will be slow or fail. Replace the instance",
                     )
                 )
@@ -173,8 +174,8 @@ def _device(
             findings.append(
                 Finding(
                     "wrong-core-count",
-                    f"neuron{facts.device_id} has {cores} NeuronCores, {spec.name} has {spec.cores_per_device} a "
-                    f"device; published with {cores}. Replace the instance",
+                    f"neuron{facts.device_id} has {cores} NeuronCores, but a device of {spec.name} has "
+                    f"{spec.cores_per_device}; it is published with {cores}. Replace the instance",
                 )
             )
     if not facts.node_present:
@@ -200,8 +201,8 @@ def _count(facts: NodeFacts, spec: InstanceType | None, findings: list[Finding])
         findings.append(
             Finding(
                 "no-devices",
-                f"{spec.name} has {spec.device_count} Neuron devices, sysfs shows none; is the kernel driver "
-                "(aws-neuronx-dkms) loaded?",
+                f"{spec.name} has {spec.device_count} Neuron devices, but sysfs shows none; check that the kernel "
+                "driver (aws-neuronx-dkms) is loaded",
             )
         )
     elif spec is not None:
@@ -211,9 +212,9 @@ def _count(facts: NodeFacts, spec: InstanceType | None, findings: list[Finding])
             findings.append(
                 Finding(
                     "unexpected-device",
-                    f"{', '.join(f'neuron{i}' for i in extra)} {'is' if len(extra) == 1 else 'are'} more than "
-                    f"{spec.name}'s {spec.device_count} devices; published without group and coordinates. Is the "
-                    "instance type right?",
+                    f"{', '.join(f'neuron{i}' for i in extra)} {'is' if len(extra) == 1 else 'are'} beyond the "
+                    f"{spec.device_count} devices of {spec.name}; published without group and coordinates. Check the "
+                    "instance type",
                 )
             )
         missing = sorted(set(range(spec.device_count)) - present)

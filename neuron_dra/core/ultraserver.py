@@ -1,7 +1,7 @@
-"""NeuronUltraServer objects as both sides read them: their name, their allocations, and the tag a node makes of one.
+"""NeuronUltraServer objects as plugin and controller read them: their names, their allocations, and the nodes' tags.
 
 An *allocation* is one slot of a workload: 1, 2 or 4 nodes of one UltraServer. The controller writes allocations; a
-node's plugin reads those that name it, and answers by tagging its devices. Pure.
+node's plugin reads those that list its node, and responds with a tag on its devices.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ from enum import Enum
 from typing import Any, Final
 
 NAMESPACE: Final = "neuron-dra-driver"
-"""Where NeuronUltraServer objects live."""
+"""The namespace of NeuronUltraServer objects."""
 
 NAME_LENGTH: Final = 63
 TAG_BYTES: Final = 64  # an attribute's text may not be longer (kubernetes/api, resource/v1, DeviceAttribute)
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
-_READABLE, _HASHED = "us-", "ush-"  # two prefixes, so that no readable name can be some other id's hashed one
+_READABLE, _HASHED = "us-", "ush-"  # two prefixes, so that no readable name equals another id's hashed name
 
 
 def object_name(ultraserver_id: str) -> str:
-    """Return the name of the NeuronUltraServer object for a published `ultraserverId`: a DNS label, one for each id.
+    """Return the name of the NeuronUltraServer object for a published `ultraserverId`: a DNS label, unique per id.
 
-    The id is in it as it is where it can be (`us-cr-0123456789abcdef0`); otherwise what is legible of it and a hash.
+    It is `us-` and the id if that makes a DNS label (`us-cr-0123456789abcdef0`), and otherwise `ush-`, the valid
+    characters of the id, and a hash.
     """
     plain = _READABLE + ultraserver_id
     if _LABEL.fullmatch(ultraserver_id) and len(plain) <= NAME_LENGTH:
@@ -39,16 +40,16 @@ def object_name(ultraserver_id: str) -> str:
 
 
 class Phase(Enum):
-    """How far an allocation is; only the pods of a Bound one may start."""
+    """The progress of an allocation; only the pods of a Bound one may start."""
 
-    PENDING = "Pending"  # reserved: nodes close and tag their devices
-    BOUND = "Bound"  # every node has answered: the workload's pods may come
-    DRAINING = "Draining"  # being taken back: nothing new may come
+    PENDING = "Pending"  # reserved: nodes reject other claims and tag their devices
+    BOUND = "Bound"  # every node has its tag: the workload's pods may start
+    DRAINING = "Draining"  # being released: no pod may start
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that a node of a slot has lost and the slot needs; `since` is when the controller saw it first."""
+    """A fault of a node that breaks its slot; `since` is when the controller first saw it."""
 
     node: str
     reason: str
@@ -57,10 +58,11 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """One slot of a workload. `nodes` are in the order of their ranks; indices and ranks begin at 0.
+    """One slot of a workload; indices and ranks start at 0.
 
-    `node_uids` are those of the Node objects, in the same order, or empty where the object does not say. `world_size`
-    and `rank0_node` are of the workload over all its slots; None where the object does not say.
+    `nodes` are names, in the order of their ranks. `node_uids` are the UIDs of these Nodes in the same order, or empty
+    if the object has none. `world_size`, in nodes, and `rank0_node` cover all slots of the workload; None if the object
+    does not have them.
     """
 
     workload_namespace: str
@@ -83,17 +85,20 @@ class Allocation:
         return f"{self.workload_namespace}/{self.workload_name}"
 
     def is_for(self, node_name: str, node_uid: str) -> bool:
-        """Tell whether the slot has this very Node, and not one that had its name before."""
+        """Return True if the slot has this Node, and not an earlier one of the same name; an unknown UID matches."""
         if node_name not in self.nodes:
             return False
         return not self.node_uids or not node_uid or self.node_uids[self.nodes.index(node_name)] == node_uid
 
     def rank(self, node_name: str) -> int:
-        """Return NEURON_GLOBAL_TOPOID of a node of this slot: its place among all nodes of the workload."""
+        """Return the rank (NEURON_GLOBAL_TOPOID) of a node of this slot among all nodes of the workload.
+
+        Raises ValueError if the slot does not have the node.
+        """
         return self.ultraserver_index * self.node_count + self.nodes.index(node_name)
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the entry of `status.allocations`."""
+        """Return the allocation as an entry of `status.allocations`."""
         return {
             "workloadRef": self.workload,
             "workloadUid": self.workload_uid,
@@ -117,9 +122,9 @@ def _fault_to_wire(fault: Fault) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """An entry of `status.allocations` that this release does not understand: it stays as it is and keeps its nodes.
+    """An entry of `status.allocations` that this release cannot read; it stays as it is and keeps its nodes reserved.
 
-    `official` is what an entry in the form of AWS's operator says: an allocation without an id and without UIDs.
+    `official` is the allocation in an entry of AWS's operator, which has no id and no UIDs; None for other entries.
     """
 
     entry: Any
@@ -130,9 +135,9 @@ class Unread:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a NeuronUltraServer says, and a sentence for every entry that could not be read.
+    """The contents of a NeuronUltraServer; `problems` has a sentence for every entry that could not be read.
 
-    `missing`: the object is not there, or its kind is not. `written`: a controller has written its status.
+    `missing` means that the object or its CRD does not exist, `written` that a controller has written its status.
     """
 
     allocations: tuple[Allocation, ...] = ()
@@ -143,22 +148,25 @@ class Reading:
     written: bool = True
 
     def without_predecessors_of(self, node_name: str, node_uid: str) -> Reading:
-        """Leave out what was allocated to another Node of this name: the instance was replaced."""
+        """Return the reading without allocations of an earlier Node of this name, whose instance was replaced."""
         kept = tuple(a for a in self.allocations if node_name not in a.nodes or a.is_for(node_name, node_uid))
         return replace(self, allocations=kept)
 
 
 GONE: Final = Reading(missing=True, written=False)
-"""What an object says that is not there."""
+"""The reading of an object that does not exist."""
 
 
 def decode_allocations(obj: Mapping[str, Any]) -> tuple[Allocation, ...]:
-    """Return the allocations of a NeuronUltraServer, without those that cannot be read. Never raises."""
+    """Return the allocations of a NeuronUltraServer that can be read; never raises."""
     return read_allocations(obj).allocations
 
 
 def read_allocations(obj: Mapping[str, Any]) -> Reading:
-    """Return the allocations of a NeuronUltraServer, and why others are left out; {} is none at all. Never raises."""
+    """Return the allocations of a NeuronUltraServer, and why others are left out; never raises.
+
+    An empty `obj` means that the object does not exist.
+    """
     if not obj:
         return GONE
     meta, status = obj.get("metadata"), obj.get("status")
@@ -180,7 +188,7 @@ def read_allocations(obj: Mapping[str, Any]) -> Reading:
 
 
 def _unread(entry: Any, problem: str) -> Unread:
-    """What can be said of an entry that is not understood."""
+    """Return an entry that cannot be read, with as much of it as can be."""
     nodes: Any = entry.get("allocatedNodes") if isinstance(entry, Mapping) else None
     named = tuple(node for node in nodes if isinstance(node, str)) if _is_list(nodes) else ()
     official = None
@@ -192,7 +200,7 @@ def _unread(entry: Any, problem: str) -> Unread:
 
 
 def _allocation(entry: Any) -> Allocation:
-    """Raises ValueError, which says what is wrong."""
+    """Return the allocation in `entry`. Raises ValueError, which says what is wrong."""
     if not isinstance(entry, Mapping):
         raise ValueError("it is not an object")
     namespace, slash, name = str(entry.get("workloadRef")).partition("/")
@@ -202,14 +210,15 @@ def _allocation(entry: Any) -> Allocation:
     if not _is_list(nodes) or not nodes or not all(isinstance(node, str) and node for node in nodes):
         raise ValueError("allocatedNodes is not a list of node names")
     if len(set(nodes)) != len(nodes):
-        raise ValueError("allocatedNodes has a node twice")
+        raise ValueError("allocatedNodes lists a node twice")
     try:
         phase = Phase(entry.get("phase"))
     except ValueError:
-        raise ValueError(f"phase {entry.get('phase')!r} is none of {', '.join(each.value for each in Phase)}") from None
+        known = ", ".join(each.value for each in Phase)
+        raise ValueError(f"phase {entry.get('phase')!r} is not one of {known}") from None
     count = _number(entry, "nodeCount", at_least=1, missing=len(nodes))
     if count != len(nodes):
-        raise ValueError(f"nodeCount is {count}, and allocatedNodes has {len(nodes)}")
+        raise ValueError(f"nodeCount is {count}, but allocatedNodes has {len(nodes)} nodes")
     rank0 = entry.get("rank0Node")
     return Allocation(
         workload_namespace=_tag_text("workloadRef's namespace", namespace),
@@ -238,7 +247,7 @@ def _node_uids(entry: Mapping[str, Any], count: int) -> tuple[str, ...]:
 
 
 def _faults(entry: Mapping[str, Any]) -> tuple[Fault, ...]:
-    """Faults inform the controller only, so what cannot be read of them is left out."""
+    """Return the faults of an entry; unreadable ones are left out, because they only inform the controller."""
     found: Any = entry.get("faults")
     texts = [one for one in found if isinstance(one, Mapping)] if _is_list(found) else []
     return tuple(
@@ -260,7 +269,7 @@ def _number(entry: Mapping[str, Any], name: str, *, at_least: int, missing: int 
 
 
 def _tag_text(name: str, value: Any) -> str:
-    """Check what ends as an attribute of devices."""
+    """Return `value` if it can be the value of a device attribute. Raises ValueError otherwise."""
     if not isinstance(value, str) or not value:
         raise ValueError(f"{name} is missing")
     if not value.isprintable() or len(value.encode(errors="surrogatepass")) > TAG_BYTES:
@@ -270,9 +279,10 @@ def _tag_text(name: str, value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """What a reserved node's devices say about its allocation, as five attributes of each.
+    """The tag of a reserved node: five attributes on each of its devices that name the allocation.
 
-    `object_uid` is of the NeuronUltraServer that said it, where the node remembers that; devices do not show it.
+    `object_uid` is the UID of the NeuronUltraServer that the tag comes from, or empty if it is unknown. It is in the
+    node's checkpoint, not on its devices.
     """
 
     workload_namespace: str
@@ -284,7 +294,7 @@ class Tag:
 
     @classmethod
     def of(cls, allocation: Allocation, object_uid: str = "") -> Tag:
-        """Return the tag for an allocation."""
+        """Return the tag for `allocation`, from the object with the UID `object_uid`."""
         return cls(
             allocation.workload_namespace,
             allocation.workload_name,
@@ -296,7 +306,7 @@ class Tag:
 
     @classmethod
     def from_texts(cls, texts: Mapping[str, Any]) -> Tag | None:
-        """Return the tag in what `texts()` gave, or None if that is not one."""
+        """Return the tag in the attributes that `texts()` returned, or None if they are not a tag."""
         try:
             namespace, name, uid, allocation_id = (_tag_text(name, texts.get(name)) for name in TAG_ATTRIBUTES[:4])
             return cls(namespace, name, uid, allocation_id, Phase(texts.get(_PHASE)))
@@ -304,7 +314,7 @@ class Tag:
             return None
 
     def texts(self) -> dict[str, str]:
-        """Return the attributes' names and values."""
+        """Return the values of the attributes, by name."""
         values = (self.workload_namespace, self.workload_name, self.workload_uid, self.allocation_id, self.phase.value)
         return dict(zip(TAG_ATTRIBUTES, values, strict=True))
 
@@ -316,18 +326,21 @@ class Tag:
 
 _PHASE: Final = "workloadPhase"
 TAG_ATTRIBUTES: Final = ("workloadNamespace", "workloadId", "workloadUid", "allocationId", _PHASE)
-"""The attributes that tag a device; `workloadId` is the workload's name."""
+"""The attributes of a tag; `workloadId` is the workload's name."""
 
 
 def slot_of(reading: Reading, node_name: str, current: Tag | None) -> Allocation | None:
-    """Return the allocation that holds the node; of several, the one that it is tagged with, or else the first."""
+    """Return the allocation that lists the node, or None; of several, the one in its tag, or else the first."""
     mine = [allocation for allocation in reading.allocations if node_name in allocation.nodes]
     same = [a for a in mine if current is not None and a.allocation_id == current.allocation_id]
     return next(iter(same or mine), None)
 
 
 def official_slot(reading: Reading, node_name: str, current: Tag | None) -> Allocation | None:
-    """Return the allocation by AWS's operator that holds the node; only the node's own tag may know the UID."""
+    """Return the allocation by AWS's operator that lists the node, or None.
+
+    Its workload UID is that of the node's own tag, if this is of the same workload; AWS's entries have none.
+    """
     for each in reading.unread:
         found = each.official
         if found is not None and node_name in found.nodes:
@@ -337,9 +350,9 @@ def official_slot(reading: Reading, node_name: str, current: Tag | None) -> Allo
 
 
 def outlives(current: Tag | None, reading: Reading) -> bool:
-    """Tell whether a tag is to stay although the object does not mention it: it is not the object that made the tag.
+    """Return True if the tag stays although the object does not list it, because another object made the tag.
 
-    Who deletes a NeuronUltraServer by force takes the reservation's object away, and no pod.
+    Deleting a NeuronUltraServer by force removes the object of the reservation, but none of its pods.
     """
     if current is None or current.phase is Phase.PENDING:
         return False
@@ -351,12 +364,13 @@ def outlives(current: Tag | None, reading: Reading) -> bool:
 def next_tag(
     current: Tag | None, reading: Reading, node_name: str, *, occupied: bool, given_up: bool = False
 ) -> Tag | None:
-    """Return the tag that the node's devices carry from now on.
+    """Return the next tag of the node's devices, or None for no tag.
 
-    Only allocation ids are compared. Closing is always allowed: an untagged node takes a tag at once, and a tag that
-    is to make room is Draining. Another reservation's tag takes its place when no claim is left (`occupied`). An
-    entry that cannot be read ends nothing. A tag that `outlives` its object stays while claims are left; a Bound one
-    also waits for the controller to reserve the node again, unless there has been no object for long (`given_up`).
+    Only allocation ids are compared. Closing the node is always allowed: a node without a tag gets one at once, and a
+    tag that is to be replaced becomes Draining. The tag of another reservation replaces it when no claim is left
+    (`occupied` is False). An entry that cannot be read ends no tag. A tag that `outlives` its object stays while claims
+    are left; a Bound one also waits until the controller has reserved the node again, unless the object has been
+    missing for long (`given_up`).
     """
     slot = slot_of(reading, node_name, current)
     if current is None:
@@ -372,14 +386,14 @@ def next_tag(
 
 
 def waits_for_claims(current: Tag | None, reading: Reading, node_name: str, *, given_up: bool = False) -> bool:
-    """Tell whether the next tag depends on the node's claims."""
+    """Return True if the next tag depends on whether claims are left on the node."""
     return next_tag(current, reading, node_name, occupied=True, given_up=given_up) != next_tag(
         current, reading, node_name, occupied=False, given_up=given_up
     )
 
 
 def tagged(device: Mapping[str, Any], tag: Tag | None) -> dict[str, Any]:
-    """Return a device, as the API has it, with `tag` in place of whatever tag it had."""
+    """Return a device, in the form of resource.k8s.io/v1, with `tag` in place of its own; None removes it."""
     attributes = {k: v for k, v in (device.get("attributes") or {}).items() if k not in TAG_ATTRIBUTES}
     if tag is not None:
         attributes |= {name: {"string": text} for name, text in tag.texts().items()}
@@ -388,7 +402,7 @@ def tagged(device: Mapping[str, Any], tag: Tag | None) -> dict[str, Any]:
 
 
 def tag_on(devices: Sequence[Mapping[str, Any]]) -> Tag | None:
-    """Return the tag that devices carry, as the API has them: the first that is whole."""
+    """Return the first complete tag on devices in the form of resource.k8s.io/v1, or None."""
     for device in devices:
         found = {name: value.get("string") for name, value in (device.get("attributes") or {}).items()}
         tag = Tag.from_texts(found)

@@ -1,10 +1,10 @@
-"""Which claims were unprepared of late: a prepare that began before that must not commit, in whichever process it runs.
+"""Recently unprepared claims: a prepare that began before the unprepare must not commit, in either of two plugins.
 
-During a rolling update the kubelet may ask the old plugin to prepare a claim, give up, and have the new plugin
-unprepare it. The old one still waits for something, and nobody would ever unprepare what it commits afterwards. So
-each unprepare leaves a number in the checkpoint. A prepare remembers the number it began with, its *mark*, and the
-commit compares the two under the file lock. Numbers need no clock. Only the newest withdrawals are kept; where one
-may have been dropped, the answer is "withdrawn", and the kubelet asks again.
+During a rolling update the kubelet may call the old plugin to prepare a claim, give up, and call the new plugin to
+unprepare it. If the old plugin, which is still waiting, committed the claim afterwards, it would never be unprepared.
+So each unprepare leaves a number in the checkpoint. A prepare records the number at its start, its *mark*, and compares
+the two under the file lock before it commits. Numbers need no clock. Only the newest withdrawals are kept; if one may
+have been dropped, the claim counts as withdrawn, and the kubelet retries.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any, Final
 from neuron_dra.core.claims import ClaimRef
 from neuron_dra.errors import ClaimError
 
-KEPT: Final = 64  # claims; more than a kubelet unprepares during the 45 s that it waits for a prepare
+KEPT: Final = 64  # claims: more than a kubelet unprepares in the 45 s for which it waits for a prepare
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What had been withdrawn when a prepare began."""
+    """The number of the last withdrawal when a prepare began, and its era."""
 
     era: str = ""
     count: int = 0
@@ -29,9 +29,9 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Withdrawals:
-    """Claims by UID with the number of their last unprepare. A rebuilt checkpoint begins a new era of numbers.
+    """The numbers of the last unprepare of claims, by UID; a rebuilt checkpoint starts a new era of numbers.
 
-    `floor` is the highest number that was dropped.
+    `count` is the highest number, `floor` the highest one that was dropped.
     """
 
     era: str = ""
@@ -41,11 +41,11 @@ class Withdrawals:
 
     @property
     def mark(self) -> Mark:
-        """The mark of a prepare that begins now."""
+        """The mark of a prepare that starts now."""
         return Mark(self.era, self.count)
 
     def adding(self, uids: Iterable[str]) -> Withdrawals:
-        """Return these withdrawals and those of `uids`, which are the newest now."""
+        """Return the withdrawals with those of `uids` added as the newest."""
         count = self.count + 1
         claims = {**self.claims, **dict.fromkeys(uids, count)}
         newest = sorted(claims, key=lambda uid: (-claims[uid], uid))
@@ -53,18 +53,18 @@ class Withdrawals:
         return Withdrawals(self.era, count, floor, {uid: claims[uid] for uid in newest[:KEPT]})
 
     def since(self, mark: Mark, uid: str) -> bool:
-        """Tell whether claim `uid` was withdrawn after `mark`, or may have been."""
+        """Return True if claim `uid` was, or may have been, withdrawn after `mark`."""
         if mark.era != self.era or mark.count > self.count:
             return True
         return mark.count < self.claims.get(uid, self.floor)
 
     def to_wire(self) -> dict[str, Any]:
-        """Return what the checkpoint keeps."""
+        """Return the withdrawals in the checkpoint's form."""
         return {"era": self.era, "count": self.count, "floor": self.floor, "claims": dict(self.claims)}
 
     @classmethod
     def from_wire(cls, wire: object) -> Withdrawals:
-        """Return what `to_wire` gave; anything else is the beginning."""
+        """Return the withdrawals that `to_wire` returned; none if `wire` has another form."""
         if not isinstance(wire, dict):
             return cls()
         era, count, floor = wire.get("era"), wire.get("count"), wire.get("floor")
@@ -75,6 +75,6 @@ class Withdrawals:
 
 
 def refusal(ref: ClaimRef) -> ClaimError:
-    """Return why a claim is not prepared that has been unprepared since its prepare began."""
-    text = f"claim {ref} was unprepared while it was being prepared; the kubelet asks again if it needs it"
+    """Return the error for a claim that was unprepared while it was being prepared."""
+    text = f"claim {ref} was unprepared while it was being prepared; the kubelet tries again if a pod still needs it"
     return ClaimError(text, retryable=True)

@@ -308,6 +308,6 @@ def test_nobody_else_starts_on_a_reserved_node(fleet: TestBed, place: Namespace,
         for one, name in ((other, "copied"), (place, "bare"), (place, "plain"))
     ]
     holder = f"is reserved for NeuronUltraServerWorkload {place.name}/owner, and"
-    assert f"node {first} {holder} a ResourceClaimTemplate copied into namespace {other.name}" in words["copied"]
+    assert f"node {first} {holder} a copy of its ResourceClaimTemplate in namespace {other.name}" in words["copied"]
     assert f"node {second} {holder} this claim belongs to no workload" in words["bare"]
     assert started == [None, None, None]

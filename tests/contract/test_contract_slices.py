@@ -105,7 +105,7 @@ async def test_a_name_used_twice_would_have_cost_the_slice(server: Server) -> No
     assert (answer.status, answer.causes) == (422, {("FieldValueDuplicate", "spec.devices[1]")})
     kept, (problem,) = limits.check_devices(twice)
     answer = await server.post(SLICES, made([one.to_wire() for one in kept], server.namespace), dryRun="All")
-    assert (answer.status, problem) == (201, "device name 'd' is there twice; the second device is left out")
+    assert (answer.status, problem) == (201, "device name 'd' occurs twice; the second device is left out")
 
 
 @pytest.mark.contract("S28")

@@ -364,7 +364,7 @@ async def test_events_and_metrics_give_the_reason_also_of_a_device_that_left(
         await eventually(lambda: len(events(api)) == 2)
     why = (
         "neuron-device-5 is unhealthy (hbm_ecc): uncorrectable HBM errors since the kernel driver was loaded; replace "
-        "the instance. New claims do not get it; who has it keeps it"
+        "the instance. New claims do not get it; running pods keep it"
     )
     assert sorted(events(api)) == [
         ("node-a", "Normal", "NeuronDeviceHealthy", "neuron-device-5 is healthy again"),

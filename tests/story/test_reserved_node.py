@@ -489,7 +489,7 @@ async def test_a_reservation_outlives_the_object_that_is_deleted_by_force(api: E
         api.delete("neuronultraservers", object_name(BLOCK), NAMESPACE)
         await eventually(lambda: plugin.ultraserver.reading and plugin.ultraserver.reading.missing)
         assert "belongs to no workload" in await refusal(plugin, new_claim(api, "plain"))
-        assert "the rank is not known" in await refusal(plugin, ours(api, "second"))
+        assert "the rank is unknown" in await refusal(plugin, ours(api, "second"))
         reserve(api)
         await eventually(lambda: plugin.ultraserver.reading and not plugin.ultraserver.reading.missing)
         assert "belongs to no workload" in await refusal(plugin, new_claim(api, "plain-2"))
@@ -621,7 +621,9 @@ async def test_nobody_else_starts_and_each_is_told_why(api: EmbeddedApi, host: P
         await kubelet.registered("neuron.aws.com")
         claims = {
             "belongs to no workload": new_claim(api, "plain"),
-            "copied into namespace dev does not count": new_claim(api, "copied", "llm", "uid-llm", namespace="dev"),
+            "a copy of its ResourceClaimTemplate in namespace dev is not valid": new_claim(
+                api, "copied", "llm", "uid-llm", namespace="dev"
+            ),
             "this claim names the UID uid-old": new_claim(api, "old", "llm", "uid-old"),
             "names workload ml/rl": new_claim(api, "other", "rl", "uid-rl"),
         }

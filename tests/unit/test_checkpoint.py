@@ -145,7 +145,7 @@ def test_fields_of_a_newer_release_survive_a_write_of_this_one() -> None:
 
 @pytest.mark.contract("P20")
 def test_another_version_is_told_by_name() -> None:
-    with pytest.raises(CheckpointDamaged, match="version 'v2' is not known to this release"):
+    with pytest.raises(CheckpointDamaged, match="version 'v2' is unknown to this release"):
         checkpoints.decode(sealed({**body_of(some()), "version": "v2"}))
 
 

@@ -271,7 +271,7 @@ def whole(*configs: Entry, namespace: str = "ml", **more: Any) -> Claim:
         (whole(group(4)), RESERVED, "this claim belongs to no workload"),
         (whole(lnc(1)), RESERVED, "this claim belongs to no workload"),
         (whole(namespace="dev"), RESERVED, "use the ResourceClaimTemplate of that workload in namespace ml"),
-        (whole(OURS, namespace="dev"), RESERVED, "copied into namespace dev does not count"),
+        (whole(OURS, namespace="dev"), RESERVED, "a copy of its ResourceClaimTemplate in namespace dev is not valid"),
         (whole(group(4, "llm", "uid-old")), RESERVED, "with UID uid-llm, and this claim names the UID uid-old"),
         (whole(group(4, "llm"), namespace="dev"), RESERVED, "names workload dev/llm (UID (none))"),
         (whole(group(4, None, "uid-llm")), RESERVED, "names workload ml/(none) (UID uid-llm)"),
@@ -282,9 +282,9 @@ def whole(*configs: Entry, namespace: str = "ml", **more: Any) -> Claim:
         (
             whole(OURS),
             replace(RESERVED, phase=Phase.DRAINING),
-            "being taken back from NeuronUltraServerWorkload ml/llm",
+            "being released by NeuronUltraServerWorkload ml/llm",
         ),
-        (whole(OURS), replace(RESERVED, place=None), "cannot be read now, so the rank is not known"),
+        (whole(OURS), replace(RESERVED, place=None), "cannot be read now, so the rank is unknown"),
     ],
 )
 def test_who_may_not_start_on_a_node_is_told_why(wanted: Claim, reservation: Reservation | None, why: str) -> None:
@@ -297,8 +297,8 @@ def test_a_claim_for_reserved_devices_that_names_no_workload_starts_on_no_node()
     """13.2. Where no admission policy refuses it, it would hold a node that was reserved a moment ago."""
     intruder = whole(lnc(1), device_class="workload.neuron.aws.com")
     assert refusal(intruder, TRN2U_NODE, retryable=True) == (
-        "claim ml/job: DeviceClass workload.neuron.aws.com has the devices that are reserved for a "
-        "NeuronUltraServerWorkload, and this claim belongs to none; use deviceClassName neuron.aws.com, or the "
+        "claim ml/job: DeviceClass workload.neuron.aws.com selects devices that are reserved for a "
+        "NeuronUltraServerWorkload, and this claim belongs to no workload; use deviceClassName neuron.aws.com, or the "
         "ResourceClaimTemplate of a workload"
     )
     assert decided(whole(device_class="neuron.aws.com"), TRN2U_NODE)
@@ -401,7 +401,7 @@ def test_a_device_in_use_is_refused_naming_its_holder() -> None:
     holder = decided(claim(device(5), name="old"))
     text = refusal(claim(device(5)), TRN2, (holder,), retryable=True)
     assert text == (
-        "claim ml/job: neuron-device-5 is in use: neuron5 is held by claim ml/old (UID uid-old) until that one is "
+        "claim ml/job: neuron-device-5 is in use: neuron5 is held by claim ml/old (UID uid-old) until that claim is "
         "unprepared"
     )
 
@@ -504,7 +504,7 @@ def test_a_whole_node_without_a_device_left_is_refused() -> None:
 @pytest.mark.contract("P29")
 def test_a_device_of_another_pool_is_refused() -> None:
     text = refusal(claim(device(0, pool="node-b")), retryable=False)
-    assert "pool node-b, which is not on node node-a" in text
+    assert "pool node-b, and this node is node-a; delete the pod" in text
 
 
 @pytest.mark.contract("P32")

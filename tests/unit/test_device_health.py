@@ -40,7 +40,7 @@ def sick(message: str, *reasons: str) -> DeviceHealth:
 
 
 HEALTHY = DeviceHealth(NAME, Health.HEALTHY)
-UNKNOWN = DeviceHealth(NAME, Health.UNKNOWN, "the kernel driver tells nothing about the device's health")
+UNKNOWN = DeviceHealth(NAME, Health.UNKNOWN, "the kernel driver reports nothing about the device's health")
 
 # What counts.
 
@@ -52,14 +52,14 @@ UNKNOWN = DeviceHealth(NAME, Health.UNKNOWN, "the kernel driver tells nothing ab
         ({"mem_ecc_uncorrected": 1}, sick("1 uncorrectable HBM error", "hbm_ecc")),
         ({"sram_ecc_uncorrected": 2}, sick("2 uncorrectable SRAM errors", "sram_ecc")),
         ({"mem_ecc_repairable": 1}, sick("1 repairable HBM error", "hbm_repair")),
-        ({"reset_state": 2}, sick("the kernel driver calls the device invalid", "invalid")),
+        ({"reset_state": 2}, sick("the kernel driver reports the device as invalid", "invalid")),
         ({"node_present": False}, sick("/dev/neuron3 is missing", "missing")),
         ({"unhealthy_components": ("axi_fabric",)}, sick("component axi_fabric is unhealthy", "axi_fabric")),
         ({"unhealthy_components": ("x" * 64,)}, sick(f"component {'x' * 64} is unhealthy", "other")),
         (
             {"unhealthy_components": ("hbm", "link_interserver"), "mem_ecc_uncorrected": 7, "reset_state": 2},
             sick(
-                "the kernel driver calls the device invalid; component link_interserver is unhealthy; "
+                "the kernel driver reports the device as invalid; component link_interserver is unhealthy; "
                 "7 uncorrectable HBM errors; component hbm is unhealthy",
                 *("invalid", "link_interserver", "hbm_ecc", "hbm"),
             ),
@@ -84,7 +84,7 @@ def test_one_witness_is_enough_to_be_healthy() -> None:
 @pytest.mark.contract("T1")
 def test_a_sick_device_is_healthy_again_when_it_has_read_well_for_long_enough() -> None:
     bad = replace(WELL, mem_ecc_uncorrected=1)
-    waiting = sick("1 uncorrectable HBM error (reads well again; waiting whether it stays so)", "hbm_ecc")
+    waiting = sick("1 uncorrectable HBM error (recovering; awaiting confirmation)", "hbm_ecc")
     seen = [after((0, bad), (10, WELL), (now, WELL)) for now in (10, 69.9, 70)]
     assert seen == [waiting, waiting, HEALTHY]
 
@@ -210,7 +210,7 @@ def test_a_whole_node_is_as_sick_as_its_devices_and_says_which() -> None:
     assert found == DeviceHealth(
         "neuron-node-0",
         Health.UNHEALTHY,
-        "neuron1, neuron2: 1 uncorrectable HBM error; neuron2: the kernel driver calls the device invalid; "
+        "neuron1, neuron2: 1 uncorrectable HBM error; neuron2: the kernel driver reports the device as invalid; "
         "neuron3: the device is gone from the node",
         ("missing", "invalid", "hbm_ecc"),
     )
@@ -219,7 +219,7 @@ def test_a_whole_node_is_as_sick_as_its_devices_and_says_which() -> None:
 def test_a_whole_node_is_healthy_when_all_of_its_devices_are() -> None:
     assert whole_node(dict.fromkeys(range(4), WELL)) == DeviceHealth("neuron-node-0", Health.HEALTHY)
     silent = whole_node({**dict.fromkeys(range(3), WELL), 3: SILENT})
-    assert silent == DeviceHealth("neuron-node-0", Health.UNKNOWN, "the health of some devices is not known")
+    assert silent == DeviceHealth("neuron-node-0", Health.UNKNOWN, "the health of some devices is unknown")
 
 
 def test_a_device_that_nobody_has_ever_seen_is_gone() -> None:
@@ -335,16 +335,16 @@ def test_every_reason_must_be_tolerated() -> None:
 @pytest.mark.parametrize(
     ("effect", "says"),
     [
-        ("NoSchedule", "New claims do not get it; who has it keeps it"),
+        ("NoSchedule", "New claims do not get it; running pods keep it"),
         ("NoExecute", "pods that have it are evicted"),
-        ("None", "Nothing is done about it, as --unhealthy-device-effect says"),
+        ("None", "It is only reported, because of --unhealthy-device-effect"),
     ],
 )
 def test_an_event_says_what_is_wrong_what_to_do_and_what_happens(effect: str, says: str) -> None:
     text = health.told(sick("3 uncorrectable HBM errors", "hbm_ecc", "link_efa"), effect)
     assert text.startswith(
         "neuron-device-3 is unhealthy (hbm_ecc, link_efa): uncorrectable HBM errors since the kernel driver was "
-        "loaded; replace the instance; the kernel driver calls its component link_efa unhealthy. "
+        "loaded; replace the instance; the kernel driver reports its component link_efa as unhealthy. "
     )
     assert says in text
 

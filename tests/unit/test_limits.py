@@ -39,13 +39,13 @@ def refused(attribute: Attribute, name: str = "a") -> str:
         (Attribute("string", "a\nb"), "cannot be printed"),
         (Attribute("string", "\ud800"), "cannot be printed"),
         (Attribute("string", 5), "empty"),
-        (Attribute("version", "2.26.10.0"), "no semantic version"),
-        (Attribute("version", "1.02.3"), "no semantic version"),
-        (Attribute("version", "99999999999999999999.0.0"), "no semantic version"),
+        (Attribute("version", "2.26.10.0"), "not a semantic version"),
+        (Attribute("version", "1.02.3"), "not a semantic version"),
+        (Attribute("version", "99999999999999999999.0.0"), "not a semantic version"),
         (Attribute("int", 2**63), "64 bits"),
         (Attribute("int", -(2**63) - 1), "64 bits"),
-        (Attribute("int", "5"), "no number"),
-        (Attribute("int", True), "no number"),
+        (Attribute("int", "5"), "not a whole number"),
+        (Attribute("int", True), "not a whole number"),
         (Attribute("bool", 1), "neither true nor false"),
     ],
 )
@@ -97,7 +97,7 @@ def test_a_name_that_is_there_twice_costs_the_second():
     first = one(a=Attribute("int", 1))
     kept, problems = limits.check_devices([first, one(a=Attribute("int", 2))])
     assert kept == (first,)
-    assert "there twice" in problems[0]
+    assert "occurs twice" in problems[0]
 
 
 def test_too_many_attributes_leave_room_for_capacities_tags_and_the_mark_of_a_sick_device():
@@ -114,7 +114,7 @@ def test_a_capacity_that_is_no_quantity_is_left_out():
     device = Device("neuron-device-0", (0,), {}, {"memory": "96 GiB", "neuronCores": "8"})
     (kept,), problems = limits.check_devices([device])
     assert kept.capacity == {"neuronCores": "8"}
-    assert "no quantity" in problems[0]
+    assert "not a quantity" in problems[0]
 
 
 def test_room_is_kept_for_every_tag_of_a_workload_and_for_every_mark_of_a_sick_device():

@@ -306,7 +306,7 @@ def test_a_pending_entry_of_awss_operator_gets_the_whole_tag_timeout() -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"phase": "Suspended"}, "phase 'Suspended' is none of Pending, Bound, Draining"),
+        ({"phase": "Suspended"}, "phase 'Suspended' is not one of Pending, Bound, Draining"),
         ({"allocationId": None, "workloadUid": None, "ultraserverIndex": 7}, "has an index that spec.serverCount 1"),
         ({"allocationId": None, "workloadUid": "uid-old"}, "is of a workload with UID uid-old, and this one has"),
         (
