@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write the reference pages of docs/ from the code; with --check, only tell which are not what the code says."""
+"""Write the reference pages of docs/ from the code; with --check, only list those that are out of date."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from neuron_dra.core.catalogue import GIB
 from neuron_dra.node.metrics import Metrics
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-MADE = "<!-- Written by hack/gen_docs.py from the code: change it there. -->\n\n"
+MADE = "<!-- Written by hack/gen_docs.py from the code; change the texts there. -->\n\n"
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -47,54 +47,56 @@ def attributes() -> str:
         for each in catalogue.all_types()
     ]
     sizes = ", ".join(map(str, groups.SIZES))
-    return f"""{MADE}# What is published of a device
+    return f"""{MADE}# Published attributes of a device
 
-The driver publishes its devices in ResourceSlices of the pool that is called like the node. Selectors read an
-attribute as `device.attributes['{names.DRIVER}'].deviceId`, and a group id as
-`device.attributes['{names.GROUP_DOMAIN}'].devicegroup4_id`. **An attribute that a device does not have is an error in
-a selector, and blocks the pod on every node**: write `has(device.attributes['{names.DRIVER}'].topology_x) && ...`.
+The driver publishes a node's devices in ResourceSlices, in a pool with the node's name. Selectors read an attribute as
+`device.attributes['{names.DRIVER}'].deviceId`, and a group id as
+`device.attributes['{names.GROUP_DOMAIN}'].devicegroup4_id`. **If a selector reads an attribute that a device does not
+have, this is an error and blocks the pod on every node**: write
+`has(device.attributes['{names.DRIVER}'].topology_x) && ...`.
 
 ## Names
 
-- `{names.DEVICE_PREFIX}N` is `/dev/neuronN`. Devices stand in the order of their ids, which is the order in which the
-  scheduler takes them.
+- `{names.DEVICE_PREFIX}N` is `/dev/neuronN`. Devices are published in the order of their ids, in which the scheduler
+  allocates them.
 - `{names.NODE_DEVICE}` is a whole UltraServer node with all its devices.
 
 ## Attributes
 
-Names without a domain are of the domain `{names.DRIVER}`. Types never change.
+Names without a domain belong to the domain `{names.DRIVER}`. Types never change.
 
-{table(["attribute", "type", "published", "says"], rows)}
-A fact that the node cannot tell, or not yet, is not published. A device may have {limits.ATTRIBUTES_AND_CAPACITIES}
-attributes and capacities together; room for {limits.WORKLOAD_TAGS} tags of an UltraServer workload and for the mark of a
-sick device is kept free.
+{table(["attribute", "type", "published", "meaning"], rows)}
+An unknown value is not published. A device may have {limits.ATTRIBUTES_AND_CAPACITIES} attributes and capacities
+together; the driver keeps space for the {limits.WORKLOAD_TAGS} tags of an UltraServer workload and for the attribute of
+an unhealthy device.
 
-A [sick device](health.md) has one attribute more, on every version of the API server, and a taint where it keeps taints:
+An [unhealthy device](health.md) has one more attribute, on every version of the API server, and a taint if the API
+server keeps taints:
 
-{table(["attribute", "type", "says"], marks)}
+{table(["attribute", "type", "meaning"], marks)}
 
 Groups have {sizes} devices with consecutive ids. Their ids are equal on every node of a type, and equal to those that
-the EFA driver publishes, so that `matchAttribute` pairs Neuron devices with their EFA interfaces.
+the EFA driver publishes, so `matchAttribute` pairs Neuron devices with their EFA interfaces.
 
 ## Capacities
 
-{table(["capacity", "says"], capacities)}
+{table(["capacity", "meaning"], capacities)}
 ## UltraServers
 
-Nodes of UltraServer types publish the one device `{names.NODE_DEVICE}` (`resourceType` is `neuron_node`), and with
-`--ultraserver-devices=devices` each device instead; never both, since they overlap. `ultraserverModes` are numbers of
-nodes, in ascending order with `_` between them: `1_2_4` is a complete UltraServer, `1` a node that works alone. While
-the kernel driver is still finding out who its neighbours are, these attributes are absent, and nothing matches them.
+Nodes of UltraServer types publish one device, `{names.NODE_DEVICE}` (`resourceType` is `neuron_node`). With
+`--ultraserver-devices=devices` they publish each device instead, never both, because these overlap. `ultraserverModes`
+lists numbers of nodes in ascending order, separated by `_`: `1_2_4` is a complete UltraServer, `1` a node that works
+alone. While the kernel driver discovers its neighbors, these attributes are absent, and no selector matches them.
 
-A node that an UltraServer operator has reserved for a workload says so in five more attributes of each of its devices,
+When the UltraServer controller has reserved a node for a workload, each of the node's devices has five more attributes,
 see [UltraServers](ultraservers.md):
 
-{table(["attribute", "type", "says"], tags)}
+{table(["attribute", "type", "meaning"], tags)}
 ## Instance types
 
 {table(["type", "devices", "cores", "memory", "logical core size", "links", "EFA groups", "publishes"], types)}
-Cores and memory are of one device; cores are physical ones. Of another type the devices are published without groups,
-coordinates and memory.
+Cores and memory are those of one device; cores are physical ones. Devices of other instance types are published without
+groups, coordinates and memory.
 """
 
 
@@ -108,21 +110,21 @@ def settings_page() -> str:
 
 ## The plugin
 
-A flag beats its variable, which beats the default. Flags are accepted as Go programs write them, too: `-kubeconfig=x`,
-`-v=4`. An empty variable is one that is not set, but for `METRICS_BIND_ADDRESS`. A setting that is unknown, malformed
-or in contradiction with another ends the program with exit code 2 and a line that says which; those in force are
-logged at the start.
+A flag has precedence over its variable, and a variable over the default. Flags may also have Go's form: `-kubeconfig=x`,
+`-v=4`. An empty variable counts as not set, except `METRICS_BIND_ADDRESS`. If a setting is unknown, malformed or in
+contradiction with another one, the program prints which and ends with exit code 2. The settings in force are logged at
+the start.
 
 {table(["flag", "variable", "default", "meaning"], rows)}
 ## The UltraServer controller
 
-Flags of `neuron-ultraserver-controller run`, and of `k8s-neuron-ultraserver-operator`.
+These are the flags of `neuron-ultraserver-controller run` and of `k8s-neuron-ultraserver-operator`.
 
 {table(["flag", "default", "meaning"], controller_flags())}"""
 
 
 def controller_flags() -> Iterable[Sequence[str]]:
-    """The flags of the controller: name, default and help."""
+    """Yield name, default and help text of each of the controller's flags."""
     parser = argparse.ArgumentParser(add_help=False)
     controller_settings.add_arguments(parser)
     for action in parser._actions:
@@ -157,11 +159,11 @@ def metrics() -> str:
 
 ## The plugin
 
-Served in Prometheus' format at `/metrics` of `--metrics-bind-address`.
+The plugin serves these at `/metrics` of `--metrics-bind-address`, in Prometheus' format.
 
-{table(["metric", "type", "labels", "says"], rows)}
-To see which pod a series of another exporter belongs to, join it with `neuron_dra_device_info` on
-`neuron_device`, the number of the Neuron device:
+{table(["metric", "type", "labels", "meaning"], rows)}
+To find the pod of another exporter's series, join that series with `neuron_dra_device_info` on `neuron_device`, the
+number of the Neuron device:
 
 ```
 neuron_dra_device_fault * on(instance, neuron_device) group_left(namespace, pod, claim) neuron_dra_device_info
@@ -169,20 +171,20 @@ neuron_dra_device_fault * on(instance, neuron_device) group_left(namespace, pod,
 
 ## The UltraServer controller
 
-Served at `/metrics` of its `--metrics-bind-address`, by every replica; only the leader's gauges are kept up to date.
+Every replica serves these at `/metrics` of its `--metrics-bind-address`; only the leader keeps its gauges up to date.
 
-{table(["metric", "type", "labels", "says"], sorted(of_controller))}"""
+{table(["metric", "type", "labels", "meaning"], sorted(of_controller))}"""
 
 
 PAGES = {"attributes.md": attributes, "settings.md": settings_page, "metrics.md": metrics}
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write or check the pages; return 1 if --check finds one that is out of date."""
+    """Write the pages and return 0; with --check, return 1 if one of them is out of date."""
     stale = [name for name, page in PAGES.items() if read(DOCS / name) != page()]
     if arguments == ["--check"]:
         for name in stale:
-            print(f"docs/{name} is not what the code says; run: make docs")
+            print(f"docs/{name} is out of date; run: make docs")
         return 1 if stale else 0
     if arguments:
         print(f"usage: gen_docs.py [--check], not {' '.join(arguments)}")
@@ -195,7 +197,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def read(path: Path) -> str:
-    """Return a page, or nothing if there is none."""
+    """Return the text of a page, or an empty string if it does not exist."""
     return path.read_text(encoding="utf-8") if path.exists() else ""
 
 

@@ -1,4 +1,4 @@
-"""What every command line here has in common: a parser that refuses what it does not know, and how a program ends."""
+"""The common part of all command lines: a strict parser, and the exit codes and last messages of a program."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OBJECT_NAME: Final = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser that takes no abbreviations: a new flag must not change what an old command means."""
+    """An ArgumentParser without abbreviations, so that a new flag cannot change the meaning of an old command."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs.setdefault("allow_abbrev", False)
@@ -27,18 +27,18 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """Parse `args`; end the program on the first that is not known."""
+        """Parse `args`; the first unknown argument ends the program."""
         parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(self._unknown(unknown[0]))
         return parsed, []
 
     def error(self, message: str) -> NoReturn:
-        """Print one line and end with exit code 2."""
+        """Print `message` in one line and exit with code 2."""
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """Print as `print` does: argparse's own takes a full disk for success."""
+        """Write `message`; errors such as a full disk are raised, which argparse would ignore."""
         (file or sys.stderr).write(message)
 
     def _unknown(self, argument: str) -> str:
@@ -50,17 +50,17 @@ class Parser(argparse.ArgumentParser):
 
 
 def object_name(text: str) -> str:
-    """Return `text`, the name of a Kubernetes object; for `type` of an argument."""
+    """Return `text` if it is a valid name of a Kubernetes object, as the `type` of an argument."""
     if not OBJECT_NAME.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no object's name: write lower case letters, digits, - and .")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an object name: use lower case letters, digits, - and .")
     return text
 
 
 def guarded(program: str, parser: Parser, words: Sequence[str]) -> int:
-    """Parse `words`, do what they say and return the exit code, with the reason for a failure in one line.
+    """Parse `words`, run the command and return its exit code; a failure prints its reason in one line.
 
-    2 is a wrong setting, 1 another failure; 141 is said of a program whose reader has gone, as `head` does.
-    `help` and `help COMMAND` are `--help`.
+    The exit code is 2 for a wrong setting and 1 for other errors, 141 if the reader of the output has gone, such as
+    `head`, and 130 after an interrupt. `help` and `help COMMAND` mean `--help`.
     """
     if words[:1] == ["help"]:
         words = [*words[1:2], "--help"]
@@ -70,7 +70,7 @@ def guarded(program: str, parser: Parser, words: Sequence[str]) -> int:
             parsed = parser.parse_args(words)
             return int(parsed.run(parsed) or 0)
         finally:
-            sys.stdout.flush()  # or a full disk would be noticed when nobody catches it any more
+            sys.stdout.flush()  # a full disk is reported here, while the error is still handled
     except BrokenPipeError:
         _forget_output()
         return 141
@@ -86,7 +86,7 @@ def guarded(program: str, parser: Parser, words: Sequence[str]) -> int:
 
 
 def _forget_output() -> None:
-    """Let what is left of the output go nowhere: Python flushes once more at its end."""
+    """Discard the rest of the output, which Python flushes once more when it exits."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

@@ -1,4 +1,4 @@
-"""The command line, and the only place where the parts are put together."""
+"""The command line of neuron-dra, and the only place where its parts are wired together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 
-# Read before grpc is imported: no fork handlers, and the C core's own lines stay out of our log.
+# grpc reads these when it is imported: no fork handlers, and no log lines of its C core.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
@@ -27,12 +27,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"neuron-dra {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    plugin = commands.add_parser("plugin", help="serve the kubelet of one node (runs as a DaemonSet)")
+    plugin = commands.add_parser("plugin", help="run the kubelet plugin of one node, as the DaemonSet does")
     settings.add_arguments(plugin)
     plugin.set_defaults(run=_run_plugin)
 
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if words[:1] != ["plugin"]:  # a DaemonSet need not load the rest
+    if words[:1] != ["plugin"]:  # saves the DaemonSet their import
         _add_other_commands(commands)
     return guarded("neuron-dra", parser, settings.go_style(words) if words[:1] == ["plugin"] else words)
 
@@ -46,19 +46,19 @@ def _add_other_commands(commands: argparse._SubParsersAction[Parser]) -> None:
 
     from neuron_dra.node import slices_command
 
-    slices = commands.add_parser("slices", help="print the ResourceSlices that a node would publish, with no cluster")
+    slices = commands.add_parser("slices", help="print the ResourceSlices that a node would publish, without a cluster")
     slices_command.add_arguments(slices)
     slices.set_defaults(run=slices_command.run)
 
     from neuron_dra import demo
 
-    shown = commands.add_parser("demo", help="show pods getting their devices, on simulated nodes, with no cluster")
+    shown = commands.add_parser("demo", help="show how pods get devices, on simulated nodes, without a cluster")
     demo.add_arguments(shown)
     shown.set_defaults(run=demo.run)
 
 
 def plugin_main() -> int:
-    """Run the plugin under AWS's name for it, `k8s-neuron-dra-driver`, with its environment and spellings."""
+    """Run the plugin as `k8s-neuron-dra-driver`, with the flags and variables of AWS's driver; return the exit code."""
     parser = Parser(prog="k8s-neuron-dra-driver", description="The kubelet plugin of neuron-dra.")
     parser.add_argument("--version", action="version", version=f"neuron-dra {__version__}")
     settings.add_arguments(parser)
@@ -68,10 +68,10 @@ def plugin_main() -> int:
 
 @contextlib.contextmanager
 def _long_lived() -> Iterator[None]:
-    """Import what stays: no garbage is looked for meanwhile, and no collection walks through it later.
+    """Import modules without garbage collection, and exclude them from later collections, which saves CPU.
 
-    aiohttp reads the system's authorities as it is imported, 1.7 MiB, for connections that have no TLS context of
-    their own. Ours have one, made when they are; so there are none to read.
+    aiohttp loads the system's certificate authorities when it is imported, 1.7 MiB, for connections without a TLS
+    context. This program's connections have one of their own, so the authorities are hidden from that import.
     """
     gc.disable()
     authorities = os.environ.get("SSL_CERT_FILE")
@@ -131,7 +131,7 @@ def _first(group: BaseExceptionGroup[NeuronDraError | OSError]) -> NeuronDraErro
 
 @contextlib.contextmanager
 def _emulated(loaded: settings.PluginSettings) -> Iterator[settings.PluginSettings]:
-    """Have the simulated hardware of --emulation-mode in our folder, and give the settings that read it."""
+    """Create the simulated hardware of --emulation-mode in the data folder, and yield the settings that read it."""
     import dataclasses
 
     from neuron_dra.emulation import mode

@@ -1,20 +1,20 @@
 """The errors of this package.
 
     NeuronDraError
-    ├── SettingsError         a flag or an environment variable that cannot be obeyed
-    ├── ClaimError            a claim that cannot be prepared; its text ends in the pod's events
-    │   └── DeviceInUse       another claim holds one of its devices: `holder` is that one's UID
-    ├── CheckpointDamaged     the checkpoint on disk cannot be believed
-    ├── SocketError           a socket that cannot be bound
-    └── ApiError              the API server said no, or nothing
+    ├── SettingsError         a flag or an environment variable is wrong
+    ├── ClaimError            a claim cannot be prepared; the message is shown in the pod's Events
+    │   └── DeviceInUse       another claim, with the UID `holder`, holds one of its devices
+    ├── CheckpointDamaged     the checkpoint on disk cannot be used
+    ├── SocketError           a socket cannot be bound
+    └── ApiError              the API server rejected a request, or did not respond
         ├── NotFound          404
         ├── AlreadyExists     409, reason AlreadyExists
-        ├── Conflict          409: the object changed since it was read
+        ├── Conflict          409: the object has changed since it was read
         ├── Gone              410: the resourceVersion is too old, list again
         ├── Invalid           422: a field is wrong; a retry does not help
         ├── Forbidden         401 or 403
-        ├── TooManyRequests   429: `retry_after_s` says when
-        └── Unavailable       5xx, or no answer at all
+        ├── TooManyRequests   429: retry after `retry_after_s`
+        └── Unavailable       5xx, or no response
 
 Messages are written for the reader of `kubectl describe`: what is wrong, and what to change.
 """
@@ -31,10 +31,7 @@ class SettingsError(NeuronDraError):
 
 
 class ClaimError(NeuronDraError):
-    """A claim cannot be prepared now.
-
-    `retryable` tells whether the same claim may succeed later without anybody changing it.
-    """
+    """A claim cannot be prepared now; if `retryable`, the same claim may succeed later without a change."""
 
     def __init__(self, message: str, *, retryable: bool = False) -> None:
         super().__init__(message)
@@ -42,7 +39,7 @@ class ClaimError(NeuronDraError):
 
 
 class DeviceInUse(ClaimError):
-    """A device of the claim is held by another claim, whose UID is `holder`, until that one is unprepared."""
+    """A device of the claim is held by another claim, with the UID `holder`, until that claim is unprepared."""
 
     def __init__(self, message: str, holder: str) -> None:
         super().__init__(message, retryable=True)
@@ -50,7 +47,7 @@ class DeviceInUse(ClaimError):
 
 
 class CheckpointDamaged(NeuronDraError):
-    """The checkpoint's bytes are truncated, altered or of an unknown version."""
+    """The checkpoint is truncated, altered or of an unknown version."""
 
 
 class SocketError(NeuronDraError):
@@ -58,7 +55,11 @@ class SocketError(NeuronDraError):
 
 
 class ApiError(NeuronDraError):
-    """The API server refused a request, or could not be asked. `causes` are the sentences of its details."""
+    """The API server rejected a request, or could not be reached.
+
+    `status` is the HTTP status, 0 without a response. `reason` and `causes` are those of the Status object in the
+    response. `retry_after_s` is the delay in seconds that the server requested, None if it did not.
+    """
 
     def __init__(
         self,
@@ -85,15 +86,15 @@ class AlreadyExists(ApiError):
 
 
 class Conflict(ApiError):
-    """409: the object is not the one that was read."""
+    """409: the object has changed since it was read."""
 
 
 class Gone(ApiError):
-    """410: the history before this resourceVersion is compacted."""
+    """410: the history up to this resourceVersion has been compacted."""
 
 
 class Invalid(ApiError):
-    """422: the object breaks a rule; only another object will do."""
+    """422: the object is invalid; sending it again does not help."""
 
 
 class Forbidden(ApiError):
@@ -101,17 +102,17 @@ class Forbidden(ApiError):
 
 
 class TooManyRequests(ApiError):
-    """429: asked to wait."""
+    """429: the server is overloaded, or a disruption budget forbids an eviction."""
 
 
 class Unavailable(ApiError):
-    """The server failed (5xx), or did not answer in time."""
+    """The server failed (5xx), or did not respond in time."""
 
 
 def api_error(
     status: int, reason: str, message: str, retry_after_s: float | None = None, causes: tuple[str, ...] = ()
 ) -> ApiError:
-    """Return the error for an HTTP `status` and the `reason` of its Status object."""
+    """Return the error for an HTTP status and the reason in its Status object."""
     if status == 409 and reason == "AlreadyExists":
         kind: type[ApiError] = AlreadyExists
     else:

@@ -1,4 +1,4 @@
-"""/metrics, /healthz and /readyz over plain HTTP: no web framework is loaded for three paths."""
+"""/metrics, /healthz and /readyz over plain HTTP, without a web framework."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ READ_TIMEOUT_S: Final = 5.0
 
 
 class HttpServer:
-    """Answers GET requests, one per connection. `ready` returns why the program is not ready, empty if it is."""
+    """Serves GET requests, one per connection; `ready` returns why the program is not ready, or an empty string."""
 
     def __init__(self, registry: CollectorRegistry, ready: Callable[[], str]) -> None:
         self._registry = registry
@@ -24,7 +24,10 @@ class HttpServer:
         self._server: asyncio.Server | None = None
 
     async def run(self, bind_address: str, retry_s: float = 2.0) -> None:
-        """Listen on `host:port`, as soon as nobody else does: on the host's network an older pod may still hold it."""
+        """Listen on `host:port`; while another process has the port, try again every `retry_s` seconds.
+
+        On the host's network, that is the older pod of a rolling update.
+        """
         host, _, port = bind_address.rpartition(":")
         waiting = False
         while self._server is None:
@@ -38,7 +41,7 @@ class HttpServer:
 
     @property
     def port(self) -> int:
-        """The port listened on."""
+        """The port on which the server listens; 0 before that."""
         return int(self._server.sockets[0].getsockname()[1]) if self._server else 0
 
     async def stop(self) -> None:

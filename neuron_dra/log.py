@@ -1,4 +1,4 @@
-"""Log lines: a constant message, then key=value, or the same as JSON. One operation's lines share an `op`."""
+"""Log lines: a constant message, then key=value, or the same as JSON; the lines of one operation share an `op`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 
 def begin_operation() -> str:
-    """Start an operation in this task and return its id: 8 hex digits on every line until the task ends."""
+    """Start an operation in this task and return its id, 8 hex digits that are on every line until the task ends."""
     operation = secrets.token_hex(4)
     _operation.set(operation)
     return operation
@@ -36,17 +36,17 @@ class TextFormatter(logging.Formatter):
     """`2026-03-21T11:43:02.123Z INFO  claim prepared claim=ml/job-0 devices=4`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return one line; a traceback follows on lines of its own."""
+        """Return the record as one line; a traceback follows on separate lines."""
         pairs = "".join(f" {name}={_quoted(value)}" for name, value in _fields(record).items())
         text = f"{_time(record)} {record.levelname:<7} {record.getMessage()}{pairs}"
         return text + ("\n" + self.formatException(record.exc_info) if record.exc_info else "")
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: ts, level, msg, logger, then the fields."""
+    """One JSON object per line: ts, level, msg, logger, then the fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return one line."""
+        """Return the record as one line; a traceback is the field `error`."""
         body = {
             "ts": _time(record),
             "level": record.levelname.lower(),
@@ -65,14 +65,14 @@ def _quoted(value: object) -> str:
 
 
 def last_line(program: str, text: str) -> str:
-    """Return, as JSON, why a program ends: what is said when logging may not be set up yet."""
+    """Return the reason why a program ends as a JSON log line, for use before logging is configured."""
     record = logging.makeLogRecord({"name": program, "levelno": logging.ERROR, "levelname": "ERROR", "msg": text})
     return JsonFormatter().format(record)
 
 
 def configure(style: Literal["text", "json"], verbosity: int) -> None:
-    """Send every log line to standard error; `verbosity` 4 and above shows debugging lines, as klog does."""
-    # What our formats do not show is not looked for: the logging HOWTO's "Optimization".
+    """Send every log line to standard error; a `verbosity` of 4 and above adds debug lines, as in klog."""
+    # These values are in none of the formats, so collecting them is skipped (logging HOWTO, "Optimization").
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging._srcfile = None
     handler = logging.StreamHandler(sys.stderr)

@@ -1,1 +1,1 @@
-"""Wire formats: what users and Kubernetes write, decoded into core values."""
+"""Wire formats: the objects that users and Kubernetes write, decoded into core's values."""

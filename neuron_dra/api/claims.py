@@ -1,4 +1,4 @@
-"""ResourceClaims of resource.k8s.io/v1, decoded into what the node decides on; everything else is left undecoded."""
+"""ResourceClaims of resource.k8s.io/v1, decoded into the fields that the node's decisions need, and no others."""
 
 from __future__ import annotations
 
@@ -112,19 +112,19 @@ _list_decoder = msgspec.json.Decoder(ResourceClaimList)
 
 
 def decode_claim(raw: bytes) -> ResourceClaim:
-    """Return the claim in `raw`, an API server's answer. Raises ClaimError if it is no such thing."""
+    """Return the claim in `raw`, a response of the API server. Raises a retryable ClaimError if it is not a claim."""
     try:
         return _claim_decoder.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError) as err:
-        raise ClaimError(f"the API server's answer is not a ResourceClaim: {err}", retryable=True) from err
+        raise ClaimError(f"the API server's response is not a ResourceClaim: {err}", retryable=True) from err
 
 
 def decode_claim_list(raw: bytes) -> ResourceClaimList:
-    """Return a page of claims. Raises ClaimError if `raw` is no such thing."""
+    """Return the page of claims in `raw`. Raises a retryable ClaimError if it is not one."""
     try:
         return _list_decoder.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError) as err:
-        raise ClaimError(f"the API server's answer is not a list of ResourceClaims: {err}", retryable=True) from err
+        raise ClaimError(f"the API server's response is not a list of ResourceClaims: {err}", retryable=True) from err
 
 
 def allocated_devices(claim: ResourceClaim) -> tuple[AllocatedDevice, ...]:
@@ -149,7 +149,7 @@ def allocated_devices(claim: ResourceClaim) -> tuple[AllocatedDevice, ...]:
 
 
 def _classes(claim: ResourceClaim) -> dict[str, str]:
-    """Return the DeviceClass of each request, by its name in results: `request`, or `request/alternative`."""
+    """Return the DeviceClass of each request by the request's name in results: `request` or `request/alternative`."""
     found = {}
     for request in claim.spec.devices.requests or ():
         if request.exactly is not None:
@@ -160,19 +160,19 @@ def _classes(claim: ResourceClaim) -> dict[str, str]:
 
 
 def must_load(wire: ResourceClaim) -> bool:
-    """Tell whether `to_core` will first import what reads configuration, which takes its time: once in a process."""
+    """Return True if `to_core` will first import the decoder of configuration, which takes 30 ms, once per process."""
     has_configuration = wire.status.allocation is not None and wire.status.allocation.devices.config
     return bool(has_configuration) and _CONFIG not in sys.modules
 
 
 def to_core(wire: ResourceClaim, ref: ClaimRef) -> Claim:
-    """Return what to decide on for `ref`, the claim that the kubelet asked for.
+    """Return the claim in core's form; `ref` is the claim in the kubelet's call.
 
-    Raises ClaimError when the object is another one, is not allocated, or holds configuration we cannot read.
+    Raises ClaimError if the object has another UID, is not allocated, or has configuration that cannot be read.
     """
     if wire.metadata.uid != ref.uid:
         raise ClaimError(
-            f"claim {ref} was replaced: the kubelet asks for UID {ref.uid}, the API server has {wire.metadata.uid}",
+            f"claim {ref} was replaced: the kubelet requests UID {ref.uid}, the API server has {wire.metadata.uid}",
             retryable=True,
         )
     if wire.status.allocation is None:
@@ -180,10 +180,10 @@ def to_core(wire: ResourceClaim, ref: ClaimRef) -> Claim:
     entries = []
     for index, entry in enumerate(wire.status.allocation.devices.config or []):
         if entry.opaque is None:
-            raise ClaimError(f"claim {ref}: config[{index}] is of a kind this driver does not know; use opaque")
+            raise ClaimError(f"claim {ref}: config[{index}] is not opaque configuration; use opaque")
         if entry.opaque.driver != names.DRIVER:
             continue
-        from neuron_dra.api import config  # pydantic's validator: 3 MiB and 30 ms, for those nodes alone that need it
+        from neuron_dra.api import config  # pydantic's validator: 3 MiB and 30 ms, only on nodes that need it
 
         settings = config.decode(entry.opaque.parameters, f"config[{index}].opaque.parameters")
         source = Source.CLASS if entry.source == "FromClass" else Source.CLAIM
@@ -192,5 +192,5 @@ def to_core(wire: ResourceClaim, ref: ClaimRef) -> Claim:
 
 
 def first_pod(claim: ResourceClaim) -> str:
-    """Return the name of the first pod that the claim is reserved for, or nothing."""
+    """Return the name of the first pod that the claim is reserved for, or an empty string."""
     return next((user.name for user in claim.status.reserved_for or [] if user.resource == "pods"), "")

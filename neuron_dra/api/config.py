@@ -1,7 +1,7 @@
-"""The opaque parameters users write: NeuronConfig and UltraServerConfig, decoded strictly.
+"""The opaque parameters that users write, NeuronConfig and UltraServerConfig, decoded strictly.
 
-Accepted apiVersions are every one that AWS's documents ever showed (neuron.md 4.4); all mean the same. The fields are
-checked by pydantic's validator; its models, which are not needed for two objects, would cost each node 5 MiB.
+Every apiVersion that AWS's documents have used is accepted; all mean the same. pydantic's validator checks the fields;
+its models would cost each node 5 MiB for two kinds of objects.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ API_VERSIONS = (
 
 
 def _whole(value: object) -> object:
-    """Refuse what Python takes for a number and JSON does not mean as one: `true == 1`, `1.0 == 1`."""
+    """Return `value` if it is an integer; Python's equality would also accept `true` and `1.0` for 1."""
     if type(value) is not int:
         raise PydanticCustomError("whole_number", "input should be a whole number")
     return value
@@ -41,14 +41,14 @@ _OBJECT_NAME = core_schema.nullable_schema(core_schema.str_schema(min_length=1, 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """A kind of configuration: its own fields, what each may say, and what the core makes of them."""
+    """A kind of configuration: its fields, their valid values, and its conversion to core's settings."""
 
     fields: Mapping[str, core_schema.CoreSchema]
     required: tuple[str, ...]
     settings: Callable[[Mapping[str, Any]], NeuronSettings | UltraServerSettings]
 
     def validator(self) -> SchemaValidator:
-        """Return what checks an object of this kind."""
+        """Return the validator for objects of this kind; unknown fields are errors."""
         every = {"apiVersion": core_schema.str_schema(), "kind": core_schema.str_schema(), **self.fields}
         required = ("apiVersion", "kind", *self.required)
         fields = {
@@ -59,13 +59,13 @@ class _Kind:
 
 
 _KINDS: Final = {
-    # How many physical NeuronCores make a logical one.
+    # The number of physical NeuronCores in a logical one.
     "NeuronConfig": _Kind(
         {"logicalNeuronCore": _one_of(1, 2)},
         ("logicalNeuronCore",),
         lambda given: NeuronSettings(given["logicalNeuronCore"]),
     ),
-    # How many nodes of an UltraServer work together, and for which workload.
+    # The number of nodes in a group of an UltraServer, and the workload.
     "UltraServerConfig": _Kind(
         {"ultraserverMode": _one_of(1, 2, 4), "workloadId": _OBJECT_NAME, "workloadUid": _OBJECT_NAME},
         ("ultraserverMode",),
@@ -76,9 +76,9 @@ _VALIDATORS: Final = {name: kind.validator() for name, kind in _KINDS.items()}
 
 
 def decode(parameters: object, path: str) -> NeuronSettings | UltraServerSettings:
-    """Return the settings in `parameters`, an entry's `opaque.parameters` found at `path`.
+    """Return the settings in `parameters`, an entry's `opaque.parameters`; `path` is its place for error messages.
 
-    Raises ClaimError naming each wrong field by its path, and the nearest valid name for an unknown one.
+    Raises ClaimError, which names each wrong field by its path, and the nearest valid name for an unknown field.
     """
     if not isinstance(parameters, Mapping):
         raise ClaimError(f"error applying config: {path} is not an object; write a NeuronConfig or UltraServerConfig")

@@ -1,7 +1,7 @@
-"""`neuron-dra demo`: pods get their devices on simulated nodes, with no cluster and no root.
+"""`neuron-dra demo`: pods get devices on simulated nodes, without a cluster and without root.
 
-Real: the plugin, one process per node, its sockets, slices, checkpoints and CDI files, and the UltraServer controller.
-Simulated: the hardware (files), the API server (embedded), the kubelets (scripted) and the scheduler
+Real are the plugin, one process per node, its sockets, slices, checkpoints and CDI files, and the UltraServer
+controller. Simulated are the hardware (files), the API server (embedded), the kubelets (scripted) and the scheduler
 (`neuron_dra.simulate`).
 """
 
@@ -14,13 +14,13 @@ from neuron_dra.errors import NeuronDraError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `neuron-dra demo`."""
-    parser.add_argument("--keep", action="store_true", help="leave the demo's folder (logs, CDI files) where it is")
+    parser.add_argument("--keep", action="store_true", help="do not delete the demo's folder (logs, CDI files)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show the demo; 0 when everything happened as told. Raises NeuronDraError otherwise."""
+    """Run the demo and return 0. Raises NeuronDraError if a step does not happen as expected."""
     try:
-        import celpy  # noqa: F401 - the scheduler needs it later, and says less about it
+        import celpy  # noqa: F401 - the scheduler needs it later; if it is missing, the error below is clearer
 
         from neuron_dra.demo import main  # loads grpc, aiohttp and rich
     except ModuleNotFoundError as err:

@@ -1,4 +1,4 @@
-"""The demo's cluster: an embedded API server, and per node its files, a scripted kubelet and the real plugin."""
+"""The demo's cluster: an embedded API server, and for each node its files, a scripted kubelet and the real plugin."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from neuron_dra.emulation.scripted_node import ScriptedNode
 
-START_TIMEOUT_S: Final = 30.0  # a dozen programs, each a process of its own, on two cores take some seconds
+START_TIMEOUT_S: Final = 30.0  # a dozen processes take some seconds to start on two cores
 LONGEST_SOCKET_FOLDER: Final = 40  # bytes; macOS allows 104 for a whole socket path
 
 Wire = dict[str, Any]
@@ -45,7 +45,7 @@ CONTROLLER_FLAGS: Final = {
 
 
 class SimulatedNode:
-    """One node: files that look like its hardware, a kubelet, and the plugin as a process of its own."""
+    """One node: files that simulate its hardware, a kubelet, and the plugin as a separate process."""
 
     def __init__(self, spec: NodeSpec, folder: Path, api_url: str) -> None:
         self.spec = spec
@@ -61,7 +61,7 @@ class SimulatedNode:
         self._stopped = False
 
     async def start(self) -> None:
-        """Write the hardware, start the kubelet and then the plugin."""
+        """Write the hardware's files, start the kubelet and then the plugin."""
         simulated_node.write(
             self._host,
             self.spec.instance_type,
@@ -92,7 +92,7 @@ class SimulatedNode:
         }
 
     async def registered(self, timeout_s: float) -> None:
-        """Return when the kubelet knows the plugin. Raises DemoError with the plugin's last words."""
+        """Wait until the plugin is registered with the kubelet. Raises DemoError with the end of the plugin's log."""
         known = asyncio.create_task(self._known(timeout_s), name=f"{self.spec.name}: registration")
         ended = asyncio.create_task(self._plugin.ended(), name=f"{self.spec.name}: end of the plugin")
         done, left = await asyncio.wait((known, ended), return_when=asyncio.FIRST_COMPLETED)
@@ -110,7 +110,7 @@ class SimulatedNode:
             await self._kubelet.registered(efa.DRIVER, timeout_s)
 
     def last_words(self) -> str:
-        """The end of the plugin's log, for an error message."""
+        """Return the end of the plugin's log, for an error message."""
         return self._plugin.last_words()
 
     async def stop(self) -> None:
@@ -119,7 +119,7 @@ class SimulatedNode:
         await self._stop_the_rest()
 
     async def lose(self) -> None:
-        """Pull the plug: nothing of the node answers any more, and nobody was told."""
+        """Fail the node without warning: kill the plugin and stop the kubelet."""
         await self._plugin.stop(signal.SIGKILL)
         await self._stop_the_rest()
 
@@ -134,7 +134,7 @@ class SimulatedNode:
 
 
 class Cluster:
-    """The nodes, the UltraServer controller, and their API server. Everything that it started ends with it."""
+    """The nodes, the UltraServer controller and their API server; on exit it ends all that it has started."""
 
     def __init__(self, nodes: tuple[NodeSpec, ...], folder: Path) -> None:
         self.api = EmbeddedApi()
@@ -175,7 +175,7 @@ class Cluster:
         await self.api.stop()
 
     async def ready(self, timeout_s: float) -> None:
-        """Return when every plugin is registered and has published. Raises DemoError."""
+        """Wait until every plugin is registered and has published. Raises DemoError after `timeout_s` seconds."""
         await asyncio.gather(*(node.registered(timeout_s) for node in self.nodes.values()))
 
         def all_published(slices: list[Wire]) -> bool:
@@ -193,7 +193,7 @@ class Cluster:
                 self.api.apply(efa.resource_slice(node.spec.name, node.spec.instance_type))
 
     def container(self, pod: str) -> tuple[str, Container]:
-        """The node and the one container of a running pod. Raises DemoError when it does not run."""
+        """Return the node and the only container of a running pod. Raises DemoError if it does not run."""
         for node in self.nodes.values():
             for container in (node.agent.containers.get(f"default/{pod}") or {}).values():
                 return node.spec.name, container
@@ -201,6 +201,6 @@ class Cluster:
 
 
 def temporary_folder() -> Path:
-    """Make a folder with a short path: Unix sockets live in it."""
+    """Create a folder with a short path, because Unix sockets are created in it, and return it."""
     default = tempfile.gettempdir()
     return Path(tempfile.mkdtemp(prefix="nd-", dir="/tmp" if len(default) > LONGEST_SOCKET_FOLDER else None))

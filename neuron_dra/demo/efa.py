@@ -1,6 +1,6 @@
-"""A second driver beside the Neuron one, as DRANET is on EFA nodes: it publishes the interfaces next to the devices.
+"""A second driver that publishes EFA interfaces beside the Neuron devices, as DRANET does on EFA nodes.
 
-Only what the aligned example needs: a slice with the same device groups, and a kubelet plugin whose prepare adds
+It has only what the aligned example needs: a slice with the same device groups, and a kubelet plugin whose prepare adds
 nothing to the container.
 """
 
@@ -24,7 +24,7 @@ Wire = dict[str, Any]
 
 
 def device_class() -> Wire:
-    """The DeviceClass that AWS's chart of DRANET has."""
+    """Return the DeviceClass of AWS's chart for DRANET."""
     domain = f"device.attributes['{DRIVER}']"
     expression = f"device.driver == '{DRIVER}' && has({domain}.pciDevice) && {domain}.pciDevice == '{PCI_DEVICE}'"
     return {
@@ -36,9 +36,9 @@ def device_class() -> Wire:
 
 
 def resource_slice(node: str, instance_type: str) -> Wire:
-    """The slice of a node: one device per EFA interface, in the groups of the Neuron devices that it serves."""
+    """Return the slice of a node: one device per EFA interface, in the groups of its Neuron devices."""
     spec = catalogue.lookup(instance_type)
-    # By interface, since two devices of a trn1 share one.
+    # By interface, because two devices of a trn1 share one.
     by_interface = {ids[1]: ids for _, ids in sorted(groups.group_ids(spec).items())} if spec else {}
     devices = [
         {
@@ -64,7 +64,7 @@ def resource_slice(node: str, instance_type: str) -> Wire:
 
 
 class EfaDriver(registration_pb2_grpc.RegistrationServicer, dra_pb2_grpc.DRAPluginServicer):
-    """The driver's kubelet plugin, in this process; registration and DRA on one socket."""
+    """The driver's kubelet plugin, in this process; registration and DRA use one socket."""
 
     def __init__(self, registry: Path) -> None:
         self._socket = registry / f"{DRIVER}.sock"

@@ -1,7 +1,7 @@
-"""The documents' examples: deploy/examples.
+"""The examples of AWS's documents, from deploy/examples.
 
-LeaderWorkerSets and Deployments need controllers that the demo has not: a LeaderWorkerSet's first group of pods, and a
-Deployment's pods, are made from their templates here.
+LeaderWorkerSets and Deployments need controllers that the demo does not have, so their pods are made from the templates
+here: all pods of a Deployment, and the first group of a LeaderWorkerSet.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ Wire = dict[str, Any]
 
 
 def folder() -> Path:
-    """Where the examples are."""
+    """Return the folder of the examples."""
     return Path(__file__).parent / "examples"  # a link to deploy/examples in a checkout, a copy in a wheel
 
 
 def load(name: str) -> list[Wire]:
-    """The objects of one example file, LeaderWorkerSets and Deployments as pods."""
+    """Return the objects of one example file, with pods in place of LeaderWorkerSets and Deployments."""
     objects = [item for item in yaml.safe_load_all((folder() / name).read_text()) if item]
     return [pod for item in objects for pod in _pods(item)]
 
@@ -57,7 +57,7 @@ def _named(template: Wire, name: str) -> Wire:
 
 
 def renamed(objects: list[Wire], pod_name: str) -> list[Wire]:
-    """The same objects with the one pod under another name: a second pod for the same template."""
+    """Return a copy of the objects with another name for the pod, as a second pod for the same template."""
     out = copy.deepcopy(objects)
     for item in out:
         if item["kind"] == "Pod":
@@ -66,7 +66,7 @@ def renamed(objects: list[Wire], pod_name: str) -> list[Wire]:
 
 
 def with_count(objects: list[Wire], count: int, name: str) -> list[Wire]:
-    """The same template and pod, both called `name`, asking for `count` devices."""
+    """Return a copy of the template and the pod, both with the name `name`, that requests `count` devices."""
     out = renamed(objects, name)
     for item in out:
         if item["kind"] == "ResourceClaimTemplate":

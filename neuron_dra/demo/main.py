@@ -1,4 +1,4 @@
-"""The frame around the story: a folder, the cluster and the scheduler, and their end."""
+"""Sets up the demo's folder, cluster and scheduler, runs the story, and cleans up."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from neuron_dra.emulation.pod_scheduler import PodScheduler
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 
-TIMEOUT_S: Final = 120.0  # the whole demo takes some seconds; a machine that needs longer than this gets an error
+TIMEOUT_S: Final = 120.0  # the demo takes about ten seconds; a very busy machine gets an error instead of waiting
 
 
 def run(*, keep: bool, view: View | None = None) -> int:
-    """Show the demo. Raises NeuronDraError when something does not happen as told."""
+    """Run the demo and return 0. Raises NeuronDraError if a step does not happen as expected.
+
+    With `keep`, the folder with logs and CDI files is not deleted.
+    """
     view = view or View()
     folder = cluster.temporary_folder()
     try:
@@ -45,4 +48,4 @@ async def _show(folder: Path, view: View) -> None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
     except TimeoutError:
-        raise DemoError(f"the demo was stopped after {TIMEOUT_S:g} s: is this machine too busy?") from None
+        raise DemoError(f"the demo was stopped after {TIMEOUT_S:g} s; the machine may be too busy") from None

@@ -1,4 +1,4 @@
-"""A program of ours as a process of its own, as on a cluster: started, watched, ended."""
+"""Programs of this repository as separate processes, as on a cluster."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ CONTROLLER: Final = "import sys; from controller.main import main; sys.exit(main
 
 
 class DemoError(NeuronDraError):
-    """The demo did not come to what it wanted to show."""
+    """A step of the demo did not happen."""
 
 
 class Process:
-    """One process, whose output goes to a log file."""
+    """One process that writes its output to a log file."""
 
     def __init__(self, log: Path, words: Sequence[str], flags: Mapping[str, object]) -> None:
-        """`words` are what Python is told to run; `flags` are the program's."""
+        """Prepare the process: `words` are Python's arguments, `flags` the program's flags."""
         self._log = log
         self._command = (sys.executable, *words, *(f"{flag}={value}" for flag, value in flags.items()))
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
-        """Start it."""
+        """Start the process."""
         with self._log.open("wb") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *self._command, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, env=_clean_environment()
             )
 
     async def ended(self) -> int:
-        """Return its exit code, when it ends. Raises DemoError if it was never started."""
+        """Wait for the process and return its exit code. Raises DemoError if it was never started."""
         if self._process is None:
-            raise DemoError(f"what logs to {self._log.name} was not started")
+            raise DemoError(f"the process that logs to {self._log.name} was not started")
         return await self._process.wait()
 
     def last_words(self) -> str:
-        """The end of its log, for an error message."""
+        """Return the end of the log, for an error message."""
         lines = self._log.read_text(errors="replace").splitlines() if self._log.exists() else []
         return " | ".join(lines[-3:]) or "its log is empty"
 
     async def stop(self, number: int = signal.SIGTERM) -> None:
-        """End it, and kill it if that takes longer than STOP_TIMEOUT_S."""
+        """End the process with signal `number`, and kill it if that takes longer than STOP_TIMEOUT_S seconds."""
         if self._process is None or self._process.returncode is not None:
             return
         self._process.send_signal(number)
@@ -63,6 +63,6 @@ class Process:
 
 
 def _clean_environment() -> dict[str, str]:
-    """Ours, without what would configure a plugin beside its flags."""
+    """Return this process's environment without the variables that would configure a plugin."""
     taken = {f.metadata["env"] for f in dataclasses.fields(settings.PluginSettings) if f.metadata}
     return {name: value for name, value in os.environ.items() if name not in taken}

@@ -1,4 +1,4 @@
-"""What every scene of the demo does with the cluster: apply, wait until something is so, delete."""
+"""The steps of every scene of the demo: apply objects, wait for a condition, delete objects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Wire = dict[str, Any]
 
 
 class Steps:
-    """A scene's hands. Every wait raises DemoError when it takes longer than STEP_TIMEOUT_S."""
+    """A scene's access to the cluster; every wait raises DemoError after STEP_TIMEOUT_S seconds."""
 
     def __init__(self, cluster: Cluster, scheduler: PodScheduler, view: View) -> None:
         self._cluster = cluster
@@ -27,7 +27,7 @@ class Steps:
         self._view = view
 
     def apply(self, objects: Iterable[Wire]) -> list[str]:
-        """Apply like kubectl; return the names of the pods."""
+        """Apply objects as kubectl does, and return the names of the pods among them."""
         pods = []
         for item in objects:
             self._api.apply(item)
@@ -45,7 +45,7 @@ class Steps:
         await self.until("pods", all_run, f"{', '.join(pods)} to run")
 
     async def waiting(self, pod: str) -> str:
-        """Return the scheduler's message about a pod that waits."""
+        """Wait until the scheduler has rejected a pod, and return its message."""
         found: list[str] = []
 
         def told(pods: list[Wire]) -> bool:
@@ -58,16 +58,16 @@ class Steps:
             ]
             return bool(found)
 
-        await self.until("pods", told, f"{pod} to be refused by the scheduler")
+        await self.until("pods", told, f"{pod} to be rejected by the scheduler")
         return found[0]
 
     def why(self, pod: str, node: str) -> list[str]:
-        """What the scheduler found against a pod on one node."""
+        """Return the scheduler's reasons against a pod on one node."""
         waiting = self._scheduler.waiting.get(pod)
         return [f"{node}: {reason}" for reason in waiting.reasons.get(node, ())] if waiting else []
 
     async def event(self, pod: str, reason: str) -> Wire:
-        """Return the first such Event of a pod."""
+        """Wait for an Event of a pod with this reason, and return it."""
         found: list[Wire] = []
 
         def told(events: list[Wire]) -> bool:
@@ -78,7 +78,7 @@ class Steps:
         return found[0]
 
     async def leave(self, *pods: str, until_gone: bool = True) -> None:
-        """Delete pods, and wait until they and their claims are gone."""
+        """Delete pods, and by default wait until they and their claims are gone."""
         for pod in pods:
             self._api.delete("pods", pod, "default")
         if until_gone:
@@ -86,18 +86,18 @@ class Steps:
             await self.until("resourceclaims", lambda found: not any(owner(w) in pods for w in found), "claims to go")
 
     async def until(self, kind: str, condition: Callable[[list[Wire]], Any], what: str) -> None:
-        """Return when a condition of all objects of a kind holds."""
+        """Wait until `condition` is true of all objects of a kind; `what` describes it in the error message."""
         try:
             await self._api.until(kind, condition, timeout_s=STEP_TIMEOUT_S)
         except TimeoutError:
             said = [text for node in self._cluster.nodes.values() for text in node.agent.failures]
             said += [f"{pod} waits: {outcome.message}" for pod, outcome in self._scheduler.waiting.items()]
             said += [f"{each['metadata']['name']}: {status_text(each)[1]}" for each in self._api.objects(WORKLOADS)]
-            why = said[-1] if said else "the plugins' logs may tell (neuron-dra demo --keep)"
+            why = said[-1] if said else "see the plugins' logs (neuron-dra demo --keep)"
             raise DemoError(f"waited {STEP_TIMEOUT_S:g} s for {what}: {why}") from None
 
     def claim_of(self, pod: str, *, missing_ok: bool = False) -> Wire:
-        """Return the Neuron claim of a pod: the first that it owns. Raises DemoError."""
+        """Return the Neuron claim of a pod, which is the first that it owns. Raises DemoError if there is none."""
         for wire in self._api.objects("resourceclaims"):
             if owner(wire) == pod:
                 return wire
@@ -107,17 +107,17 @@ class Steps:
 
 
 def owner(claim: Wire) -> str:
-    """The name of the pod that a claim was made for."""
+    """Return the name of the pod that a claim was made for, or an empty string."""
     return next((str(one["name"]) for one in claim["metadata"].get("ownerReferences") or ()), "")
 
 
 def values(device: Mapping[str, Any]) -> dict[str, Any]:
-    """The attributes of a published device, without their types."""
+    """Return the attributes of a published device, without their types."""
     return {name: next(iter(value.values())) for name, value in device["attributes"].items()}
 
 
 def published(driver: str, devices: list[Wire]) -> str:
-    """What a slice has, in words."""
+    """Return a description of a slice's devices."""
     if driver != names.DRIVER:
         return f"{len(devices)} EFA"
     found = values(devices[0])
@@ -128,7 +128,7 @@ def published(driver: str, devices: list[Wire]) -> str:
 
 
 def status_text(workload: Wire) -> tuple[str, str]:
-    """The state of a NeuronUltraServerWorkload, and what it says of itself."""
+    """Return the state of a NeuronUltraServerWorkload, and its conditions' messages."""
     status = workload.get("status") or {}
     conditions = {each["type"]: each for each in status.get("conditions") or ()}
     texts = [f"{status.get('state')}: {conditions['Ready']['message']}"] if "Ready" in conditions else []

@@ -1,4 +1,4 @@
-"""The story that the demo tells, scene by scene. Each step waits for what it shows; nothing is made up."""
+"""The scenes of the demo; each step waits for the result that it shows."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ Wire = dict[str, Any]
 
 
 class Story(Steps):
-    """Tells everything on one view. Raises DemoError when something does not happen."""
+    """Runs all scenes and shows them on one view. Raises DemoError if a step does not happen."""
 
     def __init__(self, cluster: Cluster, scheduler: PodScheduler, view: View, started: float) -> None:
         super().__init__(cluster, scheduler, view)
         self._started = started
 
     async def tell(self) -> None:
-        """All scenes."""
+        """Run all scenes."""
         self._nodes()
         await self._documents()
         await self._refusals()
@@ -91,7 +91,7 @@ class Story(Steps):
         self._view.table(("", "", ""), detail)
 
     async def _example(self, files: Sequence[str], rows: list[tuple[str, ...]]) -> list[str]:
-        """Apply files, wait until their pods run, and add what each got; return the pods."""
+        """Apply files, wait until their pods run, add a row for each pod, and return the pods' names."""
         applied = {name: self.apply(examples.load(name)) for name in files}
         for name, pods in applied.items():
             await self.running(*pods)
@@ -193,7 +193,7 @@ class Story(Steps):
 
 
 def _files(container: Container) -> list[str]:
-    """The Neuron device files of a container; where nobody may make device nodes they are plain files, and mounted."""
+    """Return the Neuron device files of a container: device nodes or, without root, mounted plain files."""
     return [path for path in (*container.device_nodes, *container.mounts) if path.startswith("/dev/neuron")]
 
 

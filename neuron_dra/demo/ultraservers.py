@@ -1,4 +1,4 @@
-"""The scene about UltraServers: a training job reserves two of them, and later one node of another job is lost."""
+"""The scene about UltraServers: a training job reserves two of them, and later a node of another job fails."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ Wire = dict[str, Any]
 
 
 class UltraServers(Steps):
-    """Tells the scene."""
+    """The scene about UltraServers."""
 
     async def tell(self) -> None:
-        """All of it."""
+        """Run the scene."""
         view = self._view
         view.heading(
             "UltraServers: four nodes connected by NeuronLink. A training job reserves them before its pods exist"
@@ -70,7 +70,7 @@ class UltraServers(Steps):
     # Steps
 
     async def _reserve(self, first: list[Wire], pods: list[Wire]) -> float:
-        """Apply a workload and its pods; return the milliseconds to Allocated, when all pods run."""
+        """Apply a workload and its pods, wait until all pods run, and return the milliseconds to Allocated."""
         started = time.monotonic()
         self.apply([*first, *pods])
         await self._state("Allocated")
@@ -86,7 +86,7 @@ class UltraServers(Steps):
         )
 
     async def _closed(self) -> str:
-        """Somebody else's pod finds no node: return what the scheduler says."""
+        """Apply another workload's pod, which fits no node, and return the scheduler's message."""
         (template, *pods) = examples.load("4-node-inference-us.yaml")
         (name,) = self.apply([template, pods[0]])
         message = await self.waiting(name)
@@ -100,8 +100,11 @@ class UltraServers(Steps):
         await self.until("pods", lambda found: not names & {each["metadata"]["name"] for each in found}, "pods to go")
 
     async def _lose(self, pods: list[Wire]) -> tuple[list[tuple[float, str]], float, int]:
-        """Lose a node. Return what the workload's status said, each with its milliseconds; when all pods ran again;
-        and how many of the pods are still the same."""
+        """Fail a node, and wait until its group has moved and all pods run.
+
+        Returns the messages of the workload's status, each with the milliseconds since the failure; the milliseconds
+        until all pods run again; and how many pods have kept running.
+        """
         before = self._uids()
         said: list[tuple[float, str]] = []
         known: set[str] = set()
@@ -122,7 +125,7 @@ class UltraServers(Steps):
         said.append((1000 * (time.monotonic() - started), status_text(self._api.objects(WORKLOADS)[0])[1]))
         left = {each["metadata"]["name"] for each in self._api.objects("pods")}
         again = [pod for pod in pods[:6] if pod["metadata"]["name"] not in left]
-        for number, pod in enumerate(again):  # a Deployment makes new pods in place of those that are gone
+        for number, pod in enumerate(again):  # a Deployment replaces the pods that are gone
             pod["metadata"]["name"] = f"my-training-workload-{len(pods) + number}"
         self.apply(again)
         await self.running(*(pod["metadata"]["name"] for pod in again))
@@ -135,7 +138,7 @@ class UltraServers(Steps):
         return {str(each["metadata"]["uid"]) for each in self._api.objects("pods")}
 
     def _ranks(self) -> dict[str, int]:
-        """The rank of every reserved node."""
+        """Return the rank of every reserved node, by name."""
         return {
             node: allocation.rank(node)
             for item in self._api.objects("neuronultraservers")
@@ -149,7 +152,7 @@ class UltraServers(Steps):
         return {spec.name: "x" if spec.name == gone else str(ranks.get(spec.name, ".")) for spec in NODES}
 
     def _environment(self) -> str:
-        """The UltraServer's variables in the pod on us2-1."""
+        """Return the UltraServer variables in the pod on us2-1."""
         for pod in self._api.objects("pods"):
             node, container = self._cluster.container(pod["metadata"]["name"])
             if node == "us2-1":
@@ -158,7 +161,7 @@ class UltraServers(Steps):
 
 
 def _pairs(job: Wire) -> Wire:
-    """The same workload with three groups of two nodes."""
+    """Return a copy of the workload with three groups of two nodes."""
     made = copy.deepcopy(job)
     made["spec"] |= {"topologySize": 2, "serverCount": 3}
     return made

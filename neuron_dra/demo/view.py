@@ -1,4 +1,4 @@
-"""How the demo looks: columns and a map of the torus, 100 wide, plain text where there is no terminal."""
+"""The demo's output: tables and maps of the torus, 100 characters wide, as plain text without a terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _COLOURS: Final = ("cyan", "green", "yellow", "magenta", "blue", "red")
 
 
 def ranges(ids: Iterable[int]) -> str:
-    """Numbers as people write them: "0-3 8 9"; two in a row stay apart."""
+    """Return numbers as text with ranges, such as "0-3 8 9"; two consecutive numbers are no range."""
     parts: list[list[int]] = []
     for number in sorted(ids):
         if parts and number == parts[-1][-1] + 1:
@@ -25,31 +25,31 @@ def ranges(ids: Iterable[int]) -> str:
 
 
 class View:
-    """Writes to one console; every method is a few lines of output, none wider than WIDTH."""
+    """Writes to one console; each method prints a few lines, none wider than WIDTH."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(width=WIDTH, highlight=False)
 
     def title(self, text: str, more: str) -> None:
-        """The first line."""
+        """Print the first line."""
         self._print(Text.assemble((text, "bold"), f": {more}"))
 
     def heading(self, text: str) -> None:
-        """A scene begins."""
+        """Print the heading of a scene."""
         self._print(Text())
         self._print(Text(text, "bold"))
         self._print(Text())
 
     def line(self, text: str, style: str = "") -> None:
-        """One sentence."""
+        """Print one sentence."""
         self._print(Text(f"  {text}", style))
 
     def blank(self) -> None:
-        """An empty line."""
+        """Print an empty line."""
         self._print(Text())
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Columns as wide as their widest cell. What is too long for the line goes on below its column."""
+        """Print columns as wide as their widest cell; the last one is wrapped if it does not fit."""
         widths = [max(len(row[index]) for row in (columns, *rows)) for index in range(len(columns))]
         if any(columns):
             self._row(columns, widths, ["dim"] * len(columns))
@@ -67,14 +67,14 @@ class View:
             line = Text(" " * margin)
 
     def refusal(self, pod: str, state: str, sentences: Sequence[str]) -> None:
-        """A pod that does not run, and why: wrapped below its name."""
+        """Print a pod that does not run, and the reasons, wrapped below its name."""
         self._print(Text.assemble("  ", (pod, "bold"), GAP, (state, "yellow")))
         for sentence in sentences:
             for piece in Text(sentence).wrap(self._console, WIDTH - 8):
                 self._print(Text("      ").append_text(piece))
 
     def maps(self, columns: Sequence[tuple[str, Mapping[int, str]]]) -> None:
-        """4x4 tori side by side: which pod holds which device, by the last character of its name; "." is free."""
+        """Print 4x4 tori side by side; a device shows the last character of its pod's name, "." if it is free."""
         holders = sorted({pod for _, used in columns for pod in used.values()})
         styles = {pod: _COLOURS[index % len(_COLOURS)] for index, pod in enumerate(holders)}
         width = max(24, *(len(caption) + 3 for caption, _ in columns))
@@ -91,7 +91,7 @@ class View:
             self._print(line)
 
     def ranks(self, groups: Sequence[str], moments: Sequence[tuple[str, Mapping[str, str]]]) -> None:
-        """What became of the nodes of each group: a line for each moment, a column for each node."""
+        """Print the ranks of the nodes of each group: a line for each moment, a column for each node."""
         margin = max(len(caption) for caption, _ in moments) + 4
         nodes = [sorted(name for name in moments[0][1] if name.rpartition("-")[0] == group) for group in groups]
         gap = "      "

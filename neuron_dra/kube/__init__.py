@@ -1,1 +1,1 @@
-"""Talking to the API server, and nothing else."""
+"""Communication with the API server."""

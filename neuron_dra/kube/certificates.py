@@ -1,4 +1,4 @@
-"""When a certificate ends: the one thing that we must know of it, and that the ssl module does not tell."""
+"""The expiry of a certificate, which the ssl module does not expose for a client's own certificate."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ _VERSION, _UTC_TIME, _GENERALIZED_TIME = 0xA0, 0x17, 0x18
 
 
 def not_after(pem: str) -> float:
-    """Return the end of the first certificate in `pem`, in seconds since 1970; 0 if there is none that can be read."""
+    """Return when the first certificate in `pem` expires, in seconds since 1970; 0 if none can be read.
+
+    Source: RFC 5280, section 4.1 (TBSCertificate, Validity).
+    """
     found = _PEM.search(pem)
     if found is None:
         return 0.0
@@ -34,7 +37,7 @@ def not_after(pem: str) -> float:
 
 
 def _element(der: bytes) -> tuple[int, bytes, bytes]:
-    """Return tag and contents of the first element of `der`, and what follows it."""
+    """Return tag and contents of the first DER element of `der`, and the bytes after it."""
     tag, length, start = der[0], der[1], 2
     if length & 0x80:
         start += length & 0x7F
@@ -45,8 +48,8 @@ def _element(der: bytes) -> tuple[int, bytes, bytes]:
 
 
 def _time(tag: int, text: str) -> float:
-    if tag == _UTC_TIME:  # two digits of the year: 1950 to 2049
+    if tag == _UTC_TIME:  # a year of two digits: 1950 to 2049
         text = ("19" if text[:2] >= "50" else "20") + text
     elif tag != _GENERALIZED_TIME:
-        raise ValueError("this is no time")
+        raise ValueError(f"tag {tag:#x} is not a time")
     return float(calendar.timegm(time.strptime(text, "%Y%m%d%H%M%SZ")))

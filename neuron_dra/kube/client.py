@@ -1,6 +1,6 @@
-"""A thin transport to the API server: bytes in, bytes out, errors as our own.
+"""A thin transport to the API server: bytes in, bytes out, with this package's errors.
 
-No typed models: they cost 80 times the CPU and 40 times the memory of what we need (docs/adr).
+It has no typed models, which would cost 80 times the CPU and 40 times the memory (docs/adr/0003).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from neuron_dra.kube.requests import Resource
 
 REQUEST_TIMEOUT_S: Final = 10.0
 PAGE_SIZE: Final = 250  # objects: of the largest Nodes, 16 KB each, a page is 4 MB
-MAX_WATCH_LINE_BYTES: Final = 8 * 1024 * 1024  # a ResourceSlice of 128 devices was seen with 1 MiB
+MAX_WATCH_LINE_BYTES: Final = 8 * 1024 * 1024  # a ResourceSlice of 128 devices can have 1 MiB
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024  # a page of the largest Nodes has 4 MB
 
 JSON: Final = "application/json"
@@ -37,13 +37,13 @@ class _PageMeta(msgspec.Struct):
 
 
 class _PageHead(msgspec.Struct):
-    """Of a page of a list only where it goes on."""
+    """The part of a list's page that has the token for the next page."""
 
     metadata: _PageMeta | None = None
 
 
 class KubeClient:
-    """Requests to one API server over kept connections. Use as an async context manager."""
+    """Requests to one API server over persistent connections; use it as an async context manager."""
 
     def __init__(self, config: KubeConfig, *, user_agent: str = f"neuron-dra/{__version__}") -> None:
         self._config = config
@@ -76,7 +76,7 @@ class KubeClient:
     async def get(
         self, resource: Resource, namespace: str, name: str, *, timeout_s: float = REQUEST_TIMEOUT_S
     ) -> bytes:
-        """Return one object as the server stores it. Raises ApiError."""
+        """Return one object as JSON. Raises NotFound or another ApiError."""
         return await self.request("GET", resource.path(namespace, name), timeout_s=timeout_s)
 
     async def list(self, resource: Resource, namespace: str = "", **selectors: str) -> AsyncGenerator[bytes, None]:
@@ -93,28 +93,31 @@ class KubeClient:
     async def create(
         self, resource: Resource, namespace: str, body: Mapping[str, Any], *, dry_run: bool = False
     ) -> dict[str, Any]:
-        """Create an object and return what the server made of it. Raises AlreadyExists, Invalid, ApiError.
+        """Create an object and return it as stored. Raises AlreadyExists, Invalid or another ApiError.
 
-        With `dry_run` the server only says what it would make of it.
+        With `dry_run` the server returns what it would store, and stores nothing.
         """
         params = {"dryRun": "All"} if dry_run else None
         return decode_object(await self.request("POST", resource.path(namespace), params=params, body=body))
 
     async def replace(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Replace an object, guarded by its resourceVersion. Raises Conflict, Invalid, ApiError."""
+        """Replace an object, guarded by its resourceVersion, and return it as stored.
+
+        Raises Conflict, Invalid or another ApiError.
+        """
         return decode_object(await self.request("PUT", resource.path(namespace, body["metadata"]["name"]), body=body))
 
     async def patch(
         self, resource: Resource, namespace: str, name: str, patch: Mapping[str, Any], subresource: str = ""
     ) -> dict[str, Any]:
-        """Merge `patch` into an object and return what the server made of it. Raises NotFound, Invalid, ApiError."""
+        """Merge `patch` into an object and return it as stored. Raises NotFound, Invalid or another ApiError."""
         path = resource.path(namespace, name, subresource)
         return decode_object(await self.request("PATCH", path, body=patch, content_type=MERGE_PATCH))
 
     async def delete(
         self, resource: Resource, namespace: str, name: str, *, uid: str | None = None, version: str | None = None
     ) -> None:
-        """Delete an object if it is still the one with this UID and resourceVersion. Raises Conflict, ApiError."""
+        """Delete an object, if it still has this UID and resourceVersion. Raises Conflict or another ApiError."""
         conditions = {k: v for k, v in (("uid", uid), ("resourceVersion", version)) if v}
         body = {"apiVersion": "v1", "kind": "DeleteOptions", **({"preconditions": conditions} if conditions else {})}
         await self.request("DELETE", resource.path(namespace, name), body=body)
@@ -129,10 +132,10 @@ class KubeClient:
         content_type: str = JSON,
         timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> bytes:
-        """Send one request and return the answer's body. Raises ApiError; no answer at all is Unavailable.
+        """Send one request and return the body of the response. Raises ApiError; without a response, Unavailable.
 
-        A 401 is tried once more, with new credentials where there are any to be had: they may have run out, and the
-        token on disk may have been rotated a moment ago.
+        A request that gets a 401 is sent once more, with new credentials if there are any: the old ones may have
+        expired, or the token on disk may just have been rotated.
         """
         for attempt in (1, 2):
             number = self._credentials_number
@@ -192,10 +195,10 @@ class KubeClient:
         idle_timeout_s: float,
         gather_s: float = 0.0,
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Open a watch and give its events, one JSON line each. Raises ApiError; silence ends in Unavailable.
+        """Open a watch and yield an iterator of its events, one JSON line each.
 
-        With `gather_s`, events that follow one another closely are read together, so long after the first: to be
-        woken costs more than to read one.
+        Raises ApiError, and Unavailable after `idle_timeout_s` seconds without a byte. With `gather_s`, events are read
+        in batches, that many seconds after the first of them, because waking up costs more than reading an event.
         """
         path = resource.path(namespace)
         number = self._credentials_number
@@ -208,7 +211,7 @@ class KubeClient:
                 ssl=self._tls,
                 allow_redirects=False,
             ) as response:
-                if response.status == 401:  # for the next watch
+                if response.status == 401:  # renew the credentials for the next watch
                     await self._may_try_again(number)
                 if response.status >= 300:
                     raise _error("WATCH", path, response.status, await _body(response), None)
@@ -228,7 +231,7 @@ class KubeClient:
 
     @property
     def _tls(self) -> ssl.SSLContext | bool:
-        """For aiohttp, which keeps the connections of each context apart; False: no authority to check by."""
+        """The TLS context for aiohttp, which keeps separate connections per context; False skips verification."""
         return self._config.proof.tls or False
 
     def _headers(self) -> dict[str, str]:
@@ -270,7 +273,7 @@ async def _lines(response: aiohttp.ClientResponse, gather_s: float) -> AsyncIter
 
 
 async def _unread(response: aiohttp.ClientResponse, seconds: float) -> None:
-    """Leave what arrives in the socket for a while: each read of it would wake this process."""
+    """Stop reading for `seconds`, so that what arrives meanwhile does not wake this process each time."""
     transport = response.connection.transport if response.connection else None
     if transport is None or transport.is_closing():
         await asyncio.sleep(seconds)
@@ -284,13 +287,13 @@ async def _unread(response: aiohttp.ClientResponse, seconds: float) -> None:
 
 
 def decode_object(raw: bytes) -> dict[str, Any]:
-    """Decode an answer; anything but an object is some proxy's, and may be better next time."""
+    """Return the object in a response. Raises Unavailable for anything else: a proxy may have sent it."""
     try:
         value = json.loads(raw)
     except (ValueError, RecursionError) as err:
-        raise Unavailable(f"the API server's answer is not JSON: {err}") from err
+        raise Unavailable(f"the API server's response is not JSON: {err}") from err
     if not isinstance(value, dict):
-        raise Unavailable("the API server's answer is not an object")
+        raise Unavailable("the API server's response is not an object")
     return value
 
 
@@ -298,7 +301,7 @@ def _continue(page: bytes) -> str:
     try:
         head = msgspec.json.decode(page, type=_PageHead)
     except (ValueError, RecursionError) as err:
-        raise Unavailable(f"the API server's answer is not a list: {err}") from err
+        raise Unavailable(f"the API server's response is not a list: {err}") from err
     return head.metadata.token if head.metadata else ""
 
 
@@ -316,5 +319,5 @@ def _error(method: str, path: str, status: int, raw: bytes, retry_after: str | N
 
 def _reason(err: BaseException, timeout_s: float) -> str:
     if isinstance(err, asyncio.TimeoutError):
-        return f"nothing within {timeout_s:g} s"
+        return f"timeout after {timeout_s:g} s"
     return str(err) or type(err).__name__

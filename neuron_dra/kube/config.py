@@ -1,4 +1,4 @@
-"""Where the API server is, and as whom to talk to it."""
+"""The API server's URL and the credentials for it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 @dataclass(frozen=True, slots=True)
 class KubeConfig:
-    """An API server's URL and how to prove who we are.
+    """An API server's URL and the credentials for it.
 
-    `token` is asked before each request, because service account tokens are rotated on disk. With `credentials` those
-    count, and not `token` and `tls`.
+    `token` is called before each request, because service account tokens are rotated on disk. If `credentials` is set,
+    it replaces `token` and `tls`.
     """
 
     url: str
@@ -32,14 +32,14 @@ class KubeConfig:
 
     @property
     def proof(self) -> Proof:
-        """What to show the API server now."""
+        """The credentials to use now."""
         return self.credentials.proof if self.credentials is not None else Proof(self.token, self.tls)
 
 
 def from_settings(kube_api_server: str, kubeconfig_file: str, environ: Mapping[str, str]) -> KubeConfig:
-    """Return the configuration for these settings; both empty means: inside a cluster.
+    """Return the configuration for these settings; if both are empty, that of a pod in a cluster.
 
-    Raises SettingsError if there is no way to an API server.
+    Raises SettingsError if they lead to no API server.
     """
     if kube_api_server:
         return KubeConfig(checked_url(kube_api_server, "--kube-api-server").rstrip("/"))
@@ -49,7 +49,7 @@ def from_settings(kube_api_server: str, kubeconfig_file: str, environ: Mapping[s
 
 
 def checked_url(url: str, source: str) -> str:
-    """Return `url`, which `source` names. Raises SettingsError if it cannot be an API server's."""
+    """Return `url`. Raises SettingsError, which names `source`, if it is not a valid http or https URL."""
     try:
         parts = urlsplit(url)
         good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -62,12 +62,15 @@ def checked_url(url: str, source: str) -> str:
 
 
 def in_cluster(environ: Mapping[str, str], folder: Path = SERVICE_ACCOUNT) -> KubeConfig:
-    """Return the configuration that Kubernetes gives every pod."""
+    """Return the configuration that Kubernetes gives every pod: environment, service account token and authority.
+
+    Raises SettingsError outside of a cluster.
+    """
     host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT", "443")
     if not host or not (folder / "token").exists():
         raise SettingsError(
-            "no API server: not in a cluster (KUBERNETES_SERVICE_HOST or the service account token is missing); "
-            "set --kubeconfig"
+            "no API server: this is not a pod in a cluster (KUBERNETES_SERVICE_HOST or the service account token is "
+            "missing); set --kubeconfig"
         )
     token = _TokenFile(folder / "token")
 
@@ -83,7 +86,7 @@ def in_cluster(environ: Mapping[str, str], folder: Path = SERVICE_ACCOUNT) -> Ku
 
 
 class _TokenFile:
-    """A token on disk, read again when the file changed."""
+    """A token on disk, read again after the file has changed. A call returns it; raises OSError."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -99,9 +102,9 @@ class _TokenFile:
 
 
 def from_kubeconfig(paths: Path | str) -> KubeConfig:
-    """Return the configuration of a kubeconfig's current context; several files as in KUBECONFIG, `a:b`.
+    """Return the configuration of a kubeconfig's current context.
 
-    Raises SettingsError.
+    `paths` may be several files, as in KUBECONFIG: `a:b`. Raises SettingsError if the files cannot be used.
     """
     login = kubeconfig.read(str(paths))
     checked_url(login.url, f"--kubeconfig {paths}")
@@ -109,7 +112,7 @@ def from_kubeconfig(paths: Path | str) -> KubeConfig:
     async def again() -> Proof:
         fresh = await kubeconfig.read_again(str(paths))
         if fresh.url != login.url:
-            raise SettingsError(f"--kubeconfig {paths} names another API server now, {fresh.url}; start again for it")
+            raise SettingsError(f"--kubeconfig {paths} now has another API server, {fresh.url}; restart to use it")
         return _proof(fresh)
 
     return KubeConfig(login.url, credentials=Credentials(_proof(login), again))
@@ -122,7 +125,7 @@ def _proof(login: kubeconfig.Login) -> Proof:
         if not login.verify:
             tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
         if login.certificate:
-            with tempfile.NamedTemporaryFile("w") as file:  # mode 0600; the ssl module takes files alone
+            with tempfile.NamedTemporaryFile("w") as file:  # mode 0600; the ssl module only reads files
                 file.write(login.certificate + "\n" + login.key)
                 file.flush()
                 tls.load_cert_chain(file.name)

@@ -1,8 +1,8 @@
-"""Who we are to the API server, kept valid: what expires is renewed before, what lies in files is read again.
+"""Credentials for the API server, renewed before they expire and after their files have changed.
 
-A login program's token lives for 15 minutes, a kubelet's certificate for a day, and authorities are replaced. We run
-for months. `Credentials` has one set in force, and replaces it as a whole: before it expires, when a file of it
-changed, and when the API server answers 401.
+A login program's token is valid for 15 minutes, a kubelet's certificate for a day, and authorities are replaced, but
+this process runs for months. `Credentials` has one set in force and replaces it as a whole: before it expires, when one
+of its files has changed, and when the API server returns 401.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ from neuron_dra.errors import SettingsError
 
 log = logging.getLogger(__name__)
 
-LOOK_S: Final = 5.0  # how often files are looked at, and the clock
-AHEAD_S: Final = 120.0  # renewed so long before the end
-AHEAD_SHARE: Final = 0.3  # but no earlier than in the last third of their life
-RETRY_S: Final = (5.0, 60.0)  # first and longest wait after a renewal that failed or brought nothing newer
-REFUSED_S: Final = (5.0, 300.0)  # first and longest wait between renewals because of a 401: rights may be gone for good
-CALM_S: Final = 600.0  # without a 401 for so long, the next one is the first one again
+LOOK_S: Final = 5.0  # interval at which files and expiry are checked
+AHEAD_S: Final = 120.0  # credentials are renewed this long before they expire
+AHEAD_SHARE: Final = 0.3  # but no earlier than in the last third of their lifetime
+RETRY_S: Final = (5.0, 60.0)  # first and longest delay after a renewal that failed or brought nothing newer
+REFUSED_S: Final = (5.0, 300.0)  # first and longest delay between renewals after a 401: rights may be gone for good
+CALM_S: Final = 600.0  # after this long without a 401, the delays start from the first one again
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """One set of credentials. `expires` is in seconds since 1970, 0 if that is not known.
+    """One set of credentials.
 
-    `files` are those that it was read from. `token` is asked before each request.
+    `token` is called before each request and returns the bearer token. `expires` is in seconds since 1970, 0 if
+    unknown. `files` are the files that the set was read from.
     """
 
     token: Callable[[], str] | None = None
@@ -46,12 +47,12 @@ class Proof:
 
 
 class Credentials:
-    """The credentials in force; `number` counts the sets."""
+    """The credentials in force: `proof` is the set, `number` counts the sets since the start."""
 
     def __init__(
         self, proof: Proof, read: Callable[[], Awaitable[Proof]], now: Callable[[], float] = time.time
     ) -> None:
-        """`read` returns a fresh set, or raises SettingsError or OSError."""
+        """Start with the set `proof`; `read` returns a new one, or raises SettingsError or OSError."""
         self.proof = proof
         self.number = 0
         self._read = read
@@ -63,7 +64,7 @@ class Credentials:
         self._refused = _Pause(REFUSED_S, now)
 
     async def keep(self) -> None:
-        """Renew whenever it is time, until cancelled."""
+        """Renew the credentials when they are due, until cancelled."""
         while True:
             await asyncio.sleep(LOOK_S * random.uniform(0.8, 1.0))
             async with self._lock:
@@ -71,8 +72,8 @@ class Credentials:
                     await self._renew()
 
     async def refused(self, number: int) -> bool:
-        """The API server answered 401 to set `number`: return whether there is another one to try."""
-        async with self._lock:  # those that are refused together wait for one renewal
+        """Handle a 401 for set `number`: return True if there is a newer set to try."""
+        async with self._lock:  # requests that are rejected together share one renewal
             if self.number != number:
                 return True
             if not (self._refused.over or self._have_files_changed()):
@@ -88,13 +89,13 @@ class Credentials:
         return bool(self.proof.expires) and self._now() >= self.proof.expires - min(AHEAD_S, AHEAD_SHARE * life)
 
     async def _renew(self) -> bool:
-        """Replace the set in force, under the lock; False if that failed."""
+        """Replace the set in force and return True, or False if that failed; the caller has the lock."""
         self._due.begin()
-        stamps = _stamps(self.proof.files)  # before they are read: what changes meanwhile is read once more
+        stamps = _stamps(self.proof.files)  # taken before the files are read, so that a later change is noticed
         try:
             fresh = await self._read()
         except (SettingsError, OSError, ValueError) as err:
-            log.warning("the credentials for the API server cannot be renewed yet", extra={"error": str(err)})
+            log.warning("the credentials for the API server could not be renewed", extra={"error": str(err)})
             return False
         if fresh.expires > self.proof.expires:
             self._due = _Pause(RETRY_S, self._now)
@@ -107,7 +108,7 @@ class Credentials:
 
 
 class _Pause:
-    """Waits that grow while they follow one another."""
+    """A pause between attempts that grows with each attempt."""
 
     def __init__(self, bounds_s: tuple[float, float], now: Callable[[], float]) -> None:
         self._bounds_s = bounds_s
@@ -117,11 +118,11 @@ class _Pause:
 
     @property
     def over(self) -> bool:
-        """Nothing is to be waited for."""
+        """True if the pause is over."""
         return self._now() >= self._until
 
     def begin(self) -> None:
-        """Wait from now on, longer than the last time unless that is long ago."""
+        """Start a pause, longer than the last one unless that was long ago."""
         if self._now() > self._until + CALM_S:
             self._waits = backoff.delays(*self._bounds_s, random.random)
         self._until = self._now() + next(self._waits)

@@ -1,4 +1,4 @@
-"""Events on objects: what a person sees with `kubectl describe`. Equal ones are counted, not repeated."""
+"""Events on objects, as `kubectl describe` shows them; repeated Events are counted instead of created again."""
 
 from __future__ import annotations
 
@@ -19,14 +19,12 @@ log = logging.getLogger(__name__)
 COMPONENT: Final = "neuron-dra-driver"
 MESSAGE_CHARACTERS: Final = 1024
 LIFETIME_S: Final = 3600.0
-MOST_KEPT: Final = (
-    4096  # of which it is known that they were posted; an event more than that is posted again, and renewed
-)
-REPEAT_AFTER_S: Final = 600.0  # an event that still holds is renewed this often; events live an hour
+MOST_KEPT: Final = 4096  # Events remembered as posted; one that is forgotten is posted again, which renews it
+REPEAT_AFTER_S: Final = 600.0  # how often an Event that still applies is renewed; the API server keeps it for an hour
 
 
 class EventRecorder:
-    """Posts events of one component; a failure to post is logged and never more."""
+    """Posts the Events of one component; failures are logged and never raised."""
 
     def __init__(self, client: KubeClient, host: str, component: str = COMPONENT) -> None:
         self._client = client
@@ -42,7 +40,10 @@ class EventRecorder:
         message: str,
         now: datetime.datetime,
     ) -> None:
-        """Tell `message` about the object `about` (apiVersion, kind, name, uid, and namespace if it has one)."""
+        """Post an Event with `message` about the object `about`, or renew it if it was posted long enough ago.
+
+        `about` has apiVersion, kind, name, uid, and namespace if there is one. Errors of the API server are logged.
+        """
         namespace = str(about.get("namespace") or "default")
         digest = hashlib.sha256(json.dumps([dict(about), kind, reason, message]).encode()).hexdigest()[:16]
         name = f"{about['name'][:200]}.{digest}"
@@ -54,25 +55,25 @@ class EventRecorder:
         try:
             if not count:
                 event = self._event(namespace, name, about, kind, reason, message, stamp)
-                with contextlib.suppress(AlreadyExists):  # of a run before: it is renewed
+                with contextlib.suppress(AlreadyExists):  # posted before a restart: it is renewed instead
                     await self._client.create(EVENTS, namespace, event)
                     self._keep(name, now, 1)
                     return
-                # We may create and patch events, not read them; the answer to a patch tells the count.
+                # The role allows create and patch but not get, so the count comes from the response to a patch.
                 count = await self._patch(namespace, name, {"lastTimestamp": stamp})
             count = await self._patch(namespace, name, {"count": count + 1, "lastTimestamp": stamp})
             self._keep(name, now, count)
         except NotFound:
-            self._posted.pop(name, None)  # its hour was over: posted anew the next time
+            self._posted.pop(name, None)  # the API server has deleted it: the next call creates it again
         except ApiError as err:
-            log.warning("an event could not be posted", extra={"reason": reason, "error": str(err)})
+            log.warning("an Event could not be posted", extra={"reason": reason, "error": str(err)})
 
     def _keep(self, name: str, now: datetime.datetime, count: int) -> None:
-        self._posted.pop(name, None)  # those that were posted longest ago come first
+        self._posted.pop(name, None)  # keeps the oldest first
         self._posted[name] = (now.timestamp(), count)
 
     def _forget(self, now_s: float) -> None:
-        """Forget what was posted so long ago that the API server has forgotten it."""
+        """Drop Events so old that the API server has deleted them, and the oldest one if there are too many."""
         while self._posted and now_s - next(iter(self._posted.values()))[0] >= LIFETIME_S:
             del self._posted[next(iter(self._posted))]
         if len(self._posted) >= MOST_KEPT:
@@ -80,11 +81,11 @@ class EventRecorder:
 
     @property
     def remembered(self) -> int:
-        """How many events are known to be posted."""
+        """The number of Events that are remembered as posted."""
         return len(self._posted)
 
     async def _patch(self, namespace: str, name: str, patch: Mapping[str, Any]) -> int:
-        """Change an event and return its count."""
+        """Patch an Event and return its count."""
         found = (await self._client.patch(EVENTS, namespace, name, patch)).get("count")
         return found if isinstance(found, int) else 1
 

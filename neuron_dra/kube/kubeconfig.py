@@ -1,7 +1,7 @@
-"""Reads a kubeconfig's current context with kubernetes-asyncio, logins by program and OIDC included.
+"""Reads a kubeconfig's current context with kubernetes-asyncio, including exec plugins and OIDC.
 
-The library is imported by a process of its own, `python -m neuron_dra.kube.kubeconfig FILE`: it costs 40 MiB, which
-end with that process, and we run for months.
+A separate process, `python -m neuron_dra.kube.kubeconfig FILE`, imports the library: it takes 40 MiB, which are freed
+when that process ends, while this one runs for months.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from typing import Any, Final
 from neuron_dra.errors import SettingsError
 from neuron_dra.kube import certificates
 
-LOGIN_TIMEOUT_S: Final = 60.0  # of a login program that renews; the first one may talk to a person
+LOGIN_TIMEOUT_S: Final = 60.0  # for renewals; the first login has no limit, because it may prompt a person
 
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """Where the API server is and how to prove who we are; the certificates and the key are PEM, empty for none.
+    """The API server's URL and the credentials for it; certificates and key are PEM, empty for none.
 
-    `expires` is in seconds since 1970, 0 if that is not known. `files` are those that it was read from.
+    `expires` is in seconds since 1970, 0 if unknown. `files` are the files that the login was read from.
     """
 
     url: str
@@ -42,7 +42,10 @@ class Login:
 
 
 def read(paths: str) -> Login:
-    """Return what the files say. Raises SettingsError. A login program may talk to the person who started us."""
+    """Return the login of the files' current context. Raises SettingsError if they cannot be used.
+
+    A login program may prompt on the terminal.
+    """
     if not any(Path(path).exists() for path in paths.split(os.pathsep) if path):
         raise SettingsError(f"--kubeconfig {paths}: no such file")
     done = subprocess.run(_command(paths), stdout=subprocess.PIPE, text=True, check=False)
@@ -50,7 +53,7 @@ def read(paths: str) -> Login:
 
 
 async def read_again(paths: str) -> Login:
-    """Do as `read` without anybody to talk to. Raises SettingsError, also after a minute without an answer."""
+    """Return the login as `read` does, without a terminal. Raises SettingsError, also after LOGIN_TIMEOUT_S seconds."""
     process = await asyncio.create_subprocess_exec(
         *_command(paths),
         stdin=asyncio.subprocess.DEVNULL,
@@ -65,7 +68,7 @@ async def read_again(paths: str) -> Login:
     finally:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # the login program, too
+                os.killpg(process.pid, signal.SIGKILL)  # with the login program
             await process.wait()
     return _login(paths, answer.decode(errors="replace"), process.returncode or 0)
 
@@ -78,14 +81,17 @@ def _login(paths: str, text: str, code: int) -> Login:
     try:
         answer = json.loads(text)
     except ValueError:
-        answer = {"error": f"its reader ended with exit code {code}"}
+        answer = {"error": f"the process that reads it ended with exit code {code}"}
     if "error" in answer:
         raise SettingsError(f"--kubeconfig {paths}: {answer['error']}")
     return Login(**{**answer, "files": tuple(answer["files"])})
 
 
 def _load(paths: str) -> Login:
-    """Raises ImportError, or ConfigException and others of the library, which say what is wrong with the file."""
+    """Return the login, read by kubernetes-asyncio.
+
+    Raises ImportError, or an error of the library, such as ConfigException, that says what is wrong with the file.
+    """
     from kubernetes_asyncio import client, config
 
     loaded = client.Configuration()
@@ -110,7 +116,7 @@ def _load(paths: str) -> Login:
 
 
 def _named_files(loader: Any) -> list[str]:
-    """Return the files that the context in use names: relative names are relative to the kubeconfig."""
+    """Return the paths of the files that the context in use refers to, resolved relative to the kubeconfig."""
     found = []
     for section, keys in (
         (loader._cluster, ("certificate-authority",)),
@@ -124,7 +130,7 @@ def _named_files(loader: Any) -> list[str]:
 
 
 def _end_of(bearer: str) -> float:
-    """Return when a token ends, if it says so as JSON Web Tokens do; 0 if it does not."""
+    """Return when a token expires, in seconds since 1970, from the `exp` claim of a JSON Web Token; 0 if unknown."""
     with contextlib.suppress(ValueError, IndexError, TypeError, AttributeError):
         text = bearer.split(".")[1]
         return float(json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))).get("exp") or 0.0)
@@ -136,12 +142,12 @@ def _text(path: str | None) -> str:
 
 
 def main(paths: str) -> int:
-    """Print the login as JSON, or {"error": why}."""
+    """Print the login as JSON, or {"error": reason}, and return 0."""
     try:
         answer = asdict(_load(paths))
     except ImportError as err:
         answer = {"error": f"{err}; reading a kubeconfig needs the package kubernetes-asyncio"}
-    except Exception as err:  # whatever it is, the file cannot be used, and the text is for its author
+    except Exception as err:  # any error means that the file cannot be used
         answer = {"error": f"it cannot be used: {err!s}"}
     sys.stdout.write(json.dumps(answer))
     return 0

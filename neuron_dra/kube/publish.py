@@ -1,4 +1,4 @@
-"""The only writer of ResourceSlices: makes the slices of one pool say what they should."""
+"""The only writer of ResourceSlices: brings the slices of one pool to their desired state."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ from neuron_dra.kube.requests import RESOURCE_SLICES
 
 log = logging.getLogger(__name__)
 
-PROBES: Final = (99, 98, 97)  # no node has so many slices
+PROBES: Final = (99, 98, 97)  # indices beyond any node's slices
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What one successful publish left behind; `writes` is 0 when nothing had to change."""
+    """The result of one successful publish; `writes` is 0 if nothing had to change.
+
+    `dropped` are the paths of fields that the API server did not store.
+    """
 
     generation: int
     slices: int
@@ -32,7 +35,7 @@ class Published:
 
 
 class SlicePublisher:
-    """Compares the watched slices of a pool with the wanted devices and writes the difference."""
+    """Compares the watched slices of a pool with the desired devices and writes the difference."""
 
     def __init__(self, client: KubeClient, reflector: Reflector) -> None:
         self._client = client
@@ -41,18 +44,24 @@ class SlicePublisher:
         self._accepted: dict[str, tuple[Sequence[slices.Wire], Sequence[slices.Wire]]] = {}
         self._reported: tuple[str, ...] = ()
         self.taken: dict[str, str] = {}
-        """Names of ours that slices of others have, and whose they are."""
-        self.keeps_taints: bool | None = None  # what the server did with the last taint; None before the first
+        """This driver's slice names that other programs' slices have, and the owners of those slices."""
+        self.keeps_taints: bool | None = None  # whether the API server kept the last taint; None before the first
 
     @property
     def current(self) -> list[dict[str, Any]]:
-        """The slices as last seen, by name."""
+        """The slices as last seen, sorted by name."""
         return [self._reflector.items[key] for key in sorted(self._reflector.items)]
 
     async def publish(self, pool: slices.Pool, devices: Sequence[slices.Wire]) -> Published:
-        """Write what differs. Raises ApiError; after Conflict or AlreadyExists the list is fresh, try again."""
+        """Write the difference and return the result. Raises ApiError.
+
+        After Conflict, AlreadyExists or NotFound the slices have been listed again, and the caller can retry.
+        """
         if len(self.taken) + len(slices.layout(devices)) > slices.NAMES:
-            raise ApiError(f"slices of others have {len(self.taken)} of the names that are for node {pool.node_name}")
+            raise ApiError(
+                f"other programs' slices have {len(self.taken)} of the {slices.NAMES} slice names of node "
+                f"{pool.node_name}; delete those slices"
+            )
         plan = slices.diff(
             pool,
             self.current,
@@ -87,9 +96,9 @@ class SlicePublisher:
         )
 
     async def learn_taints(self, pool: slices.Pool) -> None:
-        """Find out whether the server keeps taints, by a dry run: before it is known, a sick device is not published.
+        """Find out by a dry run whether the API server keeps taints, before an unhealthy device is published.
 
-        A server that will not say counts as one that does not. Raises ApiError for what may be better next time.
+        If the API server rejects the dry run, it counts as keeping none. Raises ApiError for errors worth a retry.
         """
         taint = {"key": health.TAINT_KEY, "value": health.MISSING, "effect": "NoSchedule"}
         (item,) = slices.desired(pool, [{"name": "neuron-device-0", "taints": [taint]}], generation=1)
@@ -98,15 +107,17 @@ class SlicePublisher:
         except ApiError as err:
             if not 400 <= err.status < 500 or err.status == 429:
                 raise
-            log.warning("whether the API server keeps taints cannot be found out", extra={"error": str(err)})
+            log.warning("cannot determine whether the API server keeps taints", extra={"error": str(err)})
             self.keeps_taints = False
         else:
             self.keeps_taints = bool((stored["spec"].get("devices") or [{}])[0].get("taints"))
         if not self.keeps_taints:
-            log.warning("the API server keeps no taints of devices: sick ones leave the slice once nobody has them")
+            log.warning(
+                "the API server keeps no taints of devices: unhealthy ones leave the slice once no claim has them"
+            )
 
     async def _probe(self, item: dict[str, Any], pool: slices.Pool) -> dict[str, Any]:
-        """Make a slice that nobody keeps, under a name that nobody has. Raises ApiError."""
+        """Create a slice as a dry run, under a name that is not in use, and return it. Raises ApiError."""
         *first, last = (slices.slice_name(pool.node_name, index) for index in PROBES)
         for name in first:
             with contextlib.suppress(AlreadyExists):
@@ -116,17 +127,24 @@ class SlicePublisher:
         return await self._client.create(RESOURCE_SLICES, "", item, dry_run=True)
 
     async def _look_who_has(self, name: str, pool: slices.Pool) -> None:
-        """A slice of this name exists that was not seen: ours, of a moment ago, or somebody else's. Raises ApiError."""
+        """Record in `taken` whether the slice `name`, which the watch has not shown, belongs to another program.
+
+        Raises ApiError.
+        """
         with contextlib.suppress(NotFound):
             try:
                 spec = json.loads(await self._client.get(RESOURCE_SLICES, "", name))["spec"]
                 driver, node = str(spec.get("driver")), str(spec.get("nodeName") or "")
             except (ValueError, LookupError, TypeError, AttributeError) as err:
-                raise Unavailable(f"slice {name} is not one: {err!r}") from err
+                raise Unavailable(
+                    f"the API server's response for slice {name} is not a ResourceSlice: {err!r}"
+                ) from err
             if (driver, node) != (names.DRIVER, pool.node_name):
                 of = f"node {node}" if node else "no node"
                 self.taken[name] = f"of driver {driver} and {of}"
-                log.error("the name of a slice of ours is taken", extra={"slice": name, "by": self.taken[name]})
+                log.error(
+                    "a slice of another program has the name of ours", extra={"slice": name, "by": self.taken[name]}
+                )
 
     async def _delete(self, item: Mapping[str, Any]) -> None:
         meta = item["metadata"]
@@ -137,7 +155,7 @@ class SlicePublisher:
         self._reflector.forget(item)
 
     def _stored(self, sent: Mapping[str, Any], stored: Mapping[str, Any]) -> tuple[str, ...]:
-        """Take in the server's version of what we sent, and return what it took off."""
+        """Remember the stored version of what was sent, and return the paths of the fields that were dropped."""
         self._reflector.remember(stored)
         before, after = sent["spec"].get("devices") or [], stored["spec"].get("devices") or []
         dropped = slices.dropped_fields(before, after)
@@ -153,7 +171,7 @@ class SlicePublisher:
     def _report(self, dropped: tuple[str, ...]) -> None:
         if dropped and dropped != self._reported:
             log.warning(
-                "the API server dropped fields of our ResourceSlice: their feature is switched off there",
+                "the API server dropped fields of our ResourceSlice: their feature is turned off there",
                 extra={"fields": ",".join(dropped[:8]), "driver": names.DRIVER},
             )
         self._reported = dropped if self._accepted else ()

@@ -1,4 +1,4 @@
-"""A watched copy of a few objects: list, then watch, resume, and list again when told to."""
+"""A watched copy of a few objects: list, watch, resume the watch, and list again when that is required."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from neuron_dra.kube.requests import Resource
 
 log = logging.getLogger(__name__)
 
-WATCH_S: Final = (240, 360)  # the server ends the watch; spread, so that a fleet does not come back as one
-SILENCE_S: Final = 420.0  # bookmarks arrive every minute or so; no byte for this long is a dead connection
-RETRY_S: Final = (0.5, 30.0)  # first and longest wait after a failure
+WATCH_S: Final = (240, 360)  # after which the server ends a watch; random, so that a fleet does not reconnect at once
+SILENCE_S: Final = 420.0  # bookmarks arrive about every minute, so this long without a byte is a dead connection
+RETRY_S: Final = (0.5, 30.0)  # first and longest delay after a failure
 NONSENSE: Final = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
-"""What reading an answer raises that is not what an API server sends: some proxy's page, or a broken server."""
-SHORT_WATCH_S: Final = 1.0  # a watch that ends sooner counts as a failure, or a broken server is hammered
+"""The errors of decoding a malformed response, such as a proxy's page or that of a broken server."""
+SHORT_WATCH_S: Final = 1.0  # a watch that ends sooner counts as a failure, so that a broken server is not overloaded
 
 
 class _ListMeta(msgspec.Struct):
@@ -30,7 +30,7 @@ class _ListMeta(msgspec.Struct):
 
 
 class _Page(msgspec.Struct):
-    """A page of a list. Its items stay bytes until each is projected: as objects they take ten times as much."""
+    """A page of a list, whose items stay bytes until each is projected: as objects they take ten times the memory."""
 
     metadata: _ListMeta
     items: list[msgspec.Raw] | None = None
@@ -48,20 +48,20 @@ class _Identity(msgspec.Struct, rename="camel"):
 
 
 class _Head(msgspec.Struct):
-    """Of an object only which version of which it is."""
+    """The part of an object that identifies it and its version."""
 
     metadata: _Identity
 
 
 class Reflector:
-    """Keeps `items` (by namespace/name) equal to what the server has. Run `run()` as a task; it never ends by itself.
+    """Keeps `items`, by namespace/name, equal to the server's objects while the task `run()` runs.
 
     `on_change` is called, without arguments, after every change and after every complete list. `run()` raises the
-    errors in `gives_up_on` instead of trying again: NotFound says that the server does not know the kind at all.
-    `project` makes what is kept of an object, once, when it arrives; its `metadata` keeps namespace, name, uid and
-    resourceVersion. A change of what is not kept calls nobody. `fields`, a Struct with omit_defaults, names what is
-    read of an object in the first place; the rest costs next to nothing then. With `gather_s`, changes that follow one
-    another closely come up to so many seconds later, together.
+    errors in `gives_up_on` instead of retrying; NotFound means that the server does not have the kind at all.
+    `project` returns what is kept of an object, once, when the object arrives; its `metadata` must keep namespace,
+    name, uid and resourceVersion. A change outside of what is kept does not call `on_change`. `fields`, a Struct with
+    omit_defaults, has the fields that are decoded at all; the others cost next to nothing. With `gather_s`, changes in
+    quick succession arrive together, up to that many seconds later.
     """
 
     def __init__(
@@ -87,21 +87,21 @@ class Reflector:
         self._fields = fields
         self._gather_s = gather_s
         self._version = ""
-        self._meanwhile: list[list[Callable[[], None]]] = []  # for each list under way: what was done since it began
+        self._meanwhile: list[list[Callable[[], None]]] = []  # for each list in progress, the changes since it began
         self.items: dict[str, dict[str, Any]] = {}
         self._touched: set[str] = set()
         self.synced = asyncio.Event()
 
     def take_touched(self) -> set[str]:
-        """Return the keys that were put in, replaced or taken out since the last call."""
+        """Return the keys of the items that were added, replaced or removed since the last call."""
         touched, self._touched = self._touched, set()
         return touched
 
     def remember(self, item: Mapping[str, Any]) -> None:
-        """Put in what a write of our own returned, unless the watch brought something newer already.
+        """Add an object that a write of this process returned, unless the watch has already shown a newer one.
 
-        An answer may be late: an object that is not there, although everything up to its version has been seen, was
-        deleted since.
+        The response may be late: if an object is missing although everything up to its version has been seen, it has
+        been deleted.
         """
         key = _key(item)
         have = self.items.get(key)
@@ -112,7 +112,7 @@ class Reflector:
         self._note(lambda: self.remember(item))
 
     def forget(self, item: Mapping[str, Any]) -> None:
-        """Take out what we deleted ourselves, unless another object has its name by now."""
+        """Remove an object that this process deleted, unless a new object has the same name."""
         have = self.items.get(_key(item))
         if have is not None and have["metadata"].get("uid") == item["metadata"].get("uid"):
             del self.items[_key(item)]
@@ -120,7 +120,7 @@ class Reflector:
         self._note(lambda: self.forget(item))
 
     async def relist(self) -> None:
-        """Read everything again, whatever the watch believes. Raises ApiError."""
+        """List all objects again, whatever the watch has shown. Raises ApiError."""
         meanwhile: list[Callable[[], None]] = []
         self._meanwhile.append(meanwhile)
         try:
@@ -130,13 +130,13 @@ class Reflector:
         before = self.items
         self._touched |= {key for key in before.keys() | items.keys() if before.get(key) is not items.get(key)}
         self.items, self._version = items, version
-        for again in meanwhile:  # the watch will not bring it a second time
+        for again in meanwhile:  # the watch does not repeat these changes
             again()
         self.synced.set()
         self._on_change()
 
     async def _list(self) -> tuple[dict[str, dict[str, Any]], str]:
-        """Return all objects and the version of the list; what is known in this version already stays as it is."""
+        """Return all objects and the version of the list; an object of a known version is not decoded again."""
         items: dict[str, dict[str, Any]] = {}
         version = ""
         try:
@@ -150,11 +150,11 @@ class Reflector:
                     known = have is not None and have["metadata"].get("resourceVersion") == meta.resource_version != ""
                     items[key] = have if have is not None and known else self._project(self._decode(raw))
         except NONSENSE as err:
-            raise Unavailable(f"the list of {self._resource.plural} is not one: {err!r}") from err
+            raise Unavailable(f"malformed list of {self._resource.plural}: {err!r}") from err
         return items, version
 
     def _decode(self, raw: msgspec.Raw) -> dict[str, Any]:
-        """Raises one of NONSENSE."""
+        """Return the object in `raw`. Raises one of NONSENSE if it is malformed."""
         item: dict[str, Any]
         if self._fields is None:
             item = msgspec.json.decode(raw)
@@ -167,7 +167,7 @@ class Reflector:
             meanwhile.append(again)
 
     async def run(self) -> None:
-        """List and watch until cancelled. Raises what `gives_up_on` says."""
+        """List and watch until cancelled. Raises the errors in `gives_up_on`."""
         waits = backoff.delays(*RETRY_S, random.random)
         while True:
             started = asyncio.get_running_loop().time()
@@ -185,7 +185,7 @@ class Reflector:
                 log.warning("watch failed", extra={"resource": self._resource.plural, "error": str(err)})
                 failed = True
             except NONSENSE as err:
-                log.warning("watch sent nonsense", extra={"resource": self._resource.plural, "error": repr(err)})
+                log.warning("malformed watch event", extra={"resource": self._resource.plural, "error": repr(err)})
                 self._version, failed = "", True
             if failed:
                 await asyncio.sleep(next(waits))
@@ -212,14 +212,14 @@ class Reflector:
             return
         have = self.items.get(_key(item))
         if have is not None and not _is_older(have, item):
-            return  # the watch lags behind a write of our own, or behind a list
+            return  # the watch lags behind a write of this process, or behind a list
         self._touched.add(_key(item))
         if kind == "DELETED":
             self.items.pop(_key(item), None)
         else:
             self.items[_key(item)] = new = self._project(item)
             if have is not None and new is not item and _alike(have, new):
-                # What changed is not kept, such as a kubelet's heartbeat: the same values stay.
+                # The change, such as a kubelet's heartbeat, is outside of what is kept: the values stay the same.
                 self.items[_key(item)] = {**have, "metadata": new["metadata"]}
                 return
         self._on_change()
@@ -230,7 +230,7 @@ def _key(item: Mapping[str, Any]) -> str:
 
 
 def _alike(one: Mapping[str, Any], two: Mapping[str, Any]) -> bool:
-    """Two projections that differ in nothing but their resourceVersion."""
+    """Return True if two projections differ in nothing but their resourceVersion."""
     return all(
         one[key] == two[key]
         if key != "metadata"
@@ -240,17 +240,20 @@ def _alike(one: Mapping[str, Any], two: Mapping[str, Any]) -> bool:
 
 
 def _version_of(item: Mapping[str, Any]) -> int:
-    """Return a resourceVersion as a number, -1 if it is none."""
+    """Return an object's resourceVersion as a number, -1 if it is not one."""
     version = item["metadata"].get("resourceVersion", "")
     return int(version) if version.isdigit() else -1
 
 
 def _seen(version: str) -> range:
-    """Return the versions that a list or a watch which has come to `version` has shown."""
+    """Return the range of versions that a list or watch has shown when it has reached `version`."""
     return range(int(version) + 1) if version.isdigit() else range(0)
 
 
 def _is_older(have: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Compare resourceVersions as numbers, as Kubernetes 1.35 and later guarantee and etcd always gave."""
+    """Return True if `have` is older than `other`, or if that is unknown.
+
+    resourceVersions compare as numbers: Kubernetes guarantees it from 1.35 on, and etcd has always had it.
+    """
     one, two = have["metadata"].get("resourceVersion", ""), other["metadata"].get("resourceVersion", "")
     return not (one.isdigit() and two.isdigit()) or int(one) < int(two)

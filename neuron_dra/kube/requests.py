@@ -1,4 +1,4 @@
-"""Where objects live in the API: paths only, nothing is sent here."""
+"""URL paths of the objects in the API."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A kind of object: its group, version, plural and whether it lives in namespaces."""
+    """A kind of object: its group, version, plural name, and whether it is namespaced."""
 
     group: str
     version: str
@@ -15,7 +15,7 @@ class Resource:
     namespaced: bool
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """Return the URL path of the collection, of one object, or of a part of it."""
+        """Return the URL path of the collection, of one object, or of its subresource; in all namespaces by default."""
         base = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
         parts = [base]
         if self.namespaced and namespace:

@@ -118,7 +118,7 @@ async def test_a_program_that_fails_leaves_what_is_in_force(
     login.gives_token("one", life_s=1)
     async with await client_of(login.kubeconfig) as client:
         login.fails()
-        await eventually(lambda: "cannot be renewed yet" in caplog.text, what="the failure")
+        await eventually(lambda: "could not be renewed" in caplog.text, what="the failure")
         assert await ask(client)
 
 

@@ -231,7 +231,7 @@ async def test_a_socket_that_cannot_be_bound_is_an_error_with_the_reason(host: P
 @pytest.mark.contract("R12")
 def test_a_socket_path_that_linux_cannot_take_is_refused_with_its_length() -> None:
     folder = "/var/lib/" + "x" * 90
-    with pytest.raises(SettingsError, match=r"has 1\d\d bytes, and Linux allows 107; shorten the folder"):
+    with pytest.raises(SettingsError, match=r"has 1\d\d bytes, but Linux allows 107; use a shorter folder"):
         load({"node_name": "a", "kubelet_plugins_directory_path": folder}, {})
     fits = "/" + "x" * (107 - len("//neuron.aws.com/dra.sock"))
     assert len(str(load({"node_name": "a", "kubelet_plugins_directory_path": fits}, {}).dra_socket)) == 107

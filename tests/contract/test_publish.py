@@ -150,7 +150,7 @@ async def test_when_others_have_every_name_publishing_says_so(api: EmbeddedApi, 
     publisher.publisher.taken = {
         f"node-a-neuron.aws.com-{number:02d}": "of driver x and no node" for number in range(99)
     }
-    with pytest.raises(ApiError, match="slices of others have 99 of the names that are for node node-a"):
+    with pytest.raises(ApiError, match="other programs' slices have 99 of the 99 slice names of node node-a; delete"):
         await publisher.publish(devices(16))
     assert writes(api) == []
 

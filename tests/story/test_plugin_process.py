@@ -316,7 +316,7 @@ async def refused(host: PluginHost, *arguments: str, **environment: str) -> tupl
         (("--node-name=a", "--emulation-mode=trn2u", "--host-root=/x"), {}, "set one"),
         (("--node-name=a", "--emulation-mode=trn9"), {}, "trn9"),
         (("--node-name=a", f"--kubelet-plugins-directory-path=/{'x' * 100}"), {}, "Linux allows 107"),
-        (("--node-name=a", "--healthcheck-port=0"), {}, "no API server: not in a cluster"),
+        (("--node-name=a", "--healthcheck-port=0"), {}, "no API server: this is not a pod in a cluster"),
     ],
 )
 async def test_settings_that_cannot_be_obeyed_end_it_with_two_and_the_reason(

@@ -623,7 +623,7 @@ def test_a_claim_without_allocation_is_refused() -> None:
 
 def test_configuration_of_a_kind_that_nobody_knows_is_refused() -> None:
     body = raw(allocation=allocation(result(), config=[{"source": "FromClaim", "structured": {}}]))
-    with pytest.raises(ClaimError, match=r"config\[0\] is of a kind this driver does not know"):
+    with pytest.raises(ClaimError, match=r"config\[0\] is not opaque configuration; use opaque"):
         wire.to_core(wire.decode_claim(body), ref())
 
 

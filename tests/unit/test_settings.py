@@ -145,8 +145,8 @@ def test_gos_words_for_true_are_understood(text):
         ({"METRICS_BIND_ADDRESS": "0.0.0.0"}, "write address:port"),
         ({"METRICS_BIND_ADDRESS": ":99999"}, "write address:port"),
         ({"NODE_NAME": ""}, "--node-name (NODE_NAME) is required: set it from spec.nodeName"),
-        ({"NODE_NAME": "$(NODE_NAME)"}, "a Node has no such name"),
-        ({"POD_UID": "../x"}, "a Pod has no such UID"),
+        ({"NODE_NAME": "$(NODE_NAME)"}, "invalid name of a Node"),
+        ({"POD_UID": "../x"}, "invalid UID of a Pod"),
         ({"NEURON_DRA_DRIVER_EMULATION_MODE": "trn2u", "HOST_ROOT": "/host"}, "set one"),
     ],
 )
@@ -221,7 +221,7 @@ def test_a_socket_path_has_at_most_107_bytes(env, rest):
     assert len((longest + rest).encode()) == 107
     given(**{env: longest})
     said = refused(**{env: longest + "y"})
-    assert f"{longest}y{rest} has 108 bytes, and Linux allows 107; shorten the folder" in said
+    assert f"{longest}y{rest} has 108 bytes, but Linux allows 107; use a shorter folder" in said
 
 
 def ends(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
