@@ -27,8 +27,7 @@ _READABLE, _HASHED = "us-", "ush-"  # two prefixes, so that no readable name equ
 def object_name(ultraserver_id: str) -> str:
     """Return the name of the NeuronUltraServer object for a published `ultraserverId`: a DNS label, unique per id.
 
-    It is `us-` and the id if that makes a DNS label (`us-cr-0123456789abcdef0`), and otherwise `ush-`, the valid
-    characters of the id, and a hash.
+    It is `us-` and the id (`us-cr-0123456789abcdef0`), or else `ush-`, the valid characters of the id, and a hash.
     """
     plain = _READABLE + ultraserver_id
     if _LABEL.fullmatch(ultraserver_id) and len(plain) <= NAME_LENGTH:
@@ -91,10 +90,7 @@ class Allocation:
         return not self.node_uids or not node_uid or self.node_uids[self.nodes.index(node_name)] == node_uid
 
     def rank(self, node_name: str) -> int:
-        """Return the rank (NEURON_GLOBAL_TOPOID) of a node of this slot among all nodes of the workload.
-
-        Raises ValueError if the slot does not have the node.
-        """
+        """Return a node's rank (NEURON_GLOBAL_TOPOID) in the workload. Raises ValueError if the slot does not have it."""
         return self.ultraserver_index * self.node_count + self.nodes.index(node_name)
 
     def to_wire(self) -> dict[str, Any]:
@@ -163,10 +159,7 @@ def decode_allocations(obj: Mapping[str, Any]) -> tuple[Allocation, ...]:
 
 
 def read_allocations(obj: Mapping[str, Any]) -> Reading:
-    """Return the allocations of a NeuronUltraServer, and why others are left out; never raises.
-
-    An empty `obj` means that the object does not exist.
-    """
+    """Return the allocations of a NeuronUltraServer, and why others are left out; {} is no object. Never raises."""
     if not obj:
         return GONE
     meta, status = obj.get("metadata"), obj.get("status")
@@ -281,8 +274,7 @@ def _tag_text(name: str, value: Any) -> str:
 class Tag:
     """The tag of a reserved node: five attributes on each of its devices that name the allocation.
 
-    `object_uid` is the UID of the NeuronUltraServer that the tag comes from, or empty if it is unknown. It is in the
-    node's checkpoint, not on its devices.
+    `object_uid` is the UID of the NeuronUltraServer that the tag comes from, if known; devices do not show it.
     """
 
     workload_namespace: str
@@ -337,10 +329,7 @@ def slot_of(reading: Reading, node_name: str, current: Tag | None) -> Allocation
 
 
 def official_slot(reading: Reading, node_name: str, current: Tag | None) -> Allocation | None:
-    """Return the allocation by AWS's operator that lists the node, or None.
-
-    Its workload UID is that of the node's own tag, if this is of the same workload; AWS's entries have none.
-    """
+    """Return the allocation by AWS's operator that lists the node, or None; its workload UID is in the node's tag."""
     for each in reading.unread:
         found = each.official
         if found is not None and node_name in found.nodes:
