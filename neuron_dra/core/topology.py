@@ -212,9 +212,9 @@ def _count(facts: NodeFacts, spec: InstanceType | None, findings: list[Finding])
             findings.append(
                 Finding(
                     "unexpected-device",
-                    f"{', '.join(f'neuron{i}' for i in extra)} {'is' if len(extra) == 1 else 'are'} beyond the "
-                    f"{spec.device_count} devices of {spec.name}; published without group and coordinates. Check the "
-                    "instance type",
+                    f"{', '.join(f'neuron{i}' for i in extra)} {'exceeds' if len(extra) == 1 else 'exceed'} the "
+                    f"device count of {spec.name} ({spec.device_count}); published without group and coordinates. "
+                    "Check the instance type",
                 )
             )
         missing = sorted(set(range(spec.device_count)) - present)

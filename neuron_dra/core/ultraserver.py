@@ -90,7 +90,7 @@ class Allocation:
         return not self.node_uids or not node_uid or self.node_uids[self.nodes.index(node_name)] == node_uid
 
     def rank(self, node_name: str) -> int:
-        """Return a node's rank (NEURON_GLOBAL_TOPOID) in the workload. Raises ValueError if the slot does not have it."""
+        """Return a node's rank (NEURON_GLOBAL_TOPOID) in the workload. Raises ValueError if the slot lacks it."""
         return self.ultraserver_index * self.node_count + self.nodes.index(node_name)
 
     def to_wire(self) -> dict[str, Any]:

@@ -131,7 +131,7 @@ def test_a_device_too_many_is_told_and_kept():
     read = node_of("trn2.3xlarge")
     node = build(replace(read, devices=(*read.devices, DeviceFacts(1, 8, (), (243, 1), True))))
     assert kinds(node) == ["unexpected-device"]
-    assert "neuron1 is more than trn2.3xlarge's 1 devices" in node.findings[0].message
+    assert "neuron1 exceeds the device count of trn2.3xlarge (1)" in node.findings[0].message
     assert len(node.devices) == 2
 
 
@@ -139,7 +139,7 @@ def test_several_devices_too_many_are_one_sentence():
     read = node_of("trn2.3xlarge")
     more = tuple(DeviceFacts(i, 8, (), (243, i), True) for i in (1, 2))
     (finding,) = build(replace(read, devices=(*read.devices, *more))).findings
-    assert "neuron1, neuron2 are more than trn2.3xlarge's 1 devices" in finding.message
+    assert "neuron1, neuron2 exceed the device count of trn2.3xlarge (1)" in finding.message
 
 
 def test_a_wrong_core_count_is_told_and_kept():
@@ -171,8 +171,8 @@ def test_dmi_is_believed_before_the_label():
     assert node.instance_type_name == "trn2.48xlarge"
     assert kinds(node) == ["instance-type-disagreement"]
     assert node.findings[0].message == (
-        "DMI says trn2.48xlarge, the label node.kubernetes.io/instance-type says trn1.32xlarge; trn2.48xlarge is used. "
-        "Correct the label"
+        "DMI reports trn2.48xlarge, but the label node.kubernetes.io/instance-type is trn1.32xlarge; trn2.48xlarge is "
+        "used. Correct the label"
     )
 
 
