@@ -10,10 +10,11 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from controller.observe import decode
+from controller.observe.model import condition
 from controller.plan.fleet_index import FleetIndex
+from controller.plan.states import STATES
 
 PREFIX = "neuron_ultraserver"
-STATES = ("Pending", "Allocating", "Allocated", "PartiallyAllocated", "Failed", "Deallocating")
 
 
 class Metrics:
@@ -96,7 +97,7 @@ class Metrics:
     def planned(self, seconds: float, index: FleetIndex) -> None:
         """A plan was made of what is in this index."""
         self._plans.observe(seconds)
-        states = Tally(str(each.status.get("state") or "Pending") for each in index.workloads)
+        states = Tally(each.state for each in index.workloads)
         for state in STATES:
             self._workloads.labels(state).set(states[state])
         totals = index.totals
@@ -137,5 +138,5 @@ class Metrics:
 
 
 def _degraded(status: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    conditions = status.get("conditions") or []
-    return next((c for c in conditions if c.get("type") == "Degraded" and c.get("status") == "True"), None)
+    found = condition(status, "Degraded")
+    return found if found.get("status") == "True" else None

@@ -11,7 +11,7 @@ from controller.apply.pod_checks import PodLooks
 from controller.apply.refused_pod_eviction import Refusals
 from controller.apply.schema_check import Schemas
 from controller.observe.caches import Caches
-from controller.observe.model import API_VERSION, FINALIZER
+from controller.observe.model import API_VERSION, FINALIZER, condition
 from controller.plan.actions import (
     Action,
     CreateTemplate,
@@ -154,7 +154,7 @@ class Applier:
             "status",
             always=action.says_why,
         )
-        before, after = _ready(action.before), _ready(action.status)
+        before, after = condition(action.before, "Ready"), condition(action.status, "Ready")
         log.info(
             "workload",
             extra={
@@ -232,10 +232,6 @@ def _replacing(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str,
     return {**{name: None for name in before if name not in after}, **after}
 
 
-def _ready(status: Mapping[str, Any]) -> Mapping[str, Any]:
-    return next((c for c in status.get("conditions") or [] if c.get("type") == "Ready"), {})
-
-
 def _degraded(status: Mapping[str, Any]) -> tuple[str, str] | None:
-    found: Mapping[str, Any] = next((c for c in status.get("conditions") or [] if c.get("type") == "Degraded"), {})
+    found = condition(status, "Degraded")
     return (str(found.get("reason")), str(found.get("message"))) if found.get("status") == "True" else None

@@ -39,7 +39,7 @@ class Outdated(ApiError):
 
 def _conditions() -> list[dict[str, Any]]:
     now = datetime.datetime.now(datetime.UTC)
-    return [render.condition({}, kind, True, "Trial", _WORD, now, 1) for kind in ("Ready", "Degraded")]
+    return [render.new_condition({}, kind, True, "Trial", _WORD, now, 1) for kind in ("Ready", "Degraded")]
 
 
 def _allocation(index: int, phase: Phase) -> dict[str, Any]:

@@ -73,11 +73,6 @@ class Backoff:
         self._try(self._written, name, action, now)
         self._last[name] = content
 
-    def number_refused(self, action: Action) -> int:
-        """Return how often in a row writes to this object were refused."""
-        found = self._refused.get(_object(action))
-        return found.number if found is not None else 0
-
     def earliest(self, actions: Iterable[Action], now: datetime.datetime) -> datetime.datetime | None:
         """Return when the first of these writes that wait is due."""
         return min((moment for each in actions if (moment := self.due(each, now)) > now), default=None)

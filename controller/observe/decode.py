@@ -26,6 +26,7 @@ from controller.observe.model import (
     UltraServer,
     Wire,
     Workload,
+    condition,
 )
 from neuron_dra.core import health, names
 from neuron_dra.core.ultraserver import TAG_ATTRIBUTES, Tag, read_allocations
@@ -133,7 +134,7 @@ def cluster_node(item: Wire) -> ClusterNode:
     """Return what we keep of a Node."""
     meta, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
     labels = meta.get("labels") or {}
-    ready: Wire = next((one for one in status.get("conditions") or [] if one.get("type") == "Ready"), {})
+    ready = condition(status, "Ready")
     taints = [(str(one.get("key")), one.get("effect")) for one in spec.get("taints") or []]
     closing = {key for key, effect in taints if effect in ("NoSchedule", "NoExecute")}
     leaving = any(key.startswith(LEAVING) for key in closing)

@@ -203,6 +203,11 @@ class Workload:
         return found if isinstance(found, Mapping) and found.get("reason") else None
 
     @property
+    def state(self) -> str:
+        """The stored state."""
+        return str(self.status.get("state") or "Pending")
+
+    @property
     def ref(self) -> str:
         """namespace/name."""
         return f"{self.namespace}/{self.name}"
@@ -267,6 +272,11 @@ class Snapshot:
     outdated: str = ""  # why the custom resources cannot be written: their definitions are not of this release
     unschedulable: Mapping[str, str] = field(default_factory=dict)  # workload UID: why its pods cannot be placed
     namespaces: Mapping[str, str] | None = None  # name: its LIMIT_ANNOTATION, empty without; None if none were read
+
+
+def condition(status: Wire, kind: str) -> Wire:
+    """Return the condition of this type from an object's status; empty if it has none."""
+    return next((each for each in status.get("conditions") or [] if each.get("type") == kind), {})
 
 
 def shortened(names: list[str] | tuple[str, ...]) -> str:

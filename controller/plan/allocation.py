@@ -52,7 +52,7 @@ def serve(context: PlanningContext, workload: Workload) -> Verdict:
         )
     unreadable = restoration.unreadable(context.holdings.unread, workload)
     if unreadable:
-        return Verdict(str(workload.status.get("state") or "Pending"), "UnreadableReservation", unreadable)
+        return Verdict(workload.state, "UnreadableReservation", unreadable)
     recovery.note_faults(context, workload)
     broken = recovery.broken(context, workload)
     begins_again = restart_all.restart(context, workload, broken)
@@ -134,7 +134,7 @@ def _clean(context: PlanningContext, workload: Workload, broken: set[str]) -> tu
         surplus = index >= workload.count or index in kept or not _fits(context, workload, one)
         if allocation.phase is Phase.BOUND:
             if surplus:
-                holdings.change(one, phase=Phase.DRAINING, faults=())
+                holdings.drain(one)
             elif allocation.allocation_id not in broken:
                 kept.add(index)
             continue
@@ -181,7 +181,7 @@ def _too_late(context: PlanningContext, one: Reservation) -> str:
     if dead:
         holdings.drop(one)  # it is not Ready, so it is not chosen again
         return f"not Ready for {seconds}: {shortened(dead)}"
-    holdings.change(one, phase=Phase.DRAINING)  # kept closed for a while, so that it is not chosen again at once
+    holdings.drain(one)  # kept closed for a while, so that it is not chosen again at once
     return f"no tag within {seconds} from {shortened(late)}"
 
 
@@ -317,7 +317,7 @@ def _bind(context: PlanningContext, workload: Workload, closing: set[int]) -> li
     free = [each for each in pending if each.allocation.ultraserver_index not in occupied]
     if all(holdings.has_answered(each.allocation) for each in free):
         for each in free:
-            holdings.change(each, phase=Phase.BOUND)
+            holdings.bind(each)
     return [name for each in holdings.pending(workload.uid) for name in holdings.silent(each.allocation)]
 
 

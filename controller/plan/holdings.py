@@ -17,6 +17,7 @@ from controller.observe.model import (
 from controller.plan import objects
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.placement import Slot
+from controller.plan.states import check_step
 from neuron_dra.core.ultraserver import Allocation, Phase, Unread
 
 
@@ -240,14 +241,25 @@ class Holdings(Container[str]):
         for one in taken:
             self.add(one)
 
+    def bind(self, one: Reservation) -> None:
+        """Open a reservation's nodes for pods of its workload."""
+        check_step(one.allocation.phase, Phase.BOUND)
+        self.change(one, phase=Phase.BOUND)
+
+    def drain(self, one: Reservation) -> None:
+        """Close a reservation's nodes; its faults no longer matter."""
+        check_step(one.allocation.phase, Phase.DRAINING)
+        self.change(one, phase=Phase.DRAINING, faults=())
+
     def change(self, one: Reservation, **changes: Any) -> None:
-        """Change a reservation's allocation."""
+        """Change other fields of a reservation's allocation."""
         changed = one.changed(**changes)
         for held in self._own(one):
             held[held.index(one)] = changed
 
     def drop(self, one: Reservation) -> None:
-        """Take a reservation away."""
+        """Remove a reservation: its nodes are free."""
+        check_step(one.allocation.phase, None)
         of_server, of_workload = self._own(one)
         index = one.allocation.ultraserver_index
         before = _size(of_workload, index)

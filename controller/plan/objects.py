@@ -14,8 +14,10 @@ from controller.observe.model import (
     UltraServer,
     Wire,
     Workload,
+    condition,
 )
 from controller.plan.actions import Record, Verdict
+from controller.plan.states import STATES
 from neuron_dra.core import names
 from neuron_dra.core.ultraserver import NAMESPACE, Unread
 
@@ -33,12 +35,12 @@ def time(moment: datetime.datetime) -> str:
     return moment.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def condition(
+def new_condition(
     current: Wire, kind: str, value: bool, reason: str, message: str, now: datetime.datetime, generation: int
 ) -> dict[str, Any]:
     """Return a condition; its time changes only when its status does."""
     status = "True" if value else "False"
-    before: Mapping[str, Any] = next((c for c in current.get("conditions") or [] if c.get("type") == kind), {})
+    before = condition(current, kind)
     since = before.get("lastTransitionTime") if before.get("status") == status else None
     return {
         "type": kind,
@@ -95,7 +97,7 @@ def ultraserver_status(
     taken = ", ".join(refs) if refs else "no workload has reserved a node"
 
     def made(kind: str, value: bool, why: str, text: str) -> dict[str, Any]:
-        return condition(stored.status, kind, value, why, text, now, stored.generation)
+        return new_condition(stored.status, kind, value, why, text, now, stored.generation)
 
     return {
         "ultraserverId": group.ultraserver_id,
@@ -200,11 +202,11 @@ def stopped_status(workload: Workload, verdict: Verdict, now: datetime.datetime)
 
     Only what every release of the CRD has is written besides what is there.
     """
-    ready: Wire = next((c for c in workload.status.get("conditions") or [] if c.get("type") == "Ready"), {})
+    ready = condition(workload.status, "Ready")
     if (ready.get("reason"), ready.get("message")) == (verdict.reason, verdict.message):
         return None
     others = [c for c in workload.status.get("conditions") or [] if c.get("type") != "Ready"]
-    said = condition(workload.status, "Ready", False, verdict.reason, verdict.message, now, workload.generation)
+    said = new_condition(workload.status, "Ready", False, verdict.reason, verdict.message, now, workload.generation)
     return {**workload.status, "state": verdict.state, "conditions": [said, *others]}
 
 
@@ -220,7 +222,7 @@ def workload_status(
     state, reason, message = verdict.state, verdict.reason, verdict.message
 
     def made(kind: str, value: bool, why: str, text: str) -> dict[str, Any]:
-        return condition(workload.status, kind, value, why, text, now, workload.generation)
+        return new_condition(workload.status, kind, value, why, text, now, workload.generation)
 
     allocated = state == "Allocated"
     ordered = sorted(reservations, key=lambda each: (each.allocation.ultraserver_index, each.allocation.allocation_id))
@@ -228,8 +230,7 @@ def workload_status(
     why, text = verdict.degraded or ("NoProblem", "nothing is known to be wrong with the reserved nodes")
     outage = [made(OUTAGE, record.outage[0], *_outage(record.outage))] if record.outage else []
     migrations = int(workload.status.get("migrations") or 0)
-    ready: Wire = next((c for c in workload.status.get("conditions") or [] if c.get("type") == "Ready"), {})
-    if reason == MIGRATING != ready.get("reason"):
+    if reason == MIGRATING != condition(workload.status, "Ready").get("reason"):
         migrations += 1
     return {
         "state": state,
@@ -245,7 +246,7 @@ def workload_status(
         "observedGeneration": workload.generation,
         "conditions": [
             made("Ready", allocated, reason, message),
-            made("Progressing", state in ("Allocating", "Deallocating", "PartiallyAllocated"), reason, message),
+            made("Progressing", STATES.get(state, False), reason, message),
             made("Degraded", verdict.degraded is not None, why, text),
             *outage,
         ],

@@ -20,6 +20,7 @@ from controller.observe.model import (
     Reservation,
     Wire,
     Workload,
+    condition,
     shortened,
 )
 from controller.plan import objects
@@ -90,8 +91,7 @@ def judge(total: int, away: Collection[str], *, at_least: int, percent: int) -> 
 
 def was_hit(workload: Workload) -> Wire:
     """The workload's condition Outage as it is stored; empty if no outage has hit it."""
-    conditions = workload.status.get("conditions") or []
-    return next((each for each in conditions if each.get("type") == objects.OUTAGE), {})
+    return condition(workload.status, objects.OUTAGE)
 
 
 def over_since(workload: Workload, now: datetime.datetime) -> datetime.datetime:

@@ -106,7 +106,7 @@ def _stopped(index: FleetIndex, now: datetime.datetime) -> Plan:
     """Say in every workload why nothing is done, and leave all else as it is."""
     verdicts, actions = {}, []
     for workload in sorted(index.workloads, key=lambda each: each.ref):
-        verdict = Verdict(str(workload.status.get("state") or "Pending"), objects.OUTDATED, index.outdated)
+        verdict = Verdict(workload.state, objects.OUTDATED, index.outdated)
         verdicts[workload.uid] = verdict
         status = objects.stopped_status(workload, verdict, now)
         if status is not None:

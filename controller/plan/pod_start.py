@@ -7,14 +7,15 @@ take them, the job cannot start although its workload is Allocated. Only the sch
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Final
 
 from controller.observe import decode
 from controller.observe.model import (
     Starting,
     Wire,
     Workload,
+    condition,
     shortened,
 )
 from controller.plan.context import PlanningContext
@@ -62,7 +63,7 @@ def _refusal(pod: Wire, template: str, now: datetime.datetime) -> str:
     asked = [each.get("resourceClaimTemplateName") for each in spec.get("resourceClaims") or []]
     if template not in asked or spec.get("nodeName") or meta.get("deletionTimestamp"):
         return ""
-    said: Mapping[str, Any] = next((c for c in status.get("conditions") or [] if c.get("type") == "PodScheduled"), {})
+    said = condition(status, "PodScheduled")
     if (said.get("status"), said.get("reason")) != ("False", "Unschedulable"):
         return ""  # one with scheduling gates waits for somebody else
     if decode.time(said.get("lastTransitionTime") or meta.get("creationTimestamp")) + PATIENCE > now:

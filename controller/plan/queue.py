@@ -9,8 +9,8 @@ from controller.observe import decode
 from controller.observe.model import (
     SLOT_SIZES,
     Reservation,
-    Wire,
     Workload,
+    condition,
 )
 from controller.plan import objects, placement
 from controller.plan.context import PlanningContext
@@ -47,8 +47,7 @@ def grown_to(workload: Workload, live: Mapping[int, Reservation]) -> int:
 
 def waits_since(workload: Workload, now: datetime.datetime) -> datetime.datetime:
     """Since when a workload has not had what it asks for, as far as its status says."""
-    conditions = workload.status.get("conditions") or []
-    ready: Wire = next((each for each in conditions if each.get("type") == "Ready"), {})
+    ready = condition(workload.status, "Ready")
     if ready.get("status") == "True":
         return now
     return max(workload.created, decode.time(ready.get("lastTransitionTime")))

@@ -249,7 +249,7 @@ def _in_place(context: PlanningContext, workload: Workload, wanted: list[int]) -
         if reasons != {"NodeReplaced"} or context.holdings.foreign(one.allocation) or not own:
             return None
     for one in slots:
-        context.holdings.change(one, phase=Phase.DRAINING, faults=())
+        context.holdings.drain(one)
     names = tuple(name for one in slots for name in one.allocation.nodes)
     text = f"no spare group: releases nodes, to reserve them anew: {shortened(names)}"
     return placement.Shortage("WaitingForRelease", text)
@@ -265,7 +265,7 @@ def drain_replaced(context: PlanningContext, workload: Workload, indices: set[in
     for index, one in context.holdings.live(workload.uid).items():
         answered = index in indices and index in coming and context.holdings.has_answered(coming[index].allocation)
         if answered and releasing.out_of_reach(context, workload.uid, (one,)) is None:
-            context.holdings.change(one, phase=Phase.DRAINING, faults=())
+            context.holdings.drain(one)
             closed.add(index)
     return closed
 

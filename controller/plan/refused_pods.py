@@ -18,6 +18,7 @@ from controller.observe.model import (
     Reservation,
     Suspect,
     Wire,
+    condition,
 )
 
 PATIENCE: Final = datetime.timedelta(minutes=2)
@@ -65,8 +66,7 @@ def refused_until(pod: Wire, suspect: Suspect) -> datetime.datetime | None:
         return None
     if status.get("phase") != "Pending" or not status.get("startTime"):
         return None
-    conditions = status.get("conditions") or []
-    if any(each.get("type") == STARTED and each.get("status") == "True" for each in conditions):
+    if condition(status, STARTED).get("status") == "True":
         return None
     return decode.time(status["startTime"]) + PATIENCE
 

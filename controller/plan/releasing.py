@@ -86,7 +86,7 @@ def give_back(
             holdings.drop(one)
             continue
         if allocation.phase is Phase.BOUND:
-            holdings.change(one, phase=Phase.DRAINING, faults=())
+            holdings.drain(one)
             unseen += allocation.nodes
             continue
         lenient = final or _waited_long_enough(context, allocation)

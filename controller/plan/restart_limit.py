@@ -10,7 +10,7 @@ import datetime
 from dataclasses import dataclass
 
 from controller.observe import decode
-from controller.observe.model import Reservation, Workload
+from controller.observe.model import Reservation, Workload, condition
 from controller.plan import objects, releasing
 from controller.plan.context import PlanningContext
 
@@ -64,10 +64,8 @@ def turn(workload: Workload, now: datetime.datetime, limit: int) -> Turn:
 
 
 def _condition(workload: Workload, kind: str) -> tuple[str, datetime.datetime] | None:
-    for each in workload.status.get("conditions") or []:
-        if each.get("type") == kind:
-            return str(each.get("status")), decode.time(each.get("lastTransitionTime"))
-    return None
+    found = condition(workload.status, kind)
+    return (str(found.get("status")), decode.time(found.get("lastTransitionTime"))) if found else None
 
 
 def waits(context: PlanningContext, workload: Workload, bound: list[Reservation]) -> tuple[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from controller.observe import discovery
-from controller.observe.model import Snapshot, Wire
+from controller.observe.model import Snapshot, Wire, condition
 from controller.plan.actions import (
     Action,
     CreateTemplate,
@@ -64,7 +64,7 @@ def _workloads(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
 
 
 def _why(status: Wire) -> str:
-    ready = next((c for c in status.get("conditions") or [] if c.get("type") == "Ready"), None)
+    ready = condition(status, "Ready")
     return f", {ready['message']}" if ready else ""
 
 

@@ -180,14 +180,26 @@ def test_a_claim_on_two_nodes_of_a_reservation_is_told_once() -> None:
 # -- what a plan changes -----------------------------------------------------------------------------------------------
 
 
-def test_a_reservation_that_is_changed_or_dropped_is_so_for_its_workload_and_its_ultraserver() -> None:
-    found = holdings(allocation("a-1"), allocation("a-2", index=1, nodes=("n2", "n3")))
+def test_changes_show_for_workload_and_ultraserver() -> None:
+    found = holdings(allocation("a-1"), allocation("a-2", Phase.DRAINING, index=1, nodes=("n2", "n3")))
     first, second = found.of("uid-llm")
-    found.change(first, phase=Phase.DRAINING)
+    found.drain(first)
     found.drop(second)
     left = [Reservation("us-u0", allocation("a-1", Phase.DRAINING))]
     assert (found.of("uid-llm"), found.at("us-u0"), found.live("uid-llm")) == (left, left, {})
     assert [name for name in ("n0", "n1", "n2", "n3") if name in found] == ["n0", "n1"]
+
+
+def test_bound_nodes_are_closed_before_they_are_freed() -> None:
+    """Bound goes to Draining, Draining to free, and neither anywhere else (15)."""
+    found = holdings(allocation("a-1"))
+    with pytest.raises(ValueError, match="a reservation cannot go from Bound to free"):
+        found.drop(found.of("uid-llm")[0])
+    found.drain(found.of("uid-llm")[0])
+    with pytest.raises(ValueError, match="a reservation cannot go from Draining to Bound"):
+        found.bind(found.of("uid-llm")[0])
+    found.drop(found.of("uid-llm")[0])
+    assert found.of("uid-llm") == []
 
 
 # -- the world ---------------------------------------------------------------------------------------------------------

@@ -1,0 +1,36 @@
+"""The states of a workload and the phases of a reservation, as tables; docs/architecture.md has the steps. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from neuron_dra.core.ultraserver import Phase
+
+STATES: Final = {
+    "Pending": False,
+    "Allocating": True,
+    "Allocated": False,
+    "PartiallyAllocated": True,
+    "Failed": False,
+    "Deallocating": True,
+}
+"""The states of a workload, and whether its condition Progressing is True in each.
+
+A state follows from what the plan sees, not from the state before it, so there is no table of state transitions.
+"""
+
+NEXT_PHASES: Final[dict[Phase, frozenset[Phase | None]]] = {
+    Phase.PENDING: frozenset({Phase.BOUND, Phase.DRAINING, None}),
+    Phase.BOUND: frozenset({Phase.DRAINING}),
+    Phase.DRAINING: frozenset({None}),
+}
+"""The phases that may follow each phase of a reservation. None: the reservation is removed and its nodes are free.
+
+Pods may run on Bound nodes, so these are never freed at once: Draining closes them first.
+"""
+
+
+def check_step(before: Phase, after: Phase | None) -> None:
+    """Raise ValueError if a reservation cannot go from one phase to the other."""
+    if after not in NEXT_PHASES[before]:
+        raise ValueError(f"a reservation cannot go from {before.value} to {after.value if after else 'free'}")
