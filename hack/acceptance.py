@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
 import os
 import re
 import subprocess
@@ -55,6 +56,7 @@ class Options:
     fleets: int
     first: int
     jobs: int
+    minutes: float
 
 
 def _seed(seed: int) -> str:
@@ -69,10 +71,10 @@ def _sequence(seed: int) -> str:
     return f"{outcome.violation}; {command}" if outcome.violation else ""
 
 
-def _many(what: str, one: Callable[[int], str], numbers: range, jobs: int) -> Result:
-    """Call with each number, in processes; print progress."""
-    found, began = [], time.monotonic()
-    with ProcessPoolExecutor(jobs, initializer=partial(os.nice, 10)) as pool:
+def _many(what: str, one: Callable[[int], str], numbers: range, options: Options) -> Result:
+    """Call with each number, in processes, until all are done or the time is over; print progress."""
+    found, began, done = [], time.monotonic(), 0
+    with ProcessPoolExecutor(options.jobs, initializer=partial(os.nice, 10)) as pool:
         for done, text in enumerate(pool.map(one, numbers, chunksize=5), start=1):
             if text:
                 found.append(f"seed {numbers[done - 1]}: {text}")
@@ -81,19 +83,22 @@ def _many(what: str, one: Callable[[int], str], numbers: range, jobs: int) -> Re
                 print(
                     f"{done} of {len(numbers)}: {len(found)} violations, {time.monotonic() - began:.0f} s", flush=True
                 )
-    shown = f"{len(found)} of {len(numbers)} violate an invariant" if found else f"{len(numbers)}, no violation"
-    return Result(f"{what} {numbers.start} to {numbers.stop - 1}", shown, bool(found), details=tuple(found[:SHOWN]))
+            if time.monotonic() - began > options.minutes * 60:
+                pool.shutdown(wait=False, cancel_futures=True)
+                break
+    shown = f"{len(found)} of {done} violate an invariant" if found else f"{done}, no violation"
+    return Result(f"{what} {numbers.start} to {numbers[done - 1]}", shown, bool(found), details=tuple(found[:SHOWN]))
 
 
 def seeds(options: Options) -> Result:
     """The virtual fleet, with two to four UltraServers and the actors that each seed chooses."""
-    return _many("virtual fleet, seeds", _seed, range(options.first, options.first + options.seeds), options.jobs)
+    return _many("virtual fleet, seeds", _seed, range(options.first, options.first + options.seeds), options)
 
 
 def interference(options: Options) -> Result:
     """What a tenant asks for beside a victim's workload."""
     numbers = range(options.first, options.first + options.sequences)
-    return _many("non-interference, sequences", _sequence, numbers, options.jobs)
+    return _many("non-interference, sequences", _sequence, numbers, options)
 
 
 def plan(options: Options) -> Result:
@@ -178,11 +183,12 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--fleets", type=int, default=10_000)
     parser.add_argument("--first", type=int, default=1, help="number of the first seed and sequence")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="stop seeds, or sequences, after so long")
     parser.add_argument("--report", action="store_true", help="write docs/reports/acceptance.md")
     parsed = parser.parse_args(arguments)
     if unknown := sorted({*parsed.only} - PARTS.keys()):
         parser.error(f"there is no part {', '.join(unknown)}; write of {', '.join(PARTS)}")
-    options = Options(parsed.seeds, parsed.sequences, parsed.fleets, parsed.first, parsed.jobs)
+    options = Options(parsed.seeds, parsed.sequences, parsed.fleets, parsed.first, parsed.jobs, parsed.minutes)
     stored = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     results = {name: Result(**{**each, "details": tuple(each["details"])}) for name, each in stored.items()}
     for name in parsed.only or PARTS:
