@@ -50,6 +50,14 @@ def test_a_typo_in_the_evening_holds_up_nobody_in_the_morning() -> None:
     assert re.search(r"allocated after \d s$", run(1, drive=a_typo_in_the_evening, actors=ACTORS).trace[-1])
 
 
+@pytest.mark.timeout(600)
+def test_a_few_sequences_find_a_controller_that_waits_for_the_impossible(monkeypatch: pytest.MonkeyPatch) -> None:
+    """13.1"""
+    monkeypatch.setattr(queue, "exceeds_fleet", lambda *_: None)
+    violations = (beside_a_victim(seed).violation for seed in range(1, AT_ONCE))
+    assert "the victim was allocated after" in next((text for text in violations if text), "nothing")
+
+
 def test_a_controller_that_waits_for_the_impossible_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """13.1"""
     monkeypatch.setattr(queue, "exceeds_fleet", lambda *_: None)

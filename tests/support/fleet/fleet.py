@@ -132,7 +132,7 @@ class Fleet:
             for resource in (NODES, RESOURCE_SLICES, NEURON_ULTRASERVERS, NEURON_WORKLOADS, CLAIM_TEMPLATES)
         }
         self.view = View(_Live(self.caches, self.pods))
-        self.safety = Safety(self.view, self.pods, self.nodes, self.trace)
+        self.safety = Safety(self.view, self.pods, self.nodes, self.trace, clock.now)
         self.pods.on_start = self.safety.container_started
         self.ledger.on_eviction = self.safety.evicted
         self.budgets = False
@@ -361,9 +361,10 @@ class Fleet:
             return None
 
     def start_job(self, workload: Wire, replicas: int | None = None) -> Job:
-        """Have pods for a workload: one for each of its nodes, or as many as said."""
+        """Have pods for a workload, one for each of its nodes but not more than nodes there are; or as many as said."""
         meta, spec = workload["metadata"], workload["spec"]
-        wanted = int(spec["topologySize"]) * int(spec["serverCount"]) if replicas is None else replicas
+        wanted = min(int(spec["topologySize"]) * int(spec["serverCount"]), len(self.nodes))
+        wanted = wanted if replicas is None else replicas
         job = Job(f"{meta['name']}-{meta['uid'][:4]}", meta["namespace"], settled.template_name(workload), wanted)
         self.pods.jobs[job.name] = job
         self.jobs_of[job.name] = meta["uid"]

@@ -164,7 +164,7 @@ async def upgrade_all_drivers(schedule: Schedule) -> None:
 ACTORS: Final[dict[str, Actor]] = {
     "cordons": Actor(
         "nodes are cordoned, and tainted with NoSchedule, while pods run on them",
-        {cordon: 4, uncordon: 2, taint: 3},
+        {cordon: 10, uncordon: 2, taint: 6},
         heal=open_all_nodes,
         issue="13.9",
     ),

@@ -102,6 +102,7 @@ class Line(KubeClient):
         self.lag_s: tuple[float, float] = WATCH_LAG_S
         self.storm: Storm | None = None
         self.deadly: Deadly | None = None
+        self.stall_s = 0.0  # so long the program stops when it is about to write
         self.policies: list[Policy] = []  # shared by those whom they are about
         self.ledger: Ledger | None = None
 
@@ -128,6 +129,11 @@ class Line(KubeClient):
     def hold(self) -> None:
         """Stop the program where it is, as SIGSTOP does: it sends nothing and hears nothing."""
         self._running.clear()
+
+    def _stall(self) -> None:
+        self.hold()
+        asyncio.get_running_loop().call_later(self.stall_s, self.release)
+        self.stall_s = 0.0
 
     def release(self) -> None:
         """Let the program go on; it first hears what it missed."""
@@ -157,14 +163,17 @@ class Line(KubeClient):
         content_type: str,
         timeout_s: float,
     ) -> bytes:
-        await self._way(method, path, timeout_s)
         is_trial = bool(params and params.get("dryRun"))
         is_write = method in WRITES and not path.endswith("/events") and "/events/" not in path and not is_trial
+        is_lease = path.startswith("/apis/coordination.k8s.io/")
+        if self.stall_s and is_write and not is_lease:
+            self._stall()
+        await self._way(method, path, timeout_s)
         self._struck(method, path, is_write)
         deadly = self._aims() if is_write else None
         if deadly is not None and not deadly.after:
             await self._die(deadly, f"before {method} {path}")
-        if is_write and self.ledger is not None and not path.startswith("/apis/coordination.k8s.io/"):
+        if is_write and self.ledger is not None and not is_lease:
             raw = await self._written(self.ledger, method, path, params, body, content_type, timeout_s)
         else:
             self._allowed(method, path)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from neuron_dra.core import names
 from neuron_dra.core.ultraserver import NAMESPACE, Allocation, Phase, tag_on
-from tests.support.fleet.nodes import FleetNode
+from tests.support.fleet.nodes import MODES, FleetNode
 from tests.support.fleet.pods import Container, Pods
-from tests.support.fleet.view import Held, View, Wire
+from tests.support.fleet.view import Held, View, Wire, parsed, workload_uid
 
 ORDER = {Phase.PENDING: 0, Phase.BOUND: 1, Phase.DRAINING: 2}
+SOON_S = 20.0  # before that no node is late
 LATE_S = 5.0  # two watches of one server are no more apart than this
 
 
@@ -29,11 +32,19 @@ class _Known:
 class Safety:
     """Remembers every reservation and tag there ever was, and judges each change. `found` are the violations."""
 
-    def __init__(self, view: View, pods: Pods, nodes: Mapping[str, FleetNode], told: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        view: View,
+        pods: Pods,
+        nodes: Mapping[str, FleetNode],
+        told: Callable[[str], None],
+        clock: Callable[[], datetime.datetime],
+    ) -> None:
         self._view = view
         self._pods = pods
         self._nodes = nodes
         self._told = told
+        self._clock = clock
         self._known: dict[str, _Known] = {}
         self._tagged: dict[
             tuple[str, str], int
@@ -154,8 +165,25 @@ class Safety:
 
     def _kept(self, held: Held) -> None:
         """Judge that a reservation is taken away."""
+        if held.allocation.phase is Phase.PENDING and self._is_wanted(held.allocation):
+            self._dropped(held)
         if held.allocation.allocation_id in self._protected and self._is_wanted(held.allocation):
             self._violated(f"{_text(held)} is taken away while the kubelets of the fleet are away")
+
+    def _dropped(self, held: Held) -> None:
+        """A claim that asked for reserved devices takes no reservation away, where nothing else is wrong."""
+        allocation, found = held.allocation, self._view.find("neuronultraservers", held.ultraserver, NAMESPACE)
+        mine = [*self._view.of(allocation.workload_uid), held]
+        nodes = {name for each in mine for name in each.allocation.nodes}
+        uses = [use for name in nodes for use in self._view.uses().get(name, ())]
+        strangers = [use for use in uses if workload_uid(use) != allocation.workload_uid]
+        if not strangers or not all(_asks_for_reserved(use) for use in strangers) or found is None:
+            return
+        size = int(self._view.workloads()[allocation.workload_uid]["spec"]["topologySize"])
+        well = all(self._nodes[name].healthy and self._nodes[name].modes == MODES for name in nodes)
+        age_s = (self._clock() - parsed(allocation.allocated_at)).total_seconds()
+        if well and size == allocation.node_count and age_s < SOON_S and "deletionTimestamp" not in found["metadata"]:
+            self._violated(f"{_text(held)} is taken away by claims for reserved devices of others")
 
     def _within_limit(self, new: Held) -> None:
         """A namespace reserves no more nodes than it may; a slot that takes the place of another counts once.
@@ -243,6 +271,11 @@ class Safety:
     def _is_stranger(self, container: Container, allocation: Allocation) -> bool:
         """It is not of this workload; whose claim was deleted by force is somebody's own fault."""
         return container.workload_uid != allocation.workload_uid and container.has_claims(self._view.claim_uids())
+
+
+def _asks_for_reserved(claim: Wire) -> bool:
+    requests = claim["spec"]["devices"].get("requests") or ()
+    return all((each.get("exactly") or {}).get("deviceClassName") == names.WORKLOAD_CLASS for each in requests)
 
 
 def _revision(item: Wire) -> int:

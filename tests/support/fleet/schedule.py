@@ -111,7 +111,7 @@ class Schedule:
         for line in fleet.lines:
             line.mend()
             line.release()
-            line.storm, line.deadly, line.lag_s = None, None, WATCH_LAG_S
+            line.storm, line.deadly, line.lag_s, line.stall_s = None, None, WATCH_LAG_S, 0.0
         for replica in fleet.replicas:
             replica.start()
         for node in fleet.nodes.values():
@@ -435,17 +435,18 @@ class Schedule:
         return f"{leaders[0].name} is to die {'after' if after else 'before'} write {nth} from now"
 
     async def partition_leader(self) -> str | None:
-        """The leader is cut off: it has to stop before the other begins."""
+        """The leader is cut off, or stops as it is about to write: it has to give up before the other begins."""
         leaders = [replica for replica in self.fleet.replicas if replica.leads]
         if not leaders or leaders[0].line is None:
             return None
-        line, seconds = leaders[0].line, self.rng.choice((3.0, 12.0, 40.0))
-        held = self.rng.random() < 0.5
-        (line.hold if held else line.cut)()
-        loop = asyncio.get_running_loop()
-        loop.call_later(seconds, line.release)
-        loop.call_later(seconds, line.mend)
-        return f"{leaders[0].name} {'stalls' if held else 'is cut off'} for {seconds:g} s"
+        line, seconds = leaders[0].line, self.rng.choice((3.0, 20.0, 40.0))
+        if self.rng.random() < 0.6:
+            line.stall_s = seconds
+            begun = await self.rng.choice((self.create, self.create, self.delete, self.resize))()
+            return f"{leaders[0].name} is to stop for {seconds:g} s at its next write; {begun}"
+        line.cut()
+        asyncio.get_running_loop().call_later(seconds, line.mend)
+        return f"{leaders[0].name} is cut off for {seconds:g} s"
 
     async def server_away(self) -> str | None:
         """The API server is away for everybody."""

@@ -10,15 +10,11 @@ from typing import Any, Final
 from neuron_dra.core.ultraserver import NAMESPACE, Phase, Tag, object_name
 from tests.support.fleet.nodes import MODES, FleetNode
 from tests.support.fleet.pods import Pods
-from tests.support.fleet.view import (
-    Held,
-    View,
-    condition,
-    state,
-    workload_uid,
-)
+from tests.support.fleet.view import Held, View, condition, parsed, state, workload_uid
 
 Wire = Mapping[str, Any]
+KINDS: Final = ("neuronultraservers", "neuronultraserverworkloads")
+TRIED: Final = 3
 FINAL = ("Allocated", "Pending", "PartiallyAllocated", "Failed")
 
 
@@ -47,7 +43,7 @@ class Known:
 
 def problems(view: View, nodes: Mapping[str, FleetNode], pods: Pods, known: Known) -> list[str]:
     """Return what is not (yet) as it must be, a sentence each."""
-    if known.crd != "ours":
+    if known.crd != "ours" or any(_seems_outdated(view, plural, known) for plural in KINDS):
         return list(_nodes(view, nodes))
     stale = {node.name for node in nodes.values() if node.adopted - view.claim_uids()}
     refused = {object_name(n.block): n for n in nodes.values()}.keys() & {
@@ -64,6 +60,12 @@ def problems(view: View, nodes: Mapping[str, FleetNode], pods: Pods, known: Know
         *_pods(view, nodes, pods, known),
         *_refused(view, nodes, pods, known),
     ]
+
+
+def _seems_outdated(view: View, plural: str, known: Known) -> bool:
+    """Policies refuse the status of each object on which the controller tries what the CRD keeps."""
+    found = view.all(plural)[:TRIED]
+    return bool(found) and all(known.refuses(item) for item in found)
 
 
 def _nodes(view: View, nodes: Mapping[str, FleetNode]) -> Iterator[str]:
@@ -169,7 +171,7 @@ def _allocated(view: View, uid: str, workload: Wire, nodes: Mapping[str, FleetNo
     mine = [(held, node) for held in live for node in held.allocation.nodes]
     broken = [name for held, name in mine if not _is_well(view, held, nodes[name])]
     if "cordons" in known.actors:
-        broken += [name for _, name in mine if nodes[name].cordoned]
+        broken += [name for held in live for name in _shut(held, nodes)]
     degraded = condition(workload, "Degraded").get("status") == "True"
     if taken and not degraded and "template-names" in known.actors:
         yield f"workload {name} is not Degraded, and its template was replaced"
@@ -193,6 +195,12 @@ def _is_well(view: View, held: Held, node: FleetNode) -> bool:
     if not node.tags_its_devices and view.tags().get(node.name) is None:
         return False
     return _offers(node, held.allocation.node_count) and condition(found, "Ready").get("status") == "True"
+
+
+def _shut(held: Held, nodes: Mapping[str, FleetNode]) -> list[str]:
+    """The nodes of a group that are cordoned, or tainted alone: a taint of all of them sets the group aside."""
+    of_all = set.intersection(*(nodes[name].taints for name in held.allocation.nodes))
+    return [name for name in held.allocation.nodes if nodes[name].cordoned or nodes[name].taints - of_all]
 
 
 def _slot_is_well(view: View, held: Held, nodes: Mapping[str, FleetNode]) -> bool:
@@ -298,14 +306,10 @@ def _waits_for_older(view: View, workload: Wire, nodes: Mapping[str, FleetNode],
         if int(spec["serverCount"]) > len(nodes) // size:
             yield f"workload {meta['name']} waits for {name}, which asks for more than there is"
         created = other["metadata"]["creationTimestamp"]
-        since = max(_time(created), _time(condition(other, "Ready").get("lastTransitionTime") or created))
+        since = max(parsed(created), parsed(condition(other, "Ready").get("lastTransitionTime") or created))
         held_back_s = (known.now - since).total_seconds() - STARVATION_S
         if held_back_s > HOLD_BACK_S + SLACK_S:
             yield f"workload {meta['name']} waits for {name}, which has held others back for {held_back_s:.0f} s"
-
-
-def _time(text: Any) -> datetime.datetime:
-    return datetime.datetime.fromisoformat(str(text).replace("Z", "+00:00"))
 
 
 def _mode(template: Wire) -> int | None:
@@ -335,7 +339,7 @@ def _refused(view: View, nodes: Mapping[str, FleetNode], pods: Pods, known: Know
         if node is None or held is None or held.allocation.phase is not Phase.BOUND or not node.healthy:
             continue
         uid = known.jobs_of.get((meta.get("labels") or {}).get("job", ""))
-        waited_s = (known.now - _time(meta["creationTimestamp"])).total_seconds()
+        waited_s = (known.now - parsed(meta["creationTimestamp"])).total_seconds()
         refused = meta["uid"] in pods.refused and uid != held.allocation.workload_uid and not robbed(view, pod)
         if refused and waited_s > MOST_REFUSED_S:
             yield f"pod {meta['name']} has been refused on {node.name} for {waited_s:.0f} s"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final
 
 from neuron_dra.core import names
@@ -116,12 +117,16 @@ async def create_and_change(schedule: Schedule) -> str | None:
 
 
 async def share_a_template_name(schedule: Schedule) -> str | None:
-    """Somebody asks for a template name that others ask for, too."""
-    schedule.made += 1
-    name = f"s{schedule.made}"
-    size = schedule.rng.choice((1, 2))
-    made = await schedule.fleet.submit(name, size, 1, "NoOp", SHARED, schedule.namespace())
-    return f"create workload {name}: 1 x {size}, with the template name {SHARED}" if made else None
+    """Two ask for one template name, mostly at once, and mostly for one that nobody had before."""
+    rng, namespace, did = schedule.rng, schedule.namespace(), []
+    template = SHARED if rng.random() < 0.3 else f"{SHARED}-{schedule.made}"
+    for _ in range(2):
+        schedule.made += 1
+        name, size = f"s{schedule.made}", rng.choice((1, 1, 2))
+        if await schedule.fleet.submit(name, size, 1, "NoOp", template, namespace):
+            did.append(f"{name} (1 x {size})")
+        await asyncio.sleep(rng.choice((0.0, 0.0, 0.3, 2.0)))
+    return f"create workloads with the template name {template} in {namespace}: {', '.join(did)}"
 
 
 async def replace_template(schedule: Schedule) -> str | None:

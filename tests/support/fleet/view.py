@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -101,3 +102,8 @@ def workload_uid(claim: Wire) -> str | None:
         if uid:
             return str(uid)
     return None
+
+
+def parsed(text: Any) -> datetime.datetime:
+    """A time as objects have it."""
+    return datetime.datetime.fromisoformat(str(text).replace("Z", "+00:00"))
