@@ -10,7 +10,7 @@ from neuron_dra.kube.requests import CLAIM_TEMPLATES, NEURON_WORKLOADS
 from tests.support.fleet.fleet import NAMESPACES
 from tests.support.fleet.mix import Actor, Wire
 from tests.support.fleet.pods import Job, plain_template
-from tests.support.fleet.settled import template_name
+from tests.support.fleet.settled import MOST_REFUSED_S, template_name
 from tests.support.fleet.view import state
 
 if TYPE_CHECKING:
@@ -167,7 +167,9 @@ async def end_rogue(schedule: Schedule) -> str | None:
 
 
 async def end_rogues(schedule: Schedule) -> None:
-    """All of them go."""
+    """All of them go, after they had the time to be refused for too long."""
+    await schedule.fleet.sleep(MOST_REFUSED_S + 30.0)
+    await schedule.fleet.settle("before the rogues go")
     for job in schedule.fleet.pods.jobs.values():
         if job.template == ROGUE:
             job.replicas = 0
@@ -233,7 +235,7 @@ ACTORS: Final[dict[str, Actor]] = {
     ),
     "rogues": Actor(
         "pods of any namespace whose claims name the class of reserved devices, where no policy refuses them",
-        {start_rogue: 5, end_rogue: 3},
+        {start_rogue: 9, end_rogue: 2},
         begin_rogues,
         end_rogues,
         issue="13.2, 13.12",
