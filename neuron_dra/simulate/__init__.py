@@ -1,1 +1,1 @@
-"""Which devices a claim would get: CEL selectors and the structured allocator, without a cluster."""
+"""Simulates the scheduler for claims: CEL selectors and the structured allocator, without a cluster."""

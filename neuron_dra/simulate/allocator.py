@@ -1,7 +1,7 @@
-"""Structured allocation on one node: which devices would the claims of a pod get?
+"""Structured allocation on one node: the devices that the claims of a pod get.
 
-Pure: values in, `status.allocation` or a failure out. Not modelled, and said so when met: shared counters, consumable
-capacity, derived attributes, list-typed attributes in constraints.
+Pure: values in, `status.allocation` or a failure out. Shared counters, consumable capacity and derived attributes are
+reported as unsupported when a claim or device needs them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from neuron_dra.simulate.selectors import Selectors
 
 @dataclass(frozen=True, slots=True)
 class Allocated:
-    """One allocation per claim, in the order of the claims; `alternatives` counts how far down firstAvailable lists."""
+    """One allocation per claim, in the order of the claims.
+
+    `alternatives` is the sum of the positions taken in firstAvailable lists; 0 is the most preferred.
+    """
 
     allocations: tuple[result.Allocation, ...]
     alternatives: int
@@ -32,7 +35,7 @@ def allocate(
     in_use: Set[DeviceId],
     memo: Selectors | None = None,
 ) -> Allocated | Failure:
-    """Allocate all claims on the node, or none. `in_use` are the devices that other claims hold."""
+    """Return the allocations of all claims on the node, or why there are none. Other claims hold `in_use`."""
     pools = inventory.pools(node)
     matcher = requests.Matcher(node, memo or Selectors())
     try:
@@ -56,13 +59,13 @@ def allocate(
 
 
 def _chosen(needs: Sequence[Sequence[requests.Need]], picks: Sequence[search.Pick]) -> list[requests.Need]:
-    """The alternative taken for each request: every one has at least one device."""
+    """Return the alternative taken for each request. Each has a pick, because each request has a device."""
     by_request = {pick.need.request.name: pick.need for pick in picks}
     return [by_request[alternatives[0].request.name] for alternatives in needs]
 
 
 def devices_in_use(claims: Iterable[Wire]) -> frozenset[DeviceId]:
-    """What the allocated claims hold; admin access holds nothing."""
+    """Return the devices that allocated claims hold. Devices with admin access are not held."""
     return frozenset(
         DeviceId(entry["driver"], entry["pool"], entry["device"])
         for claim in claims

@@ -1,4 +1,4 @@
-"""matchAttribute and distinctAttribute, as the devices of a claim are chosen and given back."""
+"""matchAttribute and distinctAttribute, checked while the devices of a claim are chosen and returned."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _COMPARABLE = frozenset({"string", "int", "bool", "version"})  # list attributes
 
 
 def attribute(device: Device, name: str) -> Value | None:
-    """The device's attribute of a fully qualified name; names without domain are in the driver's."""
+    """Return the attribute of a fully qualified name. Published names without a domain are in the driver's domain."""
     found = device.attributes.get(name)
     if found is None:
         domain, slash, local = name.partition("/")
@@ -30,12 +30,12 @@ class State:
     values: list[Value] = field(default_factory=list)
 
     def applies(self, request: str, result_name: str) -> bool:
-        """Is a device of this request subject to it? `result_name` is "request/subrequest" where there are any."""
+        """Return True if the constraint covers the request. `result_name` is "request/subrequest" for a subrequest."""
         names = self.constraint.requests
         return not names or request in names or result_name in names
 
     def allows(self, device: Device) -> bool:
-        """May the device join? Monotone: once it may not, it may not after more devices joined."""
+        """Return True if the device may join. A device that may not join stays excluded when others join."""
         value = attribute(device, self.constraint.attribute)
         if value is None:
             return False
@@ -48,18 +48,18 @@ class State:
         return value not in self.values
 
     def push(self, device: Device) -> None:
-        """Let the device join. It must be allowed."""
+        """Add a device that `allows` accepts."""
         value = attribute(device, self.constraint.attribute)
         if value is not None:
             self.values.append(value)
 
     def pop(self) -> None:
-        """Take back the last push."""
+        """Remove the device of the last `push`."""
         self.values.pop()
 
 
 def states(claim: Claim) -> tuple[State, ...]:
-    """Fresh states of a claim. Raises AllocationError for a kind of constraint that is unknown here."""
+    """Return the constraints of a claim without devices. Raises AllocationError for an unknown kind."""
     for index, constraint in enumerate(claim.constraints):
         if not constraint.kind:
             message = f"claim {claim}, constraint #{index}: empty constraint (unsupported constraint type?)"

@@ -1,4 +1,4 @@
-"""How an allocation can fail, kept apart: each has another cure."""
+"""The ways in which an allocation fails. Each needs a different remedy."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from dataclasses import dataclass
 class FailureKind(enum.Enum):
     """What the failure means for the pod."""
 
-    NO_SOLUTION = "no solution"  # this node has not what the claims ask for, now; another may have it
-    NODE_ERROR = "node error"  # this node's slices are in no fit state; other nodes are still tried
-    POD_ERROR = "pod error"  # the scheduler fails the pod on every node: the claims or classes must change
-    GAVE_UP = "gave up"  # the search is too long; the real scheduler stops after 10 s
+    NO_SOLUTION = "no solution"  # this node lacks free devices for the claims; another node may have them
+    NODE_ERROR = "node error"  # this node's slices are incomplete or invalid; the scheduler tries the other nodes
+    POD_ERROR = "pod error"  # fails the pod on every node: its claims or classes must change
+    GAVE_UP = "gave up"  # the search took too many steps; the real scheduler stops after 10 s
     UNSUPPORTED = "unsupported"  # Kubernetes can decide this, the simulator cannot
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why nothing was allocated; `reasons` are sentences for people, at least one."""
+    """Why nothing was allocated. `reasons` has at least one sentence."""
 
     kind: FailureKind
     reasons: tuple[str, ...]

@@ -13,7 +13,7 @@ Wire = Mapping[str, Any]
 
 
 class DeviceId(NamedTuple):
-    """What identifies a device in the cluster."""
+    """Identifies a device in the cluster."""
 
     driver: str
     pool: str
@@ -34,7 +34,7 @@ class Taint:
 
 @dataclass(frozen=True, slots=True)
 class Toleration:
-    """A toleration of a request or a pod; an empty key with Exists tolerates everything."""
+    """A toleration of a request or a pod. An empty key with the operator Exists tolerates every taint."""
 
     key: str
     operator: str
@@ -42,7 +42,7 @@ class Toleration:
     effect: str
 
     def tolerates(self, taint: Taint) -> bool:
-        """True when this one covers the taint."""
+        """Return True if the toleration covers the taint."""
         if self.effect not in ("", taint.effect) or self.key not in ("", taint.key):
             return False
         return self.operator == "Exists" or (self.operator in ("", "Equal") and self.value == taint.value)
@@ -50,7 +50,7 @@ class Toleration:
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Which nodes reach a slice or a device; `selector` is a core/v1 NodeSelector."""
+    """The nodes that can use a slice or a device. `selector` is a core/v1 NodeSelector."""
 
     node_name: str = ""
     all_nodes: bool = False
@@ -59,18 +59,18 @@ class Where:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Device:
-    """A published device. `key` is equal for devices that no selector can tell apart."""
+    """A published device. Devices with equal `key` have equal results for every selector."""
 
     id: DeviceId
     attributes: Mapping[str, Wire]
     capacity: Mapping[str, str]
     key: object
     taints: tuple[Taint, ...]
-    where: Where  # of the device, where its slice selects nodes per device; else of the slice
+    where: Where  # of the device if its slice selects nodes per device, else of the slice
     per_device_nodes: bool
     binds_to_node: bool
     binding: Wire  # bindingConditions and bindingFailureConditions, as published
-    unsupported: str  # why this device cannot be judged here; empty when it can
+    unsupported: str  # why the simulator cannot allocate this device; empty if it can
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,7 +91,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node as the scheduler sees it."""
+    """The parts of a Node that scheduling depends on."""
 
     name: str
     labels: Mapping[str, str]
@@ -101,11 +101,11 @@ class Node:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Alternative:
-    """What one request (`name` empty) or one subrequest of it asks for."""
+    """One subrequest, or a whole request, whose `name` is empty."""
 
     name: str
     class_name: str
-    selectors: tuple[str | None, ...]  # None: a kind of selector that is not CEL
+    selectors: tuple[str | None, ...]
     mode: str
     count: int
     admin_access: bool
@@ -116,20 +116,20 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
-    """A request: one alternative, or with `prioritized` the subrequests in their order."""
+    """A request: one alternative, or if `prioritized` its subrequests in order of preference."""
 
     name: str
     alternatives: tuple[Alternative, ...]
     prioritized: bool
 
     def result_name(self, alternative: Alternative) -> str:
-        """How allocation results name it."""
+        """Return the name that allocation results use."""
         return f"{self.name}/{alternative.name}" if self.prioritized else self.name
 
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """`kind` is matchAttribute, distinctAttribute, or empty for one that is newer than this code."""
+    """A constraint. `kind` is matchAttribute, distinctAttribute, or empty for an unknown one."""
 
     kind: str
     attribute: str
@@ -138,7 +138,7 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Claim:
-    """A ResourceClaim; `allocation` is status.allocation as it is."""
+    """A ResourceClaim. `allocation` is its status.allocation, undecoded."""
 
     namespace: str
     name: str
@@ -154,7 +154,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceClass:
-    """A DeviceClass."""
+    """A DeviceClass. A selector is a CEL expression; None is a selector of another kind."""
 
     name: str
     selectors: tuple[str | None, ...]

@@ -1,4 +1,4 @@
-"""Does a node fit: core/v1 NodeSelectors, and what a pod demands of its node."""
+"""Checks nodes against core/v1 NodeSelectors and against what a pod demands of its node."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from neuron_dra.simulate.model import Node, Where, Wire
 
 
 def reaches(where: Where, node: Node) -> bool:
-    """True when a slice or device with this node selection is for the node."""
+    """Return True if the node can use a slice or device with this node selection."""
     if where.node_name:
         return where.node_name == node.name
     return where.all_nodes or (where.selector is not None and matches(where.selector, node))
 
 
 def matches(selector: Wire, node: Node) -> bool:
-    """A NodeSelector: any of its terms, each of them wholly; an empty term matches nothing."""
+    """Return True if a term of the NodeSelector matches completely. An empty term matches no node."""
     return any(_term(term, node) for term in selector.get("nodeSelectorTerms") or ())
 
 
@@ -57,7 +57,7 @@ def _number(text: str | None) -> Any:
 
 
 def objection(pod: Wire, node: Node) -> str:
-    """Why the pod may not run on the node, in the scheduler's words; empty when it may. Claims are not looked at."""
+    """Return why the pod cannot run on the node, in kube-scheduler's words, or "". Claims are not checked."""
     spec = pod.get("spec") or {}
     if spec.get("nodeName") and spec["nodeName"] != node.name:
         return "node(s) didn't match the requested node name"

@@ -1,7 +1,7 @@
-"""Resource pools as one node sees them.
+"""The resource pools that one node can use.
 
-Source: dynamic-resource-allocation/structured, GatherPools. A pool counts only in its newest generation; it is
-incomplete while slices of that generation are missing, and invalid when a device name occurs twice.
+Source: dynamic-resource-allocation/structured, GatherPools. Only the newest generation of a
+pool counts. The pool is incomplete while slices of it are missing, and invalid if a device name occurs twice.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from neuron_dra.simulate.model import Device, Node, Slice, Wire
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """The devices of a pool that the node reaches, in the order in which they are tried."""
+    """A pool that the node can use. `devices` are in the order in which the allocator tries them."""
 
     driver: str
     name: str
@@ -26,7 +26,7 @@ class Pool:
 
     @property
     def usable(self) -> bool:
-        """May devices be taken from it?"""
+        """Return True if its devices may be allocated."""
         return not (self.incomplete or self.invalid)
 
 
@@ -44,7 +44,7 @@ class Inventory:
             self._of_pool[decoded.driver, decoded.pool].append(decoded)
 
     def pools(self, node: Node) -> tuple[Pool, ...]:
-        """The pools that the node reaches, sorted by driver and name; those with binding conditions come last."""
+        """Return the pools that the node can use, by driver and name; pools with binding conditions come last."""
         newest: dict[tuple[str, str], list[Slice]] = {}
         for candidate in (*self._of_node.get(node.name, ()), *self._shared):
             if candidate.compatibility_groups or not _relevant(candidate, node):

@@ -1,7 +1,8 @@
-"""Kubernetes quantities ("1500m", "96Gi", "1e3"), exactly: no floating point anywhere.
+"""Kubernetes quantities ("1500m", "96Gi", "1e3"), as exact fractions.
 
 Source: apimachinery's resource.Quantity. A quantity is a decimal number with a suffix: a power of 1024 (Ki … Ei),
-a power of 1000 (n, u, m, none, k … E) or an exponent. What is finer than a nano is rounded up, away from zero.
+a power of 1000 (n, u, m, none, k … E) or an exponent. Fractions of a nano are rounded away
+from zero.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ _POWERS = {
     **{letter: Fraction(1000**power) for power, letter in enumerate("kMGTPE", start=1)},
 }
 _NANO = 10**9
-_MAX_EXPONENT = 10_000  # a larger one is a slip of the pen, and 10**(10**9) would never end
-_LARGEST_BINARY = 2**63 - 1  # what is larger, with a suffix Ki … Ei, counts as this
+_MAX_EXPONENT = 10_000  # 10**(10**9) would take too long
+_LARGEST_BINARY = 2**63 - 1  # larger quantities with a suffix Ki … Ei are read as this one
 
 
 @total_ordering
@@ -40,12 +41,12 @@ class Quantity:
 
     @property
     def sign(self) -> int:
-        """-1, 0 or 1."""
+        """Return -1, 0 or 1."""
         return (self.value > 0) - (self.value < 0)
 
     @property
     def is_integer(self) -> bool:
-        """True for a whole number that fits 64 bits, as `isInteger()` of the API server's CEL."""
+        """Return True for a whole number of at most 64 bits."""
         return self.value.denominator == 1 and -(2**63) <= self.value.numerator < 2**63
 
     def __str__(self) -> str:
@@ -59,17 +60,19 @@ class Quantity:
 
 
 def parse(text: str) -> Quantity:
-    """Read one quantity. Raises ValueError naming the text, and why it is none."""
+    """Read one quantity. Raises ValueError with the text and the reason."""
     match = _FORM.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is not a quantity: a number with a suffix such as m, k, M, Gi or an exponent is")
+        raise ValueError(
+            f"{text!r} is not a quantity: use a number with a suffix such as m, k, M or Gi, or with an exponent"
+        )
     sign, digits, suffix = match.groups()
     if suffix in _POWERS:
         power = _POWERS[suffix]
     else:
         exponent = int(suffix[1:])
         if abs(exponent) > _MAX_EXPONENT:
-            raise ValueError(f"{text!r} is not a quantity: the exponent is beyond {_MAX_EXPONENT}")
+            raise ValueError(f"{text!r} is not a quantity: use an exponent of at most {_MAX_EXPONENT}")
         power = Fraction(10) ** exponent
     nanos = Fraction(digits.rstrip(".") if digits.endswith(".") else digits) * power * _NANO
     whole = Fraction(-(-nanos.numerator // nanos.denominator), _NANO)

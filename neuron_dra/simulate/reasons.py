@@ -1,4 +1,4 @@
-"""Why a node has no solution, in sentences: per request, what matches, what is free, and what the constraints leave."""
+"""Explains why a node has no solution: per request, which devices match, are free, and meet the constraints."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from neuron_dra.simulate.requests import Matcher, Need
 def explain(
     needs: Sequence[Sequence[Sequence[Need]]], pools: Sequence[Pool], in_use: Set[DeviceId], matcher: Matcher
 ) -> tuple[str, ...]:
-    """One sentence per alternative that is short of devices by itself; one in general where only the sum is."""
+    """Return a sentence per alternative with too few devices, or one sentence if only all requests together fail."""
     found = [
         sentence
         for claim in needs

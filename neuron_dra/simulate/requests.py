@@ -1,4 +1,4 @@
-"""What the claims of one pod need on one node: classes looked up, selectors ready, "all devices" counted."""
+"""What the claims of one pod need on one node: classes resolved, devices of "all" requests listed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_RESULTS: Final = 32  # devices of one claim; resource.k8s.io/v1 AllocationRe
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Need:
-    """One alternative of one request, ready to be searched for."""
+    """One alternative of one request, as the search uses it."""
 
     claim: Claim
     request: Request
@@ -28,11 +28,11 @@ class Need:
 
     @property
     def result_name(self) -> str:
-        """How allocation results name it."""
+        """Return the name that allocation results use."""
         return self.request.result_name(self.alternative)
 
     def blocking_taint(self, device: Device) -> Taint | None:
-        """The taint that keeps the device from this request; None when all are tolerated or without effect."""
+        """Return the first taint that excludes the device from this request, or None."""
         for taint in device.taints:
             if taint.effect in ("NoSchedule", "NoExecute") and not any(
                 toleration.tolerates(taint) for toleration in self.alternative.tolerations
@@ -42,7 +42,7 @@ class Need:
 
 
 class Matcher:
-    """Answers "does this device fit this request" on one node, once each."""
+    """Matches devices with requests on one node, and remembers the results."""
 
     def __init__(self, node: Node, memo: selectors.Selectors) -> None:
         self._node = node
@@ -50,7 +50,7 @@ class Matcher:
         self._known: dict[tuple[int, int], bool] = {}
 
     def matches(self, claim: Claim, alternative: Alternative, device_class: DeviceClass, device: Device) -> bool:
-        """Class, then request, then the device's own node selection. Raises AllocationError."""
+        """Check the class, the request and the device's own node selection, in this order. Raises AllocationError."""
         key = (id(alternative), id(device))  # both live as long as the search
         known = self._known.get(key)
         if known is None:
@@ -87,7 +87,7 @@ class Matcher:
 def needs(
     claim: Claim, classes: Mapping[str, DeviceClass], pools: Sequence[Pool], matcher: Matcher
 ) -> tuple[tuple[Need, ...], ...]:
-    """Per request its alternatives. Raises AllocationError when the claim can not be allocated at all."""
+    """Return the alternatives of each request. Raises AllocationError if no node could satisfy the claim."""
     found = tuple(
         tuple(_need(claim, request, alternative, classes, pools, matcher) for alternative in request.alternatives)
         for request in claim.requests

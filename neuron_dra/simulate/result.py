@@ -1,4 +1,4 @@
-"""Picks -> status.allocation, as the scheduler writes it."""
+"""Builds status.allocation from the chosen devices, as the scheduler writes it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Allocation = dict[str, Any]
 
 
 def allocation(claim: Claim, picks: Sequence[Pick], chosen: Sequence[Need], node: Node) -> Allocation:
-    """The allocation of one claim; `chosen` is the alternative taken for each of its requests."""
+    """Return the allocation of one claim. `chosen` is the alternative taken for each of its requests."""
     devices: dict[str, Any] = {"results": [_result(pick) for pick in picks]}
     config = _config(claim, chosen)
     if config:
@@ -41,7 +41,7 @@ def _result(pick: Pick) -> dict[str, Any]:
 
 
 def _config(claim: Claim, chosen: Sequence[Need]) -> list[dict[str, Any]]:
-    """Class entries first, each class once; then the claim's. An entry that covers every request names none."""
+    """Return the entries of each class, then those of the claim. An entry that covers every request lists none."""
     names_of_class: dict[str, list[str]] = {}
     for need in chosen:
         names_of_class.setdefault(need.device_class.name, []).append(need.result_name)

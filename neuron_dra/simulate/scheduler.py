@@ -1,7 +1,7 @@
-"""Where would a pod run? The part of kube-scheduler that concerns claims, and the plain node checks.
+"""Places a pod: the parts of kube-scheduler for claims, taints and node affinity.
 
-Pure. Nodes are tried in the order given; the first one that fits and needs the fewest steps down the firstAvailable
-lists wins. CPU, memory, ports, spreading and preemption are not modelled.
+Pure. Nodes are tried in the order given. The first one with the most preferred alternatives wins. CPU, memory, ports,
+spreading and preemption are not modelled.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CANNOT_ALLOCATE: Final = "cannot allocate all claims"
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The pod's node, and the new status.allocation of each claim that had none, by claim name."""
+    """The pod's node, and by claim name the status.allocation of each claim that had none."""
 
     node: str
     allocations: Mapping[str, Mapping[str, Any]]
@@ -31,9 +31,9 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Unschedulable:
-    """Why the pod waits. `message` is what kube-scheduler's event says; `reasons` say more, per node.
+    """Why the pod stays Pending: `message` in kube-scheduler's words, and `reasons` by node.
 
-    `error` is set when no node could help: a selector that fails, a class that is missing.
+    `error` is True if the claims or classes must change, for example because a selector fails.
     """
 
     message: str
@@ -50,7 +50,7 @@ def schedule(
     in_use: Set[DeviceId],
     memo: Selectors | None = None,
 ) -> Placement | Unschedulable:
-    """Place one pod. `claims` are those of the pod, in its order; `in_use` as `allocator.devices_in_use` says."""
+    """Return where the pod runs, or why nowhere. `claims` are the pod's, in its order; others hold `in_use`."""
     inventory = slices if isinstance(slices, Inventory) else Inventory(slices)
     known_classes = {wire["metadata"]["name"]: model.device_class(wire) for wire in classes}
     wanted = [model.claim(wire) for wire in claims]
@@ -82,7 +82,7 @@ def schedule(
 
 
 def message(total: int, short: Mapping[str, int]) -> str:
-    """kube-scheduler's sentence: "0/2 nodes are available: 2 cannot allocate all claims." """
+    """Return kube-scheduler's message, such as "0/2 nodes are available: 2 cannot allocate all claims." """
     if not total:
         return "no nodes available to schedule pods"
     parts = sorted(f"{number} {reason}" for reason, number in short.items())
@@ -94,7 +94,7 @@ def _short(failure: Failure) -> str:
 
 
 def _unreachable(claims: Sequence[Claim], node: Node) -> str:
-    """Why claims that are allocated already keep the pod from the node; empty when they do not."""
+    """Return why claims that are already allocated exclude the node, or ""."""
     for claim in claims:
         if claim.allocation is None:
             continue

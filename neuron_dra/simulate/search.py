@@ -1,8 +1,7 @@
 """The search for devices: depth first, first fit, in published order, with full backtracking.
 
-It finds what the scheduler's allocator finds (dynamic-resource-allocation/structured, "incubating"), and not merely as
-good a solution. Branches are cut only where that allocator finds nothing either, and never past a selector that it
-would evaluate there and that fails.
+It finds the same devices as the scheduler's allocator (dynamic-resource-allocation/structured, "incubating"). A branch
+is skipped only if that allocator finds nothing in it and evaluates no failing selector in it.
 """
 
 from __future__ import annotations
@@ -17,28 +16,28 @@ from neuron_dra.simulate.model import Device, DeviceId
 from neuron_dra.simulate.pools import Pool
 from neuron_dra.simulate.requests import MAX_RESULTS, Matcher, Need
 
-MAX_STEPS: Final = 100_000  # devices tried on one node; the real scheduler stops after 10 s instead
-SOON: Final = 2_000  # after so many it is worth while to look at each claim alone
+MAX_STEPS: Final = 100_000  # devices tried on one node; the real scheduler stops after 10 s
+CHECK_CLAIMS_ALONE: Final = 2_000  # after this many steps each claim is tried alone
 
 
 class _TooLong(Exception):
-    """More devices were tried than is allowed."""
+    """The search exceeded its limit of steps."""
 
 
 class _Hopeless(Exception):
-    """A request that no choice of the others can satisfy."""
+    """One request has too few devices, whatever the others take."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """One allocated device, and for which request."""
+    """An allocated device and its request."""
 
     need: Need
     device: Device
 
 
 class Search:
-    """One attempt on one node."""
+    """One search on one node."""
 
     def __init__(
         self,
@@ -60,14 +59,14 @@ class Search:
         claims = [requests[0][0].claim if requests else None for requests in self._needs]
         self._constraints = [constraints.states(claim) if claim else () for claim in claims]
         self._picks: list[list[Pick]] = [[] for _ in self._needs]
-        self._taken: dict[DeviceId, set[int]] = {}  # by which claims of this attempt
+        self._taken: dict[DeviceId, set[int]] = {}  # the claims of this search that hold each device
         self._shortcuts = shortcuts
 
     def run(self) -> list[list[Pick]] | None:
-        """The picks per claim, or None when there is no solution. Raises AllocationError."""
+        """Return the picks of each claim, or None if there is no solution. Raises AllocationError."""
         if len(self._needs) == 1:
             return self._picks if self._whole(shortcuts=True) else None
-        self._limit = SOON
+        self._limit = CHECK_CLAIMS_ALONE
         try:
             found = self._claim(0)
         except _Hopeless:
@@ -78,7 +77,7 @@ class Search:
         return self._picks if found else None
 
     def _whole(self, *, shortcuts: bool) -> bool:
-        """Search from the start, as long as it takes. Without shortcuts, a selector that fails is found exactly."""
+        """Search from the start, up to MAX_STEPS. Without shortcuts it evaluates what Kubernetes evaluates."""
         self._begin(shortcuts=shortcuts)
         self._limit = MAX_STEPS
         try:
@@ -86,11 +85,11 @@ class Search:
         except _Hopeless:
             return False if self._no_selector_fails() else self._whole(shortcuts=False)
         except _TooLong:
-            message = f"gave up after trying {MAX_STEPS} devices; constraints that leave less choice make it possible"
+            message = f"gave up after trying {MAX_STEPS} devices; use stricter selectors or constraints"
             raise AllocationError(FailureKind.GAVE_UP, message) from None
 
     def _one_claim_is_hopeless(self) -> bool:
-        """Can one of the claims not be allocated even if it were alone?"""
+        """Return True if one of the claims cannot be allocated even without the others."""
         for claim in self._needs:
             try:
                 if Search([claim], self._pools, self._in_use, self._matcher).run() is None:
@@ -132,7 +131,7 @@ class Search:
         return False
 
     def _hope(self, need: Need) -> bool:
-        """Are there enough devices if all other requests took none? Those that they have now are not evaluated."""
+        """Return True if the request has enough devices when no other takes any. Taken devices count unevaluated."""
         left = need.count
         for device in self._devices:
             if left == 0:
@@ -147,7 +146,7 @@ class Search:
         return self._matcher.matches(need.claim, need.alternative, need.device_class, device)
 
     def _fill(self, claim: int, request: int, need: Need, have: int, start: int) -> bool:
-        """Choose the devices of an ExactCount request from position `start` on; `have` of them are chosen."""
+        """Choose the devices of an ExactCount request from position `start` on; `have` are chosen already."""
         if have == need.count:
             return self._request(claim, request + 1)
         if len(self._picks[claim]) + need.count - have > MAX_RESULTS or not self._enough(claim, need, have, start):
@@ -159,7 +158,7 @@ class Search:
             self._take(claim, need, device)
             if self._fill(claim, request, need, have + 1, position + 1):
                 return True
-            self._give_back(claim, need, device)
+            self._release(claim, need, device)
         return False
 
     def _enough(self, claim: int, need: Need, have: int, start: int) -> bool:
@@ -200,14 +199,14 @@ class Search:
         self._taken.setdefault(device.id, set()).add(claim)
         self._picks[claim].append(Pick(need, device))
 
-    def _give_back(self, claim: int, need: Need, device: Device) -> None:
+    def _release(self, claim: int, need: Need, device: Device) -> None:
         for state in self._states(claim, need):
             state.pop()
         self._taken[device.id].discard(claim)
         self._picks[claim].pop()
 
     def _all(self, claim: int, request: int, need: Need, index: int) -> bool:
-        """Take every device of an All request, in order; there is only this one way."""
+        """Take every device of an All request, in order."""
         devices = need.all_devices or ()
         if not devices:
             return False
@@ -227,5 +226,5 @@ class Search:
         self._take(claim, need, device)
         if self._all(claim, request, need, index + 1):
             return True
-        self._give_back(claim, need, device)
+        self._release(claim, need, device)
         return False
