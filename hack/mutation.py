@@ -308,7 +308,7 @@ def prepare() -> None:
     settings.load_profile("mutation")
     os.chdir(ROOT)
     sys.path.insert(0, str(ROOT))
-    for name in ("aiohttp", "grpc.aio", "msgspec", "pydantic", "yaml", "celpy", "kubernetes_asyncio",
+    for name in ("aiohttp", "grpc.aio", "msgspec", "pydantic", "yaml", "cel_expr_python", "kubernetes_asyncio",
                  "jsonschema", "prometheus_client", "rich.table", "grpc_health.v1.health"):  # fmt: skip
         with contextlib.suppress(ImportError):
             __import__(name)

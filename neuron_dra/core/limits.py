@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
+from neuron_dra.core import semver
 from neuron_dra.core.devices import Attribute, Device
 
 ATTRIBUTES_AND_CAPACITIES = 32
@@ -19,13 +20,6 @@ NAME_LENGTH = 63
 
 _ID = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}")
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
-_SEMVER = re.compile(
-    r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)"
-    r"(-(0|[1-9]\d*|\d*[A-Za-z-][0-9A-Za-z-]*)(\.(0|[1-9]\d*|\d*[A-Za-z-][0-9A-Za-z-]*))*)?"
-    r"(\+[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?",
-    re.ASCII,
-)
-_VERSION = re.compile(r"(\d+)(?:\.(\d+))?(?:\.(\d+))?((?:[.+~_-][0-9A-Za-z.+~_-]*)?)", re.ASCII)
 _QUANTITY = re.compile(r"\d+(\.\d+)?(Ki|Mi|Gi|Ti|Pi|Ei|n|u|m|k|M|G|T|P|E)?", re.ASCII)
 
 
@@ -86,8 +80,8 @@ def _value_problem(attribute: Attribute) -> str:
             return f"its text has more than {TEXT_BYTES} bytes"
         if not value.isprintable():
             return f"{value!r} has characters that cannot be printed"
-        if attribute.kind == "version" and not is_semver(value):
-            return f"{value!r} is not a semantic version"
+        if attribute.kind == "version":
+            return _version_problem(value)
     elif attribute.kind == "bool":
         return "" if isinstance(value, bool) else f"{value!r} is neither true nor false"
     elif not isinstance(value, int) or isinstance(value, bool):
@@ -97,25 +91,9 @@ def _value_problem(attribute: Attribute) -> str:
     return ""
 
 
-def is_semver(text: str) -> bool:
-    """Return True if `text` is a semantic version (2.0.0) whose numbers fit into 64 bits, the scheduler's limit."""
-    match = _SEMVER.fullmatch(text) if len(text) <= TEXT_BYTES else None
-    return match is not None and all(int(match[n]) < 2**64 for n in (1, 2, 3))
-
-
-def semver(text: str) -> str | None:
-    """Return `text` as a semantic version, or None if it is not a version.
-
-    It gets three numbers without leading zeros; the rest becomes build metadata. Vendors' versions often have four
-    parts ("2.26.10.0"), which the API server rejects.
-    """
-    text = text.strip().removeprefix("v")
-    if is_semver(text):
-        return text
-    match = _VERSION.fullmatch(text) if len(text) <= TEXT_BYTES else None
-    if match is None or (match[3] is None and match[4].startswith(".")):
-        return None  # "2.x.8072.0": the missing number cannot be guessed
-    numbers = [(number or "").lstrip("0") or "0" for number in match.group(1, 2, 3)]
-    rest = re.findall(r"[0-9A-Za-z-]+", match[4])
-    result = ".".join(numbers) + ("+" + ".".join(rest) if rest else "")
-    return result if is_semver(result) else None
+def _version_problem(text: str) -> str:
+    try:
+        semver.parse(text)
+    except ValueError as err:
+        return str(err)
+    return ""

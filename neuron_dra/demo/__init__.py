@@ -20,8 +20,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the demo and return 0. Raises NeuronDraError if a step does not happen as expected."""
     try:
-        import celpy  # noqa: F401 - the scheduler needs it later; if it is missing, the error below is clearer
-
         from neuron_dra.demo import main  # loads grpc, aiohttp and rich
     except ModuleNotFoundError as err:
         raise NeuronDraError(f"the demo needs {err.name}; install neuron-dra[cli]") from err

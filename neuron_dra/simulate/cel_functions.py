@@ -1,101 +1,82 @@
-"""The functions a selector may call, and the names of those that Kubernetes has and this evaluator has not.
+"""The functions of Kubernetes' CEL that the engine does not have: quantities, versions, regular expressions and lists.
 
-Source: the CEL standard library, and apiserver's pkg/cel/library of Kubernetes 1.37.
+Source: pkg/cel/library of Kubernetes' apiserver, 1.37. The engine passes values as Python's own types; quantities and
+versions travel as messages with one text field, in a form that is equal for equal values. An exception in one of
+these functions is a CEL error, which `||` and `&&` absorb like any other.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from fractions import Fraction
+from collections.abc import Callable
+from functools import lru_cache
+from itertools import product
 from typing import Any, Final
 
-from neuron_dra.simulate import quantity, semver
-from neuron_dra.simulate.cel_values import EvaluationError, Optional, Uint, equal, type_name
+import re2  # the regular expressions of the API server
+from cel_expr_python import cel
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+from neuron_dra.core import semver
+from neuron_dra.core.semver import Semver
+from neuron_dra.simulate import quantity
 from neuron_dra.simulate.quantity import Quantity
-from neuron_dra.simulate.semver import Semver
 
-QUANTITY: Final = "kubernetes.Quantity"
-SEMVER: Final = "kubernetes.Semver"
-MAX_INCLUDES: Final = 48  # the longest list `includes` looks at; resource.k8s.io/v1
+# The libraries that the engine lacks begin with one of these names: unsupported, which is not false.
+UNSUPPORTED: Final = frozenset({"ip", "isIP", "cidr", "isCIDR", "url", "isURL", "format"})
 
+POOL: Final = descriptor_pool.DescriptorPool()
+_FILE = descriptor_pb2.FileDescriptorProto(name="neuron_dra/cel.proto", package="kubernetes", syntax="proto3")
+for _name in ("Quantity", "Semver", "Nothing"):
+    # A field named "in" cannot be selected in CEL, so selectors cannot read it.
+    _FILE.message_type.add(name=_name).field.add(
+        name="in", number=1, type=descriptor_pb2.FieldDescriptorProto.TYPE_STRING
+    )
+POOL.AddSerializedFile(_FILE.SerializeToString())
+_QUANTITY, _SEMVER = (
+    message_factory.GetMessageClass(POOL.FindMessageTypeByName(f"kubernetes.{name}")) for name in ("Quantity", "Semver")
+)
+QUANTITY: Final = cel.Type("kubernetes.Quantity")
+SEMVER: Final = cel.Type("kubernetes.Semver")
 
-@dataclass(frozen=True, slots=True)
-class Overload:
-    """One signature: CEL type names, "dyn" for any. A method's first argument is its receiver."""
-
-    arguments: tuple[str, ...]
-    result: str
-    call: Callable[..., Any]
-
-    def accepts(self, types: Iterable[str]) -> bool:
-        """True when arguments of these types (static or of values) may be passed."""
-        given = tuple(types)
-        return len(given) == len(self.arguments) and all(
-            wanted == have or "dyn" in (wanted, have) for wanted, have in zip(self.arguments, given, strict=True)
-        )
-
-
-def _int64(value: float) -> int:
-    if not -(2**63) <= value < 2**63:
-        raise EvaluationError("integer overflow")
-    return int(value)
+# Fleets repeat their values, so each text is read once.
+_parse_quantity = lru_cache(maxsize=4096)(quantity.parse)
+_parse_semver = lru_cache(maxsize=4096)(semver.parse)
+_READERS: Final = {_QUANTITY: _parse_quantity, _SEMVER: _parse_semver}
 
 
-def _parsed(parse: Callable[[str], Any], text: str) -> Any:
-    try:
-        return parse(text)
-    except ValueError as err:
-        raise EvaluationError(str(err)) from err
+@lru_cache(maxsize=4096)
+def quantity_message(text: str) -> Any:
+    """Return the message of a quantity. Raises ValueError."""
+    return _to_cel(quantity.parse(text))
 
 
-def _parses(parse: Callable[[str], Any]) -> Callable[[str], bool]:
-    def check(text: str) -> bool:
-        try:
-            parse(text)
-        except ValueError:
-            return False
-        return True
-
-    return check
+@lru_cache(maxsize=4096)
+def semver_message(text: str, normalize: bool = False) -> Any:
+    """Return the message of a version. Raises ValueError."""
+    return _to_cel(semver.parse(text, normalize=normalize))
 
 
-def _to_int(text: str) -> int:
-    digits = text.removeprefix("-").removeprefix("+")
-    if not (digits.isascii() and digits.isdigit()):
-        raise EvaluationError(f"type conversion error from 'string' to 'int': {text!r}")
-    return _int64(int(text))
+def _to_cel(value: Any) -> Any:
+    if isinstance(value, Quantity):
+        return _QUANTITY(**{"in": str(value)})
+    return _SEMVER(**{"in": str(value)}) if isinstance(value, Semver) else value
 
 
-def _to_bool(text: str) -> bool:
-    if text in ("true", "True", "TRUE", "t", "1"):
-        return True
-    if text in ("false", "False", "FALSE", "f", "0"):
-        return False
-    raise EvaluationError(f"type conversion error from 'string' to 'bool': {text!r}")
-
-
-def _to_string(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float) and value.is_integer() and abs(value) < 1e21:
-        return str(int(value))
-    return str(value)
-
-
-def _double(text: str) -> float:
-    return float(_parsed(float, text))
+def _from_cel(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_from_cel(item) for item in value]
+    read = _READERS.get(type(value))
+    return read(getattr(value, "in")) if read else value
 
 
 def regex(pattern: str) -> Any:
-    """Compile a regular expression. Raises EvaluationError."""
-    import re2  # type: ignore[import-untyped]  # comes with cel-python; RE2 is what the API server uses
-
+    """Compile a regular expression. Raises ValueError."""
+    options = re2.Options()
+    options.log_errors = False
     try:
-        return re2.compile(pattern)
+        return re2.compile(pattern, options)
     except re2.error as err:
-        raise EvaluationError(f"invalid regular expression {pattern!r}: {err}") from err
+        raise ValueError(f"invalid regular expression {pattern!r}: {err}") from err
 
 
 def _find(text: str, pattern: str) -> str:
@@ -108,213 +89,141 @@ def _find_all(text: str, pattern: str, limit: int = -1) -> list[str]:
     return found if limit < 0 else found[:limit]
 
 
-def _char_at(text: str, index: int) -> str:
-    if not 0 <= index <= len(text):
-        raise EvaluationError(f"index out of range: {index}")
-    return text[index : index + 1]
+def _substring(text: str, start: int, end: int) -> str:
+    if not 0 <= start <= end <= len(text):
+        raise ValueError(f"index out of range: {start}, {end}")
+    return text[start:end]
 
 
-def _substring(text: str, start: int, end: int | None = None) -> str:
-    stop = len(text) if end is None else end
-    if not 0 <= start <= stop <= len(text):
-        raise EvaluationError(f"index out of range: {start}, {stop}")
-    return text[start:stop]
+def _equal(left: Any, right: Any) -> bool:
+    return isinstance(left, bool) is isinstance(right, bool) and bool(left == right)  # true is not 1
 
 
-def _split(text: str, separator: str, limit: int = -1) -> list[str]:
-    if limit == 0:
-        return []
-    if limit == 1:
-        return [text]
-    if separator == "":
-        head = list(text) if limit < 0 or limit >= len(text) else [*text[: limit - 1], text[limit - 1 :]]
-        return [str(part) for part in head]
-    return text.split(separator, limit - 1 if limit > 0 else -1)
+def _index_of(items: list[Any], wanted: Any) -> int:
+    return next((index for index, item in enumerate(items) if _equal(item, wanted)), -1)
 
 
-def _index_of(items: list[Any], wanted: Any, *, last: bool = False) -> int:
-    order = range(len(items) - 1, -1, -1) if last else range(len(items))
-    return next((index for index in order if equal(items[index], wanted)), -1)
+def _last_index_of(items: list[Any], wanted: Any) -> int:
+    return next((index for index in range(len(items) - 1, -1, -1) if _equal(items[index], wanted)), -1)
 
 
-def _includes(value: Any, wanted: Any) -> bool:
-    if not isinstance(value, list):
-        return equal(value, wanted)
-    if len(value) > MAX_INCLUDES:
-        raise EvaluationError(f"includes: the list is longer than {MAX_INCLUDES}")
-    return contains(value, wanted)
+def _is_valid(parse: Callable[..., Any]) -> Callable[..., bool]:
+    def check(*arguments: Any) -> bool:
+        try:
+            parse(*arguments)
+        except ValueError:
+            return False
+        return True
 
-
-def _extreme(pick: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
-    def choose(items: list[Any]) -> Any:
-        if not items:
-            raise EvaluationError("min/max called on an empty list")
-        return _ordered(items, pick)
-
-    return choose
-
-
-def _ordered(items: list[Any], work: Callable[[list[Any]], Any]) -> Any:
-    try:
-        return work(items)
-    except TypeError as err:
-        raise EvaluationError("no such overload: the elements have no order") from err
-
-
-def contains(items: list[Any], wanted: Any) -> bool:
-    """CEL's `in` on a list."""
-    return any(equal(item, wanted) for item in items)
+    return check
 
 
 def _compare(left: Any, right: Any) -> int:
+    if type(left) is not type(right):
+        raise TypeError("no such overload")
     return int(left > right) - int(left < right)
 
 
-def _value(option: Optional) -> Any:
-    if not option.present:
-        raise EvaluationError("optional.none() dereference")
-    return option.value
+def _sum(items: list[Any]) -> Any:
+    total = sum(items[1:], items[0]) if items else 0
+    if isinstance(total, int) and not -(2**63) <= total < 2**63:
+        raise OverflowError("integer overflow")
+    return total
 
 
-def _non_zero(value: Any) -> Optional:
-    return Optional(value, present=True) if value or isinstance(value, Quantity | Semver) else Optional()
+def _as_integer(amount: Quantity) -> int:
+    if not amount.is_integer:
+        raise ValueError("cannot convert value to integer")
+    return int(amount.value)
 
 
-def _rows(*rows: tuple[str, str, Callable[..., Any]]) -> dict[str, tuple[Overload, ...]]:
-    """Read lines of "name(argument types)", result, call."""
-    table: dict[str, tuple[Overload, ...]] = {}
-    for form, result, call in rows:
-        name, _, arguments = form.removesuffix(")").partition("(")
-        types = tuple(
-            {"Quantity": QUANTITY, "Semver": SEMVER, "optional": "optional_type"}.get(a, a)
-            for a in arguments.split(", ")
-        )
-        overload = Overload(
-            types if arguments else (), {"Quantity": QUANTITY, "Semver": SEMVER}.get(result, result), call
-        )
-        table[name] = (*table.get(name, ()), overload)
-    return table
+T = cel.Type
+_COMPARABLE = (T.INT, T.UINT, T.DOUBLE, T.BOOL, T.STRING, T.BYTES, T.DURATION, T.TIMESTAMP)
+_SUMMABLE = (T.INT, T.UINT, T.DOUBLE, T.DURATION)
+# The engine converts results to the type of the signature that has the function. No expression has this type.
+_ANY_LIST = T.List(cel.Type("kubernetes.Nothing"))
+Signatures = tuple[tuple[Any, ...], ...]  # the types of the parameters, then of the result
 
+# Ordering across numeric types: Kubernetes' environment has it, the engine's evaluation too, its checker has not.
+REDECLARED: Final = ("_<_", "_<=_", "_>_", "_>=_")
+_NUMERIC = (T.INT, T.UINT, T.DOUBLE)
+_ORDERED = tuple(product(_NUMERIC, _NUMERIC)) + tuple((item, item) for item in _COMPARABLE if item not in _NUMERIC)
 
-def _semver(text: str, normalize: bool = False) -> Semver:
-    return semver.parse(text, normalize=normalize)
+SUBSTRING: Final = "@substring"  # no selector can call a function of this name
 
-
-_SIZES = tuple((f"size({kind})", "int", len) for kind in ("string", "bytes", "list", "map"))
-
-FUNCTIONS: Final = _rows(
-    *_SIZES,
-    ("matches(string, string)", "bool", lambda text, pattern: regex(pattern).search(text) is not None),
-    ("dyn(dyn)", "dyn", lambda value: value),
-    ("string(string)", "string", str),
-    ("string(bool)", "string", _to_string),
-    ("string(int)", "string", _to_string),
-    ("string(uint)", "string", _to_string),
-    ("string(double)", "string", _to_string),
-    ("int(int)", "int", int),
-    ("int(uint)", "int", _int64),
-    ("int(double)", "int", lambda value: _int64(math.trunc(value)) if math.isfinite(value) else _int64(2.0**63)),
-    ("int(string)", "int", _to_int),
-    ("uint(uint)", "uint", Uint),
-    ("uint(int)", "uint", lambda value: Uint(value) if value >= 0 else _int64(2.0**63)),
-    ("double(double)", "double", float),
-    ("double(int)", "double", float),
-    ("double(uint)", "double", float),
-    ("double(string)", "double", _double),
-    ("bool(bool)", "bool", bool),
-    ("bool(string)", "bool", _to_bool),
-    ("quantity(string)", "Quantity", lambda text: _parsed(quantity.parse, text)),
-    ("isQuantity(string)", "bool", _parses(quantity.parse)),
-    ("sign(Quantity)", "int", lambda a: a.sign),  # documented as a method, but Kubernetes has it as a function only
-    ("semver(string)", "Semver", lambda text: _parsed(_semver, text)),
-    ("semver(string, bool)", "Semver", lambda text, fix: _parsed(lambda given: _semver(given, fix), text)),
-    ("isSemver(string)", "bool", _parses(_semver)),
-    ("isSemver(string, bool)", "bool", lambda text, fix: _parses(lambda given: _semver(given, fix))(text)),
-    ("optional.of(dyn)", "optional_type", lambda value: Optional(value, present=True)),
-    ("optional.none()", "optional_type", Optional),
-    ("optional.ofNonZeroValue(dyn)", "optional_type", _non_zero),
-    ("sets.contains(list, list)", "bool", lambda a, b: all(contains(a, item) for item in b)),
-    ("sets.intersects(list, list)", "bool", lambda a, b: any(contains(a, item) for item in b)),
+# A row is a name (of a method, if it begins with a dot), a function and its signatures. At run time the engine tells
+# apart kinds only, such as list and message, so one function serves all signatures of a row.
+Rows = tuple[tuple[str, Callable[..., Any], Signatures], ...]
+_NEW: Rows = (
+    ("quantity", quantity_message, ((T.STRING, QUANTITY),)),
+    ("isQuantity", _is_valid(quantity_message), ((T.STRING, T.BOOL),)),
+    ("sign", lambda amount: amount.sign, ((QUANTITY, T.INT),)),
+    ("semver", semver_message, ((T.STRING, SEMVER),)),
+    ("semver", semver_message, ((T.STRING, T.BOOL, SEMVER),)),
+    ("isSemver", _is_valid(semver_message), ((T.STRING, T.BOOL),)),
+    ("isSemver", _is_valid(semver_message), ((T.STRING, T.BOOL, T.BOOL),)),
+    (".isGreaterThan", lambda a, b: _compare(a, b) > 0, ((QUANTITY, QUANTITY, T.BOOL), (SEMVER, SEMVER, T.BOOL))),
+    (".isLessThan", lambda a, b: _compare(a, b) < 0, ((QUANTITY, QUANTITY, T.BOOL), (SEMVER, SEMVER, T.BOOL))),
+    (".compareTo", _compare, ((QUANTITY, QUANTITY, T.INT), (SEMVER, SEMVER, T.INT))),
+    (".add", lambda a, b: a + b, ((QUANTITY, QUANTITY, QUANTITY),)),
+    (".add", lambda a, b: a + Quantity(b), ((QUANTITY, T.INT, QUANTITY),)),
+    (".sub", lambda a, b: a - b, ((QUANTITY, QUANTITY, QUANTITY),)),
+    (".sub", lambda a, b: a - Quantity(b), ((QUANTITY, T.INT, QUANTITY),)),
+    (".isInteger", lambda amount: amount.is_integer, ((QUANTITY, T.BOOL),)),
+    (".asInteger", _as_integer, ((QUANTITY, T.INT),)),
+    (".asApproximateFloat", lambda amount: float(amount.value), ((QUANTITY, T.DOUBLE),)),
+    (".major", lambda version: version.major, ((SEMVER, T.INT),)),
+    (".minor", lambda version: version.minor, ((SEMVER, T.INT),)),
+    (".patch", lambda version: version.patch, ((SEMVER, T.INT),)),
+    (".find", _find, ((T.STRING, T.STRING, T.STRING),)),
+    (".findAll", _find_all, ((T.STRING, T.STRING, T.List(T.STRING)),)),
+    (".findAll", _find_all, ((T.STRING, T.STRING, T.INT, T.List(T.STRING)),)),
+    (f".{SUBSTRING}", _substring, ((T.STRING, T.INT, T.INT, T.STRING),)),
     (
-        "sets.equivalent(list, list)",
-        "bool",
-        lambda a, b: all(contains(a, item) for item in b) and all(contains(b, item) for item in a),
+        ".isSorted",
+        lambda items: items == sorted(items),
+        ((_ANY_LIST, T.BOOL), *((T.List(item), T.BOOL) for item in _COMPARABLE)),
     ),
+    (".min", min, ((_ANY_LIST, T.DYN), *((T.List(item), item) for item in _COMPARABLE))),
+    (".max", max, ((_ANY_LIST, T.DYN), *((T.List(item), item) for item in _COMPARABLE))),
+    (".sum", _sum, ((_ANY_LIST, T.DYN), *((T.List(item), item) for item in _SUMMABLE))),
 )
-
-METHODS: Final = _rows(
-    *_SIZES,
-    ("contains(string, string)", "bool", lambda text, part: part in text),
-    ("startsWith(string, string)", "bool", str.startswith),
-    ("endsWith(string, string)", "bool", str.endswith),
-    ("matches(string, string)", "bool", lambda text, pattern: regex(pattern).search(text) is not None),
-    ("find(string, string)", "string", _find),
-    ("findAll(string, string)", "list", _find_all),
-    ("findAll(string, string, int)", "list", _find_all),
-    ("charAt(string, int)", "string", _char_at),
-    ("indexOf(string, string)", "int", str.find),
-    ("lastIndexOf(string, string)", "int", str.rfind),
-    ("indexOf(list, dyn)", "int", _index_of),
-    ("lastIndexOf(list, dyn)", "int", lambda items, wanted: _index_of(items, wanted, last=True)),
-    ("lowerAscii(string)", "string", lambda text: "".join(c.lower() if c.isascii() else c for c in text)),
-    ("upperAscii(string)", "string", lambda text: "".join(c.upper() if c.isascii() else c for c in text)),
-    ("replace(string, string, string)", "string", str.replace),
-    ("replace(string, string, string, int)", "string", str.replace),
-    ("split(string, string)", "list", _split),
-    ("split(string, string, int)", "list", _split),
-    ("substring(string, int)", "string", _substring),
-    ("substring(string, int, int)", "string", _substring),
-    ("trim(string)", "string", str.strip),
-    ("join(list)", "string", lambda items: _ordered(items, "".join)),
-    ("join(list, string)", "string", lambda items, separator: _ordered(items, separator.join)),
-    ("includes(dyn, dyn)", "bool", _includes),
-    ("isSorted(list)", "bool", lambda items: _ordered(items, lambda given: given == sorted(given))),
-    ("sum(list)", "dyn", lambda items: _ordered(items, sum)),
-    ("min(list)", "dyn", _extreme(min)),
-    ("max(list)", "dyn", _extreme(max)),
-    ("isGreaterThan(Quantity, Quantity)", "bool", lambda a, b: a > b),
-    ("isLessThan(Quantity, Quantity)", "bool", lambda a, b: a < b),
-    ("compareTo(Quantity, Quantity)", "int", _compare),
-    ("add(Quantity, Quantity)", "Quantity", lambda a, b: a + b),
-    ("add(Quantity, int)", "Quantity", lambda a, b: a + Quantity(Fraction(b))),
-    ("sub(Quantity, Quantity)", "Quantity", lambda a, b: a - b),
-    ("sub(Quantity, int)", "Quantity", lambda a, b: a - Quantity(Fraction(b))),
-    ("isInteger(Quantity)", "bool", lambda a: a.is_integer),
-    ("asInteger(Quantity)", "int", lambda a: int(a.value) if a.is_integer else _int64(2.0**63)),
-    ("asApproximateFloat(Quantity)", "double", lambda a: float(a.value)),
-    ("isGreaterThan(Semver, Semver)", "bool", lambda a, b: a > b),
-    ("isLessThan(Semver, Semver)", "bool", lambda a, b: a < b),
-    ("compareTo(Semver, Semver)", "int", _compare),
-    ("major(Semver)", "int", lambda a: a.major),
-    ("minor(Semver)", "int", lambda a: a.minor),
-    ("patch(Semver)", "int", lambda a: a.patch),
-    ("orValue(optional, dyn)", "dyn", lambda option, other: option.value if option.present else other),
-    ("or(optional, optional)", "optional_type", lambda option, other: option if option.present else other),
-    ("hasValue(optional)", "bool", lambda option: option.present),
-    ("value(optional)", "dyn", _value),
-)
-
-NAMESPACES: Final = frozenset({"optional", "sets"})
-
-# Known to the API server, not to us. Whoever uses one is told so; the selector is never taken for false.
-UNSUPPORTED: Final = frozenset(
-    word
-    for line in (
-        "timestamp duration bytes type ip cidr isIP isCIDR url isURL format strings lists math base64 validate named",
-        "getHost getHostname getPort getScheme getEscapedPath getQuery family isCanonical containsIP containsCIDR",
-        "getDate getDayOfMonth getDayOfWeek getDayOfYear getFullYear getHours getMilliseconds getMinutes getMonth",
-        "getSeconds quote reverse distinct flatten slice sort sortBy range first last optMap optFlatMap existsOne",
-        "transformList transformMap transformMapEntry masked prefixLength isUnspecified isLoopback",
-        "isLinkLocalUnicast isLinkLocalMulticast isGlobalUnicast",
-    )
-    for word in line.split()
+# These add to functions of the engine. No parameter is T.DYN: an optional there would crash the engine.
+_ADDED: Rows = tuple(
+    (name, function, ((T.List(item), item, T.INT),))
+    for name, function in ((".indexOf", _index_of), (".lastIndexOf", _last_index_of))
+    for item in (T.INT, T.UINT, T.DOUBLE, T.BOOL, T.STRING, T.BYTES, SEMVER, T.List(T.DYN))
 )
 
 
-def call(overloads: tuple[Overload, ...], name: str, values: list[Any]) -> Any:
-    """Call the overload that fits the values. Raises EvaluationError when none does."""
-    types = [type_name(value) for value in values]
-    for overload in overloads:
-        if overload.accepts(types):
-            return overload.call(*values)
-    raise EvaluationError(f"no such overload: {name}({', '.join(types)})")
+def _on_values(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *arguments: _to_cel(function(*map(_from_cel, arguments)))
+
+
+def declarations() -> list[Any]:
+    """Return the functions whose names the engine does not have, and REDECLARED, for `NewEnv(functions=...)`."""
+    new = [cel.FunctionDecl(name, found) for name, found in _overloads(_NEW).items()]
+    return new + [
+        cel.FunctionDecl(
+            name, [cel.Overload(f"{name}{i}", T.BOOL, list(pair), False) for i, pair in enumerate(_ORDERED)]
+        )
+        for name in REDECLARED
+    ]
+
+
+def extension() -> Any:
+    """Return what adds to the engine's functions; it must be loaded after the engine's own extensions."""
+    includes = cel.Overload("includes", T.BOOL, [T.DYN, T.DYN], True)  # `cel_tree` replaces it
+    added = {**_overloads(_ADDED), "includes": [includes]}
+    return cel.CelExtension("kubernetes", [cel.FunctionDecl(*found) for found in added.items()])
+
+
+def _overloads(rows: Rows) -> dict[str, list[Any]]:
+    overloads: dict[str, list[Any]] = {}
+    for form, function, signatures in rows:
+        name = form.removeprefix(".")
+        found = overloads.setdefault(name, [])
+        for index, (*parameters, result) in enumerate(signatures):
+            implementation = {} if index else {"impl": _on_values(function)}
+            found.append(cel.Overload(f"{name}_{len(found)}", result, parameters, name != form, **implementation))
+    return overloads

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -12,9 +13,22 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from test_selectors import ABSORBED, ATTRIBUTES, CAPACITIES, COMPILE_ERRORS, DRIVER, EVALUATION_ERRORS, MEANINGS
+from selector_grammar import ATTRIBUTES as RANDOM_ATTRIBUTES
+from selector_grammar import CAPACITIES as RANDOM_CAPACITIES
+from selector_grammar import DRIVER as RANDOM_DRIVER
+from selector_grammar import selector
+from test_selectors import (
+    ABSORBED,
+    ATTRIBUTES,
+    CAPACITIES,
+    COMPILE_ERRORS,
+    DRIVER,
+    EVALUATION_ERRORS,
+    LOOPS,
+    MEANINGS,
+)
 
-from neuron_dra.simulate import allocator, model
+from neuron_dra.simulate import allocator, model, selectors
 from neuron_dra.simulate.failures import Failure, FailureKind
 from neuron_dra.simulate.pools import Inventory
 
@@ -61,9 +75,10 @@ def oracle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Oracle]:
     made.close()
 
 
-def asked(oracle: Oracle, expression: str) -> Wire:
-    capacity = {name: {"value": value} for name, value in CAPACITIES.items()}
-    device = {"driver": DRIVER, "attributes": ATTRIBUTES, "capacity": capacity}
+def asked(oracle: Oracle, expression: str, driver: str = DRIVER, attributes: Wire = ATTRIBUTES,
+          capacities: dict[str, str] = CAPACITIES) -> Wire:  # fmt: skip
+    capacity = {name: {"value": value} for name, value in capacities.items()}
+    device = {"driver": driver, "attributes": attributes, "capacity": capacity}
     return oracle.ask({"expression": expression, "device": device})
 
 
@@ -72,7 +87,7 @@ def test_our_table_of_meanings_is_that_of_kubernetes(oracle: Oracle, expression:
     assert asked(oracle, expression) == {"matches": expected}
 
 
-@pytest.mark.parametrize("expression", [expression for expression, _ in EVALUATION_ERRORS])
+@pytest.mark.parametrize("expression", [LOOPS, *(expression for expression, _ in EVALUATION_ERRORS)])
 def test_what_fails_on_a_device_fails_there_too(oracle: Oracle, expression: str) -> None:
     assert asked(oracle, expression)["kind"] in ("pod", "compile")  # what is constant is evaluated at compile time
 
@@ -80,6 +95,23 @@ def test_what_fails_on_a_device_fails_there_too(oracle: Oracle, expression: str)
 @pytest.mark.parametrize("expression", [expression for expression, _ in COMPILE_ERRORS if len(expression) < 10_000])
 def test_what_does_not_compile_does_not_there(oracle: Oracle, expression: str) -> None:
     assert asked(oracle, expression)["kind"] == "compile"
+
+
+def test_random_selectors_have_the_results_of_kubernetes(oracle: Oracle) -> None:
+    """NEURON_DRA_SELECTORS sets how many selectors are compared. ADR 10 lists the known differences, 5 in 10,000."""
+    device = selectors.device_value(RANDOM_DRIVER, RANDOM_ATTRIBUTES, RANDOM_CAPACITIES)
+    total = int(os.environ.get("NEURON_DRA_SELECTORS", "10000"))
+    different = []
+    for seed in range(total):
+        expression = selector(seed)
+        theirs = asked(oracle, expression, RANDOM_DRIVER, RANDOM_ATTRIBUTES, RANDOM_CAPACITIES)
+        try:
+            ours: bool | None = selectors.Selector(expression).matches(device)
+        except selectors.SelectorError:
+            ours = None
+        if ours is not theirs.get("matches"):
+            different.append((expression, theirs, ours))
+    assert len(different) <= total // 1000, different
 
 
 # Random clusters: few values, so that they meet.
@@ -164,9 +196,6 @@ def slices(draw: st.DrawFn) -> list[Wire]:
         spec = {"driver": driver, "pool": pool, **where, "devices": items}
         out.append({"metadata": {"name": f"slice-{draw(st.integers(0, 9))}-{number}"}, "spec": spec})
     return out
-
-
-selectors = st.lists(st.sampled_from(SELECTORS), max_size=1) | st.just([])
 
 
 @st.composite

@@ -3,14 +3,13 @@
 import re
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 import neuron_dra
-from neuron_dra.core import catalogue, devices, facts, limits, topology
+from neuron_dra.core import catalogue, devices, facts, limits, semver, topology
 from neuron_dra.core.devices import Attribute, Device
 from neuron_dra.emulation.embedded_api import slice_rules
-from neuron_dra.simulate import semver as simulated_semver
 
 LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 KEY = re.compile(r"([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z_][A-Za-z0-9_]{0,31}")
@@ -39,9 +38,10 @@ def refused(attribute: Attribute, name: str = "a") -> str:
         (Attribute("string", "a\nb"), "cannot be printed"),
         (Attribute("string", "\ud800"), "cannot be printed"),
         (Attribute("string", 5), "empty"),
-        (Attribute("version", "2.26.10.0"), "not a semantic version"),
-        (Attribute("version", "1.02.3"), "not a semantic version"),
-        (Attribute("version", "99999999999999999999.0.0"), "not a semantic version"),
+        (Attribute("version", "2.26.10.0"), "is not a semantic version"),
+        (Attribute("version", "1.02.3"), "is not a semantic version"),
+        (Attribute("version", "99999999999999999999.0.0"), "is not a semantic version"),
+        (Attribute("version", "1.0.0-99999999999999999999"), "is not a semantic version"),
         (Attribute("int", 2**63), "64 bits"),
         (Attribute("int", -(2**63) - 1), "64 bits"),
         (Attribute("int", "5"), "not a whole number"),
@@ -166,7 +166,7 @@ def test_whatever_passes_obeys_every_limit_of_the_api(candidates):
             if attribute.kind in ("string", "version"):
                 assert 0 < len(attribute.value.encode()) <= 64
             if attribute.kind == "version":
-                simulated_semver.parse(attribute.value)
+                semver.parse(attribute.value)
             if attribute.kind == "int":
                 assert -(2**63) <= attribute.value < 2**63
     assert slice_rules.check(as_slice([device.to_wire() for device in kept]), None) == []
@@ -200,53 +200,5 @@ def test_every_type_obeys_every_limit_with_all_tags_and_full_labels(known, mode)
     assert slice_rules.check(as_slice(wire), None) == []
 
 
-@pytest.mark.parametrize(
-    ("text", "version"),
-    [
-        ("1.2.3", "1.2.3"),
-        ("v1.2.3", "1.2.3"),
-        ("v1.2.3-rc.1", "1.2.3-rc.1"),
-        ("1.2.3-rc.1+x", "1.2.3-rc.1+x"),
-        ("2.26.10.0", "2.26.10+0"),
-        ("6.19.14.31400000", "6.19.14+31400000"),
-        ("570.86", "570.86.0"),
-        ("1.2.3.4.5", "1.2.3+4.5"),
-        ("5", "5.0.0"),
-        ("1.02.3", "1.2.3"),
-        ("0.1.0.dev1", "0.1.0+dev1"),
-        ("1.0.0-01", "1.0.0+-01"),
-        ("00.0", "0.0.0"),
-        ("1.2.3\n", "1.2.3"),
-        ("1.2.3." + "4" * 58, "1.2.3+" + "4" * 58),
-        ("2.x.8072.0", None),
-        ("", None),
-        ("v", None),
-        ("latest", None),
-        ("-1.2", None),
-        ("1..2", None),
-        ("1.2.3 beta", None),
-        ("１.2.3", None),
-        ("1" * 65, None),
-        ("1.2.3" + "." * 60, None),
-        ("99999999999999999999.0.0", None),
-    ],
-)
-def test_a_version_becomes_a_semantic_one_or_none(text, version):
-    assert limits.semver(text) == version
-
-
-@given(st.text(max_size=100) | st.from_regex(r"v?[0-9]{1,22}(\.[0-9]{1,4}){0,5}([-+~_.][0-9a-z.+-]*)?", fullmatch=True))
-@example("1.2.3.")
-@example("9" * 5000)
-@example("1.0.0+")
-def test_what_the_normaliser_returns_is_always_a_semantic_version(text):
-    version = limits.semver(text)
-    if version is not None:
-        simulated_semver.parse(version)
-        assert len(version) <= 64
-        assert limits.semver(version) == version
-        assert limits.check_devices([one(v=Attribute("version", version))])[1] == []
-
-
-def test_this_drivers_own_version_is_a_semantic_one():
-    assert limits.is_semver(neuron_dra.__version__)
+def test_own_version_is_a_semantic_version():
+    semver.parse(neuron_dra.__version__)

@@ -1,4 +1,4 @@
-"""Kubernetes quantities and semantic versions, exactly."""
+"""Kubernetes quantities, exactly."""
 
 from fractions import Fraction
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neuron_dra.simulate import quantity, semver
+from neuron_dra.simulate import quantity
 
 
 @pytest.mark.parametrize(
@@ -47,37 +47,3 @@ def test_what_is_no_quantity_is_refused_naming_it(text: str) -> None:
 def test_a_printed_quantity_reads_back_as_itself(value: Fraction) -> None:
     original = quantity.Quantity(value)
     assert quantity.parse(str(original)) == original
-
-
-def test_versions_are_ordered_by_precedence() -> None:
-    ascending = [
-        "0.9.9",
-        "1.0.0-alpha",
-        "1.0.0-alpha.1",
-        "1.0.0-alpha.beta",
-        "1.0.0-beta.2",
-        "1.0.0-beta.11",
-        "1.0.0",
-        "1.0.1",
-    ]
-    parsed = [semver.parse(text) for text in ascending]
-    parsed.reverse()
-    assert [str(version) for version in sorted(parsed)] == ascending
-
-
-def test_build_metadata_does_not_count() -> None:
-    assert semver.parse("1.0.0+a") == semver.parse("1.0.0+b")
-    assert hash(semver.parse("1.0.0+a")) == hash(semver.parse("1.0.0"))
-
-
-@pytest.mark.parametrize(
-    ("text", "read"), [("v1.0", "1.0.0"), ("1", "1.0.0"), ("01.01.01", "1.1.1"), ("v1.2.3-rc.1", "1.2.3-rc.1")]
-)
-def test_a_sloppy_version_is_completed_when_asked(text: str, read: str) -> None:
-    assert str(semver.parse(text, normalize=True)) == read
-
-
-@pytest.mark.parametrize("text", ["1.0", "v1.0.0", "01.0.0", "2.26.5.0", "1.0.0-", "٣.0.0", "hello", ""])
-def test_a_sloppy_version_is_refused_otherwise(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a semantic version"):
-        semver.parse(text)

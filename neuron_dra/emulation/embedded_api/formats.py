@@ -12,11 +12,6 @@ _QUANTITY_PARTS = re.compile(r"([+-]?[\d.]+)([numkMGTPE]|[KMGTPE]i|)")
 _NAME = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
 _BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 _DECIMAL = ("n", "u", "m", "", "k", "M", "G", "T", "P", "E")
-_SEMVER = re.compile(
-    r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)"
-    r"(-((0|[1-9]\d*|\d*[A-Za-z-][0-9A-Za-z-]*)(\.(0|[1-9]\d*|\d*[A-Za-z-][0-9A-Za-z-]*))*))?"
-    r"(\+[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?"
-)
 
 SUBDOMAIN_RULE = (
     "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start "
@@ -45,10 +40,6 @@ def is_subdomain(text: str, most: int = 253) -> bool:
 
 def is_id(text: str) -> bool:
     return _ID.fullmatch(text) is not None
-
-
-def is_semver(text: str) -> bool:
-    return _SEMVER.fullmatch(text) is not None
 
 
 def is_quantity(text: str) -> bool:

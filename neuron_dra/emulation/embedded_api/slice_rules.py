@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from neuron_dra.core import semver
 from neuron_dra.emulation.embedded_api import formats
 from neuron_dra.emulation.embedded_api.errors import (
     Cause,
@@ -211,7 +212,7 @@ def _check_attribute(value: Obj, path: str) -> list[Cause]:
     if kind in ("string", "version"):
         if len(value[kind].encode()) > _LONGEST_TEXT:
             causes.append(too_long(where, _LONGEST_TEXT))
-        if kind == "version" and not formats.is_semver(value[kind]):
+        if kind == "version" and not semver.is_admitted(value[kind]):
             causes.append(invalid(where, value[kind], "must be a string compatible with semver.org spec 2.0.0"))
     return causes
 
