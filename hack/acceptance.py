@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""What takes long, in one place: `make acceptance`, or `make acceptance ONLY="seeds plan"`.
+"""The suites that take hours, in one place: `make acceptance`, or `make acceptance ONLY="seeds plan"`.
 
-Each part writes its result to build/acceptance.json as soon as it has one, with the commit it was made on, and the report
-docs/reports/acceptance.md is made of what is there. So the parts can be run on different days.
+Each part writes its result and its commit to build/acceptance.json when it ends, and docs/reports/acceptance.md is made
+from all results there, so the parts can run on different days.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SHOWN = 20  # violations in the report
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Result:
-    """What came out of a part."""
+    """The result of a part."""
 
     what: str
     outcome: str
@@ -49,7 +49,7 @@ class Result:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Options:
-    """How much of everything."""
+    """The size of each part."""
 
     seeds: int
     sequences: int
@@ -72,7 +72,7 @@ def _sequence(seed: int) -> str:
 
 
 def _many(what: str, one: Callable[[int], str], numbers: range, options: Options) -> Result:
-    """Call with each number, in processes, until all are done or the time is over; print progress."""
+    """Call a function with each number in several processes, until the time is over, and print the progress."""
     found, began, done = [], time.monotonic(), 0
     with ProcessPoolExecutor(options.jobs, initializer=partial(os.nice, 10)) as pool:
         for done, text in enumerate(pool.map(one, numbers, chunksize=5), start=1):
@@ -96,13 +96,13 @@ def seeds(options: Options) -> Result:
 
 
 def interference(options: Options) -> Result:
-    """What a tenant asks for beside a victim's workload."""
+    """Requests of one tenant beside a victim's workload."""
     numbers = range(options.first, options.first + options.sequences)
     return _many("non-interference, sequences", _sequence, numbers, options)
 
 
 def plan(options: Options) -> Result:
-    """Plan equals what the controller then does."""
+    """The result of Plan equals what the controller then does."""
     words = ("tests/unit/test_plan_tells_the_truth.py",)
     return _tests(
         f"Plan is what is done, {options.fleets} fleets", words, {"NEURON_DRA_PLAN_FLEETS": str(options.fleets)}
@@ -160,9 +160,9 @@ def report(results: dict[str, Result]) -> str:
     details = [f"- {text}" for each in results.values() for text in each.details]
     return "\n".join(
         (
-            "# What takes long",
+            "# Long runs",
             "",
-            '`make acceptance` runs it, `make acceptance ONLY="seeds plan"` a part of it; no part is in `make test`.',
+            '`make acceptance` runs these, `make acceptance ONLY="seeds plan"` some of them; none is part of `make test`.',
             "",
             "| what | result | took | commit |",
             "| --- | --- | --- | --- |",
@@ -187,7 +187,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--report", action="store_true", help="write docs/reports/acceptance.md")
     parsed = parser.parse_args(arguments)
     if unknown := sorted({*parsed.only} - PARTS.keys()):
-        parser.error(f"there is no part {', '.join(unknown)}; write of {', '.join(PARTS)}")
+        parser.error(f"unknown part {', '.join(unknown)}; use {', '.join(PARTS)}")
     options = Options(parsed.seeds, parsed.sequences, parsed.fleets, parsed.first, parsed.jobs, parsed.minutes)
     stored = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     results = {name: Result(**{**each, "details": tuple(each["details"])}) for name, each in stored.items()}

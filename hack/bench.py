@@ -1,11 +1,11 @@
-"""Measure the plugin beside a Go driver on Kubernetes' own helper, and print a table with what must hold.
+"""Measure the plugin beside a Go driver on Kubernetes' own helper, and print a table with the targets.
 
     make bench                                 the table; where there is root, the pods on the test bed too
     .venv/bin/python hack/bench.py --cycles 100000    what a hundred thousand prepares and unprepares leave behind
 
 The Go driver (hack/reference-driver) publishes the same devices, reads the same claims, and keeps the same CDI files
-and the same checkpoint with the same durability; one client asks both by turns. The floor is the I/O of a prepare in
-Python with no logic. Everything runs on loopback and in a temporary folder. Machines are noisy: read the ratios.
+and the same checkpoint with the same durability; one client calls both in turn. The floor is the I/O of a prepare in
+Python without logic. Everything runs on loopback and in a temporary folder. Timings vary by machine: read the ratios.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def main() -> int:
     parser.add_argument("--idle-s", type=float, default=30.0, help="seconds of idling to measure")
     parser.add_argument("--hours", type=float, default=1.0, help="hours of idling whose requests are counted")
     parser.add_argument("--pod-rounds", type=int, default=5, help="rounds of sixteen pods at once on the test bed")
-    parser.add_argument("--folder", default="/tmp", help="where the drivers' files are: names the disk")
+    parser.add_argument("--folder", default="/tmp", help="folder of the drivers' files, which decides the disk")
     parser.add_argument("--cycles", type=int, default=0, help="only this: prepare and unprepare so many times")
     parser.add_argument("--serve-api", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--serve-floor", nargs=2, help=argparse.SUPPRESS)
@@ -59,7 +59,7 @@ def main() -> int:
 
 
 async def in_a_folder(args: argparse.Namespace) -> None:
-    """Measure in a fresh folder, and print what came out."""
+    """Measure in a new folder, and print the results."""
     root = Path(tempfile.mkdtemp(prefix="neuron-dra-bench-", dir=args.folder))
     print(f"{where(root)}; commit {commit()}", file=sys.stderr)
     try:
@@ -111,7 +111,7 @@ async def measure(args: argparse.Namespace, root: Path, server: Api, api: aiohtt
 async def start_of(
     driver: Driver, starts: int, api: aiohttp.ClientSession, must: float | None = None, goal: float | None = None
 ) -> Row:
-    """Start a driver several times, each time without slices; the last one goes on."""
+    """Start a driver several times, each time without slices, and leave the last one running."""
     times = []
     for run in range(starts):
         times.append(await driver.started(api))
@@ -130,7 +130,7 @@ async def keep_slice(api: aiohttp.ClientSession, path: Path) -> None:
 
 
 async def idle(driver: Driver, seconds: float) -> list[Row]:
-    """Return what a driver with nothing to do takes."""
+    """Return the memory and CPU of an idle driver."""
     millicores = await _idle_cpu(driver, seconds)
     return [
         bounded("resident memory, idle", driver.rss_mib(), "MiB", 64, 48),
@@ -139,13 +139,13 @@ async def idle(driver: Driver, seconds: float) -> list[Row]:
 
 
 async def idle_beside(peer: Driver, seconds: float) -> Row:
-    """Return what the peer takes with nothing to do: where that is much, waking up is dear on this machine today."""
+    """Return the CPU of the idle peer; a high value means that wake-ups are expensive on this machine."""
     millicores = await _idle_cpu(peer, seconds)
     return Row(f"CPU, idle, {peer.name}", f"{millicores:.3g} millicores", millicores)
 
 
 async def _idle_cpu(driver: Driver, seconds: float) -> float:
-    """Return the millicores of a driver with nothing to do."""
+    """Return the CPU of an idle driver, in millicores."""
     await asyncio.sleep(2.0)
     cpu, began = driver.cpu_s(), time.monotonic()
     await asyncio.sleep(seconds)
@@ -153,7 +153,7 @@ async def _idle_cpu(driver: Driver, seconds: float) -> float:
 
 
 async def prepares(args: argparse.Namespace, drivers: list[Driver], api: aiohttp.ClientSession) -> list[Row]:
-    """Return how the drivers compare in preparing."""
+    """Return the rows that compare the drivers' prepares."""
     rows = []
     others = [driver.name for driver in drivers[1:]]
     for size in (1, 16):
@@ -172,7 +172,7 @@ async def prepares(args: argparse.Namespace, drivers: list[Driver], api: aiohttp
 
 
 async def requests(root: Path, server: Api, api: aiohttp.ClientSession, hours: float) -> Row:
-    """Return what an idle plugin with some prepared claims asks the API server for, watches aside."""
+    """Return the requests of an idle plugin with some prepared claims to the API server, without watches."""
     driver = Hurried(root, server.url)
     try:
         await driver.started(api)
@@ -193,7 +193,7 @@ async def requests(root: Path, server: Api, api: aiohttp.ClientSession, hours: f
 
 
 async def many_cycles(root: Path, server: Api, api: aiohttp.ClientSession, count: int) -> None:
-    """Print what the plugin holds on the way through `count` prepares and unprepares."""
+    """Print memory, descriptors and files of the plugin during `count` prepares and unprepares."""
     driver = Ours(root, server.url)
 
     def tell(sample: Sample) -> None:
@@ -214,7 +214,7 @@ async def many_cycles(root: Path, server: Api, api: aiohttp.ClientSession, count
 
 
 def where(folder: Path) -> str:
-    """Name the machine: processors, kernel, the disk's file system."""
+    """Return a description of the machine: processors, kernel, the disk's file system."""
     command = ["stat", "--file-system", "--format=%T", str(folder)]
     kind = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
     return f"{os.cpu_count()} processors, Linux {os.uname().release}, {folder.parent} is {kind or 'unknown'}"

@@ -1,4 +1,4 @@
-"""A real etcd, kube-apiserver and kube-controller-manager on 127.0.0.1, with an audit log of every write."""
+"""A real etcd, kube-apiserver and kube-controller-manager on 127.0.0.1 with an audit log of every write."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ AUDIT_POLICY = {
 
 
 class Plane(controlplane.ControlPlane):
-    """The control plane without a scheduler, and with a controller manager that leaves Nodes without kubelets alone."""
+    """The control plane without a scheduler; its controller manager ignores Nodes without kubelets."""
 
     def up(self) -> None:
-        """Start it, and wait until the API server answers."""
+        """Start the control plane, and wait until the API server answers."""
         policy = self.layout.state_dir / "audit-policy.json"
         policy.parent.mkdir(parents=True, exist_ok=True)
         policy.write_text(json.dumps(AUDIT_POLICY))
@@ -57,14 +57,14 @@ class Plane(controlplane.ControlPlane):
 
 
 class Writes:
-    """Reads the audit log from where it was read last."""
+    """Reads the audit log incrementally."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
         self._offset = 0
 
     def since(self) -> list[Write]:
-        """Return every write since the last call; leases left out."""
+        """Return every write since the last call, except those to leases."""
         with self._log.open("rb") as file:
             file.seek(self._offset)
             raw = file.read()
@@ -76,7 +76,7 @@ class Writes:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Write:
-    """One request that wrote, or was refused."""
+    """One write request, successful or rejected."""
 
     agent: str
     verb: str
@@ -97,13 +97,13 @@ def _write(line: dict[str, object]) -> Write:
 
 
 def tally(writes: Sequence[Write]) -> dict[str, int]:
-    """Return how many writes of which kind, for a person to read."""
+    """Return the numbers of writes by kind, as text."""
     return dict(Counter(f"{each.verb} {each.resource} {each.code}" for each in writes).most_common())
 
 
 @contextlib.contextmanager
 def running(kubernetes: str | None = None) -> Iterator[Plane]:
-    """Run the control plane in a folder of its own; the binaries are the test bed's and built when they are missing."""
+    """Run the control plane in a separate folder with the test bed's binaries, which are built if they are missing."""
     usual = layout.from_environment()
     folder = Path(tempfile.mkdtemp(prefix="neuron-dra-bench-"))
     where = dataclasses.replace(usual, name="neuron-dra-bench", is_root=False, state_dir=folder)

@@ -1,9 +1,9 @@
 """Measure the UltraServer controller on a real kube-apiserver, and print a table: figure, floor, ratio, target.
 
-The controller is a process of its own. The nodes are objects, and their plugins one process (bench_swarm) that answers
-with the plugin's own code. Writes and conflicts are counted in the API server's audit log. The floor of an allocation
-is the same writes by the same client in the same order, with nobody deciding anything.
-Everything shares this machine, etcd and the API server too: read the ratios, and how the figures grow.
+The controller is a separate process. The nodes are objects, and one process (bench_swarm) runs the plugin's own code for
+all of them. Writes and conflicts are counted in the API server's audit log. The floor of an allocation is the same
+writes by the same client in the same order, without any decisions. Everything shares this machine, including etcd and
+the API server: read the ratios, and how the figures grow.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ PROBES = "127.0.0.1:18081"
 AGENT = "neuron-ultraserver-controller"
 NAMESPACES = Resource("", "v1", "namespaces", namespaced=False)
 CRDS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False)
-IN_FLIGHT = 16  # of the floor
+IN_FLIGHT = 16  # requests of the floor at a time
 REQUEST = {"name": "neuron", "exactly": {"deviceClassName": "neuron.aws.com"}}
-HEARTBEAT_S = 300.0  # a kubelet writes its Node's status so often when nothing changes
+HEARTBEAT_S = 300.0  # interval at which an idle kubelet writes its Node's status
 
 
 def main() -> int:
@@ -52,11 +52,11 @@ def main() -> int:
     parser.add_argument("--kubernetes", choices=bench_api.build.KUBERNETES)
     args = parser.parse_args()
     if sys.platform != "linux":
-        print("the UltraServer controller is measured on Linux alone: left out", file=sys.stderr)
+        print("the UltraServer controller is left out: it can be measured on Linux only", file=sys.stderr)
         return 0
     with bench_api.running(args.kubernetes) as plane:
         sizes = [int(text) for text in args.nodes.split(",")]
-        # Read before the event loop runs: a kubeconfig may have to start a login program.
+        # Read before the event loop runs, because a kubeconfig may start a login program.
         columns = asyncio.run(measure(args, sizes, plane, from_kubeconfig(plane.layout.kubeconfig)))
     print_table(columns)
     return 0
@@ -64,7 +64,7 @@ def main() -> int:
 
 @dataclass(slots=True)
 class Column:
-    """The figures of one size of the fleet."""
+    """The figures for one size of the fleet."""
 
     nodes: int
     figures: dict[str, str] = field(default_factory=dict)
@@ -117,7 +117,7 @@ class Controller:
         self._process.wait(30)
 
     async def ready(self) -> bool:
-        """Tell whether all watches have listed."""
+        """Return True if all watches have listed their objects."""
         try:
             async with aiohttp.ClientSession() as session, session.get(f"http://{PROBES}/readyz") as response:
                 return response.status == 200
@@ -125,13 +125,13 @@ class Controller:
             return False
 
     def cpu_s(self) -> float:
-        """CPU seconds so far, of all threads."""
+        """Return the CPU time of all threads so far, in seconds."""
         assert self._process is not None
         threads = Path(f"/proc/{self._process.pid}/task").iterdir()
         return sum(int((each / "schedstat").read_text().split()[0]) for each in threads) / 1e9
 
     def rss_mib(self, which: str = "VmRSS") -> float:
-        """Resident memory now; `VmHWM` is the largest so far."""
+        """Return the resident memory in MiB; with `VmHWM`, the maximum so far."""
         return int(self._proc("status").split(f"{which}:")[1].split()[0]) / 1024
 
     def _proc(self, name: str) -> str:
@@ -149,7 +149,7 @@ class Cluster:
         self._changed = asyncio.Event()
 
     async def prepare(self) -> None:
-        """Make the namespaces and the custom resources."""
+        """Create the namespaces and the custom resources."""
         import yaml
 
         for name in (PLACE, NAMESPACE):
@@ -169,7 +169,7 @@ class Cluster:
         return True
 
     async def until(self, what: str, check: Callable[[], Any], timeout_s: float = 300.0) -> None:
-        """Ask every 100 ms. Raises TimeoutError."""
+        """Poll a condition every 100 ms. Raises TimeoutError."""
         deadline = time.monotonic() + timeout_s
         while not await check():
             if time.monotonic() > deadline:
@@ -178,7 +178,7 @@ class Cluster:
 
     @contextlib.asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
-        """Follow the states of workloads until left."""
+        """Follow the states of workloads while the context is open."""
         task = asyncio.create_task(self._follow())
         try:
             yield
@@ -244,7 +244,7 @@ async def measure(
 
 
 async def no_nodes(args: argparse.Namespace, cluster: Cluster, plane: bench_api.Plane) -> Column:
-    """The floor of memory and idling: a fleet without a node."""
+    """The floor of memory and idle CPU: a fleet without nodes."""
     column = Column(0)
     with Controller(plane.layout.kubeconfig, plane.layout.log_dir / "controller.log") as controller:
         await cluster.until("the controller is ready", controller.ready)
@@ -320,7 +320,7 @@ async def busy(
 
 
 async def floor(cluster: Cluster, swarm: Swarm, nodes: int) -> float:
-    """Make an allocation's writes with nobody deciding, by the same client; return how long they take in seconds."""
+    """Make an allocation's writes with the same client and without decisions; return their duration in seconds."""
     objects = list(swarm.by_object)[: nodes // 4]
     names = [name for each in objects for name in swarm.by_object[each]]
     slots = asyncio.Semaphore(IN_FLIGHT)
@@ -353,7 +353,7 @@ async def floor(cluster: Cluster, swarm: Swarm, nodes: int) -> float:
     await client.patch(NEURON_WORKLOADS, PLACE, "floor", {"metadata": {"annotations": {"in-place-of": "a finalizer"}}})
     for phase in (Phase.PENDING, Phase.BOUND):
         stored = await allocate(phase)
-        await asyncio.sleep(GATHER_S)  # of the plugins, which write together what happens together
+        await asyncio.sleep(GATHER_S)  # the delay for which plugins gather changes
         await swarm.publish(names, stored)
     template = {"metadata": {"name": "floor"}, "spec": {"spec": {"devices": {"requests": [REQUEST]}}}}
     await client.create(CLAIM_TEMPLATES, PLACE, template)
@@ -367,7 +367,7 @@ async def floor(cluster: Cluster, swarm: Swarm, nodes: int) -> float:
 
 
 async def discovered(cluster: Cluster, count: int) -> None:
-    """Wait until so many NeuronUltraServers are Ready, as one list of them says."""
+    """Wait until `count` NeuronUltraServers are Ready in one list."""
 
     async def all_ready() -> bool:
         ready = 0
@@ -384,7 +384,7 @@ def of(writes: Sequence[bench_api.Write], agent: str) -> list[bench_api.Write]:
 
 
 async def millicores(controller: Controller, seconds: float) -> float:
-    """Return the CPU that the controller takes while nothing is asked of it."""
+    """Return the CPU of the idle controller, in millicores."""
     before, started = controller.cpu_s(), time.monotonic()
     await asyncio.sleep(seconds)
     return (controller.cpu_s() - before) / (time.monotonic() - started) * 1000
@@ -392,7 +392,7 @@ async def millicores(controller: Controller, seconds: float) -> float:
 
 @contextlib.asynccontextmanager
 async def heartbeats(swarm: Swarm) -> AsyncIterator[None]:
-    """Have every kubelet write its Node's status each five minutes."""
+    """Write each Node's status every five minutes, as kubelets do."""
     names = list(swarm.nodes)
 
     async def beat() -> None:
@@ -414,7 +414,7 @@ async def heartbeats(swarm: Swarm) -> AsyncIterator[None]:
 async def rounds(
     figures: dict[str, str], cluster: Cluster, swarm: Swarm, controller: Controller, *, nodes: int, number: int
 ) -> None:
-    """Allocate and release workloads of so many nodes, one after the other."""
+    """Allocate and release workloads of `nodes` nodes, one after the other."""
     times, released, writes, slice_writes, conflicts, cpu = [], [], [], [], 0, []
     for index in range(number):
         name = f"job-{nodes}-{index}-{len(swarm.nodes)}"
@@ -455,7 +455,7 @@ def quantile(values: list[float], share: float) -> float:
 
 
 def print_table(columns: Sequence[Column]) -> None:
-    """Print one column per size, and the targets; kept as JSON in build/bench-controller.json."""
+    """Print one column per size and the targets, and write them to build/bench-controller.json."""
     names = list(dict.fromkeys(name for column in columns for name in column.figures))
     names.sort(key=lambda name: [*TARGETS].index(name) if name in TARGETS else len(TARGETS))
     table = [("controller", *(f"{column.nodes} nodes" for column in columns), "target")]

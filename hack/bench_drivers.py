@@ -1,6 +1,6 @@
-"""What `make bench` starts: an API server, our plugin, the Go driver on the official helper, and a floor with no logic.
+"""The processes of `make bench`: an API server, the plugin, the Go driver on the official helper, and the floor.
 
-Each is a process of its own, on loopback and in a temporary folder.
+Each is a separate process on loopback and in a temporary folder.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _rollup(pid: int) -> dict[str, int]:
 
 
 class Driver:
-    """One driver's process, on a node of its own name, in a folder of its own."""
+    """The process of one driver, with its own node name and folder."""
 
     name = ""
     environment: ClassVar[Mapping[str, str]] = {}
@@ -58,26 +58,26 @@ class Driver:
 
     @property
     def dra_socket(self) -> Path:
-        """Where to prepare and unprepare."""
+        """The socket for prepare and unprepare."""
         return self.data / "dra.sock"
 
     @property
     def registration_socket(self) -> Path:
-        """Where to ask for GetInfo."""
+        """The socket for GetInfo."""
         return self.root / "registry/neuron.aws.com-reg.sock"
 
     def command(self) -> list[str]:
-        """Return what to run."""
+        """Return the command to run."""
         raise NotImplementedError
 
     def start(self) -> None:
-        """Start the process; `answers` says when it is ready."""
+        """Start the process; `answers` returns True when it is ready."""
         log = (self.root / "log").open("ab")
         self.process = subprocess.Popen(self.command(), stdout=log, stderr=log, env=os.environ | self.environment)
         log.close()
 
     def stop(self) -> None:
-        """End the process as a pod's end does."""
+        """End the process as the end of its pod does."""
         if self.process is not None:
             self.process.terminate()
             self.process.wait(30)
@@ -90,7 +90,7 @@ class Driver:
         return self.process.pid
 
     def cpu_s(self) -> float:
-        """Return the CPU time of all threads so far, of its helper process too, in seconds."""
+        """Return the CPU time of all threads so far, in seconds, including its helper process."""
         total = 0
         for pid in (self.pid, *children(self.pid)):
             for task in Path(f"/proc/{pid}/task").iterdir():
@@ -104,7 +104,7 @@ class Driver:
         return (own + sum(_rollup(pid)["Anonymous"] for pid in children(self.pid))) / 1024
 
     def open_files(self) -> int:
-        """Return how many file descriptors are open, kept connections to the API server aside: they come and go."""
+        """Return the number of open file descriptors, without connections to the API server, which come and go."""
         table = Path(f"/proc/{self.pid}/net/tcp").read_text().splitlines()[1:]
         connections = {f"socket:[{line.split()[9]}]" for line in table}
         found = 0
@@ -114,11 +114,11 @@ class Driver:
         return found
 
     def files(self) -> int:
-        """Return how many files there are in the folders that the driver writes to."""
+        """Return the number of files in the folders that the driver writes to."""
         return sum(len(files) for folder in (self.data, self.root / "cdi") for _, _, files in os.walk(folder))
 
     async def started(self, api: aiohttp.ClientSession) -> float:
-        """Start, and return the seconds until GetInfo is answered and the API server has the devices."""
+        """Start the driver, and return the seconds until GetInfo is answered and the API server has the devices."""
         began = time.monotonic()
         self.start()
 
@@ -142,7 +142,7 @@ class Ours(Driver):
     """`neuron-dra plugin` on a simulated trn2.48xlarge."""
 
     name = "ours"
-    environment: ClassVar[Mapping[str, str]] = {"MALLOC_ARENA_MAX": "1"}  # as Dockerfile.plugin says
+    environment: ClassVar[Mapping[str, str]] = {"MALLOC_ARENA_MAX": "1"}  # as in Dockerfile.plugin
     program: tuple[str, ...] = (str(Path(sys.executable).parent / "neuron-dra"),)
 
     def command(self) -> list[str]:
@@ -162,7 +162,7 @@ class Ours(Driver):
 
 
 class Hurried(Ours):
-    """Our plugin in a process whose clock runs 60 times as fast: an hour passes in a minute."""
+    """The plugin in a process whose clock runs 60 times as fast, so that an hour passes in a minute."""
 
     name = "hurried"
     speed = 60
@@ -189,20 +189,20 @@ class Peer(Driver):
 
     @classmethod
     def build(cls) -> bool:
-        """Build the driver; False, with the reason on standard error, where that is not possible."""
+        """Build the driver; return False, with the reason on standard error, if that is not possible."""
         if shutil.which("go") is None:
-            print("no Go toolchain on the PATH: the Go peer is left out", file=sys.stderr)
+            print("the Go peer is left out: no Go toolchain on the PATH", file=sys.stderr)
             return False
         print("building the Go peer (a minute or two the first time)", file=sys.stderr)
         command = ["go", "build", "-o", str(cls.binary), "."]
         if subprocess.run(command, cwd=HACK / "reference-driver", check=False).returncode != 0:
-            print("the Go peer cannot be built: left out", file=sys.stderr)
+            print("the Go peer is left out: it cannot be built", file=sys.stderr)
             return False
         return True
 
 
 class Floor(Driver):
-    """A DRA service in Python with the I/O of a prepare and no logic: what grpc.aio, aiohttp and the disk cost."""
+    """A DRA service in Python with the I/O of a prepare and no logic: the cost of grpc.aio, aiohttp and the disk."""
 
     name = "floor"
 
@@ -254,14 +254,14 @@ async def serve_floor(root: Path, url: str) -> None:
 
 
 class Api:
-    """The embedded API server in a process of its own, which can tell who asked for what."""
+    """The embedded API server in a separate process that counts requests by client."""
 
     def __init__(self, process: asyncio.subprocess.Process, url: str) -> None:
         self._process = process
         self.url = url
 
     async def requests(self) -> Counter[tuple[str, str]]:
-        """Return (verb, resource) -> requests of our plugin since the last call."""
+        """Return the number of the plugin's requests since the last call, by (verb, resource)."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(b"requests\n")
@@ -289,7 +289,7 @@ async def api_server() -> AsyncIterator[Api]:
 
 
 async def serve_api() -> None:
-    """The embedded API server; a line on standard input asks for the requests since the last one."""
+    """Run the embedded API server; for each line on standard input it prints the requests since the last one."""
     from neuron_dra.emulation.embedded_api import EmbeddedApi
 
     async with EmbeddedApi(controllers=False) as api:

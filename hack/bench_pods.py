@@ -1,7 +1,7 @@
 """Sixteen pods at once on one node of the test bed: from `apply` to Ready, with our driver and with the Go peer.
 
-Two nodes of the same type in one cluster, our plugin on one and the peer on the other, each as a process and on a real
-kubelet; rounds by turns, so that both meet the same machine.
+Two nodes of the same type in one cluster, the plugin on one and the peer on the other, each as a process and on a real
+kubelet. Rounds alternate, so that both run under the same load.
 """
 
 from __future__ import annotations
@@ -31,14 +31,12 @@ Object = dict[str, Any]
 
 
 def measure(slice_file: Path, binary: Path, rounds: int) -> Row | None:
-    """Start the test bed, measure, and end it; None, with the reason on standard error, where that cannot be."""
+    """Start the test bed, measure, and end it; return None, with the reason on standard error, if it cannot run."""
     if os.geteuid() != 0:
-        print("no root, no test bed: the pods are left out", file=sys.stderr)
+        print("the pods are left out: the test bed needs root", file=sys.stderr)
         return None
     if lifecycle.Bed(layout.from_environment()).state.processes:
-        print(
-            "a test bed runs, which is somebody's: the pods are left out (`make testbed-down` ends it)", file=sys.stderr
-        )
+        print("the pods are left out: a test bed already runs (`make testbed-down` ends it)", file=sys.stderr)
         return None
     print("starting the test bed for the pods (a quarter of an hour the first time)", file=sys.stderr)
     wanted = [word for name in NODES.values() for word in ("--node", f"{name}=trn2.48xlarge")]
@@ -54,7 +52,7 @@ def measure(slice_file: Path, binary: Path, rounds: int) -> Row | None:
             for who in order:
                 took = one_round(bed, NODES[who])
                 print(f"{PODS} pods with {who}: {took:.2f} s", file=sys.stderr)
-                if number:  # the first one warms everybody up
+                if number:  # the first round is a warm-up
                     times[who].append(took)
     finally:
         testbed("down")
@@ -68,7 +66,7 @@ def testbed(*words: str) -> None:
 
 
 def put_peer(bed: lifecycle.Bed, slice_file: Path, binary: Path) -> None:
-    """Put the peer in the place of our plugin on its node, and wait until its devices are published."""
+    """Replace the plugin with the peer on its node, and wait until the peer's devices are published."""
     node = bed.node(NODES["Go peer"])
     name = driver.process_name(node.name)
     bed.processes.stop([name], grace_s=30)
@@ -81,7 +79,7 @@ def put_peer(bed: lifecycle.Bed, slice_file: Path, binary: Path) -> None:
     def published() -> bool:
         found = get(bed, "resourceslices")
         mine = [item for item in found if item["spec"].get("nodeName") == node.name]
-        # The helper's slices have generated names; ours go when it takes the pool over.
+        # The helper's slices have generated names; the plugin's are deleted when the helper takes over the pool.
         return len(mine) == 1 and not mine[0]["metadata"]["name"].endswith("-00")
 
     bed.processes.wait_ready(name, published, 60)
@@ -134,7 +132,7 @@ def one_round(bed: lifecycle.Bed, node: str) -> float:
 
 
 def is_over(bed: lifecycle.Bed, node: str) -> bool:
-    """Return whether nothing is left of a round, on the node too: a device goes on before its container has ended."""
+    """Return True if nothing is left of a round, also on the node: a device is freed before its container ends."""
     left = subprocess.run([*bed.node(node).enter(), "ls", "/var/run/cdi"], check=True, capture_output=True, text=True)
     return "claim_" not in left.stdout and not get(bed, "resourceclaims", "--namespace", NAMESPACE)
 

@@ -1,4 +1,4 @@
-"""Preparing claims on several drivers by turns: one at a time, sixteen at once, and a hundred thousand in a row."""
+"""Prepares claims on several drivers in turn: one at a time, sixteen at once, and a hundred thousand in a row."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def allocate(api: aiohttp.ClientSession, node: str, name: str, kind: Kind)
 
 
 async def prepare(stub: dra_pb2_grpc.DRAPluginStub, claim: dra_pb2.Claim) -> float:
-    """Prepare one claim, and return the seconds that it took. Raises RuntimeError if it was refused."""
+    """Prepare one claim, and return its duration in seconds. Raises RuntimeError if it was rejected."""
     began = time.perf_counter()
     answer = await stub.NodePrepareResources(dra_pb2.NodePrepareResourcesRequest(claims=[claim]))
     took = time.perf_counter() - began
@@ -66,7 +66,7 @@ async def prepare(stub: dra_pb2_grpc.DRAPluginStub, claim: dra_pb2.Claim) -> flo
 
 
 async def unprepare(stub: dra_pb2_grpc.DRAPluginStub, claim: dra_pb2.Claim) -> None:
-    """Unprepare one claim. Raises RuntimeError if it was refused."""
+    """Unprepare one claim. Raises RuntimeError if it was rejected."""
     answer = await stub.NodeUnprepareResources(dra_pb2.NodeUnprepareResourcesRequest(claims=[claim]))
     if answer.claims[claim.uid].error:
         raise RuntimeError(answer.claims[claim.uid].error)
@@ -85,7 +85,7 @@ async def connected(drivers: Sequence[Driver]) -> AsyncIterator[Stubs]:
 
 
 async def one_by_one(api: aiohttp.ClientSession, drivers: Sequence[Driver], size: int, count: int) -> Seconds:
-    """Prepare and unprepare `count` new claims of `size` devices on every driver, by turns."""
+    """Prepare and unprepare `count` new claims of `size` devices on every driver in turn."""
     times: Seconds = {driver.name: [] for driver in drivers}
     async with connected(drivers) as stubs:
         for index in range(count + WARM_UP):
@@ -100,7 +100,7 @@ async def one_by_one(api: aiohttp.ClientSession, drivers: Sequence[Driver], size
 
 
 async def sixteen_at_once(api: aiohttp.ClientSession, drivers: Sequence[Driver], rounds: int) -> Seconds:
-    """Prepare sixteen claims of one device at once, `rounds` times on every driver, by turns."""
+    """Prepare sixteen claims of one device at once, `rounds` times on every driver in turn."""
     times: Seconds = {driver.name: [] for driver in drivers}
     async with connected(drivers) as stubs:
         batches = {driver.name: await sixteen(api, driver, "at-once") for driver in drivers}
@@ -122,7 +122,7 @@ async def sixteen(api: aiohttp.ClientSession, driver: Driver, name: str) -> list
 
 @dataclass(frozen=True)
 class Sample:
-    """What a driver held after some cycles."""
+    """Memory, descriptors and files of a driver after some cycles."""
 
     cycles: int
     rss_mib: float
@@ -133,7 +133,7 @@ class Sample:
 async def cycles(
     api: aiohttp.ClientSession, driver: Driver, count: int, told: Callable[[Sample], None]
 ) -> list[Sample]:
-    """Prepare and unprepare `count` times, sixteen claims at once; look after 1,000 and ten times more."""
+    """Prepare and unprepare `count` times, sixteen claims at once; sample after 1,000 cycles and ten times more."""
     looks = [1000, *(count * tenth // 10 for tenth in range(1, 11))]
     samples: list[Sample] = []
     async with connected([driver]) as stubs:

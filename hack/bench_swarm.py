@@ -1,6 +1,6 @@
-"""The node plugins of a whole fleet in one process: what each would publish, and its answer to its NeuronUltraServer.
+"""The node plugins of a whole fleet in one process: their slices, and their tags for NeuronUltraServers.
 
-Devices, tags and the writes come from the plugin's own code; only sysfs, claims and the kubelet are left out.
+Devices, tags and writes come from the plugin's own code; only sysfs, claims and the kubelet are left out.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from tests.support.ultraservers import ultraserver
 Obj = dict[str, Any]
 IN_FLIGHT = 32  # 5,000 nodes have 5,000 connections; this process shares two cores with the API server
 INSTANCE_TYPE = "trn3.48xlarge"
-IMAGES_ON_A_NODE = 40  # what a Node object mostly consists of
+IMAGES_ON_A_NODE = 40  # they are most of a Node object
 
 
 class Own:
-    """The slices of one node, in the place of the plugin's watch of them."""
+    """The slices of one node, in place of the plugin's watch of them."""
 
     def __init__(self, client: KubeClient, name: str) -> None:
         self._client = client
@@ -61,11 +61,11 @@ class Node:
         self._lock = asyncio.Lock()
 
     async def publish(self, ultraserver_object: Obj | None) -> None:
-        """Tag the devices as the NeuronUltraServer says, and write what differs."""
+        """Tag the devices for the NeuronUltraServer's allocation, and write the difference."""
         async with self._lock:
             try:
                 await self._publish(ultraserver_object)
-            except Conflict:  # the list is fresh now
+            except Conflict:  # the slices have been listed again
                 await self._publish(ultraserver_object)
 
     async def _publish(self, ultraserver_object: Obj | None) -> None:
@@ -76,7 +76,7 @@ class Node:
 
 
 class Swarm:
-    """All nodes, by name, and a watch of all NeuronUltraServers in the place of one watch per node."""
+    """All nodes, by name, and one watch of all NeuronUltraServers in place of one per node."""
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
@@ -88,7 +88,7 @@ class Swarm:
         self.by_object: dict[str, list[str]] = {}
 
     async def grow(self, ultraservers: int) -> None:
-        """Add UltraServers of four nodes until there are so many."""
+        """Add UltraServers of four nodes until there are enough nodes."""
         numbers = range(len(self.by_object), ultraservers)
         await self._all(self._join(number) for number in numbers)
 
@@ -110,19 +110,19 @@ class Swarm:
         await node.publish(None)
 
     async def heartbeat(self, name: str, number: int) -> None:
-        """Write what a kubelet writes every five minutes."""
+        """Write the Node status that a kubelet writes every five minutes."""
         status = {"status": {**self.nodes[name].body["status"], **_kubelet_status(number)}}
         path = NODES.path("", name, "status")
         await self._client.request("PATCH", path, body=status, content_type=MERGE_PATCH)
 
     async def publish(self, names: Iterable[str], objects: dict[str, Obj]) -> None:
-        """Have these nodes answer to these NeuronUltraServers; without the wait of a real plugin."""
+        """Tag these nodes for these NeuronUltraServers, without the delay of a real plugin."""
         of = {name: key for key, found in self.by_object.items() for name in found}
         await self._all(self.nodes[name].publish(objects.get(of[name])) for name in names)
 
     @asynccontextmanager
     async def answering(self) -> AsyncIterator[None]:
-        """Answer every change until left."""
+        """Respond to every change while the context is open."""
         task = asyncio.create_task(self._follow())
         try:
             yield

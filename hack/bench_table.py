@@ -1,4 +1,4 @@
-"""The table of `make bench`: figure, measured, the peer in the same run, ratio, must, goal."""
+"""The table of `make bench`: figure, measured value, the peer's value in the same run, ratio, bound, goal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Row:
-    """One figure. `value` is what `must` and `goal`, upper bounds, are about: the ratio where there is one."""
+    """One figure; `must` and `goal` are upper bounds of `value`, which is the ratio if there is one."""
 
     figure: str
     measured: str
@@ -22,7 +22,7 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """Say whether the bounds hold."""
+        """Return which bounds hold, as text."""
         if self.must is None:
             return ""
         if self.value > self.must:
@@ -44,12 +44,12 @@ def bounded(figure: str, value: float, unit: str, must: float, goal: float) -> R
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """Return the value below which a share of `values` lies."""
+    """Return the quantile of `values` for a share between 0 and 1."""
     return sorted(values)[min(len(values) - 1, int(len(values) * share))]
 
 
 def show(rows: Sequence[Row], keep: Path) -> None:
-    """Print aligned columns, and keep them as JSON."""
+    """Print aligned columns, and write them as JSON."""
     head = ("figure", "measured", "against", "ratio", "must", "goal", "")
     bound = lambda value: "" if value is None else f"<= {value:g}"  # noqa: E731
     table = [head] + [

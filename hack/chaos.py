@@ -2,10 +2,9 @@
 """Chaos on the test bed: `make chaos SEED=1 MINUTES=10`.
 
 Pods and UltraServer workloads come and go while plugins, kubelets, containerd, the API server, the scheduler and
-controllers are killed and nodes lose their power, all chosen by the seed. What is watched all the time: no device is
-allocated or prepared twice. What must hold in the end: every pod that should run runs, no two pods of a node see one
-device, and CDI files, checkpoint and API server tell the same. The same seed gives the same order of pods and faults;
-when each happens depends on the machine.
+controllers are killed and nodes lose power, all chosen by the seed. At all times, no device may be allocated or prepared
+twice. In the end, every pod that should run runs, no two pods of a node see the same device, and CDI files, checkpoint
+and API server agree. The same seed gives the same order of pods and faults; their times depend on the machine.
 """
 
 from __future__ import annotations
@@ -43,19 +42,19 @@ ULTRASERVER, ULTRASERVER_TYPE = "u", "trn3.48xlarge"
 TEMPLATES = {"one": 1, "four": 4, "half": 8, "all": 16}
 GROUPS, DEVICES = (4, 8), 16
 PODS_AT_MOST = 14
-CALM_S = 300  # for everything to come right in the end
-TRIES = 60  # of one kubectl, a second apart: the API server is away now and then
+CALM_S = 300  # time to recover at the end
+TRIES = 60  # of one kubectl command, a second apart, because the API server is killed now and then
 
 Object = dict[str, Any]
 
 
 class ViolationError(AssertionError):
-    """A promise that was broken."""
+    """An invariant was violated."""
 
 
 @dataclass(slots=True)
 class Run:
-    """One run: what is wanted, what happened, what was broken."""
+    """One run: the wanted state, the events so far, and the violations."""
 
     seed: int
     bed: TestBed
@@ -69,18 +68,18 @@ class Run:
     stop: threading.Event = field(default_factory=threading.Event)
 
     def say(self, text: str) -> None:
-        """Print a line of the story."""
+        """Print a line about the run."""
         print(f"{time.monotonic() - self.started:7.1f} s  {text}", flush=True)
 
     def violated(self, text: str) -> None:
-        """Remember a broken promise."""
+        """Record a violation."""
         if text not in self.violations:
             self.violations.append(text)
             self.say(f"VIOLATION: {text}")
 
 
 def patiently(call: Callable[[], Any]) -> Any:
-    """Call until the API server is there."""
+    """Retry a call until the API server answers."""
     for attempt in range(TRIES):
         try:
             return call()
@@ -95,7 +94,7 @@ def patiently(call: Callable[[], Any]) -> Any:
 
 
 def churn(run: Run, until: float) -> None:
-    """Start and end pods and workloads until then."""
+    """Start and end pods and workloads until the given time."""
     rng = random.Random(f"{run.seed} pods")
     number = 0
     while time.monotonic() < until:
@@ -158,7 +157,7 @@ def change_workload(run: Run, rng: random.Random, number: int) -> None:
 
 
 def faults(run: Run, until: float) -> None:
-    """Break something every few seconds until then."""
+    """Break something every few seconds until the given time."""
     rng = random.Random(f"{run.seed} faults")
     kinds = {"plugin": 6, "kubelet": 4, "containerd": 3, "reboot": 2, "kube-apiserver": 2, "kube-scheduler": 1,
              "kube-controller-manager": 1, "controller": 4}  # fmt: skip
@@ -178,7 +177,7 @@ def faults(run: Run, until: float) -> None:
 
 
 def break_(run: Run, kind: str, node: str) -> None:
-    """Break one thing. Raises what the test bed says if that is not possible now."""
+    """Break one thing. Raises the test bed's error if that is not possible now."""
     if kind.startswith("kube-"):
         run.say(f"kill {kind}")
         parts = run.bed.parts
@@ -211,7 +210,7 @@ def controllers(run: Run) -> dict[str, int]:
 
 
 def look(run: Run) -> None:
-    """Check what must hold at any time."""
+    """Check the invariants that must hold at all times."""
     with contextlib.suppress(BedError, CommandFailedError, subprocess.TimeoutExpired):
         claims = run.bed.get("resourceclaims", "-A")["items"]
         holders: dict[tuple[str, str], str] = {}
@@ -230,13 +229,13 @@ def look(run: Run) -> None:
 
 
 def allocated(claim: Object) -> list[Object]:
-    """Return the results of a claim that are ours."""
+    """Return the results of a claim that belong to this driver."""
     devices = (claim.get("status", {}).get("allocation") or {}).get("devices") or {}
     return [result for result in devices.get("results") or [] if result["driver"] == "neuron.aws.com"]
 
 
 def checkpoint(node: BedNode) -> Iterator[tuple[str, list[int]]]:
-    """Yield the claims in a node's checkpoint, with their Neuron devices; nothing while the node is down."""
+    """Yield the claims in a node's checkpoint with their Neuron devices; nothing while the node is down."""
     text = ""
     with contextlib.suppress(BedError, CommandFailedError, subprocess.TimeoutExpired, OSError):
         text = node.run("cat", "/var/lib/kubelet/plugins/neuron.aws.com/checkpoint.json")
@@ -245,11 +244,11 @@ def checkpoint(node: BedNode) -> Iterator[tuple[str, list[int]]]:
 
 
 def settle(run: Run) -> None:
-    """Wait for the end state; what is not reached is a violation, with what is known about it."""
+    """Wait for the end state; a part that is not reached is a violation, with the reason."""
     for what, check in (
         ("every pod that fits runs", everything_runs),
-        ("CDI files, checkpoint and API server tell the same", all_agree),
-        ("no two pods of a node see one device", nothing_shared),
+        ("CDI files, checkpoint and API server agree", all_agree),
+        ("no two pods of a node see the same device", nothing_shared),
     ):
         why: list[str] = []
 
@@ -267,7 +266,7 @@ def settle(run: Run) -> None:
 
 
 def everything_runs(run: Run) -> str:
-    """Return what does not run and should: a pod whose devices are free somewhere, or a workload."""
+    """Return what should run and does not: a pod whose devices are free on some node, or a workload."""
     items = {item["metadata"]["name"]: item for item in run.place.get("pods")["items"]}
     left = [name for name, item in items.items() if "job" not in item["metadata"].get("labels", {})
             and name not in run.pods]  # fmt: skip
@@ -291,7 +290,7 @@ def everything_runs(run: Run) -> str:
 
 
 def has_room(free: set[int], count: int) -> bool:
-    """Whether a node with these free devices has room for a claim of the templates: groups are of neighbours."""
+    """Return True if a claim of the templates fits a node with these free devices; groups are of neighbors."""
     if count not in GROUPS:
         return len(free) >= count
     return any(free >= {*range(first, first + count)} for first in range(0, DEVICES, count))
@@ -309,7 +308,7 @@ def all_agree(run: Run) -> str:
 
 
 def nothing_shared(run: Run) -> str:
-    """Return which pods of a node see the same device; looked at from inside the pods."""
+    """Return which pods of a node see the same device, checked inside the pods."""
     seen: dict[tuple[str, int], str] = {}
     for item in run.place.get("pods")["items"]:
         name, node = item["metadata"]["name"], item["spec"].get("nodeName")
@@ -328,7 +327,7 @@ def nothing_shared(run: Run) -> str:
 
 
 def chaos(seed: int, minutes: float) -> Run:
-    """Bring up the test bed, let it all happen, and check the end."""
+    """Start the test bed, run pods and faults, and check the end state."""
     bed = TestBed(layout.from_environment())
     words = [word for name, kind in PLAIN.items() for word in ("--node", f"{name}={kind}")]
     bed.command("up", *words, "--ultraserver", f"{ULTRASERVER}={ULTRASERVER_TYPE}", "--driver", "daemonset")
@@ -347,7 +346,7 @@ def chaos(seed: int, minutes: float) -> Run:
     finally:
         run.stop.set()
         breaker.join(timeout=300)
-    run.say("calm: everything is started again, and must come right")
+    run.say("calm: everything is restarted and must recover")
     bed.command("up", timeout_s=600)
     settle(run)
     look(run)
@@ -366,7 +365,7 @@ def report(rows: Sequence[str], command: str) -> str:
     return f"""# Chaos on the test bed
 
 Commit {commit_now()}, {datetime.date.today().isoformat()}, `{command}`: six real kubelets, two trn2.48xlarge and an UltraServer of
-four trn3.48xlarge; the DaemonSet, and the controller with two replicas. What is checked is in `hack/chaos.py`.
+four trn3.48xlarge; the DaemonSet, and the controller with two replicas. `hack/chaos.py` lists the checks.
 
 | seed | duration | what happened | result |
 | --- | --- | --- | --- |
@@ -375,7 +374,7 @@ four trn3.48xlarge; the DaemonSet, and the controller with two replicas. What is
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the seeds; 1 if a promise was broken."""
+    """Run the seeds; return 1 if an invariant was violated."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, action="append", help="may be repeated (default: 1)")
     parser.add_argument("--minutes", type=float, default=10)
@@ -391,7 +390,7 @@ def main(arguments: Sequence[str]) -> int:
             logs = REPOSITORY / "build" / f"chaos-{seed}"
             run.bed.keep_logs(logs)
             print(
-                f"seed {seed} broke a promise; logs are in {logs.relative_to(REPOSITORY)}. Again: make chaos SEED={seed}"
+                f"seed {seed} has violations; logs: {logs.relative_to(REPOSITORY)}. To repeat: make chaos SEED={seed}"
             )
         run.bed.command("down")
     if options.report:

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Write docs/contract.md: each behaviour of the DRA contract, the tests that show it, and how they ended.
+"""Write docs/contract.md: each behavior of the DRA contract, the tests that show it, and their results.
 
-The rows are docs/contract.toml, the tests those marked `@pytest.mark.contract(row)`, the results the JUnit files that
-`make test` leaves in build/. With --check, only tell where the page and the marks disagree; that needs no results.
+The rows are in docs/contract.toml, the tests are those marked `@pytest.mark.contract(row)`, and the results are the
+JUnit files that `make test` leaves in build/. With --check, only list differences between page and marks; that needs no
+results.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ HEAD = """<!-- Written by `make contract` from docs/contract.toml and the result
 
 # The contract, row by row
 
-What the kubelet, the scheduler and the API server ask of a DRA driver, and the tests that show it. Tests in `tests/bed`
-run on real kubelets; those in `tests/story` and `tests/contract` on real sockets and processes.
+What the kubelet, the scheduler and the API server require of a DRA driver, and the tests that show it. Tests in
+`tests/bed` run on real kubelets; those in `tests/story` and `tests/contract` on real sockets and processes.
 
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A behaviour. `not_applicable` is why it asks nothing of this driver, or empty."""
+    """A behavior; `not_applicable` is why it does not apply to this driver, or empty."""
 
     section: str
     id: str
@@ -56,7 +57,7 @@ def rows(path: Path = ROWS) -> list[Row]:
 
 
 def marked(folder: Path = TESTS) -> dict[str, list[str]]:
-    """Return the tests of each row, as `bed/test_x.py::test_y`, read off the source."""
+    """Return the tests of each row, as `bed/test_x.py::test_y`, from the marks in the source."""
     found: dict[str, list[str]] = {}
     for path in sorted(folder.rglob("test_*.py")):
         tree = ast.parse(path.read_text())
@@ -75,7 +76,7 @@ def _marks(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def outcomes(files: Sequence[Path]) -> dict[str, Counter[str]]:
-    """Return how often each test passed, failed or was skipped, parameters and runs put together."""
+    """Return how often each test passed, failed or was skipped, over all parameters and runs."""
     found: dict[str, Counter[str]] = {}
     for path in files:
         for case in ET.parse(path).getroot().iter("testcase"):
@@ -87,7 +88,7 @@ def outcomes(files: Sequence[Path]) -> dict[str, Counter[str]]:
 
 
 def result(tests: Sequence[str], ended: Mapping[str, Counter[str]]) -> str:
-    """Return one word for a row: the worst that happened to its tests."""
+    """Return the result of a row in one word: the worst of its tests."""
     counts = sum((ended.get(test, Counter({"not run": 1})) for test in tests), Counter())
     if counts["failure"] or counts["error"]:
         return "FAILED"
@@ -126,11 +127,11 @@ def page(ended: Mapping[str, Counter[str]], commit: str) -> str:
 
 
 def disagreements() -> list[str]:
-    """Return where marks, rows and the page do not fit together."""
+    """Return the contradictions between marks, rows and page."""
     known, by_row = {row.id: row for row in rows()}, marked()
     found = [f"{tests[0]} is marked for row {row}, which is not in {ROWS.name}" for row, tests in by_row.items()
              if row not in known]  # fmt: skip
-    found += [f"row {row} has tests and is called not applicable" for row in by_row if known[row].not_applicable]
+    found += [f"row {row} has tests but is not applicable" for row in by_row if known[row].not_applicable]
     text = PAGE.read_text() if PAGE.exists() else ""
     stated = {line.split(" | ")[0].removeprefix("| "): line for line in text.splitlines() if line.startswith("| ")}
     for row in known.values():
@@ -138,7 +139,7 @@ def disagreements() -> list[str]:
         shown = [part.strip("`") for part in line.split(" | ")[2].split("<br>")] if line else []
         wanted = [f"not applicable: {row.not_applicable}"] if row.not_applicable else by_row.get(row.id, ["missing"])
         if not line or line.split(" | ")[1] != row.behaviour or shown != wanted:
-            found.append(f"row {row.id} of {PAGE.name} is not what the marks say: run make test contract")
+            found.append(f"row {row.id} of {PAGE.name} differs from the marks: run make test contract")
     return found
 
 

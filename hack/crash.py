@@ -26,7 +26,7 @@ COUNT = re.compile(r"^(?P<what>.+): (?P<count>(\d+) of (\d+) points|(\d+) states
 
 
 def run() -> tuple[int, str]:
-    """Run the suites, every point of them; return the exit code and what pytest said."""
+    """Run every point of the suites; return the exit code and pytest's output."""
     command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile", *SUITES]
     environment = {**os.environ, "NEURON_DRA_LONG": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
@@ -42,9 +42,9 @@ def report(output: str, commit: str, seconds: float) -> str:
     rows = "\n".join(f"| {match['what']} | {match['count']} |" for match in found)
     return f"""# Crashes, failing disks and power cuts
 
-What is met, and what must hold, is told by the tests: {", ".join(f"`{suite}`" for suite in SUITES)}. Points are not
-listed by hand: each is found in a run that nobody disturbs, so a new write is a new point. `make test` meets every
-eleventh of the plugin's and every fifth of the controller's; this is a run of all of them.
+The tests say what happens and what must hold: {", ".join(f"`{suite}`" for suite in SUITES)}. Points are not listed by
+hand: an undisturbed run finds them, so a new write is a new point. `make test` runs every eleventh point of the plugin
+and every fifth of the controller; this is a run of all of them.
 
 | | |
 |---|---|
@@ -60,22 +60,21 @@ eleventh of the plugin's and every fifth of the controller's; this is a run of a
 |---|---|
 {rows}
 
-## What the harness finds when it should
+## Sabotages that the harness finds
 
-Each is a test: the flush of the folders taken out, that of the CDI folder alone, that of files; the checkpoint written
-before the CDI file; the boot id not looked at; a plugin that does not ask who holds a device. Each makes the harness
-fail, with the reason.
+Each is a test: no flush of folders, of the CDI folder, or of files; the checkpoint written before the CDI file; the boot
+id ignored; a plugin that does not check which claim holds a device. Each makes the harness fail, with the reason.
 
 ## What it found
 
-- A folder that the plugin had just made could vanish in a power cut, with the checkpoint in it: the folder above it
-  was not flushed.
-- A plugin that was killed while it wrote its name for the turn to publish left a temporary file for ever.
+- A power cut could remove a folder that the plugin had just created, with the checkpoint in it: the folder above it was
+  not flushed.
+- A plugin that was killed while it wrote its name for the publisher lock left a temporary file for ever.
 """
 
 
 def main() -> int:
-    """Run, print, and write the report if that is wanted."""
+    """Run the suites, print the results, and write the report with --report."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--report", action="store_true", help="write docs/reports/crash.md")
     arguments = parser.parse_args()

@@ -1,7 +1,7 @@
 """Run `neuron-dra` in a process whose clock runs faster: `fast_clock.py 60 plugin ...`.
 
-What the event loop waits for, and what `time.monotonic` tells, pass that many times as fast. It shows in a minute what
-an idle plugin asks the API server for in an hour.
+The event loop's delays and `time.monotonic` run that many times as fast. This shows in a minute the requests that an
+idle plugin sends to the API server in an hour.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from neuron_dra import cli
 
 
 def hurry(speed: int) -> None:
-    """Make this process' clock run `speed` times as fast."""
+    """Make this process's clock run `speed` times as fast."""
     real, select = time.monotonic, selectors.EpollSelector.select
 
     def shortened(self, timeout=None):  # type: ignore[no-untyped-def]

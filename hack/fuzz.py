@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Fuzz the targets of tests/fuzz with atheris: `make fuzz` gives each a million inputs and writes docs/reports/fuzz.md.
 
-One target runs in a process of its own, its imports instrumented. Inputs that reach something new are added to
+Each target runs in a separate process with instrumented imports. Inputs that reach new code are added to
 tests/fuzz/corpus; one that fails is printed as a line for that file, and ends the target.
 """
 
@@ -34,12 +34,12 @@ KEPT_INPUTS = 150
 """Of each target, in the repository."""
 LONGEST_INPUT = 256  # bytes
 SHA1_DIGITS = 40
-FRESH_INPUTS = 200  # random ones, to begin with besides those that are kept
+FRESH_INPUTS = 200  # random inputs at the start, besides those in the corpus
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What became of a target. `failed` is the input that failed, in hex, or empty."""
+    """The result of a target; `failed` is the input that failed, in hex, or empty."""
 
     target: str
     inputs: int
@@ -49,7 +49,7 @@ class Run:
 
 
 def fuzz(target: str, inputs: int, seed: int) -> Run:
-    """Run one target in a process of its own."""
+    """Run one target in a separate process."""
     with tempfile.TemporaryDirectory(prefix="fuzz-") as name:
         corpus, found = Path(name, "corpus"), Path(name, "found")
         for folder in (corpus, found):
@@ -82,7 +82,7 @@ def _kept(target: str) -> list[str]:
 
 
 def _keep(target: str, corpus: Path) -> None:
-    """Keep what was kept, and of the inputs that reached something new (libFuzzer names them itself) some of each size."""
+    """Keep the corpus, and some inputs of each size that reached new code, under libFuzzer's names."""
     old = _kept(target)
     new = {path.read_bytes().hex() for path in corpus.iterdir() if len(path.name) == SHA1_DIGITS} - {*old, ""}
     ranked = sorted(new, key=lambda line: (len(line), line))
@@ -99,7 +99,7 @@ def _child(target: str, *arguments: str) -> str:
 
 
 def child(target: str, arguments: Sequence[str]) -> None:
-    """Instrument, and hand over to libFuzzer; never returns."""
+    """Instrument the imports and run libFuzzer; never returns."""
     import atheris
 
     logging.disable(logging.CRITICAL)
@@ -124,21 +124,21 @@ Commit {commit_now()}, {datetime.date.today().isoformat()}, `{command}`, seed {s
 | target | inputs | branches covered | duration | result |
 | --- | --- | --- | --- | --- |
 {rows}
-What each target promises is in its docstring in `tests/fuzz/fuzz_targets.py`. Inputs are bytes that choose a document
-and change it, so most are nearly valid. Inputs that reached something new are kept in `tests/fuzz/corpus`; `make test` runs
-them and some near them.
+The docstring of each target in `tests/fuzz/fuzz_targets.py` says what must hold. Inputs are bytes that choose a document
+and change it, so most are nearly valid. Inputs that reached new code are kept in `tests/fuzz/corpus`; `make test` runs
+them and some similar ones.
 """
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Fuzz the targets asked for; 1 if one of them failed."""
+    """Fuzz the requested targets; return 1 if one of them failed."""
     if arguments[:1] == ["--child"]:
         child(arguments[1], arguments[2:])
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", action="append", choices=TARGETS, help="only this one; may be repeated")
     parser.add_argument("--inputs", type=int, default=1_000_000, help="for each target (default: a million)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="targets at a time (default: one a core)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="targets at a time (default: one per core)")
     parser.add_argument("--report", action="store_true", help="write docs/reports/fuzz.md")
     options = parser.parse_args(arguments)
     runs = []

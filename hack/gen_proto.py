@@ -16,7 +16,7 @@ PACKAGE = "neuron_dra/gen"
 
 
 def generate(out: Path) -> list[Path]:
-    """Run protoc over every file of proto/ and return what it wrote, relative to `out`."""
+    """Run protoc on every file of proto/ and return the files that it wrote, relative to `out`."""
     from grpc_tools import protoc
 
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # protoc's plugins

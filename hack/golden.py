@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write tests/golden: what a node of every instance type publishes. `make golden`, then read the difference."""
+"""Write tests/golden, the slices that a node of every instance type publishes: `make golden`, then read the difference."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def wanted() -> Iterator[tuple[str, str]]:
 
 
 def main() -> int:
-    """Write what differs, and remove what nothing makes any more."""
+    """Write the files that differ, and remove those that are no longer made."""
     texts = dict(wanted())
     for path in sorted(FOLDER.glob("*/*.yaml")):
         if str(path.relative_to(FOLDER)) not in texts:

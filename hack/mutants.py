@@ -1,7 +1,7 @@
-"""The changes that mutation testing makes to a module: mutmut's, and some for code that is mostly expressions.
+"""The changes that mutation testing makes to a module: those of mutmut, and some for code that is mostly expressions.
 
-One mutant is one change. Left alone are annotations, imports, docstrings and texts for people (strings with a space).
-A positional argument is replaced by None, but not taken out: the call would just be wrong.
+One mutant is one change. Annotations, imports, docstrings and texts for people (strings with a space) are not changed.
+A positional argument is replaced by None but not removed, because the call would always fail.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mutmut.mutation.mutators import mutation_operators, operator_string
 
 SHOWN = 24  # characters on both sides of a change
 UNCHANGED = (cst.Annotation, cst.Import, cst.ImportFrom, cst.Decorator)
-OPAQUE_CALLS = {"len", "isinstance", "cast"}  # without an argument they are no call at all
+OPAQUE_CALLS = {"len", "isinstance", "cast"}  # their arguments are not changed, because the call would fail
 OTHER_FUNCTION = {"any": "all", "all": "any", "min": "max", "max": "min"}
 
 
@@ -37,7 +37,7 @@ class Mutant:
 
     @property
     def key(self) -> str:
-        """A name that survives changes elsewhere in the module."""
+        """A name that does not depend on other parts of the module."""
         again = f" #{self.number}" if self.number else ""
         return f"{Path(self.module).name}:{self.function or 'module'}: {self.change}{again}"
 
@@ -70,7 +70,7 @@ def _compiles_to_something_else(changed: str, module: str, original: Any) -> boo
 
 
 def _difference(before: str, after: str) -> str:
-    """Show what changed, with a little around it, on one line."""
+    """Return the change on one line, with a little context."""
     begin = next(
         (i for i, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), min(len(before), len(after))
     )
@@ -140,7 +140,7 @@ def _is_docstring(node: cst.CSTNode) -> bool:
 
 
 def _only_for_readers(node: cst.CSTNode) -> bool:
-    """Tell what only type checkers and the documentation look at."""
+    """Return True for code that only type checkers and documentation use."""
     if isinstance(node, cst.If):
         return _name(node.test) == "TYPE_CHECKING"
     return isinstance(node, cst.Call) and _name(node.func) == "Described"
@@ -168,7 +168,7 @@ def _lacks_positional(node: cst.CSTNode, changed: cst.CSTNode) -> bool:
 
 
 def _more_changes(node: cst.CSTNode) -> Iterable[cst.CSTNode]:
-    """What mutmut does not do: conditions turned round or left out, filters, order, results and statements dropped."""
+    """Changes that mutmut lacks: conditions inverted or removed; filters, order, results and statements dropped."""
     match node:
         case cst.CompFor(ifs=[_, *_]):
             yield node.with_changes(ifs=[])

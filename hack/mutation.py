@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Mutation testing of core/ and of the controller's planning modules: `make mutation` writes docs/reports/mutation.md.
 
-One process imports everything and collects the tests once. For each mutant a child is forked, one function's code is
-exchanged, and the tests that run the changed line are run, quick ones and those that found something here before
-first, until one fails. Code that runs on import is different: its mutants are imported afresh, with the tests of the
-modules that use them.
+One process imports everything and collects the tests once. For each mutant it forks a child, which replaces one
+function's code and runs the tests of the changed line until one fails; fast tests and tests that found mutants here
+before run first. For code that runs on import, the child imports the mutant again, with the tests of the modules that
+use it.
 
-Results are kept in build/mutation/results.jsonl; a run takes up where the last one ended, unless it is told --anew.
+Results are kept in build/mutation/results.jsonl; a run continues the last one, except with --anew.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ WHOLE = (
     "placement",
     "releasing",
 )
-"""Of these modules every mutant is run; of the others a share that the seed picks."""
+"""Of these modules every mutant runs; of the others a share that the seed selects."""
 PLANNING = ("plan/planning", "plan/allocation", "plan/queue", "plan/recovery", "plan/releasing", "plan/context", "plan/holdings",
             "plan/placement", "observe/discovery", "observe/projections", "apply/status_throttle")  # fmt: skip
 TESTS = ("tests/unit",)
@@ -82,7 +82,7 @@ def chosen(seed: int, share: float, only: Sequence[str]) -> list[Mutant]:
 
 @dataclass
 class Covered:
-    """Which tests run a line, and the CPU seconds that a test takes; `failed` are those that fail without a mutant."""
+    """The tests that run each line, and their CPU seconds; `failed` are those that fail without a mutant."""
 
     lines: dict[str, dict[str, list[str]]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class Covered:
 
     @classmethod
     def kept(cls) -> Covered:
-        """Return what is known already."""
+        """Return the measurements of an earlier run."""
         return cls(**json.loads(COVERED.read_text())) if COVERED.exists() else cls()
 
     @property
@@ -99,7 +99,7 @@ class Covered:
         return {*self.seconds, *self.failed}
 
     def tests_of(self, mutant: Mutant) -> list[str]:
-        """Return the tests that run a changed line, the quickest first."""
+        """Return the tests that run a changed line, the fastest first."""
         first, last = mutant.lines
         lines = self.lines.get(mutant.module, {})
         names = {name for line in range(first, last + 1) for name in lines.get(str(line), ())}
@@ -119,7 +119,7 @@ def in_turn(items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
 
 
 class Runner:
-    """Runs in the place of pytest's own loop over the tests."""
+    """Replaces pytest's own loop over the tests."""
 
     def __init__(self, mutants: Sequence[Mutant], record: Callable[[Mutant, str, float], None], most_s: float) -> None:
         self.mutants = mutants
@@ -164,7 +164,7 @@ class Runner:
         self.record(mutant, answer, cpu_s)
 
     def tested(self, mutant: Mutant, items: list[pytest.Item], functions: Functions) -> str:
-        """Exchange the function and run the tests; in the child."""
+        """Replace the function and run the tests, in the child."""
         exchange(mutant, functions)
         for _ in in_turn(items):
             if self.failures.failed:
@@ -173,7 +173,7 @@ class Runner:
 
 
 def within(names: list[str], seconds: dict[str, float], most_s: float) -> tuple[list[str], int]:
-    """Cut off the slow tests at the end; return how many."""
+    """Remove the slow tests at the end, and return their number."""
     total = 0.0
     for count, name in enumerate(names):
         total += seconds[name]
@@ -183,7 +183,7 @@ def within(names: list[str], seconds: dict[str, float], most_s: float) -> tuple[
 
 
 def measure(items: list[pytest.Item], failures: Failures, covered: Covered) -> str:
-    """Run every test alone, and write which lines it runs and how long it takes; in a child."""
+    """Run every test alone, in a child, and write the lines that it runs and its duration."""
     coverage = Coverage(data_file=None, config_file=False, include=[str(path) for path in modules()])
     coverage.start()
     coverage.switch_context(items[0].nodeid)
@@ -220,14 +220,14 @@ def live_functions() -> Functions:
 
 
 def exchange(mutant: Mutant, functions: Functions) -> None:
-    """Give the live function the code of the mutant."""
+    """Replace the code of the live function with the mutant's."""
     path = str(ROOT / mutant.module)
     (code,) = _codes(compile(mutant.source, path, "exec", dont_inherit=True), mutant.function)
     for function in functions[path, mutant.function]:
         function.__code__ = code
     for each in gc.get_objects():
         if isinstance(each, functools._lru_cache_wrapper):
-            each.cache_clear()  # what was computed on import came from the code before
+            each.cache_clear()  # it was filled by the original code
 
 
 def _codes(code: types.CodeType, name: str) -> Iterator[types.CodeType]:
@@ -258,9 +258,9 @@ class MutantFinder(MetaPathFinder, SourceLoader):
 
 
 def run_imported(mutant: Mutant, covered: Covered, most_s: float) -> str:
-    """Import a mutant afresh and run the tests of its module; in a child of a process that knows none of our code.
+    """Import a mutant and run the tests of its module, in a child of a process that has not imported this code.
 
-    The tests that are called like the module come first: most mutants end there, and few files are imported for it.
+    Tests with the module's name run first: they kill most mutants, and few files are imported for them.
     """
     names = covered.tests_of_module(mutant.module) or sorted(covered.seconds, key=lambda name: covered.seconds[name])
     own = [name for name in covered.seconds if f"_{Path(mutant.module).stem}" in name.partition("::")[0]]
@@ -274,7 +274,7 @@ def run_imported(mutant: Mutant, covered: Covered, most_s: float) -> str:
 
 
 def run_selected(wanted: set[str], covered: Covered) -> str:
-    """Run these tests until one fails: the quickest files first, whose fixtures are made once."""
+    """Run these tests until one fails, the fastest files first; fixtures of a file are made once."""
     failures = Failures()
     files: dict[str, float] = {}
     for name in wanted:
@@ -300,7 +300,7 @@ PYTEST = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-o", "timeout=60", 
 
 
 def prepare() -> None:
-    """Make tests that choose inputs choose the same ones, quickly; and import what is not ours."""
+    """Make tests with random inputs deterministic and fast, and import third-party packages."""
     settings.register_profile(
         "mutation", derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck),
         phases=[Phase.explicit, Phase.generate],
@@ -315,7 +315,7 @@ def prepare() -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run what is asked for and has no result yet."""
+    """Run the requested mutants that have no result yet."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--module", action="append", default=[], help="only this one, such as claims; may be repeated")
     parser.add_argument("--seed", type=int, default=1)
@@ -327,7 +327,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--survivors", action="store_true", help="run again the survivors without a verdict, nothing else"
     )
-    parser.add_argument("--anew", action="store_true", help="forget earlier results")
+    parser.add_argument("--anew", action="store_true", help="discard earlier results")
     parser.add_argument("--report", action="store_true", help="write docs/reports/mutation.md")
     options = parser.parse_args(arguments)
     FOLDER.mkdir(parents=True, exist_ok=True)
@@ -343,7 +343,7 @@ def main(arguments: Sequence[str]) -> int:
     else:
         mutants = chosen(options.seed, options.share, options.module)
         wanted = [each for each in mutants if each.key not in results.kept]
-    random.Random(options.seed).shuffle(wanted)  # so that a part of the run is a fair sample
+    random.Random(options.seed).shuffle(wanted)  # so that part of a run is a random sample
     commit = commit_now()
     print(f"{len(wanted)} mutants to run", flush=True)
 
@@ -353,7 +353,7 @@ def main(arguments: Sequence[str]) -> int:
 
     inside = [each for each in wanted if each.function]
     if inside or not COVERED.exists():
-        # In a child, so that this process knows none of our code for the others.
+        # In a child, so that this process does not import the code, which other children import changed.
         runner = Runner(inside, record, options.most)
         child = Child(lambda: str(int(pytest.main([*PYTEST, *TESTS], plugins=[runner]))), A_DAY_S, str(FOLDER / "log"))
         print("tests of functions:", child.answer(A_DAY_S), flush=True)
@@ -369,7 +369,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 class Results:
-    """What became of each mutant: a file of lines, the last one counts."""
+    """The result of each mutant, in a file of lines; the last line of a mutant counts."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -379,7 +379,7 @@ class Results:
             self.kept[one["key"]] = one
 
     def add(self, mutant: Mutant, result: str, detail: str, seconds: float, commit: str) -> None:
-        """Keep a result."""
+        """Write a result."""
         before = self.kept.get(mutant.key, {})
         if before.get("result") == "survived":  # the score is that of the first run
             one = before if result in ("survived", "broken") else {**before, "afterwards": detail or result}

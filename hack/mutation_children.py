@@ -1,4 +1,4 @@
-"""One mutant, one forked process: what it answers, and how it ends when it does not."""
+"""One forked process per mutant: its result, and its end if it does not return one."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from collections.abc import Callable
 
 import pytest
 
-WAIT_LIMIT_S = 180.0  # for a child that neither ends nor works
+WAIT_LIMIT_S = 180.0  # for a child that neither ends nor uses CPU
 SURVIVED, KILLED, SLOW, BROKEN = 0, 1, 2, 3
 WORDS = {SURVIVED: "survived", KILLED: "killed", SLOW: "timeout", BROKEN: "broken"}
 
 
 class Child:
-    """A forked process that does one thing and answers with one line."""
+    """A forked process that does one thing and returns one line."""
 
     def __init__(self, work: Callable[[], str], cpu_s: float, output: str = os.devnull) -> None:
         self.cpu_s = 0.0
         self._read, write = os.pipe()
         self._pid = os.fork()
         if self._pid == 0:
-            os.setpgid(0, 0)  # a group to end it by, and not a session: that would have a weight of its own
+            os.setpgid(0, 0)  # a group, to end it with its children; a new session would get its own scheduling weight
             os.close(self._read)
             file = os.open(output, os.O_RDWR | os.O_CREAT | os.O_APPEND)
             for stream in (0, 1, 2):
@@ -39,7 +39,7 @@ class Child:
         os.close(write)
 
     def answer(self, wait_s: float) -> str:
-        """Return the line, or that of a child which took too long; nothing of it is left."""
+        """Return the child's line, or the timeout's line if it took too long; all its processes have ended."""
         ready, _, _ = select.select([self._read], [], [], wait_s)
         text = os.read(self._read, 4096).decode() if ready else ""
         os.close(self._read)
@@ -51,9 +51,9 @@ class Child:
 
 
 def tried(work: Callable[[], str], cpu_s: float) -> tuple[str, float]:
-    """Do the work of a mutant in a child; return its answer, and the CPU seconds that it took.
+    """Run a mutant in a child; return its line and its CPU seconds.
 
-    A child that is out of time without having worked is tried once more: the machine may have been busy.
+    A child that timed out without using CPU is tried once more, because the machine may have been busy.
     """
     for _ in range(2):
         child = Child(work, cpu_s)
@@ -64,7 +64,7 @@ def tried(work: Callable[[], str], cpu_s: float) -> tuple[str, float]:
 
 
 class Failures:
-    """A pytest plugin that stops at the first failure and knows its name."""
+    """A pytest plugin that stops at the first failure and records its name."""
 
     def __init__(self) -> None:
         self.failed = ""

@@ -1,4 +1,4 @@
-"""docs/reports/mutation.md: the score of a run, and what is to be thought of each survivor."""
+"""docs/reports/mutation.md: the score of a run, and the verdict on each survivor."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from reporting import ROOT
 
 REPORT = ROOT / "docs" / "reports" / "mutation.md"
 VERDICTS = ROOT / "hack" / "mutation_verdicts.yaml"
-"""By module: verdict, reason and the mutants of which that is so. A survivor that is not there counts as open."""
+"""By module: verdict, reason and the mutants that they apply to. A survivor that is not listed counts as open."""
 
 Result = Mapping[str, Any]
 
@@ -26,7 +26,7 @@ def write_report(mutants: Sequence[Mutant], results: Mapping[str, Result], comma
 
 
 def verdicts() -> dict[str, tuple[str, str]]:
-    """Return verdict and reason of each survivor that somebody looked at, by the mutant's key."""
+    """Return verdict and reason of each reviewed survivor, by the mutant's key."""
     found: dict[str, tuple[str, str]] = {}
     for module, groups in (yaml.safe_load(VERDICTS.read_text()) if VERDICTS.exists() else {}).items():
         for group in groups:
@@ -52,9 +52,9 @@ def report(
     cpu_minutes = sum(result["seconds"] for _, result in done) / 60
     return f"""# Mutation testing
 
-One mutant is one change of one expression or statement. It is killed when a test fails; one that survives is either the
-same program in other words, or something that no test looks at. What is changed is told in `hack/mutants.py`, how tests
-are chosen and run in `hack/mutation.py`. Texts for people are not changed, nor are annotations.
+One mutant is one change of one expression or statement. It is killed if a test fails. A mutant that survives is either
+an equivalent program, or a change that no test checks. `hack/mutants.py` defines the changes, `hack/mutation.py` how
+tests are chosen and run. Texts for people and annotations are not changed.
 
 | | |
 | --- | --- |
@@ -69,9 +69,9 @@ are chosen and run in `hack/mutation.py`. Texts for people are not changed, nor 
 | score | {_score(done)} |
 | score with the tests that were added for survivors | {_score([pair for pair in done if pair not in later], extra=len(later))} |
 
-`timeout` is a mutant that never ends, which is noticed too; it counts as killed. The tests of a mutant are those in
-`tests/unit` that run the changed line, the quickest first, for some seconds of CPU: the random walks and laws that take
-longest are mostly left out, and so are the suites with servers and processes.
+`timeout` is a mutant that never ends; it counts as killed. The tests of a mutant are those in `tests/unit` that run the
+changed line, the fastest first, for some seconds of CPU. Most of the slow random walks and laws are left out, and so are
+the suites with servers and processes.
 
 | module | mutants | run | killed | timeout | survived | score | killed afterwards |
 | --- | --- | --- | --- | --- | --- | --- | --- |

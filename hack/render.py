@@ -1,4 +1,4 @@
-"""Render the chart into deploy/manifests, for those who install without Helm. `--check` compares instead.
+"""Render the chart into deploy/manifests, for installation without Helm. `--check` compares instead.
 
 deploy/manifests/ultraserver is the same with the UltraServer controller; the custom resources are in deploy/crds. The
 files are numbered so that `kubectl apply -f` of a folder creates them in an order that works. Needs helm, 3 or 4: from
@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 CHART = ROOT / "deploy" / "helm" / "neuron-dra"
 OUT = ROOT / "deploy" / "manifests"
-IMAGE = "neuron-dra-driver"  # what who installs by hand replaces
+IMAGE = "neuron-dra-driver"  # a placeholder that the user replaces
 FILES = {
     "namespace.yaml": "00-namespace.yaml",
     "rbac.yaml": "10-rbac.yaml",
@@ -36,18 +36,18 @@ SOURCE = re.compile(r"^# Source: neuron-dra/templates/(\S+)\n", re.MULTILINE)
 
 
 def helm() -> str | None:
-    """Return the helm binary to use, or None where there is none."""
+    """Return the helm binary to use, or None if there is none."""
     return os.environ.get("HELM") or shutil.which("helm")
 
 
 def template(binary: str, *arguments: str) -> str:
-    """Return what `helm template` prints for the chart; raise CalledProcessError with its stderr if it refuses."""
+    """Return the output of `helm template` for the chart. Raises CalledProcessError, with helm's stderr, if it fails."""
     command = [binary, "template", "neuron-dra", str(CHART), "--kube-version", "1.34.0", *arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 def split(rendered: str) -> dict[str, str]:
-    """Return the text of each manifest file, from the output of `helm template`. Raise KeyError for a new template."""
+    """Return the text of each manifest file, from the output of `helm template`. Raises KeyError for a new template."""
     manifests: dict[str, str] = {}
     for document in re.split(r"^---\n", rendered, flags=re.MULTILINE):
         source = SOURCE.search(document)

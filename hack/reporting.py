@@ -1,4 +1,4 @@
-"""What every report says of itself."""
+"""The common part of all reports."""
 
 from __future__ import annotations
 

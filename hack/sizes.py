@@ -1,4 +1,4 @@
-"""Print the sizes of the code: a compass, not a gate."""
+"""Print the sizes of files and functions, for information only."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Fetch and build the wheels that the plugin image is made of, so that its build needs no network.
 
-They are wheels for the Python of the image's *base*, which need not be the one that runs this: say which with
-`--python` and `--machine`. What is fetched is locked in requirements/plugin.txt, with hashes; our own wheel is
-built from the tree. A folder that holds anything else is emptied first: the image takes all of it.
+The wheels are for the Python of the image's *base*, which may differ from the one that runs this: set it with `--python`
+and `--machine`. The downloads are locked in requirements/plugin.txt, with hashes; this project's wheel is built from the
+tree. A folder with other contents is emptied first, because the image installs everything in it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements" / "plugin.txt"
 OUT = ROOT / "build" / "wheels"
-STAMP = "locked-by.txt"  # says for what the folder was filled; a match saves the download
+STAMP = "locked-by.txt"  # the inputs of the folder's contents; if they match, the download is skipped
 DEFAULT_PYTHON = "3.13"  # the Python of Dockerfile.plugin's default base
 OLDEST_PYTHON = (3, 11)
-# A wheel that names glibc 2.N runs on every glibc from 2.N on. 2.28 is the oldest base worth having (RHEL 8).
+# A wheel for glibc 2.N runs on every glibc from 2.N on. 2.28 is the oldest supported base (RHEL 8).
 GLIBC_MINORS = range(28, 4, -1)
 
 
@@ -35,19 +35,19 @@ def python_tag(version: str) -> str:
     """Return the tag of a CPython release: `3.11` is cp311. Exit if this project does not run on it."""
     major, _, minor = version.partition(".")
     if not (major.isdigit() and minor.isdigit()):
-        raise SystemExit(f"--python {version}: give major and minor, such as 3.11")
+        raise SystemExit(f"--python {version}: write major and minor, such as 3.11")
     if (int(major), int(minor)) < OLDEST_PYTHON:
         raise SystemExit(f"--python {version}: neuron-dra needs Python 3.11 or newer")
     return f"cp{major}{minor}"
 
 
 def stamp(python: str, machine: str) -> str:
-    """Return what the downloaded wheels depend on: the lock file, the Python and the machine type."""
+    """Return the inputs of the downloaded wheels: the lock file, the Python and the machine type."""
     return f"python {python}\nmachine {machine}\nlock sha256:{hashlib.sha256(LOCK.read_bytes()).hexdigest()}\n"
 
 
 def download(out: Path, python: str, machine: str) -> None:
-    """Fill `out` with the locked wheels, unless they are there already."""
+    """Download the locked wheels into `out`, unless they are there already."""
     wanted = stamp(python, machine)
     if (out / STAMP).is_file() and (out / STAMP).read_text() == wanted:
         return

@@ -1,7 +1,7 @@
 """The programs of the test bed, built from pinned Go modules and cached outside the checkout.
 
 One Go module per Kubernetes version, one for LeaderWorkerSet and one for the rest (`hack/testbed/go`). A module's binaries live in a directory
-named by a hash of all that decides about them, so branches that pin different versions do not disturb each other.
+named by a hash of their inputs, so branches that pin different versions do not interfere.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ HEARTBEAT_S = 30
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One command to build: the file it becomes, its Go package, and who needs it."""
+    """One command to build: its file name, its Go package, and the purpose that needs it."""
 
     file: str
     package: str
@@ -57,7 +57,7 @@ TOOL_PROGRAMS = (
 )
 LWS_MODULE = "sigs.k8s.io/lws"
 LWS_PROGRAMS = (Program("lws-manager", f"{LWS_MODULE}/cmd", only_root=True),)
-# What it needs in the API server, from its module; each becomes a file of the last part's name beside the programs.
+# The manifests that it needs in the API server, from its module; each is copied beside the programs under its last name.
 LWS_MANIFESTS = (
     "config/crd/bases/leaderworkerset.x-k8s.io_leaderworkersets.yaml",
     "config/webhook/manifests.yaml",
@@ -65,7 +65,7 @@ LWS_MANIFESTS = (
 
 
 def version_flags(version: str) -> str:
-    """Return linker flags that stamp `version`; without them the components say v0.0.0 and refuse each other."""
+    """Return linker flags that set `version`; without them the components report v0.0.0 and reject each other."""
     package = "k8s.io/component-base/version"
     major, minor, _ = version.split(".")
     stamps = {"gitVersion": f"v{version}", "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
@@ -74,7 +74,7 @@ def version_flags(version: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """One Go module, what is built from it, and where that goes."""
+    """One Go module, the programs built from it, and their folder."""
 
     name: str
     source: Path
@@ -94,10 +94,10 @@ def modules(layout: Layout, kubernetes: str) -> tuple[Module, ...]:
     """Return the Kubernetes module, that of the tools, and LeaderWorkerSet's.
 
     Raises:
-        BedError: `kubernetes` is none of the versions in `KUBERNETES`.
+        BedError: `kubernetes` is not one of the versions in `KUBERNETES`.
     """
     if kubernetes not in KUBERNETES:
-        raise BedError(f"--kubernetes {kubernetes}: this test bed knows {', '.join(KUBERNETES)}")
+        raise BedError(f"--kubernetes {kubernetes}: use one of {', '.join(KUBERNETES)}")
     version = KUBERNETES[kubernetes]
     return (
         _module(layout, f"kubernetes-{kubernetes}", KUBERNETES_PROGRAMS, version_flags(version)),
@@ -112,13 +112,13 @@ def lws(layout: Layout) -> Module:
 
 
 def bin_path(layout: Layout, kubernetes: str) -> str:
-    """Return the PATH with which everything of the test bed runs."""
+    """Return the PATH of the test bed's processes."""
     own = [str(module.bin_dir) for module in modules(layout, kubernetes)]
     return ":".join([*own, os.environ.get("PATH", "/usr/bin:/bin"), "/usr/sbin", "/sbin"])
 
 
 def build(layout: Layout, kubernetes: str = DEFAULT_KUBERNETES) -> None:
-    """Build what is not cached, one program after the other, saying which and how long it took."""
+    """Build the programs that are not cached, one after the other, and print each with its duration."""
     wanted = [
         (module, program)
         for module in modules(layout, kubernetes)
@@ -140,7 +140,7 @@ def build(layout: Layout, kubernetes: str = DEFAULT_KUBERNETES) -> None:
 
 
 def _copy_manifests(go: Path, module: Module) -> None:
-    """Copy the manifests of the module's only dependency that has some to where its programs go."""
+    """Copy the manifests of the module's dependency beside its programs."""
     if not module.manifests:
         return
     words = [str(go), "mod", "download", "-json", LWS_MODULE]
@@ -190,7 +190,7 @@ def _build_one(go: Path, module: Module, program: Program, title: str) -> None:
 
 
 def _wait_with_heartbeat(child: subprocess.Popen[str], title: str, started: float) -> str:
-    """Wait for `child` and return its output; a line every `HEARTBEAT_S` shows that it still works."""
+    """Wait for `child` and return its output; print a line every `HEARTBEAT_S` seconds."""
     while True:
         try:
             return child.communicate(timeout=HEARTBEAT_S)[0]

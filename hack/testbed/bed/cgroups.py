@@ -1,4 +1,4 @@
-"""One cgroup per node, below one per test bed, in every controller; cgroup v1 (or hybrid) and v2."""
+"""One cgroup per node, below one per test bed, in every controller, for cgroup v1 (or hybrid) and v2."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bed.errors import BedError, NotPossibleHereError
 from bed.layout import Layout
 
 ROOT = Path("/sys/fs/cgroup")
-NEEDED = ("cpu", "cpuset", "memory", "pids")  # what the kubelet refuses to start without
+NEEDED = ("cpu", "cpuset", "memory", "pids")  # the kubelet does not start without them
 
 
 def is_v2() -> bool:
@@ -21,7 +21,7 @@ def is_v2() -> bool:
 
 
 def hierarchies() -> list[Path]:
-    """Return the mount points below which a cgroup must be made: one on v2, one per controller on v1."""
+    """Return the mount points below which a cgroup must be created: one on v2, one per controller on v1."""
     if is_v2():
         return [ROOT]
     found = []
@@ -33,7 +33,7 @@ def hierarchies() -> list[Path]:
 
 
 def check() -> None:
-    """Raise NotPossibleHereError when this machine's cgroups cannot hold a kubelet."""
+    """Raise NotPossibleHereError if a kubelet cannot run in this machine's cgroups."""
     if is_v2():
         available = (ROOT / "cgroup.controllers").read_text().split()
     else:
@@ -54,7 +54,7 @@ def kubelet_root(layout: Layout, node: str) -> str:
 
 
 def make(layout: Layout, node: str) -> None:
-    """Make the cgroup of `node` in every hierarchy."""
+    """Create the cgroup of `node` in every hierarchy."""
     for hierarchy in hierarchies():
         own = hierarchy / layout.name
         for directory in (own, own / node):
@@ -66,21 +66,20 @@ def make(layout: Layout, node: str) -> None:
 
 
 def _enable_controllers(directory: Path) -> None:
-    """Hand the controllers on to the children of `directory` (v2)."""
+    """Enable the controllers for the children of `directory` (v2)."""
     available = (directory / "cgroup.controllers").read_text().split()
     wanted = " ".join(f"+{name}" for name in (*NEEDED, "io", "hugetlb") if name in available)
     try:
         (directory / "cgroup.subtree_control").write_text(wanted)
     except OSError as err:
         raise NotPossibleHereError(
-            f"cannot hand cgroup v2 controllers on in {directory} ({err}); processes inside it prevent that when it is"
-            " not the root of the hierarchy: run the test bed on the machine itself or in a container with"
-            " --cgroupns=host"
+            f"cannot enable cgroup v2 controllers in {directory} ({err}); processes in it prevent that if it is not the"
+            " root of the hierarchy: run the test bed on the machine itself or in a container with --cgroupns=host"
         ) from err
 
 
 def _copy_down(directory: Path, files: tuple[str, ...]) -> None:
-    """A new v1 cpuset is empty and takes no process until it is filled."""
+    """Fill a new v1 cpuset, which is empty and accepts no process before that."""
     for name in files:
         if not (directory / name).read_text().strip():
             (directory / name).write_text((directory.parent / name).read_text())
@@ -95,7 +94,7 @@ def _directories(layout: Layout, node: str | None) -> Iterator[Path]:
 
 
 def members(layout: Layout, node: str | None = None) -> set[int]:
-    """Return the processes in the cgroups: those of the pods."""
+    """Return the processes in the cgroups, which are those of the pods."""
     found: set[int] = set()
     for directory in _directories(layout, node):
         with contextlib.suppress(OSError):
@@ -107,7 +106,7 @@ def remove(layout: Layout, node: str | None = None, timeout_s: float = 15) -> No
     """Kill every process in the cgroups of `node` (all nodes if None) and remove the cgroups.
 
     Raises:
-        BedError: something is still there after `timeout_s`.
+        BedError: a cgroup is left after `timeout_s` seconds.
     """
     deadline = time.monotonic() + timeout_s
     while True:

@@ -36,7 +36,7 @@ def _parser() -> argparse.ArgumentParser:
     sub = commands.add_parser("build", help="build what is not cached")
     sub.add_argument("--kubernetes", choices=build.KUBERNETES, default=build.DEFAULT_KUBERNETES)
 
-    sub = commands.add_parser("up", help="start, add nodes, start again what died")
+    sub = commands.add_parser("up", help="start, add nodes, restart what died")
     sub.add_argument("--kubernetes", choices=build.KUBERNETES, default=None)
     sub.add_argument("--node", metavar="NAME=INSTANCE_TYPE", type=_pair, action="append", default=[])
     sub.add_argument("--ultraserver", metavar="NAME=INSTANCE_TYPE", type=_pair, action="append", default=[],
@@ -48,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
 
     sub.add_argument("--leaderworkersets", action="store_true", help="run the LeaderWorkerSet controller too")
 
-    sub = commands.add_parser("exec", help="run a command inside: kubectl, helm, grpcurl, ctr are on the PATH")
+    sub = commands.add_parser("exec", help="run a command inside, with kubectl, helm, grpcurl and ctr on the PATH")
     sub.add_argument("--node", help="in this node's mount namespace too")
     sub.add_argument("words", metavar="COMMAND", nargs="+")
 
@@ -100,7 +100,7 @@ def _fault(args: argparse.Namespace) -> int:
 
 
 def _status(args: argparse.Namespace) -> int:
-    """Print what runs; the exit status is 1 when something that should run does not."""
+    """Print what runs; the exit status is 1 if something that should run does not."""
     bed = Bed(layout.from_environment())
     if not bed.state.processes:
         print("testbed: nothing runs")
@@ -143,7 +143,7 @@ def _logs(args: argparse.Namespace) -> int:
 
 
 def _of_pods(bed: Bed) -> list[str]:
-    """Return the names of the logs that pods have."""
+    """Return the names of the pods' logs."""
     if bed.state.driver != "daemonset":
         return []
     return [driver.CONTROLLER, *(driver.process_name(name) for name in bed.state.nodes)]
@@ -170,7 +170,7 @@ COMMANDS = {
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run one command; the exit status is 1, with a text on stderr, when it cannot be done."""
+    """Run one command; if it fails, the exit status is 1 and the reason is on stderr."""
     args = _parser().parse_args(argv)
     try:
         if sys.platform != "linux":

@@ -18,9 +18,9 @@ from bed.layout import Layout
 from bed.processes import Processes, wait_until
 from bed.state import State
 
-READY_TIMEOUT_S = 240  # 4 s when the machine has nothing else to do; one that died is seen at once
+READY_TIMEOUT_S = 240  # an idle machine takes 4 s; a process that died is noticed at once
 ADMINISTRATOR = "admin"
-# In the namespace the usual ports; without root whatever is free on 127.0.0.1.
+# The usual ports in the namespace; without root, free ones on 127.0.0.1.
 STANDARD_PORTS = {"etcd": 2379, "etcd-peer": 2380, "api": 443, "scheduler": 10259, "controller-manager": 10257}
 
 
@@ -45,7 +45,7 @@ class ControlPlane:
         return {"PATH": build.bin_path(self.layout, self.state.kubernetes), "KUBECONFIG": str(self.layout.kubeconfig)}
 
     def up(self) -> None:
-        """Start what does not run, and wait until the API server answers (see also `wait_complete`)."""
+        """Start the servers that do not run, and wait until the API server answers (see also `wait_complete`)."""
         if not self.state.ports:
             with self.state.change():
                 self.state.ports = dict(STANDARD_PORTS) if self.layout.is_root else _free_ports()
@@ -59,7 +59,7 @@ class ControlPlane:
             f"--service-account-private-key-file={self.layout.pki_dir}/service-account.key",
             "--use-service-account-credentials=true",
             f"--root-ca-file={self.layout.pki_dir}/ca.crt",
-            # A node whose kubelet is stopped is NotReady after so long, not after 50 s; kubelets renew every 4 s.
+            # A node with a stopped kubelet is NotReady after this long instead of 50 s; kubelets renew every 4 s.
             "--node-monitor-grace-period=40s",
             "--node-monitor-period=2s",
         )
@@ -69,7 +69,7 @@ class ControlPlane:
         )
 
     def wait_complete(self) -> None:
-        """Wait until pods can be made: the controllers are the slowest to start, nodes need not wait for them."""
+        """Wait until pods can be created; nodes need not wait for the controllers, which are the slowest to start."""
         wait_until("service account of namespace default", self._has_default_service_account, READY_TIMEOUT_S)
 
     def is_ready(self) -> bool:
@@ -99,7 +99,7 @@ class ControlPlane:
         """Return the object, or the list of objects, at a path of the API, as the administrator.
 
         Raises:
-            BedError: the API server does not answer, or with something else; with what it says.
+            BedError: the API server does not answer, or returns an error, whose text it includes.
         """
         try:
             status, answer = self._get(path)
@@ -170,13 +170,13 @@ class ControlPlane:
             f"--kubeconfig={kubeconfig}", f"--authentication-kubeconfig={kubeconfig}",
             f"--authorization-kubeconfig={kubeconfig}", "--bind-address=127.0.0.1",
             f"--secure-port={self.state.ports[port]}", "--leader-elect=false",
-            # The default, 20 a second, is what the start and a controller's answer would wait for.
+            # The default, 20 requests a second, would delay the start and every reaction of the controllers.
             "--kube-api-qps=500", "--kube-api-burst=1000",
         ]  # fmt: skip
 
 
 def _free_ports() -> dict[str, int]:
-    """Return one free port of 127.0.0.1 for each server; all are held open until all are known."""
+    """Return one free port of 127.0.0.1 for each server, all different."""
     with contextlib.ExitStack() as stack:
         ports = {}
         for name in STANDARD_PORTS:

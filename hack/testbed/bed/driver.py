@@ -1,4 +1,4 @@
-"""The driver on the nodes: not at all, as a process on each node, or as the DaemonSet that users install."""
+"""The driver on the nodes: none, a process on each node, or the DaemonSet that users install."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from bed.lifecycle import Bed
     from bed.node import Node
 
-HOLD_S = 5  # a repaired device is handed out again after this long, so that tests need not wait a minute
+HOLD_S = 5  # a repaired device is offered again after this long, so that tests need not wait a minute
 CHART = REPOSITORY / "deploy" / "helm" / "neuron-dra"
 CRDS = REPOSITORY / "deploy" / "crds"
 RELEASE = "neuron-dra"
 NAMESPACE = "neuron-dra-driver"
 DAEMONSET = "neuron-dra-driver-kubelet-plugin"
 CONTROLLER = "neuron-ultraserver-controller"
-ONLY_PLUGINS = f"--selector=app!={CONTROLLER}"  # of the pods in our namespace
+ONLY_PLUGINS = f"--selector=app!={CONTROLLER}"  # among the pods in the driver's namespace
 SERVICE_ACCOUNT = "neuron-dra-driver-sa"
 COMMAND = "k8s-neuron-dra-driver"
 CONTROLLER_COMMAND = "k8s-neuron-ultraserver-operator"
@@ -42,17 +42,17 @@ def process_name(node: str) -> str:
 
 
 def image_archives(bed: Bed, kind: str) -> list[Path]:
-    """Return what the nodes must import before they are Ready."""
+    """Return the archives of images that the nodes must import before they are Ready."""
     return [plugin_image.archive(bed.layout)] if kind == "daemonset" else []
 
 
 def apply(bed: Bed, kind: str) -> None:
-    """Make the driver run as `kind` on every node, ending what ran otherwise."""
+    """Run the driver as `kind` on every node, and end any other kind."""
     if kind != "daemonset" and bed.state.driver == "daemonset":
         helm(bed, "uninstall", RELEASE, "--namespace", NAMESPACE, "--ignore-not-found")
     if kind != "process" and bed.state.driver == "process":
         bed.processes.stop([process_name(name) for name in bed.state.nodes], signal.SIGTERM, grace_s=30)
-        # Helm takes no objects over that it did not make.
+        # Helm does not adopt objects that it did not create.
         bed.plane.kubectl(
             "delete", "--ignore-not-found", "-f", "-", stdin=objects.as_list(_chart_without_daemonset(bed))
         )
@@ -72,7 +72,7 @@ def apply(bed: Bed, kind: str) -> None:
 
 
 def start_process(bed: Bed, node: Node) -> None:
-    """Start the plugin in the node's namespaces, with a token as the kubelet would give to its pod."""
+    """Start the plugin in the node's namespaces, with a token like that of its pod."""
     program = REPOSITORY / ".venv" / "bin" / "neuron-dra"
     if not program.exists():
         raise BedError(f"{program} is missing; run `make setup` first")
@@ -99,13 +99,13 @@ def start_process(bed: Bed, node: Node) -> None:
 
 
 def wait_process_ready(bed: Bed, node: Node) -> None:
-    """Wait until the plugin on `node` says that it is registered and its slices are published."""
+    """Wait until the plugin on `node` is ready: registered, with its slices published."""
     url = f"http://{node.address}:{METRICS_PORT}/readyz"
     bed.processes.wait_ready(process_name(node.name), lambda: network.answers(bed.layout, url), READY_TIMEOUT_S)
 
 
 def _install_without_daemonset(bed: Bed) -> None:
-    """Apply the chart but for its DaemonSet: namespace, service account, roles, policy and device classes."""
+    """Apply the chart without its DaemonSet: namespace, service account, roles, policy and device classes."""
     bed.plane.kubectl("apply", "-f", "-", stdin=objects.as_list([NAMESPACE_OBJECT]))
     bed.plane.kubectl("apply", "-f", "-", stdin=objects.as_list(_chart_without_daemonset(bed)))
 
@@ -123,7 +123,7 @@ def _chart_without_daemonset(bed: Bed) -> list[dict[str, Any]]:
 
 
 def _install_daemonset(bed: Bed) -> None:
-    """Install the chart with the UltraServer controller; it is waited for where there is an UltraServer."""
+    """Install the chart with the UltraServer controller, and wait for the controller if there is an UltraServer."""
     bed.plane.kubectl("apply", "-f", str(CRDS))
     values = [f"{name}={value}" for name, value in bed.state.chart_values.items()]
     helm(bed, "upgrade", "--install", RELEASE, str(CHART), "--namespace", NAMESPACE, "--create-namespace",
@@ -135,10 +135,10 @@ def _install_daemonset(bed: Bed) -> None:
 
 
 def _wait_rolled_out(bed: Bed, what: str) -> None:
-    """Wait until the DaemonSet has a ready pod of the present image on each node, the Deployment all its replicas.
+    """Wait until the DaemonSet has a ready pod of the current image on each node, and the Deployment all its replicas.
 
     Raises:
-        BedError: with what its pods say, if that does not happen.
+        BedError: they are not ready in time; the message has the pods' status.
     """
     try:
         bed.plane.kubectl("rollout", "status", what, "--namespace", NAMESPACE,
@@ -150,7 +150,7 @@ def _wait_rolled_out(bed: Bed, what: str) -> None:
 
 
 def controller_replicas(bed: Bed) -> tuple[int, int] | None:
-    """Return how many replicas of the UltraServer controller are ready, and how many there should be."""
+    """Return how many replicas of the UltraServer controller are ready, and how many are wanted."""
     text = bed.plane.kubectl("get", "deployment", CONTROLLER, "--namespace", NAMESPACE, "--ignore-not-found",
                              "-o", "jsonpath={.status.readyReplicas}/{.spec.replicas}")  # fmt: skip
     ready, _, wanted = text.partition("/")
@@ -158,13 +158,13 @@ def controller_replicas(bed: Bed) -> tuple[int, int] | None:
 
 
 def controller_logs(bed: Bed) -> str:
-    """Return what all replicas of the UltraServer controller logged, each line with its pod's name."""
+    """Return the logs of all replicas of the UltraServer controller, each line with its pod's name."""
     return bed.plane.kubectl("logs", "--namespace", NAMESPACE, f"--selector=app={CONTROLLER}", "--prefix",
                              "--tail=-1", "--max-log-requests=20")  # fmt: skip
 
 
 def pod_logs(bed: Bed, node: Node) -> str:
-    """Return what the plugin's pods on `node` logged, the container before a restart included."""
+    """Return the logs of the plugin's pods on `node`, including that of the container before a restart."""
     text = bed.plane.kubectl("get", "pods", "--namespace", NAMESPACE, f"--field-selector=spec.nodeName={node.name}",
                              ONLY_PLUGINS, "-o", "name")  # fmt: skip
     result = []
@@ -247,7 +247,7 @@ def wait_ready(bed: Bed, node: Node) -> None:
 
 
 def _pod_answers(bed: Bed, node: str) -> bool:
-    """Ask the plugin's pod on `node` itself: its status in the API server is a second old after a kill."""
+    """Return True if the plugin's pod on `node` answers; after a kill its status in the API server is out of date."""
     text = bed.plane.kubectl(
         "get", "pods", "--namespace", NAMESPACE, f"--field-selector=spec.nodeName={node}", ONLY_PLUGINS, "-o", "json"
     )

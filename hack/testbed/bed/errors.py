@@ -1,9 +1,9 @@
-"""What can go wrong, in words for the person who typed the command."""
+"""The errors of the test bed, with messages for the person who ran the command."""
 
 
 class BedError(Exception):
-    """The test bed cannot do what it was asked; the message says why and what to do."""
+    """A command of the test bed failed; the message says why and what to do."""
 
 
 class NotPossibleHereError(BedError):
-    """This machine or this user lacks something that cannot be installed: root, Linux, a controller."""
+    """The machine or the user lacks something that cannot be installed: root, Linux, a cgroup controller."""

@@ -1,4 +1,4 @@
-"""Break and repair: what goes wrong with a node, made to happen."""
+"""Break and repair: faults of a node, injected and removed."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ ECC_COUNTER = "mem_ecc_uncorrected"
 COMPONENT = "hbm"
 HANGS = "core_count"
 RESET_READY, RESET_INVALID = 1, 2
-ECC_ALL = 10**9  # more than a counter ever holds
+ECC_ALL = 10**9  # more than any value of a counter
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that can break. `argument` describes what may follow its name."""
+    """One thing that can break; `argument` describes what may follow its name."""
 
     argument: str
     text: str
@@ -46,7 +46,7 @@ def _pair(node: Node, text: str) -> tuple[int, int]:
     neighbours = spec.links[int(first)] if spec and int(first) < len(spec.links) else ()
     if int(second) not in neighbours:
         listed = ", ".join(map(str, neighbours)) or "none"
-        raise BedError(f"a {node.spec.instance_type} has no link {first}-{second}; neighbours of {first}: {listed}")
+        raise BedError(f"a {node.spec.instance_type} has no link {first}-{second}; neighbors of {first}: {listed}")
     return int(first), int(second)
 
 
@@ -64,7 +64,7 @@ def _number(node: Node, text: str) -> int:
 
 
 def _between_nodes(bed: Bed, node: Node, side: str, *, broken: bool) -> str:
-    """Write on all four nodes what they report with the link on `side` of `node` broken, or whole again."""
+    """Write on all four nodes what they report while the link on `side` of `node` is broken, or after its repair."""
     peers = {"left": hardware.LEFT, "right": hardware.RIGHT}[side]
     members = [each for each in bed.nodes.values() if each.spec.ultraserver == node.spec.ultraserver]
     ends = (node.spec.position, peers.get(node.spec.position, -1))
@@ -81,7 +81,7 @@ def _break_link(bed: Bed, node: Node, argument: str) -> str:
         return _between_nodes(bed, node, argument, broken=True)
     first, second = _pair(node, argument)
     hardware.load(node.hardware_dir).break_link(first, second)
-    return f"devices {first} and {second} of {node.name} no longer name each other"
+    return f"devices {first} and {second} of {node.name} no longer list each other"
 
 
 def _repair_link(bed: Bed, node: Node, argument: str) -> str:
@@ -115,7 +115,7 @@ def _repair_ecc(bed: Bed, node: Node, argument: str) -> str:
 
 
 def _component(node: Node, argument: str) -> tuple[int, str]:
-    """Return the device and the component that `N` or `N:NAME` names."""
+    """Return the device and the component in `N` or `N:NAME`."""
     number, _, name = argument.partition(":")
     return _number(node, number), name or COMPONENT
 
@@ -134,16 +134,16 @@ def _repair_component(bed: Bed, node: Node, argument: str) -> str:
 
 def _break_reset(bed: Bed, node: Node, argument: str) -> str:
     hardware.load(node.hardware_dir).set_reset_state(_number(node, argument), RESET_INVALID)
-    return f"the kernel driver calls neuron{_number(node, argument)} of {node.name} invalid"
+    return f"the kernel driver reports neuron{_number(node, argument)} of {node.name} as invalid"
 
 
 def _repair_reset(bed: Bed, node: Node, argument: str) -> str:
     hardware.load(node.hardware_dir).set_reset_state(_number(node, argument), RESET_READY)
-    return f"the kernel driver calls neuron{_number(node, argument)} of {node.name} ready"
+    return f"the kernel driver reports neuron{_number(node, argument)} of {node.name} as ready"
 
 
 def _file(node: Node, argument: str) -> tuple[int, str]:
-    """Return the device and the file of its sysfs folder that `N` or `N:FILE` names."""
+    """Return the device and the file of its sysfs folder in `N` or `N:FILE`."""
     number, _, name = argument.partition(":")
     return _number(node, number), name or HANGS
 
@@ -166,7 +166,7 @@ def _break_plugin(bed: Bed, node: Node, argument: str) -> str:
         raise BedError(f"no plugin runs on {node.name}; start the test bed with --driver process or daemonset")
     for pid in pids:
         end([ProcessId(pid, start_ticks(pid) or -1)], signal.SIGKILL, 5)
-    again = "the kubelet starts it again" if bed.state.driver == "daemonset" else "`repair` or `up` starts it again"
+    again = "the kubelet restarts it" if bed.state.driver == "daemonset" else "`repair` or `up` restarts it"
     return f"the plugin on {node.name} is killed; {again}"
 
 
@@ -181,7 +181,7 @@ def _break_controller(bed: Bed, node: Node, argument: str) -> str:
         raise BedError(f"no replica of the UltraServer controller runs on {node.name}; `kubectl get pods -A -o wide`")
     for pid in pids:
         end([ProcessId(pid, start_ticks(pid) or -1)], signal.SIGKILL, 5)
-    return f"the UltraServer controller's replica on {node.name} is killed; the kubelet starts it again"
+    return f"the UltraServer controller's replica on {node.name} is killed; the kubelet restarts it"
 
 
 def _repair_controller(bed: Bed, node: Node, argument: str) -> str:
@@ -194,20 +194,20 @@ def _break_kubelet(bed: Bed, node: Node, argument: str) -> str:
         node.stop_kubelet()
         return f"the kubelet of {node.name} is stopped; its containers go on, and it is NotReady in half a minute"
     if argument:
-        raise BedError(f"{argument!r}: a kubelet is killed and started again, or with `stop` not started again")
+        raise BedError(f"{argument!r}: write nothing to restart the kubelet, or `stop` to leave it stopped")
     node.restart_kubelet()
-    return f"the kubelet of {node.name} is killed and started again"
+    return f"the kubelet of {node.name} is killed and restarted"
 
 
 def _break_containerd(bed: Bed, node: Node, argument: str) -> str:
     node.restart_containerd()
-    return f"containerd of {node.name} is killed and started again"
+    return f"containerd of {node.name} is killed and restarted"
 
 
 def _break_cdi(bed: Bed, node: Node, argument: str) -> str:
     node.without_cdi.touch()
     node.restart_containerd()
-    return f"containerd of {node.name} looks for CDI files in a folder that has none"
+    return f"containerd of {node.name} looks for CDI files in an empty folder"
 
 
 def _repair_cdi(bed: Bed, node: Node, argument: str) -> str:
@@ -235,7 +235,7 @@ def _repair_node(bed: Bed, node: Node, argument: str) -> str:
 FAULTS = {
     "link": Fault(
         "A-B|left|right",
-        "the connection of two devices, or of two nodes of an UltraServer; both ends lose it",
+        "the link between two devices, or between two nodes of an UltraServer; both ends lose it",
         _break_link,
         _repair_link,
     ),
@@ -243,16 +243,16 @@ FAULTS = {
     "ecc": Fault("N", "an uncorrected memory error on a device", _break_ecc, _repair_ecc),
     "component": Fault(
         "N[:NAME]",
-        f"a component of a device is unhealthy ({COMPONENT}), as kernel drivers from 2.30.2 on tell",
+        f"a component of a device is unhealthy ({COMPONENT}), as reported by kernel drivers from 2.30.2 on",
         _break_component,
         _repair_component,
     ),
     "reset": Fault(
-        "N", "a device that could not be reset: the kernel driver calls it invalid", _break_reset, _repair_reset
+        "N", "a device that could not be reset: the kernel driver reports it as invalid", _break_reset, _repair_reset
     ),
     "hang": Fault(
         "N[:FILE]",
-        f"a read of a file of a device ({HANGS}) that never ends, as of a stuck driver",
+        f"a read of a file of a device ({HANGS}) never ends, as with a stuck kernel driver",
         _break_hang,
         _repair_hang,
     ),
@@ -261,10 +261,15 @@ FAULTS = {
         "", "kill -9 of the UltraServer controller's replica on the node", _break_controller, _repair_controller
     ),
     "kubelet": Fault(
-        "stop", "kill -9 of the kubelet, which is started again, or not until `repair`", _break_kubelet, _repair_node
+        "stop",
+        "kill -9 of the kubelet, which restarts at once or, with `stop`, at `repair`",
+        _break_kubelet,
+        _repair_node,
     ),
-    "containerd": Fault("", "kill -9 of containerd, which is started again", _break_containerd, _repair_node),
-    "cdi": Fault("", "containerd looks for CDI files elsewhere, as nodes may be configured", _break_cdi, _repair_cdi),
+    "containerd": Fault("", "kill -9 of containerd, which restarts", _break_containerd, _repair_node),
+    "cdi": Fault(
+        "", "containerd looks for CDI files in another folder, as it may be configured", _break_cdi, _repair_cdi
+    ),
     "reboot": Fault("", "power cut and start with a new boot id", _break_reboot, _repair_node),
 }
 

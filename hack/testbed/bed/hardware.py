@@ -1,4 +1,4 @@
-"""The simulated Neuron hardware of one node, and the labels that a cloud would give it."""
+"""The simulated Neuron hardware of one node, and the labels that a cloud would set on it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from neuron_dra.emulation import simulated_files, simulated_node
 from neuron_dra.errors import NeuronDraError
 
 NODES_PER_ULTRASERVER = 4
-# Character device majors for local use (Linux' devices.txt); the kernel never hands them to a driver by itself.
+# Character device majors for local use (Linux' devices.txt); the kernel never assigns them to a driver.
 LOCAL_MAJORS: tuple[int, ...] = (*range(120, 128), *range(60, 64))
 
 
 def _identity(*parts: str) -> str:
-    """Return 16 hex digits made of the parts: the same names give the same hardware."""
+    """Return 16 hex digits that depend on the parts only: the same names give the same hardware."""
     return (short_hash(*parts) + short_hash("more", *parts))[:16]
 
 
@@ -35,7 +35,7 @@ def labels(layout: Layout, spec: NodeSpec) -> dict[str, str]:
     """Return the Node's labels: type, network layers, and the capacity block of an UltraServer.
 
     All nodes of a test bed share the first two network layers; the third is shared by the nodes of an UltraServer, and
-    otherwise by two neighbours.
+    otherwise by two neighbors.
     """
     near = spec.ultraserver or f"pair {(spec.index - 1) // 2}"
     result = {
@@ -49,7 +49,7 @@ def labels(layout: Layout, spec: NodeSpec) -> dict[str, str]:
 
 
 def free_major() -> int:
-    """Return a device major that no driver of this machine uses: nobody can open the simulated devices."""
+    """Return a device major that no driver of this machine uses, so that the simulated devices cannot be opened."""
     characters = Path("/proc/devices").read_text().partition("Block devices:")[0]
     used = {int(line.split()[0]) for line in characters.splitlines() if line[:4].strip().isdigit()}
     for major in LOCAL_MAJORS:
@@ -73,7 +73,7 @@ def check_type(instance_type: str, ultraserver: str) -> None:
 
 
 def write(root: Path, spec: NodeSpec) -> None:
-    """Write the node's hardware below `root` unless it is there: what is broken stays broken over a reboot.
+    """Write the node's hardware below `root` unless it exists: faults persist across reboots.
 
     Raises:
         BedError: it cannot be written.
@@ -101,7 +101,7 @@ def load(root: Path) -> simulated_node.SimulatedNode:
 
 
 def show(root: Path, namespace_pid: int) -> None:
-    """Make the node's /dev follow the hardware."""
+    """Update the node's /dev to match the hardware."""
     mounts.sync_neuron_devices(root, Path(f"/proc/{namespace_pid}/root/dev"))
 
 
@@ -122,7 +122,7 @@ ALONE = {
 def election(position: int, server: str, broken: tuple[int, int]) -> dict[str, str]:
     """Return the class attributes of the node at `position` after an election with the link `broken`.
 
-    Four nodes are no longer one server. The driver tries again with right links alone: a pair whose right link holds
+    Four nodes are no longer one server. The driver tries again with right links only: a pair whose right link works
     becomes a server of two (mode 2, horizontal), the others stay alone.
     Source: aws-neuron-driver, v3/neuron_pelect.c.
     """

@@ -1,4 +1,4 @@
-"""Small container images, written by hand as OCI archives: there is no registry to pull from."""
+"""Small container images, written as OCI archives, because there is no registry to pull from."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from bed.layout import Layout, short_hash
 
 PAUSE = "testbed.local/pause:1"
 TEST = "testbed.local/test:1"
-QUICK = "testbed.local/quick:1"  # the same, but a container of it ends at once: `sleep` does not hear SIGTERM
-# The documents' pods name these; the test image answers to them, so their manifests run as they are.
+QUICK = "testbed.local/quick:1"  # the same, stopped by SIGKILL, because `sleep` as first process ignores SIGTERM
+# The documents' pods use these names for the test image, so their manifests run unchanged.
 # (With the tag `latest` the default pull policy is Always: such a pod needs another image name.)
 DOCUMENTED = ("public.ecr.aws/ubuntu/ubuntu:22.04", "public.ecr.aws/docker/library/alpine:latest")
 
@@ -45,7 +45,7 @@ class Image:
 
 @dataclass(slots=True)
 class Layer:
-    """A file system layer being written; all times are zero, so the same content has the same digest."""
+    """A file system layer; all times in it are zero, so the same content has the same digest."""
 
     buffer: io.BytesIO = field(default_factory=io.BytesIO)
     archive: tarfile.TarFile = field(init=False)
@@ -182,7 +182,7 @@ def small_images(layout: Layout) -> Path:
 
 
 def forget_old(newest: Path, pattern: str) -> None:
-    """Keep only the few archives of this kind that were used last."""
+    """Remove all but the few archives of this kind that were used last."""
     found = sorted(newest.parent.glob(pattern), key=lambda path: path.stat().st_mtime, reverse=True)
     for path in found[KEPT_ARCHIVES:]:
         path.unlink(missing_ok=True)

@@ -1,7 +1,6 @@
-"""The kernel's limit of inotify instances for a user: the usual 128 is too few for more than a dozen nodes.
+"""The kernel's limit of inotify instances per user: the usual 128 is too low for more than a dozen nodes.
 
-A kubelet that gets none does not start ("inotify_init: too many open files"). The limit is raised for as long as a
-test bed runs.
+A kubelet without one does not start ("inotify_init: too many open files"). The limit is raised while a test bed runs.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from bed.state import State
 
 LIMIT = Path("/proc/sys/fs/inotify/max_user_instances")
 PER_NODE = 24  # a kubelet, a containerd and a plugin have about ten
-OTHERS = 128  # what everybody else on the machine may have
+OTHERS = 128  # for other programs on the machine
 
 
 def allow(state: State) -> None:
@@ -30,9 +29,9 @@ def allow(state: State) -> None:
 
 
 def restore(recorded: State) -> None:
-    """Put the limit back that was there before the test bed."""
+    """Restore the limit from before the test bed."""
     if recorded.inotify_before:
         try:
             LIMIT.write_text(f"{recorded.inotify_before}\n")
         except OSError as err:
-            print(f"testbed: {LIMIT} cannot be put back to {recorded.inotify_before} ({err})", flush=True)
+            print(f"testbed: {LIMIT} cannot be restored to {recorded.inotify_before} ({err})", flush=True)

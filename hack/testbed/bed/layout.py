@@ -1,4 +1,4 @@
-"""Where everything is: names and paths, computed once from the environment."""
+"""Names and paths of a test bed, computed once from the environment."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ DEFAULT_NAME = "neuron-dra-testbed"
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """One test bed. Two with different names can run side by side.
+    """The names and paths of one test bed; two with different names can run side by side.
 
-    `name` is also the name of the network namespace and of the cgroup. `in_memory`: the state directory is a tmpfs.
+    `name` is also the name of the network namespace and of the cgroup. With `in_memory` the state folder is a tmpfs.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Layout:
 
     @property
     def lock_file(self) -> Path:
-        """Outside the state directory, which `down` removes while it holds the lock."""
+        """The lock file, outside the state folder, which `down` removes while it holds the lock."""
         return self.cache_dir / f"{self.name}.lock"
 
     @property
@@ -57,11 +57,10 @@ class Layout:
 
 
 def from_environment() -> Layout:
-    """Read NEURON_DRA_TESTBED_NAME, _STATE, _CACHE and _IN_MEMORY; the defaults depend on whether we are root.
+    """Return the layout from NEURON_DRA_TESTBED_NAME, _STATE, _CACHE and _IN_MEMORY; defaults depend on root.
 
-    The state is on disk unless memory is asked for: containerd keeps its images there, 0.4 GB a node. No socket lies
-    below it: a node's sockets are at the standard paths inside the node's mount namespace, so their length never
-    matters.
+    The state is on disk by default: containerd keeps its images there, 0.4 GB per node. No socket is in that folder: a
+    node's sockets are at the standard paths inside its mount namespace, so their length does not matter.
     """
     name = os.environ.get("NEURON_DRA_TESTBED_NAME", DEFAULT_NAME)
     is_root = os.geteuid() == 0
@@ -79,7 +78,7 @@ def from_environment() -> Layout:
 
 
 def short_hash(*parts: str | bytes) -> str:
-    """Return 12 hex digits that stand for all the parts."""
+    """Return 12 hex digits of a hash of the parts."""
     digest = hashlib.sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part

@@ -17,7 +17,7 @@ PROCESS = "lws-manager"
 RESOURCE = "leaderworkersets.v1.leaderworkerset.x-k8s.io"
 WEBHOOKS = "https://127.0.0.1:9443"
 READY_TIMEOUT_S = 60
-# Of its default installation: of the pods, only those of a LeaderWorkerSet are its webhooks' business.
+# As in its default installation: its webhooks get only the pods of LeaderWorkerSets.
 OF_A_SET = {"matchExpressions": [{"key": "leaderworkerset.sigs.k8s.io/name", "operator": "Exists"}]}
 SMALLEST = {
     "apiVersion": "leaderworkerset.x-k8s.io/v1",
@@ -30,12 +30,12 @@ SMALLEST = {
 
 
 def up(bed: Bed) -> None:
-    """Install its CRD, start it unless it runs, and let the API server ask its webhooks."""
+    """Install its CRD, start it unless it runs, and register its webhooks with the API server."""
     if bed.processes.is_running(PROCESS):
         return
     manifests = build.lws(bed.layout).bin_dir
     crd, webhooks = (manifests / name.rpartition("/")[2] for name in build.LWS_MANIFESTS)
-    # Too long for the annotation of a client's apply.
+    # Server-side, because the CRD is too long for the annotation of a client-side apply.
     bed.plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(crd))
     wait_until("the API server serves LeaderWorkerSets", lambda: _succeeds(bed, "get", RESOURCE), READY_TIMEOUT_S)
     _start(bed)
@@ -69,7 +69,7 @@ def _start(bed: Bed) -> None:
 
 
 def _with_our_server(bed: Bed, as_json: str) -> list[dict[str, Any]]:
-    """Return the webhook configurations for a server that is a process and no service."""
+    """Return the webhook configurations for a server that is a process and not a Service."""
     found = list(objects.parse(as_json))
     trust = base64.b64encode((bed.layout.pki_dir / "ca.crt").read_bytes()).decode()
     for item in found:

@@ -1,4 +1,4 @@
-"""Up and down: the order in which everything starts, and ends."""
+"""Up and down: the order in which everything starts and ends."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PARALLEL_STARTS = 4
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the command line asked for; None and empty mean: as it is."""
+    """The arguments of the command line; None and empty mean no change."""
 
     kubernetes: str | None = None
     nodes: Sequence[tuple[str, str]] = ()
@@ -62,7 +62,7 @@ class Bed:
 
 
 def up(layout: Layout, wanted: Wanted) -> Bed:
-    """Bring up what is wanted, add what is new, start again what died."""
+    """Start the test bed, add new nodes, and restart what died."""
     build.build(layout, wanted.kubernetes or state.load(layout).kubernetes or build.DEFAULT_KUBERNETES)
     with state.exclusive(layout.lock_file, "another testbed command"):
         bed = Bed(layout, wanted.kubernetes)
@@ -95,7 +95,7 @@ def up(layout: Layout, wanted: Wanted) -> Bed:
 
 
 def _check(bed: Bed, wanted: Wanted) -> None:
-    """Refuse what contradicts the running test bed or cannot work on this machine."""
+    """Raise BedError for arguments that contradict the running test bed or cannot work on this machine."""
     running = bed.state.kubernetes
     if wanted.kubernetes not in (None, running):
         raise BedError(
@@ -121,13 +121,13 @@ def _check(bed: Bed, wanted: Wanted) -> None:
         return
     if not bed.layout.is_root:
         raise NotPossibleHereError(
-            "nodes need root (namespaces, mounts, cgroups); without it `up` brings the control plane alone"
+            "nodes need root (namespaces, mounts, cgroups); without root, `up` starts only the control plane"
         )
     cgroups.check()
 
 
 def _requested(wanted: Wanted) -> list[NodeSpec]:
-    """Return the nodes that are asked for, not numbered yet."""
+    """Return the requested nodes, without numbers."""
     plain = [NodeSpec(name, instance_type, 0) for name, instance_type in wanted.nodes]
     grouped = [
         NodeSpec(f"{name}-{position}", instance_type, 0, ultraserver=name, position=position)
@@ -141,7 +141,7 @@ def _requested(wanted: Wanted) -> list[NodeSpec]:
 
 
 def _new_nodes(current: State, wanted: Wanted) -> list[NodeSpec]:
-    """Return the nodes to add, each with a number of its own."""
+    """Return the nodes to add, each with a new number."""
     added = []
     numbers = iter(sorted(set(range(1, MAX_NODES + 1)) - {spec.index for spec in current.nodes.values()}))
     for spec in _requested(wanted):
@@ -155,7 +155,7 @@ def _new_nodes(current: State, wanted: Wanted) -> list[NodeSpec]:
 
 
 def _make_mount_points(bed: Bed) -> None:
-    """Make the standard directories that nodes have a private one of; `down` removes those that were not there."""
+    """Create the standard folders over which nodes mount their own; `down` removes those that did not exist."""
     for name in mounts.OWN_DIRECTORIES:
         path = Path(name)
         if not path.exists():
@@ -165,14 +165,14 @@ def _make_mount_points(bed: Bed) -> None:
 
 
 def down(layout: Layout) -> None:
-    """End exactly what `up` started, after a crash too: by the record, the mark, the cgroup and the namespace."""
+    """End exactly what `up` started, also after a crash, by the record, the mark, the cgroup and the namespace."""
     with state.exclusive(layout.lock_file, "another testbed command"):
         try:
             recorded = state.load(layout)
         except BedError as err:
             print(f"testbed: {err}", flush=True)
             recorded = State(layout.state_file)
-        # Nothing of it is needed any more, so nothing is asked to end in good order; kubelets go before their pods.
+        # No state has to survive, so processes are killed; kubelets first, so that they do not restart their pods.
         end([*recorded.processes.values(), *marked(layout.name)], signal.SIGKILL, 5)
         if layout.is_root:
             cgroups.remove(layout)
@@ -184,7 +184,7 @@ def down(layout: Layout) -> None:
 
 
 def _leave_machine_as_it_was(layout: Layout, recorded: State) -> None:
-    """Remove the directories we made, if they are empty, and put limits back; the last test bed does it."""
+    """Remove the folders that were created, if they are empty, and restore limits; only the last test bed does so."""
     if any_bed_but(layout.name):
         return
     inotify.restore(recorded)
@@ -194,10 +194,10 @@ def _leave_machine_as_it_was(layout: Layout, recorded: State) -> None:
 
 
 def unmount(mount_point: str, timeout_s: float = 60) -> None:
-    """Unmount, and wait for what still holds it: of a process that was killed, threads and namespaces go one by one.
+    """Unmount, and wait for processes that use the mount: after a kill, threads and namespaces end one by one.
 
     Raises:
-        BedError: it is held longer than that; with those who hold it.
+        BedError: the mount stays in use; the message names the processes.
     """
     said = ""
 
@@ -216,7 +216,7 @@ def unmount(mount_point: str, timeout_s: float = 60) -> None:
 
 
 def _holders(mount_point: str) -> list[str]:
-    """Return the processes that work in a mount, have a file of it open or have it mounted in a namespace of theirs."""
+    """Return the processes that have a mount as working folder, as an open file or in their mount namespace."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -231,7 +231,7 @@ def _holders(mount_point: str) -> list[str]:
 
 
 def _remove_state(layout: Layout) -> None:
-    """Remove the state directory; never through a mount."""
+    """Remove the state folder, without following mounts."""
     inside = [
         line.split()[4]
         for line in Path("/proc/self/mountinfo").read_text().splitlines()
@@ -239,7 +239,7 @@ def _remove_state(layout: Layout) -> None:
     ]
     for mount_point in sorted(inside, reverse=True):
         unmount(mount_point)
-    # A node's images are ten thousand files.
+    # By `rm`, which is faster: a node's images are ten thousand files.
     done = subprocess.run(["rm", "-rf", "--one-file-system", "--", str(layout.state_dir)], capture_output=True, text=True,
                           timeout=300, check=False)  # fmt: skip
     if layout.state_dir.exists():

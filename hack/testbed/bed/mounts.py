@@ -1,8 +1,8 @@
-"""The mount namespace in which a node's containerd and kubelet live, so that this machine looks like a Neuron host.
+"""The mount namespace of a node's containerd and kubelet, in which this machine looks like a Neuron host.
 
-Runs as a program of its own, already inside the new namespaces: it mounts what it is told, reports, and becomes
-`sleep`. The namespace lives as long as that process; with its last process every mount in it is gone.
-What may break later is bound from a plain directory or is a tmpfs; the overlays' layers never change under the mount.
+This runs as a separate program, already inside the new namespaces: it makes the mounts, reports, and becomes `sleep`.
+The namespace exists as long as that process; when its last process ends, all its mounts are gone. Files that faults
+change later are in a bind-mounted folder or a tmpfs, because the layers of an overlay must not change while mounted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _mount(*arguments: str | Path) -> None:
 
 
 def _own_dev(node: Path) -> None:
-    """Give the node a /dev of its own: a tmpfs with the same devices, so that Neuron devices can come and go."""
+    """Mount a separate /dev for the node: a tmpfs with the same devices, in which Neuron devices come and go."""
     staging = node / "dev"
     staging.mkdir(exist_ok=True)
     _mount("-t", "tmpfs", "-o", "mode=0755,nosuid", "dev", staging)
@@ -45,7 +45,7 @@ def _own_dev(node: Path) -> None:
 
 
 def _copy_devices(source: Path, target: Path, filesystem: int) -> None:
-    """Make the device nodes, links and directories of `source` again in `target`, other file systems left out."""
+    """Recreate the device nodes, links and folders of `source` in `target`, except other file systems."""
     for entry in os.scandir(source):
         made = target / entry.name
         info = entry.stat(follow_symlinks=False)
@@ -66,7 +66,7 @@ def _copy_devices(source: Path, target: Path, filesystem: int) -> None:
 
 
 def sync_neuron_devices(hardware: Path, dev: Path) -> None:
-    """Make `dev` hold exactly the neuronN nodes of the simulated hardware."""
+    """Make the neuronN nodes in `dev` exactly those of the simulated hardware."""
     wanted = {path.name: path.stat() for path in (hardware / "dev").glob("neuron*")}
     for path in dev.glob("neuron*"):
         if path.name not in wanted:
@@ -78,12 +78,12 @@ def sync_neuron_devices(hardware: Path, dev: Path) -> None:
 
 
 def memory(directory: Path) -> None:
-    """Keep what is in `directory` in memory: ten thousand files of a node's images take a disk seconds to make."""
+    """Mount a tmpfs on `directory`: writing ten thousand files of a node's images takes a disk seconds."""
     _mount("-t", "tmpfs", "-o", "mode=0755", "testbed", directory)
 
 
 def _own_run(node: Path) -> None:
-    """Give the node an empty /run, as after a boot: sockets and CDI files at the standard paths, gone with the node."""
+    """Mount an empty /run for the node, as after a boot; its sockets and CDI files end with the node."""
     staging = node / "run"
     staging.mkdir(exist_ok=True)
     _mount("-t", "tmpfs", "-o", "mode=0755", "run", staging)
@@ -113,7 +113,7 @@ def _hardware(node: Path, hardware: Path) -> None:
 
 
 def main(node: Path, hardware: Path) -> None:
-    """Make all mounts of `node`, leave the file `READY`, and stay."""
+    """Make all mounts of `node`, write the file `READY`, and become `sleep`."""
     (node / READY).unlink(missing_ok=True)
     for target, name in OWN_DIRECTORIES.items():
         (node / name).mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""The network namespace that everything lives in: no port is taken outside, and nothing inside reaches out."""
+"""The network namespace of the test bed: it uses no port of the host, and nothing inside reaches outside."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ def exists(layout: Layout) -> bool:
 
 
 def enter(layout: Layout) -> Sequence[str]:
-    """Return the words before a command that run it inside.
+    """Return the command prefix that runs a command inside the namespace.
 
-    `ip netns exec` would not do: it mounts /sys afresh, and the kubelet then finds no cgroups.
+    `ip netns exec` does not work: it mounts a new /sys, in which the kubelet finds no cgroups.
     """
     return ("nsenter", f"--net={layout.netns_file}", "--") if layout.is_root else ()
 
 
 @contextlib.contextmanager
 def inside(layout: Layout) -> Iterator[None]:
-    """Put this thread, and the threads it starts, into the namespace: the sockets that they open stay there."""
+    """Move this thread, and the threads that it starts, into the namespace; their sockets stay there."""
     if not layout.is_root:
         yield
         return
@@ -87,15 +87,15 @@ def get(
 
 
 def answers(layout: Layout, url: str) -> bool:
-    """Say whether `url`, inside the namespace, answers with success."""
+    """Return True if `url`, inside the namespace, responds with success."""
     try:
         return get(layout, url, timeout_s=ANSWER_TIMEOUT_S)[0] == http.client.OK
-    except (OSError, http.client.HTTPException):  # a machine that is busy may answer the next time
+    except (OSError, http.client.HTTPException):  # the caller tries again; the machine may be busy
         return False
 
 
 def up(layout: Layout) -> None:
-    """Make the namespace and the API server's address. Addresses are on `lo`: not every kernel has `dummy`."""
+    """Create the namespace and the API server's address; addresses are on `lo`, because not every kernel has `dummy`."""
     if not exists(layout):
         _run("ip", "netns", "add", layout.name)
     _run("ip", "-n", layout.name, "link", "set", "lo", "up")
@@ -111,7 +111,7 @@ def add_address(layout: Layout, address: str) -> None:
 def forget_pods(layout: Layout, index: int) -> None:
     """Remove the routes to the pods that node number `index` had before it was stopped.
 
-    The kernel removes them some seconds after a pod was killed; until then the next pod with that address gets none.
+    The kernel does so some seconds after a pod is killed; until then a new pod with the same address gets no route.
     """
     _run("ip", "-n", layout.name, "route", "flush", "root", pod_subnet(index))
 

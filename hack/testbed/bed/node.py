@@ -19,7 +19,7 @@ from bed.state import NodeSpec, State
 
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"  # in the node's mount namespace
 KUBELET_HEALTH_PORT = 10248
-READY_TIMEOUT_S = 240  # 2 s when the machine has nothing else to do; one that died is seen at once
+READY_TIMEOUT_S = 240  # an idle machine takes 2 s; a process that died is noticed at once
 
 
 class Node:
@@ -50,9 +50,9 @@ class Node:
         return f"{self.name}/kubelet"
 
     def up(self, archives: Sequence[Path] = ()) -> None:
-        """Start what does not run, import images, and wait until the API server calls the node Ready."""
+        """Start the processes that do not run, import images, and wait until the node is Ready in the API server."""
         if not self.processes.is_running(self.namespace):
-            self.stop()  # what may be left of a namespace that died
+            self.stop()  # ends the rest of a namespace that died
             self._make_namespace()
         self._start_containerd()
         for archive in archives:
@@ -75,7 +75,7 @@ class Node:
         self.processes.wait_ready(self.namespace, ready.exists, 20)
 
     def enter(self) -> Sequence[str]:
-        """Return the words before a command that run it in the node's mount and network namespaces."""
+        """Return the command prefix that runs a command in the node's mount and network namespaces."""
         return ("nsenter", f"--target={self.processes.pid(self.namespace)}", "--mount", "--net", "--")
 
     def environment(self) -> Mapping[str, str]:
@@ -141,13 +141,13 @@ class Node:
         ], self.environment())  # fmt: skip
 
     def wait_ready(self) -> None:
-        """Wait until the kubelet answers and the API server shows the node as Ready, by this kubelet, in this boot."""
+        """Wait until the kubelet answers and its current boot is Ready in the API server."""
         health = f"http://{self.address}:{KUBELET_HEALTH_PORT}/healthz"
         self.processes.wait_ready(self.kubelet, lambda: network.answers(self.layout, health), READY_TIMEOUT_S)
         self.processes.wait_ready(self.kubelet, self.is_ready, READY_TIMEOUT_S, interval_s=0.2)
 
     def is_ready(self) -> bool:
-        """Say whether the API server has the node as Ready; what it remembers from before a reboot does not count."""
+        """Return True if the node is Ready in the API server; a status from before a reboot does not count."""
         try:
             node = self.plane.read(f"/api/v1/nodes/{self.name}")
         except BedError:
@@ -161,7 +161,7 @@ class Node:
         )
 
     def restart_kubelet(self) -> None:
-        """Kill the kubelet and start it again."""
+        """Kill and restart the kubelet."""
         self.stop_kubelet()
         self._start_kubelet()
         self.wait_ready()
@@ -172,11 +172,11 @@ class Node:
 
     @property
     def without_cdi(self) -> Path:
-        """While this file exists, containerd looks for CDI files elsewhere, and finds none."""
+        """The file that makes containerd look for CDI files in another folder, which is empty."""
         return self.directory / "without-cdi"
 
     def restart_containerd(self) -> None:
-        """Kill containerd and start it again; containers and their shims stay."""
+        """Kill and restart containerd; containers and their shims stay."""
         self.processes.stop([self.containerd], signal.SIGKILL)
         self._start_containerd()
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from bed import images, mounts
 
-# Ends at a second, or a container that is killed on purpose waits for minutes.
+# The longest delay between restarts: otherwise a container that a test kills waits for minutes.
 CRASH_LOOP_MAXIMUM = "1s"
-# There is no DNS in the test bed; without an address every pod gets an Event that says so.
+# There is no DNS in the test bed; without any address every pod would get an Event about it.
 UNUSED_DNS = "10.96.0.10"
 
 CONTAINERD = """\
@@ -57,11 +57,11 @@ def write_containerd(path: Path, cni: Path, base_spec: Path, *, cdi: bool = True
 
 
 def write_base_spec(path: Path, default: dict[str, Any]) -> None:
-    """Write what every container of the node starts from: containerd's default and the simulated sysfs.
+    """Write the base spec of the node's containers: containerd's default with the simulated sysfs.
 
-    A container mounts a fresh sysfs, which on real hardware shows the devices and here does not.
+    A container mounts a new sysfs, which shows the devices on real hardware but not here.
     """
-    default["process"].pop("rlimits", None)  # `ctr oci spec` has 1,024 files, which the kubelet's containers have not
+    default["process"].pop("rlimits", None)  # `ctr oci spec` limits files to 1,024, unlike the kubelet's containers
     default["mounts"] += [
         {"destination": path, "source": path, "type": "bind", "options": ["rbind", "ro"]} for path in mounts.OVERLAYS
     ]
@@ -69,7 +69,7 @@ def write_base_spec(path: Path, default: dict[str, Any]) -> None:
 
 
 def write_cni(directory: Path, subnet: str) -> None:
-    """Write a point-to-point network with a subnet per node; addresses are forgotten at a reboot, as on most hosts."""
+    """Write a point-to-point network with a subnet per node; as on most hosts, a reboot clears the addresses."""
     directory.mkdir(exist_ok=True)
     plugin = {
         "type": "ptp",
@@ -87,7 +87,7 @@ def write_cni(directory: Path, subnet: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class KubeletSettings:
-    """What differs from node to node."""
+    """The values that differ between nodes."""
 
     kubernetes: str
     address: str

@@ -1,4 +1,4 @@
-"""Kubernetes objects as JSON, to and from kubectl: this program has no YAML library."""
+"""Kubernetes objects as JSON, to and from kubectl, because this program has no YAML library."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def as_list(items: list[dict[str, Any]]) -> str:
 
 
 def parse(text: str) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a stream of JSON documents, Lists taken apart."""
+    """Yield the objects in a stream of JSON documents, and those inside Lists."""
     decoder = json.JSONDecoder()
     position = 0
     while position < len(text.rstrip()):

@@ -1,4 +1,4 @@
-"""What comes from the distribution: installed when it is missing, with a line that says so."""
+"""Debian packages: missing ones are installed, and the output names them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FOR_PLUGIN_IMAGE = {"buildah": "buildah", "debootstrap": "debootstrap",
 
 
 def missing(packages: dict[str, str]) -> list[str]:
-    """Return the packages whose file or command is not there."""
+    """Return the packages whose file or command is missing."""
     path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
     return [
         name
@@ -36,17 +36,17 @@ def missing(packages: dict[str, str]) -> list[str]:
 
 
 def require(packages: dict[str, str], purpose: str) -> None:
-    """Install what is missing.
+    """Install the missing packages.
 
     Raises:
-        NotPossibleHereError: packages are missing and we may not, or cannot, install them.
+        NotPossibleHereError: packages are missing and cannot be installed, for example without root.
     """
     names = missing(packages)
     if not names:
         return
     text = " ".join(names)
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        raise NotPossibleHereError(f"needed for {purpose} and missing (Debian's names): {text}; install them first")
+        raise NotPossibleHereError(f"{purpose}: missing Debian packages {text}; install them first")
     print(f"testbed: installing Debian packages for {purpose}: {text}", flush=True)
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for command in (["apt-get", "update"], ["apt-get", "install", "-y", "--no-install-recommends", *names]):

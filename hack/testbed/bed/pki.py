@@ -1,4 +1,4 @@
-"""Certificates, keys, tokens and kubeconfig files. One CA signs everything, for as long as the test bed exists."""
+"""Certificates, keys, tokens and kubeconfig files; one CA signs them for the lifetime of the test bed."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def write_kubeconfig(layout: Layout, path: Path, server: str, user: dict[str, st
 
 
 def node_user(layout: Layout, node: str, address: str) -> dict[str, str]:
-    """Return the kubeconfig user of a kubelet: a certificate as real kubelets have, which it also serves with."""
+    """Return the kubeconfig user of a kubelet: a certificate like that of real kubelets, for client and server."""
     issue(layout, f"node-{node}", f"/O=system:nodes/CN=system:node:{node}", f"subjectAltName=DNS:{node},IP:{address}")
     return {
         "client-certificate": str(layout.pki_dir / f"node-{node}.crt"),
@@ -119,7 +119,7 @@ def node_user(layout: Layout, node: str, address: str) -> dict[str, str]:
 
 
 def server_arguments(layout: Layout) -> Sequence[str]:
-    """Return the API server's arguments that name these files."""
+    """Return the API server's arguments for these files."""
     pki = layout.pki_dir
     return (
         f"--tls-cert-file={pki}/apiserver.crt",

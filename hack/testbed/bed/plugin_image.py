@@ -17,11 +17,11 @@ from bed.state import exclusive
 
 REPOSITORY_NAME = "neuron-dra-plugin"  # Kubernetes reads it as docker.io/library/neuron-dra-plugin
 SUITE = "bookworm"
-BASE_PYTHON = "3.11"  # that suite's; the wheels are fetched for it
+BASE_PYTHON = "3.11"  # the Python of that suite, for which the wheels are downloaded
 BASE_INCLUDES = "python3,python3-venv,ca-certificates"
 BASE_WASTE = ("var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/share/man", "usr/share/locale")
 MIRROR = "http://deb.debian.org/debian"
-# What the image is made of: the wheel's sources, what the wheel's build reads, the lock file and the Dockerfile.
+# The inputs of the image: the wheel's sources, the files that the wheel's build reads, the lock file, the Dockerfile.
 SOURCES = ("neuron_dra", "controller", "pyproject.toml", "README.md", "LICENSE", "requirements/plugin.txt",
            "Dockerfile.plugin", "hack/wheels.py")  # fmt: skip
 TIMEOUT_S = 1200
@@ -42,11 +42,11 @@ def tag() -> str:
 
 
 def archive(layout: Layout) -> Path:
-    """Return an archive of the image for the sources as they are, building it when there is none."""
+    """Return an archive of the image for the current sources; build it if there is none."""
     this_tag = tag()
     path = layout.cache_dir / "images" / f"plugin-{this_tag}.tar"
     if path.exists():
-        path.touch()  # used: it is not the next to be forgotten
+        path.touch()  # marks it as used, so that it is kept
         return path
     base = base_archive(layout)
     with exclusive(layout.cache_dir / "images.lock", "another image build"):
@@ -68,7 +68,7 @@ def _wheels() -> None:
 
 
 def _build(layout: Layout, base: Path, this_tag: str, path: Path) -> None:
-    """Import the base unless it is there, build, and export to `path`."""
+    """Import the base unless it exists, build the image, and export it to `path`."""
     root = layout.cache_dir / "buildah"
     base_name = f"localhost/neuron-dra-base:{base.stem.rpartition('-')[2]}"
     image = f"docker.io/library/{REPOSITORY_NAME}:{this_tag}"

@@ -1,7 +1,7 @@
-"""Start, find and end processes; wait for something to become true.
+"""Start, find and end processes, and wait for conditions.
 
-Every process carries the test bed's name in its environment (`MARK`). So one that was started in the instant before a
-crash, and never recorded, is found as well, and no process of anybody else is.
+Every process has the test bed's name in its environment (`MARK`). This also finds a process that was started just
+before a crash and never recorded, and no process that does not belong to the test bed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ T = TypeVar("T")
 def start_ticks(pid: int) -> int | None:
     """Return when `pid` was started, in clock ticks since boot; None for a process that is gone or a zombie.
 
-    Zombies are not collected here: `waitpid` would take them from whoever runs a command in another thread.
+    Zombies are not collected here: `waitpid` would take them from another thread that runs a command.
     """
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
@@ -43,7 +43,7 @@ def is_alive(process: ProcessId | None) -> bool:
 
 
 def wait_until(what: str, check: Callable[[], T], timeout_s: float, interval_s: float = 0.05) -> T:
-    """Call `check` until its answer is true, and return that answer.
+    """Call `check` until it returns a true value, and return that value.
 
     Raises:
         BedError: `timeout_s` passed first.
@@ -72,18 +72,18 @@ class Processes:
         return is_alive(self.state.processes.get(name))
 
     def pid(self, name: str) -> int:
-        """Return the number of a running process.
+        """Return the pid of a running process.
 
         Raises:
             BedError: it does not run.
         """
         process = self.state.processes.get(name)
         if process is None or not is_alive(process):
-            raise BedError(f"{name} is not running; `testbed up` starts again what died")
+            raise BedError(f"{name} is not running; `testbed up` restarts what died")
         return process.pid
 
     def start(self, name: str, command: Sequence[str | Path], environment: Mapping[str, str] | None = None) -> None:
-        """Start `command` in the background unless it runs; its output goes to the end of its log file."""
+        """Start `command` in the background unless it runs; its output is appended to its log file."""
         if self.is_running(name):
             return
         log_file = self.log_file(name)
@@ -106,7 +106,7 @@ class Processes:
         """Wait until `check` is true.
 
         Raises:
-            BedError: the process ended first or the time is over; with the end of its log.
+            BedError: the process ended or the time is over; the message has the end of its log.
         """
 
         def ready_or_dead() -> bool:
@@ -127,7 +127,7 @@ class Processes:
         return "\n".join("  " + line[:400] for line in lines[-LOG_TAIL_LINES:])
 
     def stop(self, names: Iterable[str], sig: signal.Signals = signal.SIGTERM, grace_s: float = 5) -> None:
-        """End the named processes together: `sig` first, SIGKILL after `grace_s`."""
+        """End the named processes together: by `sig`, then by SIGKILL after `grace_s` seconds."""
         found = {name: self.state.processes[name] for name in names if name in self.state.processes}
         end(found.values(), sig, grace_s)
         with self.state.change():
@@ -148,11 +148,11 @@ def end(processes: Iterable[ProcessId], sig: signal.Signals, grace_s: float) -> 
             time.sleep(0.02)
         if not left:
             return
-    raise BedError(f"processes {[process.pid for process in left]} do not end, even by SIGKILL")
+    raise BedError(f"processes {[process.pid for process in left]} do not end, not even after SIGKILL")
 
 
 def marked(name: str) -> list[ProcessId]:
-    """Return every process on this machine that was started for the test bed called `name`."""
+    """Return every process on this machine that was started for the test bed `name`."""
     wanted = f"{MARK}={name}".encode()
     found = []
     for entry in Path("/proc").iterdir():
@@ -188,7 +188,7 @@ def inside(mounted: str) -> list[ProcessId]:
 
 
 def any_bed_but(name: str) -> bool:
-    """Say whether another test bed runs on this machine."""
+    """Return True if another test bed runs on this machine."""
     prefix = f"{MARK}=".encode()
     for environ in Path("/proc").glob("[0-9]*/environ"):
         try:

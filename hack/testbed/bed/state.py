@@ -1,4 +1,4 @@
-"""What this test bed consists of, on disk before it exists, so that `down` finds it after any crash."""
+"""The record of a test bed's parts, on disk before each part exists, so that `down` finds it after any crash."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bed.layout import Layout
 
 @dataclass(frozen=True, slots=True)
 class ProcessId:
-    """A process that cannot be mistaken for another one that got its number later."""
+    """A process, identified by pid and start time, because pids are reused."""
 
     pid: int
     start_ticks: int  # field 22 of /proc/PID/stat: clock ticks since the machine started
@@ -25,7 +25,7 @@ class ProcessId:
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """What the user asked for, and the number that the node's addresses are made of."""
+    """A requested node, and the number from which its addresses are made."""
 
     name: str
     instance_type: str
@@ -36,7 +36,7 @@ class NodeSpec:
 
 @dataclass(slots=True)
 class State:
-    """Everything `up` did. Saved after each change; changes come from several threads while nodes start."""
+    """Everything that `up` did; saved after each change, which may come from several threads while nodes start."""
 
     path: Path
     kubernetes: str = ""
@@ -79,7 +79,7 @@ def load(layout: Layout) -> State:
     """Return the state on disk, or an empty one.
 
     Raises:
-        BedError: the file is there and cannot be read.
+        BedError: the file exists and cannot be read.
     """
     path = layout.state_file
     try:
@@ -87,7 +87,7 @@ def load(layout: Layout) -> State:
     except FileNotFoundError:
         return State(path)
     except (OSError, ValueError) as err:
-        raise BedError(f"{path} cannot be read ({err}); `testbed down` cleans up all the same") from err
+        raise BedError(f"{path} cannot be read ({err}); run `testbed down`, which does not need it") from err
     return State(
         path=path,
         kubernetes=content["kubernetes"],
@@ -104,7 +104,7 @@ def load(layout: Layout) -> State:
 
 @contextlib.contextmanager
 def exclusive(lock_file: Path, waiting_for: str) -> Iterator[None]:
-    """Hold `lock_file`; say so when somebody else has it first. The lock ends with the process, whatever happens."""
+    """Hold `lock_file`; print a line while another process has it. The lock ends with the process in any case."""
     lock_file.parent.mkdir(parents=True, exist_ok=True)
     with lock_file.open("a") as lock:
         try:
