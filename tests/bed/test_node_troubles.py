@@ -262,7 +262,7 @@ def test_a_name_that_another_node_s_plugin_took_is_stepped_around(
     for each in slices(driver, trn2.name):
         driver.kubectl("delete", "resourceslice", each["metadata"]["name"])
     said = squat(trn2, neighbour, "neuron.aws.com")
-    assert f"may create slices called {neighbour.name}-neuron.aws.com-... only, not {first_name(trn2)}" in said
+    assert f"may create only slices with names {neighbour.name}-neuron.aws.com-..., not {first_name(trn2)}" in said
     binding()
     try:
         eventually("the name is taken", lambda: squat(trn2, neighbour, OTHER_DRIVER) == "", 60, 1)

@@ -54,7 +54,7 @@ def test_the_capacity_block_of_a_registered_node_stays_what_it_is(access, regist
     tries = itertools.count(2)
     said = eventually("the policy refuses", lambda: refusal(access, registered, f"{LABEL}=cr-{next(tries)}"), 60)
     before = access.get("node", registered)["metadata"]["labels"][LABEL]
-    assert f"the label {LABEL} of node {registered} says which UltraServer it is in" in said
+    assert f"the label {LABEL} of node {registered} decides its UltraServer" in said
     assert "ultraserverOperator.capacityBlockPolicy.users" in said
     assert "cannot be changed" in refusal(access, registered, f"{LABEL}-")
     assert refusal(access, registered, "zone=b") == ""

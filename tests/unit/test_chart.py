@@ -361,7 +361,7 @@ def test_a_release_in_the_drivers_namespace_makes_no_second_one() -> None:
         ),
         (
             "draDriver.emulationMode=trn9.48xlarge",
-            "draDriver.emulationMode=trn9.48xlarge is not an instance type that this driver knows",
+            "draDriver.emulationMode=trn9.48xlarge is not a known instance type",
         ),
         (
             "draDriver.image.repository=public.ecr.aws/neuron/neuron-dra-driver",
@@ -369,7 +369,7 @@ def test_a_release_in_the_drivers_namespace_makes_no_second_one() -> None:
         ),
         (
             "ultraserverOperator.enabled=true,draDriver.enabled=false",
-            "ultraserverOperator.enabled needs draDriver.enabled: the driver's plugins answer its reservations",
+            "ultraserverOperator.enabled needs draDriver.enabled: the driver's plugins tag the nodes that it reserves",
         ),
         (
             "ultraserverOperator.enabled=true,ultraserverOperator.healthPort=8080",

@@ -23,7 +23,7 @@ app.kubernetes.io/name: neuron-dra-driver
 
 {{- define "neuron-dra.controllerName" -}}neuron-ultraserver-controller{{- end -}}
 
-{{- /* The driver's image has the controller in it: it is used where no other is named. */ -}}
+{{- /* The default is the driver's image, which contains the controller. */ -}}
 {{- define "neuron-dra.controllerImage" -}}
 {{- with .Values.ultraserverOperator.image -}}
 {{- if .repository -}}
@@ -45,10 +45,10 @@ app.kubernetes.io/name: neuron-ultraserver-controller
 app.kubernetes.io/component: controller
 {{- end -}}
 
-{{- /* The kubelet's own constant: it does not follow --root-dir. */ -}}
+{{- /* A constant of the kubelet, independent of --root-dir. */ -}}
 {{- define "neuron-dra.devicePlugins" -}}/var/lib/kubelet/device-plugins{{- end -}}
 
-{{- /* The environment that the chart sets; extraEnv may add to it. */ -}}
+{{- /* The environment variables that the chart sets; extraEnv adds others. */ -}}
 {{- define "neuron-dra.env" -}}
 {{- with .Values.draDriver -}}
 - name: NODE_NAME
@@ -102,7 +102,7 @@ app.kubernetes.io/component: controller
 {{- end -}}
 {{- end -}}
 
-{{- /* The head of a ValidatingAdmissionPolicy of the controller, and the binding that puts it into force. */ -}}
+{{- /* The head of a ValidatingAdmissionPolicy of the controller, and the binding that enables it. */ -}}
 {{- define "neuron-dra.policy" }}
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
@@ -125,7 +125,7 @@ spec:
   validationActions: [Deny]
 {{- end -}}
 
-{{- /* Whether the ResourceClaimSpec at this path asks for reserved devices; with admin access it only looks at them. */ -}}
+{{- /* Whether the ResourceClaimSpec at this path requests reserved devices, other than with adminAccess. */ -}}
 {{- define "neuron-dra.asksForReserved" -}}
 {{ . }}.?devices.?requests.orValue([]).exists(r,
 (has(r.exactly) && r.exactly.deviceClassName == 'workload.neuron.aws.com' && !r.exactly.?adminAccess.orValue(false)) ||
