@@ -193,7 +193,9 @@ def test_a_plugin_writes_the_slices_of_its_own_node_and_none_for_the_cluster(dri
         return driver.kubectl(*words, stdin=json.dumps(item))
 
     assert f"{own} created" in create({"nodeName": trn2.name})
-    with pytest.raises(BedError, match=f"may create only slices with names {trn2.name}-neuron.aws.com-..., not by-hand"):
+    with pytest.raises(
+        BedError, match=f"may create only slices with names {trn2.name}-neuron.aws.com-..., not by-hand"
+    ):
         create({"nodeName": trn2.name}, "by-hand")
     terms = [{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [trn2.name]}]}]
     for where in ({"allNodes": True}, {"nodeSelector": {"nodeSelectorTerms": terms}}):
