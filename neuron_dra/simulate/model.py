@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import msgspec
+
 Wire = Mapping[str, Any]
 
 
@@ -238,7 +240,7 @@ def _device(wire: Wire, driver: str, pool: str, where: Where, per_device: bool) 
         id=DeviceId(driver, pool, name),
         attributes=attributes,
         capacity=capacity,
-        key=(driver, _frozen(attributes), _frozen(capacity)),
+        key=(driver, msgspec.json.encode((attributes, capacity), order="sorted")),  # JSON: 1 is not true
         taints=taints(wire.get("taints")),
         where=where,
         per_device_nodes=per_device,
@@ -254,14 +256,6 @@ def _unsupported_device(wire: Wire, name: str) -> str:
     if wire.get("allowMultipleAllocations"):
         return f"device {name} allows multiple allocations (consumable capacity), which is not supported here"
     return ""
-
-
-def _frozen(value: Any) -> object:
-    if isinstance(value, Mapping):
-        return tuple((key, _frozen(value[key])) for key in sorted(value))
-    if isinstance(value, list | tuple):
-        return tuple(_frozen(item) for item in value)
-    return (type(value).__name__, value)  # 1 and true are equal in Python, and not in CEL
 
 
 def _selectors(wire: Wire) -> tuple[str | None, ...]:
