@@ -133,7 +133,8 @@ class Unread:
 class Reading:
     """The contents of a NeuronUltraServer; `problems` has a sentence for every entry that could not be read.
 
-    `missing` means that the object or its CRD does not exist, `written` that a controller has written its status.
+    `missing`: the object or its CRD does not exist. `written`: a controller has written its status. `replaced`: ids of
+    allocations to an earlier Node of the reader's name.
     """
 
     allocations: tuple[Allocation, ...] = ()
@@ -142,11 +143,13 @@ class Reading:
     object_uid: str = ""
     missing: bool = False
     written: bool = True
+    replaced: frozenset[str] = frozenset()
 
     def without_predecessors_of(self, node_name: str, node_uid: str) -> Reading:
         """Return the reading without allocations of an earlier Node of this name, whose instance was replaced."""
-        kept = tuple(a for a in self.allocations if node_name not in a.nodes or a.is_for(node_name, node_uid))
-        return replace(self, allocations=kept)
+        gone = {a for a in self.allocations if node_name in a.nodes and not a.is_for(node_name, node_uid)}
+        kept = tuple(a for a in self.allocations if a not in gone)
+        return replace(self, allocations=kept, replaced=frozenset(a.allocation_id for a in gone))
 
 
 GONE: Final = Reading(missing=True, written=False)
@@ -333,8 +336,8 @@ def official_slot(reading: Reading, node_name: str, current: Tag | None) -> Allo
     for each in reading.unread:
         found = each.official
         if found is not None and node_name in found.nodes:
-            known = current is not None and current.workload == found.workload
-            return replace(found, workload_uid=current.workload_uid) if current is not None and known else found
+            known = current if current is not None and current.workload == found.workload else None
+            return found if known is None else replace(found, workload_uid=known.workload_uid)
     return None
 
 
@@ -343,11 +346,10 @@ def outlives(current: Tag | None, reading: Reading) -> bool:
 
     Deleting a NeuronUltraServer by force removes the object of the reservation, but none of its pods.
     """
-    if current is None or current.phase is Phase.PENDING:
+    if current is None or current.phase is Phase.PENDING or current.allocation_id in reading.replaced:
         return False
-    if reading.missing or not reading.written:
-        return True
-    return bool(current.object_uid and reading.object_uid) and current.object_uid != reading.object_uid
+    is_other = bool(current.object_uid and reading.object_uid) and current.object_uid != reading.object_uid
+    return reading.missing or not reading.written or is_other
 
 
 def next_tag(
@@ -358,8 +360,7 @@ def next_tag(
     Only allocation ids are compared. Closing the node is always allowed: a node without a tag gets one at once, and a
     tag that is to be replaced becomes Draining. The tag of another reservation replaces it when no claim is left
     (`occupied` is False). An entry that cannot be read ends no tag. A tag that `outlives` its object stays while claims
-    are left; a Bound one also waits until the controller has reserved the node again, unless the object has been
-    missing for long (`given_up`).
+    are left; a Bound one also waits until the controller has reserved the node again, but not for ever (`given_up`).
     """
     slot = slot_of(reading, node_name, current)
     if current is None:

@@ -1,6 +1,6 @@
-"""What people are to know of this node, as Events: put in a queue, and posted by a task of its own.
+"""Events about the Node, in a queue that a task of its own posts.
 
-An API server that refuses Events, or takes its time over them, holds up no slice: what is told waits here.
+An API server that rejects Events, or answers them late, does not delay slices: the Events wait here.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from neuron_dra.kube.events import EventRecorder
 
 Kind = Literal["Normal", "Warning"]
 
-MOST: Final = 256  # different ones that wait; of more, the oldest are dropped
+MOST: Final = 256  # different Events that wait; of more, the oldest are dropped
 
 
 class EventQueue:
-    """Events about one Node. `tell` never waits; `run` posts."""
+    """Events about one Node. `post` returns at once; `run` sends them."""
 
     def __init__(self, node_name: str, recorder: EventRecorder) -> None:
         # A node's events carry its name as UID, or `kubectl describe node` does not find them.
@@ -26,8 +26,8 @@ class EventQueue:
         self._waiting: dict[tuple[Kind, str, str], datetime.datetime] = {}
         self._some = asyncio.Event()
 
-    def tell(self, kind: Kind, reason: str, message: str) -> None:
-        """Post an Event as soon as possible; one that waits already is not posted twice."""
+    def post(self, kind: Kind, reason: str, message: str) -> None:
+        """Queue an Event; one that is queued already is not posted twice."""
         self._waiting.pop((kind, reason, message), None)
         self._waiting[kind, reason, message] = datetime.datetime.now(datetime.UTC)
         while len(self._waiting) > MOST:
@@ -35,7 +35,7 @@ class EventQueue:
         self._some.set()
 
     async def run(self) -> None:
-        """Post what is told, in that order, until cancelled."""
+        """Send the Events in their order, until cancelled."""
         while True:
             await self._some.wait()
             self._some.clear()

@@ -470,10 +470,10 @@ async def test_a_bug_is_an_answer_without_its_traceback_and_the_server_lives_on(
     def broken(*_: object) -> Any:
         raise ZeroDivisionError("secret detail")
 
-    decide, plugin.transactions._decide = plugin.transactions._decide, broken
+    decide, plugin.admission.decide = plugin.admission.decide, broken
     error = (await kubelet.prepare([made]))[uid].error
     assert error == "claim default/job: internal error in neuron.aws.com; its log on this node has the details"
-    plugin.transactions._decide = decide
+    plugin.admission.decide = decide
     assert not (await kubelet.prepare([made]))[uid].error
 
 
@@ -888,7 +888,7 @@ async def test_with_a_full_disk_it_starts_registers_and_answers_for_what_is_prep
         assert "No space left" in (await kubelet.unprepare([made]))[made["metadata"]["uid"]]
         files.heal()
         assert await kubelet.unprepare([made]) == {made["metadata"]["uid"]: ""}
-        await eventually(lambda: plugin.turn.holding)
+        await eventually(lambda: plugin.publisher_lock.holding)
 
 
 async def test_an_event_that_could_not_be_posted_is_posted_later(host: PluginHost, api: EmbeddedApi) -> None:
@@ -896,10 +896,10 @@ async def test_an_event_that_could_not_be_posted_is_posted_later(host: PluginHos
     host.hardware.break_link(0, 1)
     async with host.running("pod-1") as plugin:
         await eventually(lambda: api.requests("create", "events"))
-        plugin.publishing.wake()
+        plugin.dirty.notify()
         await eventually(lambda: api.objects("events"))
         for _ in range(3):
-            plugin.publishing.wake()
+            plugin.dirty.notify()
             await asyncio.sleep(0.05)
         assert len({event["message"] for event in api.objects("events")}) == len(api.objects("events"))
 

@@ -84,7 +84,7 @@ def publish_theirs(api: EmbeddedApi) -> None:
 
 
 def held(plugin: Plugin) -> set[str]:
-    return {claim.ref.name for claim in plugin.transactions.claims.values()}
+    return {claim.ref.name for claim in plugin.prepared.claims.values()}
 
 
 async def holds(plugin: Plugin, *names: str) -> None:
@@ -217,7 +217,7 @@ async def test_a_kubelet_before_1_34_is_not_asked(
     adopted: Plugin, api: EmbeddedApi, pod_resources: PodResources
 ) -> None:
     api.patch("nodes", "node-a", {"status": {"nodeInfo": {"kubeletVersion": "v1.33.9-eks-1234"}}})
-    await eventually(lambda: version.kubelet(adopted.publishing.node_object) == "v1.33.9-eks-1234")
+    await eventually(lambda: version.kubelet(adopted.node.object) == "v1.33.9-eks-1234")
     api.delete("resourceclaims", "old", "default")
     await asyncio.sleep(0.1)
     asked = pod_resources.asked

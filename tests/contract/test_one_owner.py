@@ -29,7 +29,9 @@ from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedCla
 from neuron_dra.core.decision import decide
 from neuron_dra.emulation.objects import healthy_node
 from neuron_dra.errors import ClaimError, NotFound
+from neuron_dra.node.metrics import Metrics
 from neuron_dra.node.prepare import recovery
+from neuron_dra.node.prepare.prepared_claims import PreparedClaims
 from neuron_dra.node.prepare.store import Store
 from neuron_dra.node.prepare.transactions import Transactions
 from tests.support.faulty_files import (
@@ -54,6 +56,10 @@ def adopted(wanted: Claim) -> PreparedClaim:
     return recovery.adopted(wanted, lambda name: (int(name.removeprefix("neuron-device-")),))
 
 
+async def known() -> None:
+    """The node is known at once."""
+
+
 class Api:
     """Claims by name, allocated as nobody should: a device may be in several."""
 
@@ -76,6 +82,19 @@ class Api:
     async def allocated(self) -> AsyncIterator[Claim]:
         for claim in list(self.claims.values()):
             yield claim
+
+
+@dataclass(frozen=True)
+class Admitting:
+    """Decides as the node does, on the claims of its API server."""
+
+    node: Any
+
+    async def fetch(self, ref: ClaimRef) -> Claim:
+        return await self.node.api.fetch(ref)
+
+    def decide(self, wanted: Claim, held: list[PreparedClaim]) -> PreparedClaim:
+        return self.node.decide(wanted, held)
 
 
 @dataclass
@@ -128,8 +147,8 @@ class Node(RuleBasedStateMachine):
                 self.call(-1, "unprepare", ref)
             for name in NAMES:
                 self.api.claims.pop(name, None)
-            self.do(process, process.transactions.repair())
-            held = process.transactions.claims
+            self.do(process, process.transactions.prepared.repair())
+            held = process.transactions.prepared.claims
             for ref in [claim.ref for claim in held.values()]:
                 assert held[ref.uid].adopted or ref in self.doubtful, f"{ref} is still prepared"
                 self.call(-1, "unprepare", ref)
@@ -151,8 +170,8 @@ class Node(RuleBasedStateMachine):
                 result = self.loop.run_until_complete(work)
             except (ClaimError, NotFound, OSError) as err:
                 result = err
-            if process.transactions.damaged is not None:
-                self.loop.run_until_complete(process.recovery.run())
+            if process.transactions.prepared.damaged is not None:
+                self.loop.run_until_complete(process.recovery.rebuild())
             return result
         except PowerCut:
             self.processes.remove(process)
@@ -189,12 +208,12 @@ class Node(RuleBasedStateMachine):
         """A first plugin, one after a crash, or a second one beside the first."""
         files = FaultyFiles()
         store = Store(self.data, self.cdi_root, f"boot-{self.boot}", files)
-        transactions = Transactions(store, self.api.fetch, self.decide)
-        rebuild = recovery.Recovery(store, transactions, self.api.fetch, self.decide, self.api.allocated, adopted)
+        transactions = Transactions(PreparedClaims(store), Admitting(self))
+        rebuild = recovery.Recovery(transactions.prepared, self.api, self.decide, adopted, known, Metrics())
         self.processes.append(Process(files, store, transactions, rebuild))
-        self.do(self.processes[-1], transactions.open())
+        self.do(self.processes[-1], transactions.prepared.open())
         if store.needs_inventory():
-            self.do(self.processes[-1], transactions.adopt({}))
+            self.do(self.processes[-1], transactions.prepared.adopt({}))
 
     @precondition(lambda self: self.processes)
     @rule(number=st.integers(0, 1))
@@ -222,16 +241,16 @@ class Node(RuleBasedStateMachine):
     def repair(self) -> None:
         """CDI files are lost, and the plugin looks after them in time."""
         process = self.processes[0]
-        failed = isinstance(self.do(process, process.transactions.repair()), Exception)
+        failed = isinstance(self.do(process, process.transactions.prepared.repair()), Exception)
         if failed or process not in self.processes:
             return  # perhaps over a checkpoint that was damaged: then the files are all that is left
-        held = process.transactions.claims
+        held = process.transactions.prepared.claims
         for ref, container in self.running.items():
             if not held[ref.uid].adopted:  # of an adopted claim the file is the only thing that is known
                 path = self.cdi_root / cdi.file_name(ref.uid)
                 path.unlink(missing_ok=True)
                 for _ in range(2):  # the disk may fail once
-                    self.do(process, process.transactions.repair())
+                    self.do(process, process.transactions.prepared.repair())
                 if process in self.processes:
                     assert path.read_bytes() == container.spec
 

@@ -24,9 +24,10 @@ from neuron_dra.core.ultraserver import Allocation, Phase, Tag
 from neuron_dra.emulation.objects import healthy_node
 from neuron_dra.errors import CheckpointDamaged
 from neuron_dra.node.files import Files
+from neuron_dra.node.metrics import Metrics
 from neuron_dra.node.prepare import recovery
+from neuron_dra.node.prepare.prepared_claims import PreparedClaims
 from neuron_dra.node.prepare.store import Store
-from neuron_dra.node.prepare.transactions import Transactions
 from neuron_dra.node.publish.publisher_lock import PublisherLock
 from tests.support.power_cut import (
     Cut,
@@ -72,21 +73,27 @@ def store_of(root: Path, files: Files, boot_id: str) -> Store:
 
 async def opened(store: Store, *, may_be_damaged: bool) -> Checkpoint:
     """Open a store as the plugin does; a damaged one is rebuilt, with an API server that knows claims 7 and 8."""
-    transactions = Transactions(store, fetch, decided)
-    await transactions.open()
-    if transactions.damaged is not None:
-        assert may_be_damaged, f"the checkpoint is damaged: {transactions.damaged}"
-        await recovery.Recovery(store, transactions, fetch, decided, allocated, adopted).run()
+    prepared = PreparedClaims(store)
+    await prepared.open()
+    if prepared.damaged is not None:
+        assert may_be_damaged, f"the checkpoint is damaged: {prepared.damaged}"
+        await recovery.Recovery(prepared, Cluster(), decided, adopted, known, Metrics()).rebuild()
     return store.read()
 
 
-async def fetch(ref: ClaimRef) -> Claim:
-    return claim(int(ref.uid.removeprefix("uid-")))
+class Cluster:
+    """An API server that knows claims 7 and 8."""
+
+    async def fetch(self, ref: ClaimRef) -> Claim:
+        return claim(int(ref.uid.removeprefix("uid-")))
+
+    async def allocated(self) -> AsyncIterator[Claim]:
+        for number in (7, 8):
+            yield claim(number)
 
 
-async def allocated() -> AsyncIterator[Claim]:
-    for number in (7, 8):
-        yield claim(number)
+async def known() -> None:
+    """The node is known at once."""
 
 
 def adopted(wanted: Claim) -> PreparedClaim:
@@ -107,7 +114,7 @@ class Life:
     def prepare(self, *numbers: int) -> None:
         for number in numbers:
             self.files.mark(("asked to prepare", number))
-        self.store.prepare_all([claim(number) for number in numbers], decided)
+        self.store.prepare_all([(claim(number), None) for number in numbers], decided)
         for number in numbers:
             self.files.mark(("prepared", number))
 

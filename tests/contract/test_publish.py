@@ -315,7 +315,7 @@ async def test_a_plugin_publishes_its_node_with_one_write(api: EmbeddedApi, host
     async with host.running() as plugin:
         await settled(api, plugin)
         for _ in range(3):
-            plugin.publishing.wake()
+            plugin.dirty.notify()
             await asyncio.sleep(0.1)
         api.patch("nodes", "node-a", {"metadata": {"annotations": {"x": "y"}}})
         await asyncio.sleep(0.2)
@@ -368,7 +368,7 @@ async def test_a_slice_whose_deletion_no_watch_told_comes_back_at_the_next_compa
         api.delete("resourceslices", NAME)
         # Something wakes the loop more often than the period of the compare, as a busy Node does.
         for _ in range(40):
-            plugin.publishing.wake()
+            plugin.dirty.notify()
             await asyncio.sleep(0.1)
             if api.find("resourceslices", NAME):
                 break
@@ -426,7 +426,7 @@ async def test_a_server_without_an_answer_does_not_hurt_what_was_published(api: 
         await settled(api, plugin)
         await api.refuse_connections()
         host.hardware.add_ecc(3)
-        plugin.publishing.wake()
+        plugin.dirty.notify()
         await asyncio.sleep(0.2)
         await api.resume()
         await eventually(lambda: api.watches.count("resourceslices") == 1, 15)
@@ -538,7 +538,7 @@ async def test_the_loop_ends_when_it_is_told_to_however_close_to_a_change(
         await settled(api, plugin)
         loop = asyncio.create_task(plugin.publishing.run())
         await asyncio.sleep(0.1)
-        plugin.publishing.wake()
+        plugin.dirty.notify()
         for _ in range(ticks):
             await asyncio.sleep(0)
         loop.cancel()

@@ -17,7 +17,9 @@ from neuron_dra.core.decision import decide
 from neuron_dra.emulation.objects import healthy_node
 from neuron_dra.errors import ApiError, ClaimError, NotFound, Unavailable
 from neuron_dra.node.files import Files
+from neuron_dra.node.metrics import Metrics
 from neuron_dra.node.prepare import recovery
+from neuron_dra.node.prepare.prepared_claims import PreparedClaims
 from neuron_dra.node.prepare.store import Store
 from neuron_dra.node.prepare.transactions import Transactions
 from tests.support.faulty_files import DISK_ERRORS, FaultyFiles, disk_error
@@ -59,6 +61,9 @@ class Cluster:
                 return found
         raise NotFound("gone", status=404)
 
+    def decide(self, wanted: Claim, held: list[PreparedClaim]) -> PreparedClaim:
+        return decided(wanted, held)
+
     async def allocated(self) -> AsyncIterator[Claim]:
         self.lists += 1
         if self.error is not None:
@@ -72,6 +77,10 @@ def found_again(number: int) -> PreparedClaim:
     return replace(decided(claim(number), []), doubtful=True)
 
 
+async def known() -> None:
+    """The node is known at once."""
+
+
 class Node:
     """A plugin's transactions and recovery on a real disk."""
 
@@ -81,23 +90,23 @@ class Node:
 
     def process(self, files: Files | None = None, boot_id: str = "boot-1") -> tuple[Transactions, recovery.Recovery]:
         store = Store(self.root / "data", self.cdi_root, boot_id, files or Files())
-        transactions = Transactions(store, self.cluster.fetch, decided)
+        transactions = Transactions(PreparedClaims(store), self.cluster)
         return transactions, recovery.Recovery(
-            store,
-            transactions,
-            self.cluster.fetch,
+            transactions.prepared,
+            self.cluster,
             decided,
-            self.cluster.allocated,
             lambda wanted: recovery.adopted(wanted, device_ids),
+            known,
+            Metrics(),
         )
 
     async def recovered(self, boot_id: str = "boot-1") -> Transactions:
         transactions, rebuild = self.process(boot_id=boot_id)
-        await transactions.open()
-        assert transactions.damaged is not None
+        await transactions.prepared.open()
+        assert transactions.prepared.damaged is not None
         async with asyncio.timeout(5):
-            await rebuild.run()
-        assert transactions.damaged is None
+            await rebuild.rebuild()
+        assert transactions.prepared.damaged is None
         return transactions
 
     @property
@@ -116,8 +125,8 @@ async def node(short_path: Path) -> Node:
     made = Node(short_path, Cluster())
     made.cluster.claims = {c.ref.uid: c for c in map(claim, range(3))}
     transactions, _ = made.process()
-    await transactions.open()
-    await transactions.adopt({})
+    await transactions.prepared.open()
+    await transactions.prepared.adopt({})
     for number in range(3):
         await transactions.prepare(claim(number).ref)
     return made
@@ -136,7 +145,7 @@ async def test_every_prepared_claim_is_found_again_and_answered_as_before(
 ) -> None:
     harm(node.checkpoint)
     transactions = await node.recovered()
-    assert transactions.claims == {f"uid-{n}": found_again(n) for n in range(3)}
+    assert transactions.prepared.claims == {f"uid-{n}": found_again(n) for n in range(3)}
     assert node.specs == {"uid-0", "uid-1", "uid-2"}
     node.cluster.error = Unavailable("away")
     assert await transactions.prepare(claim(2).ref) == found_again(2)
@@ -149,7 +158,7 @@ async def test_without_any_good_copy_the_cdi_files_tell(node: Node) -> None:
     node.checkpoint.write_text("{")
     (node.root / "data" / "checkpoint.json.bak").write_text("{")
     transactions = await node.recovered()
-    assert transactions.claims == {f"uid-{n}": found_again(n) for n in range(3)}
+    assert transactions.prepared.claims == {f"uid-{n}": found_again(n) for n in range(3)}
 
 
 async def test_without_copy_and_files_the_api_server_tells_who_holds_what(node: Node) -> None:
@@ -159,7 +168,7 @@ async def test_without_copy_and_files_the_api_server_tells_who_holds_what(node: 
         os.unlink(node.cdi_root / name)
     node.cluster.claims["uid-7"] = claim(7)
     transactions = await node.recovered()
-    assert {uid: c.adopted for uid, c in transactions.claims.items()} == dict.fromkeys(
+    assert {uid: c.adopted for uid, c in transactions.prepared.claims.items()} == dict.fromkeys(
         ("uid-0", "uid-1", "uid-2", "uid-7"), True
     )
     node.cluster.claims["rival"] = Claim(ClaimRef("ml", "rival", "rival"), claim(7).devices)
@@ -173,8 +182,8 @@ async def test_a_claim_that_is_gone_from_the_api_keeps_its_devices_until_it_is_u
     del node.cluster.claims["uid-2"]  # not in the good copy: its file alone tells of it
     before = (node.cdi_root / cdi.file_name("uid-2")).read_bytes()
     transactions = await node.recovered()
-    assert transactions.claims["uid-2"].adopted
-    assert transactions.claims["uid-2"].devices[0].device_ids == (2,)
+    assert transactions.prepared.claims["uid-2"].adopted
+    assert transactions.prepared.claims["uid-2"].devices[0].device_ids == (2,)
     assert (node.cdi_root / cdi.file_name("uid-2")).read_bytes() == before, "a container that restarts needs it"
     await transactions.unprepare(claim(2).ref)
     assert node.specs == {"uid-0", "uid-1"}
@@ -184,17 +193,17 @@ async def test_a_claim_that_was_replaced_keeps_its_devices_until_it_is_unprepare
     node.checkpoint.write_text("{")
     node.cluster.claims["uid-2"] = Claim(ClaimRef("ml", "job-2", "uid-new"), claim(9).devices)
     transactions = await node.recovered()
-    assert transactions.claims["uid-2"].devices[0].device_ids == (2,)
-    assert transactions.claims["uid-new"].devices[0].device_ids == (9,)
+    assert transactions.prepared.claims["uid-2"].devices[0].device_ids == (2,)
+    assert transactions.prepared.claims["uid-new"].devices[0].device_ids == (9,)
 
 
 async def test_a_claim_that_was_unprepared_since_the_copy_does_not_come_back(node: Node) -> None:
     transactions, _ = node.process()
-    await transactions.open()
+    await transactions.prepared.open()
     await transactions.unprepare(claim(1).ref)
     del node.cluster.claims["uid-1"]
     node.checkpoint.write_text("{")
-    assert set((await node.recovered()).claims) == {"uid-0", "uid-2"}
+    assert set((await node.recovered()).prepared.claims) == {"uid-0", "uid-2"}
 
 
 async def test_damage_of_a_former_boot_is_nobody_s_claim(node: Node) -> None:
@@ -202,7 +211,7 @@ async def test_damage_of_a_former_boot_is_nobody_s_claim(node: Node) -> None:
     for name in os.listdir(node.cdi_root):
         os.unlink(node.cdi_root / name)
     transactions = await node.recovered(boot_id="boot-2")
-    assert transactions.claims == {}
+    assert transactions.prepared.claims == {}
     assert await transactions.prepare(claim(0).ref) == decided(claim(0), [])
 
 
@@ -210,7 +219,7 @@ async def test_files_that_are_no_specs_of_ours_are_no_evidence(node: Node) -> No
     node.checkpoint.write_text("{")
     for number, text in enumerate(("", "[]", "{", '{"annotations": {"neuron.aws.com/claim-uid": "other"}}')):
         (node.cdi_root / cdi.file_name(f"odd-{number}")).write_text(text)
-    assert set((await node.recovered()).claims) == {"uid-0", "uid-1", "uid-2"}
+    assert set((await node.recovered()).prepared.claims) == {"uid-0", "uid-1", "uid-2"}
 
 
 @pytest.mark.parametrize(
@@ -222,8 +231,8 @@ async def test_it_is_tried_again_until_the_api_server_answers_and_refuses_meanwh
     node.checkpoint.write_text("{")
     node.cluster.error = error
     transactions, rebuild = node.process()
-    await transactions.open()
-    running = asyncio.create_task(rebuild.run())
+    await transactions.prepared.open()
+    running = asyncio.create_task(rebuild.rebuild())
     async with asyncio.timeout(5):
         while node.cluster.lists < 2:
             await asyncio.sleep(0.005)
@@ -234,33 +243,33 @@ async def test_it_is_tried_again_until_the_api_server_answers_and_refuses_meanwh
     node.cluster.error = None
     async with asyncio.timeout(5):
         await running
-    assert set(transactions.claims) == {"uid-0", "uid-1", "uid-2"}
+    assert set(transactions.prepared.claims) == {"uid-0", "uid-1", "uid-2"}
 
 
 async def test_a_full_disk_does_not_end_it(node: Node) -> None:
     node.checkpoint.write_text("{")
     files = FaultyFiles()
     transactions, rebuild = node.process(files)
-    await transactions.open()
+    await transactions.prepared.open()
     files.fail(1, disk_error(DISK_ERRORS[0]), times=6)
     async with asyncio.timeout(5):
-        await rebuild.run()
-    assert set(transactions.claims) == {"uid-0", "uid-1", "uid-2"}
+        await rebuild.rebuild()
+    assert set(transactions.prepared.claims) == {"uid-0", "uid-1", "uid-2"}
 
 
 async def test_of_two_processes_the_second_keeps_what_was_prepared_after_the_first_was_done(node: Node) -> None:
     node.checkpoint.write_text("{")
     (one, first), (two, second) = node.process(), node.process()
-    await one.open()
-    await two.open()
-    assert two.damaged is not None
-    await first.run()
+    await one.prepared.open()
+    await two.prepared.open()
+    assert two.prepared.damaged is not None
+    await first.rebuild()
     collected = await second._collect()
     node.cluster.claims["uid-5"] = claim(5)
     await one.prepare(claim(5).ref)
     await one.unprepare(claim(0).ref)
-    await two.rebuilt(collected)
-    assert set(two.claims) == {"uid-1", "uid-2", "uid-5"}
+    await two.prepared.rebuilt(collected)
+    assert set(two.prepared.claims) == {"uid-1", "uid-2", "uid-5"}
     assert node.specs == {"uid-1", "uid-2", "uid-5"}
 
 
@@ -268,7 +277,7 @@ async def test_the_rebuilt_checkpoint_is_whole_for_the_next_start(node: Node) ->
     node.checkpoint.write_text("{")
     await node.recovered()
     transactions, _ = node.process()
-    await transactions.open()
-    assert transactions.damaged is None
-    assert set(transactions.claims) == {"uid-0", "uid-1", "uid-2"}
+    await transactions.prepared.open()
+    assert transactions.prepared.damaged is None
+    assert set(transactions.prepared.claims) == {"uid-0", "uid-1", "uid-2"}
     assert json.loads(node.checkpoint.read_text())["inventoryTaken"] is True

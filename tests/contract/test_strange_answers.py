@@ -54,7 +54,7 @@ async def test_an_answer_that_is_no_claim_does_not_end_the_look_for_orphans(
         await plugin.transactions.prepare(ref)
         strange = api.faults.add(STRANGE[name].fault(verb="get", resource="resourceclaims", times=None))
         await eventually(lambda: strange.hits >= 2, LONG_S, "it goes on")
-        assert set(plugin.transactions.claims) == {ref.uid}
+        assert set(plugin.prepared.claims) == {ref.uid}
 
 
 @pytest.mark.parametrize("name", STRANGE)
@@ -81,7 +81,7 @@ async def test_a_checkpoint_that_breaks_before_the_first_publish_is_rebuilt(api:
         host.checkpoint.write_bytes(b"damaged")
         held.let_go()
         await settled(api, plugin)
-        await eventually(lambda: plugin.transactions.damaged is None, LONG_S, "the checkpoint is whole")
+        await eventually(lambda: plugin.prepared.damaged is None, LONG_S, "the checkpoint is whole")
         assert host.checkpointed == set()
 
 
@@ -141,7 +141,7 @@ async def test_a_device_that_waits_to_leave_is_not_asked_about_with_every_change
         host.hardware.remove_device(3)
         await eventually(lambda: lists_of_claims(api) == before + 1, LONG_S, "it is asked who has the device")
         for _ in range(30):
-            plugin.publishing.wake()
+            plugin.dirty.notify()
             await asyncio.sleep(0.03)
         assert lists_of_claims(api) == before + 1
         assert len(api.get("resourceslices", NAME)["spec"]["devices"]) == 16

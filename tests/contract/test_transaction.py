@@ -7,7 +7,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from neuron_dra.errors import (
 from neuron_dra.node.files import Files, locked
 from neuron_dra.node.prepare.daemon_worker import Worker
 from neuron_dra.node.prepare.group_commit import GroupCommit
+from neuron_dra.node.prepare.prepared_claims import PreparedClaims
 from neuron_dra.node.prepare.store import Store
 from neuron_dra.node.prepare.transactions import Transactions
 from tests.support.faulty_files import (
@@ -449,7 +450,7 @@ SOME = [claim(number) for number in (1, 2, 3)]
 
 def test_claims_that_are_prepared_together_cost_one_commit(used: Disk) -> None:
     files = FaultyFiles()
-    answers = used.store(files).prepare_all(SOME, decided)
+    answers = used.store(files).prepare_all(unmarked(SOME), decided)
     assert answers == [decided(c, []) for c in SOME]
     assert used.is_clean("old", "job-1", "job-2", "job-3")
     assert files.changes.count(f"write .checkpoint.json.{os.getpid()}.tmp") == 1
@@ -457,7 +458,7 @@ def test_claims_that_are_prepared_together_cost_one_commit(used: Disk) -> None:
 
 
 def test_claims_that_are_unprepared_together_cost_one_commit(used: Disk) -> None:
-    used.store().prepare_all(SOME, decided)
+    used.store().prepare_all(unmarked(SOME), decided)
     files = FaultyFiles()
     held = used.store(files).unprepare_all(["uid-job-1", "uid-never-seen", "uid-old"])
     assert held == [decided(SOME[0], []), None, decided(OLD, [])]
@@ -467,7 +468,7 @@ def test_claims_that_are_unprepared_together_cost_one_commit(used: Disk) -> None
 
 @pytest.mark.contract("P13")
 def test_of_two_claims_for_one_device_that_are_prepared_together_the_first_gets_it(used: Disk) -> None:
-    first, second = used.store().prepare_all([claim(3, "first"), claim(3, "second")], decided)
+    first, second = used.store().prepare_all(unmarked([claim(3, "first"), claim(3, "second")]), decided)
     assert first == decided(claim(3, "first"), [])
     assert isinstance(second, ClaimError)
     assert "neuron3 is held by claim ml/first" in str(second)
@@ -480,7 +481,7 @@ def test_what_goes_wrong_with_one_claim_does_not_reach_those_prepared_with_it(us
             raise KeyError("a bug")
         return decided(wanted, held)
 
-    answers = used.store().prepare_all([OLD, *SOME], picky)
+    answers = used.store().prepare_all(unmarked([OLD, *SOME]), picky)
     assert [type(answer).__name__ for answer in answers] == [
         "PreparedClaim",
         "PreparedClaim",
@@ -493,7 +494,7 @@ def test_what_goes_wrong_with_one_claim_does_not_reach_those_prepared_with_it(us
 def test_a_disk_error_at_one_of_the_cdi_files_fails_its_claim_alone(used: Disk) -> None:
     files = FaultyFiles()
     files.fail(3, disk_error(DISK_ERRORS[0]))  # write and rename of the first file, then the write of the second
-    answers = used.store(files).prepare_all(SOME, decided)
+    answers = used.store(files).prepare_all(unmarked(SOME), decided)
     assert [isinstance(answer, OSError) for answer in answers] == [False, True, False]
     assert used.is_clean("old", "job-1", "job-3")
 
@@ -507,13 +508,13 @@ def test_a_power_cut_while_preparing_several_leaves_all_of_them_or_none(used: Di
     files.fail(step, PowerCut(), moment)
     everything = ("old", "job-1", "job-2", "job-3")
     try:
-        store.prepare_all(SOME, decided)
+        store.prepare_all(unmarked(SOME), decided)
     except PowerCut:
         used.store().open()
         assert used.is_clean("old") or used.is_clean(*everything)
     else:
         assert step > len(files.changes)
-    assert used.store().prepare_all(SOME, decided) == [decided(c, []) for c in SOME]
+    assert used.store().prepare_all(unmarked(SOME), decided) == [decided(c, []) for c in SOME]
     assert used.is_clean(*everything)
 
 
@@ -521,13 +522,13 @@ def test_a_power_cut_while_preparing_several_leaves_all_of_them_or_none(used: Di
 def test_a_disk_error_at_the_common_commit_fails_every_claim_and_leaves_nothing(used: Disk, step: int) -> None:
     files = FaultyFiles()
     files.fail(step, disk_error(DISK_ERRORS[0]))  # after the three CDI files
-    answers = used.store(files).prepare_all([OLD, *SOME], decided)
+    answers = used.store(files).prepare_all(unmarked([OLD, *SOME]), decided)
     assert answers[0] == decided(OLD, [])
     committed = {answer.ref.name for answer in answers[1:] if isinstance(answer, PreparedClaim)}
     assert committed in (set(), {"job-1", "job-2", "job-3"})
     if not committed and "job-1" not in used.checkpointed:
         assert used.specified == {"old"}
-    assert used.store().prepare_all(SOME, decided) == [decided(c, []) for c in SOME]
+    assert used.store().prepare_all(unmarked(SOME), decided) == [decided(c, []) for c in SOME]
     assert used.is_clean("old", "job-1", "job-2", "job-3")
 
 
@@ -616,23 +617,30 @@ class Api:
             raise NotFound(f"claim {ref} does not exist", status=404)
         return self.claims[ref.uid]
 
+    def decide(self, claim: Claim, held: list[PreparedClaim]) -> PreparedClaim:
+        return decided(claim, held)
+
+
+def unmarked(claims: Sequence[Claim]) -> list[tuple[Claim, None]]:
+    return [(claim, None) for claim in claims]
+
 
 async def transactions(disk: Disk, api: Api, files: Files | None = None, *, device_wait_s: float = 0.0) -> Transactions:
-    made = Transactions(disk.store(files), api.fetch, decided, device_wait_s)
-    await made.open()
+    made = Transactions(PreparedClaims(disk.store(files)), api, device_wait_s)
+    await made.prepared.open()
     return made
 
 
 async def test_a_claim_goes_through_its_life(disk: Disk) -> None:
     api = Api(NEW)
     made = await transactions(disk, api)
-    changes: list[int] = []
-    made.on_change = lambda: changes.append(len(made.claims))
+    seen = made.prepared.changed.count
     assert await made.prepare(NEW.ref) == decided(NEW, [])
     assert disk.is_clean("new")
+    assert (list(made.prepared.claims), made.prepared.changed.count) == ([NEW.ref.uid], seen + 1)
     await made.unprepare(NEW.ref)
     assert disk.is_clean()
-    assert changes == [1, 0]
+    assert (made.prepared.claims, made.prepared.changed.count) == ({}, seen + 2)
 
 
 @pytest.mark.contract("P2")
@@ -674,7 +682,7 @@ async def test_calls_for_many_claims_at_once_do_not_mix(disk: Disk) -> None:
     answers = await asyncio.gather(*(made.prepare(c.ref) for c in claims))
     assert [a.devices[0].device_ids for a in answers] == [(number,) for number in range(16)]
     assert disk.is_clean(*(c.ref.name for c in claims))
-    assert made.claims == disk.store().read().claims
+    assert made.prepared.claims == disk.store().read().claims
     await asyncio.gather(*(made.unprepare(c.ref) for c in claims))
     assert disk.is_clean()
 
@@ -696,9 +704,9 @@ HEIR = claim(0, "heir")  # of the device that OLD holds
 async def waiting(made: Transactions, api: Api) -> asyncio.Task[PreparedClaim]:
     """Let HEIR wait for its device."""
     task = asyncio.create_task(made.prepare(HEIR.ref))
-    while api.gets != ["uid-heir"] or made.claims.keys() != {"uid-old"}:
+    while api.gets != ["uid-heir"] or made.prepared.claims.keys() != {"uid-old"}:
         await asyncio.sleep(0.001)
-    await made.repair()  # in line behind the try of HEIR
+    await made.prepared.repair()  # in line behind the try of HEIR
     assert not task.done()
     return task
 
@@ -722,7 +730,7 @@ async def test_it_gets_its_device_when_another_process_of_the_node_has_unprepare
     made, other = await transactions(used, api, device_wait_s=60), await transactions(used, api)
     task = await waiting(made, api)
     await other.unprepare(OLD.ref)
-    await made.repair()
+    await made.prepared.repair()
     assert await task == decided(HEIR, [])
     assert used.is_clean("heir")
 
@@ -791,8 +799,8 @@ async def test_two_processes_on_one_folder_keep_both_their_claims(disk: Disk) ->
     assert disk.is_clean(*(c.ref.name for c in claims))
     await asyncio.gather(*((other if i % 2 else one).unprepare(c.ref) for i, c in enumerate(claims[:6])))
     assert disk.is_clean(*(c.ref.name for c in claims[6:]))
-    await asyncio.gather(one.repair(), other.repair())
-    assert one.claims == other.claims == disk.store().read().claims
+    await asyncio.gather(one.prepared.repair(), other.prepared.repair())
+    assert one.prepared.claims == other.prepared.claims == disk.store().read().claims
 
 
 @pytest.mark.contract("P16")
@@ -840,7 +848,7 @@ async def test_an_unprepare_outlasts_the_prepare_that_its_caller_gave_up(disk: D
     await made.unprepare(NEW.ref)
     api.answers.set()
     await made.finish(5)
-    assert (made.claims, disk.specified) == ({}, set())
+    assert (made.prepared.claims, disk.specified) == ({}, set())
     assert await made.prepare(NEW.ref) == decided(NEW, [])
 
 
@@ -852,7 +860,7 @@ async def test_a_full_disk_is_told_and_the_retry_succeeds(disk: Disk) -> None:
     files.fail(1, disk_error(DISK_ERRORS[0]), times=None)
     with pytest.raises(OSError, match="No space left on device"):
         await made.prepare(NEW.ref)
-    assert made.claims == {}
+    assert made.prepared.claims == {}
     files.heal()
     await made.prepare(NEW.ref)
     assert disk.is_clean("new")
@@ -886,15 +894,13 @@ async def test_finishing_waits_no_longer_than_it_was_told_and_leaves_no_task(dis
 @pytest.mark.contract("P20")
 async def test_with_a_damaged_checkpoint_every_call_is_refused_for_now(used: Disk) -> None:
     (used.folder / "checkpoint.json").write_text("{")
-    told: list[str] = []
-    made = Transactions(used.store(), Api(NEW).fetch, decided)
-    made.on_damage = lambda: told.append("damage")
-    await made.open()
+    made = Transactions(PreparedClaims(used.store()), Api(NEW))
+    await made.prepared.open()
     for call in (made.prepare(NEW.ref), made.prepare(OLD.ref), made.unprepare(OLD.ref)):
         with pytest.raises(ClaimError, match="checkpoint was damaged and is being rebuilt") as caught:
             await call
         assert caught.value.retryable
-    assert told == ["damage"]
+    assert made.prepared.changed.count == 1
     assert used.specified == {"old"}
 
 
@@ -904,8 +910,8 @@ async def test_damage_that_appears_while_running_is_noticed_at_the_next_call(use
     (used.folder / "checkpoint.json").write_text("{")
     with pytest.raises(ClaimError, match="being rebuilt"):
         await made.prepare(NEW.ref)
-    assert await made.repair() == []
-    assert made.claims == {"uid-old": decided(OLD, [])}, "what was prepared stays published and held"
+    assert await made.prepared.repair() == []
+    assert made.prepared.claims == {"uid-old": decided(OLD, [])}, "what was prepared stays published and held"
 
 
 # Two plugins of a rolling update: the old one still prepares what the new one has unprepared.
@@ -968,8 +974,8 @@ async def test_it_stays_withdrawn_when_the_checkpoint_was_lost_and_rebuilt_meanw
     call = await waits_in(old, api)
     await new.unprepare(NEW.ref)
     (used.folder / "checkpoint.json").write_bytes(b"{")
-    await new.repair()
-    await new.rebuilt({OLD.ref.uid: decided(OLD, [])})
+    await new.prepared.repair()
+    await new.prepared.rebuilt({OLD.ref.uid: decided(OLD, [])})
     api.answers.set()
     with pytest.raises(ClaimError, match="was unprepared"):
         await call
@@ -1016,11 +1022,14 @@ class Away:
             raise self.error
         return NEW
 
+    def decide(self, claim: Claim, held: list[PreparedClaim]) -> PreparedClaim:
+        return decided(claim, held)
+
 
 async def asking(disk: Disk, away: Away) -> tuple[Transactions, asyncio.Task[PreparedClaim]]:
     """Return a prepare that asks again and again."""
-    made = Transactions(disk.store(), away.fetch, decided, fetch_patience_s=600)
-    await made.open()
+    made = Transactions(PreparedClaims(disk.store()), away, fetch_patience_s=600)
+    await made.prepared.open()
     return made, asyncio.create_task(made.prepare(NEW.ref))
 
 
@@ -1045,8 +1054,8 @@ async def test_an_answer_that_stays_the_same_is_not_asked_for_again(disk: Disk, 
 
 async def test_an_api_server_that_asks_for_more_time_than_there_is_is_the_answer(disk: Disk) -> None:
     away = Away(TooManyRequests("wait", status=429, retry_after_s=3600.0))
-    made = Transactions(disk.store(), away.fetch, decided, fetch_patience_s=1)
-    await made.open()
+    made = Transactions(PreparedClaims(disk.store()), away, fetch_patience_s=1)
+    await made.prepared.open()
     with pytest.raises(TooManyRequests):
         await made.prepare(NEW.ref)
     assert away.asked == 1

@@ -23,7 +23,7 @@ from neuron_dra.emulation.objects import allocated_claim, node_object
 from neuron_dra.errors import ClaimError
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.node import plugin as plugin_module
-from neuron_dra.node.ultraserver import reservation_gate, watch
+from neuron_dra.node.ultraserver import reservation_gate, tag_keeper, watch
 from tests.support.plugin_host import PluginHost
 from tests.support.waiting import eventually
 
@@ -37,7 +37,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "PROBE_S", 0.2)
     monkeypatch.setattr(reservation_gate, "REFUSAL_WAIT_S", 0.4)
     monkeypatch.setattr(reservation_gate, "REFRESH_S", 0.1)
-    monkeypatch.setattr(reservation_gate, "RECHECK_S", 0.1)
+    monkeypatch.setattr(tag_keeper, "RECHECK_S", 0.1)
     monkeypatch.setattr(plugin_module, "HARDWARE_PERIOD_S", 0.1)
     monkeypatch.setattr(write_backoff, "FIRST_EVICTION_S", 0.2)
     monkeypatch.setattr(write_backoff, "LONGEST_S", 1.0)

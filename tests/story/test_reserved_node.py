@@ -25,7 +25,7 @@ from neuron_dra.gen.neuron.dra.v1 import inspector_pb2_grpc
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.node.plugin import Plugin
-from neuron_dra.node.ultraserver import reservation_gate
+from neuron_dra.node.ultraserver import reservation_gate, tag_keeper
 from neuron_dra.node.ultraserver import watch as ultraserver
 from tests.support.faulty_files import DISK_ERRORS, FaultyFiles, disk_error
 from tests.support.plugin_host import PluginHost
@@ -42,7 +42,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ultraserver, "PROBE_S", 0.2)
     monkeypatch.setattr(reservation_gate, "REFUSAL_WAIT_S", 0.4)
     monkeypatch.setattr(reservation_gate, "REFRESH_S", 0.1)
-    monkeypatch.setattr(reservation_gate, "RECHECK_S", 0.1)
+    monkeypatch.setattr(tag_keeper, "RECHECK_S", 0.1)
 
 
 @pytest.fixture
@@ -306,7 +306,7 @@ async def test_tags_stay_while_the_api_server_is_away(api: EmbeddedApi, host: Pl
     async with host.running() as plugin:
         await tagged(api, SLOT)
         await api.refuse_connections()
-        plugin.publishing.wake()
+        plugin.dirty.notify()
         await asyncio.sleep(0.3)
         await api.resume()
         await eventually(lambda: api.watches.count("neuronultraservers") == 1, 15)
@@ -337,7 +337,7 @@ async def test_a_checkpoint_that_is_damaged_costs_no_tag(
         await tagged(api, replace(SLOT, phase=Phase.DRAINING))
         host.checkpoint.write_bytes(b"{")
         aside = host.data / "checkpoint.json.damaged"
-        await eventually(lambda: aside.exists() and host.checkpoint.exists() and not plugin.transactions.damaged)
+        await eventually(lambda: aside.exists() and host.checkpoint.exists() and not plugin.prepared.damaged)
         assert host.checkpointed == {prepared.ref.uid}
         await always(lambda: tag(api) == Tag.of(replace(SLOT, phase=Phase.DRAINING)), 0.4, "the old tag")
         assert remembered(host) == Tag.of(replace(SLOT, phase=Phase.DRAINING))
@@ -348,10 +348,10 @@ async def test_of_two_plugins_on_a_node_the_newer_one_goes_on_with_the_tag(api: 
     async with ScriptedKubelet(host.registry), host.running("old") as old:
         await tagged(api, replace(SLOT, phase=Phase.PENDING))
         async with host.running("new") as new:
-            await eventually(lambda: new.turn.holding and not old.turn.holding)
+            await eventually(lambda: new.publisher_lock.holding and not old.publisher_lock.holding)
             reserve(api, SLOT)
             await tagged(api, SLOT)
-        await eventually(lambda: old.turn.holding, 20, "the old one's turn")
+        await eventually(lambda: old.publisher_lock.holding, 20, "the old one's turn")
         reserve(api)
         await tagged(api, None)
 
@@ -457,7 +457,7 @@ async def test_a_crd_that_is_gone_for_good_frees_the_node(
     api: EmbeddedApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """13.3: not before the reservation's last claim is gone."""
-    monkeypatch.setattr(reservation_gate, "MISSING_S", 0.4)
+    monkeypatch.setattr(tag_keeper, "MISSING_S", 0.4)
     reserve(api, SLOT)
     async with host.running():
         await tagged(api, SLOT)
@@ -568,7 +568,7 @@ async def test_the_workloads_claim_gets_the_node_with_its_rank(api: EmbeddedApi,
         ref = ours(api)
         answer = await kubelet.prepare([KubeletClaim(ref.namespace, ref.name, ref.uid)])
         assert answer[ref.uid].error == ""
-        env = environment(plugin.transactions.claims[ref.uid])
+        env = environment(plugin.prepared.claims[ref.uid])
         assert {name: env[name] for name in env if name.startswith(("NEURON_GLOBAL", "NEURON_DRA"))} == {
             "NEURON_GLOBAL_TOPOID": "5",
             "NEURON_DRA_WORLD_SIZE": "8",

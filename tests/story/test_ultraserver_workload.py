@@ -21,7 +21,7 @@ from neuron_dra.emulation.objects import allocated_claim, node_object
 from neuron_dra.errors import ClaimError
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.node.plugin import Plugin
-from neuron_dra.node.ultraserver import reservation_gate, watch
+from neuron_dra.node.ultraserver import reservation_gate, tag_keeper, watch
 from tests.support.plugin_host import PluginHost
 from tests.support.waiting import eventually
 
@@ -34,7 +34,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "PROBE_S", 0.2)
     monkeypatch.setattr(reservation_gate, "REFUSAL_WAIT_S", 0.4)
     monkeypatch.setattr(reservation_gate, "REFRESH_S", 0.1)
-    monkeypatch.setattr(reservation_gate, "RECHECK_S", 0.1)
+    monkeypatch.setattr(tag_keeper, "RECHECK_S", 0.1)
 
 
 @pytest.fixture

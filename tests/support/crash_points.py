@@ -31,7 +31,7 @@ from neuron_dra.kube.config import KubeConfig
 from neuron_dra.node.plugin import Plugin
 from neuron_dra.node.prepare import recovery
 from neuron_dra.node.publish import loop
-from neuron_dra.node.ultraserver import reservation_gate
+from neuron_dra.node.ultraserver import reservation_gate, tag_keeper
 from neuron_dra.node.ultraserver import watch as ultraserver
 from neuron_dra.settings import PluginSettings
 from tests.support.faulty_files import DISK_ERRORS, FaultyFiles, Moment
@@ -46,7 +46,7 @@ QUICK: Final[tuple[tuple[Any, str, Any], ...]] = (
     (recovery, "RETRY_S", (0.02, 0.1)),
     (reservation_gate, "REFUSAL_WAIT_S", 0.4),
     (reservation_gate, "REFRESH_S", 0.1),
-    (reservation_gate, "RECHECK_S", 0.1),
+    (tag_keeper, "RECHECK_S", 0.1),
     (ultraserver, "PROBE_S", 0.2),
 )
 """Waits of the plugin that a test need not sit out."""

@@ -223,6 +223,16 @@ def test_a_tag_whose_object_stays_away_ends_with_the_last_claim() -> None:
     assert waits_for_claims(TAG, GONE, "node-a", given_up=True)
 
 
+@pytest.mark.parametrize("occupied", [False, True])
+def test_a_tag_ends_when_a_new_object_lists_it_for_a_former_node(occupied: bool) -> None:
+    """13.3: the object was deleted by force and written again, then the Node was replaced under its name."""
+    tag = replace(TAG, object_uid="uid-before")
+    reading = Reading((replace(SLOT, node_uids=tuple(f"uid-{node}" for node in NODES)),), object_uid="uid-after")
+    kept = reading.without_predecessors_of("node-a", "uid-new")
+    assert next_tag(tag, replace(kept, replaced=frozenset()), "node-a", occupied=True) == tag
+    assert next_tag(tag, kept, "node-a", occupied=occupied) is None
+
+
 def test_the_uid_of_a_workload_that_awss_operator_leaves_out_is_taken_from_the_nodes_own_tag() -> None:
     """13.3."""
     entry = {k: v for k, v in SLOT.to_wire().items() if k not in ("workloadUid", "allocationId")}
@@ -317,7 +327,8 @@ def with_uids(*uids: str) -> Allocation:
 def test_an_allocation_for_another_node_of_the_same_name_is_not_ours() -> None:
     reading = read_allocations(ultraserver(with_uids("uid-a", "uid-b", "uid-c", "uid-d").to_wire()))
     assert reading.without_predecessors_of("node-b", "uid-b") == reading
-    assert reading.without_predecessors_of("node-b", "uid-new").allocations == ()
+    without = reading.without_predecessors_of("node-b", "uid-new")
+    assert (without.allocations, without.replaced) == ((), {each.allocation_id for each in reading.allocations})
     assert reading.without_predecessors_of("node-z", "uid-new") == reading
 
 

@@ -11,11 +11,11 @@ from neuron_dra.core.reservation import Reservation
 from neuron_dra.gen.neuron.dra.v1 import inspector_pb2 as pb
 from neuron_dra.gen.neuron.dra.v1 import inspector_pb2_grpc
 from neuron_dra.node.prepare.kubelet import Registration
+from neuron_dra.node.prepare.prepared_claims import PreparedClaims
 from neuron_dra.node.prepare.store import Store
-from neuron_dra.node.prepare.transactions import Transactions
 from neuron_dra.node.publish.hardware import Hardware
 from neuron_dra.node.publish.loop import PublishState
-from neuron_dra.node.ultraserver.reservation_gate import Gate
+from neuron_dra.node.ultraserver.reservation_gate import ReservationGate
 from neuron_dra.node.ultraserver.watch import UltraServerWatch
 from neuron_dra.settings import PluginSettings
 
@@ -25,11 +25,11 @@ class Sources(Protocol):
 
     settings: PluginSettings
     hardware: Hardware
-    transactions: Transactions
+    prepared: PreparedClaims
     store: Store
     registration: Registration
     ultraserver: UltraServerWatch
-    gate: Gate
+    gate: ReservationGate
 
     @property
     def publish_state(self) -> PublishState: ...
@@ -47,7 +47,7 @@ class Inspector(inspector_pb2_grpc.NodeInspectorServicer):
         judged = {device.name: hardware.health_of(device.name) for device in hardware.node.devices}
         state = self._from.publish_state
         as_node = self._from.settings.ultraserver_devices == "node"
-        holders = checkpoint.holders(self._from.transactions.claims.values())
+        holders = checkpoint.holders(self._from.prepared.claims.values())
         return pb.ListDevicesResponse(
             node_name=self._from.settings.node_name,
             instance_type=hardware.node.instance_type_name or "",
@@ -74,7 +74,7 @@ class Inspector(inspector_pb2_grpc.NodeInspectorServicer):
         self, request: pb.ListPreparedClaimsRequest, context: Any
     ) -> pb.ListPreparedClaimsResponse:
         """Every prepared claim, oldest first."""
-        claims = sorted(self._from.transactions.claims.values(), key=lambda claim: (claim.prepared_at, claim.ref.uid))
+        claims = sorted(self._from.prepared.claims.values(), key=lambda claim: (claim.prepared_at, claim.ref.uid))
         return pb.ListPreparedClaimsResponse(claims=[self._claim(claim) for claim in claims])
 
     def _claim(self, claim: PreparedClaim) -> pb.PreparedClaim:

@@ -21,7 +21,7 @@ from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.requests import RESOURCE_CLAIMS
 from neuron_dra.node import version
 from neuron_dra.node.prepare import pod_resources
-from neuron_dra.node.prepare.transactions import Transactions
+from neuron_dra.node.prepare.prepared_claims import PreparedClaims
 
 log = logging.getLogger(__name__)
 
@@ -31,17 +31,17 @@ ASK_AGAIN_S: Final = (300.0, 3600.0)  # an API server that still has the claim, 
 
 
 class OrphanRelease:
-    """Looks after the doubtful claims of `transactions`."""
+    """Looks after the doubtful claims of `prepared`."""
 
     def __init__(
         self,
-        transactions: Transactions,
+        prepared: PreparedClaims,
         client: KubeClient,
         node_name: str,
         socket: Path,
         kubelet_version: Callable[[], str],
     ) -> None:
-        self._transactions = transactions
+        self._prepared = prepared
         self._client = client
         self._node_name = node_name
         self._socket = socket
@@ -62,7 +62,7 @@ class OrphanRelease:
 
     async def look(self) -> None:
         """Look once, and let go what is certain. Raises OSError, TimeoutError."""
-        doubtful = {uid: claim for uid, claim in self._transactions.claims.items() if in_use.is_doubtful(claim)}
+        doubtful = {uid: claim for uid, claim in self._prepared.claims.items() if in_use.is_doubtful(claim)}
         absent = await self._absent(doubtful) if doubtful else {}
         now = asyncio.get_running_loop().time()
         self._absent_since = {uid: self._absent_since.get(uid, now) for uid in absent}
@@ -76,7 +76,7 @@ class OrphanRelease:
         ]
         if gone:
             still = await self._absent({claim.ref.uid: claim for claim in gone})  # after the API server's answer
-            for claim in await self._transactions.let_go(list(still.values())):
+            for claim in await self._prepared.forget(list(still.values())):
                 log.warning(
                     "a claim is let go that the kubelet does not know and the API server has no more; its devices are "
                     "free again",

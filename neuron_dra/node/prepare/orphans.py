@@ -11,19 +11,19 @@ from neuron_dra.errors import ApiError, ClaimError, NotFound
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.requests import RESOURCE_CLAIMS
 from neuron_dra.node.metrics import Metrics
-from neuron_dra.node.prepare.transactions import Transactions
+from neuron_dra.node.prepare.prepared_claims import PreparedClaims
 
 log = logging.getLogger(__name__)
 
 PERIOD_S: Final = 3600.0
 
 
-async def report(transactions: Transactions, client: KubeClient, metrics: Metrics) -> None:
+async def report(prepared: PreparedClaims, client: KubeClient, metrics: Metrics) -> None:
     """Look every hour, until cancelled."""
     while True:
         await asyncio.sleep(PERIOD_S)
         gone = 0
-        for claim in list(transactions.claims.values()):
+        for claim in list(prepared.claims.values()):
             try:
                 raw = await client.get(RESOURCE_CLAIMS, claim.ref.namespace, claim.ref.name)
                 missing = wire.decode_claim(raw).metadata.uid != claim.ref.uid

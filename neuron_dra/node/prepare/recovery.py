@@ -5,53 +5,72 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from neuron_dra.core import backoff
 from neuron_dra.core.claims import AllocatedDevice, Claim, PreparedClaim, PreparedDevice
 from neuron_dra.errors import ApiError, ClaimError, NotFound
+from neuron_dra.node.metrics import Metrics
+from neuron_dra.node.prepare.claim_reader import ClaimReader
+from neuron_dra.node.prepare.prepared_claims import PreparedClaims
 from neuron_dra.node.prepare.specs import Spec
-from neuron_dra.node.prepare.store import Decide, Store
-from neuron_dra.node.prepare.transactions import Fetch, Transactions
+from neuron_dra.node.prepare.store import Decide
 
 log = logging.getLogger(__name__)
-
-Allocated = Callable[[], AsyncIterator[Claim]]
-"""Yields every claim of the cluster that holds a device of this node, configuration left out."""
 
 RETRY_S: Final = (1.0, 30.0)
 
 
 class Recovery:
-    """Brings `transactions` back to a checkpoint that holds every claim that may be in use on this node.
+    """Rebuilds a damaged checkpoint so that it holds every claim that may be in use on this node.
 
-    A claim that cannot be answered as before is *adopted*: it keeps its devices until it is unprepared.
+    A claim that cannot be answered as before is *adopted*: it keeps its devices until it is unprepared. `ready` returns
+    when enough is known of the node to decide on claims again.
     """
 
     def __init__(
         self,
-        store: Store,
-        transactions: Transactions,
-        fetch: Fetch,
+        prepared: PreparedClaims,
+        claims: ClaimReader,
         decide: Decide,
-        allocated: Allocated,
         adopt: Callable[[Claim], PreparedClaim],
+        ready: Callable[[], Awaitable[object]],
+        metrics: Metrics,
     ) -> None:
-        self._store = store
-        self._transactions = transactions
-        self._fetch = fetch
+        self._prepared = prepared
+        self._store = prepared.store
+        self._claims = claims
         self._decide = decide
-        self._allocated = allocated
         self._adopt = adopt
+        self._ready = ready
+        self._metrics = metrics
+        self.began = False  # in this process, at least once
 
     async def run(self) -> None:
-        """Rebuild, however often it takes; returns when the checkpoint is whole again."""
+        """Rebuild whenever the checkpoint is damaged, until cancelled."""
+        while True:
+            seen = self._prepared.changed.count
+            if self._prepared.damaged is not None:
+                self.began = True
+                self._metrics.checkpoint_damaged(True)
+                await self._ready()
+                await self.rebuild()
+                self._metrics.checkpoint_damaged(False)
+            await self._prepared.changed.after(seen)
+
+    async def finished(self) -> None:
+        """Return once the checkpoint is not damaged."""
+        while self._prepared.damaged is not None:
+            await self._prepared.changed.after(self._prepared.changed.count)
+
+    async def rebuild(self) -> None:
+        """Rebuild, however many attempts it takes; return when the checkpoint is whole again."""
         waits = backoff.delays(*RETRY_S, random.random)
-        while self._transactions.damaged is not None:
+        while self._prepared.damaged is not None:
             try:
                 claims = await self._collect()
-                await self._transactions.rebuilt(claims)
+                await self._prepared.rebuilt(claims)
                 log.info("the checkpoint is rebuilt", extra={"claims": len(claims)})
             except (ApiError, ClaimError, OSError) as err:
                 log.warning("the checkpoint cannot be rebuilt yet", extra={"error": str(err)})
@@ -63,7 +82,7 @@ class Recovery:
         if copy is not None and copy.boot_id != self._store.boot_id and not specs:
             return {}  # the loss happened before anything was prepared in this boot
         claims = dict(copy.claims) if copy is not None and copy.boot_id == self._store.boot_id else {}
-        allocated = {claim.ref.uid: claim async for claim in self._allocated()}
+        allocated = {claim.ref.uid: claim async for claim in self._claims.allocated()}
         for uid in [uid for uid in claims if uid not in specs and uid not in allocated]:
             # Unprepared after the copy was made: its file is gone, and nobody holds it any more.
             del claims[uid]
@@ -73,7 +92,7 @@ class Recovery:
         for uid, claim in allocated.items():
             if uid not in claims:
                 claims[uid] = self._adopt(claim)
-                tell_adopted(claims[uid])
+                log_adopted(claims[uid])
         return claims
 
     async def _prepared_again(self, spec: Spec, listed: Claim | None, others: list[PreparedClaim]) -> PreparedClaim:
@@ -82,7 +101,7 @@ class Recovery:
         One that cannot be decided on, or is gone from the API, may still have a running container: it is held.
         """
         try:
-            return self._decide(await self._fetch(spec.ref), others)
+            return self._decide(await self._claims.fetch(spec.ref), others)
         except (ClaimError, NotFound) as err:
             log.warning(
                 "a prepared claim cannot be decided on again; its devices stay held until it is unprepared",
@@ -110,7 +129,7 @@ def adopted(claim: Claim, device_ids: Callable[[str], tuple[int, ...]]) -> Prepa
     return PreparedClaim(claim.ref, devices, pod=claim.pod, adopted=True)
 
 
-def tell_adopted(claim: PreparedClaim) -> None:
+def log_adopted(claim: PreparedClaim) -> None:
     """Log that a claim holds its devices, though we did not prepare it or do not know what we answered."""
     log.warning(
         "a claim was handed out by another driver, or before the checkpoint was lost; "

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -139,21 +139,26 @@ class Store:
 
     def prepare(self, claim: Claim, decide: Decide) -> PreparedClaim:
         """Prepare `claim` as `decide` says, or repeat the answer if it is prepared. Raises ClaimError, OSError."""
-        [result] = self.prepare_all([claim], decide)
+        [result] = self.prepare_all([(claim, None)], decide)
         return value_of(result)
 
     def prepare_all(
-        self, claims: Sequence[Claim], decide: Decide, marks: Mapping[str, Mark] | None = None
+        self, marked: Sequence[tuple[Claim, Mark | None]], decide: Decide
     ) -> list[PreparedClaim | Exception]:
         """Prepare several claims with one commit; return what each got, or why it got nothing.
 
-        Each is decided on with those before it in mind. A claim that any process has unprepared since its mark of
-        `marks`, by UID, gets nothing. Raises CheckpointDamaged, TimeoutError.
+        Each is decided on with those before it in mind. A claim that any process has unprepared since its mark gets
+        nothing. Raises CheckpointDamaged, TimeoutError.
         """
+        claims = [claim for claim, _ in marked]
         with self._locked():
             current = self._read()
             fresh: dict[str, PreparedClaim] = {}
-            late = {uid for uid, mark in (marks or {}).items() if current.withdrawals.since(mark, uid)}
+            late = {
+                claim.ref.uid
+                for claim, mark in marked
+                if mark is not None and current.withdrawals.since(mark, claim.ref.uid)
+            }
             results = [
                 refusal(claim.ref)
                 if claim.ref.uid in late and claim.ref.uid not in current.claims

@@ -17,10 +17,10 @@ PERIOD_S: Final = 10.0
 class DevicePluginWatch:
     """Looks again and again for a device plugin in a folder: `socket` is the name of its socket, None for none."""
 
-    def __init__(self, folder: Path, node_name: str, on_change: Callable[[], None]) -> None:
+    def __init__(self, folder: Path, node_name: str, then: Callable[[], None]) -> None:
         self._folder = folder
         self._node_name = node_name
-        self._on_change = on_change
+        self._then = then
         self.socket: str | None = None
         self.looked = asyncio.Event()  # once at least
 
@@ -30,7 +30,7 @@ class DevicePluginWatch:
         self.looked.set()
         if found != self.socket:
             self.socket = found
-            self._on_change()
+            self._then()
 
     def why(self, node: Mapping[str, Any] | None) -> str:
         """Return how one is known to be alive, by its socket or by what the Node offers; empty if none is."""

@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +16,7 @@ from neuron_dra.core.facts import NodeFacts, NodeLabels
 from neuron_dra.core.topology import Node
 from neuron_dra.node.publish import sysfs, sysfs_helper
 from neuron_dra.node.publish.sysfs_reader import Overdue, Reader
+from neuron_dra.node.signal import Signal
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +29,7 @@ SIMULATED: Final = ".fake-node"
 class Hardware:
     """Has sysfs read on a timer, since sysfs tells nobody when it changes, by a helper process: a read may never end.
 
-    `on_change` is called after a reading that differs. A device that was sick counts as sick until it has read well
+    `changed` is notified after a reading that differs. A device that was sick counts as sick until it has read well
     for `hold_s` seconds. Before the first reading has ended `known` is not set, and `node` has no devices.
     """
 
@@ -36,7 +37,7 @@ class Hardware:
         self._root = Path(host_root or "/")
         self._hold_s = hold_s
         self._labels = NodeLabels.from_labels({})
-        self.on_change: Callable[[], None] = lambda: None
+        self.changed = Signal()
         self.known = asyncio.Event()
         self.read_at = 0.0  # when everything that does not hang was read last, in the system's time
         self.facts = NodeFacts(None, None, ())
@@ -151,7 +152,7 @@ class Hardware:
         for finding in sorted(new):
             log.warning("the hardware is not as it should be", extra={"kind": finding.kind, "text": finding.message})
         if changed:
-            self.on_change()
+            self.changed.notify()
 
     def _watched(self, before: health.Watch, facts: NodeFacts, node: Node, *, first: bool = False) -> health.Watch:
         if self._is_overdue:

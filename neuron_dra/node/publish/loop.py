@@ -7,18 +7,15 @@ the difference; an empty difference writes nothing.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import datetime
 import logging
 import math
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from neuron_dra import __version__
 from neuron_dra.core import backoff, checkpoint, devices, health, limits, names, publication, slices
-from neuron_dra.core.claims import Claim
 from neuron_dra.core.topology import Node
 from neuron_dra.errors import AlreadyExists, ApiError, ClaimError, Conflict, NeuronDraError, NotFound
 from neuron_dra.kube.publish import Published, SlicePublisher
@@ -26,11 +23,15 @@ from neuron_dra.kube.reflector import Reflector
 from neuron_dra.node.event_queue import EventQueue
 from neuron_dra.node.health import HealthSource
 from neuron_dra.node.metrics import Metrics
-from neuron_dra.node.prepare.transactions import Transactions
+from neuron_dra.node.own_node import OwnNode
+from neuron_dra.node.prepare.claim_reader import ClaimReader
+from neuron_dra.node.prepare.inventory import Inventory
+from neuron_dra.node.prepare.prepared_claims import PreparedClaims
 from neuron_dra.node.publish.coexistence import DevicePluginWatch
 from neuron_dra.node.publish.hardware import Hardware
 from neuron_dra.node.publish.publisher_lock import PublisherLock
-from neuron_dra.node.ultraserver.reservation_gate import Tags
+from neuron_dra.node.signal import Signal
+from neuron_dra.node.ultraserver.tag_keeper import TagKeeper
 from neuron_dra.node.ultraserver.watch import UltraServerWatch
 from neuron_dra.settings import PluginSettings
 
@@ -52,42 +53,44 @@ class PublishState:
 
 
 class Publishing:
-    """Publishes while it is this process's turn."""
+    """Publishes while this process holds the publisher lock."""
 
     def __init__(
         self,
         settings: PluginSettings,
+        dirty: Signal,
+        *,
         hardware: Hardware,
-        transactions: Transactions,
-        turn: PublisherLock,
+        node: OwnNode,
+        prepared: PreparedClaims,
+        claims: ClaimReader,
+        inventory: Inventory,
+        watch: UltraServerWatch,
+        tags: TagKeeper,
+        device_plugin: DevicePluginWatch,
+        lock: PublisherLock,
         publisher: SlicePublisher,
         slice_cache: Reflector,
-        node_cache: Reflector,
         health_source: HealthSource,
-        news: EventQueue,
+        events: EventQueue,
         metrics: Metrics,
-        allocated: Callable[[], AsyncIterator[Claim]],
-        before_first: Callable[[], Awaitable[None]],
-        watch: UltraServerWatch,
-        tags: Tags,
-        device_plugin: DevicePluginWatch,
     ) -> None:
         self._settings = settings
         self._hardware = hardware
-        self._transactions = transactions
-        self._turn = turn
+        self._node = node
+        self._prepared = prepared
+        self._claims = claims
+        self._inventory: Inventory | None = inventory  # None once it was taken
+        self._lock = lock
         self._publisher = publisher
         self._slices = slice_cache
-        self._nodes = node_cache
         self._health = health_source
-        self._news = news
+        self._events = events
         self._metrics = metrics
-        self._allocated = allocated
-        self._before_first: Callable[[], Awaitable[None]] | None = before_first
         self._watch = watch
         self._tags = tags
         self._device_plugin = device_plugin
-        self._dirty = asyncio.Event()
+        self._dirty = dirty
         self._effect = settings.unhealthy_device_effect
         self._sick: frozenset[str] = frozenset()
         self._offered: dict[str, tuple[Node, tuple[devices.Device, ...]]] = {}
@@ -98,27 +101,28 @@ class Publishing:
         self._look_at: float | None = None  # the one time to look again; each publish replaces it
         self.state = PublishState()
 
-    def wake(self) -> None:
-        """Something changed that slices may depend on."""
-        self._dirty.set()
-
-    @property
-    def node_object(self) -> dict[str, Any] | None:
-        """Our Node as last seen."""
-        return self._nodes.items.get(f"/{self._settings.node_name}")
+    async def follow_hardware(self) -> None:
+        """Report health, and that the node is in no UltraServer, as soon as a reading shows it; until cancelled."""
+        while True:
+            seen = self._hardware.changed.count
+            if seen:
+                if self._hardware.known.is_set() and not self._hardware.maybe_ultraserver:
+                    self._watch.follow(None, whole_node=False)
+                self.tell_health()
+                self._dirty.notify()
+            await self._hardware.changed.after(seen)
 
     async def run(self) -> None:
         """Publish on every change until cancelled; failures are told, and tried again."""
         waits = backoff.delays(*RETRY_S, random.random)
         quick = QUICK_RETRIES
         compare_at = _next_compare()
+        seen = 0
         while True:
-            with contextlib.suppress(TimeoutError):
-                # Not wait_for: in Python 3.11 it forgets a cancellation that comes just as the event is set.
-                async with asyncio.timeout_at(min(compare_at, self._look_at or math.inf)):
-                    await self._dirty.wait()
+            until = min(compare_at, self._look_at or math.inf)
+            await self._dirty.after(seen, None if until == math.inf else until - asyncio.get_running_loop().time())
             await asyncio.sleep(GATHER_S * random.uniform(0.5, 1.5))
-            self._dirty.clear()
+            seen = self._dirty.count
             self._look_at = None
             try:
                 if asyncio.get_running_loop().time() >= compare_at:
@@ -128,7 +132,7 @@ class Publishing:
                 waits, quick = backoff.delays(*RETRY_S, random.random), QUICK_RETRIES
             except (Conflict, AlreadyExists, NotFound) as err:
                 log.info("slices changed under us; comparing again", extra={"error": str(err)})
-                self._dirty.set()
+                self._dirty.notify()
                 quick -= 1
                 if quick <= 0:
                     await self._failed(err, next(waits))
@@ -145,11 +149,11 @@ class Publishing:
         self.state = PublishState(self.state.result, str(err), self.state.at)
         self._metrics.publish_failed((err.reason if isinstance(err, ApiError) else "") or type(err).__name__)
         await asyncio.sleep(wait_s)
-        self._dirty.set()
+        self._dirty.notify()
 
     async def publish(self) -> None:
         """Publish once, if it is our turn and the Node is known. Raises ApiError."""
-        node = self.node_object
+        node = self._node.object
         if node is not None:
             labels = node["metadata"].get("labels") or {}
             self._hardware.label(labels)
@@ -170,18 +174,20 @@ class Publishing:
             self._recall()
         self.tell_health()
         if node is None or not self._slices.synced.is_set():
-            if self._nodes.synced.is_set():
+            if self._node.synced.is_set():
                 why = f"the Node {self._settings.node_name} does not exist; is NODE_NAME the Node's name?"
                 self.state = PublishState(self.state.result, "" if node else why, self.state.at)
             return
         self._tell_findings()
         refusal = self._refusal(node)
-        if not self._turn.holding:
+        if not self._lock.holding:
             return
         self._tell_sick()
-        if self._before_first is not None:
-            await self._before_first()
-            self._before_first = None
+        if self._inventory is not None:
+            found = (item["metadata"]["name"] for item in self._slices.items.values())
+            others = not all(slices.is_ours(name, self._settings.node_name) for name in found)
+            await self._inventory.take(others_published=others)
+            self._inventory = None
         settled = await self._tags.settle(self._published)
         self._look_at = self._tags.look_at
         if not settled:
@@ -197,7 +203,7 @@ class Publishing:
         result = await self._publisher.publish(pool, wanted)
         self._tell_taken()
         if self._publisher.keeps_taints is not kept_taints:
-            self.wake()  # an API server was up- or downgraded: without taints, sick devices must leave
+            self._dirty.notify()  # an API server was up- or downgraded: without taints, sick devices must leave
         if result.writes:
             log.info(
                 "slices published",
@@ -213,7 +219,7 @@ class Publishing:
         now = asyncio.get_running_loop().time()
         outcome = publication.decide(now, situation, self._claimed)
         if outcome.asks:
-            answer = {device.device async for claim in self._allocated() for device in claim.devices}
+            answer = {device.device async for claim in self._claims.allocated() for device in claim.devices}
             outcome = publication.decide(asyncio.get_running_loop().time(), situation, self._claimed, answer)
         if outcome.keeps_shape and not self._keeps_shape:
             log.warning(
@@ -230,7 +236,7 @@ class Publishing:
         current = {device["name"]: device for device in self._published}
         offered, other = self._checked(shape), self._checked("devices" if shape == "node" else "node")
         named = {*current, *(device.name for device in (*offered, *other))}
-        prepared = tuple(self._transactions.claims.values())
+        prepared = tuple(self._prepared.claims.values())
         named |= checkpoint.device_names(prepared)
         return publication.Situation(
             current=current,
@@ -279,7 +285,7 @@ class Publishing:
             ((state.name, state.status.value) for state in states),
             ((state.name, *fault) for state in states for fault in self._hardware.faults_of(state.name)),
         )
-        self._metrics.claims(self._transactions.claims.values(), [d.device_id for d in self._hardware.node.devices])
+        self._metrics.claims(self._prepared.claims.values(), [d.device_id for d in self._hardware.node.devices])
 
     def _log_change(self, state: health.DeviceHealth) -> None:
         before = self._logged.get(state.name, health.DeviceHealth(state.name, health.Health.HEALTHY))
@@ -298,7 +304,7 @@ class Publishing:
         """Return the health of every device that is published, held, or would be published if it were well."""
         own = self._hardware.device_names(self._settings.ultraserver_devices)
         seen = [device["name"] for device in self._published]
-        held = checkpoint.device_names(self._transactions.claims.values())
+        held = checkpoint.device_names(self._prepared.claims.values())
         return tuple(self._hardware.health_of(name) for name in sorted({*own, *seen, *held}, key=publication.order))
 
     def _tell_sick(self) -> None:
@@ -306,10 +312,10 @@ class Publishing:
         states = {state.name: state for state in self._states()}
         sick = frozenset(name for name, state in states.items() if state.status is health.Health.UNHEALTHY)
         for name in sorted(sick, key=publication.order):
-            self._news.tell("Warning", "NeuronDeviceUnhealthy", health.told(states[name], self._effect))
+            self._events.post("Warning", "NeuronDeviceUnhealthy", health.told(states[name], self._effect))
         for name in sorted(self._sick - sick, key=publication.order):
             if name in states:
-                self._news.tell("Normal", "NeuronDeviceHealthy", f"{name} is healthy again")
+                self._events.post("Normal", "NeuronDeviceHealthy", f"{name} is healthy again")
         self._sick = sick
 
     def _tell_findings(self) -> None:
@@ -317,12 +323,12 @@ class Publishing:
         self._metrics.findings(finding.kind for finding in findings)
         for finding in findings:
             reason = "Neuron" + "".join(map(str.title, finding.kind.split("-")))
-            self._news.tell("Warning", reason, finding.message)
+            self._events.post("Warning", reason, finding.message)
 
     def _tell_taken(self) -> None:
         """Post an Event about each name of ours that somebody else's slice has."""
         for name, by in sorted(self._publisher.taken.items()):
-            self._news.tell(
+            self._events.post(
                 "Warning",
                 "NeuronSliceNameTaken",
                 f"ResourceSlice {name} is {by}, under a name that is for slices of this node; published under another. "
@@ -337,7 +343,7 @@ class Publishing:
             return ""
         refuse = self._settings.device_plugin_coexistence == "refuse"
         text = why + ("" if refuse else "; published all the same, as --device-plugin-coexistence=warn says")
-        self._news.tell("Warning", "NeuronDevicePluginAlive", text)
+        self._events.post("Warning", "NeuronDevicePluginAlive", text)
         if refuse and self.state.error != why:
             log.error("refusing to publish", extra={"reason": why})
         return why if refuse else ""

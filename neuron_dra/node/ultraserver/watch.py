@@ -10,7 +10,8 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from typing import Final
+from dataclasses import dataclass
+from typing import ClassVar, Final
 
 from neuron_dra.core import ultraserver
 from neuron_dra.core.ultraserver import Reading
@@ -18,6 +19,7 @@ from neuron_dra.errors import ApiError, Forbidden, NotFound
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.reflector import Reflector
 from neuron_dra.kube.requests import NEURON_ULTRASERVERS
+from neuron_dra.node.signal import Signal
 
 log = logging.getLogger(__name__)
 
@@ -27,32 +29,78 @@ EXPECTED_PROBE_S: Final = 10.0  # where an operator is said to run
 SURE_ABSENCES: Final = 2  # an API server that has just started may not serve the CRD for a moment
 
 
+@dataclass(frozen=True, slots=True)
+class Unasked:
+    """The node has not said yet in which UltraServer it is."""
+
+    pending: ClassVar = True
+    name: ClassVar[str | None] = None
+    reading: ClassVar[Reading | None] = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unidentified:
+    """The node may be in an UltraServer, whose id is not known yet."""
+
+    pending: ClassVar = False
+    name: ClassVar[str | None] = None
+    reading: ClassVar[Reading | None] = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """The node's type is in no UltraServer."""
+
+    pending: ClassVar = False
+    name: ClassVar[str | None] = None
+    reading: ClassVar[Reading | None] = Reading()
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """The object `name` is watched. `absences` counts the times that its kind was not there, since it was last read."""
+
+    name: str
+    reading: Reading | None = None
+    absences: int = 0
+
+    @property
+    def pending(self) -> bool:
+        """The first answer is still to come."""
+        return self.reading is None and self.absences == 0
+
+
+State = Unasked | Unidentified | Outside | Watched
+
+
 class UltraServerWatch:
-    """What the NeuronUltraServer of this node says, in `reading`.
+    """Watches the NeuronUltraServer of this node. `changed` is notified of every change of `reading`."""
 
-    `reading` is None while nothing is known: before the first answer, without an id of the UltraServer, and until the
-    CRD has been found missing twice. On other than UltraServer nodes it is empty.
-    """
-
-    def __init__(self, client: KubeClient, on_change: Callable[[], None], *, expected: bool = False) -> None:
+    def __init__(self, client: KubeClient, then: Callable[[], None], *, expected: bool = False) -> None:
         self._client = client
-        self._on_change = on_change
         self._expected = expected
         self._renamed = asyncio.Event()
         self._look = asyncio.Event()
         self._operator_seen = False
-        self._news = asyncio.Event()
         self._reflector: Reflector | None = None
-        self._absences = 0
-        self._followed = False
         self._node = ("", "")
-        self.name: str | None = None
-        self.reading: Reading | None = None
+        self.state: State = Unasked()
+        self.changed = Signal(then)
 
     @property
     def pending(self) -> bool:
         """An answer is still to come."""
-        return not self._followed or (self.name is not None and self.reading is None and self._absences == 0)
+        return self.state.pending
+
+    @property
+    def name(self) -> str | None:
+        """The name of the object that is watched."""
+        return self.state.name
+
+    @property
+    def reading(self) -> Reading | None:
+        """What the object says; None while it is not known, empty where the node is in no UltraServer."""
+        return self.state.reading
 
     def follow(self, ultraserver_id: str | None, *, whole_node: bool, node: tuple[str, str] = ("", "")) -> None:
         """Watch the object of this UltraServer; None keeps what is watched, since an id does not go away.
@@ -61,18 +109,20 @@ class UltraServerWatch:
         what was allocated to another Node of its name is not ours.
         """
         renewed, self._node = node[1] and node != self._node, node if node[1] else self._node
-        first, self._followed = not self._followed, True
+        first = isinstance(self.state, Unasked)
         if not whole_node:
-            self.name, self.reading = None, Reading()
+            self.state = Outside()
+        elif first:
+            self.state = Unidentified()
         name = None if ultraserver_id is None else ultraserver.object_name(ultraserver_id)
         if name is not None and name != self.name:
             log.info("watching the node's UltraServer", extra={"ultraserver": ultraserver_id, "object": name})
-            self.name, self.reading, self._reflector, self._absences = name, None, None, 0
+            self.state, self._reflector = Watched(name), None
             self._renamed.set()
         elif renewed and self.reading is not None:
             self._read()
         if first:
-            self._tell()
+            self.changed.notify()
 
     def saw_operator(self, seen: bool) -> None:
         """Look for the CRD at once when an operator's labels appear on the Node: nobody asks all the time for it."""
@@ -104,13 +154,6 @@ class UltraServerWatch:
         if reflector is not None:
             await reflector.relist()
 
-    async def news(self, timeout_s: float) -> None:
-        """Return when something has changed, or after `timeout_s` seconds."""
-        news = self._news
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await news.wait()
-
     async def _watch(self, name: str) -> None:
         while True:
             reflector = Reflector(
@@ -127,35 +170,31 @@ class UltraServerWatch:
             except (NotFound, Forbidden) as err:
                 self._absent(err)
             self._look.clear()
-            wait_s = EXPECTED_PROBE_S if self._expected else min(PROBE_S * self._absences, LONGEST_PROBE_S)
+            absences = self.state.absences if isinstance(self.state, Watched) else 0
+            wait_s = EXPECTED_PROBE_S if self._expected else min(PROBE_S * absences, LONGEST_PROBE_S)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await self._look.wait()
 
     def _read(self) -> None:
         reflector = self._reflector
-        if reflector is None or not reflector.synced.is_set():
+        if reflector is None or not reflector.synced.is_set() or not isinstance(self.state, Watched):
             return  # a late answer of the watch before this one
-        self._absences = 0
-        key = f"{ultraserver.NAMESPACE}/{self.name}"
-        reading = ultraserver.read_allocations(reflector.items.get(key) or {})
+        reading = ultraserver.read_allocations(reflector.items.get(f"{ultraserver.NAMESPACE}/{self.name}") or {})
         for problem in reading.problems:
             if self.reading is None or problem not in self.reading.problems:
                 log.error("a NeuronUltraServer cannot be read", extra={"object": self.name, "problem": problem})
-        self.reading = reading.without_predecessors_of(*self._node)
-        self._tell()
+        self.state = Watched(self.state.name, reading.without_predecessors_of(*self._node))
+        self.changed.notify()
 
     def _absent(self, err: ApiError) -> None:
         """There is no CRD, or no permission to read it: no operator, as far as this node can tell."""
-        self._absences += 1
-        if self._absences == 1:
+        if not isinstance(self.state, Watched):
+            return
+        absences = self.state.absences + 1
+        if absences == 1:
             level = logging.WARNING if self._expected else logging.INFO
             log.log(level, "no UltraServer operator; looking for it again", extra={"reason": str(err)})
-        if self._absences >= SURE_ABSENCES and isinstance(err, NotFound):
-            self.reading = ultraserver.GONE
-        self._tell()
-
-    def _tell(self) -> None:
-        self._news.set()
-        self._news = asyncio.Event()
-        self._on_change()
+        is_gone = absences >= SURE_ABSENCES and isinstance(err, NotFound)
+        self.state = Watched(self.state.name, ultraserver.GONE if is_gone else self.state.reading, absences)
+        self.changed.notify()

@@ -16,7 +16,8 @@ from neuron_dra.core.slices import Wire
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.node.plugin import Plugin
 from neuron_dra.node.publish.hardware import Hardware
-from neuron_dra.node.ultraserver.reservation_gate import Gate, Tags
+from neuron_dra.node.ultraserver.reservation_gate import ReservationGate
+from neuron_dra.node.ultraserver.tag_keeper import TagKeeper
 from neuron_dra.node.ultraserver.watch import UltraServerWatch
 from neuron_dra.settings import PluginSettings
 from tests.support import ultraservers
@@ -54,7 +55,7 @@ class NoUltraServer(UltraServerWatch):
         super().follow(None, whole_node=False)
 
 
-class NoTags(Tags):
+class NoTags(TagKeeper):
     """Of a release of the driver that knows no reservations: whatever tag there is, it publishes none."""
 
     async def settle(self, published: Sequence[Wire]) -> bool:
@@ -68,26 +69,25 @@ class FleetPlugin(Plugin):
 
     def forget_reservations(self) -> None:
         """Be of a release that knows none."""
-        self.ultraserver = NoUltraServer(self.client, self._wake)
-        tags = NoTags(self.settings.node_name, self.ultraserver, self.transactions, self.claims.allocated)
-        self.gate = Gate(self.settings.node_name, self.ultraserver, tags)
+        self.ultraserver = NoUltraServer(self.client, self.dirty.notify)
+        tags = NoTags(self.settings.node_name, self.ultraserver, self.prepared, self.claims.allocated)
+        self.gate = self.admission._gate = ReservationGate(self.settings.node_name, self.ultraserver, tags)
         self.publishing._watch, self.publishing._tags = self.ultraserver, tags
 
     async def run(self) -> None:
         """Work until cancelled, which is a kill: nothing is finished, nothing is given back."""
         async with self.client:
-            await self.transactions.open()
-            self.turn.claim()
+            await self.prepared.open()
+            self.publisher_lock.claim()
             self.device_plugin.looked.set()  # no node here has a device plugin
             async with asyncio.TaskGroup() as tasks:
-                self._tasks = tasks
                 tasks.create_task(self.slices.run())
-                tasks.create_task(self.nodes.run())
+                tasks.create_task(self.node.run())
                 tasks.create_task(self.ultraserver.run())
+                tasks.create_task(self.publishing.follow_hardware())
                 tasks.create_task(self.publishing.run())
-                tasks.create_task(self.news.run())
-                if self.transactions.damaged is not None:
-                    self._damaged()
+                tasks.create_task(self.recovery.run())
+                tasks.create_task(self.events.run())
 
     async def killed(self) -> None:
         """End what a kill of the process ends besides `run`."""
@@ -95,7 +95,7 @@ class FleetPlugin(Plugin):
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
-        self.turn.release()
+        self.publisher_lock.release()
 
 
 class FleetNode:
@@ -240,12 +240,12 @@ class FleetNode:
     @property
     def checkpointed(self) -> set[str]:
         """UIDs of the claims that are prepared here."""
-        return set(self.plugin.transactions.claims) if self.plugin is not None else set()
+        return set(self.plugin.prepared.claims) if self.plugin is not None else set()
 
     @property
     def adopted(self) -> set[str]:
         """UIDs of the claims that were handed out before this plugin was here, as far as it can know."""
-        held = self.plugin.transactions.claims if self.plugin is not None else {}
+        held = self.plugin.prepared.claims if self.plugin is not None else {}
         return {uid for uid, claim in held.items() if claim.adopted}
 
 

@@ -1,0 +1,70 @@
+"""Whether this node prepares a claim, and what the claim gets: read, wait for the node, decide."""
+
+from __future__ import annotations
+
+import datetime
+
+from neuron_dra.core import decision, health
+from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim
+from neuron_dra.errors import ClaimError
+from neuron_dra.node.own_node import OwnNode
+from neuron_dra.node.prepare.claim_reader import ClaimReader
+from neuron_dra.node.publish.coexistence import DevicePluginWatch
+from neuron_dra.node.publish.hardware import Hardware
+from neuron_dra.node.ultraserver.reservation_gate import ReservationGate
+from neuron_dra.settings import PluginSettings
+
+
+class NodeAdmission:
+    """Decides with the claim, the hardware and the reservation as they are now."""
+
+    def __init__(
+        self,
+        settings: PluginSettings,
+        claims: ClaimReader,
+        hardware: Hardware,
+        node: OwnNode,
+        device_plugin: DevicePluginWatch,
+        gate: ReservationGate,
+    ) -> None:
+        self._settings = settings
+        self._claims = claims
+        self._hardware = hardware
+        self._node = node
+        self._device_plugin = device_plugin
+        self._gate = gate
+
+    async def fetch(self, ref: ClaimRef) -> Claim:
+        """Read a claim, and give the node's reservation time to match it. Raises ClaimError, ApiError."""
+        claim = await self._claims.fetch(ref)
+        await self._hardware.wait()
+        if why := self._hardware.why_unknown:
+            raise ClaimError(f"claim {ref}: {why}", retryable=True)
+        await self._device_plugin.looked.wait()
+        if (why := self._why_device_plugin()) and not all(device.admin_access for device in claim.devices):
+            raise ClaimError(f"claim {ref}: {why}", retryable=True)
+        await self._gate.wait(claim)
+        return claim
+
+    def decide(self, claim: Claim, held: list[PreparedClaim]) -> PreparedClaim:
+        """Return what the claim gets beside the claims `held`. Called in a thread. Raises ClaimError."""
+        return decision.decide(
+            claim,
+            node_name=self._settings.node_name,
+            node=self._hardware.node,
+            held=held,
+            device_files=self._hardware.device_files,
+            reservation=self._gate.reservation,
+            sick=self._why_sick,
+            prepared_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        )
+
+    def _why_device_plugin(self) -> str:
+        """Return why a running device plugin keeps claims from being prepared; empty if it does not."""
+        if self._settings.device_plugin_coexistence != "refuse":
+            return ""
+        return self._device_plugin.why(self._node.object)
+
+    def _why_sick(self, result: AllocatedDevice) -> str:
+        effect = self._settings.unhealthy_device_effect
+        return health.why_refused(self._hardware.health_of(result.device), result.tolerations, effect)

@@ -1,0 +1,44 @@
+"""The Node object that this plugin runs on, watched by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from neuron_dra.kube.client import KubeClient
+from neuron_dra.kube.reflector import Reflector
+from neuron_dra.kube.requests import NODES
+from neuron_dra.node import version
+
+
+class OwnNode:
+    """Keeps the Node up to date. `then` is called when it changes."""
+
+    def __init__(self, client: KubeClient, name: str, then: Callable[[], None]) -> None:
+        self.name = name
+        self._reflector = Reflector(client, NODES, field_selector=f"metadata.name={name}", on_change=then)
+        self.synced = self._reflector.synced
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        await self._reflector.run()
+
+    @property
+    def object(self) -> dict[str, Any] | None:
+        """The Node as last seen; None while it is not known, or does not exist."""
+        return self._reflector.items.get(f"/{self.name}")
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Its labels."""
+        return ((self.object or {}).get("metadata") or {}).get("labels") or {}
+
+    @property
+    def info(self) -> Mapping[str, Any]:
+        """Its `status.nodeInfo`."""
+        return ((self.object or {}).get("status") or {}).get("nodeInfo") or {}
+
+    @property
+    def kubelet_version(self) -> str:
+        """The version of its kubelet, empty while that is not known."""
+        return version.kubelet(self.object)

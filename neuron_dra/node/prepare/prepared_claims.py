@@ -1,0 +1,129 @@
+"""What is prepared on this node, as last read or written: the store's checkpoint, kept in memory.
+
+Everything that changes it goes through one lock and one thread. A checkpoint that turns out damaged is reported by
+`damaged` until it is rebuilt; nothing is prepared or unprepared meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from neuron_dra.core.checkpoint import Checkpoint
+from neuron_dra.core.claims import ClaimRef, PreparedClaim
+from neuron_dra.core.ultraserver import Tag
+from neuron_dra.errors import CheckpointDamaged
+from neuron_dra.node.prepare.daemon_worker import Worker
+from neuron_dra.node.prepare.store import Store
+from neuron_dra.node.signal import Signal
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class PreparedClaims:
+    """The prepared claims and the workload tag. `changed` is notified when either changes, or `damaged` does."""
+
+    def __init__(self, store: Store, then: Callable[[], None] | None = None) -> None:
+        self.store = store
+        self.claims: dict[str, PreparedClaim] = {}  # by UID
+        self.tag: Tag | None = None
+        self.damaged: str | None = None  # why the checkpoint cannot be read
+        self.changed = Signal(then)
+        self.order = asyncio.Lock()
+        self.worker = Worker("claims")
+
+    async def open(self) -> None:
+        """Read the checkpoint. A damaged one sets `damaged`. Raises OSError."""
+        try:
+            self._take(await self.worker.do(self.store.open))
+        except CheckpointDamaged as err:
+            self.found_damaged(err)
+
+    async def known(self, uid: str) -> PreparedClaim | None:
+        """Return a claim that is prepared, with its CDI file in place. Raises CheckpointDamaged, OSError."""
+        if self.store.surely_unknown(uid):
+            return None
+        async with self.order:
+            return await self.worker.do(self.store.known, uid)
+
+    async def repair(self) -> list[ClaimRef]:
+        """Rewrite missing CDI files, and read what another process prepared. Raises OSError, TimeoutError."""
+        repaired: list[ClaimRef] = []
+        if self.damaged is None:
+            async with self.order:
+                found = await self._unless_damaged(self.store.repair)
+                if found is not None:
+                    repaired, current = found
+                    self._take(current)
+        for ref in repaired:
+            log.warning("CDI file was missing or altered; written again", extra={"claim": str(ref), "uid": ref.uid})
+        return repaired
+
+    async def rebuilt(self, claims: dict[str, PreparedClaim]) -> None:
+        """Replace a damaged checkpoint by one with `claims`. Raises OSError."""
+        async with self.order:
+            self._take(await self.worker.do(self.store.rebuild, claims, self.tag))
+            self.damaged = None
+        self.changed.notify()
+
+    async def adopt(self, claims: dict[str, PreparedClaim]) -> list[PreparedClaim]:
+        """Hold the devices of claims that another driver prepared; return those that are new. Raises OSError."""
+        async with self.order:
+            before = self.claims
+            current = await self._unless_damaged(self.store.adopt, claims)
+            if current is not None:
+                self._take(current)
+        return [claim for uid, claim in self.claims.items() if claim.adopted and uid not in before]
+
+    async def forget(self, claims: Sequence[PreparedClaim]) -> list[PreparedClaim]:
+        """Remove those of `claims` that have not changed; return them. Raises OSError."""
+        async with self.order:
+            found = None if self.damaged is not None else await self._unless_damaged(self.store.let_go, claims)
+            if found is None:
+                return []
+            gone, current = found
+            self._take(current)
+            return gone
+
+    async def keep_tag(self, tag: Tag | None) -> None:
+        """Write the workload tag to the checkpoint, unless that is damaged. Raises OSError."""
+        async with self.order:
+            if self.damaged is None:
+                current = await self._unless_damaged(self.store.keep_tag, tag)
+                if current is not None:
+                    self._take(current)
+
+    def hold(self, claim: PreparedClaim) -> None:
+        """Add a claim that was committed."""
+        self._put({**self.claims, claim.ref.uid: claim})
+
+    def drop(self, uid: str) -> None:
+        """Remove a claim whose removal was committed."""
+        self._put({other: claim for other, claim in self.claims.items() if other != uid})
+
+    def found_damaged(self, err: CheckpointDamaged) -> None:
+        """Note that the checkpoint cannot be read."""
+        if self.damaged is None:
+            log.error("the checkpoint is damaged; rebuilding it", extra={"reason": str(err)})
+            self.damaged = str(err)
+            self.changed.notify()
+
+    async def _unless_damaged(self, work: Callable[..., T], *args: object) -> T | None:
+        try:
+            return await self.worker.do(work, *args)
+        except CheckpointDamaged as err:
+            self.found_damaged(err)
+            return None
+
+    def _take(self, checkpoint: Checkpoint) -> None:
+        if (self.claims, self.tag) != (checkpoint.claims, checkpoint.tag):
+            self.tag = checkpoint.tag
+            self._put(dict(checkpoint.claims))
+
+    def _put(self, claims: dict[str, PreparedClaim]) -> None:
+        self.claims = claims
+        self.changed.notify()
