@@ -11,7 +11,7 @@ T ?= tests
 
 .PHONY: help setup check test test-long bench demo testbed-up testbed-down gen golden docs contract fuzz mutation crash acceptance chaos wheels manifests clean
 
-help: ## Show what can be made
+help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
 
 $(VENV)/.installed: requirements/dev.txt pyproject.toml
@@ -23,9 +23,9 @@ $(VENV)/.installed: requirements/dev.txt pyproject.toml
 	@$(BIN)/python -m compileall -q neuron_dra controller || true
 	@touch $@
 
-setup: $(VENV)/.installed ## Make .venv with everything in it
+setup: $(VENV)/.installed ## Create .venv with all dependencies
 
-check: setup ## Format, lint, types, import contracts; prints sizes
+check: setup ## Check format, lint, types and import contracts; print sizes
 	@$(BIN)/ruff format --check --quiet . || { echo "run: $(BIN)/ruff format ."; exit 1; }
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/$(if $(CI),mypy,dmypy run --timeout 600 --) neuron_dra controller tests/support > build/mypy.log 2>&1 || { cat build/mypy.log; exit 1; }
@@ -37,23 +37,23 @@ check: | build
 build:
 	@mkdir -p build
 
-test: setup | build ## Every test, those on the real Kubernetes of the test bed included (T=tests/unit: some)
+test: setup | build ## Run every test, including those on the test bed's real Kubernetes (T=tests/unit: some)
 	@$(if $(filter-out tests,$(T)),$(BIN)/python -m pytest $(T),hack/test.sh)
 
-test-long: setup | build ## Also the tests that take minutes: Kubernetes 1.34, differential and long runs
+test-long: setup | build ## Run also the tests that take minutes: Kubernetes 1.34, differential and long runs
 	@NEURON_DRA_LONG=1 hack/test.sh
 
-bench: setup | build ## Measure, and print the figures beside their targets
+bench: setup | build ## Measure, and print the figures and their targets
 	@$(BIN)/python hack/bench.py
 	@$(BIN)/python hack/bench_controller.py
 
-demo: setup ## Pods get their devices, on simulated nodes, with no cluster
+demo: setup ## Show how pods get devices, on simulated nodes, without a cluster
 	@$(BIN)/neuron-dra demo
 
-testbed-up: setup ## A real Kubernetes with one trn2.48xlarge node and the driver as a DaemonSet
+testbed-up: setup ## Start a real Kubernetes with one trn2.48xlarge node and the driver as a DaemonSet
 	@$(TESTBED) up --node trn2-0=trn2.48xlarge --driver daemonset
 
-testbed-down: ## Stop the test bed and leave nothing behind
+testbed-down: ## Stop the test bed and remove everything
 	@$(TESTBED) down
 
 build/gen-venv/.installed: requirements/gen.txt | build
@@ -69,7 +69,7 @@ build/fuzz-packages/.installed: requirements/fuzz.txt $(VENV)/.installed | build
 	@touch $@
 
 INPUTS ?= 1000000
-fuzz: build/fuzz-packages/.installed ## A million inputs for each fuzz target (INPUTS=n), and docs/reports/fuzz.md; hours
+fuzz: build/fuzz-packages/.installed ## Run a million inputs per fuzz target (INPUTS=n), write docs/reports/fuzz.md; takes hours
 	@PYTHONPATH=build/fuzz-packages $(BIN)/python hack/fuzz.py --inputs $(INPUTS) --report
 
 build/mutation-packages/.installed: requirements/mutation.txt $(VENV)/.installed | build
@@ -78,35 +78,35 @@ build/mutation-packages/.installed: requirements/mutation.txt $(VENV)/.installed
 
 SEED ?= 1
 SHARE ?= 0.4
-mutation: build/mutation-packages/.installed ## Change core/ and the planning modules in thousands of ways, and docs/reports/mutation.md; hours
+mutation: build/mutation-packages/.installed ## Test core/ and the planning modules by mutation, write docs/reports/mutation.md; takes hours
 	@PYTHONPATH=build/mutation-packages $(BIN)/python hack/mutation.py --seed $(firstword $(SEED)) --share $(SHARE) --report
 
-crash: setup ## Kill plugin and controller at every point, cut the power at every moment, and docs/reports/crash.md
+crash: setup ## Kill plugin and controller at every point, cut the power at every moment, write docs/reports/crash.md
 	@$(BIN)/python hack/crash.py --report
 
 ONLY ?=
-acceptance: setup ## What takes hours (ONLY="seeds interference plan kubernetes scale"), and docs/reports/acceptance.md
+acceptance: setup ## Run the long suites (ONLY="seeds interference plan kubernetes scale"), write docs/reports/acceptance.md
 	@$(BIN)/python hack/acceptance.py $(ONLY) --report
 
 MINUTES ?= 10
-chaos: setup ## Minutes of killing on the test bed (SEED="1 2 3" MINUTES=10), and docs/reports/chaos.md
+chaos: setup ## Inject faults on the test bed (SEED="1 2 3" MINUTES=10), write docs/reports/chaos.md
 	@$(BIN)/python hack/chaos.py $(foreach seed,$(SEED),--seed $(seed)) --minutes $(MINUTES) --report
 
 docs: setup ## Write the reference pages of docs/ from the code
 	@$(BIN)/python hack/gen_docs.py
 
-contract: setup ## Write docs/contract.md from the results of the last make test
+contract: setup ## Write docs/contract.md from the results of the last `make test`
 	@$(BIN)/python hack/contract.py
 
-golden: setup ## Rewrite the golden files; read the difference
+golden: setup ## Write the golden files again; read the difference
 	@$(BIN)/python hack/golden.py
 
 wheels: setup ## Build the locked wheels that the images install; IMAGE_PYTHON=3.11 for another base
 	@$(BIN)/python hack/wheels.py $(if $(IMAGE_PYTHON),--python $(IMAGE_PYTHON)) $(if $(IMAGE_MACHINE),--machine $(IMAGE_MACHINE))
 
-manifests: setup ## Copy deploy/crds into the chart, render deploy/manifests from it (needs helm, or HELM=path)
+manifests: setup ## Copy deploy/crds into the chart and render deploy/manifests (needs helm, or HELM=path)
 	@cp deploy/crds/*.yaml deploy/helm/neuron-dra/files/crds/
 	@$(BIN)/python hack/render.py
 
-clean: ## Remove what was built in this folder (the test bed's cache is outside)
+clean: ## Remove everything built in this folder (the test bed's cache is outside)
 	@rm -rf build $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .dmypy.json

@@ -70,7 +70,7 @@ def put_peer(bed: lifecycle.Bed, slice_file: Path, binary: Path) -> None:
     node = bed.node(NODES["Go peer"])
     name = driver.process_name(node.name)
     bed.processes.stop([name], grace_s=30)
-    # The checkpoint's form has room for more than the peer knows.
+    # The checkpoint's format has fields that the peer does not use.
     subprocess.run([*node.enter(), "rm", "-f", "/var/lib/kubelet/plugins/neuron.aws.com/checkpoint.json"], check=True)
     kubeconfig = node.directory / "plugin.kubeconfig"
     command = [binary, f"-kubeconfig={kubeconfig}", f"-node={node.name}", f"-slice={slice_file}"]

@@ -131,7 +131,7 @@ class Sample:
 
 
 async def cycles(
-    api: aiohttp.ClientSession, driver: Driver, count: int, told: Callable[[Sample], None]
+    api: aiohttp.ClientSession, driver: Driver, count: int, report: Callable[[Sample], None]
 ) -> list[Sample]:
     """Prepare and unprepare `count` times, sixteen claims at once; sample after 1,000 cycles and ten times more."""
     looks = [1000, *(count * tenth // 10 for tenth in range(1, 11))]
@@ -146,5 +146,5 @@ async def cycles(
                 done += len(claims)
             await asyncio.sleep(1.0)
             samples.append(Sample(done, driver.rss_mib(), driver.open_files(), driver.files()))
-            told(samples[-1])
+            report(samples[-1])
     return samples

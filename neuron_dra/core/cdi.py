@@ -66,7 +66,7 @@ def claim_uid_of(file: str) -> str | None:
 
 
 def other_claim_uid_of(file: str) -> str | None:
-    """Return the claim UID in a file name of another implementation of this driver, or None if it is no such name."""
+    """Return the claim UID in a file name of another implementation of this driver, or None for other names."""
     return _uid_in(file, ".yaml")
 
 

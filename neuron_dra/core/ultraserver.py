@@ -162,7 +162,7 @@ def decode_allocations(obj: Mapping[str, Any]) -> tuple[Allocation, ...]:
 
 
 def read_allocations(obj: Mapping[str, Any]) -> Reading:
-    """Return the allocations of a NeuronUltraServer, and why others are left out; {} is no object. Never raises."""
+    """Return the allocations of a NeuronUltraServer, and why others are left out; {} means no object. Never raises."""
     if not obj:
         return GONE
     meta, status = obj.get("metadata"), obj.get("status")

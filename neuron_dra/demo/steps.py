@@ -48,7 +48,7 @@ class Steps:
         """Wait until the scheduler has rejected a pod, and return its message."""
         found: list[str] = []
 
-        def told(pods: list[Wire]) -> bool:
+        def rejected(pods: list[Wire]) -> bool:
             found[:] = [
                 str(condition["message"])
                 for wire in pods
@@ -58,7 +58,7 @@ class Steps:
             ]
             return bool(found)
 
-        await self.until("pods", told, f"{pod} to be rejected by the scheduler")
+        await self.until("pods", rejected, f"{pod} to be rejected by the scheduler")
         return found[0]
 
     def why(self, pod: str, node: str) -> list[str]:
@@ -70,11 +70,11 @@ class Steps:
         """Wait for an Event of a pod with this reason, and return it."""
         found: list[Wire] = []
 
-        def told(events: list[Wire]) -> bool:
+        def posted(events: list[Wire]) -> bool:
             found[:] = [e for e in events if e["involvedObject"]["name"] == pod and e["reason"] == reason]
             return bool(found)
 
-        await self.until("events", told, f"the event {reason} of {pod}")
+        await self.until("events", posted, f"the event {reason} of {pod}")
         return found[0]
 
     async def leave(self, *pods: str, until_gone: bool = True) -> None:

@@ -14,7 +14,7 @@ _COLOURS: Final = ("cyan", "green", "yellow", "magenta", "blue", "red")
 
 
 def ranges(ids: Iterable[int]) -> str:
-    """Return numbers as text with ranges, such as "0-3 8 9"; two consecutive numbers are no range."""
+    """Return numbers as text with ranges, such as "0-3 8 9"; two consecutive numbers do not make a range."""
     parts: list[list[int]] = []
     for number in sorted(ids):
         if parts and number == parts[-1][-1] + 1:

@@ -73,7 +73,7 @@ def get(
 
     Raises:
         OSError: it cannot be reached, or does not answer in time.
-        http.client.HTTPException: what it says is not HTTP.
+        http.client.HTTPException: its response is not HTTP.
     """
     parts = urlsplit(url)
     kind = http.client.HTTPConnection if ca is None else http.client.HTTPSConnection

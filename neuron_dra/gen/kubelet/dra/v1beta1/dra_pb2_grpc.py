@@ -57,7 +57,7 @@ class DRAPluginServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def NodeUnprepareResources(self, request, context):
-        """Called when the last pod on the node that uses the claims is gone.
+        """Called when no pod on the node uses the claims any more.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -50,14 +50,14 @@ class RegistrationServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def GetInfo(self, request, context):
-        """Must answer within one second.
+        """Must return within one second.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def NotifyRegistrationStatus(self, request, context):
-        """The kubelet's verdict on what GetInfo said.
+        """Whether the kubelet has accepted the result of GetInfo.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

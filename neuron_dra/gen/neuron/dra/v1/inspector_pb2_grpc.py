@@ -72,7 +72,7 @@ class NodeInspectorServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListPreparedClaims(self, request, context):
-        """Every claim this node has prepared and not yet unprepared.
+        """Every claim that is prepared on this node.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -93,7 +93,7 @@ class NodeInspectorServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetConfiguration(self, request, context):
-        """The settings in force, each with the place it came from.
+        """The settings in force, each with its source.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

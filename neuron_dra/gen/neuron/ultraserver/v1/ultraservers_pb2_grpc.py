@@ -50,16 +50,16 @@ class UltraServersServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def ListUltraServers(self, request, context):
-        """Every UltraServer: its nodes and links, what is reserved on it and for whom, and what is free.
+        """Every UltraServer: its nodes and links, its reservations with their workloads, and its free nodes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Plan(self, request, context):
-        """A dry run. Without a workload: the writes that the controller would make next, and what becomes of each workload.
-        With one: whether it would get nodes if it were created now, which, or why not. A wrong field is INVALID_ARGUMENT,
-        with a text that says what to write.
+        """A dry run. Without a workload: the next writes of the controller, and the resulting state of each workload. With a
+        workload: the nodes that it would get if it were created now, or why it would get none. For a wrong field it returns
+        INVALID_ARGUMENT with a message that says what to write.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
