@@ -77,9 +77,10 @@ build/mutation-packages/.installed: requirements/mutation.txt $(VENV)/.installed
 	@touch $@
 
 SEED ?= 1
-SHARE ?= 0.4
-mutation: build/mutation-packages/.installed ## Test core/ and the planning modules by mutation, write docs/reports/mutation.md; takes hours
-	@PYTHONPATH=build/mutation-packages $(BIN)/python hack/mutation.py --seed $(firstword $(SEED)) --share $(SHARE) --report
+MODULES ?=
+mutation: build/mutation-packages/.installed ## Test core/ and controller/plan by mutation (MODULES="neuron_dra.core.slices*": some); takes hours
+	@PYTHONPATH=$(CURDIR)/build/mutation-packages $(BIN)/python -m mutmut run $(MODULES)
+	@$(BIN)/python hack/mutation.py
 
 crash: setup ## Kill plugin and controller at every point, cut the power at every moment, write docs/reports/crash.md
 	@$(BIN)/python hack/crash.py --report
