@@ -27,6 +27,8 @@ class Toleration(msgspec.Struct):
 
 
 class Result(msgspec.Struct, rename="camel"):
+    """One allocated device: DeviceRequestAllocationResult."""
+
     request: str = ""
     driver: str = ""
     pool: str = ""
@@ -37,11 +39,15 @@ class Result(msgspec.Struct, rename="camel"):
 
 
 class Opaque(msgspec.Struct):
+    """The parameters of a driver: OpaqueDeviceConfiguration."""
+
     driver: str = ""
     parameters: Any = None
 
 
 class ConfigEntry(msgspec.Struct):
+    """One entry of the configuration in an allocation: DeviceAllocationConfiguration."""
+
     source: str = "FromClaim"
     requests: list[str] | None = None
     opaque: Opaque | None = None
@@ -57,6 +63,8 @@ class Allocation(msgspec.Struct):
 
 
 class Consumer(msgspec.Struct):
+    """An object that a claim is reserved for, usually a pod: ResourceClaimConsumerReference."""
+
     resource: str = ""
     name: str = ""
     uid: str = ""
@@ -68,6 +76,8 @@ class Status(msgspec.Struct, rename="camel"):
 
 
 class Alternative(msgspec.Struct, rename="camel"):
+    """One alternative of a request: DeviceSubRequest."""
+
     name: str = ""
     device_class_name: str = ""
 
@@ -77,6 +87,8 @@ class Exactly(msgspec.Struct, rename="camel"):
 
 
 class Request(msgspec.Struct, rename="camel"):
+    """A request of a claim, with one DeviceClass or with alternatives: DeviceRequest."""
+
     name: str = ""
     exactly: Exactly | None = None
     first_available: list[Alternative] | None = None
@@ -91,17 +103,23 @@ class Spec(msgspec.Struct):
 
 
 class ResourceClaim(msgspec.Struct):
+    """A ResourceClaim of resource.k8s.io/v1, as far as it is decoded."""
+
     metadata: Metadata = msgspec.field(default_factory=Metadata)
     spec: Spec = msgspec.field(default_factory=Spec)
     status: Status = msgspec.field(default_factory=Status)
 
 
 class ListMetadata(msgspec.Struct, rename="camel"):
+    """The metadata of a list; `continue_` is the token of the next page, empty on the last one."""
+
     resource_version: str = ""
     continue_: str = msgspec.field(default="", name="continue")
 
 
 class ResourceClaimList(msgspec.Struct):
+    """One page of a list of ResourceClaims."""
+
     metadata: ListMetadata = msgspec.field(default_factory=ListMetadata)
     items: list[ResourceClaim] | None = None
 

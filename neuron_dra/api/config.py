@@ -33,6 +33,7 @@ def _whole(value: object) -> object:
 
 
 def _one_of(*numbers: int) -> core_schema.CoreSchema:
+    """Return the schema of a field that must be one of these integers."""
     return core_schema.no_info_before_validator_function(_whole, core_schema.literal_schema(list(numbers)))
 
 
@@ -100,6 +101,7 @@ def decode(parameters: object, path: str) -> NeuronSettings | UltraServerSetting
 
 
 def _explain(problem: Any, path: str, kind: str) -> str:
+    """Return one sentence about a validator's error, with the field's path and what to write."""
     name = ".".join(str(part) for part in problem["loc"])
     fields = list(_KINDS[kind].fields)
     if problem["type"] == "extra_forbidden":
@@ -111,10 +113,12 @@ def _explain(problem: Any, path: str, kind: str) -> str:
 
 
 def _suggestion(word: str, known: Any, *, otherwise: str) -> str:
+    """Return the nearest known name as ", did you mean ...?", or `otherwise` if none is near."""
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f', did you mean "{near[0]}"?' if near else otherwise
 
 
 def _show(value: object) -> str:
+    """Return a value for a message, cut to 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

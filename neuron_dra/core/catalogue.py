@@ -63,6 +63,7 @@ class InstanceType:
 
 @functools.cache
 def _data() -> dict[str, Any]:
+    """Return the parsed neuron_dra/data/instances.toml."""
     return tomllib.loads(resources.files("neuron_dra").joinpath("data/instances.toml").read_text())
 
 
@@ -105,6 +106,10 @@ def nearest(name: str) -> str:
 
 
 def _instance(name: str, entry: dict[str, Any]) -> InstanceType:
+    """Return the instance type `name` from its entry in the data.
+
+    Its generation has the fields that all types of a generation share.
+    """
     data = _data()
     generation = data["generation"][entry["generation"]]
     count = entry["devices"]
@@ -127,6 +132,10 @@ def _instance(name: str, entry: dict[str, Any]) -> InstanceType:
 
 
 def _links(entry: dict[str, Any], count: int, torus: list[str] | None) -> tuple[tuple[int, ...], ...]:
+    """Return each device's neighbors by the type's shape, in the order in which the kernel driver prints them.
+
+    `torus` are the rows of the generation's 16-device torus; a switched type prints the same rows.
+    """
     shape = entry["shape"]
     if count == 16 and torus and shape in ("torus", "switch"):
         return tuple(tuple(map(int, row.split(","))) for row in torus)

@@ -71,6 +71,7 @@ def other_claim_uid_of(file: str) -> str | None:
 
 
 def _uid_in(file: str, suffix: str) -> str | None:
+    """Return the part of a file name between the prefix of claims and `suffix`, or None for other names."""
     if not (file.startswith(FILE_PREFIX) and file.endswith(suffix)):
         return None
     return file[len(FILE_PREFIX) : -len(suffix)]
@@ -142,6 +143,7 @@ _quick = msgspec.json.Encoder(order="sorted").encode
 
 
 def _line(value: object) -> bytes:
+    """Return the JSON of a value on one line, with sorted keys."""
     try:
         return _quick(value)
     except UnicodeEncodeError:  # a lone surrogate, which JSON can escape but UTF-8 cannot encode

@@ -150,6 +150,7 @@ def decode(raw: bytes) -> Checkpoint:
 
 
 def _refuse(number: str) -> None:
+    """Raise ValueError for a number with a fraction, and for NaN and infinity."""
     raise ValueError(f"{number} is not a whole number")
 
 
@@ -174,6 +175,7 @@ _DEVICE_FIELDS = ("request", "pool", "device", "deviceIds", "cdiIds", "edits", "
 
 
 def _claim_to_wire(claim: PreparedClaim) -> dict[str, Any]:
+    """Return a claim in the form of the file; fields without a value are left out, fields of newer releases stay."""
     return {
         **(claim.extra or {}),
         "namespace": claim.ref.namespace,
@@ -204,6 +206,7 @@ def _device_to_wire(device: PreparedDevice) -> dict[str, Any]:
 
 
 def _claim_from_wire(uid: str, wire: Any) -> PreparedClaim:
+    """Return a claim from the form of the file. Raises KeyError, TypeError or ValueError for a malformed one."""
     return PreparedClaim(
         ref=ClaimRef(_text(wire, "namespace"), _text(wire, "name"), uid),
         devices=tuple(_device_from_wire(device) for device in wire["devices"]),
@@ -217,6 +220,7 @@ def _claim_from_wire(uid: str, wire: Any) -> PreparedClaim:
 
 
 def _device_from_wire(wire: Any) -> PreparedDevice:
+    """Return a device from the form of the file. Raises KeyError or TypeError for a malformed one."""
     return PreparedDevice(
         request=_text(wire, "request"),
         pool=_text(wire, "pool"),
@@ -231,6 +235,7 @@ def _device_from_wire(wire: Any) -> PreparedDevice:
 
 
 def _text(wire: Mapping[str, Any], name: str) -> str:
+    """Return a field that must be a string. Raises KeyError or TypeError."""
     value = wire[name]
     if not isinstance(value, str):
         raise TypeError(f"{name} is not a string")
@@ -242,12 +247,14 @@ def _optional(wire: Mapping[str, Any], name: str) -> str | None:
 
 
 def _device_id(value: object) -> int:
+    """Return `value` if it is a whole number of at least 0. Raises TypeError otherwise."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise TypeError(f"deviceIds has {value!r}, which is not a whole number of at least 0")
     return value
 
 
 def _mapping(wire: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a field that must be an object. Raises KeyError or TypeError."""
     value = wire[name]
     if not isinstance(value, dict):
         raise TypeError(f"{name} is not an object")

@@ -164,6 +164,7 @@ def _check_size(wanted: config.UltraServerSettings | None, reservation: Reservat
 
 
 def _check_lnc(value: int, node: Node) -> None:
+    """Raise ClaimError if the node's instance type does not offer this logical core size."""
     allowed = node.spec.lnc_allowed if node.spec else ()
     if not allowed:
         raise ClaimError(

@@ -130,6 +130,7 @@ def published(node: Node, *, driver_version: str, ultraserver_devices: str = "no
 
 
 def _device(node: Node, device: NeuronDevice, group: Mapping[int, str], driver_version: str) -> Device:
+    """Return one published device; `group` has the ids of its groups by size."""
     values: dict[str, Attribute | None] = {
         "deviceId": Attribute("int", device.device_id),
         **_common(node, "neuron_device", driver_version),
@@ -141,6 +142,7 @@ def _device(node: Node, device: NeuronDevice, group: Mapping[int, str], driver_v
 
 
 def _whole_node(node: Node, present: list[NeuronDevice], driver_version: str) -> Device:
+    """Return the device that represents the whole node, with the present devices' cores and memory."""
     ids = tuple(device.device_id for device in present)
     values = {
         # AWS documents it as always present, and a selector that reads an absent attribute fails for every pod.
@@ -152,6 +154,7 @@ def _whole_node(node: Node, present: list[NeuronDevice], driver_version: str) ->
 
 
 def _common(node: Node, resource_type: str, driver_version: str) -> dict[str, Attribute | None]:
+    """Return the attributes that devices and whole nodes share; None for unknown values."""
     return {
         "instanceType": _string(node.instance_type_name),
         "neuronDriverVersion": _string(node.driver_version),
@@ -213,6 +216,7 @@ def _ultraserver(node: Node) -> dict[str, Attribute | None]:
 
 
 def _capacity(devices: Iterable[NeuronDevice]) -> dict[str, str]:
+    """Return the total cores and memory of the devices; one that is unknown for a device is left out."""
     devices = list(devices)
     capacity = {}
     if all(device.core_count for device in devices):

@@ -205,6 +205,7 @@ def unread(before: Watch) -> Watch:
 
 
 def _unread(before: Watched) -> Watched:
+    """Return the health of one device after a reading that did not end."""
     faults = tuple(replace(fault, well_since=None) for fault in before.faults)
     return replace(before, faults=faults, told=False, overdue=True)
 
@@ -262,6 +263,10 @@ def _reason(component: str) -> str:
 
 
 def _observed(before: Watched, found: dict[Signal, tuple[Problem, ...]], now: float, hold_s: float) -> Watched:
+    """Return the health of one device after the readings `found`, by signal, at time `now`.
+
+    A fault stays until its signal has been good for `hold_s` seconds. Faults are sorted, worst first.
+    """
     bad = {(p.signal, p.reason): Fault(p) for problems in found.values() for p in problems}
     held = []
     for fault in before.faults:
@@ -285,6 +290,7 @@ def _observed(before: Watched, found: dict[Signal, tuple[Problem, ...]], now: fl
 
 
 def _severity(reason: str) -> tuple[int, str]:
+    """Return the sort key of a reason: known reasons first, in their order, then components by name."""
     return (_WORST_FIRST.index(reason) if reason in _WORST_FIRST else len(_WORST_FIRST), reason)
 
 

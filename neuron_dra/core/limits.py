@@ -41,6 +41,7 @@ def check_devices(devices: Iterable[Device]) -> tuple[tuple[Device, ...], list[s
 
 
 def _checked(device: Device, problems: list[str]) -> Device:
+    """Return the device without invalid attributes and capacities; add a sentence for each to `problems`."""
     attributes = {}
     for name, attribute in device.attributes.items():
         why = _name_problem(name) or _value_problem(attribute)
@@ -63,6 +64,7 @@ def _checked(device: Device, problems: list[str]) -> Device:
 
 
 def _name_problem(name: str) -> str:
+    """Return what is wrong with the name of an attribute or a capacity, or an empty string."""
     domain, slash, identifier = name.rpartition("/")
     if not _ID.fullmatch(identifier):
         return f"{identifier!r} is not a C identifier of at most 32 characters"
@@ -72,6 +74,7 @@ def _name_problem(name: str) -> str:
 
 
 def _value_problem(attribute: Attribute) -> str:
+    """Return what is wrong with an attribute's value, or an empty string."""
     value = attribute.value
     if attribute.kind in ("string", "version"):
         if not isinstance(value, str) or not value:

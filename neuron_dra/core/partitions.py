@@ -167,12 +167,14 @@ class _Maker:
         return {**{size: sets for size, sets in found.items() if sets}, total: [tuple(self._ids)]}
 
     def _arcs(self, size: int) -> Iterator[tuple[int, ...]]:
+        """Yield the sets of `size` consecutive devices of a ring or line whose links are all up."""
         for first in self._ids:
             ids = tuple((first + step) % len(self._ids) for step in range(size))
             if all(self._linked(one, other) for one, other in itertools.pairwise(ids)):
                 yield ids
 
     def _blocks(self, size: int) -> Iterator[tuple[int, ...]]:
+        """Yield the sets of `size` devices with consecutive ids: the groups of a torus."""
         for first in range(0, len(self._ids), size):
             yield tuple(range(first, first + size))
 
@@ -180,11 +182,13 @@ class _Maker:
         return other in self._by_id[one].connected
 
     def _set(self, ids: tuple[int, ...]) -> Partition:
+        """Return the device for a connected set, named after its size and first device."""
         name = f"{SET_PREFIX}{len(ids)}-{ids[0]}"
         attributes = {**self._common, "deviceId": Attribute("int", ids[0]), "resourceType": Attribute("string", SET)}
         return self._of_devices(Device(name, ids, attributes), ids)
 
     def _of_devices(self, device: Device, ids: tuple[int, ...]) -> Partition:
+        """Return `device` as a partition that consumes all cores of the devices `ids`."""
         cores = frozenset(core for device_id in ids for core in self._cores_of(device_id))
         sized = replace(device, attributes={**device.attributes, **_sizes(len(ids), len(cores))})
         used = CounterSet(DEVICES_COUNTERS, {self._device_counter(device_id): self._each for device_id in sorted(ids)})
@@ -196,6 +200,7 @@ class _Maker:
         return range(self._each - number + 1)
 
     def _part(self, device_id: int, number: int, start: int) -> Partition:
+        """Return the partition of `number` cores inside one device, from its core `start` on."""
         return self._cores(range(device_id * self._each + start, device_id * self._each + start + number))
 
     def _range_sizes(self) -> Iterable[int]:
@@ -216,6 +221,10 @@ class _Maker:
         return found
 
     def _cores(self, cores: range) -> Partition:
+        """Return the partition of a range of logical cores, numbered in the node.
+
+        It consumes the number of its cores in `devices`, and the single cores of a device that it covers only partly.
+        """
         each = self._each
         ids = tuple(range(cores.start // each, (cores.stop - 1) // each + 1))
         used = {
@@ -244,6 +253,7 @@ class _Maker:
         return range(device_id * self._each, (device_id + 1) * self._each)
 
     def _cores_set(self, device_id: int) -> str:
+        """Return the name of the counter set with the cores of a device."""
         return f"cores-{device_id // (COUNTERS_PER_SET // self._each)}"
 
     @staticmethod

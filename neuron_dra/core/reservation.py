@@ -84,6 +84,10 @@ def _why_refused(
     *,
     reserved_class: bool,
 ) -> str:
+    """Return why the claim `ref` is rejected for one request's configuration, or an empty string.
+
+    `reserved_class` means that the request uses the DeviceClass of reserved devices.
+    """
     named = wanted is not None and (wanted.workload_id, wanted.workload_uid) != (None, None)
     if reservation is None:
         if wanted is not None and named:
@@ -122,6 +126,7 @@ _NOT_OF_A_WORKLOAD = (
 
 
 def _not_reserved(ref: ClaimRef, wanted: config.UltraServerSettings) -> str:
+    """Return the message for a claim that names a workload on a node that is not reserved."""
     return (
         f"error applying config: workloadId {wanted.workload_id!r} (workloadUid {wanted.workload_uid!r}) names a "
         f"NeuronUltraServerWorkload of namespace {ref.namespace}, but this node is not reserved for it; use the "

@@ -185,6 +185,7 @@ def _generation(item: Wire) -> int:
 
 
 def _at(want: Wire, generation: int) -> dict[str, Any]:
+    """Return the slice with a generation."""
     spec = dict(want["spec"])
     spec["pool"] = {**spec["pool"], "generation": generation}
     return {**want, "spec": spec}
@@ -205,6 +206,7 @@ def _merged(want: Wire, have: Wire, generation: int) -> dict[str, Any]:
 
 
 def _taint_times(have: Wire) -> dict[tuple[str, str, str, str], str]:
+    """Return when the API server added the taints of a slice's devices, by taint."""
     return {
         _taint_key(device["name"], taint): taint["timeAdded"]
         for device in have["spec"].get("devices") or []
@@ -218,6 +220,7 @@ def _taint_key(device_name: str, taint: Wire) -> tuple[str, str, str, str]:
 
 
 def _with_times(device: Wire, times: Mapping[tuple[str, str, str, str], str]) -> Wire:
+    """Return the device with the known times of its taints, so that an update does not reset them."""
     if not device.get("taints"):
         return device
     taints = []
@@ -228,6 +231,7 @@ def _with_times(device: Wire, times: Mapping[tuple[str, str, str, str], str]) ->
 
 
 def _same(want: Wire, have: Wire, accepted: Mapping[str, tuple[Sequence[Wire], Sequence[Wire]]]) -> bool:
+    """Return True if the slice `have` needs no update to become `want`."""
     spec, present = want["spec"], have["spec"]
     owners = have["metadata"].get("ownerReferences") or []
     devices = spec.get("devices") or []

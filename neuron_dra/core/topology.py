@@ -166,6 +166,7 @@ def _missing_links(spec: InstanceType, said: dict[int, frozenset[int] | None], f
 def _device(
     facts: DeviceFacts, spec: InstanceType | None, connected: frozenset[int], findings: list[Finding]
 ) -> NeuronDevice:
+    """Return one device, and add the findings about its cores and its file in /dev."""
     if isinstance(facts.core_count, Unread):
         cores = spec.cores_per_device if spec else 0
     else:
@@ -197,6 +198,7 @@ def _device(
 
 
 def _count(facts: NodeFacts, spec: InstanceType | None, findings: list[Finding]) -> None:
+    """Add the findings about missing and unexpected devices."""
     if not facts.devices and spec is not None:
         findings.append(
             Finding(

@@ -59,9 +59,8 @@ class Fault:
 class Allocation:
     """One slot of a workload; indices and ranks start at 0.
 
-    `nodes` are names, in the order of their ranks. `node_uids` are the UIDs of these Nodes in the same order, or empty
-    if the object has none. `world_size`, in nodes, and `rank0_node` cover all slots of the workload; None if the object
-    does not have them.
+    `nodes` are names in the order of their ranks; `node_uids` are the UIDs of these Nodes, or empty.
+    `world_size`, in nodes, and `rank0_node` cover all slots of the workload; None if the object does not have them.
     """
 
     workload_namespace: str

@@ -48,6 +48,7 @@ def _element(der: bytes) -> tuple[int, bytes, bytes]:
 
 
 def _time(tag: int, text: str) -> float:
+    """Return a DER time in seconds since 1970. Raises ValueError for another type."""
     if tag == _UTC_TIME:  # a year of two digits: 1950 to 2049
         text = ("19" if text[:2] >= "50" else "20") + text
     elif tag != _GENERALIZED_TIME:

@@ -226,7 +226,7 @@ class KubeClient:
         return self._session
 
     def _url(self, path: str) -> URL:
-        """The URL of a path; a character in a name can neither end the path nor begin a query."""
+        """Return the URL of a path; names are quoted, so that they cannot end the path or begin a query."""
         return URL(self._config.url.rstrip("/") + quote(path, safe="/:~"), encoded=True)
 
     @property
@@ -246,7 +246,7 @@ class KubeClient:
 
 
 async def _body(response: aiohttp.ClientResponse) -> bytes:
-    """Return the answer's body. Raises Unavailable if it is larger than MAX_ANSWER_BYTES."""
+    """Return the body of a response. Raises Unavailable if it is larger than MAX_ANSWER_BYTES."""
     chunks: list[bytes] = []
     size = 0
     async for chunk in response.content.iter_any():
@@ -258,6 +258,7 @@ async def _body(response: aiohttp.ClientResponse) -> bytes:
 
 
 async def _lines(response: aiohttp.ClientResponse, gather_s: float) -> AsyncIterator[bytes]:
+    """Yield the lines of a watch. Raises Unavailable for a line of more than MAX_WATCH_LINE_BYTES."""
     buffer = bytearray()
     async for chunk in response.content.iter_any():
         buffer += chunk
@@ -298,6 +299,7 @@ def decode_object(raw: bytes) -> dict[str, Any]:
 
 
 def _continue(page: bytes) -> str:
+    """Return a page's token for the next page, empty on the last. Raises Unavailable if it is not a list."""
     try:
         head = msgspec.json.decode(page, type=_PageHead)
     except (ValueError, RecursionError) as err:
@@ -306,6 +308,7 @@ def _continue(page: bytes) -> str:
 
 
 def _error(method: str, path: str, status: int, raw: bytes, retry_after: str | None) -> ApiError:
+    """Return the error for a response, with reason, message and causes of its Status object if it has one."""
     reason, message = "", raw[:256].decode(errors="replace")
     causes: tuple[str, ...] = ()
     with contextlib.suppress(ValueError, AttributeError, TypeError, RecursionError):

@@ -119,6 +119,7 @@ def from_kubeconfig(paths: Path | str) -> KubeConfig:
 
 
 def _proof(login: kubeconfig.Login) -> Proof:
+    """Return the credentials of a login, with a TLS context for https."""
     tls = None
     if login.url.startswith("https"):
         tls = ssl.create_default_context(cadata=login.authority or None)

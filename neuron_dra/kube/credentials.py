@@ -85,6 +85,7 @@ class Credentials:
         return self._stamps != _stamps(self.proof.files)
 
     def _is_due(self) -> bool:
+        """Return True if the credentials expire soon."""
         life = self.proof.expires - self._since
         return bool(self.proof.expires) and self._now() >= self.proof.expires - min(AHEAD_S, AHEAD_SHARE * life)
 
@@ -129,6 +130,7 @@ class _Pause:
 
 
 def _stamps(files: tuple[Path, ...]) -> tuple[tuple[int, int] | None, ...]:
+    """Return modification time and inode of each file; None for a missing one."""
     found: list[tuple[int, int] | None] = []
     for file in files:
         stamp = None

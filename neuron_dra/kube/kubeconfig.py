@@ -78,6 +78,7 @@ def _command(paths: str) -> list[str]:
 
 
 def _login(paths: str, text: str, code: int) -> Login:
+    """Return the login in the reader's output. Raises SettingsError if it has an error instead."""
     try:
         answer = json.loads(text)
     except ValueError:

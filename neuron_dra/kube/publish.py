@@ -147,6 +147,7 @@ class SlicePublisher:
                 )
 
     async def _delete(self, item: Mapping[str, Any]) -> None:
+        """Delete a slice, if it is still the one that was seen."""
         meta = item["metadata"]
         with contextlib.suppress(NotFound):
             await self._client.delete(
@@ -169,6 +170,7 @@ class SlicePublisher:
         return dropped
 
     def _report(self, dropped: tuple[str, ...]) -> None:
+        """Log the fields that the API server has dropped, once for each set of fields."""
         if dropped and dropped != self._reported:
             log.warning(
                 "the API server dropped fields of our ResourceSlice: their feature is turned off there",

@@ -163,6 +163,7 @@ class Reflector:
         return item
 
     def _note(self, again: Callable[[], None]) -> None:
+        """Record a change for each list in progress, to repeat it on its result."""
         for meanwhile in self._meanwhile:
             meanwhile.append(again)
 
@@ -203,6 +204,7 @@ class Reflector:
                 self._apply(event.type, msgspec.json.decode(event.object) if plain else self._decode(event.object))
 
     def _apply(self, kind: str, item: dict[str, Any]) -> None:
+        """Apply one event of the watch. Raises Gone or another ApiError for an ERROR event."""
         if kind == "ERROR":
             message = f"{item.get('reason')}: {item.get('message')}"
             raise Gone(message) if item.get("code") == 410 else ApiError(message, status=int(item.get("code") or 0))
@@ -226,6 +228,7 @@ class Reflector:
 
 
 def _key(item: Mapping[str, Any]) -> str:
+    """Return the key of an object, namespace/name."""
     return f"{item['metadata'].get('namespace', '')}/{item['metadata']['name']}"
 
 
