@@ -15,15 +15,10 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final
 
-import grpc
-from grpc_health.v1 import health_pb2_grpc as grpc_health_pb2_grpc
-
 from neuron_dra import __version__
 from neuron_dra.core import names
 from neuron_dra.core.claims import Claim, PreparedClaim
 from neuron_dra.errors import SettingsError
-from neuron_dra.gen.kubelet.pluginregistration.v1 import registration_pb2, registration_pb2_grpc
-from neuron_dra.gen.neuron.dra.v1 import inspector_pb2, inspector_pb2_grpc
 from neuron_dra.http import HttpServer
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
@@ -35,8 +30,8 @@ from neuron_dra.node import version
 from neuron_dra.node.admission import NodeAdmission
 from neuron_dra.node.boot import boot_id
 from neuron_dra.node.endpoints.inspector import Inspector
-from neuron_dra.node.endpoints.liveness import GRPC_HEALTH, Lag, Liveness
-from neuron_dra.node.endpoints.reflection import Reflection
+from neuron_dra.node.endpoints.liveness import Lag, Liveness
+from neuron_dra.node.endpoints.services import Services
 from neuron_dra.node.endpoints.sockets import TcpHealthServer, UnixServer
 from neuron_dra.node.event_queue import EventQueue
 from neuron_dra.node.files import Files
@@ -46,14 +41,7 @@ from neuron_dra.node.own_node import OwnNode
 from neuron_dra.node.prepare import orphans, recovery
 from neuron_dra.node.prepare.claim_reader import ClaimReader
 from neuron_dra.node.prepare.inventory import Inventory
-from neuron_dra.node.prepare.kubelet import (
-    DRA_SERVICES,
-    HEALTH_SERVICES,
-    DraService,
-    HealthService,
-    Registration,
-    handlers,
-)
+from neuron_dra.node.prepare.kubelet import DraService, HealthService, Registration
 from neuron_dra.node.prepare.orphan_release import OrphanRelease
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
 from neuron_dra.node.prepare.store import Store
@@ -146,11 +134,17 @@ class Plugin:
             metrics=self.metrics,
         )
         self.registration = Registration(str(settings.dra_socket), self._registration_changed)
-        self._liveness = Liveness(settings.dra_socket, settings.registration_socket)  # one for all servers
-        self._dra = UnixServer(settings.dra_socket, self._configure_dra)
-        self._reg = UnixServer(settings.registration_socket, self._configure_registration)
+        self.services = Services(
+            DraService(self.transactions, self.metrics),
+            HealthService(self.health, name),
+            Inspector(self),
+            self.registration,
+            Liveness(settings.dra_socket, settings.registration_socket),
+        )
+        self._dra = UnixServer(settings.dra_socket, self.services.add_dra)
+        self._reg = UnixServer(settings.registration_socket, self.services.add_registration)
         self._tcp_health = TcpHealthServer(
-            settings.healthcheck_address, settings.healthcheck_port, self._configure_health_port
+            settings.healthcheck_address, settings.healthcheck_port, self.services.add_health
         )
         self.http = HttpServer(self.metrics.registry, self.why_not_ready)
         self._stop = asyncio.Event()
@@ -293,27 +287,3 @@ class Plugin:
             log.error("version trouble", extra={"problem": problem.text})
             if self.node.object is not None:
                 self.events.post("Warning", problem.reason, problem.text)
-
-    # What the servers serve.
-
-    def _configure_dra(self, server: grpc.aio.Server) -> None:
-        dra = DraService(self.transactions, self.metrics)
-        watch = HealthService(self.health, self.settings.node_name)
-        server.add_generic_rpc_handlers(handlers(dra, watch))
-        inspector_pb2_grpc.add_NodeInspectorServicer_to_server(Inspector(self), server)
-        self._configure_health(server)
-        inspector = inspector_pb2.DESCRIPTOR.services_by_name["NodeInspector"].full_name
-        server.add_generic_rpc_handlers((Reflection(*DRA_SERVICES, *HEALTH_SERVICES, inspector, GRPC_HEALTH),))
-
-    def _configure_registration(self, server: grpc.aio.Server) -> None:
-        registration_pb2_grpc.add_RegistrationServicer_to_server(self.registration, server)
-        self._configure_health(server)
-        service = registration_pb2.DESCRIPTOR.services_by_name["Registration"].full_name
-        server.add_generic_rpc_handlers((Reflection(service, GRPC_HEALTH),))
-
-    def _configure_health(self, server: grpc.aio.Server) -> None:
-        grpc_health_pb2_grpc.add_HealthServicer_to_server(self._liveness, server)
-
-    def _configure_health_port(self, server: grpc.aio.Server) -> None:
-        self._configure_health(server)
-        server.add_generic_rpc_handlers((Reflection(GRPC_HEALTH),))

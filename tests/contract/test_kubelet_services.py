@@ -812,7 +812,7 @@ async def test_liveness_goes_through_the_sockets(host: PluginHost, monkeypatch: 
 async def test_the_health_port_is_taken_over_when_its_holder_goes(plugin: Plugin) -> None:
     holder = socket.create_server(("127.0.0.1", 0))
     port = holder.getsockname()[1]
-    server = TcpHealthServer("127.0.0.1", port, plugin._configure_health_port)
+    server = TcpHealthServer("127.0.0.1", port, plugin.services.add_health)
     waiting = asyncio.create_task(server.run(retry_s=0.05))
     try:
         await always(lambda: not waiting.done(), 0.3)

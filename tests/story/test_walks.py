@@ -12,7 +12,10 @@ from controller import settings as controller_settings
 from controller.program import Controller
 from neuron_dra.arguments import Parser
 from neuron_dra.emulation.embedded_api import EmbeddedApi
+from neuron_dra.emulation.objects import allocated_claim, neuron_config
+from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from neuron_dra.kube.config import KubeConfig
+from tests.support.plugin_host import PluginHost
 from tests.support.waiting import eventually
 from tests.support.walk import Walk
 
@@ -64,4 +67,35 @@ async def test_no_controller_module_is_called_by_what_it_called():
         with Walk(["controller"]) as walk:
             await allocate_and_release(Controller(loaded, KubeConfig(loaded.kube_api_server)), cluster)
     assert {"controller.observe.decode", "controller.plan.allocation", "controller.apply.requests"} <= {*walk.modules}
+    assert dict(walk.returns) == {}
+
+
+CLAIM = [
+    "neuron_dra.node.prepare.kubelet",
+    "neuron_dra.node.prepare.transactions",
+    "neuron_dra.node.prepare.store",
+    "neuron_dra.node.prepare.prepared_claims",
+    "neuron_dra.node.prepare.device_wait",
+    "neuron_dra.node.admission",
+    "neuron_dra.node.prepare.claim_reader",
+    "neuron_dra.node.publish.hardware",
+    "neuron_dra.node.publish.coexistence",
+    "neuron_dra.node.ultraserver.reservation_gate",
+    "neuron_dra.node.prepare.group_commit",
+    "neuron_dra.node.prepare.daemon_worker",
+]
+"""The modules of a prepare, from the gRPC call to the files."""
+
+
+async def test_no_node_module_is_called_by_what_it_called(api: EmbeddedApi, host: PluginHost) -> None:
+    """From the start to the end of a plugin that publishes, prepares and unprepares a claim (15, acceptance 2)."""
+    with Walk(["neuron_dra.node"], uncounted=["neuron_dra.node.files"]) as walk:
+        async with host.running(), ScriptedKubelet(host.registry) as kubelet:
+            await kubelet.registered("neuron.aws.com")
+            await eventually(lambda: api.objects("resourceslices"), 10, "the slices")
+            claim = api.create(allocated_claim("job", "node-a", [0, 3], config=[neuron_config(2)]))
+            uid = claim["metadata"]["uid"]
+            assert not (await kubelet.prepare([claim]))[uid].error
+            assert await kubelet.unprepare([claim]) == {uid: ""}
+    assert set(CLAIM) <= {*walk.modules}
     assert dict(walk.returns) == {}

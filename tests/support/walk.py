@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ class Return:
 
 
 class Walk:
-    """A context manager. It records the calls of this thread between modules of `packages`.
+    """A context manager. It records the calls between modules of `packages`, in this thread and in those it starts.
 
     Modules of `uncounted` packages are transparent: what they call counts as called by what called them. A generator
     that another module consumes counts as a call of the generator's module. So does a coroutine that is resumed: what
@@ -39,11 +40,13 @@ class Walk:
         """The calls of a module by what it called."""
 
     def __enter__(self) -> Walk:
+        threading.setprofile(self._profile)
         sys.setprofile(self._profile)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         sys.setprofile(None)
+        threading.setprofile(None)
 
     def _profile(self, frame: FrameType, event: str, argument: Any) -> None:
         if event != "call":

@@ -282,8 +282,8 @@ class Publishing:
             self._log_change(state)
         self._health.set(states)
         self._metrics.health(
-            ((state.name, state.status.value) for state in states),
-            ((state.name, *fault) for state in states for fault in self._hardware.faults_of(state.name)),
+            [(state.name, state.status.value) for state in states],
+            [(state.name, *fault) for state in states for fault in self._hardware.faults_of(state.name)],
         )
         self._metrics.claims(self._prepared.claims.values(), [d.device_id for d in self._hardware.node.devices])
 
@@ -320,7 +320,7 @@ class Publishing:
 
     def _tell_findings(self) -> None:
         findings = self._hardware.node.findings
-        self._metrics.findings(finding.kind for finding in findings)
+        self._metrics.findings([finding.kind for finding in findings])
         for finding in findings:
             reason = "Neuron" + "".join(map(str.title, finding.kind.split("-")))
             self._events.post("Warning", reason, finding.message)
