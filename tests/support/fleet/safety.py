@@ -50,6 +50,7 @@ class Safety:
             tuple[str, str], int
         ] = {}  # node and allocation id: the revision at which it was first shown
         self._protected: set[str] = set()  # allocation ids that nothing may take away now
+        self._given_up: dict[str, datetime.datetime] = {}  # when a workload lost a reservation that was Pending
         self._may_vanish: set[str] = set()  # NeuronUltraServers that somebody has deleted
         self._limits: dict[str, list[tuple[float, int | None]]] = {}  # by namespace: since when, how many nodes
         self.found: list[str] = []
@@ -171,7 +172,15 @@ class Safety:
             self._violated(f"{_text(held)} is taken away while the kubelets of the fleet are away")
 
     def _dropped(self, held: Held) -> None:
-        """A claim that asked for reserved devices takes no reservation away, where nothing else is wrong."""
+        """A claim that asked for reserved devices takes no reservation away, where nothing else is wrong.
+
+        All groups are given up for what is wrong with one: the first that goes is judged.
+        """
+        now = self._clock()
+        before = self._given_up.get(held.allocation.workload_uid)
+        self._given_up[held.allocation.workload_uid] = now
+        if before is not None and (now - before).total_seconds() < LATE_S:
+            return
         allocation, found = held.allocation, self._view.find("neuronultraservers", held.ultraserver, NAMESPACE)
         mine = [*self._view.of(allocation.workload_uid), held]
         nodes = {name for each in mine for name in each.allocation.nodes}
@@ -181,7 +190,7 @@ class Safety:
             return
         size = int(self._view.workloads()[allocation.workload_uid]["spec"]["topologySize"])
         well = all(self._nodes[name].healthy and self._nodes[name].modes == MODES for name in nodes)
-        age_s = (self._clock() - parsed(allocation.allocated_at)).total_seconds()
+        age_s = (now - parsed(allocation.allocated_at)).total_seconds()
         if well and size == allocation.node_count and age_s < SOON_S and "deletionTimestamp" not in found["metadata"]:
             self._violated(f"{_text(held)} is taken away by claims for reserved devices of others")
 

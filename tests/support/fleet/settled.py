@@ -339,7 +339,7 @@ def _refused(view: View, nodes: Mapping[str, FleetNode], pods: Pods, known: Know
         if node is None or held is None or held.allocation.phase is not Phase.BOUND or not node.healthy:
             continue
         uid = known.jobs_of.get((meta.get("labels") or {}).get("job", ""))
-        waited_s = (known.now - parsed(meta["creationTimestamp"])).total_seconds()
+        waited_s = (known.now - parsed(pod["status"].get("startTime") or meta["creationTimestamp"])).total_seconds()
         refused = meta["uid"] in pods.refused and uid != held.allocation.workload_uid and not robbed(view, pod)
         if refused and waited_s > MOST_REFUSED_S:
             yield f"pod {meta['name']} has been refused on {node.name} for {waited_s:.0f} s"
