@@ -22,14 +22,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run `neuron-ultraserver-controller` and return its exit code."""
     parser = Parser(
         prog="neuron-ultraserver-controller",
-        description="Finds UltraServers, and reserves them for NeuronUltraServerWorkloads.",
+        description="Discovers UltraServers and reserves them for NeuronUltraServerWorkloads.",
     )
     parser.add_argument("--version", action="version", version=f"neuron-ultraserver-controller {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     running = commands.add_parser("run", help="work on a cluster (runs as a Deployment)")
     settings.add_arguments(running)
     running.set_defaults(run=_run)
-    shown = commands.add_parser("plan", help="print what would be done with a cluster, read from a file")
+    shown = commands.add_parser("plan", help="print what the controller would do in a cluster, read from a file")
     plan_command.add_arguments(shown)
     shown.set_defaults(run=plan_command.run)
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def operator_main(arguments: Sequence[str] | None = None) -> int:
-    """Run the controller under AWS's name for it, `k8s-neuron-ultraserver-operator`, with its flags and spellings."""
+    """Run the controller as `k8s-neuron-ultraserver-operator`, AWS's name, with AWS's flags and spellings."""
     parser = Parser(prog="k8s-neuron-ultraserver-operator", description="The UltraServer controller of neuron-dra.")
     parser.add_argument("--version", action="version", version=f"neuron-ultraserver-controller {__version__}")
     settings.add_arguments(parser)

@@ -18,11 +18,11 @@ PREFIX = "neuron_ultraserver"
 
 
 class Metrics:
-    """The metrics, each set through a method named after what happened."""
+    """The metrics. Each method reports one kind of event."""
 
     def __init__(self) -> None:
         self.registry = r = CollectorRegistry()
-        self._leads = True  # until it is said otherwise
+        self._leads = True  # until `leading` reports otherwise
         self._leader = Gauge(f"{PREFIX}_leader", "1 while this replica is the leader", registry=r)
         self._workloads = Gauge(f"{PREFIX}_workloads", "Workloads by state", ["state"], registry=r)
         self._servers = Gauge(f"{PREFIX}_ultraservers", "UltraServers, Ready or Degraded", ["state"], registry=r)
@@ -31,13 +31,13 @@ class Metrics:
         )
         self._outdated = Gauge(
             f"{PREFIX}_crd_outdated",
-            "1 while the API server drops or refuses what is written to this kind: its CRD is another release's",
+            "1 while the API server drops or rejects writes of this kind, because its CRD is another release's",
             ["crd"],
             registry=r,
         )
         self._writes = Counter(f"{PREFIX}_writes", "Writes, by action and result", ["action", "result"], registry=r)
         self._held = Gauge(
-            f"{PREFIX}_held_writes", "Writes that wait because they were refused or had no effect before", registry=r
+            f"{PREFIX}_held_writes", "Writes that wait because they were rejected or had no effect", registry=r
         )
         self._answers = Counter(
             f"{PREFIX}_grpc_answers", "Answers of the gRPC service, by method and code", ["method", "code"], registry=r
@@ -60,29 +60,29 @@ class Metrics:
         )
         self._recoveries = Counter(
             f"{PREFIX}_recoveries",
-            "Restarts (RestartAll) and moves of groups (MigrateAffected) that were begun",
+            "Started restarts (RestartAll) and moves of groups (MigrateAffected)",
             ["strategy"],
             registry=r,
         )
         self._degraded = Histogram(
             f"{PREFIX}_degraded_seconds",
-            "From the moment a workload became Degraded to the moment it was whole again",
+            "From the time a workload became Degraded to the end of all its faults",
             buckets=(1, 5, 10, 30, 60, 120, 300, 600, 1800, 7200, 86400),
             registry=r,
         )
         self._evictions = Counter(
             f"{PREFIX}_evictions",
-            "Evictions asked for, by answer: evicted, refused by a disruption budget, or the pod was gone",
+            "Requested evictions, by answer: evicted, refused by a disruption budget, or the pod was gone",
             ["result"],
             registry=r,
         )
 
     def crd_outdated(self, crd: str, outdated: bool) -> None:
-        """A CRD was found not to keep what we write, or to keep it again."""
+        """A CRD drops or rejects fields, or no longer does."""
         self._outdated.labels(crd).set(1 if outdated else 0)
 
     def leading(self, leads: bool) -> None:
-        """This replica is the leader, or is not: then what it knows of the cluster is not for others to sum up."""
+        """This replica is the leader, or not. A follower reports no figures of the cluster, so that sums stay right."""
         self._leader.set(1 if leads else 0)
         if self._leads and not leads:
             for gauge in (self._workloads, self._servers, self._nodes):
@@ -91,11 +91,11 @@ class Metrics:
         self._leads = leads
 
     def held(self, number: int) -> None:
-        """So many writes wait, because they were refused or had no effect."""
+        """So many writes wait because they were rejected or had no effect."""
         self._held.set(number)
 
     def planned(self, seconds: float, index: FleetIndex) -> None:
-        """A plan was made of what is in this index."""
+        """A plan was made from this index, in so many seconds."""
         self._plans.observe(seconds)
         states = Tally(each.state for each in index.workloads)
         for state in STATES:
@@ -108,7 +108,7 @@ class Metrics:
             self._nodes.labels(name).set(number)
 
     def wrote(self, action: str, result: str) -> None:
-        """A write was made, or refused."""
+        """A write succeeded or failed."""
         self._writes.labels(action, result).inc()
 
     def answered(self, method: str, code: str) -> None:
@@ -116,7 +116,7 @@ class Metrics:
         self._answers.labels(method, code).inc()
 
     def allocated(self, seconds: float) -> None:
-        """A workload became Allocated for the first time, so long after its creation."""
+        """A workload became Allocated for the first time, so many seconds after its creation."""
         self._allocations.observe(seconds)
 
     def evicted(self, result: str) -> None:

@@ -40,7 +40,7 @@ class Controller:
         client: KubeClient | None = None,
         clock: Callable[[], datetime.datetime] = wall_clock,
     ) -> None:
-        """`client` and `clock` are for simulations, which bring their own network and their own time."""
+        """`client` and `clock` are for simulations, which have their own network and time."""
         self._settings = settings
         self._client = client or KubeClient(kube, user_agent=NAME)
         self._clock = clock
@@ -54,7 +54,7 @@ class Controller:
         self.grpc: Server | None = None
 
     def stop(self) -> None:
-        """End `run()`: the lease is given away, what was reserved stays."""
+        """End `run()`. It releases the lease; reservations stay."""
         self._stopping.set()
 
     def ready(self) -> str:
@@ -90,12 +90,12 @@ class Controller:
                     await server.stop()
 
     def _leader(self) -> Leader:
-        # Unique: a pod that starts again under its name is another replica until its old lease is over.
+        # Unique: a restarted pod of the same name is another replica until its old lease expires.
         identity = f"{self._settings.identity}_{uuid.uuid4()}"
         return Leader(self._client, self._settings.leader_election_namespace, NAME, identity, self._wake)
 
     def _service(self, caches: Caches[FleetIndex], applier: Applier) -> Server:
-        from controller.query.grpc_server import Server, Sources  # gRPC is loaded only where it is served
+        from controller.query.grpc_server import Server, Sources  # loads gRPC, only if it is served
 
         sources = Sources(
             snapshot=lambda: caches.index(applier.blocked_evictions).snapshot(),

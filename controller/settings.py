@@ -18,7 +18,7 @@ TRUTH = {"true": True, "1": True, "t": True, "false": False, "0": False, "f": Fa
 
 @dataclass(frozen=True, slots=True)
 class ControllerSettings:
-    """What `neuron-ultraserver-controller run` can be told."""
+    """The settings of `neuron-ultraserver-controller run`."""
 
     leader_elect: bool
     leader_election_namespace: str
@@ -63,14 +63,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--grpc-address",
         default="127.0.0.1:8082",
         metavar="ADDRESS",
-        help="host:port or unix:/path of the gRPC service UltraServers, which only reads and asks nobody who they are; "
+        help="host:port or unix:/path of the gRPC service UltraServers, which is unauthenticated and read-only; "
         "0 or empty switches it off (default %(default)s)",
     )
     _add_limits(parser)
     parser.add_argument(
         "--kubeconfig", metavar="FILE", help="[KUBECONFIG] a:b for several; empty means: inside a cluster"
     )
-    parser.add_argument("--kube-api-server", metavar="URL", help="an API server that wants no credentials")
+    parser.add_argument("--kube-api-server", metavar="URL", help="URL of an API server that needs no credentials")
     parser.add_argument("--log-format", choices=("text", "json"), default="text", help="form of log lines")
     parser.add_argument("--v", "-v", default="2", metavar="N", help="log verbosity as in klog (default %(default)s)")
 
@@ -80,45 +80,45 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
         "--tag-timeout",
         default="60s",
         metavar="DURATION",
-        help="a reserved node that has not tagged its devices by then is replaced (default %(default)s)",
+        help="a reserved node that has not tagged its devices within this time is replaced (default %(default)s)",
     )
     parser.add_argument(
         "--node-failure-grace",
         default="5m",
         metavar="DURATION",
-        help="failureStrategy acts on a node that has not been Ready for so long (default %(default)s)",
+        help="failureStrategy acts on a node that has not been Ready for this time (default %(default)s)",
     )
     parser.add_argument(
         "--fault-grace",
         default="1m",
         metavar="DURATION",
-        help="failureStrategy acts on a device or a link that has been broken for so long (default %(default)s)",
+        help="failureStrategy acts on a fault of a device or link that has lasted this time (default %(default)s)",
     )
     parser.add_argument(
         "--outage-nodes",
         default="3",
         metavar="N",
-        help="an outage, in which no failureStrategy acts, is at least so many nodes of UltraServers not Ready "
-        "or without their tags (default %(default)s)",
+        help="an outage, in which no failureStrategy acts, is at least this many nodes of UltraServers that are not "
+        "Ready or have lost their tags (default %(default)s)",
     )
     parser.add_argument(
         "--outage-percent",
         default="55",
         metavar="PERCENT",
-        help="an outage is more than so many percent of those nodes; 100 means never (default %(default)s)",
+        help="an outage is more than this percentage of those nodes; 100 means never (default %(default)s)",
     )
     parser.add_argument(
         "--restart-limit",
         default="3",
         metavar="N",
-        help="RestartAll restarts a workload so many times in a row, and not again before it was well for an hour "
-        "(default %(default)s)",
+        help="RestartAll restarts a workload this many times in a row, and not again until an hour without a fault "
+        "has passed (default %(default)s)",
     )
     parser.add_argument(
         "--starvation-threshold",
         default="10m",
         metavar="DURATION",
-        help="a workload that has waited so long is passed by no other of its instance type (default %(default)s)",
+        help="a workload that has waited this long holds back others of its instance type (default %(default)s)",
     )
     parser.add_argument(
         "--max-reserved-nodes",
@@ -130,13 +130,13 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
         "--starvation-limit",
         default="30m",
         metavar="DURATION",
-        help="a workload that has waited for --starvation-threshold holds others of its instance type back for at most "
-        "so long (default %(default)s)",
+        help="how long a workload that has waited for --starvation-threshold may hold back others of its instance type "
+        "(default %(default)s)",
     )
 
 
 def load(parsed: argparse.Namespace, environ: Mapping[str, str], host: str) -> ControllerSettings:
-    """Return the settings. Raises SettingsError naming each value that cannot be obeyed."""
+    """Return the settings. Raises SettingsError, which names each invalid value."""
     problems: list[str] = []
     elect = TRUTH.get(parsed.leader_elect.lower())
     if elect is None:
@@ -180,7 +180,7 @@ _NUMBERS = (("outage_nodes", 1_000_000), ("outage_percent", 100), ("restart_limi
 
 
 def _most(text: str, problems: list[str]) -> int | None:
-    """Return how many nodes a namespace may reserve; None is no limit."""
+    """Return how many nodes a namespace may reserve; None means no limit."""
     if text != "none" and not re.fullmatch(r"\d{1,6}", text, re.ASCII):
         problems.append(f"--max-reserved-nodes={text}: write a whole number of nodes, or none")
         return None

@@ -1,4 +1,4 @@
-"""Makes a plan's writes: those of one kind together, one kind after the other."""
+"""Makes the writes of a plan: those of one kind concurrently, one kind after the other."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 from controller.plan.actions import Action
 
-IN_FLIGHT: Final = 16  # a workload of 256 nodes writes 64 objects twice; more at once only queue at the server
+IN_FLIGHT: Final = 16  # a workload of 256 nodes writes 64 objects twice; more at once would queue at the server
 
 
 async def perform(
@@ -20,10 +20,9 @@ async def perform(
 ) -> bool:
     """Make the writes and return whether all were made.
 
-    Neighbours of one kind write to different objects, so they may overlap. Kinds do not: no template before its
-    reservations are stored, no status before its template. After a write that failed the rest for the same workloads
-    waits for a plan on newer knowledge, and so it does after a write that is not due yet (`waits`). `may_write` is
-    asked before each.
+    Consecutive writes of one kind are to different objects, so they may overlap. Kinds do not overlap: a template is
+    written after its reservations, a status after its template. After a failed write, or one that is not due yet
+    (`waits`), later writes for the same workloads are left to the next plan. Each write needs `may_write`.
     """
     failed: set[str] = set()
     clean = True
@@ -34,11 +33,11 @@ async def perform(
                 failed.update(action.owners)
             else:
                 due.append(action)
-        clean &= await _together(due, write, may_write, failed)
+        clean &= await _concurrently(due, write, may_write, failed)
     return clean
 
 
-async def _together(
+async def _concurrently(
     actions: Sequence[Action],
     write: Callable[[Action], Awaitable[bool]],
     may_write: Callable[[], bool],

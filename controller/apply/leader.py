@@ -1,7 +1,7 @@
-"""One replica at a time: a Lease that the leader renews, and that another takes over when it is not renewed.
+"""Leader election: the leader renews a Lease, and another replica takes it when it expires.
 
-Times are those of Kubernetes' own components. A leader stops to write when it could not renew for `RENEW_DEADLINE_S`,
-well before another may take over; and every write is guarded by a resourceVersion besides.
+The times are those of Kubernetes' own components. A leader that could not renew for `RENEW_DEADLINE_S` stops writing,
+well before another may take over. Besides, every write is guarded by a resourceVersion.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ REQUEST_S: Final = 5.0
 
 
 class Leadership(Protocol):
-    """Whether this process may write. `term` changes with every time that it became the leader."""
+    """Whether this process may write. `term` changes each time that it becomes the leader."""
 
     term: int
 
     def holds(self) -> bool:
-        """Tell whether this process is the leader now."""
+        """Return True while this process is the leader."""
 
 
 class Alone:
-    """Leadership without election: for one replica."""
+    """Leadership without election, for a single replica."""
 
     term = 1
 
@@ -59,32 +59,32 @@ class Leader:
         self._on_change = on_change
         self._seen: tuple[str, str] = ("", "")  # holder and renewTime, as last read
         self._seen_at = 0.0
-        self._free_at = 0.0  # when the lease of another runs out
+        self._free_at = 0.0  # when another replica's lease expires
         self._valid_until = 0.0
-        self._told = ""  # what was last said of a lease that cannot be renewed
+        self._logged = ""  # the last logged error, to log it once
         self.term = 0
 
     def holds(self) -> bool:
-        """Tell whether this process is the leader now."""
+        """Return True while this process is the leader."""
         return self._now() < self._valid_until
 
     async def run(self) -> None:
-        """Take the lease when it is free and keep it, until cancelled; then give it away at once."""
+        """Acquire the lease when it is free and renew it until cancelled; then release it."""
         try:
             while True:
                 held = self.holds()
                 started = self._now()
                 try:
                     if await self._take():
-                        if not self.holds():  # also after a lapse while this very request was under way
+                        if not self.holds():  # also if it expired during this request
                             self.term += 1
                             log.info("leader", extra={"identity": self._identity, "term": self.term})
                         self._valid_until = started + RENEW_DEADLINE_S
                     else:
                         self._valid_until = 0.0
-                    self._told = ""
+                    self._logged = ""
                 except (ApiError, *NONSENSE) as err:
-                    self._tell(err)
+                    self._log_failure(err)
                 if held != self.holds():
                     if held:
                         log.warning("no longer the leader", extra={"identity": self._identity})
@@ -93,30 +93,30 @@ class Leader:
         finally:
             await self._release()
 
-    def _tell(self, err: Exception) -> None:
-        """Say why the lease could not be renewed; of a namespace that is missing once, and what to do."""
+    def _log_failure(self, err: Exception) -> None:
+        """Log why the lease could not be renewed; a missing namespace only once."""
         if isinstance(err, NotFound):
-            if self._told != str(err):
+            if self._logged != str(err):
                 log.error(
-                    "namespace %s does not exist, so the Lease %s cannot be held and nothing is done: create it "
-                    "(kubectl create namespace %s)",
+                    "namespace %s does not exist, so the Lease %s cannot be held and the controller does nothing: "
+                    "create it (kubectl create namespace %s)",
                     self._namespace,
                     self._name,
                     self._namespace,
                     extra={"error": str(err)},
                 )
-            self._told = str(err)
+            self._logged = str(err)
             return
         log.warning("the lease could not be renewed", extra={"lease": self._name, "error": str(err) or repr(err)})
 
     def _pause_s(self) -> float:
-        """How long to the next try; not past the moment at which another's lease runs out."""
+        """Return the seconds until the next try, at most until another replica's lease expires."""
         usual = RETRY_S * random.uniform(0.9, 1.2)
         left = self._free_at - self._now()
         return min(usual, left) if left > 0 else usual
 
     async def _take(self) -> bool:
-        """Renew or acquire the lease; return whether we have it. Raises ApiError."""
+        """Renew or acquire the lease; return True if this replica has it. Raises ApiError."""
         try:
             lease = await self._read()
         except NotFound:
@@ -134,7 +134,7 @@ class Leader:
         spec = lease.get("spec") or {}
         holder, renewed = str(spec.get("holderIdentity") or ""), str(spec.get("renewTime") or "")
         if (holder, renewed) != self._seen:
-            # By our own clock: those of two machines need not agree.
+            # By our own clock: the clocks of two machines may differ.
             self._seen, self._seen_at = (holder, renewed), self._now()
         duration = float(spec.get("leaseDurationSeconds") or LEASE_S)
         if holder not in ("", self._identity):
@@ -148,7 +148,7 @@ class Leader:
         return True
 
     async def _read(self) -> dict[str, Any]:
-        """Return the lease. Raises ApiError, or one of NONSENSE if the answer is something else."""
+        """Return the lease. Raises ApiError, or one of NONSENSE for another answer."""
         lease: dict[str, Any] = json.loads(
             await self._client.get(LEASES, self._namespace, self._name, timeout_s=REQUEST_S)
         )
@@ -170,7 +170,7 @@ class Leader:
         }
 
     async def _release(self) -> None:
-        """Give the lease away, so that the next leader need not wait; failing that it expires."""
+        """Release the lease, so that the next leader need not wait; if that fails, it expires."""
         if not self.holds():
             return
         self._valid_until = 0.0

@@ -126,7 +126,7 @@ class Reconciler:
             # The watch of claims may lag behind that of slices: read the claims on these nodes again.
             await self._caches.reread_claims(plan.handed_over)
             plan = self._plan(now)
-        plan = self._throttle.unhurried(plan, now)
+        plan = self._throttle.without_deferrable(plan, now)
         self._writes.begin(plan.actions, now)
         await batches.perform(plan.actions, self._writes.make, self._leadership.holds, self._writes.waits)
         self._applier.keep_blocked({action.uid for action in plan.actions if isinstance(action, Evict)})

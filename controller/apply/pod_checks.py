@@ -1,4 +1,4 @@
-"""Looks at the pods of workloads now and then: whether they can be scheduled, and reach each other. No pod is kept."""
+"""Checks the pods of workloads from time to time: can they be scheduled, and reach each other? Caches no pod."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from neuron_dra.kube.requests import PODS
 log = logging.getLogger(__name__)
 
 FIRST_S: Final = 30.0
-"""A workload has had idle nodes for so long when its pods are listed, the first time; later after longer."""
+"""How long a workload has idle nodes before its pods are first listed; later waits are longer."""
 AT_ONCE: Final = 8
 PAGES: Final = 4
-"""So many pages of a namespace's unscheduled pods are read at most."""
+"""The limit of pages that are read of a namespace's unscheduled pods."""
 UNSCHEDULED: Final = "spec.nodeName=,status.phase=Pending"
 
 
 class PodLooks:
-    """Remembers when each namespace is looked at again, and what was found. `unschedulable` is by workload UID."""
+    """Schedules the checks and keeps their results. `unschedulable` has messages by workload UID."""
 
     def __init__(self, client: KubeClient, events: EventRecorder) -> None:
         self._client = client
         self._events = events
         self._lists: dict[str, Tries] = {}  # by namespace
         self._idle_since: dict[str, datetime.datetime] = {}  # by workload UID
-        self._pods: dict[str, Tries | None] = {}  # by workload UID; None: one of its pods was seen
+        self._pods: dict[str, Tries | None] = {}  # by workload UID; None: its check is done
         self.unschedulable: dict[str, str] = {}
 
     async def look(self, workloads: Sequence[Starting], now: datetime.datetime) -> datetime.datetime | None:
-        """Look at what is due; return when the next is, which is now if what was found has changed."""
+        """Make the checks that are due; return when the next is due, which is now if results changed."""
         before = dict(self.unschedulable)
         idle: dict[str, list[Starting]] = {}
         for each in workloads:
@@ -53,7 +53,7 @@ class PodLooks:
         later = Tries(0, now + datetime.timedelta(seconds=FIRST_S))
         self._lists = {name: self._lists.get(name, later) for name in idle}
         due = [name for name, tries in self._lists.items() if tries.next_at <= now][:AT_ONCE]
-        moments = [await self._look_at_pods([each for each in workloads if each.pod], now)]
+        moments = [await self._check_pods([each for each in workloads if each.pod], now)]
         await asyncio.gather(*(self._list(name, idle[name], now) for name in due))
         if self.unschedulable != before:
             return now
@@ -61,7 +61,7 @@ class PodLooks:
         return min((moment for moment in moments if moment is not None), default=None)
 
     async def _list(self, namespace: str, workloads: Sequence[Starting], now: datetime.datetime) -> None:
-        """Read the unscheduled pods of a namespace, for all its workloads with idle nodes."""
+        """List the unscheduled pods of a namespace, for all its workloads with idle nodes."""
         self._lists[namespace] = self._lists[namespace].once_more(FIRST_S, now)
         pods: list[Mapping[str, Any]] = []
         pages = 0
@@ -83,15 +83,15 @@ class PodLooks:
             )
         self.unschedulable = {uid: text for uid, text in self.unschedulable.items() if text}
 
-    async def _look_at_pods(self, workloads: Sequence[Starting], now: datetime.datetime) -> datetime.datetime | None:
-        """Look at one pod of each workload with several groups, once; return when the next try is due."""
+    async def _check_pods(self, workloads: Sequence[Starting], now: datetime.datetime) -> datetime.datetime | None:
+        """Check one pod of each workload with several groups, once; return when the next try is due."""
         self._pods = {each.uid: self._pods.get(each.uid, Tries(0, now)) for each in workloads}
         waiting = {uid: tries for uid, tries in self._pods.items() if tries is not None}
         due = [each for each in workloads if each.uid in waiting and waiting[each.uid].next_at <= now][:AT_ONCE]
-        await asyncio.gather(*(self._look_at_pod(each, waiting[each.uid], now) for each in due))
+        await asyncio.gather(*(self._check_pod(each, waiting[each.uid], now) for each in due))
         return min((tries.next_at for tries in self._pods.values() if tries is not None), default=None)
 
-    async def _look_at_pod(self, workload: Starting, tries: Tries, now: datetime.datetime) -> None:
+    async def _check_pod(self, workload: Starting, tries: Tries, now: datetime.datetime) -> None:
         self._pods[workload.uid] = tries.once_more(FIRST_S, now)
         try:
             pod = json.loads(await self._client.get(PODS, workload.namespace, str(workload.pod)))

@@ -1,4 +1,4 @@
-"""Looks at the pods that a node may refuse for ever, and evicts those that it does. One GET a pod now and then."""
+"""Reads the pods that a node may reject permanently, and evicts those that it does."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from controller.apply.write_backoff import Tries
 from controller.observe.model import Suspect
-from controller.plan.refused_pods import LOOK_AGAIN, refused_until, words
+from controller.plan.refused_pods import LOOK_AGAIN, event_message, refused_until
 from neuron_dra.errors import ApiError, Conflict, NotFound
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.events import EventRecorder
@@ -24,7 +24,7 @@ AT_ONCE = 16
 
 
 class Refusals:
-    """Remembers when each suspect is looked at again. No pod is kept."""
+    """Schedules when each suspect is read again. Caches no pod."""
 
     def __init__(self, client: KubeClient, events: EventRecorder) -> None:
         self._client = client
@@ -33,7 +33,7 @@ class Refusals:
         self.on_eviction: Callable[[str], None] = lambda result: None
 
     async def look(self, suspects: Sequence[Suspect], now: datetime.datetime) -> datetime.datetime | None:
-        """Look at those that are due, and evict what is refused; return when the next one is due."""
+        """Read the suspects that are due and evict rejected pods; return when the next one is due."""
         self._looks = {each.uid: self._looks.get(each.uid, Tries(0, now)) for each in suspects}
         due = [each for each in suspects if self._looks[each.uid].next_at <= now][:AT_ONCE]
         await asyncio.gather(*(self._one(each, now) for each in due))
@@ -50,7 +50,7 @@ class Refusals:
                 self._looks[suspect.uid] = Tries(0, until)
             else:
                 await self._evict(suspect, pod["metadata"]["resourceVersion"])
-                log.info("evicted a refused pod", extra={"pod": f"{suspect.namespace}/{suspect.name}"})
+                log.info("evicted a rejected pod", extra={"pod": f"{suspect.namespace}/{suspect.name}"})
                 about = {
                     "apiVersion": "v1",
                     "kind": "Pod",
@@ -58,17 +58,17 @@ class Refusals:
                     "name": suspect.name,
                     "uid": suspect.uid,
                 }
-                await self._events.post(about, "Warning", "RefusedPodEvicted", words(pod, suspect), now)
+                await self._events.post(about, "Warning", "RefusedPodEvicted", event_message(pod, suspect), now)
         except (NotFound, Conflict):
             self.on_eviction("gone")
         except (ApiError, *NONSENSE) as err:
             log.warning(
-                "a refused pod could not be looked at or evicted",
+                "a rejected pod could not be read or evicted",
                 extra={"pod": f"{suspect.namespace}/{suspect.name}", "error": str(err) or repr(err)},
             )
 
     async def _evict(self, suspect: Suspect, version: str) -> None:
-        """Evict exactly the pod that was looked at. Raises ApiError."""
+        """Evict the pod if it is still the one that was read. Raises ApiError."""
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",

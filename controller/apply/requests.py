@@ -1,4 +1,4 @@
-"""Performs a plan's actions: one request each, guarded so that what was planned on old knowledge is refused."""
+"""Performs the actions of a plan: one request each, guarded so that the API server rejects outdated ones."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 
 class Applier:
-    """Writes to the API server, and puts the answers into the caches, so that the next plan knows of them."""
+    """Writes to the API server, and puts the answers into the caches, so that the next plan includes them."""
 
     def __init__(self, client: KubeClient, caches: Caches[FleetIndex], events: EventRecorder) -> None:
         self._client = client
@@ -58,7 +58,7 @@ class Applier:
         self.on_eviction: Callable[[str], None] = lambda result: None
 
     async def perform(self, action: Action, now: datetime.datetime) -> None:
-        """Make one write. Raises ApiError; Conflict and NotFound say that the plan is out of date."""
+        """Make one write. Raises ApiError; Conflict and NotFound mean that the plan is out of date."""
         match action:
             case CreateUltraServer(body=body):
                 await self._create_ultraserver(body)
@@ -69,11 +69,11 @@ class Applier:
                 await self._client.delete(NEURON_ULTRASERVERS, NAMESPACE, name, uid=uid, version=version)
             case WriteUltraServerStatus(name=name, version=version, before=before, status=status):
                 if action.finalizers is not None:
-                    version = await self._hold(name, version, action.finalizers)
+                    version = await self._write_finalizers(name, version, action.finalizers)
                 patch = _guarded(version, {"status": _replacing(before, status)})
                 await self._patch(self._caches.ultraservers, NEURON_ULTRASERVERS, NAMESPACE, name, patch, "status")
             case SetUltraServerFinalizers(name=name, version=version, finalizers=finalizers):
-                await self._hold(name, version, finalizers)
+                await self._write_finalizers(name, version, finalizers)
             case LabelNode(name=name, uid=uid, labels=labels):
                 patch = {"metadata": {"uid": uid, "labels": dict(labels)}}
                 await self._patch(self._caches.nodes, NODES, "", name, patch)
@@ -90,7 +90,7 @@ class Applier:
             case WriteWorkloadStatus():
                 await self._write_workload_status(action, now)
             case _:
-                raise TypeError(f"nobody performs {type(action).__name__}")
+                raise TypeError(f"no request for {type(action).__name__}")
 
     async def _patch(
         self,
@@ -103,7 +103,7 @@ class Applier:
         *,
         always: bool = False,
     ) -> dict[str, Any]:
-        """Change an object, and keep what the server made of it. What it does not keep of our own kinds is noticed."""
+        """Patch an object and cache the result. For our own kinds, check that the server kept every field."""
         ours = resource in (NEURON_ULTRASERVERS, NEURON_WORKLOADS)
         if ours and not always:
             self.schemas.refuse(resource)
@@ -115,7 +115,7 @@ class Applier:
             raise
         _remember(cache, namespace, name, stored)
         if not stored["metadata"].get("finalizers") and stored["metadata"].get("deletionTimestamp"):
-            cache.forget(stored)  # it goes with its last finalizer; the watch tells if not
+            cache.forget(stored)  # it goes with its last finalizer; the watch corrects this if not
         if ours:
             self.schemas.check(resource, patch, stored)
         return stored
@@ -130,8 +130,8 @@ class Applier:
         _remember(self._caches.ultraservers, NAMESPACE, body["metadata"]["name"], stored)
         self.schemas.check(NEURON_ULTRASERVERS, body, stored)
 
-    async def _hold(self, name: str, version: str, finalizers: tuple[str, ...]) -> str:
-        """Write the finalizers of a NeuronUltraServer; return its resourceVersion from then on."""
+    async def _write_finalizers(self, name: str, version: str, finalizers: tuple[str, ...]) -> str:
+        """Write the finalizers of a NeuronUltraServer; return its new resourceVersion."""
         patch = _guarded(version, {"metadata": {"finalizers": list(finalizers)}})
         stored = await self._patch(self._caches.ultraservers, NEURON_ULTRASERVERS, NAMESPACE, name, patch)
         return str(stored["metadata"]["resourceVersion"])
@@ -141,7 +141,7 @@ class Applier:
         stored = await self._client.patch(NEURON_WORKLOADS, action.namespace, action.name, patch)
         _remember(self._caches.workloads, action.namespace, action.name, stored)
         if FINALIZER not in action.finalizers:
-            self._caches.workloads.forget(stored)  # it goes with its last finalizer; the watch tells if not
+            self._caches.workloads.forget(stored)  # it goes with its last finalizer; the watch corrects this if not
 
     async def _write_workload_status(self, action: WriteWorkloadStatus, now: datetime.datetime) -> None:
         patch = _guarded(action.version, {"status": _replacing(action.before, action.status)})
@@ -152,7 +152,7 @@ class Applier:
             action.name,
             patch,
             "status",
-            always=action.says_why,
+            always=action.explains_stop,
         )
         before, after = condition(action.before, "Ready"), condition(action.status, "Ready")
         log.info(
@@ -171,18 +171,18 @@ class Applier:
             "name": action.name,
             "uid": action.uid,
         }
-        wrong = _degraded(action.status)
-        if wrong is not None and wrong != _degraded(action.before):
-            await self._events.post(about, "Warning", *wrong, now)
-        if wrong is None and _degraded(action.before) is not None:
-            text = "what was wrong with the reserved nodes is over, or left behind"
+        fault = _degraded(action.status)
+        if fault is not None and fault != _degraded(action.before):
+            await self._events.post(about, "Warning", *fault, now)
+        if fault is None and _degraded(action.before) is not None:
+            text = "the reserved nodes have no fault any more, or were replaced"
             await self._events.post(about, "Normal", "Recovered", text, now)
         if before.get("reason") != after.get("reason"):
             kind: Literal["Normal", "Warning"] = "Warning" if action.warning else "Normal"
             await self._events.post(about, kind, str(after.get("reason")), str(after.get("message")), now)
 
     async def _evict(self, action: Evict) -> None:
-        """Ask for an eviction, and remember why if it is refused."""
+        """Request an eviction; if it is rejected, remember why."""
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
@@ -192,12 +192,12 @@ class Applier:
         try:
             await self._client.request("POST", PODS.path(action.namespace, action.name, "eviction"), body=body)
         except (NotFound, Conflict):
-            self.blocked_evictions.pop(action.uid, None)  # gone already, or another pod under that name
+            self.blocked_evictions.pop(action.uid, None)  # the pod is gone, or another has its name
             self.on_eviction("gone")
         except TooManyRequests as err:
             self.blocked_evictions[action.uid] = "; ".join(err.causes) or str(err)
             self.on_eviction("refused")
-        except (Forbidden, Invalid) as err:  # an admission policy, or a role that lacks the right
+        except (Forbidden, Invalid) as err:  # an admission policy, or a missing right
             self.blocked_evictions[action.uid] = str(err)
             self.on_eviction("refused")
         else:
@@ -205,13 +205,13 @@ class Applier:
             self.on_eviction("evicted")
 
     def keep_blocked(self, uids: Set[str]) -> None:
-        """Forget refusals of pods that are not to be evicted any more."""
+        """Forget rejected evictions of all pods but these."""
         for uid in [each for each in self.blocked_evictions if each not in uids]:
             del self.blocked_evictions[uid]
 
 
 def _remember(cache: Reflector, namespace: str, name: str, stored: dict[str, Any]) -> None:
-    """Keep what the server answered to a write. Raises Unavailable if that is not the object: some proxy's page."""
+    """Cache the answer to a write. Raises Unavailable if it is not the object but, for example, a proxy's page."""
     meta = stored.get("metadata")
     identity = (meta.get("namespace") or "", meta.get("name")) if isinstance(meta, Mapping) else ()
     if identity != (namespace, name) or not isinstance(meta, Mapping) or not isinstance(meta.get("uid"), str):
@@ -223,12 +223,12 @@ def _remember(cache: Reflector, namespace: str, name: str, stored: dict[str, Any
 
 
 def _guarded(version: str, patch: Mapping[str, Any]) -> dict[str, Any]:
-    """Have the server refuse the patch if the object is no longer the one that was read."""
+    """Return the patch with a resourceVersion: the server rejects it if the object has changed."""
     return {**patch, "metadata": {**patch.get("metadata", {}), "resourceVersion": version}}
 
 
 def _replacing(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the merge patch that leaves exactly `after`: fields that are to go are null."""
+    """Return the merge patch that results in exactly `after`: removed fields are null."""
     return {**{name: None for name in before if name not in after}, **after}
 
 

@@ -1,8 +1,8 @@
-"""Whether the API server keeps what the controller writes: an old CRD drops fields, or refuses them.
+"""Checks that the API server keeps what the controller writes: the CRDs of another release drop or reject fields.
 
-A reservation without its id is none, so it is found out before the first: everything that may ever be written is tried
-once, as a dry run, and after that the answer to each write is compared with what was sent. As long as a kind is not
-kept whole nothing of it is written; it is tried again from time to time, since a CRD may be upgraded at any moment.
+A reservation without its id is useless, so the first write of each kind is preceded by a dry run with every field that
+the controller may ever write. After that, each answer is compared with the request. While a kind is not kept
+completely, nothing of it is written. The dry run is repeated every minute, because a CRD may be upgraded at any time.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from neuron_dra.kube.requests import NEURON_ULTRASERVERS, NEURON_WORKLOADS, Reso
 log = logging.getLogger(__name__)
 
 AGAIN: Final = datetime.timedelta(seconds=60)
-"""How long after a trial that failed the next one is made."""
+"""How long after a failed dry run the next one is made."""
 OBJECTS: Final = 3
-"""On how many objects of a kind it is tried."""
+"""How many objects of a kind are tried."""
 _THEN: Final = "2026-01-02T03:04:05Z"
 _WORD: Final = "a-trial"
 
 
 class Outdated(ApiError):
-    """A kind whose CRD does not keep what we write; nothing of it is written."""
+    """A kind whose CRD does not keep every field; nothing of it is written."""
 
 
-# -- what may ever be written ------------------------------------------------------------------------------------------
+# -- every field ------------------------------------------------------------------------------------------
 
 
 def _conditions() -> list[dict[str, Any]]:
@@ -51,7 +51,7 @@ def _allocation(index: int, phase: Phase) -> dict[str, Any]:
 
 
 def ultraserver_sample() -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return every field of a NeuronUltraServer that is ever written: of the object, and of its status."""
+    """Return every field of a NeuronUltraServer that the controller writes: of the object, and of its status."""
     links = {"linkStatusHorizontal": "up", "linkStatusVertical": "down"}
     first = {"nodeName": _WORD, "nodeId": 0, **links, "nodeUid": _WORD, "providerID": _WORD}
     return {"spec": {"topology": [first, {"nodeName": f"{_WORD}-1", "nodeId": 1}]}}, {
@@ -70,7 +70,7 @@ def ultraserver_sample() -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def workload_sample() -> dict[str, Any]:
-    """Return every field of a workload's status that is ever written."""
+    """Return every field of a workload's status that the controller writes."""
     return {
         "status": {
             "state": "Allocated",
@@ -99,7 +99,7 @@ def workload_sample() -> dict[str, Any]:
 
 
 def dropped(sent: Any, stored: Any, path: str = "") -> Iterator[str]:
-    """Yield the paths of what was sent in a merge patch, or to be created, and did not come back."""
+    """Yield the paths of fields that were sent and are missing or different in the answer."""
     if isinstance(sent, Mapping):
         for name, value in sent.items():
             where = f"{path}.{name}" if path else name
@@ -120,19 +120,19 @@ def dropped(sent: Any, stored: Any, path: str = "") -> Iterator[str]:
 
 
 def problem(resource: Resource, what: str) -> str:
-    """Return the sentence about a CRD that does not fit."""
+    """Return the message about a CRD of another release."""
     return (
         f"CustomResourceDefinition {resource.plural}.{GROUP} is not of this release: the API server {what}; apply the "
         "CRDs of this release (deploy/crds, or the chart with ultraserverOperator.crds.enabled); nothing is reserved "
-        "or given back until then"
+        "or released until then"
     )
 
 
-# -- what was found ----------------------------------------------------------------------------------------------------
+# -- results ----------------------------------------------------------------------------------------------------
 
 
 class Schemas:
-    """What the API server was found to keep. `problems` are the kinds that it does not keep, and why."""
+    """The results of the checks. `problems` has the kinds that the API server does not keep, and why."""
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
@@ -144,15 +144,15 @@ class Schemas:
 
     @property
     def outdated(self) -> str:
-        """Why nothing may be written, or nothing."""
+        """Why nothing may be written, empty if all is well."""
         return "; ".join(sorted(self.problems.values()))
 
     async def try_all(
         self, ultraservers: Iterable[str], workloads: Collection[str], now: datetime.datetime, term: int
     ) -> None:
-        """Try each kind that is not known to fit, on some of these objects (namespace/name). Raises ApiError.
+        """Try each kind that is not verified, on some of these objects (namespace/name). Raises ApiError.
 
-        What refuses every object is the schema; a policy may refuse one. Without a workload there is nothing to write.
+        If every object is rejected, the CRD is the cause; a policy may reject one. Without workloads nothing is tried.
         """
         if term != self._term:
             self._term = term
@@ -171,7 +171,7 @@ class Schemas:
             found = [await self._try(resource, *key.split("/", 1)) for key in objects]
             if "" in found:
                 self._fit.add(resource.plural)
-            if "" in found or not objects:  # without any, the next one that is made shows it
+            if "" in found or not objects:  # without objects, the next one shows it
                 if self.problems.pop(resource.plural, None):
                     log.info("the CRD may be of this release now", extra={"crd": resource.plural})
                     self.on_change(resource.plural, False)
@@ -179,7 +179,7 @@ class Schemas:
                 self._unfit(resource, str(found[0]))
 
     async def _try(self, resource: Resource, namespace: str, name: str) -> str | None:
-        """Return what the API server does with what we write, nothing if it keeps it, None if that cannot be seen."""
+        """Return what the API server does to a write, empty if it keeps it, None if that is unknown."""
         if resource is NEURON_ULTRASERVERS:
             spec, status = ultraserver_sample()
             parts = [(spec, ""), (status, "status")]
@@ -193,18 +193,18 @@ class Schemas:
                     "PATCH", path, params={"dryRun": "All"}, body=body, content_type=MERGE_PATCH
                 )
             except Invalid as err:
-                return f"refuses what this release writes ({'; '.join(err.causes) or err})"
+                return f"rejects what this release writes ({'; '.join(err.causes) or err})"
             except (NotFound, Forbidden):
                 return None
             stored = decode_object(raw)
             meta = stored.get("metadata")
             if not isinstance(meta, Mapping) or meta.get("name") != name:
-                return None  # some proxy's answer
+                return None  # a proxy's answer
             lost += dropped(body, stored)
         return f"drops {shortened(list(dict.fromkeys(lost)))}" if lost else ""
 
     def check(self, resource: Resource, sent: Mapping[str, Any], stored: Mapping[str, Any]) -> None:
-        """Compare what was written with what came back."""
+        """Compare a write with the answer."""
         parts = {name: sent[name] for name in ("spec", "status") if name in sent and name in stored}
         gone = [name for name in ("spec", "status") if name in sent and sent[name] and name not in stored]
         lost = list(dict.fromkeys([*gone, *dropped(parts, stored)]))
@@ -212,12 +212,12 @@ class Schemas:
             self._unfit(resource, f"drops {shortened(lost)}")
 
     def refuse(self, resource: Resource) -> None:
-        """Raise Outdated where nothing may be written."""
+        """Raise Outdated if nothing of this kind may be written."""
         if resource.plural in self.problems:
             raise Outdated(self.problems[resource.plural])
 
     def doubt(self, resource: Resource) -> None:
-        """A write was refused as invalid: try the kind again, it may be the one object or all."""
+        """Try the kind again after a write was rejected as invalid: the cause may be the object or the CRD."""
         self._fit.discard(resource.plural)
 
     def _unfit(self, resource: Resource, what: str) -> None:

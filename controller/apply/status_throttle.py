@@ -1,7 +1,7 @@
-"""Holds back status writes that only change words: 256 nodes that answer one by one are not 256 writes.
+"""Delays status writes that only change messages: 256 nodes that tag one by one do not cause 256 writes.
 
-What a workload is in (state, reasons, reservations) is always written at once; the sentence that counts and names what
-is still waited for, and that a group is given back, at most every few seconds.
+State, reasons and reservations of a workload are written at once. A message that names what it still waits for, and a
+group that is removed, are written at most every few seconds.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any, Final
 
 from controller.plan.actions import Action, Plan, WriteWorkloadStatus
 
-WORDS_EVERY: Final = datetime.timedelta(seconds=5)  # a person who watches reads no faster
+MESSAGE_INTERVAL: Final = datetime.timedelta(seconds=5)  # readers need no more
 
 
 class StatusThrottle:
-    """Remembers when each workload's status was written last."""
+    """Knows when each workload's status was last written."""
 
     def __init__(self) -> None:
         self._written: dict[str, datetime.datetime] = {}
 
-    def unhurried(self, plan: Plan, now: datetime.datetime) -> Plan:
-        """Return the plan without the writes that can wait; it is made again when the first of them is due."""
+    def without_deferrable(self, plan: Plan, now: datetime.datetime) -> Plan:
+        """Return the plan without writes that can wait; its `recheck` is at the latest when the first is due."""
         kept: list[Action] = []
         moments = [] if plan.recheck is None else [plan.recheck]
         for action in plan.actions:
@@ -35,21 +35,21 @@ class StatusThrottle:
         return replace(plan, actions=tuple(kept), recheck=min(moments, default=None))
 
     def written(self, action: WriteWorkloadStatus, now: datetime.datetime) -> None:
-        """A workload's status was written."""
-        recent = {uid: moment for uid, moment in self._written.items() if now < moment + WORDS_EVERY}
+        """Note that a workload's status was written."""
+        recent = {uid: moment for uid, moment in self._written.items() if now < moment + MESSAGE_INTERVAL}
         self._written = {**recent, action.uid: now}
 
     def _due(self, action: Action) -> datetime.datetime | None:
         if not isinstance(action, WriteWorkloadStatus) or action.uid not in self._written:
             return None
-        if _without_words(action.before) != _without_words(action.status):
+        if _without_messages(action.before) != _without_messages(action.status):
             return None
         if _groups(action.status) - _groups(action.before):
             return None
-        return self._written[action.uid] + WORDS_EVERY
+        return self._written[action.uid] + MESSAGE_INTERVAL
 
 
-def _without_words(status: Mapping[str, Any]) -> dict[str, Any]:
+def _without_messages(status: Mapping[str, Any]) -> dict[str, Any]:
     conditions = [{**one, "message": ""} for one in status.get("conditions") or []]
     return {**status, "conditions": conditions, "groups": None}
 

@@ -1,8 +1,8 @@
-"""How soon a write is tried again that was refused, or that had no effect: per object, later each time. Pure.
+"""Back-off of writes that were rejected or had no effect: per object, with growing waits. Pure.
 
-A write that succeeds and is wanted again word for word, with no other write of that object between the two, had no
-effect: somebody undid it, or the server dropped it. Both kinds are tried at most a dozen times in ten minutes, and what
-is wanted of other objects does not wait for them.
+A write had no effect if it succeeded and is planned again unchanged, with no other write of that object between the
+two: something reverted it, or the server dropped it. Both kinds are tried at most a dozen times in ten minutes. Writes
+to other objects do not wait for them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from controller.plan.actions import (
 )
 
 FIRST_S: Final = 0.2
-FIRST_EVICTION_S: Final = 5.0  # a pod takes its time to end, and a budget to allow it
+FIRST_EVICTION_S: Final = 5.0  # pods take time to end, and budgets to allow it
 GROWTH: Final = 3
 LONGEST_S: Final = 90.0
 FORGOTTEN_AFTER: Final = datetime.timedelta(minutes=10)
@@ -33,39 +33,39 @@ _TIMES = ("lastTransitionTime", "allocatedAt", "since", "restartedAt")
 
 @dataclass(frozen=True, slots=True)
 class Tries:
-    """How often in a row, and when again at the earliest."""
+    """The number of tries in a row, and the earliest time of the next one."""
 
     number: int
     next_at: datetime.datetime
 
     def once_more(self, first_s: float, now: datetime.datetime) -> Tries:
-        """Return this after one more try."""
+        """Return the value after one more try."""
         wait = min(first_s * GROWTH**self.number, LONGEST_S)
         return replace(self, number=self.number + 1, next_at=now + datetime.timedelta(seconds=wait))
 
 
 class Backoff:
-    """Remembers tries by object and by what was written to it; forgets those of which nothing is heard for a while."""
+    """Tries by object and written content. Old ones are forgotten."""
 
     def __init__(self) -> None:
         self._refused: dict[str, Tries] = {}
         self._written: dict[str, Tries] = {}
-        self._last: dict[str, str] = {}  # what was written to an object last
+        self._last: dict[str, str] = {}  # the last content by object
         self._swept_at: datetime.datetime | None = None
 
     def due(self, action: Action, now: datetime.datetime) -> datetime.datetime:
-        """Return when this write may be made: now, or later."""
+        """Return when this write is due: `now`, or later."""
         name = _object(action)
         same = self._last.get(name) == _content(action)
         found = (self._refused.get(name), self._written.get(name) if same else None)
         return max((each.next_at for each in found if each is not None), default=now)
 
     def refused(self, action: Action, now: datetime.datetime) -> None:
-        """The server said no to this write."""
+        """Note that the server rejected this write."""
         self._try(self._refused, _object(action), action, now)
 
     def written(self, action: Action, now: datetime.datetime) -> None:
-        """The write was made. If it is wanted again it had no effect."""
+        """Note that the write succeeded. If it is planned again, it had no effect."""
         name, content = _object(action), _content(action)
         self._refused.pop(name, None)
         if self._last.get(name) != content:
@@ -74,7 +74,7 @@ class Backoff:
         self._last[name] = content
 
     def earliest(self, actions: Iterable[Action], now: datetime.datetime) -> datetime.datetime | None:
-        """Return when the first of these writes that wait is due."""
+        """Return when the first waiting write of these is due; None if none waits."""
         return min((moment for each in actions if (moment := self.due(each, now)) > now), default=None)
 
     def _try(self, tries: dict[str, Tries], key: str, action: Action, now: datetime.datetime) -> None:
@@ -89,7 +89,7 @@ class Backoff:
 
 
 def _object(action: Action) -> str:
-    """The object that is written to, and how. A Node or Pod of another UID is another object."""
+    """Return a key for the written object and the kind of write. A Node or Pod with another UID is another object."""
     if isinstance(action, CreateUltraServer | CreateTemplate):
         meta = action.body["metadata"]
         parts = [meta.get("namespace"), meta["name"]]
@@ -99,9 +99,9 @@ def _object(action: Action) -> str:
 
 
 def _content(action: Action) -> str:
-    """What is written, without what differs each time: versions and times."""
-    told = {each.name: getattr(action, each.name) for each in fields(action) if each.name not in _VERSIONS}
-    text = json.dumps(_without_times(told), sort_keys=True, default=str)
+    """Return a digest of the written content without versions and times."""
+    content = {each.name: getattr(action, each.name) for each in fields(action) if each.name not in _VERSIONS}
+    text = json.dumps(_without_times(content), sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

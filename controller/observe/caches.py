@@ -1,4 +1,4 @@
-"""Watched copies of everything that a plan depends on. Only what `decode` makes of an object is kept."""
+"""Caches of everything that a plan depends on, kept by watches. They keep only what `decode` returns."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ KEPT = ("name", "namespace", "uid", "resourceVersion")
 
 
 def _projected(make: Callable[[Mapping[str, Any]], Any]) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Return the projection that keeps an object's identity and what `make` makes of it."""
+    """Return the projection that keeps an object's identity and what `make` returns for it."""
 
     def project(item: dict[str, Any]) -> dict[str, Any]:
         meta = item["metadata"]
@@ -48,18 +48,18 @@ def _projected(make: Callable[[Mapping[str, Any]], Any]) -> Callable[[dict[str, 
 
 
 FORBIDDEN_AGAIN_S = 60.0
-"""How soon what may not be read is asked for again: a ClusterRole may have been upgraded."""
+"""How soon Namespaces are read again after Forbidden: the ClusterRole may have been upgraded."""
 
 CLAIMS_FOR_A_NODE = 50
-"""The pods of a node are as much to read as so many claims."""
+"""Reading the pods of a node costs as much as reading so many claims."""
 NODES_AT_ONCE = 16
 
 HEARTBEATS_S = 0.5
-"""Kubelets' heartbeats, 17 a second with 5,000 nodes, are read together: of what they change nothing is kept."""
+"""How long changes of Nodes are gathered. Most are heartbeats, 17 a second with 5,000 nodes, and change nothing."""
 
 
 class Index(Protocol):
-    """What the caches keep up to date; the plan's FleetIndex. A value of None removes the object."""
+    """The index that the caches update; the plan's FleetIndex. A value of None removes the object."""
 
     node_by_name: dict[str, ClusterNode]
     namespaces: dict[str, str] | None
@@ -68,35 +68,35 @@ class Index(Protocol):
     unwritable: Mapping[str, str]
 
     def put_node(self, name: str, node: ClusterNode | None) -> None:
-        """Take in a Node."""
+        """Set a Node."""
 
     def put_published(self, name: str, published: PublishedNode | None) -> None:
-        """Take in what a node has published in all its slices."""
+        """Set what a node publishes in all its slices."""
 
     def put_claim(self, key: str, use: ClaimUse | None) -> None:
-        """Take in a ResourceClaim by its namespace/name."""
+        """Set a ResourceClaim by namespace/name."""
 
     def put_ultraserver(self, name: str, ultraserver: UltraServer | None) -> None:
-        """Take in a NeuronUltraServer."""
+        """Set a NeuronUltraServer."""
 
     def put_workload(self, key: str, workload: Workload | None) -> None:
-        """Take in a NeuronUltraServerWorkload by its namespace/name."""
+        """Set a NeuronUltraServerWorkload by namespace/name."""
 
     def put_template(self, key: tuple[str, str], template: Template | None) -> None:
-        """Take in a ResourceClaimTemplate by its namespace and name."""
+        """Set a ResourceClaimTemplate by namespace and name."""
 
     def put_namespace(self, name: str, limit: str | None) -> None:
-        """Take in a namespace's limit of reserved nodes; empty: none of its own."""
+        """Set a namespace's limit of reserved nodes, empty without one."""
 
     def refresh(self) -> None:
-        """Compute what follows from all that was taken in."""
+        """Derive what depends on the changed objects."""
 
 
 IndexT = TypeVar("IndexT", bound=Index)
 
 
 class Caches(Generic[IndexT]):
-    """The watches. `on_change` is called after every change of any of them."""
+    """The watches. They call `on_change` after every change."""
 
     def __init__(self, client: KubeClient, on_change: Callable[[], None], index: IndexT) -> None:
         def watched(
@@ -131,7 +131,7 @@ class Caches(Generic[IndexT]):
         self.classes = watched(DEVICE_CLASSES, lambda item: item["metadata"]["name"])
         self._client = client
         self._on_change = on_change
-        self._blind = False  # namespaces may not be read
+        self._namespaces_forbidden = False  # Namespaces cannot be read
         self._index = index
         self._index.namespaces = {}
         self._slices_of: dict[str, dict[str, decode.PublishedSlice]] = {}  # by node
@@ -139,7 +139,7 @@ class Caches(Generic[IndexT]):
 
     @property
     def by_name(self) -> dict[str, Reflector]:
-        """Every watch, with the name of what it watches."""
+        """Every watch, by the plural of its resource."""
         return {
             "nodes": self.nodes,
             "resourceslices": self.slices,
@@ -152,49 +152,49 @@ class Caches(Generic[IndexT]):
         }
 
     def missing(self) -> list[str]:
-        """What was not listed yet, but for namespaces that may not be read."""
+        """Return the resources that are not listed yet, without Namespaces if these cannot be read."""
         return [name for name, each in self._readable().items() if not each.synced.is_set()]
 
     @property
     def _without_namespaces(self) -> bool:
-        """Namespaces may not be read."""
-        return self._blind and not self.namespaces.synced.is_set()
+        """True while Namespaces cannot be read."""
+        return self._namespaces_forbidden and not self.namespaces.synced.is_set()
 
     def _readable(self) -> dict[str, Reflector]:
-        """Every watch of what may be read."""
+        """Return every watch of a resource that can be read."""
         without = (self.namespaces,) if self._without_namespaces else ()
         return {name: each for name, each in self.by_name.items() if each not in without}
 
     def watches(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
-        """What to run as a task for each watch, by its name; none of them ends by itself."""
+        """Return the coroutine function to run for each watch, by resource. None of them ends by itself."""
         return {name: each.run for name, each in self.by_name.items()} | {"namespaces": self._watch_namespaces}
 
     async def _watch_namespaces(self) -> None:
-        """Watch them where that is allowed; AWS's ClusterRole, and that of a release without limits, do not."""
+        """Watch Namespaces. The ClusterRoles of AWS and of releases without limits do not allow it."""
         while True:
             try:
                 await self.namespaces.run()
             except Forbidden as err:
-                if not self._blind:
+                if not self._namespaces_forbidden:
                     log.warning(
-                        "namespaces may not be read: limits of namespaces are not enforced; allow the controller's "
-                        "ClusterRole to get, list and watch namespaces",
+                        "namespaces cannot be read, so their limits are not enforced: allow get, list and watch of "
+                        "namespaces in the controller's ClusterRole",
                         extra={"error": str(err)},
                     )
-                self._blind = True
+                self._namespaces_forbidden = True
                 self._on_change()
                 await asyncio.sleep(FORBIDDEN_AGAIN_S)
 
     async def relist(self) -> None:
-        """Read everything afresh: a new leader must not plan on what it saw as a follower. Raises ApiError."""
+        """List everything again: a new leader must not plan on a follower's caches. Raises ApiError."""
         async with asyncio.TaskGroup() as group:
             for each in self._readable().values():
                 group.create_task(each.relist())
 
     async def reread_claims(self, nodes: Collection[str]) -> None:
-        """Learn as of now which claims are allocated on these nodes, by reading all claims or the pods of the nodes.
+        """Read again which claims are allocated on these nodes: all claims, or only those of the nodes' pods.
 
-        A claim that no pod on the node has yet is not among the latter; the node refuses it from its tag on.
+        The latter leaves out claims without a pod on the node; the node rejects these once it has its tag.
         Raises ApiError.
         """
         if len(self.claims.items) > CLAIMS_FOR_A_NODE * len(nodes):
@@ -205,7 +205,7 @@ class Caches(Generic[IndexT]):
                         group.create_task(self._reread_claims_on(node, some))
                 return
             except* Forbidden:
-                pass  # the ClusterRole of an earlier release may not list pods
+                pass  # the ClusterRole of an earlier release does not allow to list pods
             except* ApiError as failed:
                 raise ApiError(str(failed.exceptions[0])) from None
             except* NONSENSE as failed:
@@ -213,7 +213,7 @@ class Caches(Generic[IndexT]):
         await self.claims.relist()
 
     async def _reread_claims_on(self, node: str, some: asyncio.Semaphore) -> None:
-        """Read the claims of the pods on a node whose allocation the watch did not show. Raises ApiError, NONSENSE."""
+        """Read the claims of a node's pods that the watch has not shown as allocated. Raises ApiError, NONSENSE."""
         names: set[tuple[str, str]] = set()
         async with some:
             async for page in self._client.list(PODS, fieldSelector=f"spec.nodeName={node}"):
@@ -228,7 +228,7 @@ class Caches(Generic[IndexT]):
     def index(
         self, blocked_evictions: Mapping[str, str], unwritable: Mapping[str, str] = MappingProxyType({})
     ) -> IndexT:
-        """Return what is known now as an index, always the same one; it is brought up to date by each call."""
+        """Update the index with all changes since the last call, and return it; it is always the same object."""
         index = self._index
         for key, node in _touched(self.nodes):
             if index.node_by_name.get(_name(key)) is not node:  # a heartbeat changes nothing
@@ -257,7 +257,7 @@ class Caches(Generic[IndexT]):
         return index
 
     def _put_slice(self, key: str, one: decode.PublishedSlice | None) -> set[str]:
-        """Keep a slice with the others of its node; return the nodes whose slices changed."""
+        """Store a slice with the others of its node; return the nodes whose slices changed."""
         changed = set()
         before = self._node_of_slice.pop(key, None)
         if before is not None:
@@ -273,7 +273,7 @@ class Caches(Generic[IndexT]):
 
 
 def _touched(reflector: Reflector) -> Iterator[tuple[str, Any]]:
-    """Return key and value of what changed since the last call; None for what is gone."""
+    """Yield key and value of what changed since the last call; the value is None for deleted objects."""
     for key in reflector.take_touched():
         item = reflector.items.get(key)
         yield key, None if item is None else item["value"]

@@ -1,6 +1,6 @@
-"""From the API's JSON to what the controller keeps. Lenient: what Kubernetes or another driver wrote never raises here.
+"""Decodes API objects into what the controller keeps. Objects of Kubernetes and other drivers never raise an error.
 
-A ResourceSlice of 16 KB becomes a PublishedNode of a few hundred bytes; the caches hold nothing else.
+A ResourceSlice of 16 KB becomes a PublishedNode of a few hundred bytes. The caches keep nothing else.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from neuron_dra.core.ultraserver import TAG_ATTRIBUTES, Tag, read_allocations
 
 LABEL_PREFIX = names.ULTRASERVER_LABELS
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
-TOLD_OTHERWISE = frozenset(
+SHOWN_ELSEWHERE = frozenset(
     {
         OUT_OF_SERVICE,
         "node.kubernetes.io/not-ready",
@@ -41,7 +41,7 @@ TOLD_OTHERWISE = frozenset(
         "node.kubernetes.io/unschedulable",
     }
 )
-"""Taints that say what the Node says elsewhere."""
+"""Taints that repeat other fields of the Node."""
 LEAVING = (
     "ToBeDeletedByClusterAutoscaler",
     "karpenter.sh/disrupted",
@@ -49,7 +49,7 @@ LEAVING = (
     "node.cloudprovider.kubernetes.io/shutdown",
     "aws-node-termination-handler/",
 )
-"""Beginnings of taints by which autoscalers and clouds announce that a node goes: it counts as cordoned."""
+"""Prefixes of taints with which autoscalers and clouds announce that a node goes away: it counts as cordoned."""
 WORKLOAD_CLASS = names.WORKLOAD_CLASS
 _KIND = re.compile(r"resourceType == '(neuron_node|neuron_device)'")
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -57,7 +57,7 @@ EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 @dataclass(frozen=True, slots=True)
 class PublishedSlice:
-    """One slice of a pool, before the slices of a pool are put together."""
+    """One slice of a pool, before `published_nodes` joins them."""
 
     generation: int
     count: int
@@ -65,7 +65,7 @@ class PublishedSlice:
 
 
 def time(text: object) -> datetime.datetime:
-    """Return an API time; the epoch for what is none."""
+    """Return an API time; the epoch if the text is not a time."""
     try:
         return datetime.datetime.fromisoformat(str(text).replace("Z", "+00:00")).astimezone(datetime.UTC)
     except ValueError:
@@ -73,7 +73,7 @@ def time(text: object) -> datetime.datetime:
 
 
 def published_slice(item: Wire) -> PublishedSlice | None:
-    """Return what a ResourceSlice says of its node; None if it is not one of our driver's."""
+    """Return what a ResourceSlice publishes about its node; None if it is another driver's."""
     spec = item.get("spec") or {}
     if spec.get("driver") != names.DRIVER or not spec.get("nodeName"):
         return None
@@ -113,14 +113,14 @@ def published_slice(item: Wire) -> PublishedSlice | None:
 
 
 def published_nodes(slices: Iterable[PublishedSlice]) -> tuple[PublishedNode, ...]:
-    """Put the slices of each node together; the newest generation counts, and is complete or not."""
+    """Join the slices of each node. Only the newest generation counts; `complete` tells if all of it is there."""
     by_node: dict[str, list[PublishedSlice]] = {}
     for one in slices:
         by_node.setdefault(one.node.name, []).append(one)
     found = []
     for parts in by_node.values():
         if len(parts) == 1 and parts[0].count == 1:
-            found.append(parts[0].node)  # as nearly always, and the same object each time
+            found.append(parts[0].node)  # the usual case, and the same object each time
             continue
         newest = max(part.generation for part in parts)
         current = sorted((part for part in parts if part.generation == newest), key=lambda part: repr(part.node))
@@ -131,7 +131,7 @@ def published_nodes(slices: Iterable[PublishedSlice]) -> tuple[PublishedNode, ..
 
 
 def cluster_node(item: Wire) -> ClusterNode:
-    """Return what we keep of a Node."""
+    """Return a Node."""
     meta, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
     labels = meta.get("labels") or {}
     ready = condition(status, "Ready")
@@ -146,14 +146,14 @@ def cluster_node(item: Wire) -> ClusterNode:
         ready_changed=time(ready.get("lastTransitionTime") or meta.get("creationTimestamp")),
         out_of_service=OUT_OF_SERVICE in {key for key, _ in taints},
         schedulable=not spec.get("unschedulable") and not leaving,
-        taints=tuple(sorted(closing - TOLD_OTHERWISE)),
+        taints=tuple(sorted(closing - SHOWN_ELSEWHERE)),
         capacity_block=labels.get(names.CAPACITY_BLOCK_LABEL),
         labels={name: str(value) for name, value in labels.items() if name.startswith(LABEL_PREFIX)},
     )
 
 
 def claim_use(item: Wire) -> ClaimUse | None:
-    """Return on which of our nodes a claim is allocated; None if it is on none, or for administrators only."""
+    """Return the Neuron nodes on which a claim is allocated; None without any, or if all have adminAccess."""
     meta, status = item["metadata"], item.get("status") or {}
     devices = (status.get("allocation") or {}).get("devices") or {}
     results = [
@@ -180,10 +180,7 @@ def claim_use(item: Wire) -> ClaimUse | None:
 
 
 def _workload_named(devices: Wire) -> tuple[str | None, str | None]:
-    """Return name and UID of the workload that the configuration for our driver names; other drivers' says nothing.
-
-    Of several the last counts, as for the node's plugin.
-    """
+    """Return name and UID of the workload in the configuration for our driver; of several entries the last counts."""
     for entry in reversed(devices.get("config") or []):
         opaque = entry.get("opaque") or {}
         one = opaque.get("parameters")
@@ -193,10 +190,10 @@ def _workload_named(devices: Wire) -> tuple[str | None, str | None]:
 
 
 def _classes(claim: Wire) -> dict[str, str]:
-    """Return the DeviceClass of each request of a claim, by the name that its results call it."""
+    """Return the DeviceClass of each request of a claim, by its name in the allocation results."""
     found = {}
     for request in ((claim.get("spec") or {}).get("devices") or {}).get("requests") or []:
-        one = request.get("exactly") or request  # v1beta1 has it one level higher
+        one = request.get("exactly") or request  # one level higher in v1beta1
         found[str(request.get("name"))] = str(one.get("deviceClassName"))
         for other in request.get("firstAvailable") or []:
             found[f"{request.get('name')}/{other.get('name')}"] = str(other.get("deviceClassName"))
@@ -247,7 +244,7 @@ def workload(item: Wire) -> Workload:
 
 
 def _is_group(record: Any) -> bool:
-    """Tell whether an entry of `status.groups` can be read."""
+    """Return True if an entry of `status.groups` is readable."""
     if not isinstance(record, Mapping) or type(record.get("ultraserverIndex")) is not int:
         return False
     nodes: Any = record.get("nodes")
@@ -261,7 +258,7 @@ def _is_group(record: Any) -> bool:
 
 
 def template(item: Wire) -> Template:
-    """Return what we keep of a ResourceClaimTemplate: whose it is."""
+    """Return a ResourceClaimTemplate: its owner, and what it requests."""
     meta = item["metadata"]
     owner: Wire = next((one for one in meta.get("ownerReferences") or [] if one.get("controller")), {})
     group, _, _ = str(owner.get("apiVersion")).partition("/")
@@ -278,18 +275,18 @@ def template(item: Wire) -> Template:
         workload_uid=workload_uid,
         reserved_class=WORKLOAD_CLASS in _classes(item.get("spec") or {}).values(),
         size=_mode(item),
-        kind=_asked_for(item),
+        kind=_requested_kind(item),
     )
 
 
 def namespace(item: Wire) -> Namespace:
-    """Return what we keep of a Namespace."""
+    """Return a Namespace with its limit."""
     meta = item["metadata"]
     return Namespace(meta["name"], str((meta.get("annotations") or {}).get(LIMIT_ANNOTATION) or "").strip())
 
 
 def _mode(template: Wire) -> int | None:
-    """Return the number of nodes that our template was made for: its UltraServerConfig says so."""
+    """Return ultraserverMode of the template's UltraServerConfig, a number of nodes; None without one."""
     devices = ((template.get("spec") or {}).get("spec") or {}).get("devices") or {}
     for entry in devices.get("config") or []:
         parameters = (entry.get("opaque") or {}).get("parameters")
@@ -299,8 +296,8 @@ def _mode(template: Wire) -> int | None:
     return None
 
 
-def _asked_for(item: Wire) -> str:
-    """What devices a ResourceClaimTemplate of ours asks for; empty if that cannot be read."""
+def _requested_kind(item: Wire) -> str:
+    """Return the resourceType that the selectors of a template request; empty if it cannot be determined."""
     devices = ((item.get("spec") or {}).get("spec") or {}).get("devices") or {}
     found = {
         match[1]
@@ -333,7 +330,7 @@ def snapshot(items: Iterable[Wire]) -> Snapshot:
 
 
 def _attributes(device: Wire) -> Mapping[str, Any]:
-    """The attributes of a device of resource.k8s.io/v1, or of v1beta1, where they are one level deeper."""
+    """Return a device's attributes; in v1beta1 they are one level deeper than in v1."""
     found = device.get("attributes") or (device.get("basic") or {}).get("attributes") or {}
     return found if isinstance(found, Mapping) else {}
 

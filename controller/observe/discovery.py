@@ -1,7 +1,7 @@
-"""From published nodes to UltraServers: who belongs together, by which links, and what is wrong with it. Pure.
+"""Groups published nodes into UltraServers, with their links and problems. Pure.
 
-Membership comes from what hardware and EC2 say (`ultraserverId`), never from our own tags. A node is known by the UID
-of its Node object: another instance under the same name is another node.
+Membership comes from hardware and EC2 (`ultraserverId`), never from our own tags. A node is identified by the UID of
+its Node object: another instance with the same name is another node.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from neuron_dra.core.ultraserver import Phase, object_name
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something wrong with an UltraServer: the reason of its Degraded condition, and a sentence."""
+    """A problem of an UltraServer: reason and message of its condition Degraded."""
 
     reason: str
     message: str
@@ -31,7 +31,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """An UltraServer as it is now. `usable` are the nodes by nodeId that a slot may take."""
+    """An UltraServer. `usable` are the nodes that a slot may take, by nodeId, reserved or not."""
 
     name: str
     ultraserver_id: str
@@ -44,19 +44,18 @@ class Group:
 
     @property
     def node_names(self) -> tuple[str, ...]:
-        """All nodes that belong to it, those that are away included."""
+        """The names of all its nodes, including those without slices."""
         return tuple(entry["nodeName"] for entry in self.topology)
 
     def free_nodes(self, *taken: Container[str]) -> int:
-        """Count the nodes that a slot may take and that are in none of these sets of names."""
+        """Return the number of usable nodes that are in none of these sets of names."""
         return sum(all(node.name not in names for names in taken) for node in self.usable.values())
 
 
 def discover(snapshot: Snapshot) -> tuple[Group, ...]:
-    """Return every UltraServer, by name; one that is stored and has no node left is there without topology.
+    """Return every UltraServer, by name. A stored one without nodes has an empty topology.
 
-    A node whose slices are away for a while (each kubelet restart wipes them) stays a member as long as its Node
-    object is the same.
+    A node whose slices are missing, as after each kubelet restart, stays a member while its Node object is the same.
     """
     nodes = {node.name: node for node in snapshot.nodes}
     members: dict[str, list[PublishedNode]] = {}
@@ -100,7 +99,7 @@ def _group(
 ) -> Group:
     known = {str(entry.get("nodeName")): entry for entry in (stored.spec.get("topology") or [] if stored else [])}
     instance_type = str(stored.spec.get("instanceType")) if stored else members[0].instance_type
-    strangers = [each.name for each in members if each.instance_type != instance_type]
+    other_types = [each.name for each in members if each.instance_type != instance_type]
     present = [each for each in members if each.instance_type == instance_type]
     numbered = {each.name: _number(each, known, nodes) for each in present}
     away = [
@@ -111,21 +110,21 @@ def _group(
     entries = [_entry(each, number, nodes) for each in present if (number := numbered[each.name]) is not None]
     topology = tuple(sorted([*entries, *away], key=lambda entry: (entry["nodeId"], entry["nodeName"])))
     twice = {entry["nodeId"] for entry in topology if sum(each["nodeId"] == entry["nodeId"] for each in topology) > 1}
-    closing = stored is not None and stored.deleting  # no finalizer can be set any more
+    deleting = stored is not None and stored.deleting  # it accepts no finalizer
     usable = {
         each.node_id: each
         for each in present
-        if each.node_id is not None and not (closing or each.node_id in twice) and _is_usable(each, nodes[each.name])
+        if each.node_id is not None and not (deleting or each.node_id in twice) and _is_usable(each, nodes[each.name])
     }
     sizes = tuple(sorted({size for each in present for size in each.sizes}))
     cordoned = tuple(entry["nodeName"] for entry in topology if not nodes[entry["nodeName"]].schedulable)
     problems = (
         *_identity(present, nodes),
-        *_if(strangers, "MixedInstanceTypes", f"nodes of another type than {instance_type}: {shortened(strangers)}"),
+        *_if(other_types, "MixedInstanceTypes", f"nodes of other types than {instance_type}: {shortened(other_types)}"),
         *_if(
             sorted(twice),
             "DuplicateNodeId",
-            f"several nodes say that they are number {', '.join(map(str, sorted(twice)))} of this UltraServer",
+            f"several nodes publish the same number of this UltraServer: {', '.join(map(str, sorted(twice)))}",
         ),
         *_missing(topology, sizes, stored),
         *_if(
@@ -133,17 +132,17 @@ def _group(
             "NodeNotReady",
             "nodes that are not Ready: {}",
         ),
-        *_if(cordoned, "NodeCordoned", "cordoned nodes, which are not reserved: {}"),
+        *_if(cordoned, "NodeCordoned", "cordoned nodes, which cannot be reserved: {}"),
         *_if([entry["nodeName"] for entry in away], "SliceMissing", "nodes that publish no ResourceSlice: {}"),
         *_if(
             [each.name for each in present if numbered[each.name] is None or not each.sizes],
             "TopologyUnknown",
-            "nodes whose Neuron driver does not know their place yet (it says busy): {}",
+            "nodes whose Neuron driver does not know their place yet (it reports busy): {}",
         ),
         *_if(
             [each.name for each in present if each.sick_devices],
             "DeviceUnhealthy",
-            "nodes with unhealthy or missing devices, which are not reserved: {}",
+            "nodes with unhealthy or missing devices, which cannot be reserved: {}",
         ),
         *_links(present),
         *_quarantined(stored, nodes),
@@ -152,7 +151,7 @@ def _group(
 
 
 def _is_usable(published: PublishedNode, node: ClusterNode) -> bool:
-    """A slot may take the node, as far as it depends on the node alone."""
+    """Return True if the node's own state allows a slot to take it."""
     publishes_well = published.complete and published.kind and not published.sick_devices
     return bool(publishes_well and node.ready and node.schedulable and not node.out_of_service)
 
@@ -164,7 +163,7 @@ def _if(found: Sequence[Any], reason: str, message: str) -> tuple[Problem, ...]:
 def _number(
     published: PublishedNode, known: Mapping[str, Mapping[str, Any]], nodes: Mapping[str, ClusterNode]
 ) -> int | None:
-    """The node's number; the one from before while its driver is busy."""
+    """Return the node's number; while its driver is busy, the stored one."""
     entry = known.get(published.name, {})
     if published.node_id is None and entry.get("nodeUid") == nodes[published.name].uid:
         return int(entry["nodeId"])
@@ -188,7 +187,7 @@ def _link(name: str, up: bool | None) -> dict[str, str]:
 
 
 def _identity(present: list[PublishedNode], nodes: Mapping[str, ClusterNode]) -> tuple[Problem, ...]:
-    """The capacity block, the Node's label and the hardware must tell the same story."""
+    """Return where capacity block, Node label and hardware disagree."""
     by_hardware: dict[str, list[str]] = {}
     for each in present:
         if each.hardware_id:
@@ -198,15 +197,13 @@ def _identity(present: list[PublishedNode], nodes: Mapping[str, ClusterNode]) ->
         parts = "; ".join(f"{hardware} on {shortened(found)}" for hardware, found in sorted(by_hardware.items()))
         block = next((each.capacity_block for each in present if each.capacity_block), None)
         problems.append(
-            Problem(
-                "IdentityMismatch", f"capacity block {block} joins nodes of several UltraServers: server id {parts}"
-            )
+            Problem("IdentityMismatch", f"capacity block {block} has nodes of several UltraServers: server id {parts}")
         )
     problems += [
         Problem(
             "IdentityMismatch",
-            f"node {each.name} is labelled capacity block {nodes[each.name].capacity_block}, and its driver publishes "
-            f"{each.capacity_block}",
+            f"node {each.name} has the label of capacity block {nodes[each.name].capacity_block}, and its driver "
+            f"publishes {each.capacity_block}",
         )
         for each in present
         if nodes[each.name].capacity_block
@@ -225,24 +222,24 @@ def _missing(
     gone = sorted(reserved - present)
     if len(topology) >= expected and not gone:
         return ()
-    text = f"{len(topology)} of {expected} nodes are there" if len(topology) < expected else "reserved nodes are gone"
+    text = f"{len(topology)} of {expected} nodes exist" if len(topology) < expected else "reserved nodes are gone"
     return (Problem("NodeMissing", text + (f"; gone: {shortened(gone)}" if gone else "")),)
 
 
 def _links(present: list[PublishedNode]) -> tuple[Problem, ...]:
-    """On a group of four both kinds of link are there; a pair has one kind only, so one that is down says nothing."""
+    """Return links that are down. Only a group of four has both kinds of link; a pair has one of them."""
     unhealthy = [each.name for each in present if each.sick_links]
-    found = _if(unhealthy, "LinkDown", "devices report unhealthy links to other nodes on: {}")
+    found = _if(unhealthy, "LinkDown", "devices report unhealthy links to other nodes, on: {}")
     if len(present) < 4:
         return found
     for kind, text in (("vertical", "inside the rack"), ("horizontal", "between the racks")):
         down = [each.name for each in present if getattr(each, kind) is False]
-        found += _if(down, "LinkDown", f"links {text} are down on: {{}}")
+        found += _if(down, "LinkDown", f"links {text} are down, on: {{}}")
     return found
 
 
 def _quarantined(stored: UltraServer | None, nodes: Mapping[str, ClusterNode]) -> tuple[Problem, ...]:
-    """Nodes that stay closed because one of their slot is dead: nobody knows what still runs there."""
+    """Return the nodes that stay closed because a node of their slot is dead and may still run pods."""
     found = []
     for each in stored.reservations if stored else ():
         names = each.allocation.nodes
@@ -250,8 +247,8 @@ def _quarantined(stored: UltraServer | None, nodes: Mapping[str, ClusterNode]) -
         if each.allocation.phase is Phase.DRAINING and dead:
             found.append(
                 f"{shortened(names)} stay closed after {each.allocation.workload_namespace}/"
-                f"{each.allocation.workload_name} until {shortened(dead)} is Ready again, or is given up by deleting "
-                "its Node or by the taint node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
+                f"{each.allocation.workload_name} until {shortened(dead)} is Ready again; to give it up, delete its "
+                "Node or add the taint node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
             )
     return (Problem("Quarantined", "; ".join(found)),) if found else ()
 
@@ -259,7 +256,7 @@ def _quarantined(stored: UltraServer | None, nodes: Mapping[str, ClusterNode]) -
 def labels(published: PublishedNode) -> dict[str, str]:
     """Return the labels of a node in an UltraServer, as the Neuron device plugin sets them.
 
-    On Trn3, where the hardware has no id for a pair, the pair's is made of the partition's and the pair's number.
+    Trn3 hardware has no id for a pair; its id is the partition's followed by the number of the pair.
     """
     number, hardware = published.node_id, published.hardware_id
     found: dict[str, str | None] = {

@@ -1,4 +1,4 @@
-"""What the controller keeps of the cluster: frozen values, decoded once when they arrive (`decode`)."""
+"""What the controller keeps of the cluster: frozen values that `decode` makes of each object once."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ Wire = Mapping[str, Any]
 GROUP = "neuron.aws.com"
 API_VERSION = f"{GROUP}/v1beta1"
 FINALIZER = f"{GROUP}/ultraserver-release"
-"""Held on a workload while anything is reserved for it."""
+"""Finalizer of a workload while it has reservations."""
 RESERVED = f"{GROUP}/ultraserver-reserved"
-"""Held on a NeuronUltraServer while anything is reserved in it, also what this release cannot read."""
+"""Finalizer of a NeuronUltraServer while it has reservations, including unreadable ones."""
 
 LIMIT_ANNOTATION = f"{GROUP}/max-reserved-nodes"
-"""On a Namespace: how many nodes it may reserve; an admission policy says who may write it."""
+"""Annotation of a Namespace: how many nodes it may reserve. An admission policy restricts who may write it."""
 
 SLOT_SIZES = (1, 2, 4)
-"""How many nodes of one UltraServer can work together: topologySize, and the modes that a node publishes."""
+"""The sizes of a slot in nodes: the values of topologySize, and of the modes that a node publishes."""
 
 NODES_AT_MOST = 64
-"""In one UltraServer, as the custom resource says; a node that says another number is not known."""
+"""The limit of nodes in one UltraServer, from the CRD. A node with a higher number counts as unknown."""
 
 NODE_NAMES_SHOWN = 8
-"""How many names a message lists before it says how many more there are."""
+"""How many names a message lists before it gives the number of the rest."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedNode:
-    """One node's ResourceSlices: the facts about its UltraServer, and its tag. None is "the driver does not know"."""
+    """What one node's ResourceSlices publish about its UltraServer, and its tag. None: the driver does not know."""
 
     name: str
     node_uid: str
@@ -45,7 +45,7 @@ class PublishedNode:
     sizes: tuple[int, ...]
     vertical: bool | None = None
     horizontal: bool | None = None
-    sick: tuple[str, ...] = ()  # what is wrong with its devices (core/health.py); a node is slow to take it back
+    sick: tuple[str, ...] = ()  # faults of its devices (core/health.py), published until recovery is confirmed
     capacity_block: str | None = None
     server_id_2: str | None = None
     server_id_4: str | None = None
@@ -53,11 +53,11 @@ class PublishedNode:
     node_id_2: int | None = None
     layers: tuple[str | None, str | None, str | None] = (None, None, None)
     tag: Tag | None = None
-    complete: bool = True  # all slices of the pool's newest generation are there, and agree on the tag
+    complete: bool = True  # all slices of the pool's newest generation exist and agree on the tag
 
     @property
     def sick_devices(self) -> tuple[str, ...]:
-        """What is wrong with its devices, their links to other nodes aside."""
+        """The faults of its devices, without those of links to other nodes."""
         return tuple(reason for reason in self.sick if reason != LINK_INTERSERVER)
 
     @property
@@ -67,7 +67,7 @@ class PublishedNode:
 
     @property
     def hardware_id(self) -> str | None:
-        """What the hardware says of the UltraServer's identity."""
+        """The UltraServer's identity as the hardware reports it."""
         return self.reservation_id or self.server_id_4
 
 
@@ -82,17 +82,17 @@ class ClusterNode:
     schedulable: bool
     capacity_block: str | None
     ready_changed: datetime.datetime = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)  # when `ready` last changed
-    out_of_service: bool = False  # somebody has said, by a taint, that the machine is off
-    taints: tuple[str, ...] = ()  # keys that keep new pods away, those of a dead or cordoned node aside
+    out_of_service: bool = False  # a taint declares that the machine is off
+    taints: tuple[str, ...] = ()  # keys that keep new pods away, without those of dead or cordoned nodes
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimUse:
-    """A ResourceClaim that is allocated on devices of ours. `pods` are the (name, uid) it is reserved for.
+    """A ResourceClaim with allocated Neuron devices. `pods` are name and UID of the pods in its reservedFor.
 
-    `workload_id` and `workload_uid` are what its configuration for our driver names; templates of AWS's operator leave
-    the UID out. `reserved_class`: it got them by the DeviceClass of reserved devices, so a tag was there before it.
+    `workload_id` and `workload_uid` come from its configuration for our driver; templates of AWS's operator have no
+    UID. `reserved_class`: it uses the DeviceClass of reserved devices, so it was allocated after the tag.
     """
 
     namespace: str
@@ -104,7 +104,7 @@ class ClaimUse:
     workload_id: str | None = None
 
     def is_of(self, holder: Allocation) -> bool:
-        """The claim is one of the workload that holds this reservation: by namespace, name and UID together."""
+        """Return True if namespace, name and UID of the claim's workload are those of the reservation."""
         return (self.namespace, self.workload_id, self.workload_uid or holder.workload_uid) == (
             holder.workload_namespace,
             holder.workload_name,
@@ -113,25 +113,25 @@ class ClaimUse:
 
     @property
     def holder(self) -> str:
-        """The pod that a person should look at, else the claim."""
+        """The pod that uses the claim, else the claim, for messages."""
         return f"pod {self.namespace}/{self.pods[0][0]}" if self.pods else f"claim {self.namespace}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """An allocation, and the NeuronUltraServer in whose status it is."""
+    """An allocation, and the name of the NeuronUltraServer that has it in its status."""
 
     ultraserver: str
     allocation: Allocation
 
     def changed(self, **changes: Any) -> Reservation:
-        """Return the same reservation with other values in its allocation."""
+        """Return a copy with these fields of the allocation changed."""
         return replace(self, allocation=replace(self.allocation, **changes))
 
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A pod whose claim is allocated on a node that must refuse it, if the pod has not started before."""
+    """A pod whose claim is allocated on a node that must reject it, unless the pod started before."""
 
     namespace: str
     name: str
@@ -142,7 +142,7 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class Starting:
-    """A workload with groups that are open: its nodes that nothing uses, and with several groups one of its pods."""
+    """A workload with Bound slots: its nodes without pods (`idle`) and, if it has several groups, one of its pods."""
 
     namespace: str
     name: str
@@ -155,7 +155,7 @@ class Starting:
 
 @dataclass(frozen=True, slots=True)
 class UltraServer:
-    """A NeuronUltraServer object as it is stored. `unread` are the reservations that cannot be read, or not yet."""
+    """A stored NeuronUltraServer. `unread` are the entries that cannot be read, or not yet."""
 
     name: str
     uid: str
@@ -170,13 +170,13 @@ class UltraServer:
 
     @property
     def reserved(self) -> bool:
-        """Something is reserved in it, as far as is written there."""
+        """Return True if it has reservations, readable or not."""
         return bool(self.reservations or self.unread)
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A NeuronUltraServerWorkload as it is stored. `groups` is what can be read of `status.groups`."""
+    """A stored NeuronUltraServerWorkload. `groups` are the readable entries of `status.groups`."""
 
     namespace: str
     name: str
@@ -198,7 +198,7 @@ class Workload:
 
     @property
     def restarting(self) -> Wire | None:
-        """What made RestartAll release everything, while that lasts: `since`, `reason` and `message`."""
+        """The cause of the current restart by RestartAll, as `since`, `reason` and `message`; None without one."""
         found = self.status.get("restarting")
         return found if isinstance(found, Mapping) and found.get("reason") else None
 
@@ -215,11 +215,11 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A ResourceClaimTemplate of anybody.
+    """A ResourceClaimTemplate.
 
-    `owner_uid` is of the NeuronUltraServerWorkload that controls it; empty where something else does, or nothing.
-    `controlled`: something does. `workload_id` and `workload_uid` are what its claims name, and `size` is the
-    topologySize that it was made for, if it says so.
+    `owner_uid` is the UID of the NeuronUltraServerWorkload that controls it, empty if none does. `controlled`: it has a
+    controller. `workload_id`, `workload_uid` and `size` (topologySize) come from the configuration in it. `kind` is the
+    resourceType that it requests.
     """
 
     namespace: str
@@ -230,11 +230,12 @@ class Template:
     controlled: bool = True
     workload_id: str | None = None
     workload_uid: str | None = None
-    reserved_class: bool = False  # it asks for reserved devices
+    reserved_class: bool = False  # it requests reserved devices
     size: int | None = None
+    kind: str = ""
 
     def is_of(self, workload: Workload) -> bool:
-        """It is the workload's own: it controls it, or AWS's operator made it for it."""
+        """Return True if the workload controls it, or AWS's operator created it for the workload."""
         if self.namespace != workload.namespace:
             return False
         if self.owner_uid or self.controlled:
@@ -242,15 +243,13 @@ class Template:
         return self.workload_id == workload.name and self.workload_uid in (None, workload.uid)
 
     def is_official(self, workload: Workload) -> bool:
-        """Its claims name the workload as those of AWS's operator do; no node of ours is offered to them."""
+        """Return True if it names the workload as AWS's operator does; its claims match no node that is tagged here."""
         return self.workload_id == workload.name and self.workload_uid is None
-
-    kind: str = ""  # what a template of ours asks for: neuron_node or neuron_device
 
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """A Namespace: what its LIMIT_ANNOTATION says, empty if it has none."""
+    """A Namespace and its LIMIT_ANNOTATION, empty without one."""
 
     name: str
     limit: str
@@ -258,7 +257,7 @@ class Namespace:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything a plan depends on, besides the time. The order of the tuples means nothing."""
+    """Everything a plan depends on, besides the time. The order of the tuples does not matter."""
 
     published: tuple[PublishedNode, ...] = ()
     nodes: tuple[ClusterNode, ...] = ()
@@ -267,11 +266,11 @@ class Snapshot:
     workloads: tuple[Workload, ...] = ()
     templates: tuple[Template, ...] = ()
     workload_class: bool = True  # the DeviceClass workload.neuron.aws.com exists
-    blocked_evictions: Mapping[str, str] = field(default_factory=dict)  # pod UID: why the API server said no
+    blocked_evictions: Mapping[str, str] = field(default_factory=dict)  # pod UID: why its eviction was rejected
     unwritable: Mapping[str, str] = field(default_factory=dict)  # NeuronUltraServer: why its status cannot be written
-    outdated: str = ""  # why the custom resources cannot be written: their definitions are not of this release
-    unschedulable: Mapping[str, str] = field(default_factory=dict)  # workload UID: why its pods cannot be placed
-    namespaces: Mapping[str, str] | None = None  # name: its LIMIT_ANNOTATION, empty without; None if none were read
+    outdated: str = ""  # why custom resources cannot be written: the CRDs are not of this release
+    unschedulable: Mapping[str, str] = field(default_factory=dict)  # workload UID: why its pods cannot be scheduled
+    namespaces: Mapping[str, str] | None = None  # name: LIMIT_ANNOTATION, empty without; None if unreadable
 
 
 def condition(status: Wire, kind: str) -> Wire:

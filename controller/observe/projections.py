@@ -1,6 +1,6 @@
-"""What is read of objects that are large and change often: the rest is skipped before it becomes a Python object.
+"""The fields that are parsed of large objects that change often. Other fields never become Python objects.
 
-`decode` sees no more than this, so a field that it begins to read belongs here as well; a test holds the two together.
+`decode` gets no more than this, so each field that it reads must be here, too; a test verifies that.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import msgspec
 
 
 class Part(msgspec.Struct, omit_defaults=True, rename="camel"):
-    """A part of an object; what is absent stays absent."""
+    """A part of an object. Absent fields stay absent."""
 
 
 class Meta(Part):
@@ -23,7 +23,7 @@ class Meta(Part):
 
 
 class Taint(Part):
-    """A taint of a Node, as far as it matters."""
+    """A taint of a Node."""
 
     key: str = ""
     effect: str = ""
@@ -38,7 +38,7 @@ class NodeSpec(Part):
 
 
 class Condition(Part):
-    """A condition of a Node, as far as it matters."""
+    """A condition of a Node."""
 
     type: str = ""
     status: str = ""
@@ -52,7 +52,7 @@ class NodeStatus(Part):
 
 
 class Node(Part):
-    """A Node: each kubelet writes its own every five minutes, images and all, for nothing that we keep."""
+    """A Node. Each kubelet writes its own every five minutes, with a long list of images."""
 
     metadata: Meta
     spec: NodeSpec | None = None
@@ -60,7 +60,7 @@ class Node(Part):
 
 
 class PodMeta(Part):
-    """metadata of a Pod, as far as it matters."""
+    """metadata of a Pod."""
 
     namespace: str
 
@@ -85,7 +85,7 @@ class PodStatus(Part):
 
 
 class Pod(Part):
-    """A Pod: which claims it has."""
+    """A Pod and its claims."""
 
     metadata: PodMeta
     spec: PodSpec | None = None
@@ -93,7 +93,7 @@ class Pod(Part):
 
     @property
     def claims(self) -> set[str]:
-        """Names of its claims, those that were made of templates included."""
+        """Names of its claims, including those made from templates."""
         spec, status = self.spec or PodSpec(), self.status or PodStatus()
         found = [*(spec.resource_claims or ()), *(status.resource_claim_statuses or ())]
         if status.extended_resource_claim_status is not None:

@@ -1,4 +1,4 @@
-"""What a plan is made of: one action is one write. Pure values; `apply` performs them."""
+"""The actions of a plan, each of them one write. Pure values; `controller.apply` performs them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from controller.observe.model import Starting, Suspect
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One write. `owners` are the UIDs of the workloads it is for: after a failure the rest of theirs waits."""
+    """One write. `owners` are the UIDs of its workloads: if it fails, their later writes wait for the next plan."""
 
     owners: frozenset[str] = field(default_factory=frozenset, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
 class CreateUltraServer(Action):
-    """Make a NeuronUltraServer object."""
+    """Create a NeuronUltraServer."""
 
     body: Mapping[str, Any]
 
@@ -35,7 +35,7 @@ class UpdateTopology(Action):
 
 @dataclass(frozen=True, slots=True)
 class DeleteUltraServer(Action):
-    """Delete a NeuronUltraServer that has no node and no reservation."""
+    """Delete a NeuronUltraServer without nodes and reservations."""
 
     name: str
     uid: str
@@ -55,7 +55,7 @@ class SetUltraServerFinalizers(Action):
 class WriteUltraServerStatus(Action):
     """Write the status of a NeuronUltraServer, reservations included, guarded by its resourceVersion.
 
-    `finalizers`, if any, are written before it: no reservation is ever without the one that keeps its object.
+    `finalizers`, if any, are written first, so that no reservation is in an object without our finalizer.
     """
 
     name: str
@@ -66,7 +66,7 @@ class WriteUltraServerStatus(Action):
 
     @property
     def handed_over(self) -> frozenset[str]:
-        """The nodes that it opens for a workload's pods, or frees where pods of one could be."""
+        """The nodes that it opens for a workload's pods, and those that it frees after Draining."""
         before, after = _entries(self.before), _entries(self.status)
         opened = [each for name, each in after.items() if _phase(each) == "Bound" != _phase(before.get(name))]
         freed = [each for name, each in before.items() if _phase(each) == "Draining" and name not in after]
@@ -83,7 +83,7 @@ def _phase(entry: Mapping[str, Any] | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LabelNode(Action):
-    """Set labels of a Node, if it is still the one with this UID; None removes a label."""
+    """Set labels of the Node with this UID; None removes a label."""
 
     name: str
     uid: str
@@ -102,14 +102,14 @@ class SetFinalizers(Action):
 
 @dataclass(frozen=True, slots=True)
 class CreateTemplate(Action):
-    """Make a workload's ResourceClaimTemplate."""
+    """Create a workload's ResourceClaimTemplate."""
 
     body: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteTemplate(Action):
-    """Delete a ResourceClaimTemplate of ours."""
+    """Delete a workload's ResourceClaimTemplate."""
 
     namespace: str
     name: str
@@ -118,7 +118,7 @@ class DeleteTemplate(Action):
 
 @dataclass(frozen=True, slots=True)
 class Evict(Action):
-    """Evict a pod that holds a claim on a node that is released; budgets are honoured."""
+    """Evict a pod with a claim on a node that is being released, within its disruption budget."""
 
     namespace: str
     name: str
@@ -127,7 +127,7 @@ class Evict(Action):
 
 @dataclass(frozen=True, slots=True)
 class WriteWorkloadStatus(Action):
-    """Write a workload's status, and tell it in an Event when its reason changed."""
+    """Write a workload's status, and post an Event if its reason changed."""
 
     namespace: str
     name: str
@@ -136,12 +136,12 @@ class WriteWorkloadStatus(Action):
     before: Mapping[str, Any]
     status: Mapping[str, Any]
     warning: bool
-    says_why: bool = False  # it says why nothing else is written, so it is written all the same
+    explains_stop: bool = False  # it explains why the controller stopped, so it is written although others are not
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What becomes of a workload in this plan."""
+    """The result of a plan for a workload, as its status shows it: `degraded` is a reason and a message."""
 
     state: str
     reason: str
@@ -152,7 +152,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What a workload's status keeps for later plans, beside the verdict: `outage` is a condition's value and text."""
+    """What a workload's status keeps for later plans; `outage` is value and message of the condition Outage."""
 
     restarts: int = 0
     restarted_at: tuple[str, ...] = ()
@@ -161,11 +161,11 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Writes in their order, what becomes of each workload (by UID), and when to plan again at the latest.
+    """Writes in their order, the verdict on each workload (by UID), and when to plan again at the latest (`recheck`).
 
-    `suspects` are pods that their nodes may refuse for ever: whether they do is seen of the pods themselves.
-    `starting` are workloads whose pods are to be looked at: whether they can be scheduled.
-    `settled` and `settled_nodes` are the names of UltraServers and Nodes that were looked at and need no write.
+    `suspects` are pods that their nodes may reject permanently; the pods themselves show whether they do. `starting`
+    are workloads whose pods are checked: can they be scheduled? `settled` and `settled_nodes` are the names of
+    UltraServers and Nodes that need no write.
     """
 
     actions: tuple[Action, ...] = ()
@@ -178,6 +178,6 @@ class Plan:
 
     @property
     def handed_over(self) -> frozenset[str]:
-        """The nodes that change hands, see WriteUltraServerStatus."""
+        """The nodes that the plan opens or frees, see WriteUltraServerStatus."""
         found = (each.handed_over for each in self.actions if isinstance(each, WriteUltraServerStatus))
         return frozenset(node for nodes in found for node in nodes)

@@ -1,4 +1,4 @@
-"""A plan while it is being made: what it is made of, and what has been decided so far. Pure, no I/O."""
+"""The state of a plan in progress: its input, its limits and its decisions so far. Pure, no I/O."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from neuron_dra.core.ultraserver import Phase
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long to wait for what, and how much of it."""
+    """The limits of a plan: waits, and how many nodes or restarts."""
 
     tag_timeout: datetime.timedelta = datetime.timedelta(seconds=60)
     starvation_threshold: datetime.timedelta = datetime.timedelta(minutes=10)
     starvation_limit: datetime.timedelta = datetime.timedelta(minutes=30)
     node_failure_grace: datetime.timedelta = datetime.timedelta(minutes=5)
     fault_grace: datetime.timedelta = datetime.timedelta(minutes=1)
-    outage_nodes: int = 3  # at least so many nodes, and more than so many percent, are away: nothing is evicted
+    outage_nodes: int = 3  # nothing is evicted if so many nodes, and more than so many percent, are away
     outage_percent: int = 55
-    restart_limit: int = 3  # of RestartAll, in a row
-    max_reserved_nodes: int | None = None  # by a namespace that does not say so itself
+    restart_limit: int = 3  # restarts in a row, for RestartAll
+    max_reserved_nodes: int | None = None  # by a namespace without the annotation; None is no limit
 
 
 DEFAULT_LIMITS = Limits()
 
 
 class FreeSlots:
-    """What is free at this point of a plan. Each answer is kept until a reservation is made or dropped.
+    """The free slots at this point of a plan. Results are cached until a reservation is made or dropped.
 
-    A thousand workloads may wait for the same groups, or be served one after the other.
+    A thousand workloads may wait for the same slots.
     """
 
     def __init__(self, index: FleetIndex, holdings: Holdings) -> None:
@@ -47,7 +47,7 @@ class FreeSlots:
         self._shortages: dict[tuple[str, int, int], placement.Shortage] = {}
 
     def free(self, instance_type: str, size: int) -> Sequence[placement.Slot]:
-        """Return the free slots in stored UltraServers, where a reservation can be written, the best fit first."""
+        """Return the free slots in UltraServers that have an object to write to, the best fit first."""
         self._renew()
         key = (instance_type, size)
         if key not in self._free:
@@ -55,32 +55,32 @@ class FreeSlots:
         return self._free[key]
 
     def has_type(self, instance_type: str) -> bool:
-        """An UltraServer of this type was discovered."""
+        """Return True if there is an UltraServer of this type."""
         return self._index.members(instance_type) > 0
 
     def members(self, instance_type: str) -> int:
-        """Count the nodes of all UltraServers of this type, whatever is wrong with them."""
+        """Return the number of nodes of all UltraServers of this type, healthy or not."""
         return self._index.members(instance_type)
 
     def capacity(self, instance_type: str, size: int, kind: str | None) -> int:
-        """Count the slots of one kind, or of that which has more, if nothing were reserved or in use."""
+        """Return the number of slots, free or not, of one resourceType; without `kind`, of the more frequent one."""
         return self._index.capacity(instance_type, size, kind)
 
     def shortage(self, workload: Workload, count: int) -> placement.Shortage:
-        """Return why `count` slots more cannot be had."""
+        """Return why `count` more slots are not available."""
         free = self.free(workload.instance_type, workload.size)
         key = (workload.instance_type, workload.size, count)
         if key not in self._shortages:
             coming = placement.slots(self._index.unstored, self._holdings, workload.instance_type, workload.size)
             if coming and placement.most_of_a_kind((*free, *coming)) >= count > placement.most_of_a_kind(free):
-                text = "the NeuronUltraServer objects of the nodes that it will get are being created"
+                text = "the NeuronUltraServer objects of free nodes are being created"
                 self._shortages[key] = placement.Shortage("CreatingUltraServers", text)
             else:
                 self._shortages[key] = placement.shortage(self._index.groups, self._holdings, workload, free, count)
         return self._shortages[key]
 
     def of_nodes(self, names: set[str], instance_type: str, size: int) -> tuple[placement.Slot, ...]:
-        """Return the slots that these nodes make, whoever holds them."""
+        """Return the slots that these nodes form, reserved or not."""
         groups = {group.name: group for name in sorted(names) for group in self._index.groups_of(name)}
         others = frozenset(name for group in groups.values() for name in group.node_names) - names
         return placement.slots(groups.values(), others, instance_type, size)
@@ -116,20 +116,20 @@ class PlanningContext:
     holdings: Holdings
     free_slots: FreeSlots
     quota: Quota
-    before: list[Action] = field(default_factory=list)  # finalizers and templates: ahead of the reservations
+    before: list[Action] = field(default_factory=list)  # finalizers and templates, written before reservations
     after: list[Action] = field(default_factory=list)
     statuses: list[Action] = field(default_factory=list)
     last: list[Action] = field(default_factory=list)
     starving: dict[str, Workload] = field(default_factory=dict)  # by instance type
     recheck: list[datetime.datetime] = field(default_factory=list)
     outage: outage.Outage | None = None
-    withdrawn: set[str] = field(default_factory=set)  # UIDs of workloads that do not restart after all
+    withdrawn: set[str] = field(default_factory=set)  # UIDs of workloads whose restart is withdrawn
     contested: Mapping[tuple[str, str], Workload] = field(default_factory=dict)
-    """Which workload has each template name that several ask for."""
+    """Which workload gets each template name that several request."""
 
     @classmethod
     def of(cls, index: FleetIndex, now: datetime.datetime, limits: Limits) -> PlanningContext:
-        """Return a context in which nothing is decided."""
+        """Return a context without decisions, except that lost reservations are restored."""
         holdings = Holdings(index)
         restoration.restore(index, holdings, now)
         found = outage.judge(index.countable, index.away, at_least=limits.outage_nodes, percent=limits.outage_percent)
@@ -149,7 +149,7 @@ class PlanningContext:
         return self.snapshot.template_by_key
 
     def look_again(self, moment: datetime.datetime) -> None:
-        """Plan again at that time, if it is still to come."""
+        """Plan again at that time, if it is in the future."""
         if moment > self.now:
             self.recheck.append(moment)
 
@@ -157,9 +157,9 @@ class PlanningContext:
 def template_names(
     workloads: Iterable[Workload], templates: Mapping[tuple[str, str], Template], holdings: Holdings
 ) -> dict[tuple[str, str], Workload]:
-    """Return which workload has each template name that several ask for.
+    """Return which workload gets each template name that several request.
 
-    It is the one whose template is there, else one whose pods may run, else the oldest.
+    It is the one whose template exists, else one with Bound nodes, else the oldest.
     """
     asking: dict[tuple[str, str], list[Workload]] = {}
     for each in workloads:
@@ -174,6 +174,6 @@ def template_names(
     return {name: min(found, key=claim) for name, found in asking.items() if len(found) > 1}
 
 
-def joined(*texts: str) -> str:
-    """Return the texts that are not empty as one."""
+def join_texts(*texts: str) -> str:
+    """Return the texts that are not empty, joined with semicolons."""
     return "; ".join(text for text in texts if text)

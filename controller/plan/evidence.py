@@ -1,7 +1,6 @@
-"""What shows of reservations outside the objects that they are in: ids on nodes, and copies in workloads. No I/O.
+"""Evidence of reservations outside NeuronUltraServers: ids on nodes, and copies in workloads. No I/O.
 
-Kept up as objects change, as all of the index: nearly always every id that shows is known, and then there is nothing to
-look at.
+It follows the objects as the whole index does. Nearly always every id is known, and plans have nothing to restore.
 """
 
 from __future__ import annotations
@@ -13,22 +12,22 @@ from controller.observe.model import PublishedNode, UltraServer, Workload
 from neuron_dra.core.ultraserver import Phase, Unread
 
 
-class Traces:
+class Evidence:
     """`unread` are the entries that cannot be read, or not yet, by UltraServer.
 
-    `strange` are the ids that nodes show as bound, `lost` those in workloads' copies, that no object has.
+    `unknown` are allocationIds that nodes show as Bound and `lost` those in workloads' copies, without an object.
     """
 
     def __init__(self) -> None:
         self.unread: dict[str, tuple[Unread, ...]] = {}
-        self.strange: set[str] = set()
+        self.unknown: set[str] = set()
         self.lost: set[str] = set()
         self._known: Counter[str] = Counter()
         self._shown: dict[str, set[str]] = {}  # id -> nodes
         self._copied: dict[str, set[str]] = {}  # id -> keys of workloads
 
     def nodes_of(self, allocation_id: str) -> list[str]:
-        """Return the nodes that show an id as bound."""
+        """Return the nodes that show an allocationId as Bound."""
         return sorted(self._shown.get(allocation_id, ()))
 
     def workloads_of(self, allocation_id: str) -> list[str]:
@@ -36,17 +35,17 @@ class Traces:
         return sorted(self._copied.get(allocation_id, ()))
 
     def put_published(self, node: str, before: PublishedNode | None, now: PublishedNode | None) -> None:
-        """What a node shows has changed."""
+        """Follow a change of what a node publishes."""
         _move(self._shown, node, _bound(before), _bound(now))
         self._judge(_bound(before) | _bound(now))
 
     def put_workload(self, key: str, before: Workload | None, now: Workload | None) -> None:
-        """A workload's copies have changed."""
+        """Follow a change of a workload's copies."""
         _move(self._copied, key, _copies(before), _copies(now))
         self._judge(_copies(before) | _copies(now))
 
     def put_ultraserver(self, name: str, before: UltraServer | None, now: UltraServer | None) -> None:
-        """What is reserved in an UltraServer has changed."""
+        """Follow a change of an UltraServer's reservations."""
         self.unread.pop(name, None)
         if now is not None and now.unread:
             self.unread[name] = now.unread
@@ -61,7 +60,7 @@ class Traces:
     def _judge(self, ids: set[str]) -> None:
         for each in ids:
             unknown = each not in self._known
-            for where, found in ((self._shown, self.strange), (self._copied, self.lost)):
+            for where, found in ((self._shown, self.unknown), (self._copied, self.lost)):
                 if unknown and each in where:
                     found.add(each)
                 else:

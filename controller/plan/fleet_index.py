@@ -1,9 +1,9 @@
-"""What a plan reads of the whole fleet, kept up as objects change, so that a plan costs what changed. No I/O.
+"""An index of the fleet that follows changes of objects, so that a plan costs only what changed. No I/O.
 
-A plan of 20,000 nodes that looks at each of them takes a second. Here an object that changes marks the UltraServers it
-belongs to; only those are grouped again, and only those does a plan compare with what is stored. Everything derived is
-a function of the objects alone: an index that followed every change equals the index made of the same objects at once
-(`FleetIndex.of`), which a property test holds it to.
+A plan that reads each of 20,000 nodes takes a second. Here an object that changes marks its UltraServers as stale; only
+these are grouped again, and only these does a plan compare with what is stored. Everything derived is a function of the
+objects: an index that followed every change equals one that is built from the same objects at once (`FleetIndex.of`). A
+property test verifies that.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from controller.observe.model import (
     Workload,
 )
 from controller.plan import outage, placement, refused_pods
-from controller.plan.evidence import Traces
+from controller.plan.evidence import Evidence
 from controller.plan.reserved import (
     Reserved,
     Totals,
@@ -54,30 +54,30 @@ class FleetIndex:
         self.unwritable: Mapping[str, str] = {}
         self.unschedulable: Mapping[str, str] = {}
         self.outdated = ""
-        self.traces = Traces()
+        self.evidence = Evidence()
         self.namespaces: dict[str, str] | None = None
-        """What each Namespace says of its limit; None if none were read."""
+        """The limit in each Namespace's annotation, empty without one; None if Namespaces cannot be read."""
         self._reserved = Reserved()
         self.group_by_name: dict[str, Group] = {}
         self.unsettled: set[str] = set()
-        """Names of UltraServers for which something may have to be written."""
+        """Names of UltraServers whose objects may need a write."""
         self.unsettled_nodes: set[str] = set()
-        """Names of nodes whose labels may have to be written."""
+        """Names of nodes whose labels may need a write."""
         self._claims: dict[str, ClaimUse] = {}
         self._uses: dict[str, tuple[ClaimUse, ...]] = {}  # by node, sorted
         self._templates_of: dict[str, dict[tuple[str, str], Template]] = {}  # by owner UID
-        self._membership: dict[str, str] = {}  # node -> UltraServer, of the nodes that publish one
+        self._membership: dict[str, str] = {}  # node -> the UltraServer that it publishes
         self._members: dict[str, set[str]] = {}
-        self._concerned: dict[str, set[str]] = {}  # node -> UltraServers that its facts go into
-        self._named: dict[str, frozenset[str]] = {}  # UltraServer -> nodes, the other way round
+        self._concerned: dict[str, set[str]] = {}  # node -> UltraServers that depend on it
+        self._named: dict[str, frozenset[str]] = {}  # UltraServer -> nodes, the inverse
         self._slots = SlotIndex()
         self._stale: set[str] = set()
         self._counts: dict[str, outage.Count] = {}  # by UltraServer
         self._suspects: dict[str, tuple[Suspect, ...]] = {}  # by UltraServer
         self.countable = 0
-        """How many nodes of UltraServers there are, without those that a person has given up."""
+        """The number of nodes of UltraServers, without those that a user has given up."""
         self.away: Counter[str] = Counter()
-        """Those of them that are not Ready or have lost their tags."""
+        """The nodes of them that are not Ready or have lost their tags."""
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> FleetIndex:
@@ -105,7 +105,7 @@ class FleetIndex:
         return index
 
     def snapshot(self) -> Snapshot:
-        """Return the objects as they are now; `of` makes an equal index of them."""
+        """Return the objects; `of` builds an equal index from them."""
         return Snapshot(
             published=tuple(self.published),
             nodes=tuple(self.nodes),
@@ -121,11 +121,11 @@ class FleetIndex:
             namespaces=None if self.namespaces is None else dict(self.namespaces),
         )
 
-    # What is read, as of a Snapshot
+    # The objects, as in a Snapshot
 
     @property
     def published(self) -> Collection[PublishedNode]:
-        """Every node that publishes."""
+        """What each node publishes."""
         return self.published_by_name.values()
 
     @property
@@ -135,7 +135,7 @@ class FleetIndex:
 
     @property
     def claims(self) -> Collection[ClaimUse]:
-        """Every claim that is allocated on devices of ours."""
+        """Every claim with allocated Neuron devices."""
         return self._claims.values()
 
     @property
@@ -157,7 +157,7 @@ class FleetIndex:
 
     @property
     def groups(self) -> Collection[Group]:
-        """Every UltraServer as it is now, in no order."""
+        """Every UltraServer, in no order."""
         return self.group_by_name.values()
 
     @property
@@ -180,11 +180,11 @@ class FleetIndex:
         return self._uses.get(node, ())
 
     def reserved(self, node: str) -> int:
-        """Return how many stored reservations a node is in, those that cannot be read included."""
+        """Return how many stored reservations a node is in, unreadable ones included."""
         return self._reserved.entries(node)
 
     def is_taken(self, node: str, more: int = 0) -> bool:
-        """A claim keeps the node, or a reservation, where there are so many `more` than are stored."""
+        """Return True if a claim uses the node, or a reservation has it. `more` is added to the stored reservations."""
         return node in self._uses or self._reserved.entries(node) + more > 0
 
     def held(self, workload_uid: str) -> list[Reservation]:
@@ -192,7 +192,7 @@ class FleetIndex:
         return self._reserved.held(workload_uid)
 
     def nodes_of_namespace(self, namespace: str) -> int:
-        """Return how many nodes the workloads of a namespace hold; of two reservations for one index, one counts."""
+        """Return how many nodes the workloads of a namespace have; of two reservations for one index, one counts."""
         return self._reserved.nodes_of_namespace(namespace)
 
     def templates_of(self, owner_uid: str) -> list[Template]:
@@ -200,49 +200,49 @@ class FleetIndex:
         return sorted(self._templates_of.get(owner_uid, {}).values(), key=lambda each: (each.namespace, each.name))
 
     def slots(self, instance_type: str, size: int) -> Sequence[placement.Slot]:
-        """Return the free slots in stored UltraServers, the best fit first."""
+        """Return the free slots in UltraServers that have an object, the best fit first."""
         return self._slots.free(instance_type, size)
 
     def capacity(self, instance_type: str, size: int, kind: str | None = None) -> int:
-        """Count the slots that healthy UltraServers have in all: of one kind, or of that which has more."""
+        """Return the number of slots, free or not, of one resourceType; without `kind`, of the more frequent one."""
         return self._slots.capacity(instance_type, size, kind)
 
     def members(self, instance_type: str) -> int:
-        """Count the nodes of all UltraServers of a type, whatever is wrong with them."""
+        """Return the number of nodes of all UltraServers of a type, healthy or not."""
         return self._slots.members(instance_type)
 
     @property
     def unstored(self) -> list[Group]:
-        """The UltraServers for which there is no object yet."""
+        """The UltraServers without an object."""
         names = (name for name in sorted(self.unsettled) if name not in self.ultraserver_by_name)
         return [self.group_by_name[name] for name in names if name in self.group_by_name]
 
     def groups_of(self, node: str) -> list[Group]:
-        """Return the UltraServers that a node is in, of those that are known; nearly always one."""
+        """Return the UltraServers that a node is in; nearly always one."""
         names = {*self._concerned.get(node, ()), self._membership.get(node, "")}
         found = (self.group_by_name.get(name) for name in sorted(names))
         return [group for group in found if group is not None and node in group.node_names]
 
     def suspects(self) -> list[Suspect]:
-        """Return the pods that their nodes must refuse, if they have not started before, each once."""
+        """Return the pods that their nodes must reject unless they started before, each once."""
         found = {each.uid: each for name in sorted(self._suspects) for each in self._suspects[name]}
         return list(found.values())
 
-    # What changes it
+    # Changes
 
     def put_node(self, name: str, node: ClusterNode | None) -> None:
-        """A Node changed, or is gone."""
+        """Follow a change of a Node; None: it was deleted."""
         _put(self.node_by_name, name, node)
         self._facts_changed(name)
 
     def put_published(self, name: str, published: PublishedNode | None) -> None:
-        """What a node publishes changed, or it publishes nothing more."""
-        self.traces.put_published(name, self.published_by_name.get(name), published)
+        """Follow a change of what a node publishes; None: it publishes nothing."""
+        self.evidence.put_published(name, self.published_by_name.get(name), published)
         _put(self.published_by_name, name, published)
         self._facts_changed(name)
 
     def put_claim(self, key: str, use: ClaimUse | None) -> None:
-        """A claim was allocated, changed, or holds nothing of ours any more."""
+        """Follow a change of a claim; None: it has no Neuron devices."""
         before = self._claims.get(key)
         _put(self._claims, key, use)
         for name in {*(before.nodes if before else ()), *(use.nodes if use else ())}:
@@ -255,27 +255,27 @@ class FleetIndex:
             self._mark(name)
 
     def put_ultraserver(self, name: str, ultraserver: UltraServer | None) -> None:
-        """A NeuronUltraServer changed, or is gone."""
+        """Follow a change of a NeuronUltraServer; None: it was deleted."""
         before = self.ultraserver_by_name.get(name)
-        self.traces.put_ultraserver(name, before, ultraserver)
+        self.evidence.put_ultraserver(name, before, ultraserver)
         _put(self.ultraserver_by_name, name, ultraserver)
         for node in self._reserved.put(name, before, ultraserver):
             self._mark(node)
         self._stale.add(name)
 
     def put_namespace(self, name: str, limit: str | None) -> None:
-        """A Namespace has this limit now (empty: none of its own), or is gone."""
+        """Follow a change of a Namespace's limit, empty without one; None: the Namespace was deleted."""
         if self.namespaces is None:
             self.namespaces = {}
         _put(self.namespaces, name, limit)
 
     def put_workload(self, key: str, workload: Workload | None) -> None:
-        """A NeuronUltraServerWorkload changed, or is gone."""
-        self.traces.put_workload(key, self.workload_by_key.get(key), workload)
+        """Follow a change of a NeuronUltraServerWorkload; None: it was deleted."""
+        self.evidence.put_workload(key, self.workload_by_key.get(key), workload)
         _put(self.workload_by_key, key, workload)
 
     def put_template(self, key: tuple[str, str], template: Template | None) -> None:
-        """A ResourceClaimTemplate changed, or is gone."""
+        """Follow a change of a ResourceClaimTemplate; None: it was deleted."""
         before = self.template_by_key.get(key)
         if before is not None:
             take(self._templates_of, before.owner_uid, key)
@@ -284,12 +284,12 @@ class FleetIndex:
             self._templates_of.setdefault(template.owner_uid, {})[key] = template
 
     def settle(self, ultraservers: Iterable[str], nodes: Iterable[str]) -> None:
-        """Nothing has to be written for these until something changes."""
+        """Mark these as needing no write until they change."""
         self.unsettled.difference_update(ultraservers)
         self.unsettled_nodes.difference_update(nodes)
 
     def refresh(self) -> None:
-        """Bring up to date what is derived of what has changed."""
+        """Derive again what depends on changed objects."""
         for name in self._stale:
             self._refresh(name)
         self.unsettled |= self._stale
@@ -312,7 +312,7 @@ class FleetIndex:
         _put(self._suspects, name, refused_pods.suspects(named, held, self._uses, self.published_by_name) or None)
 
     def _count(self, name: str, group: Group | None, stored: UltraServer | None) -> None:
-        """Count the nodes of an UltraServer that are away, in the place of those that were."""
+        """Replace the count of an UltraServer's nodes that are away."""
         before, now = self._counts.get(name, outage.Count()), outage.Count()
         if group is not None:
             held = stored.reservations if stored is not None else ()

@@ -1,4 +1,4 @@
-"""Who holds which node, as planned so far: starts as stored, and is changed by the plan. Pure, no I/O."""
+"""The reservations of all nodes during a plan: as stored at first, then as the plan changes them. Pure, no I/O."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from neuron_dra.core.ultraserver import Allocation, Phase, Unread
 
 
 class Holdings(Container[str]):
-    """All reservations, and what nodes and claims show of them. It contains the nodes that one of these keeps.
+    """All reservations, and what nodes and claims show of them. As a container it has the reserved and used nodes.
 
-    What is stored is read from the index; what the plan changes is kept here, for the UltraServers that it changes.
+    It reads stored reservations from the index and keeps copies of those that the plan changes.
     """
 
     def __init__(self, index: FleetIndex) -> None:
         self._index = index
         self._nodes = index.node_by_name
         self._published = index.published_by_name
-        self._held: dict[str, list[Reservation]] = {}  # of the UltraServers that the plan has changed
-        self._of: dict[str, list[Reservation]] = {}  # of the workloads for which it has
-        self._reserved: Counter[str] = Counter()  # reservations of a node, more or fewer than are stored
-        self.unread = dict(index.traces.unread)
-        """The entries that cannot be read, by UltraServer."""
-        self._nodes_of: Counter[str] = Counter()  # nodes that a namespace has, more or fewer than are stored
+        self._held: dict[str, list[Reservation]] = {}  # by UltraServer, those that the plan changes
+        self._of: dict[str, list[Reservation]] = {}  # by workload UID, the same
+        self._reserved: Counter[str] = Counter()  # by node, the difference from what is stored
+        self.unread = dict(index.evidence.unread)
+        """The entries that this release cannot read, by UltraServer."""
+        self._nodes_of: Counter[str] = Counter()  # by namespace, the difference from what is stored
         self._version = 0
 
     # What is there
@@ -45,17 +45,17 @@ class Holdings(Container[str]):
         return self._index.is_taken(str(name), self._reserved[str(name)])
 
     def is_reserved(self, node: str) -> bool:
-        """The node is in a reservation, read or unread."""
+        """Return True if the node is in a reservation, readable or not."""
         return self._index.reserved(node) + self._reserved[node] > 0
 
     @property
     def version(self) -> int:
-        """Another number whenever a reservation was made or dropped."""
+        """A number that changes whenever a reservation is made or dropped."""
         return self._version
 
     @property
     def changed(self) -> Collection[str]:
-        """The UltraServers whose reservations differ from what is stored, or did at some point of the plan."""
+        """The UltraServers whose reservations the plan has changed, even if they are as stored again."""
         return self._held.keys()
 
     @property
@@ -79,7 +79,7 @@ class Holdings(Container[str]):
         return sorted(found, key=lambda each: (each.allocation.ultraserver_index, each.allocation.allocation_id))
 
     def live(self, workload_uid: str) -> dict[int, Reservation]:
-        """The reservations of one workload that are not being taken back, by index; of two, the one that is bound."""
+        """The reservations of one workload that are not Draining, by index; of two, the Bound one."""
         found: dict[int, Reservation] = {}
         for each in self.of(workload_uid):
             index = each.allocation.ultraserver_index
@@ -88,13 +88,14 @@ class Holdings(Container[str]):
         return found
 
     def pending(self, workload_uid: str) -> list[Reservation]:
-        """The reservations of one workload on which no pod may start yet."""
+        """The Pending reservations of one workload: no pod may start there yet."""
         return [each for each in self.of(workload_uid) if each.allocation.phase is Phase.PENDING]
 
     def leaving(self, workload_uid: str) -> list[Reservation]:
-        """The reservations of one workload that are being taken back, and on which pods of it may be.
+        """The Draining reservations of one workload on which its pods may still run.
 
-        A dead node shows its last tag for ever. Nothing can start there: a node that comes back asks first.
+        A dead node shows its last tag permanently. No pod can start there: when it comes back, its plugin reads the
+        reservation first.
         """
         return [
             each
@@ -110,24 +111,24 @@ class Holdings(Container[str]):
         ]
 
     def workload_uids(self) -> set[str]:
-        """Every workload that holds something."""
+        """The UIDs of the workloads that have a reservation."""
         return {uid for uid in {*self._index.holders, *self._of} if self._of.get(uid, True)}
 
     def nodes_of_namespace(self, namespace: str) -> int:
-        """How many nodes the workloads of a namespace have reserved; of two reservations for one index, one counts."""
+        """Return how many nodes the workloads of a namespace have; of two reservations for one index, one counts."""
         return self._index.nodes_of_namespace(namespace) + self._nodes_of[namespace]
 
     def sizes(self, workload_uid: str) -> dict[int, int]:
-        """How many nodes a workload has for each index; of two reservations for one, the larger counts."""
+        """Return how many nodes a workload has for each index; of two reservations for one, the larger counts."""
         found = self._of.get(workload_uid)
         return sizes(self._index.held(workload_uid) if found is None else found)
 
     def uses(self, nodes: Iterable[str]) -> list[ClaimUse]:
-        """The claims that are allocated on these nodes, each once."""
+        """Return the claims that are allocated on these nodes, each once."""
         return list(dict.fromkeys(use for name in nodes for use in self._index.uses(name)))
 
     def shows(self, node: str, allocation: Allocation, phase: Phase) -> bool:
-        """The node's slices carry the tag of exactly this reservation, in this phase."""
+        """Return True if the node's slices have the tag of exactly this reservation, in this phase."""
         published = self._published.get(node)
         tag = published.tag if published else None
         return (
@@ -139,11 +140,11 @@ class Holdings(Container[str]):
         )
 
     def has_answered(self, allocation: Allocation) -> bool:
-        """All nodes are Ready and show exactly this reservation, and nobody else was on one of them before."""
-        return not self.silent(allocation) and not self.slipped_in(allocation)
+        """Return True if all nodes are Ready and show this reservation, and no other claim came before it."""
+        return not self.unanswered(allocation) and not self.untagged_claims(allocation)
 
-    def silent(self, allocation: Allocation) -> list[str]:
-        """The nodes of a pending reservation that do not show it yet, or are not Ready."""
+    def unanswered(self, allocation: Allocation) -> list[str]:
+        """Return the nodes of a Pending reservation that do not show it, or are not Ready."""
         return [
             name
             for name in allocation.nodes
@@ -151,34 +152,34 @@ class Holdings(Container[str]):
         ]
 
     def foreign(self, allocation: Allocation) -> list[ClaimUse]:
-        """Claims on the nodes of a reservation that are not its workload's."""
+        """Return the claims on the nodes of a reservation that are not its workload's."""
         return [use for use in self.uses(allocation.nodes) if not use.is_of(allocation)]
 
-    def slipped_in(self, allocation: Allocation) -> list[ClaimUse]:
-        """Those of the foreign claims that got their devices before the tag: their pods may run.
+    def untagged_claims(self, allocation: Allocation) -> list[ClaimUse]:
+        """Return the foreign claims that were allocated before the tag: their pods may run.
 
-        One that got them by a tag is no pod's that runs: a node is not free while such a claim of its last workload is
-        there, and plugins start no other. So it takes no reservation away, and delays none.
+        A claim of the DeviceClass of reserved devices cannot have a running pod here: a node is not free while one of
+        its last workload exists, and plugins reject all others. Such a claim neither removes nor delays a reservation.
         """
         return [use for use in self.foreign(allocation) if not use.reserved_class]
 
     def is_there(self, node: str, allocation: Allocation) -> bool:
-        """The Node that was reserved is there, and not another that has its name now."""
+        """Return True if the reserved Node exists, and not another one with its name."""
         return node in self._nodes and allocation.is_for(node, self._nodes[node].uid)
 
     def published(self, node: str, allocation: Allocation) -> PublishedNode | None:
-        """What the reserved node publishes; None if nothing, or if another has its name now."""
+        """Return what the reserved node publishes; None without slices, or if another Node has its name."""
         found = self._published.get(node)
         if found is None or not self.is_there(node, allocation):
             return None
         return found if found.node_uid in ("", self._nodes[node].uid) else None
 
     def is_ready(self, node: str) -> bool:
-        """The Node is there and Ready."""
+        """Return True if the Node exists and is Ready."""
         return node in self._nodes and self._nodes[node].ready
 
     def is_closed(self, node: str, allocation: Allocation, *, final: bool) -> bool:
-        """Nothing of the workload can be placed on the node any more, and its plugin knows or has nothing to offer."""
+        """Return True if no pod of the workload can be placed on the node: its slices show it, or there are none."""
         published = self._published.get(node)
         if published is None or not self.is_there(node, allocation) or self._nodes[node].out_of_service:
             return True
@@ -192,17 +193,17 @@ class Holdings(Container[str]):
         )
 
     def kind(self, node: str) -> str | None:
-        """What the node publishes: neuron_node, neuron_device, or nothing."""
+        """Return the resourceType that the node publishes, neuron_node or neuron_device, or None."""
         published = self._published.get(node)
         return published.kind or None if published else None
 
     # What the plan changes
 
     def reserve(self, workload: Workload, index: int, slot: Slot, now: datetime.datetime) -> None:
-        """Hold a slot for a workload.
+        """Reserve a slot for a workload.
 
-        The id is made of the object's resourceVersion, which guards the write: no two reservations that were
-        written can have the same id, and planning twice gives the same one.
+        The allocationId contains the object's resourceVersion, which guards the write: no two written reservations can
+        have the same id, and planning twice gives the same one.
         """
         ultraserver = self._index.ultraserver_by_name[slot.ultraserver]
         parts = (ultraserver.uid, ultraserver.version, workload.uid, str(index), *slot.nodes)
@@ -221,7 +222,7 @@ class Holdings(Container[str]):
         self.add(Reservation(slot.ultraserver, allocation))
 
     def add(self, one: Reservation) -> None:
-        """Hold one more reservation."""
+        """Add a reservation."""
         of_server, of_workload = self._own(one)
         index = one.allocation.ultraserver_index
         before = _size(of_workload, index)
@@ -231,8 +232,8 @@ class Holdings(Container[str]):
         self._reserved.update(one.allocation.nodes)
         self._version += 1
 
-    def take_over(self, ultraserver: str, left: Sequence[Unread], taken: Iterable[Reservation]) -> None:
-        """Hold what could not be read, as far as it can now; `left` are the other entries."""
+    def adopt(self, ultraserver: str, left: Sequence[Unread], taken: Iterable[Reservation]) -> None:
+        """Replace unreadable entries of an UltraServer by reservations, `taken`; `left` stay unreadable."""
         for before in self.unread[ultraserver]:
             self._reserved.subtract(before.nodes)
         for each in left:
@@ -270,7 +271,7 @@ class Holdings(Container[str]):
         self._version += 1
 
     def _own(self, one: Reservation) -> tuple[list[Reservation], list[Reservation]]:
-        """Return the lists that a reservation is in, or belongs into: the plan's own copies."""
+        """Return the plan's own copies of the lists that a reservation is or belongs in."""
         uid = one.allocation.workload_uid
         if one.ultraserver not in self._held:
             self._held[one.ultraserver] = list(self.at(one.ultraserver))
@@ -278,16 +279,16 @@ class Holdings(Container[str]):
             self._of[uid] = self._index.held(uid)
         return self._held[one.ultraserver], self._of[uid]
 
-    def tell_world(self, workload: Workload, *, grown: bool) -> None:
-        """Write into every slot how many nodes there are in all, and which has rank 0.
+    def set_world_size(self, workload: Workload, *, grown: bool) -> None:
+        """Write into every slot the number of nodes of the workload, and which node has rank 0.
 
-        Without `grown` the size stays as it was told before: slots that are asked for are not there yet.
+        Without `grown` the number stays as stored, because requested slots are not reserved yet.
         """
         live = self.live(workload.uid)
         if 0 not in live:
             return
-        told = [each.allocation.world_size for each in live.values() if each.allocation.world_size]
-        size = max(told) if told and not grown else workload.count * workload.size
+        stored = [each.allocation.world_size for each in live.values() if each.allocation.world_size]
+        size = max(stored) if stored and not grown else workload.count * workload.size
         first = live[0].allocation.nodes[0]
         for each in list(live.values()):
             if (each.allocation.world_size, each.allocation.rank0_node) != (size, first):

@@ -1,4 +1,4 @@
-"""The objects that the controller writes, as the API has them. Pure."""
+"""Builds the Kubernetes objects that the controller writes. Pure."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from neuron_dra.core.ultraserver import NAMESPACE, Unread
 MESSAGE_CHARACTERS = 4096  # maxLength of a condition's message in our CRDs
 REQUEST = "neuron"
 OUTAGE = "Outage"
-"""Type of the condition of a workload whose nodes were away in an outage. Its time is when every grace period began."""
+"""Condition type of workloads whose nodes were away in an outage. Grace periods begin at its last transition."""
 OUTDATED = "CustomResourcesOutdated"
 MIGRATING = "Migrating"
-"""Reason of the condition Ready while another group is reserved in the place of one that broke."""
+"""Reason of the condition Ready while a group with a fault is being replaced."""
 
 
 def time(moment: datetime.datetime) -> str:
-    """Return an API time."""
+    """Return a time as the API has it, in seconds and UTC."""
     return moment.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def new_condition(
     current: Wire, kind: str, value: bool, reason: str, message: str, now: datetime.datetime, generation: int
 ) -> dict[str, Any]:
-    """Return a condition; its time changes only when its status does."""
+    """Return a condition. Its lastTransitionTime changes only with its status; the message is cut to its limit."""
     status = "True" if value else "False"
     before = condition(current, kind)
     since = before.get("lastTransitionTime") if before.get("status") == status else None
@@ -78,7 +78,7 @@ def ultraserver_status(
 ) -> dict[str, Any]:
     """Return the whole status of a NeuronUltraServer. `in_use` are the nodes with an allocated claim.
 
-    `unread` are reservations that stay as they are, `more` problems besides those of the nodes.
+    `unread` are entries that stay unchanged, `more` are problems besides those of the nodes.
     """
     reserved = {node for each in reservations for node in each.allocation.nodes}
     reserved |= {node for each in unread for node in each.nodes}
@@ -94,7 +94,7 @@ def ultraserver_status(
         {each.allocation.workload for each in reservations}
         | {str(each.entry.get("workloadRef")) for each in unread if isinstance(each.entry, Mapping)}
     )
-    taken = ", ".join(refs) if refs else "no workload has reserved a node"
+    taken = ", ".join(refs) if refs else "no node is reserved"
 
     def made(kind: str, value: bool, why: str, text: str) -> dict[str, Any]:
         return new_condition(stored.status, kind, value, why, text, now, stored.generation)
@@ -121,10 +121,9 @@ def ultraserver_status(
 
 
 def claim_template(workload: Workload, kind: str, device_class: str) -> dict[str, Any]:
-    """Return the ResourceClaimTemplate: one whole node of this workload's reservation for each claim.
+    """Return the ResourceClaimTemplate: one whole node of the workload's reservation for each claim.
 
-    The selector is one chain that begins with has(): reading an attribute that a device does not have is an error,
-    and an error keeps the pod from every node.
+    `kind` is the resourceType that the nodes publish.
     """
     owner = {
         "apiVersion": API_VERSION,
@@ -134,16 +133,6 @@ def claim_template(workload: Workload, kind: str, device_class: str) -> dict[str
         "controller": True,
         "blockOwnerDeletion": True,
     }
-    attributes = f"device.attributes['{names.DRIVER}']"
-    selector = " && ".join(
-        (
-            f"has({attributes}.workloadUid)",
-            f"has({attributes}.workloadPhase)",
-            f"{attributes}.workloadUid == '{workload.uid}'",
-            f"{attributes}.workloadPhase == 'Bound'",
-            f"{attributes}.resourceType == '{kind}'",
-        )
-    )
     amount = {"allocationMode": "ExactCount", "count": 1} if kind == "neuron_node" else {"allocationMode": "All"}
     parameters = (
         {
@@ -172,7 +161,7 @@ def claim_template(workload: Workload, kind: str, device_class: str) -> dict[str
                             "exactly": {
                                 "deviceClassName": device_class,
                                 **amount,
-                                "selectors": [{"cel": {"expression": selector}}],
+                                "selectors": [{"cel": {"expression": _selector(workload, kind)}}],
                             },
                         }
                     ],
@@ -192,22 +181,39 @@ def claim_template(workload: Workload, kind: str, device_class: str) -> dict[str
     }
 
 
+def _selector(workload: Workload, kind: str) -> str:
+    """Return the CEL expression that selects the nodes of a workload's Bound reservations.
+
+    It begins with has(): reading an attribute that a device lacks is an error that blocks the pod on every node.
+    """
+    attributes = f"device.attributes['{names.DRIVER}']"
+    return " && ".join(
+        (
+            f"has({attributes}.workloadUid)",
+            f"has({attributes}.workloadPhase)",
+            f"{attributes}.workloadUid == '{workload.uid}'",
+            f"{attributes}.workloadPhase == 'Bound'",
+            f"{attributes}.resourceType == '{kind}'",
+        )
+    )
+
+
 def device_class(workload_class: bool) -> str:
-    """Return the class for generated templates: ours, or the plain one where ours is not installed."""
+    """Return the DeviceClass for templates: the one of reserved devices, or the plain one if that is not installed."""
     return WORKLOAD_CLASS if workload_class else names.DRIVER
 
 
 def stopped_status(workload: Workload, verdict: Verdict, now: datetime.datetime) -> dict[str, Any] | None:
-    """Return a workload's status with the reason why nothing is done, or None if it says so already.
+    """Return a workload's status with the reason why the controller has stopped; None if it has that already.
 
-    Only what every release of the CRD has is written besides what is there.
+    It adds only fields that the CRD of every release has.
     """
     ready = condition(workload.status, "Ready")
     if (ready.get("reason"), ready.get("message")) == (verdict.reason, verdict.message):
         return None
     others = [c for c in workload.status.get("conditions") or [] if c.get("type") != "Ready"]
-    said = new_condition(workload.status, "Ready", False, verdict.reason, verdict.message, now, workload.generation)
-    return {**workload.status, "state": verdict.state, "conditions": [said, *others]}
+    stopped = new_condition(workload.status, "Ready", False, verdict.reason, verdict.message, now, workload.generation)
+    return {**workload.status, "state": verdict.state, "conditions": [stopped, *others]}
 
 
 def workload_status(
@@ -218,7 +224,7 @@ def workload_status(
     record: Record,
     groups: Sequence[Wire] = (),
 ) -> dict[str, Any]:
-    """Return the whole status of a NeuronUltraServerWorkload. `groups` are what its reservations are made of again."""
+    """Return the whole status of a NeuronUltraServerWorkload. Reservations can be restored from `groups`."""
     state, reason, message = verdict.state, verdict.reason, verdict.message
 
     def made(kind: str, value: bool, why: str, text: str) -> dict[str, Any]:
@@ -227,7 +233,7 @@ def workload_status(
     allocated = state == "Allocated"
     ordered = sorted(reservations, key=lambda each: (each.allocation.ultraserver_index, each.allocation.allocation_id))
     since = workload.status.get("allocatedAt") or (time(now) if allocated else None)
-    why, text = verdict.degraded or ("NoProblem", "nothing is known to be wrong with the reserved nodes")
+    why, text = verdict.degraded or ("NoProblem", "the reserved nodes have no known fault")
     outage = [made(OUTAGE, record.outage[0], *_outage(record.outage))] if record.outage else []
     migrations = int(workload.status.get("migrations") or 0)
     if reason == MIGRATING != condition(workload.status, "Ready").get("reason"):
@@ -254,5 +260,5 @@ def workload_status(
 
 
 def _outage(outage: tuple[bool, str]) -> tuple[str, str]:
-    """Reason and message of the condition Outage."""
+    """Return reason and message of the condition Outage."""
     return "ManyNodesAway" if outage[0] else "OutageIsOver", outage[1]

@@ -1,10 +1,10 @@
-"""An outage: so many nodes are away at once that it is not their fault. Nothing is evicted then. Pure.
+"""An outage: so many nodes are away at once that the cause is elsewhere, and nothing is evicted. Pure.
 
-As Kubernetes' node lifecycle controller does in a zone of which most nodes are unready: kubelets that all stop, a
-network that is cut or a driver that is rolled back look like a failure of every node, and their pods run on.
+Kubernetes' node lifecycle controller does the same in a zone where most nodes are unready. If all kubelets stop, the
+network is cut or a driver is rolled back, every node seems to fail while its pods keep running.
 
-The end of an outage is written into each workload that it has hit, as the time of its condition Outage: from then on
-every grace period counts anew, whichever replica of the controller leads.
+The condition Outage of each affected workload has the time at which the outage ended. Every grace period starts again
+at that time, whichever replica of the controller leads.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ class Outage:
 
     @property
     def message(self) -> str:
-        """What is going on, and what it means."""
+        """Return the message: how many nodes are away, and what follows."""
         return (
             f"outage: {len(self.away)} of {self.total} nodes of UltraServers ({100 * len(self.away) // self.total} %) "
             f"are not Ready or have lost their tags: {shortened(self.away)}; nothing is evicted because of failures "
-            "until this is over, and every grace period starts again then; a node that will not come back counts no "
-            "more when its Node is deleted, or has the taint node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
+            "until this is over, and every grace period starts again then; to give up a node that will not come back, "
+            "delete its Node or add the taint node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Of one UltraServer: how many nodes are counted, and which of them are away."""
+    """How many nodes of one UltraServer count, and which of them are away."""
 
     total: int = 0
     away: tuple[str, ...] = ()
@@ -59,7 +59,7 @@ def count(
     nodes: Mapping[str, ClusterNode],
     published: Mapping[str, PublishedNode],
 ) -> Count:
-    """Count the nodes of an UltraServer with these reservations. One that a person has given up is not counted."""
+    """Count the nodes of an UltraServer with these reservations. Nodes that a user has given up do not count."""
     known = [name for name in members if name in nodes and not nodes[name].out_of_service]
     bound = {
         name: one.allocation.allocation_id
@@ -78,24 +78,24 @@ def count(
 
 
 def _shown(published: PublishedNode | None) -> str | None:
-    """The allocationId that a node shows."""
+    """Return the allocationId that a node shows, or None."""
     return published.tag.allocation_id if published is not None and published.complete and published.tag else None
 
 
 def judge(total: int, away: Collection[str], *, at_least: int, percent: int) -> Outage | None:
-    """Return the outage, if at least so many and more than so many percent of the nodes are away."""
+    """Return the outage if `at_least` nodes, and more than `percent` % of `total`, are away; None otherwise."""
     if len(away) < max(1, at_least) or 100 * len(away) <= percent * total:
         return None
     return Outage(tuple(sorted(away)), total)
 
 
 def was_hit(workload: Workload) -> Wire:
-    """The workload's condition Outage as it is stored; empty if no outage has hit it."""
+    """Return the workload's stored condition Outage; empty if no outage has affected it."""
     return condition(workload.status, objects.OUTAGE)
 
 
 def over_since(workload: Workload, now: datetime.datetime) -> datetime.datetime:
-    """Return the time before which no grace period of the workload began: the end of the last outage that hit it."""
+    """Return the end of the last outage that affected the workload: no grace period began before it."""
     stored = was_hit(workload)
     if not stored:
         return decode.EPOCH

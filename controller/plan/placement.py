@@ -1,7 +1,7 @@
-"""Which nodes a workload gets: slots of 1, 2 or 4 nodes, chosen so that whole UltraServers stay free. Pure.
+"""Chooses the nodes of a workload: slots of 1, 2 or 4 nodes, so that whole UltraServers stay free. Pure.
 
-A slot's nodes have consecutive numbers from a multiple of its size, so a pair is {0, 1} or {2, 3}: the nodes that share
-a rack on every UltraServer (the kernel driver's numbering). Nodes of two racks are a pair only where both say so.
+A slot's nodes have consecutive numbers from a multiple of its size, so a pair is {0, 1} or {2, 3}. The kernel driver
+numbers the nodes so that these share a rack. Nodes of two racks form a pair only if both publish it.
 """
 
 from __future__ import annotations
@@ -14,37 +14,37 @@ from controller.observe.discovery import Group
 from controller.observe.model import PublishedNode, Workload, shortened
 
 KINDS = ("neuron_node", "neuron_device")
-"""What nodes publish. One workload gets nodes of one kind only, because its template asks for one kind."""
+"""The resourceTypes that nodes publish. A workload gets nodes of one of them, because its template requests one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Free nodes of one UltraServer that can work together, in the order of rank."""
+    """Free nodes of one UltraServer with the links between them, in the order of their ranks."""
 
     ultraserver: str
     kind: str
     nodes: tuple[str, ...]
-    layers: tuple[str | None, ...]  # network layers, the farthest first
-    free_nodes: int  # of its UltraServer, this slot's included
-    free_neighbours: int  # of the pairs that it would take from, this slot's included
+    layers: tuple[str | None, ...]  # networkNodeLayer1 to 3, the widest first; None where nodes differ
+    free_nodes: int  # free nodes of its UltraServer, including this slot's
+    free_neighbours: int  # free nodes of the pairs that it is in, including this slot's
     first_id: int
 
     @property
     def fit(self) -> tuple[int, int, str, int]:
-        """Smaller fits better: the fewest nodes stay free around it."""
+        """The sort key; the best fit, which leaves the fewest free nodes around it, is the smallest."""
         return self.free_nodes, self.free_neighbours, self.ultraserver, self.first_id
 
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """Why a workload waits: a reason and a sentence with the figures."""
+    """Why a workload waits: a reason and a message with numbers."""
 
     reason: str
     message: str
 
 
 def slots(groups: Iterable[Group], taken: Container[str], instance_type: str, size: int) -> tuple[Slot, ...]:
-    """Return every slot of this size that is free; they do not overlap. `taken` are node names."""
+    """Return every free slot of this size; they do not overlap. `taken` are names of nodes that are not free."""
     found = []
     for group in groups:
         if group.instance_type != instance_type:
@@ -82,10 +82,10 @@ def _work_together(nodes: Sequence[PublishedNode], size: int) -> bool:
 
 
 def links_up(node: PublishedNode, size: int, slot: Sequence[PublishedNode]) -> bool | None:
-    """Tell whether a node has the links that a slot of `size` nodes needs; None while its driver does not say.
+    """Return True if a node has the links that a slot of `size` nodes needs; None while its driver reports busy.
 
-    `slot` are the nodes of the slot that publish. A pair is joined by the link inside its rack; or by the one between
-    the racks, where both nodes offer that and name the same pair. A node of four offers no pair between the racks.
+    `slot` are the nodes of the slot that publish. A pair needs the link inside its rack, or the one between the racks
+    if both nodes offer that and publish the same pair. A node in a group of four offers no pair between the racks.
     """
     if size == 1:
         return True
@@ -109,11 +109,11 @@ def _layers(nodes: Sequence[PublishedNode]) -> tuple[str | None, ...]:
 def choose(
     free: Sequence[Slot], count: int, *, kind: str | None = None, near: Sequence[Slot] = ()
 ) -> tuple[Slot, ...] | None:
-    """Return `count` slots, or None if there are not as many of one kind.
+    """Return `count` slots, or None if there are fewer of one resourceType.
 
-    Slots of one workload lie in the deepest network layer that has enough of them, of several such places in the
-    smallest; then those are taken that leave the fewest nodes free around them. `kind` and `near` are those of the
-    slots that the workload has already. The same free slots give the same answer in any order.
+    They share the deepest network layer that has enough free slots, and of several such places the smallest; within it
+    the best fits are chosen. `kind` and `near` are resourceType and slots that the workload has. The result does not
+    depend on the order of `free`.
     """
     for wanted in (kind,) if kind else KINDS:
         candidates = sorted((slot for slot in free if slot.kind == wanted), key=lambda slot: slot.fit)
@@ -123,7 +123,7 @@ def choose(
 
 
 def most_of_a_kind(free: Iterable[Slot]) -> int:
-    """Count the slots that one workload could have: it takes nodes of one kind only."""
+    """Return how many of these slots one workload could have, given that its nodes have one resourceType."""
     counts = Counter(slot.kind for slot in free)
     return max(counts[kind] for kind in KINDS)
 
@@ -147,7 +147,7 @@ def _closest(candidates: Sequence[Slot], count: int, near: Sequence[Slot]) -> Se
 def shortage(
     groups: Iterable[Group], taken: Container[str], workload: Workload, free: Sequence[Slot], count: int
 ) -> Shortage:
-    """Return why `count` slots more cannot be had, with the figures."""
+    """Return why `count` more slots are not available, with numbers."""
     kind = workload.instance_type
     mine = sorted((group for group in groups if group.instance_type == kind), key=lambda group: group.name)
     wanted = f"{count} x {workload.size} {kind} node{'s' if count * workload.size > 1 else ''}"

@@ -1,10 +1,10 @@
-"""The decision: what to write, from what is known. Pure: the same snapshot and time give the same plan.
+"""Plans the writes that a snapshot calls for. Pure: the same snapshot and time give the same plan.
 
-Per workload, in the order of the protocol: Pending in the NeuronUltraServers' status -> nodes tag their slices -> Bound
--> ResourceClaimTemplate -> Allocated (`serving`); and back: template deleted -> Draining -> tag seen -> pods evicted ->
-claims gone -> removed from the status -> finalizer (`releasing`). A slot that breaks is left the same way, when another
-is there (`recovery`). Nothing remembers a step: each is read off the objects, so a controller that dies anywhere is
-continued by the next.
+A workload is allocated in these steps (`allocation`): reservation Pending in the status of NeuronUltraServers, tags on
+the nodes' slices, Bound, ResourceClaimTemplate, Allocated. It is released in these (`releasing`): template deleted,
+Draining, tags Draining, pods evicted, claims gone, reservation removed, finalizer removed. A slot with a fault is
+released in the same way once another is reserved (`recovery`). Every plan derives each workload's step from the objects
+and keeps no state, so another replica can continue at any point.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ from controller.plan.actions import (
     WriteUltraServerStatus,
     WriteWorkloadStatus,
 )
-from controller.plan.allocation import serve
+from controller.plan.allocation import allocate
 from controller.plan.context import (
     DEFAULT_LIMITS,
     Limits,
     PlanningContext,
-    joined,
+    join_texts,
 )
 from controller.plan.fleet_index import FleetIndex
-from controller.plan.releasing import give_back, release
+from controller.plan.releasing import release, release_reservations
 from neuron_dra.core.ultraserver import Phase
 
 __all__ = ["DEFAULT_LIMITS", "Limits", "plan"]
 
-SHORTAGES = ("InsufficientCapacity", "CapacitySplit", "NoUltraServers", "NoSpareGroup")
-"""Reasons of those who wait for nodes."""
+SHORTAGE_REASONS = ("InsufficientCapacity", "CapacitySplit", "NoUltraServers", "NoSpareGroup")
+"""The reasons with which a workload waits for nodes."""
 
 
 def plan(snapshot: Snapshot, now: datetime.datetime, limits: Limits = DEFAULT_LIMITS) -> Plan:
@@ -65,20 +65,21 @@ def plan(snapshot: Snapshot, now: datetime.datetime, limits: Limits = DEFAULT_LI
 
 
 def plan_of(index: FleetIndex, now: datetime.datetime, limits: Limits = DEFAULT_LIMITS) -> Plan:
-    """Return the same from an index that is kept up as objects change: what is settled in it is not looked at again."""
+    """Return the same for an index that follows the objects. Objects that it marks as settled are skipped."""
     if index.outdated:
         return _stopped(index, now)
     context = PlanningContext.of(index, now, limits)
     verdicts: dict[str, Verdict] = {}
-    for workload in sorted(index.workloads, key=lambda each: queue.turn(each, context.holdings, now)):
-        verdict = release(context, workload) if workload.deleting else serve(context, workload)
+    ordered = sorted(index.workloads, key=lambda each: queue.order(each, context.holdings, now))
+    for workload in ordered:
+        verdict = release(context, workload) if workload.deleting else allocate(context, workload)
         if verdict is not None:
             verdict = _with_unwritable(index.unwritable, verdict)
             verdicts[workload.uid] = verdict
             _write_status(context, workload, verdict)
     present = {workload.uid for workload in index.workloads}
     for uid in sorted(context.holdings.workload_uids() - present):
-        give_back(context, uid, context.holdings.of(uid), final=True)
+        release_reservations(context, uid, context.holdings.of(uid), final=True)
     names = sorted({*index.unsettled, *context.holdings.changed, *context.holdings.unread})
     others, reservations = _ultraservers(context, names)
     labelled = _labels(context)
@@ -96,14 +97,14 @@ def plan_of(index: FleetIndex, now: datetime.datetime, limits: Limits = DEFAULT_
         verdicts=verdicts,
         recheck=min((moment for moment in context.recheck if moment > now), default=None),
         suspects=_suspects(context),
-        starting=tuple(each for one in index.workloads if (each := pod_start.look_at(context, one)) is not None),
+        starting=tuple(each for one in ordered if (each := pod_start.look_at(context, one)) is not None),
         settled=frozenset(names) - written,
         settled_nodes=frozenset(index.unsettled_nodes) - {action.name for action in labelled},
     )
 
 
 def _stopped(index: FleetIndex, now: datetime.datetime) -> Plan:
-    """Say in every workload why nothing is done, and leave all else as it is."""
+    """Return a plan that only writes into each workload why the controller has stopped."""
     verdicts, actions = {}, []
     for workload in sorted(index.workloads, key=lambda each: each.ref):
         verdict = Verdict(workload.state, objects.OUTDATED, index.outdated)
@@ -111,12 +112,12 @@ def _stopped(index: FleetIndex, now: datetime.datetime) -> Plan:
         status = objects.stopped_status(workload, verdict, now)
         if status is not None:
             meta = (workload.namespace, workload.name, workload.uid, workload.version)
-            actions.append(WriteWorkloadStatus(*meta, workload.status, status, warning=True, says_why=True))
+            actions.append(WriteWorkloadStatus(*meta, workload.status, status, warning=True, explains_stop=True))
     return Plan(tuple(actions), verdicts)
 
 
 def _suspects(context: PlanningContext) -> tuple[Suspect, ...]:
-    """The pods that a living node may refuse; none in an outage, when nothing is evicted."""
+    """Return the pods that a Ready node may reject; none in an outage, because nothing is evicted then."""
     if context.outage is not None:
         return ()
     return tuple(each for each in context.snapshot.suspects() if context.holdings.is_ready(each.node))
@@ -126,7 +127,7 @@ def _suspects(context: PlanningContext) -> tuple[Suspect, ...]:
 
 
 def _ultraservers(context: PlanningContext, names: Sequence[str]) -> tuple[list[Action], list[Action]]:
-    """Return the writes of NeuronUltraServers, one for each object at most; those of their status come second."""
+    """Return the writes of NeuronUltraServers, at most one for each object: those of statuses come second."""
     others: list[Action] = []
     statuses: list[Action] = []
     for name in names:
@@ -137,7 +138,7 @@ def _ultraservers(context: PlanningContext, names: Sequence[str]) -> tuple[list[
             others.append(CreateUltraServer(objects.ultraserver(group)))
             continue
         finalizers = _finalizers(context, have)
-        if _moves(context, have):
+        if _reservations_change(context, have):
             statuses += _status(context, group, have, finalizers)
         elif finalizers is not None:
             others.append(SetUltraServerFinalizers(have.name, have.version, finalizers))
@@ -153,7 +154,7 @@ def _ultraservers(context: PlanningContext, names: Sequence[str]) -> tuple[list[
 def _status(
     context: PlanningContext, group: Group, stored: UltraServer, finalizers: tuple[str, ...] | None
 ) -> list[WriteUltraServerStatus]:
-    """Write the status of a NeuronUltraServer, if it differs."""
+    """Return the write of a NeuronUltraServer's status, if the status changes."""
     held, unread = context.holdings.at(stored.name), context.holdings.unread.get(stored.name, ())
     more = restoration.problems(stored, held, unread)
     status = objects.ultraserver_status(group, stored, held, context.holdings.in_use, context.now, unread, more)
@@ -164,14 +165,14 @@ def _status(
 
 
 def _is_reserved(context: PlanningContext, stored: UltraServer) -> bool:
-    """Something is reserved in it, stored or planned."""
+    """Return True if it has a reservation, stored or planned."""
     return stored.reserved or bool(context.holdings.at(stored.name) or context.holdings.unread.get(stored.name))
 
 
 def _finalizers(context: PlanningContext, stored: UltraServer) -> tuple[str, ...] | None:
-    """Return the finalizers that the object is to have, or None where they are right.
+    """Return the finalizers that the object needs, or None if it has them.
 
-    Ours is there as long as anything is reserved, readable or not; none can be added to what is being deleted.
+    Ours stays while there is any reservation, readable or not. An object that is being deleted accepts no new ones.
     """
     wanted = _is_reserved(context, stored)
     if wanted == (RESERVED in stored.finalizers) or (wanted and stored.deleting):
@@ -192,14 +193,14 @@ def _object_of(action: Action) -> str:
     raise TypeError(f"{type(action).__name__} writes no NeuronUltraServer")
 
 
-def _moves(context: PlanningContext, stored: UltraServer) -> bool:
-    """Reservations change here. One object is written once in a plan, and these are written first."""
+def _reservations_change(context: PlanningContext, stored: UltraServer) -> bool:
+    """Return True if reservations change. A plan writes an object once, and reservations before anything else."""
     held, unread = context.holdings.at(stored.name), context.holdings.unread.get(stored.name, ())
     return {*held} != {*stored.reservations} or len(unread) != len(stored.unread)
 
 
 def _labels(context: PlanningContext) -> list[LabelNode]:
-    """Keep the labels of nodes that publish; a node whose slices are away for a moment keeps its own."""
+    """Return the label changes of nodes that publish. A node without slices keeps its labels."""
     actions: list[LabelNode] = []
     for name in sorted(context.snapshot.unsettled_nodes):
         node, published = context.nodes.get(name), context.snapshot.published_by_name.get(name)
@@ -217,17 +218,17 @@ def _labels(context: PlanningContext) -> list[LabelNode]:
 
 
 def _with_unwritable(unwritable: Mapping[str, str], verdict: Verdict) -> Verdict:
-    """Tell who waits for nodes that there are more, in UltraServers of which the status cannot be written."""
-    if not unwritable or verdict.reason not in SHORTAGES:
+    """Add to the message of a workload that waits for nodes which UltraServers are left out, and why."""
+    if not unwritable or verdict.reason not in SHORTAGE_REASONS:
         return verdict
     names = sorted(unwritable)
     text = f"left out, because their status cannot be written: {shortened(names)} ({unwritable[names[0]]})"
-    return replace(verdict, message=joined(verdict.message, text))
+    return replace(verdict, message=join_texts(verdict.message, text))
 
 
 def _write_status(context: PlanningContext, workload: Workload, verdict: Verdict) -> None:
     if any(isinstance(a, SetFinalizers) and a.owners == {workload.uid} for a in (*context.before, *context.last)):
-        return  # that write changes the resourceVersion; the status follows when it is seen
+        return  # that write changes the resourceVersion; the next plan writes the status
     status = objects.workload_status(
         workload,
         verdict,

@@ -1,7 +1,7 @@
-"""What the pods of a workload show: that they cannot be scheduled to its nodes, or that groups have no network. Pure.
+"""Finds out why pods of an Allocated workload do not start: unschedulable, or no network between groups. Pure.
 
-A reservation keeps Neuron devices. CPU, memory and EFA interfaces of a reserved node are anybody's: when other pods
-take them, the job cannot start although its workload is Allocated. Only the scheduler's words in the pods say so.
+A reservation covers Neuron devices only. If other pods use up the CPU, memory or EFA interfaces of a reserved node, the
+job cannot start although its workload is Allocated. Only the condition PodScheduled of the pods shows that.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from neuron_dra.core.ultraserver import Phase
 
 PATIENCE: Final = datetime.timedelta(minutes=1)
 """A pod is unschedulable for so long before it counts: the scheduler may not have seen the newest slices."""
-SCHEDULERS_WORDS: Final = 300
-"""So many characters of the scheduler's message are repeated."""
+MESSAGE_QUOTED: Final = 300
+"""How many characters of the scheduler's message are quoted."""
 
 
 def look_at(context: PlanningContext, workload: Workload) -> Starting | None:
-    """Return what is to be read of a workload's pods; None while nothing is, or in an outage."""
+    """Return what to read of a workload's pods; None if nothing, or in an outage."""
     holdings, uses = context.holdings, context.snapshot.uses
     bound = [one.allocation for one in holdings.live(workload.uid).values() if one.allocation.phase is Phase.BOUND]
     if not bound or workload.deleting or workload.restarting or context.outage is not None:
@@ -45,8 +45,8 @@ def look_at(context: PlanningContext, workload: Workload) -> Starting | None:
 
 
 def unschedulable(pods: Iterable[Wire], starting: Starting, now: datetime.datetime) -> str:
-    """Say that pods of the workload cannot be scheduled although nodes of it are idle; empty if that is not so."""
-    found = {pod["metadata"]["name"]: said for pod in pods if (said := _refusal(pod, starting.template, now))}
+    """Return a message if pods of the workload cannot be scheduled although its nodes are idle; else empty."""
+    found = {pod["metadata"]["name"]: message for pod in pods if (message := _refusal(pod, starting.template, now))}
     if not found:
         return ""
     first = min(found)
@@ -58,21 +58,21 @@ def unschedulable(pods: Iterable[Wire], starting: Starting, now: datetime.dateti
 
 
 def _refusal(pod: Wire, template: str, now: datetime.datetime) -> str:
-    """What the scheduler says of a pod that it cannot place; empty for others, and for pods of other templates."""
+    """Return the scheduler's message about a pod of this template that it cannot schedule; else empty."""
     meta, spec, status = pod.get("metadata") or {}, pod.get("spec") or {}, pod.get("status") or {}
     asked = [each.get("resourceClaimTemplateName") for each in spec.get("resourceClaims") or []]
     if template not in asked or spec.get("nodeName") or meta.get("deletionTimestamp"):
         return ""
-    said = condition(status, "PodScheduled")
-    if (said.get("status"), said.get("reason")) != ("False", "Unschedulable"):
-        return ""  # one with scheduling gates waits for somebody else
-    if decode.time(said.get("lastTransitionTime") or meta.get("creationTimestamp")) + PATIENCE > now:
+    scheduled = condition(status, "PodScheduled")
+    if (scheduled.get("status"), scheduled.get("reason")) != ("False", "Unschedulable"):
+        return ""  # a pod with scheduling gates waits for its controller
+    if decode.time(scheduled.get("lastTransitionTime") or meta.get("creationTimestamp")) + PATIENCE > now:
         return ""
-    return str(said.get("message") or "unschedulable")[:SCHEDULERS_WORDS]
+    return str(scheduled.get("message") or "unschedulable")[:MESSAGE_QUOTED]
 
 
 def lacks_network(pod: Wire, template: str) -> bool:
-    """The pod has no claim besides that of the workload, and no container asks for EFA as an extended resource."""
+    """Return True if the pod has no other claim, and no container requests EFA as an extended resource."""
     spec = pod.get("spec") or {}
     if any(each.get("resourceClaimTemplateName") != template for each in spec.get("resourceClaims") or []):
         return False
@@ -81,7 +81,7 @@ def lacks_network(pod: Wire, template: str) -> bool:
 
 
 def network_advice(starting: Starting) -> str:
-    """Say that groups of the workload have no network between them."""
+    """Return the message of a workload whose groups have no network between them."""
     return (
         f"serverCount is {starting.count}, and pod {starting.namespace}/{starting.pod} has no claim for EFA "
         "interfaces: ranks in different groups cannot reach each other over EFA; add a claim with deviceClassName "

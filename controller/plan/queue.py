@@ -1,4 +1,4 @@
-"""Who waits for whom: first come, first served, and for how long one that waits may hold others back. Pure."""
+"""The order of workloads: first come, first served, and how long a waiting workload may block others. Pure."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from controller.plan.context import PlanningContext
 from controller.plan.holdings import Holdings
 from neuron_dra.core.ultraserver import Phase
 
-Turn = tuple[bool, bool, datetime.datetime, str]
+Order = tuple[bool, bool, datetime.datetime, str]
 
 
-def turn(workload: Workload, holdings: Holdings, now: datetime.datetime) -> Turn:
-    """First who gives back, then who has all that it asks for, then first come, first served.
+def order(workload: Workload, holdings: Holdings, now: datetime.datetime) -> Order:
+    """Return the sort key: first workloads that release, then complete ones, then first come, first served.
 
-    A workload that grows queues from the moment at which it asked for more.
+    A workload that grows queues from the time of its request to grow.
     """
     grows = _grows(workload, holdings)
     settled = bool(holdings.of(workload.uid)) and not grows
@@ -32,7 +32,7 @@ def turn(workload: Workload, holdings: Holdings, now: datetime.datetime) -> Turn
 
 
 def _grows(workload: Workload, holdings: Holdings) -> bool:
-    """It has nodes that pods may use, and asks for more groups than it ever had."""
+    """Return True if it has Bound nodes and requests more groups than it ever had."""
     held = holdings.of(workload.uid)
     if not any(each.allocation.phase is Phase.BOUND for each in held):
         return False
@@ -40,21 +40,21 @@ def _grows(workload: Workload, holdings: Holdings) -> bool:
 
 
 def grown_to(workload: Workload, live: Mapping[int, Reservation]) -> int:
-    """How many groups a workload was told that it has: more than that is growth, less is repair."""
-    told = [each.allocation.world_size for each in live.values() if each.allocation.world_size]
-    return max(told) // max(1, workload.size) if told else len(live)
+    """Return how many groups the workload's nodes know of. A request beyond that is growth, within it repair."""
+    stored = [each.allocation.world_size for each in live.values() if each.allocation.world_size]
+    return max(stored) // max(1, workload.size) if stored else len(live)
 
 
 def waits_since(workload: Workload, now: datetime.datetime) -> datetime.datetime:
-    """Since when a workload has not had what it asks for, as far as its status says."""
+    """Return since when the workload has not been Ready, from its status."""
     ready = condition(workload.status, "Ready")
     if ready.get("status") == "True":
         return now
     return max(workload.created, decode.time(ready.get("lastTransitionTime")))
 
 
-def held_back(context: PlanningContext, workload: Workload) -> Workload | None:
-    """The workload that comes first; None where there is none, or when this one has waited for it long enough."""
+def starving_workload(context: PlanningContext, workload: Workload) -> Workload | None:
+    """Return the starving workload that goes first; None without one, or if this one has waited for it long enough."""
     first = context.starving.get(workload.instance_type)
     until = waits_since(workload, context.now) + context.limits.starvation_limit
     if first is None or context.now >= until:
@@ -63,25 +63,25 @@ def held_back(context: PlanningContext, workload: Workload) -> Workload | None:
     return first
 
 
-def comes_first(context: PlanningContext, first: Workload) -> placement.Shortage:
-    """Why a workload waits that others could pass, but this one not."""
-    until = hold_back_ends(context, first)
+def waits_for_older(context: PlanningContext, first: Workload) -> placement.Shortage:
+    """Return the shortage of a workload that must not pass a starving one."""
+    until = starving_until(context, first)
     return placement.Shortage(
         "WaitsForOlder",
-        f"workload {first.ref} has waited longer for {first.count} x {first.size} nodes and comes first, until "
+        f"workload {first.ref} has waited longer for {first.count} x {first.size} nodes and goes first, until "
         f"{objects.time(until)} at the latest",
     )
 
 
-def hold_back_ends(context: PlanningContext, workload: Workload) -> datetime.datetime:
-    """Until when a workload that waits may hold others back."""
+def starving_until(context: PlanningContext, workload: Workload) -> datetime.datetime:
+    """Return until when a starving workload holds others back."""
     return waits_since(workload, context.now) + context.limits.starvation_threshold + context.limits.starvation_limit
 
 
-def hold_back(context: PlanningContext, workload: Workload) -> None:
-    """Have a workload that has waited for long, and could be served, hold others of its type back for a while."""
+def note_starving(context: PlanningContext, workload: Workload) -> None:
+    """Note that the workload is starving, if it has waited for long enough: it then holds back others of its type."""
     begins = waits_since(workload, context.now) + context.limits.starvation_threshold
-    ends = hold_back_ends(context, workload)
+    ends = starving_until(context, workload)
     if begins <= context.now < ends:
         context.starving.setdefault(workload.instance_type, workload)
     for moment in (begins, ends):
@@ -91,7 +91,7 @@ def hold_back(context: PlanningContext, workload: Workload) -> None:
 def exceeds_fleet(
     context: PlanningContext, workload: Workload, live: Mapping[int, Reservation], kind: str | None
 ) -> int | None:
-    """Return the largest serverCount that all healthy UltraServers together have; None if that is enough."""
+    """Return the largest serverCount that all healthy UltraServers together allow; None if the spec is within it."""
     free_slots, size = context.free_slots, workload.size
     mine = {name for each in live.values() for name in each.allocation.nodes}
     usable = len(free_slots.of_nodes(mine, workload.instance_type, size))
@@ -99,8 +99,8 @@ def exceeds_fleet(
     return None if workload.count <= largest else largest
 
 
-def impossible(context: PlanningContext, workload: Workload, missing: int, largest: int) -> placement.Shortage:
-    """Say what is short, and that only more UltraServers, healthier ones or another request will end it."""
+def unsatisfiable(context: PlanningContext, workload: Workload, missing: int, largest: int) -> placement.Shortage:
+    """Return the shortage of a workload that the whole fleet cannot hold, with what would help."""
     shortage = context.free_slots.shortage(workload, missing)
     kind, size, free_slots = workload.instance_type, workload.size, context.free_slots
     if not free_slots.has_type(kind):
@@ -110,8 +110,8 @@ def impossible(context: PlanningContext, workload: Workload, missing: int, large
     else:
         others = {each: free_slots.capacity(kind, each, None) for each in SLOT_SIZES if each != size}
         found = " and ".join(f"{number} of {each}" for each, number in others.items() if number)
-        advice = f"there are {found}" if found else "there are none of any other size"
+        advice = f"there are {found}" if found else "there are none of other sizes"
     groups = f"{largest} group{'s' if largest != 1 else ''} of {size}"
-    text = f"all healthy UltraServers together have {groups} for it: {advice}, or add or repair nodes"
+    text = f"all healthy UltraServers together have {groups}: {advice}, or add or repair nodes"
     reason = "ExceedsFleet" if workload.count > free_slots.members(kind) // size else shortage.reason
     return placement.Shortage(reason, f"{shortage.message}; {text}; it holds no other workload back")

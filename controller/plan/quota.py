@@ -1,7 +1,7 @@
 """How many nodes a namespace may reserve, and how many it has. Pure.
 
-A node counts once while its slot is replaced: of the old and the new reservation for one index, one counts. A limit
-that is lowered takes nothing away: a workload may always have again what it had.
+While a slot is replaced, one of its two reservations counts. A lower limit releases nothing: a workload may always
+reserve as many nodes again as it had.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NUMBER = re.compile(r"\d{1,6}", re.ASCII)
 
 
 class Quota:
-    """The limits of one plan."""
+    """The limits of namespaces, in one plan."""
 
     def __init__(self, index: FleetIndex, default: int | None, holdings: Holdings) -> None:
         self._index = index
@@ -29,16 +29,16 @@ class Quota:
     def refusal(self, workload: Workload, indices: Collection[int]) -> Shortage | None:
         """Return why the slots of these indices may not be reserved, or None if they may."""
         name = workload.namespace
-        said, limit = self._said(name), self._default
-        if said is None:
+        limit_text, limit = self._limit_text(name), self._default
+        if limit_text is None:
             return Shortage("NamespaceUnknown", f"the controller has not seen the Namespace {name} yet")
-        if said == "none":
+        if limit_text == "none":
             return None
-        if said:
-            if not _NUMBER.fullmatch(said):
-                text = f"the annotation {LIMIT_ANNOTATION} of namespace {name} is {said[:40]!r}"
+        if limit_text:
+            if not _NUMBER.fullmatch(limit_text):
+                text = f"the annotation {LIMIT_ANNOTATION} of namespace {name} is {limit_text[:40]!r}"
                 return Shortage(REASON, f'{text}: write a whole number, such as "8", or "none" for no limit')
-            limit = int(said)
+            limit = int(limit_text)
         if limit is None:
             return None
         have = self._holdings.nodes_of_namespace(name)
@@ -47,13 +47,13 @@ class Quota:
         before = sum(sizes(self._index.held(workload.uid)).values())
         if have + new <= limit or sum(own.values()) + new <= before:
             return None
-        where = f"annotation {LIMIT_ANNOTATION}" if said else "the default of this cluster"
+        where = f"annotation {LIMIT_ANNOTATION}" if limit_text else "the default of this cluster"
         return Shortage(
             REASON,
-            f"namespace {name} has reserved {have} of the {limit} nodes that it may reserve ({where}), and this takes "
+            f"namespace {name} has reserved {have} of the {limit} nodes that it may reserve ({where}), and this needs "
             f"{new} more: lower serverCount, delete another workload, or have the limit raised",
         )
 
-    def _said(self, namespace: str) -> str | None:
-        """What a Namespace says of its limit, empty if nothing; None if it has not been seen."""
+    def _limit_text(self, namespace: str) -> str | None:
+        """Return the limit in a Namespace's annotation, empty without one; None if the Namespace is not known."""
         return "" if self._index.namespaces is None else self._index.namespaces.get(namespace)

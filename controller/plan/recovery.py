@@ -1,7 +1,8 @@
-"""What fails under a workload, since when, and what its failureStrategy makes of it. Pure.
+"""Finds faults of a workload's nodes and plans what its failureStrategy does about them. Pure.
 
-Since when is read off the objects, so that it survives the controller: the Node's Ready condition, and for what nodes
-publish, `faults` in the allocation. A fault that is over for a moment starts anew; what a node does not say is neither.
+Fault start times come from the objects, so they survive the controller: the Node's Ready condition, and `faults` in the
+allocation for what nodes publish. A fault that ends and returns starts again. Missing information neither starts nor
+ends a fault.
 """
 
 from __future__ import annotations
@@ -24,35 +25,35 @@ from controller.plan import (
     releasing,
     restart_limit,
 )
-from controller.plan.context import PlanningContext, joined
+from controller.plan.context import PlanningContext, join_texts
 from neuron_dra.core.ultraserver import Fault, Phase, object_name
 
-TEXTS = {
+FAULT_TEXTS = {
     "NodeGone": "nodes are gone",
-    "NodeReplaced": "nodes were replaced by others of the same name",
+    "NodeReplaced": "nodes were replaced by others with the same name",
     "NodeNotReady": "nodes are not Ready",
-    "UltraServerChanged": "nodes that say they are in another UltraServer now",
-    "TagLost": "nodes whose devices do not show the reservation any more, so that no pod can start there",
-    "ShapeChanged": "nodes that publish other devices than the ResourceClaimTemplate asks for",
+    "UltraServerChanged": "nodes that now publish another UltraServer",
+    "TagLost": "nodes whose devices no longer show the reservation, so that no pod can start there",
+    "ShapeChanged": "nodes that publish other devices than the ResourceClaimTemplate requests",
     "DeviceUnhealthy": "nodes with unhealthy or missing devices",
     "LinkDown": "links that the group needs are down on",
     "NodeCordoned": "cordoned nodes, where no pod can start",
-    "NodeTainted": "nodes that were tainted, where no pod can start that does not tolerate it",
-    "SliceMissing": "nodes publish no slice",
-    "ForeignClaim": "claims of others are allocated on nodes of this workload; delete their pods",
+    "NodeTainted": "tainted nodes, where only pods that tolerate the taint can start",
+    "SliceMissing": "nodes that publish no ResourceSlice",
+    "ForeignClaim": "claims of other pods are allocated on nodes of this workload; delete these pods",
 }
-"""What can be wrong with a reserved node, the worst first."""
+"""The faults of a reserved node, the worst first."""
 
 UNSCHEDULABLE = "PodsUnschedulable"
-"""Nothing is wrong with the nodes themselves, and yet pods of the workload cannot be placed there."""
+"""The nodes have no fault, but pods of the workload cannot be scheduled to them."""
 
 MOVED_FROM = ("UltraServerChanged", "TagLost", "ShapeChanged", "NodeCordoned")
-"""MigrateAffected moves away from these; RestartAll only reports them: a driver that is rolled back drops every tag."""
+"""MigrateAffected acts on these faults. RestartAll only reports them: a driver rollback drops every tag."""
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
-    """Something wrong with a node of a slot. At `acts_at` the strategy acts on it; None is never."""
+class NodeFault:
+    """A fault of a node of a slot. The strategy acts on it at `acts_at`; None means never."""
 
     reason: str
     name: str
@@ -60,7 +61,7 @@ class Trouble:
 
 
 def note_faults(context: PlanningContext, workload: Workload) -> None:
-    """Keep in the workload's bound slots since when their nodes have lost what the slots need."""
+    """Record in the workload's bound slots when the faults of their nodes began."""
     for one in context.holdings.of(workload.uid):
         if one.allocation.phase is Phase.BOUND:
             faults = tuple(_faults(context, workload, one))
@@ -72,9 +73,9 @@ def _faults(context: PlanningContext, workload: Workload, one: Reservation) -> I
     allocation = one.allocation
     since = {(fault.node, fault.reason): fault for fault in allocation.faults}
     slot = [found for each in allocation.nodes if (found := context.holdings.published(each, allocation)) is not None]
-    asked = asked_for(context, workload)
+    asked = template_kind(context, workload)
     for name in allocation.nodes:
-        for reason, fine in _judged(context, workload, one, name, slot, asked):
+        for reason, fine in _checks(context, workload, one, name, slot, asked):
             before = since.get((name, reason))
             if fine is False:
                 yield before or Fault(name, reason, objects.time(context.now))
@@ -82,12 +83,12 @@ def _faults(context: PlanningContext, workload: Workload, one: Reservation) -> I
                 yield before
 
 
-def _judged(
+def _checks(
     context: PlanningContext, workload: Workload, one: Reservation, name: str, slot: Sequence[PublishedNode], asked: str
 ) -> Iterable[tuple[str, bool | None]]:
-    """What a reserved node may have lost, and whether it has it; None while the node does not say.
+    """Yield the faults that a reserved node could have, each with True if the node is fine and None if it is unknown.
 
-    `slot` are the nodes of the slot that publish, and `asked` is what the workload's template asks for.
+    `slot` are the nodes of the slot that publish; `asked` is the resourceType that the workload's template requests.
     """
     allocation = one.allocation
     node, published = context.nodes.get(name), context.holdings.published(name, allocation)
@@ -104,25 +105,25 @@ def _judged(
             yield "NodeCordoned", None if node is None else node.schedulable
 
 
-def asked_for(context: PlanningContext, workload: Workload) -> str:
-    """What the workload's template asks for, neuron_node or neuron_device; empty if there is none that says so."""
+def template_kind(context: PlanningContext, workload: Workload) -> str:
+    """Return the resourceType that the workload's template requests, neuron_node or neuron_device; empty if unknown."""
     kinds = {each.kind for each in context.snapshot.templates_of(workload.uid) if not each.deleting} - {""}
     return kinds.pop() if len(kinds) == 1 else ""
 
 
-def _closed(context: PlanningContext, one: Reservation) -> Iterable[Trouble]:
-    """Nodes that are cordoned or tainted. A taint of all nodes of a group sets them aside for pods that tolerate it."""
+def _closed_nodes(context: PlanningContext, one: Reservation) -> Iterable[NodeFault]:
+    """Yield cordoned and tainted nodes. A taint that all nodes of a group have is deliberate, and no fault."""
     nodes = [node for name in one.allocation.nodes if (node := context.nodes.get(name)) is not None]
     of_all = set.intersection(*({*node.taints} for node in nodes)) if nodes else set()
     for node in nodes:
         if not node.schedulable:
-            yield Trouble("NodeCordoned", node.name, None)
+            yield NodeFault("NodeCordoned", node.name, None)
         elif {*node.taints} - of_all:
-            yield Trouble("NodeTainted", node.name, None)
+            yield NodeFault("NodeTainted", node.name, None)
 
 
-def troubles(context: PlanningContext, workload: Workload, one: Reservation) -> list[Trouble]:
-    """Return what is wrong with the nodes of a slot now. No grace period began before the last outage was over."""
+def node_faults(context: PlanningContext, workload: Workload, one: Reservation) -> list[NodeFault]:
+    """Return the faults of a slot's nodes. No grace period begins before the end of the last outage."""
     holdings, allocation = context.holdings, one.allocation
     calm = outage.over_since(workload, context.now)
     found = []
@@ -130,48 +131,48 @@ def troubles(context: PlanningContext, workload: Workload, one: Reservation) -> 
         node = context.nodes.get(name)
         published = holdings.published(name, allocation)
         if node is None:
-            found.append(Trouble("NodeGone", name, context.now))
+            found.append(NodeFault("NodeGone", name, context.now))
         elif not holdings.is_there(name, allocation):
-            found.append(Trouble("NodeReplaced", name, context.now))
+            found.append(NodeFault("NodeReplaced", name, context.now))
         elif not node.ready:
             since = max(node.ready_changed, calm)
-            found.append(Trouble("NodeNotReady", name, since + context.limits.node_failure_grace))
+            found.append(NodeFault("NodeNotReady", name, since + context.limits.node_failure_grace))
         if not (published and published.kind) and holdings.is_there(name, allocation):
-            found.append(Trouble("SliceMissing", name, None))
-    seen = {*seen_now(context, workload, one)} if allocation.faults else set()
+            found.append(NodeFault("SliceMissing", name, None))
+    seen = {*current_faults(context, workload, one)} if allocation.faults else set()
     for fault in allocation.faults:
         since = max(decode.time(fault.since), calm)
         if fault.reason == "TagLost":
-            since += context.limits.tag_timeout  # a plugin that starts again may publish first
+            since += context.limits.tag_timeout  # a plugin that restarts may publish without its tag at first
             context.look_again(since)
             if context.now < since:
                 continue
         acts = (fault.node, fault.reason) in seen and _acts(workload, fault.reason)
-        found.append(Trouble(fault.reason, fault.node, since + context.limits.fault_grace if acts else None))
+        found.append(NodeFault(fault.reason, fault.node, since + context.limits.fault_grace if acts else None))
     noted = {(each.reason, each.name) for each in found}
-    found += [each for each in _closed(context, one) if (each.reason, each.name) not in noted]
-    found += [Trouble("ForeignClaim", use.holder, None) for use in holdings.foreign(allocation)]
+    found += [each for each in _closed_nodes(context, one) if (each.reason, each.name) not in noted]
+    found += [NodeFault("ForeignClaim", use.holder, None) for use in holdings.foreign(allocation)]
     return found
 
 
 def _acts(workload: Workload, reason: str) -> bool:
-    """The workload's strategy acts on faults of this kind; NoOp, which never does, says so itself."""
+    """Return True if the workload's strategy acts on faults of this kind. NoOp is checked elsewhere."""
     return reason not in MOVED_FROM or workload.strategy != "RestartAll"
 
 
-def seen_now(context: PlanningContext, workload: Workload, one: Reservation) -> Iterable[tuple[str, str]]:
-    """The faults that nodes show at this moment, and not only before they fell silent."""
+def current_faults(context: PlanningContext, workload: Workload, one: Reservation) -> Iterable[tuple[str, str]]:
+    """Return the faults that nodes publish now, as node and reason, without recorded ones of silent nodes."""
     return ((fault.node, fault.reason) for fault in _faults(context, workload, one.changed(faults=())))
 
 
-def broken(context: PlanningContext, workload: Workload) -> set[str]:
-    """Return the allocation ids of the bound slots on which the workload's strategy acts now: none in an outage."""
+def faulty_slots(context: PlanningContext, workload: Workload) -> set[str]:
+    """Return the allocationIds of the bound slots on which the workload's strategy acts now; none in an outage."""
     if workload.strategy not in ("RestartAll", "MigrateAffected") or context.outage is not None:
         return set()
     found = set()
     for one in context.holdings.of(workload.uid):
         if one.allocation.phase is Phase.BOUND:
-            moments = [each.acts_at for each in troubles(context, workload, one) if each.acts_at is not None]
+            moments = [each.acts_at for each in node_faults(context, workload, one) if each.acts_at is not None]
             for moment in moments:
                 context.look_again(moment)
             if moments and min(moments) <= context.now:
@@ -179,39 +180,39 @@ def broken(context: PlanningContext, workload: Workload) -> set[str]:
     return found
 
 
-def damage(context: PlanningContext, workload: Workload, *more: str) -> tuple[str, str] | None:
-    """What is wrong with the nodes on which pods of the workload may be: a reason and a message, or None."""
+def degradation(context: PlanningContext, workload: Workload, *more: str) -> tuple[str, str] | None:
+    """Return the faults of nodes on which pods of the workload may run, as a reason and a message; None without any."""
     holdings = context.holdings
     leaving = holdings.leaving(workload.uid)
     bound = [each for each in holdings.of(workload.uid) if each.allocation.phase is Phase.BOUND]
-    found = [trouble for each in (*bound, *leaving) for trouble in troubles(context, workload, each)]
-    reasons = [reason for reason in TEXTS if any(trouble.reason == reason for trouble in found)]
+    found = [trouble for each in (*bound, *leaving) for trouble in node_faults(context, workload, each)]
+    reasons = [reason for reason in FAULT_TEXTS if any(trouble.reason == reason for trouble in found)]
     unschedulable = context.snapshot.unschedulable.get(workload.uid, "") if bound else ""
     if not (reasons or unschedulable):
         return None
     texts = []
     for reason in reasons:
         names = list(dict.fromkeys(trouble.name for trouble in found if trouble.reason == reason))
-        texts.append(f"{TEXTS[reason]}: {shortened(names)}")
-    reason, prospect = _prospect(context, workload, [t for t in found if t.acts_at is not None], bound)
-    return reason or (*reasons, UNSCHEDULABLE)[0], joined(*texts, unschedulable, prospect, *more)
+        texts.append(f"{FAULT_TEXTS[reason]}: {shortened(names)}")
+    reason, prospect = _outlook(context, workload, [t for t in found if t.acts_at is not None], bound)
+    return reason or (*reasons, UNSCHEDULABLE)[0], join_texts(*texts, unschedulable, prospect, *more)
 
 
-def _prospect(
-    context: PlanningContext, workload: Workload, found: list[Trouble], bound: list[Reservation]
+def _outlook(
+    context: PlanningContext, workload: Workload, found: list[NodeFault], bound: list[Reservation]
 ) -> tuple[str, str]:
-    """What the strategy does about it, and when; the reason is empty unless that is worse than what is wrong."""
+    """Return what the strategy does, and when, as a message. The reason is empty unless it outranks the faults."""
     moments = [trouble.acts_at for trouble in found if trouble.acts_at is not None]
     if not moments:
         return "", ""
     if context.outage is not None:
         return "", context.outage.message
     if workload.strategy == "NoOp":
-        return "", "failureStrategy NoOp only reports it: delete the workload and create it again to leave the node"
+        return "", "failureStrategy NoOp only reports it: to leave the node, delete the workload and create it again"
     if min(moments) > context.now:
-        return "", f"{workload.strategy} acts at {objects.time(min(moments))}, unless it is over by then"
+        return "", f"{workload.strategy} acts at {objects.time(min(moments))} if the fault lasts until then"
     if workload.strategy == "RestartAll" and workload.restarting is None:
-        return restart_limit.waits(context, workload, bound)
+        return restart_limit.reason_to_wait(context, workload, bound)
     return "", ""
 
 
@@ -221,7 +222,7 @@ def _prospect(
 def replace(
     context: PlanningContext, workload: Workload, indices: set[int], kind: str | None, near: Iterable[placement.Slot]
 ) -> placement.Shortage | None:
-    """Reserve a new slot for each broken one that has none, for all of them or for none; return why none."""
+    """Reserve a replacement for each slot with a fault that has none: for all of them or for none; return why none."""
     holdings = context.holdings
     coming = {each.allocation.ultraserver_index for each in holdings.pending(workload.uid)}
     wanted = sorted(indices - coming)
@@ -237,50 +238,50 @@ def replace(
 
 
 def _in_place(context: PlanningContext, workload: Workload, wanted: list[int]) -> placement.Shortage | None:
-    """Release broken slots first, where nothing is wrong but that their instances were replaced at the same place.
+    """Drain the slots first if their only fault is that instances were replaced in place, and no spare group exists.
 
-    Without a spare group there is no other way, and the slots are free to be reserved anew. None: that does not help.
+    The same slots are then reserved again. Returns None if that does not help.
     """
     live = context.holdings.live(workload.uid)
     slots = [live[index] for index in wanted]
     for one in slots:
-        reasons = {each.reason for each in troubles(context, workload, one) if each.acts_at is not None}
+        reasons = {each.reason for each in node_faults(context, workload, one) if each.acts_at is not None}
         own = context.free_slots.of_nodes({*one.allocation.nodes}, workload.instance_type, workload.size)
         if reasons != {"NodeReplaced"} or context.holdings.foreign(one.allocation) or not own:
             return None
     for one in slots:
         context.holdings.drain(one)
     names = tuple(name for one in slots for name in one.allocation.nodes)
-    text = f"no spare group: releases nodes, to reserve them anew: {shortened(names)}"
+    text = f"no spare group: releasing nodes to reserve them again: {shortened(names)}"
     return placement.Shortage("WaitingForRelease", text)
 
 
 def drain_replaced(context: PlanningContext, workload: Workload, indices: set[int]) -> set[int]:
-    """Close each broken slot whose replacement has answered, not earlier; return the indices.
+    """Drain each slot whose replacement shows its tags, and return the indices.
 
-    A slot from which nothing can be evicted now stays as it is: its nodes may come back.
+    A slot whose pods are on dead nodes only stays Bound: its nodes may come back.
     """
     closed = set()
     coming = {each.allocation.ultraserver_index: each for each in context.holdings.pending(workload.uid)}
     for index, one in context.holdings.live(workload.uid).items():
         answered = index in indices and index in coming and context.holdings.has_answered(coming[index].allocation)
-        if answered and releasing.out_of_reach(context, workload.uid, (one,)) is None:
+        if answered and releasing.pods_on_dead_nodes(context, workload.uid, (one,)) is None:
             context.holdings.drain(one)
             closed.add(index)
     return closed
 
 
-def held_up(context: PlanningContext, workload: Workload) -> tuple[str, str] | None:
-    """What keeps slots that are to be left from closing: a reason and a message."""
+def blocked_by_dead_nodes(context: PlanningContext, workload: Workload) -> tuple[str, str] | None:
+    """Return why slots with a replacement cannot drain yet, as a reason and a message; None if they can."""
     coming = {each.allocation.ultraserver_index for each in context.holdings.pending(workload.uid)}
     live = context.holdings.live(workload.uid)
     old = [one for index, one in live.items() if index in coming and one.allocation.phase is Phase.BOUND]
-    found = (releasing.out_of_reach(context, workload.uid, (one,)) for one in old)
+    found = (releasing.pods_on_dead_nodes(context, workload.uid, (one,)) for one in old)
     return next((each for each in found if each is not None), None)
 
 
-def moves(context: PlanningContext, workload: Workload) -> str:
-    """Say which slots are being replaced by which."""
+def describe_moves(context: PlanningContext, workload: Workload) -> str:
+    """Return a message that names each slot and its replacement."""
     holdings = context.holdings
     old = {
         each.allocation.ultraserver_index: each.allocation
@@ -295,6 +296,6 @@ def moves(context: PlanningContext, workload: Workload) -> str:
             if index == 0 and workload.count > 1:
                 texts.append(
                     f"rank 0 moves too: running pods of other groups keep NEURON_DRA_RANK0_NODE={old[0].nodes[0]} "
-                    "until they are created anew"
+                    "until they are recreated"
                 )
-    return joined(*texts)
+    return join_texts(*texts)

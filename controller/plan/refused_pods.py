@@ -1,8 +1,8 @@
-"""Pods that their node refuses and will refuse for ever: which they may be, and when it is certain. Pure.
+"""Finds pods that their node rejects permanently. Pure.
 
-A scheduler that had not seen the newest slices places a pod on a node that was just given back, or one of others on a
-node that is reserved. The node's plugin refuses its claim, the kubelet tries again, and nothing ends that: the claim
-stays allocated there, and keeps the node. Such a pod is evicted, so that its owner makes another, which is placed anew.
+A scheduler with old slices may place a pod of a workload on a node that was just released, or another pod on a reserved
+node. The node's plugin rejects the claim and the kubelet retries without end, while the claim keeps the node in use.
+Such a pod is evicted, so that its owner creates another one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from controller.observe.model import (
 )
 
 PATIENCE: Final = datetime.timedelta(minutes=2)
-"""A pod is refused for so long, by its startTime, before it is evicted."""
+"""How long after its startTime a rejected pod is evicted."""
 LOOK_AGAIN: Final = datetime.timedelta(minutes=2)
 STARTED: Final = "PodReadyToStartContainers"
 
@@ -33,7 +33,7 @@ def suspects(
     uses: Mapping[str, tuple[ClaimUse, ...]],
     published: Mapping[str, PublishedNode],
 ) -> tuple[Suspect, ...]:
-    """Return the pods that the nodes of an UltraServer with these reservations must refuse."""
+    """Return the pods that the nodes of an UltraServer with these reservations must reject."""
     holder = {name: one for one in held for name in one.allocation.nodes}
     found = []
     for node in sorted(nodes):
@@ -44,22 +44,22 @@ def suspects(
 
 
 def _why(use: ClaimUse, node: str, one: Reservation | None, published: PublishedNode | None) -> str:
-    """Why the node must refuse a claim; empty if it need not, or if that is not certain."""
+    """Return why the node must reject a claim; empty if it need not, or if that is not certain."""
     if one is None:
         open_to_all = published is not None and published.complete and published.tag is None
         if (use.workload_id, use.workload_uid) == (None, None) or not open_to_all:
             return ""
-        return f"node {node} is not reserved any more for the workload of its claim {use.namespace}/{use.name}"
+        return f"node {node} is no longer reserved for the workload of its claim {use.namespace}/{use.name}"
     allocation = one.allocation
     if use.is_of(allocation):
-        return ""  # it waits until the group is bound, or is evicted with the others of a group that is given back
+        return ""  # it waits until the slot is Bound, or is evicted when the slot is released
     return f"node {node} is reserved for NeuronUltraServerWorkload {allocation.workload}"
 
 
 def refused_until(pod: Wire, suspect: Suspect) -> datetime.datetime | None:
-    """Return when the pod has been refused for long enough; None if it is not one that is refused.
+    """Return when the pod may be evicted; None if its node has not rejected it.
 
-    One that pulls a large image is none: its sandbox is there, for which its claims had to be prepared.
+    A pod that pulls a large image is not rejected: it has a sandbox, so its claims are prepared.
     """
     meta, spec, status = pod.get("metadata") or {}, pod.get("spec") or {}, pod.get("status") or {}
     if meta.get("uid") != suspect.uid or meta.get("deletionTimestamp") or spec.get("nodeName") != suspect.node:
@@ -71,12 +71,12 @@ def refused_until(pod: Wire, suspect: Suspect) -> datetime.datetime | None:
     return decode.time(status["startTime"]) + PATIENCE
 
 
-def words(pod: Wire, suspect: Suspect) -> str:
-    """Say in an Event why the pod was evicted, and what becomes of it."""
+def event_message(pod: Wire, suspect: Suspect) -> str:
+    """Return the message of the Event about the eviction: why, and what follows."""
     owners = (pod.get("metadata") or {}).get("ownerReferences") or []
     owner = next((each for each in owners if each.get("controller")), None)
     if owner is not None:
-        then = f"its {owner.get('kind')} {owner.get('name')} makes another pod, which is placed on another node"
+        then = f"its {owner.get('kind')} {owner.get('name')} creates another pod, which is scheduled again"
     else:
-        then = "no controller owns this pod, so that it is lost: create it again"
-    return f"evicted after more than two minutes in which it could not start: {suspect.why}; {then}"
+        then = "no controller owns this pod: create it again"
+    return f"evicted because it could not start for two minutes: {suspect.why}; {then}"

@@ -1,7 +1,6 @@
-"""Taking reservations back: template deleted, nodes closed, pods evicted, claims gone, nodes free. Pure.
+"""Releases reservations: template deleted, nodes closed, pods evicted, claims gone, nodes free. Pure.
 
-Nothing is ever deleted by force. A node that does not answer keeps its slot closed, and the message says what a person
-can do.
+Nothing is deleted by force. A node that does not respond keeps its slot closed, and the message says what to do.
 """
 
 from __future__ import annotations
@@ -23,19 +22,20 @@ from controller.plan.actions import (
     SetFinalizers,
     Verdict,
 )
-from controller.plan.context import PlanningContext, joined
+from controller.plan.context import PlanningContext, join_texts
 from neuron_dra.core.ultraserver import Allocation, Phase
 
-QUARANTINE = 10  # tag timeouts that a node which never answered is kept out of the choice, so that others are tried
+QUARANTINE = 10
+"""For so many tag timeouts a node that did not tag is not chosen again, so that others are tried."""
 
 
 def release(context: PlanningContext, workload: Workload) -> Verdict | None:
-    """Bring the release of a deleted workload one step further; None when nothing of it is left."""
+    """Plan the next step of a deleted workload's release; return None when nothing of it is left."""
     owners = frozenset({workload.uid})
     left = delete_templates(context, workload)
     holdings = context.holdings
     stored = list(holdings.of(workload.uid))
-    waiting = give_back(context, workload.uid, stored, final=True)
+    waiting = release_reservations(context, workload.uid, stored, final=True)
     if FINALIZER not in workload.finalizers:
         return None
     unreadable = restoration.unreadable(holdings.unread, workload)
@@ -45,11 +45,11 @@ def release(context: PlanningContext, workload: Workload) -> Verdict | None:
         names = tuple(name for name in workload.finalizers if name != FINALIZER)
         context.last.append(SetFinalizers(workload.namespace, workload.name, workload.version, names, owners=owners))
         return None
-    return Verdict("Deallocating", *(waiting or ("Releasing", "the reservation is being taken back")))
+    return Verdict("Deallocating", *(waiting or ("Releasing", "the reservation is being released")))
 
 
 def delete_templates(context: PlanningContext, workload: Workload) -> bool:
-    """Delete the workload's templates; return whether there are any yet."""
+    """Delete the workload's templates; return whether any still exist."""
     found = context.snapshot.templates_of(workload.uid)
     named = context.templates.get((workload.namespace, workload.template_name))
     templates = [each for each in dict.fromkeys((*found, *([named] if named else []))) if each.is_of(workload)]
@@ -61,7 +61,7 @@ def delete_templates(context: PlanningContext, workload: Workload) -> bool:
     return bool(templates)
 
 
-def give_back(
+def release_reservations(
     context: PlanningContext,
     workload_uid: str,
     reservations: Sequence[Reservation],
@@ -69,11 +69,11 @@ def give_back(
     final: bool = False,
     failed: bool = False,
 ) -> tuple[str, str] | None:
-    """Take reservations back, each one step; return what is waited for, as a reason and a message.
+    """Plan the next step of each reservation's release; return what it waits for, as a reason and a message.
 
-    A slot is free when its nodes show Draining, so that nothing new is placed, and when no claim of the workload is
-    left. `final`: the workload goes, so a node that never opened is not kept closed. `failed`: because of a failure, so
-    that nothing is evicted during an outage.
+    A slot is free once its nodes show Draining, so that no new pods are placed there, and no claim of the workload is
+    left. `final`: the workload is being deleted, so a node that never showed Bound need not show Draining. `failed`:
+    the cause is a fault, so nothing is evicted during an outage.
     """
     hold = context.outage.message if failed and context.outage is not None else ""
     holdings = context.holdings
@@ -89,13 +89,13 @@ def give_back(
             holdings.drain(one)
             unseen += allocation.nodes
             continue
-        lenient = final or _waited_long_enough(context, allocation)
+        lenient = final or _quarantine_is_over(context, allocation)
         closed = [name for name in allocation.nodes if holdings.is_closed(name, allocation, final=lenient)]
         still_open = [name for name in allocation.nodes if name not in closed]
         unseen += still_open
         if any(holdings.is_ready(name) for name in still_open):
             continue
-        # Only dead nodes are left open: they do not keep the pods of the others.
+        # Only dead nodes have not closed; the pods of the other nodes are evicted anyway.
         uses = [use for use in holdings.uses(allocation.nodes) if use.is_of(allocation)]
         if not uses and not still_open:
             holdings.drop(one)
@@ -105,33 +105,33 @@ def give_back(
             for name, uid in use.pods:
                 pods.append(f"{use.namespace}/{name}")
                 if hold or not {*use.nodes} & {*closed}:
-                    continue  # on dead nodes only, where an eviction would change nothing
+                    continue  # on dead nodes only, where an eviction has no effect
                 context.after.append(Evict(use.namespace, name, uid, owners=frozenset({workload_uid})))
                 if uid in context.snapshot.blocked_evictions:
                     blocked.append(f"{use.namespace}/{name}: {context.snapshot.blocked_evictions[uid]}")
     if blocked:
-        return "EvictionBlocked", "pods that may not be evicted: " + "; ".join(sorted(blocked)[:NODE_NAMES_SHOWN])
-    hint = way_out(context, [name for one in reservations for name in one.allocation.nodes])
+        return "EvictionBlocked", "pods that cannot be evicted: " + "; ".join(sorted(blocked)[:NODE_NAMES_SHOWN])
+    hint = dead_node_advice(context, [name for one in reservations for name in one.allocation.nodes])
     if pods:
-        return "WaitingForPods", joined(_holders(pods), hold, hint)
+        return "WaitingForPods", join_texts(_holders(pods), hold, hint)
     if unseen:
-        return "Draining", joined(
+        return "Draining", join_texts(
             f"waiting for {len(unseen)} node{'s' if len(unseen) != 1 else ''} to close: {shortened(unseen)}", hint
         )
     return None
 
 
 def _holders(pods: Iterable[str]) -> str:
-    return f"waiting for what holds the nodes: {shortened(sorted(set(pods)))}"
+    return f"waiting for pods and claims on the nodes: {shortened(sorted(set(pods)))}"
 
 
-def out_of_reach(
+def pods_on_dead_nodes(
     context: PlanningContext, workload_uid: str, reservations: Iterable[Reservation]
 ) -> tuple[str, str] | None:
-    """Tell that closing these groups would evict nobody now: their pods are on dead nodes only; None if it would.
+    """Return a reason and a message if the pods of these groups are on dead nodes only; None if some can be evicted.
 
-    Such nodes may come back with their pods well, so the groups stay as they are until then, or until a person says
-    that the nodes are off.
+    Such nodes may come back with their pods running, so the groups stay Bound until then, or until a user gives up the
+    nodes.
     """
     names = [name for one in reservations for name in one.allocation.nodes]
     uses = [use for use in context.holdings.uses(names) if use.workload_uid == workload_uid]
@@ -139,7 +139,7 @@ def out_of_reach(
     if any(context.holdings.is_ready(name) for name in on) or not any(_may_return(context, name) for name in on):
         return None
     pods = [f"{use.namespace}/{name}" for use in uses for name, _ in use.pods]
-    return "WaitingForPods", joined(_holders(pods), way_out(context, names))
+    return "WaitingForPods", join_texts(_holders(pods), dead_node_advice(context, names))
 
 
 def _may_return(context: PlanningContext, name: str) -> bool:
@@ -147,19 +147,19 @@ def _may_return(context: PlanningContext, name: str) -> bool:
     return node is not None and not node.out_of_service
 
 
-def _waited_long_enough(context: PlanningContext, allocation: Allocation) -> bool:
-    """A node that does not answer is kept closed for a while, so that it is not chosen again, but not for ever."""
+def _quarantine_is_over(context: PlanningContext, allocation: Allocation) -> bool:
+    """Return True if nodes that did not tag have been closed for QUARANTINE tag timeouts."""
     until = decode.time(allocation.allocated_at) + QUARANTINE * context.limits.tag_timeout
     context.look_again(until)
     return context.now >= until
 
 
-def way_out(context: PlanningContext, names: Iterable[str]) -> str:
-    """What a person can do about nodes that are dead: nothing is ever deleted by force."""
+def dead_node_advice(context: PlanningContext, names: Iterable[str]) -> str:
+    """Return what a user can do about dead nodes, empty if all are Ready. The controller never deletes by force."""
     dead = sorted(name for name in {*names} if name in context.nodes and not context.nodes[name].ready)
     if not dead:
         return ""
     return (
-        f"not Ready: {shortened(dead)}; a node that will not come back is given up by deleting its Node, or by the "
-        "taint node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
+        f"not Ready: {shortened(dead)}; to give up a node that will not come back, delete its Node or add the taint "
+        "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
     )

@@ -1,4 +1,4 @@
-"""What is reserved, as stored in all NeuronUltraServers: by workload, node and namespace, kept up. No I/O."""
+"""The stored reservations of all NeuronUltraServers, by workload, node and namespace. No I/O."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from neuron_dra.core.ultraserver import Allocation
 
 @dataclass(slots=True)
 class Totals:
-    """Sums over the stored status of all NeuronUltraServers: how many by state, and nodes."""
+    """Sums over the stored status of all NeuronUltraServers: objects by state, and numbers of nodes."""
 
     states: Counter[str]
     nodes: int = 0
@@ -22,7 +22,7 @@ class Totals:
     reserved: int = 0
 
     def count(self, ultraserver: UltraServer, sign: int) -> None:
-        """Add an UltraServer, or take it out with `sign` -1."""
+        """Add an UltraServer; with `sign` -1, subtract it."""
         status = ultraserver.status
         self.states[str(status.get("state"))] += sign
         self.nodes += sign * _number(status, "nodeCount")
@@ -41,8 +41,8 @@ class Reserved:
     def __init__(self) -> None:
         self.totals = Totals(Counter())
         self._held: dict[str, dict[str, tuple[Reservation, ...]]] = {}  # by workload UID, by UltraServer
-        self._entries: Counter[str] = Counter()  # how many reservations a node is in
-        self._slots: dict[str, dict[int, list[int]]] = {}  # workload UID, index: nodes of each reservation for it
+        self._entries: Counter[str] = Counter()  # reservations by node
+        self._slots: dict[str, dict[int, list[int]]] = {}  # workload UID, index: sizes of its reservations
         self._nodes_of: Counter[str] = Counter()  # by namespace of the workloads
 
     @property
@@ -55,15 +55,15 @@ class Reserved:
         return [each for found in self._held.get(workload_uid, {}).values() for each in found]
 
     def entries(self, node: str) -> int:
-        """Return how many stored reservations a node is in, those that cannot be read included."""
+        """Return how many stored reservations a node is in, unreadable ones included."""
         return self._entries[node]
 
     def nodes_of_namespace(self, namespace: str) -> int:
-        """Return how many nodes the workloads of a namespace hold; of two reservations for one index, one counts."""
+        """Return how many nodes the workloads of a namespace have; of two reservations for one index, one counts."""
         return self._nodes_of[namespace]
 
     def put(self, name: str, before: UltraServer | None, after: UltraServer | None) -> set[str]:
-        """A NeuronUltraServer changed, or is gone; return the nodes that were reserved in it or are."""
+        """Follow a change of a NeuronUltraServer; return its reserved nodes, before and after."""
         if before is not None:
             for uid in {each.allocation.workload_uid for each in before.reservations}:
                 take(self._held, uid, name)
@@ -101,13 +101,13 @@ class Reserved:
 
 
 def nodes_in(ultraserver: UltraServer) -> list[str]:
-    """Return the nodes of each entry of an UltraServer, those that cannot be read included."""
+    """Return the nodes of each entry of an UltraServer, unreadable ones included."""
     found = [node for each in ultraserver.reservations for node in each.allocation.nodes]
     return found + [node for each in ultraserver.unread for node in each.nodes]
 
 
 def take(found: dict[str, dict[Any, Any]], first: str, second: Any) -> None:
-    """Take an entry out of a dict of dicts, and the inner one with its last entry."""
+    """Remove an entry from a dict of dicts, and an inner dict that becomes empty."""
     del found[first][second]
     if not found[first]:
         del found[first]

@@ -1,4 +1,4 @@
-"""RestartAll: everything of a workload is released, then reserved anew; and what its status keeps of it. Pure."""
+"""RestartAll: releases all slots of a workload, then reserves them again; records restarts in its status. Pure."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from controller.plan import (
 )
 from controller.plan.actions import Record, Verdict
 from controller.plan.context import PlanningContext
-from controller.plan.recovery import damage, troubles
+from controller.plan.recovery import degradation, node_faults
 from neuron_dra.core.ultraserver import Phase
 
 
 def restart(context: PlanningContext, workload: Workload, broken_now: set[str]) -> Verdict | None:
-    """Release everything of a workload; None when nothing is to be released, or nothing is left of it.
+    """Plan the next step of a restart; return None if none is due, or if everything is released.
 
-    The decision is written into the workload's status before anything else is, and stays there until all is released:
-    a slot that broke may be gone while others are still bound. Until a slot is closed it is withdrawn when all is well.
+    The decision is written into the workload's status first and stays there until everything is released, because a
+    slot with a fault may be gone while others are still Bound. It is withdrawn if the faults end before a slot drains.
     """
     holdings = context.holdings
     held = holdings.of(workload.uid)
@@ -28,37 +28,37 @@ def restart(context: PlanningContext, workload: Workload, broken_now: set[str]) 
     if marker is None:
         if workload.strategy != "RestartAll" or not broken_now:
             return None
-        reason, message = damage(context, workload) or ("Restarting", "")
-        if restart_limit.waits(context, workload, bound) != ("", ""):
+        reason, message = degradation(context, workload) or ("Restarting", "")
+        if restart_limit.reason_to_wait(context, workload, bound) != ("", ""):
             return None
         marker = {
             "since": objects.time(context.now),
             "reason": reason,
             "message": message[: objects.MESSAGE_CHARACTERS],
         }
-        text = f"everything is released, and reserved anew when that is done: {message}"
+        text = f"all nodes are released, then reserved again: {message}"
         return Verdict("Deallocating", "Restarting", text, (reason, message), marker)
     closed = any(
         each.allocation.phase is Phase.DRAINING and each.allocation.ultraserver_index < workload.count for each in held
     )
-    if bound and not closed and (not broken_now or releasing.out_of_reach(context, workload.uid, bound)):
+    if bound and not closed and (not broken_now or releasing.pods_on_dead_nodes(context, workload.uid, bound)):
         context.withdrawn.add(workload.uid)
         return None
     if not (releasing.delete_templates(context, workload) or bound or holdings.leaving(workload.uid)):
         return None
-    waiting = releasing.give_back(context, workload.uid, held, failed=True)
+    waiting = releasing.release_reservations(context, workload.uid, held, failed=True)
     reason, message = str(marker["reason"]), str(marker.get("message") or "")
     return Verdict(
         "Deallocating",
-        *(waiting or ("Restarting", f"everything is released, and reserved anew when that is done: {message}")),
+        *(waiting or ("Restarting", f"all nodes are released, then reserved again: {message}")),
         (reason, message),
         {str(name): str(value) for name, value in marker.items()},
     )
 
 
 def record(context: PlanningContext, workload: Workload, verdict: Verdict) -> Record:
-    """Return what later plans have to know of restarts and outages."""
-    number, begun = int(workload.status.get("restarts") or 0), restart_limit.in_a_row(workload, context.now)
+    """Return what later plans need to know about restarts and outages."""
+    number, begun = int(workload.status.get("restarts") or 0), restart_limit.recent_restarts(workload, context.now)
     forgotten = restart_limit.forgotten_at(workload)
     if forgotten is not None:
         context.look_again(forgotten)
@@ -70,12 +70,12 @@ def record(context: PlanningContext, workload: Workload, verdict: Verdict) -> Re
 
 
 def _outage(context: PlanningContext, workload: Workload) -> tuple[bool, str] | None:
-    """The condition Outage: of a workload with a grace period that an outage stops, or has stopped."""
+    """Return value and message of the condition Outage; None if no outage has stopped a grace period."""
     stored = outage.was_hit(workload)
     if context.outage is None:
-        return (False, "since then every grace period counts anew") if stored else None
+        return (False, "since then every grace period starts again") if stored else None
     held = [each for each in context.holdings.of(workload.uid) if each.allocation.phase is not Phase.PENDING]
-    hit = any(each.acts_at is not None for one in held for each in troubles(context, workload, one))
+    hit = any(each.acts_at is not None for one in held for each in node_faults(context, workload, one))
     if hit or stored.get("status") == "True":
         return True, context.outage.message
     return (False, str(stored.get("message"))) if stored else None

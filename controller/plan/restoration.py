@@ -1,9 +1,9 @@
-"""Reservations that outlive what they are written in. Pure.
+"""Restores reservations whose NeuronUltraServer was deleted, and adopts those of AWS's operator. Pure.
 
-The status of a NeuronUltraServer has its reservations. Its workload's `status.groups` has a copy of what nothing else
-says (which nodes, in which order, under which index), and the nodes carry the id. From these a reservation is made
-again when its object was deleted by force, before anything is placed. What AWS's operator wrote gets the ids that it
-lacks, and what this release cannot read keeps its nodes and stays as it is.
+Reservations are stored in the status of NeuronUltraServers. The workload's `status.groups` has a copy of nodes, order
+and index, and the nodes publish the allocationId. If an object was deleted by force, its reservations are restored from
+these before anything else is reserved. Entries of AWS's operator get the ids that they lack. Entries that this release
+cannot read keep their nodes and stay unchanged.
 """
 
 from __future__ import annotations
@@ -21,58 +21,58 @@ from controller.observe.model import (
     Workload,
     shortened,
 )
-from controller.plan import objects as render
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.holdings import Holdings
+from controller.plan.objects import time
 from neuron_dra.core.ultraserver import Allocation, Phase, Tag, Unread, object_name
 
 _CLOSING = (Phase.DRAINING, Phase.BOUND, Phase.PENDING)
-"""Of what several nodes show, the first of these holds: closing is always allowed."""
+"""Nodes may show different phases. The first of these counts, because closing is always safe."""
 
 
 def restore(index: FleetIndex, holdings: Holdings, now: datetime.datetime) -> None:
-    """Hold what is reserved, and not stored as it should be."""
-    if index.traces.unread:
-        _take_over(index, holdings, now)
-    if index.traces.lost:
-        _make_again(index, holdings, now)
-    if index.traces.strange:
-        _give_back_strangers(index, holdings, now)
+    """Add to the holdings what is reserved but not stored properly."""
+    if index.evidence.unread:
+        _adopt_entries(index, holdings, now)
+    if index.evidence.lost:
+        _restore_lost(index, holdings, now)
+    if index.evidence.unknown:
+        _drain_unknown(index, holdings, now)
 
 
-# -- what AWS's operator wrote -----------------------------------------------------------------------------------------
+# -- entries of AWS's operator -----------------------------------------------------------------------------------------
 
 
-def _take_over(index: FleetIndex, holdings: Holdings, now: datetime.datetime) -> None:
-    """Give ids to the entries of AWS's operator, where it is clear whose they are."""
+def _adopt_entries(index: FleetIndex, holdings: Holdings, now: datetime.datetime) -> None:
+    """Give ids to the entries of AWS's operator whose workload is certain."""
     workloads = {each.ref: each for each in index.workloads}
-    for name, unread in sorted(index.traces.unread.items()):
+    for name, unread in sorted(index.evidence.unread.items()):
         left: list[Unread] = []
         taken: list[Reservation] = []
         for one in unread:
             official = one.official
             workload = workloads.get(official.workload) if official else None
             others = [*holdings.of(workload.uid), *taken] if workload else taken
-            why = _not_taken_over(official, workload, others) if official else ""
+            why = _why_not_adopted(official, workload, others) if official else ""
             if official is None or workload is None or why:
                 left.append(replace(one, problem=why or one.problem))
             else:
                 taken.append(Reservation(name, _with_ids(official, workload, index, name, now)))
-        holdings.take_over(name, left, taken)
+        holdings.adopt(name, left, taken)
 
 
-def _not_taken_over(official: Allocation, workload: Workload | None, others: Iterable[Reservation]) -> str:
-    """Return why it is not clear whose an entry is, or nothing."""
+def _why_not_adopted(official: Allocation, workload: Workload | None, others: Iterable[Reservation]) -> str:
+    """Return why the workload of an entry is not certain; empty if it is."""
     entry = f"the entry of AWS's operator for {official.workload}, group {official.ultraserver_index},"
     if workload is None:
-        return f"{entry} has no NeuronUltraServerWorkload of this name"
+        return f"{entry} names a NeuronUltraServerWorkload that does not exist"
     if official.workload_uid not in ("", workload.uid):
-        return f"{entry} is of a workload with UID {official.workload_uid}, and this one has {workload.uid}"
+        return f"{entry} has workload UID {official.workload_uid}, and the workload's is {workload.uid}"
     held = {(each.allocation.workload_uid, each.allocation.ultraserver_index) for each in others}
     if (workload.uid, official.ultraserver_index) in held:
-        return f"{entry} has an index that another group of the workload has too"
+        return f"{entry} has the index of another group of the workload"
     if not workload.deleting and official.ultraserver_index >= workload.count:
-        return f"{entry} has an index that spec.serverCount {workload.count} does not have"
+        return f"{entry} has an index beyond spec.serverCount {workload.count}"
     if not workload.deleting and official.node_count != workload.size:
         return f"{entry} has {official.node_count} nodes, and spec.topologySize is {workload.size}"
     return ""
@@ -81,7 +81,7 @@ def _not_taken_over(official: Allocation, workload: Workload | None, others: Ite
 def _with_ids(
     official: Allocation, workload: Workload, index: FleetIndex, ultraserver: str, now: datetime.datetime
 ) -> Allocation:
-    """Nodes that show an id of the workload keep it: an API server with an old schema has dropped it, perhaps."""
+    """Return the allocation with ids, if possible the one that its nodes show: an old CRD may have dropped it."""
     nodes = index.node_by_name
     tags = [published.tag for name in official.nodes if (published := index.published_by_name.get(name))]
     shown = {
@@ -102,15 +102,15 @@ def _with_ids(
         workload_uid=workload.uid,
         allocation_id=shown.pop() if len(shown) == 1 else fresh,
         node_uids=tuple(nodes[name].uid for name in official.nodes) if here else (),
-        allocated_at=render.time(now) if official.phase is Phase.PENDING else official.allocated_at or render.time(now),
+        allocated_at=time(now) if official.phase is Phase.PENDING else official.allocated_at or time(now),
     )
 
 
-# -- what its object has lost ------------------------------------------------------------------------------------------
+# -- reservations without an object ------------------------------------------------------------------------------------
 
 
 def groups(reservations: Iterable[Reservation], objects: Mapping[str, UltraServer]) -> list[dict[str, Any]]:
-    """Return `status.groups` of a workload: what its reservations are made of again."""
+    """Return `status.groups` of a workload, from which its reservations can be restored."""
     ordered = sorted(reservations, key=lambda each: (each.allocation.ultraserver_index, each.allocation.allocation_id))
     return [
         {
@@ -125,12 +125,12 @@ def groups(reservations: Iterable[Reservation], objects: Mapping[str, UltraServe
     ]
 
 
-def _make_again(index: FleetIndex, holdings: Holdings, now: datetime.datetime) -> None:
-    """Hold what workloads had in objects that are gone. The object that a group was in knows better than the copy."""
-    lost = index.traces.lost - {
+def _restore_lost(index: FleetIndex, holdings: Holdings, now: datetime.datetime) -> None:
+    """Restore reservations of deleted objects from the workloads' copies. An object that exists overrides the copy."""
+    lost = index.evidence.lost - {
         each.allocation.allocation_id for name in holdings.changed for each in holdings.at(name)
     }
-    keys = sorted({key for allocation_id in lost for key in index.traces.workloads_of(allocation_id)})
+    keys = sorted({key for allocation_id in lost for key in index.evidence.workloads_of(allocation_id)})
     for workload in (index.workload_by_key[key] for key in keys):
         for record in workload.groups:
             have = index.ultraserver_by_name.get(record["ultraserver"])
@@ -153,28 +153,28 @@ def _make_again(index: FleetIndex, holdings: Holdings, now: datetime.datetime) -
                 nodes=tuple(nodes),
                 node_count=len(nodes),
                 ultraserver_index=record["ultraserverIndex"],
-                allocated_at=str(workload.status.get("allocatedAt") or render.time(now)),
+                allocated_at=str(workload.status.get("allocatedAt") or time(now)),
                 node_uids=tuple(record.get("nodeUids") or ()),
             )
             holdings.add(Reservation(record["ultraserver"], allocation))
 
 
 def _shown(index: FleetIndex, node: str, allocation_id: str) -> Tag | None:
-    """Return what a node shows of a reservation."""
+    """Return the node's tag if it is of this reservation, else None."""
     published = index.published_by_name.get(node)
     tag = published.tag if published else None
     return tag if tag is not None and tag.allocation_id == allocation_id else None
 
 
-def _give_back_strangers(index: FleetIndex, holdings: Holdings, now: datetime.datetime) -> None:
-    """Take back what nodes show and no object and no workload knows: as Draining, which ends as every release does.
+def _drain_unknown(index: FleetIndex, holdings: Holdings, now: datetime.datetime) -> None:
+    """Release, as Draining, reservations that nodes show and that neither an object nor a workload has.
 
-    Dead nodes show their last tag for ever, so only nodes that are Ready count. Where the object is not there yet, or
-    is being deleted, nothing is reserved anyway.
+    Dead nodes show their last tag permanently, so only Ready nodes count. While the object is missing or being deleted,
+    nothing is reserved in it anyway.
     """
-    for allocation_id in sorted(index.traces.strange):
+    for allocation_id in sorted(index.evidence.unknown):
         together: dict[str, list[str]] = {}
-        for node in index.traces.nodes_of(allocation_id):
+        for node in index.evidence.nodes_of(allocation_id):
             here, published = index.node_by_name.get(node), index.published_by_name[node]
             alive = here is not None and here.ready and not here.out_of_service
             if holdings.is_reserved(node) or here is None or not alive or published.node_uid not in ("", here.uid):
@@ -194,17 +194,17 @@ def _give_back_strangers(index: FleetIndex, holdings: Holdings, now: datetime.da
                 nodes=tuple(members),
                 node_count=len(members),
                 ultraserver_index=0,
-                allocated_at=render.time(now),
+                allocated_at=time(now),
                 node_uids=tuple(index.node_by_name[node].uid for node in members),
             )
             holdings.add(Reservation(name, allocation))
 
 
-# -- what people are told ----------------------------------------------------------------------------------------------
+# -- messages ----------------------------------------------------------------------------------------------------------
 
 
 def problems(stored: UltraServer, reservations: Iterable[Reservation], unread: Iterable[Unread]) -> tuple[Problem, ...]:
-    """What keeps an UltraServer from being deleted, and what of its status cannot be read."""
+    """Return what delays an UltraServer's deletion, and what cannot be read in its status."""
     found = []
     unread = tuple(unread)
     if stored.deleting:
@@ -214,8 +214,8 @@ def problems(stored: UltraServer, reservations: Iterable[Reservation], unread: I
         found.append(
             Problem(
                 "DeletionWaits",
-                f"its deletion waits for {waits or 'its last write'}: delete the workloads to give the nodes back; "
-                "they may also go on, and nothing new is reserved here",
+                f"its deletion waits for {waits or 'its last write'}: delete the workloads to release the nodes; "
+                "until then their pods keep running, and nothing new is reserved here",
             )
         )
     if unread:
@@ -223,15 +223,15 @@ def problems(stored: UltraServer, reservations: Iterable[Reservation], unread: I
         found.append(
             Problem(
                 "UnreadableReservation",
-                f"reservations that this release does not understand keep their nodes: {shortened(texts)}; use the "
-                "release that wrote them, or take the entries out of status.allocations when nothing runs there",
+                f"reservations that this release cannot read keep their nodes: {shortened(texts)}; use the release "
+                "that wrote them, or remove the entries from status.allocations when nothing runs on the nodes",
             )
         )
     return tuple(found)
 
 
 def unreadable(unread: Mapping[str, Iterable[Unread]], workload: Workload) -> str:
-    """Return where a workload has reservations that cannot be read, or nothing: it gets no others meanwhile."""
+    """Return where a workload has unreadable reservations, empty if nowhere. Until they are gone it gets no others."""
     where = [
         name
         for name, entries in sorted(unread.items())
@@ -241,7 +241,7 @@ def unreadable(unread: Mapping[str, Iterable[Unread]], workload: Workload) -> st
     if not where:
         return ""
     return (
-        f"NeuronUltraServers {shortened(where)} have reservations of this workload that this release does not "
-        "understand: nothing is reserved or given back until the release that wrote them reads them, or until they are "
-        "taken out of status.allocations"
+        f"NeuronUltraServers {shortened(where)} have reservations of this workload that this release cannot read: "
+        "nothing is reserved or released until the release that wrote them runs again, or until they are removed from "
+        "status.allocations"
     )

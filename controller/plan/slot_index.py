@@ -1,4 +1,4 @@
-"""The slots of all UltraServers, free now and in all, kept up as single UltraServers change. No I/O."""
+"""The slots of all UltraServers, free and in total, updated as single UltraServers change. No I/O."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from controller.plan import placement
 
 
 class SlotIndex:
-    """What `placement.slots` finds in each UltraServer. `put` says how one is now."""
+    """The results of `placement.slots` for each UltraServer. `put` updates one."""
 
     def __init__(self) -> None:
         self._free: dict[tuple[str, int], list[placement.Slot]] = {}  # by type and size, the best fit first
         self._free_of: dict[str, tuple[tuple[tuple[str, int], placement.Slot], ...]] = {}
-        self._whole_of: dict[str, Counter[tuple[str, int, str]]] = {}  # UltraServer -> slots, were nothing taken
-        self._whole: Counter[tuple[str, int, str]] = Counter()  # the same of all, by type, size and kind
-        self._topology: dict[str, tuple[str, int]] = {}  # UltraServer -> its type, and how many nodes it has
-        self._nodes: Counter[str] = Counter()  # the same of all, by type
+        self._whole_of: dict[str, Counter[tuple[str, int, str]]] = {}  # UltraServer -> slots, free or not
+        self._whole: Counter[tuple[str, int, str]] = Counter()  # the sum, by type, size and kind
+        self._topology: dict[str, tuple[str, int]] = {}  # UltraServer -> type and number of nodes
+        self._nodes: Counter[str] = Counter()  # the sum, by type
 
     def free(self, instance_type: str, size: int) -> Sequence[placement.Slot]:
-        """Return the free slots in stored UltraServers, the best fit first."""
+        """Return the free slots in UltraServers that have an object, the best fit first."""
         return self._free.get((instance_type, size), ())
 
     def capacity(self, instance_type: str, size: int, kind: str | None = None) -> int:
-        """Count the slots that healthy UltraServers have in all: of one kind, or of that which has more."""
+        """Return the number of slots, free or not, of one resourceType; without `kind`, of the more frequent one."""
         kinds = placement.KINDS if kind is None else (kind,)
         return max(self._whole[instance_type, size, each] for each in kinds)
 
     def members(self, instance_type: str) -> int:
-        """Count the nodes of all UltraServers of a type, whatever is wrong with them."""
+        """Return the number of nodes of all UltraServers of a type, healthy or not."""
         return self._nodes[instance_type]
 
     def put(self, name: str, group: Group | None, taken: Container[str], *, stored: bool) -> None:
-        """An UltraServer changed, or is gone. Slots in one that is not `stored` cannot be reserved yet."""
+        """Follow a change of an UltraServer; None: it is gone. Without an object (`stored`) its slots are not free."""
         self._put_free(name, group if stored else None, taken)
         self._put_whole(name, group)
 

@@ -1,4 +1,4 @@
-"""What the controller will do with a cluster, for those who ask: it groups the nodes first, too. Pure."""
+"""Plans for a snapshot without writing. It groups the nodes first, as the controller does. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from controller.plan.planning import Limits
 
 
 def plan(snapshot: Snapshot, now: datetime.datetime, limits: Limits) -> tuple[Snapshot, Plan]:
-    """Return the plan, and the snapshot that it is for: with the NeuronUltraServers that the controller makes first."""
+    """Return a snapshot with the NeuronUltraServers that the controller creates first, and the plan for it."""
     first = planning.plan(snapshot, now, limits)
     created = tuple(action for action in first.actions if isinstance(action, CreateUltraServer))
     if not created:
@@ -25,7 +25,7 @@ def plan(snapshot: Snapshot, now: datetime.datetime, limits: Limits) -> tuple[Sn
 
 
 def _stored(action: CreateUltraServer) -> dict[str, object]:
-    """The object as the API server will have it, with an identity that only has to be its own."""
+    """Return the object as the API server would store it; its UID only has to be unique."""
     name = action.body["metadata"]["name"]
     return {
         **action.body,

@@ -1,6 +1,6 @@
-"""The gRPC server: UltraServers, health and reflection, on a loopback port or a Unix socket. It never writes.
+"""The gRPC server: UltraServers, health and reflection, on a TCP port or a Unix socket. It never writes.
 
-The only module here that knows gRPC. It is imported when the service is on, since gRPC takes more than 10 MiB.
+The only module here that imports gRPC. It is imported only if the service is on, because gRPC takes more than 10 MiB.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ log = logging.getLogger(__name__)
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["UltraServers"].full_name
 HEALTH: Final = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 STOP_S: Final = 2.0
-RETRY_S: Final = 5.0  # between two tries to bind an address that somebody else has
-HEALTH_PERIOD_S: Final = 1.0  # how soon a health stream says what changed
-OPTIONS: Final = (("grpc.so_reuseport", 0),)  # two processes must not share a port without knowing
+RETRY_S: Final = 5.0  # between tries to bind an address that is in use
+HEALTH_PERIOD_S: Final = 1.0  # how soon a health stream reports a change
+OPTIONS: Final = (("grpc.so_reuseport", 0),)  # two processes must not share the port
 
 _Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where answers come from. `unready` says why there are none yet, empty if there are."""
+    """What answers are made of. `unready` returns why there are none yet, empty if there are."""
 
     snapshot: Callable[[], Snapshot]
     unready: Callable[[], str]
@@ -48,18 +48,18 @@ class Sources:
 
 
 class UltraServers(ultraservers_pb2_grpc.UltraServersServicer):
-    """Answers from the caches of this replica, one plan at a time."""
+    """Answers from this replica's caches, one plan at a time."""
 
     def __init__(self, sources: Sources) -> None:
         self._from = sources
         self._one = asyncio.Lock()
 
     async def ListUltraServers(self, request: pb.ListUltraServersRequest, context: Any) -> pb.ListUltraServersResponse:
-        """Every UltraServer."""
+        """Return every UltraServer."""
         return await self._answer("ListUltraServers", context, lambda seen: queries.ultraservers(seen, request))
 
     async def Plan(self, request: pb.PlanRequest, context: Any) -> pb.PlanResponse:
-        """A dry run."""
+        """Return what the controller would do."""
         now, limits = datetime.datetime.now(datetime.UTC), self._from.limits
         return await self._answer("Plan", context, lambda seen: queries.plan(seen, request, now, limits))
 
@@ -71,7 +71,7 @@ class UltraServers(ultraservers_pb2_grpc.UltraServersServicer):
         async with self._one:
             snapshot = self._from.snapshot()
             try:
-                # Frozen values, in a thread: a plan for thousands of nodes must not stop the lease from being renewed.
+                # In a thread, on frozen values: a plan for thousands of nodes must not delay renewing the lease.
                 answer = await asyncio.to_thread(make, snapshot)
             except queries.BadRequest as err:
                 self._from.metrics.answered(method, "INVALID_ARGUMENT")
@@ -82,27 +82,27 @@ class UltraServers(ultraservers_pb2_grpc.UltraServersServicer):
 
 
 class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
-    """SERVING as soon as the cluster was read."""
+    """SERVING once the caches have listed the cluster."""
 
     def __init__(self, unready: Callable[[], str]) -> None:
         self._unready = unready
 
     async def Check(self, request: Any, context: Any) -> Any:
-        """Answer for the server as a whole, and for UltraServers."""
+        """Return the status, the same for the server and for UltraServers."""
         if request.service not in ("", SERVICE):
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"no service {request.service!r}; ask for {SERVICE}")
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"unknown service {request.service!r}: use {SERVICE}")
         return self._status()
 
     async def Watch(self, request: Any, context: Any) -> Any:
-        """The same, again whenever it changes."""
+        """Stream the status whenever it changes."""
         if request.service not in ("", SERVICE):
             yield health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.SERVICE_UNKNOWN)
             return
-        told = None
+        sent = None
         while True:
             status = self._status()
-            if status != told:
-                told = status
+            if status != sent:
+                sent = status
                 yield status
             await asyncio.sleep(HEALTH_PERIOD_S)
 
@@ -112,7 +112,7 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
 
 
 class Server:
-    """The server at `address`: host:port, or unix:/path. `target` is where it can be dialled, empty until it can."""
+    """The server at `address`: host:port, or unix:/path. `target` is the address to dial, empty until it is bound."""
 
     def __init__(self, address: str, sources: Sources) -> None:
         self._address = address
@@ -120,7 +120,7 @@ class Server:
         self.target = ""
 
     async def run(self) -> None:
-        """Serve until cancelled; an address that somebody else has is tried again, since nothing depends on it."""
+        """Serve until cancelled. If the address is in use, retry: the controller works without gRPC."""
         waiting = False
         while True:
             server = grpc.aio.server(options=OPTIONS)
@@ -144,11 +144,11 @@ class Server:
             await server.stop(STOP_S)
 
     def _bind(self, server: grpc.aio.Server) -> str:
-        """Raises OSError or RuntimeError."""
+        """Bind the address and return it. Raises OSError or RuntimeError."""
         if self._address.startswith("unix:"):
             _probe_path(path := Path(self._address.removeprefix("unix:")))
             server.add_insecure_port(self._address)
-            path.chmod(0o600)  # its owner, and root
+            path.chmod(0o600)  # for its owner and root
             return self._address
         host, _, port = self._address.rpartition(":")
         host = _probe_port(host.strip("[]"), int(port))
@@ -156,15 +156,15 @@ class Server:
 
 
 def _probe_path(path: Path) -> None:
-    """Raises OSError where a socket cannot be made: gRPC would say so on stderr, in a form of its own."""
+    """Raise OSError if the socket cannot be created: gRPC itself would only print to stderr."""
     if not path.parent.is_dir():
-        raise FileNotFoundError(f"{path.parent} is no folder")
+        raise FileNotFoundError(f"{path.parent} is not a directory")
     if path.exists() and not path.is_socket():
-        raise FileExistsError(f"{path} is there, and is no socket")
+        raise FileExistsError(f"{path} exists and is not a socket")
 
 
 def _probe_port(host: str, port: int) -> str:
-    """Return the host as gRPC wants it; empty means every address. Raises OSError if the port is taken."""
+    """Return the host in gRPC's form; an empty one means all addresses. Raises OSError if the port is in use."""
     everywhere = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
     family = socket.AF_INET6 if ":" in (host or everywhere) else socket.AF_INET
     socket.create_server((host or everywhere, port), family=family).close()

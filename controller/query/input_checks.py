@@ -1,6 +1,6 @@
-"""Objects that people hand in as files: what is wrong with one is said with its name and its field. Pure.
+"""Validates objects from files; errors name the object and the field. Pure.
 
-The API server has checked what the controller watches; nothing has checked a file.
+The API server validates what the controller watches, but not files.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from neuron_dra.errors import NeuronDraError
 MOST_GROUPS: Final = 1024
 STRATEGIES: Final = ("NoOp", "RestartAll", "MigrateAffected", "ReplaceAffected")
 
-# A field is a type, a list of one shape, or a mapping of fields; those that are missing are fine.
+# A shape is a type, a list of one shape, or a mapping of fields. Missing fields are valid.
 _META: Final = {"name": str, "namespace": str, "uid": str, "labels": {}, "finalizers": [str], "ownerReferences": [{}]}
 _CONDITIONS: Final = [{"type": str, "status": str, "reason": str, "message": str}]
 _RESULT: Final = {"driver": str, "pool": str, "device": str, "adminAccess": bool, "request": str}
@@ -60,11 +60,11 @@ SHAPES: Final[dict[str, Any]] = {
         "status": {"state": str, "conditions": _CONDITIONS},
     },
 }
-"""What is read of each kind. Other kinds are left alone."""
+"""The fields that are read of each kind. Other kinds are not checked."""
 
 
 class Malformed(NeuronDraError):
-    """An object is not what its kind is; the text names it and its field."""
+    """An object that does not match its kind; the message names object and field."""
 
 
 def snapshot(items: Iterable[Mapping[str, Any]]) -> Snapshot:
@@ -74,7 +74,7 @@ def snapshot(items: Iterable[Mapping[str, Any]]) -> Snapshot:
         _check(item)
     if found and not any(item.get("kind") in SHAPES for item in found):
         kinds = ", ".join(sorted({str(item.get("kind")) for item in found})[:4])
-        raise Malformed(f"there are no objects in it that a plan depends on, only {kinds}")
+        raise Malformed(f"it has no objects that a plan depends on, only {kinds}")
     return decode.snapshot(found)
 
 
@@ -93,7 +93,7 @@ def _check(item: Mapping[str, Any]) -> None:
 
 
 def _wrong(value: Any, shape: Any, path: str) -> str:
-    """Say which field has not the form that it must have; empty if all have."""
+    """Return which field has the wrong type; empty if all are right."""
     if value is None:
         return ""
     if isinstance(shape, Mapping):
@@ -108,27 +108,27 @@ def _wrong(value: Any, shape: Any, path: str) -> str:
             return f"{path} has an empty entry"
     else:
         fine = isinstance(value, shape) and (shape is bool or not isinstance(value, bool))
-        words = {str: "a text", int: "a whole number", bool: "true or false"}
+        words = {str: "a string", int: "a whole number", bool: "true or false"}
         return "" if fine else f"{path} is {_called(value)}: it must be {words[shape]}"
     return next((wrong for part in inner if (wrong := _wrong(*part))), "")
 
 
 def _wrong_workload(spec: Mapping[str, Any]) -> str:
-    """What the CRD of this release would have refused."""
+    """Return what the CRD of this release would reject; empty if nothing."""
     size, count, policy = spec.get("topologySize"), spec.get("serverCount"), spec.get("allocationPolicy") or {}
     strategy = policy.get("failureStrategy")
     if not spec.get("instanceType"):
         return "spec.instanceType is missing: write the type of UltraServer nodes, such as trn3.48xlarge"
     if size not in SLOT_SIZES:
-        return f"spec.topologySize {_said(size)}: write 1, 2 or 4"
+        return f"spec.topologySize {_shown(size)}: write 1, 2 or 4"
     if count is None or not 1 <= count <= MOST_GROUPS:
-        return f"spec.serverCount {_said(count)}: write 1 to {MOST_GROUPS}"
+        return f"spec.serverCount {_shown(count)}: write 1 to {MOST_GROUPS}"
     if strategy is not None and strategy not in STRATEGIES:
         return f"spec.allocationPolicy.failureStrategy is {strategy!r}: write {', '.join(STRATEGIES[:-1])}"
     return ""
 
 
-def _said(value: object) -> str:
+def _shown(value: object) -> str:
     return "is missing" if value is None else f"is {value}"
 
 

@@ -1,4 +1,4 @@
-"""`plan --snapshot FILE`: what the controller would do with this cluster, and why. Reads a file, changes nothing."""
+"""`plan --snapshot FILE`: prints what the controller would do in a cluster, and why. Reads a file, changes nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Print the plan. Raises SettingsError for a file that is no such list."""
+    """Print the plan. Raises SettingsError if the file is not a list of such objects."""
     now = datetime.datetime.now(datetime.UTC)
     if parsed.at:
         now = decode.time(parsed.at)
@@ -67,7 +67,7 @@ def _objects(path: str, documents: list[Any]) -> Iterator[dict[str, Any]]:
         if str(document["kind"]).endswith("List"):
             items = document.get("items") or []
             if not isinstance(items, list):
-                raise SettingsError(f"--snapshot {path}: items of the {document['kind']} is no list")
+                raise SettingsError(f"--snapshot {path}: items of the {document['kind']} is not a list")
             yield from _objects(path, items)
         elif not isinstance(document.get("metadata"), dict) or not document["metadata"].get("name"):
             raise SettingsError(f"--snapshot {path}: a {document['kind']} without metadata.name")

@@ -1,4 +1,4 @@
-"""A plan for people: the UltraServers, the workloads, and the writes in the order in which they would be made. Pure."""
+"""Prints a plan as text: UltraServers, workloads, and writes in their order. Pure."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from controller.plan.actions import (
 
 
 def text(snapshot: Snapshot, plan: Plan) -> str:
-    """Return what is there and what would be written."""
+    """Return UltraServers, workloads and writes as text."""
     lines = ["UltraServers"]
     lines += list(_ultraservers(snapshot, plan)) or ["  none: no node publishes an ultraserverId"]
     lines.append("Workloads")
     lines += list(_workloads(snapshot, plan)) or ["  none"]
-    lines.append("Writes, in this order" if plan.actions else "Writes: none, nothing is left to do")
+    lines.append("Writes, in this order" if plan.actions else "Writes: none")
     lines += [f"  {number}. {describe(action)}" for number, action in enumerate(plan.actions, start=1)]
     if plan.recheck is not None:
-        lines.append(f"Looks again at {plan.recheck:%Y-%m-%dT%H:%M:%SZ}, or when something changes")
+        lines.append(f"Plans again at {plan.recheck:%Y-%m-%dT%H:%M:%SZ}, or when something changes")
     return "\n".join(lines) + "\n"
 
 
@@ -57,7 +57,7 @@ def _workloads(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
         verdict = plan.verdicts.get(workload.uid)
         yield (
             f"  {workload.ref}  {workload.count} x {workload.size} {workload.instance_type}: "
-            + (f"{verdict.state}, {verdict.reason}: {verdict.message}" if verdict else "nothing of it is left")
+            + (f"{verdict.state}, {verdict.reason}: {verdict.message}" if verdict else "released")
         )
         if verdict and verdict.degraded:
             yield f"    {verdict.degraded[0]}: {verdict.degraded[1]}"
@@ -69,7 +69,7 @@ def _why(status: Wire) -> str:
 
 
 def describe(action: Action) -> str:
-    """Return one write as a line."""
+    """Return one write as a line of text."""
     match action:
         case CreateUltraServer(body=body):
             return f"create NeuronUltraServer {body['metadata']['name']}"
@@ -78,7 +78,7 @@ def describe(action: Action) -> str:
                 f"write the nodes of NeuronUltraServer {name}: {', '.join(e['nodeName'] for e in topology) or 'none'}"
             )
         case DeleteUltraServer(name=name):
-            return f"delete NeuronUltraServer {name}, which has no node left"
+            return f"delete NeuronUltraServer {name}, which has no nodes"
         case WriteUltraServerStatus(name=name, status=status):
             parts = [f"{e['workloadRef']} {e['phase']}" for e in status["allocations"]]
             return (
@@ -100,4 +100,4 @@ def describe(action: Action) -> str:
             return f"evict Pod {namespace}/{name}"
         case WriteWorkloadStatus(namespace=namespace, name=name, status=status):
             return f"write the status of workload {namespace}/{name}: {status['state']}{_why(status)}"
-    raise TypeError(f"no words for {type(action).__name__}")
+    raise TypeError(f"no text for {type(action).__name__}")

@@ -1,7 +1,7 @@
-"""The answers of the gRPC service UltraServers, made of a Snapshot. Pure: no server, no clock.
+"""The answers of the gRPC service UltraServers, from a Snapshot. Pure: no server, no clock.
 
-`Plan` calls the `planning.plan` that the controller itself works by, with one workload more or changed, and with the
-NeuronUltraServers that the controller makes first (`dry_run`).
+`Plan` calls the controller's own `planning.plan`, with one workload added or changed, and with the NeuronUltraServers
+that the controller creates first (`dry_run`).
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from neuron_dra.gen.neuron.ultraserver.v1 import ultraservers_pb2 as pb
 
 MOST_GROUPS: Final = input_checks.MOST_GROUPS
 DRY_RUN: Final = "dry-run"
-"""Name and UID of a workload that is only tried."""
+"""Name and UID of a workload that only exists in a dry run."""
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 class BadRequest(NeuronDraError):
-    """A request that cannot be answered; the text says what to write."""
+    """An invalid request; the message says what to write."""
 
 
 # -- ListUltraServers --------------------------------------------------------------------------------------------------
 
 
 def ultraservers(snapshot: Snapshot, request: pb.ListUltraServersRequest) -> pb.ListUltraServersResponse:
-    """Return every UltraServer of the type that is asked for."""
+    """Return every UltraServer of the requested type, or of all types."""
     holdings = Holdings(FleetIndex.of(snapshot))
     wanted = [each for each in discover(snapshot) if request.instance_type in ("", each.instance_type)]
     return pb.ListUltraServersResponse(ultraservers=[_ultraserver(each, holdings) for each in wanted])
@@ -112,7 +112,7 @@ def _reservation(ultraserver: str, allocation: Allocation) -> pb.Reservation:
 
 
 def plan(snapshot: Snapshot, request: pb.PlanRequest, now: datetime.datetime, limits: Limits) -> pb.PlanResponse:
-    """Return what would be done now, and why. Raises BadRequest."""
+    """Return what the controller would do at `now`, and why. Raises BadRequest."""
     tried = _tried(snapshot, request.workload, now) if request.HasField("workload") else None
     if tried is not None:
         others = tuple(each for each in snapshot.workloads if each.uid != tried.uid)
@@ -130,7 +130,7 @@ def plan(snapshot: Snapshot, request: pb.PlanRequest, now: datetime.datetime, li
 
 
 def _tried(snapshot: Snapshot, asked: pb.Workload, now: datetime.datetime) -> Workload:
-    """Return the workload that is asked about. Raises BadRequest."""
+    """Return the workload of the request. Raises BadRequest."""
     namespace, name = asked.namespace or "default", asked.name or DRY_RUN
     for field, text in (("namespace", namespace), ("name", name)):
         if not _LABEL.fullmatch(text):
@@ -166,13 +166,13 @@ def _tried(snapshot: Snapshot, asked: pb.Workload, now: datetime.datetime) -> Wo
 
 
 def _check_type(snapshot: Snapshot, name: str) -> None:
-    """Raises BadRequest for a type that is neither an UltraServer's by the catalogue, nor of an UltraServer here."""
+    """Raise BadRequest for a type that has no UltraServers, neither in the catalogue nor in the cluster."""
     here = sorted({group.instance_type for group in discover(snapshot)})
     known = catalogue.lookup(name) if name else None
     if name in here or (known is not None and known.whole_node):
         return
     example = here or ["trn3.48xlarge", "trn2u.48xlarge"]
-    what = "is no part of an UltraServer" if known is not None else "is not known" if name else "is missing"
+    what = "has no UltraServers" if known is not None else "is not known" if name else "is missing"
     raise BadRequest(
         f"workload.instance_type{f' {name[:80]}' if name else ''} {what}: write the type of UltraServer nodes, such as "
         f"{' or '.join(example[:4])}" + (", which are here" if here else "")
@@ -181,10 +181,10 @@ def _check_type(snapshot: Snapshot, name: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _After:
-    """What there is when the plan's writes are made: the same for all workloads.
+    """The cluster after the plan's writes.
 
-    `held` are the reservations of each workload with their UltraServers, `stored` the ids of those that were there
-    before, `taken` the nodes that a reservation or a claim keeps.
+    `held` are the reservations of each workload with their UltraServers, `stored` the allocationIds from before the
+    plan, `taken` the nodes with a reservation or a claim.
     """
 
     groups: Sequence[Group]

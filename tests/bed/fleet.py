@@ -233,7 +233,7 @@ def resize(place: Namespace, name: str, count: int) -> None:
 def outage(place: Namespace, name: str, node: str) -> None:
     """Wait until a node whose plugin is away has no slices, check what is said, and let the plugin come back."""
     eventually(f"no slice of {node}", lambda: not slices(place.bed, node), 90)
-    assert f"nodes publish no slice: {node}" in wait_said(place, name, "SliceMissing", "Degraded")
+    assert f"nodes that publish no ResourceSlice: {node}" in wait_said(place, name, "SliceMissing", "Degraded")
     assert place.get("nusw", name)["status"]["state"] == "Allocated"
     place.bed.kubectl("taint", "node", node, f"{OUTAGE}-")
     eventually(f"{node} is tagged again", lambda: tags(place.bed).get(node) == name, 60)

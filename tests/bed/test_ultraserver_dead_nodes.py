@@ -143,7 +143,7 @@ def test_no_op_reports_a_dead_node_and_changes_nothing(stricken: Stricken, bed: 
 def test_a_person_is_told_how_to_give_a_dead_node_up(stricken: Stricken, name: str, bed: TestBed) -> None:
     dead = stricken.hit[name]
     assert (
-        f"not Ready: {dead}; a node that will not come back is given up by deleting its Node, or by the taint "
+        f"not Ready: {dead}; to give up a node that will not come back, delete its Node or add the taint "
         f"{GIVEN_UP}=nodeshutdown:NoExecute" in stricken.words[name]
     )
 

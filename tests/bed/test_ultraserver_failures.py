@@ -143,7 +143,7 @@ def test_each_strategy_on_a_trn2_link_whose_failure_leaves_no_pair(fleet: TestBe
         assert (uids(pods(place, "linked")), slots(fleet)["linked"]) == (before, held)
 
         set_strategy(place, "linked", "MigrateAffected")
-        assert "nowhere to move to yet" in wait_said(place, "linked", "NoSpareGroup")
+        assert "no spare group yet" in wait_said(place, "linked", "NoSpareGroup")
         assert (uids(pods(place, "linked")), slots(fleet)["linked"]) == (before, held)
 
         set_strategy(place, "linked", "RestartAll")

@@ -205,11 +205,11 @@ def test_pods_that_their_node_refuses_are_evicted_after_two_minutes(fleet: TestB
     free = next(name for name in NODES if name not in reserved)
     late = {
         placed_late(place, "foreign", reserved[0]): f"node {reserved[0]} is reserved for NeuronUltraServerWorkload",
-        placed_late(place, "straggler", free, "a-workload-that-is-gone"): f"node {free} is not reserved any more",
+        placed_late(place, "straggler", free, "a-workload-that-is-gone"): f"node {free} is no longer reserved",
     }
     eventually("both pods are evicted", lambda: not place.get("pods")["items"], 240)
     for uid, why in late.items():
         (message,) = eventually("its Event", lambda uid=uid: events_of(place, [uid], "RefusedPodEvicted"), 30)
         assert why in message
-        assert message.endswith("no controller owns this pod, so that it is lost: create it again")
+        assert message.endswith("no controller owns this pod: create it again")
     assert slots(fleet)["job"] == {0: reserved}

@@ -201,7 +201,7 @@ async def test_a_workload_that_does_not_fit_is_told_why_in_figures(api, controll
     assert (planned.fits, planned.state, planned.reason) == (False, "Pending", "ExceedsFleet")
     assert planned.message == (
         "needs 3 x 4 trn3.48xlarge nodes; 1 of 3 groups of 4 are free: short of 8 nodes; 6 of 8 nodes are free; all "
-        "healthy UltraServers together have 2 groups of 4 for it: set spec.serverCount to at most 2, or add or repair "
+        "healthy UltraServers together have 2 groups of 4: set spec.serverCount to at most 2, or add or repair "
         "nodes; it holds no other workload back"
     )
     assert planned.shortage == pb.Shortage(groups_missing=3, groups_free=1, nodes_short=8, nodes_free=6, nodes_total=8)
@@ -249,7 +249,7 @@ async def test_a_plan_for_the_cluster_as_it_is_has_every_workload(api, controlle
             "workload.instance_type trn9.48xlarge is not known: write the type of UltraServer nodes, such as "
             "trn3.48xlarge, which are here",
         ),
-        ({"instance_type": "trn1.2xlarge"}, "workload.instance_type trn1.2xlarge is no part of an UltraServer: write"),
+        ({"instance_type": "trn1.2xlarge"}, "workload.instance_type trn1.2xlarge has no UltraServers: write"),
         ({"instance_type": ""}, "workload.instance_type is missing: write the type of UltraServer nodes, such as"),
         ({"name": "My Job"}, "workload.name 'My Job': write a name of at most 63 lower-case letters, digits and '-'"),
         (

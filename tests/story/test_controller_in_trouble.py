@@ -114,7 +114,7 @@ async def test_a_pod_that_its_node_refuses_is_evicted_and_others_are_not(cluster
         assert [pod["metadata"]["name"] for pod in cluster.api.objects("pods")] == ["pulls", "young"]
         (event,) = [each for each in cluster.api.objects("events") if each["reason"] == "RefusedPodEvicted"]
         assert (event["type"], event["involvedObject"]["name"]) == ("Warning", "refused")
-        assert event["message"].endswith("no controller owns this pod, so that it is lost: create it again")
+        assert event["message"].endswith("no controller owns this pod: create it again")
     asked = [each for each in cluster.api.log if each.resource == "pods" and each.verb != "create"]
     assert {each.verb for each in asked if each.user_agent == NAME} <= {"get"}
 
@@ -146,8 +146,8 @@ async def test_a_lease_without_its_namespace_is_one_error_that_says_what_to_do(
         await eventually(lambda: missing.hits >= 3, 20, "it tries again")
     told = [each.getMessage() for each in caplog.records if each.name == "controller.apply.leader"]
     assert told == [
-        f"namespace {NAMESPACE} does not exist, so the Lease neuron-ultraserver-controller cannot be held and nothing "
-        f"is done: create it (kubectl create namespace {NAMESPACE})"
+        f"namespace {NAMESPACE} does not exist, so the Lease neuron-ultraserver-controller cannot be held and the "
+        f"controller does nothing: create it (kubectl create namespace {NAMESPACE})"
     ]
 
 
@@ -192,5 +192,5 @@ async def test_a_role_that_may_not_read_namespaces_only_costs_their_limits(
         async with controlling(cluster):
             cluster.submit("job")
             await eventually(lambda: cluster.state("job") == "Allocated", 20, "the workload is Allocated")
-    said = [each.getMessage() for each in caplog.records if "namespaces may not be read" in each.getMessage()]
+    said = [each.getMessage() for each in caplog.records if "namespaces cannot be read" in each.getMessage()]
     assert len(said) == 1

@@ -46,7 +46,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconcile_module, "GATHER_S", 0.005)
     monkeypatch.setattr(backoff_module, "FIRST_EVICTION_S", 0.05)
     monkeypatch.setattr(backoff_module, "LONGEST_S", 1.0)
-    monkeypatch.setattr(wording_module, "WORDS_EVERY", datetime.timedelta(0))  # a copy that is short of groups waits
+    # A copy that is short of groups waits for MESSAGE_INTERVAL.
+    monkeypatch.setattr(wording_module, "MESSAGE_INTERVAL", datetime.timedelta(0))
     monkeypatch.setattr(program, "KubeClient", MortalClient)
 
 

@@ -282,7 +282,7 @@ async def test_a_dead_node_is_given_up_by_a_person_and_then_the_slot_has_moved(c
     await eventually(lambda: sorted(cluster.uids()) == ["n1"], 20, "the pod of the node that answers is evicted")
     await eventually(lambda: "WaitingForPods" in cluster.told(), 20, "it is told what is waited for")
     ready = next(c for c in cluster.status()["conditions"] if c["type"] == "Ready")
-    assert "given up by deleting its Node" in ready["message"]
+    assert "to give up a node that will not come back, delete its Node" in ready["message"]
     assert {node: phase for node, phase in cluster.phases().items() if node in ("n2", "n3")} == {
         "n2": "Pending",
         "n3": "Pending",

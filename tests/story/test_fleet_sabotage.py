@@ -90,8 +90,8 @@ def never_steps_down(patch: pytest.MonkeyPatch) -> None:
 def waits_for_the_impossible(patch: pytest.MonkeyPatch) -> None:
     """13.1: whoever has waited for long holds others back, whatever it asks for, and until it has it."""
     patch.setattr(queue, "exceeds_fleet", lambda *_: None)
-    patch.setattr(queue, "hold_back_ends", lambda context, workload: context.now + datetime.timedelta(days=1))
-    patch.setattr(queue, "held_back", lambda context, workload: context.starving.get(workload.instance_type))
+    patch.setattr(queue, "starving_until", lambda context, workload: context.now + datetime.timedelta(days=1))
+    patch.setattr(queue, "starving_workload", lambda context, workload: context.starving.get(workload.instance_type))
 
 
 def keeps_what_does_not_fit(patch: pytest.MonkeyPatch) -> None:
@@ -106,7 +106,7 @@ def gives_one_template_name_to_two(patch: pytest.MonkeyPatch) -> None:
 
 def drops_reservations_for_any_claim(patch: pytest.MonkeyPatch) -> None:
     """13.2: also for one that got its devices by asking for reserved ones."""
-    patch.setattr(Holdings, "slipped_in", Holdings.foreign)
+    patch.setattr(Holdings, "untagged_claims", Holdings.foreign)
 
 
 def knows_no_outages(patch: pytest.MonkeyPatch) -> None:
@@ -116,13 +116,13 @@ def knows_no_outages(patch: pytest.MonkeyPatch) -> None:
 
 def sees_no_lost_tags(patch: pytest.MonkeyPatch) -> None:
     """13.9"""
-    judged = recovery._judged
-    patch.setattr(recovery, "_judged", lambda *of: (each for each in judged(*of) if each[0] != "TagLost"))
+    judged = recovery._checks
+    patch.setattr(recovery, "_checks", lambda *of: (each for each in judged(*of) if each[0] != "TagLost"))
 
 
 def sees_no_cordons(patch: pytest.MonkeyPatch) -> None:
     """13.9"""
-    patch.setattr(recovery, "_closed", lambda context, one: ())
+    patch.setattr(recovery, "_closed_nodes", lambda context, one: ())
 
 
 def leaves_refused_pods(patch: pytest.MonkeyPatch) -> None:
@@ -153,7 +153,7 @@ def lets_reservations_go_with_their_objects(patch: pytest.MonkeyPatch) -> None:
         (waits_for_the_impossible, {"impossible", "giants"}, "asks for more than there is|has held others back"),
         (keeps_what_does_not_fit, {"spec-changes"}, "is Allocated with (groups|a template) of|tells of|pods of"),
         (knows_no_limits, {"tenants", "limits"}, "reserved nodes of namespace"),
-        (gives_one_template_name_to_two, {"template-names"}, "has all its groups and is|is Failed and|is not ours"),
+        (gives_one_template_name_to_two, {"template-names"}, "has all its groups and is|is Failed and|another owner"),
         (drops_reservations_for_any_claim, {"rogues"}, "is taken away by claims for reserved devices"),
         (knows_no_outages, {"outages"}, "while the kubelets of the fleet are away"),
         (sees_no_lost_tags, {"rollbacks"}, "is not Degraded, and nodes of it are broken"),

@@ -75,7 +75,7 @@ def test_nodes_that_say_the_same_number_are_not_reserved_and_the_number_is_told(
     world = settled(*objects)
     assert ready(world.all("NeuronUltraServer")[0]) == (
         "DuplicateNodeId",
-        "several nodes say that they are number 2 of this UltraServer",
+        "several nodes publish the same number of this UltraServer: 2",
     )
     world.submit("one", size=1, count=2)
     world.submit("two", size=1)
@@ -202,7 +202,7 @@ def test_a_capacity_block_over_two_servers_is_degraded_and_both_are_named():
     world = settled(*objects)
     reason, message = ready(world.all("NeuronUltraServer")[0])
     assert reason == "IdentityMismatch"
-    assert "capacity block cr-1 joins nodes of several UltraServers" in message
+    assert "capacity block cr-1 has nodes of several UltraServers" in message
     assert "00000000000000aa on cr-1-3" in message
     assert "on cr-1-0, cr-1-1, cr-1-2" in message
     world.submit("job", instanceType="trn2u.48xlarge", size=4)
@@ -218,14 +218,14 @@ def test_a_label_that_contradicts_the_driver_is_told():
     world.settle()
     assert ready(world.all("NeuronUltraServer")[0]) == (
         "IdentityMismatch",
-        "node cr-1-0 is labelled capacity block cr-9, and its driver publishes cr-1",
+        "node cr-1-0 has the label of capacity block cr-9, and its driver publishes cr-1",
     )
 
 
 def test_an_ultraserver_without_one_of_its_nodes_is_degraded():
     world = settled(*ultraserver("cr-1")[:-2])
     (item,) = world.all("NeuronUltraServer")
-    assert (item["status"]["state"], ready(item)) == ("Degraded", ("NodeMissing", "3 of 4 nodes are there"))
+    assert (item["status"]["state"], ready(item)) == ("Degraded", ("NodeMissing", "3 of 4 nodes exist"))
 
 
 def test_a_reserved_node_that_is_gone_is_named():
@@ -235,7 +235,7 @@ def test_a_reserved_node_that_is_gone_is_named():
     world.remove("ResourceSlice", "cr-1-3-neuron.aws.com-00")
     world.remove("Node", "cr-1-3")
     world.settle()
-    assert ready(world.all("NeuronUltraServer")[0]) == ("NodeMissing", "3 of 4 nodes are there; gone: cr-1-3")
+    assert ready(world.all("NeuronUltraServer")[0]) == ("NodeMissing", "3 of 4 nodes exist; gone: cr-1-3")
 
 
 def test_a_node_that_went_leaves_and_comes_back():
@@ -307,5 +307,5 @@ def test_a_link_that_is_down_is_named_with_its_nodes():
         objects[2 * n : 2 * n + 2] = node_and_slice(f"cr-1-{n}", "trn3.48xlarge", "cr-1", broken)
     world = settled(*objects)
     (item,) = world.all("NeuronUltraServer")
-    assert "links inside the rack are down on: cr-1-0, cr-1-1" in ready(item)[1]
+    assert "links inside the rack are down, on: cr-1-0, cr-1-1" in ready(item)[1]
     assert [e["linkStatusVertical"] for e in item["spec"]["topology"]] == ["down", "down", "up", "up"]

@@ -39,7 +39,7 @@ def test_a_node_that_is_back_within_the_grace_changes_nothing():
     world.settle(LIMITS)
     assert degraded(world) == (
         "NodeNotReady",
-        "nodes are not Ready: u1-2; MigrateAffected acts at 2026-03-01T12:01:00Z, unless it is over by then",
+        "nodes are not Ready: u1-2; MigrateAffected acts at 2026-03-01T12:01:00Z if the fault lasts until then",
     )
     ready_again(world, "u1-2")
     world.later(10)
@@ -180,7 +180,7 @@ def test_each_fault_is_told_with_its_own_nodes_the_worst_first():
     assert degraded(world) == (
         "DeviceUnhealthy",
         "nodes with unhealthy or missing devices: u0-1; links that the group needs are down on: u1-2; failureStrategy "
-        "NoOp only reports it: delete the workload and create it again to leave the node",
+        "NoOp only reports it: to leave the node, delete the workload and create it again",
     )
 
 
@@ -250,7 +250,7 @@ def test_nobody_is_evicted_before_every_node_of_the_new_slot_has_answered():
     assert held(world)[1:] == [(1, "Bound", *U1), (1, "Pending", *U2)]
     assert (evicted(world), world.state("job")) == ([], ("PartiallyAllocated", "Migrating"))
     assert world.message("job") == (
-        "group 1 moves from u1-0, u1-1, u1-2, u1-3 to u2-0, u2-1, u2-2, u2-3; waiting until all nodes show the "
+        "group 1 moves from u1-0, u1-1, u1-2, u1-3 to u2-0, u2-1, u2-2, u2-3; waiting for all nodes to show the "
         "reservation on their devices"
     )
 
@@ -317,8 +317,8 @@ def test_a_dead_node_keeps_the_new_slot_waiting_until_a_person_gives_it_up():
     assert held(world)[1:] == [(1, "Draining", *U1), (1, "Pending", *U2)]
     assert evicted(world) == ["pod-u1-0", "pod-u1-1", "pod-u1-3"]
     assert world.state("job") == ("PartiallyAllocated", "WaitingForPods")
-    assert "waiting for what holds the nodes: ml/pod-u1-2" in world.message("job")
-    assert "given up by deleting its Node, or by the taint" in world.message("job")
+    assert "waiting for pods and claims on the nodes: ml/pod-u1-2" in world.message("job")
+    assert "to give up a node that will not come back, delete its Node or add the taint" in world.message("job")
     remove_node(world, "u1-2")
     world.settle(LIMITS)
     assert held(world) == [(0, "Bound", *U0), (1, "Bound", *U2)]
@@ -385,7 +385,7 @@ def test_without_a_spare_group_a_slot_with_a_replaced_instance_is_reserved_anew_
     world.step(LIMITS)
     assert held(world) == [(0, "Bound", *U0), (1, "Draining", *U1)]
     assert world.state("job") == ("PartiallyAllocated", "WaitingForRelease")
-    assert world.message("job") == ("no spare group: releases nodes, to reserve them anew: u1-0, u1-1, u1-2, u1-3")
+    assert world.message("job") == ("no spare group: releasing nodes to reserve them again: u1-0, u1-1, u1-2, u1-3")
     assert degraded(world)[0] == "NodeReplaced"
     world.settle(LIMITS)
     after = allocations(world)
@@ -429,7 +429,7 @@ def test_a_strategy_acts_on_the_first_fault_that_has_lasted():
     break_links(world, "u0-1")
     world.settle(LIMITS)
     assert held(world) == [(0, "Bound", *U0)]
-    assert degraded(world)[1].endswith("MigrateAffected acts at 2026-03-01T12:00:30Z, unless it is over by then")
+    assert degraded(world)[1].endswith("MigrateAffected acts at 2026-03-01T12:00:30Z if the fault lasts until then")
     world.later(10)
     world.settle(LIMITS)
     assert held(world) == [(0, "Bound", *U1)]
@@ -552,7 +552,7 @@ def test_a_workload_of_one_group_is_told_nothing_of_rank_0_in_others_when_it_mov
     world.later(30)
     world.settle(LIMITS)
     assert world.message("job") == (
-        "group 0 moves from u0-0, u0-1, u0-2, u0-3 to u1-0, u1-1, u1-2, u1-3; waiting until all nodes show the "
+        "group 0 moves from u0-0, u0-1, u0-2, u0-3 to u1-0, u1-1, u1-2, u1-3; waiting for all nodes to show the "
         "reservation on their devices"
     )
 
@@ -566,7 +566,7 @@ def test_a_foreign_claim_on_the_new_slot_sends_the_migration_elsewhere():
     world.step(LIMITS)
     world.claim("foreign", ["u2-0"])
     world.step(LIMITS)
-    assert world.message("job").endswith("; passed over: pod ml/foreign has devices of u2-0")
+    assert world.message("job").endswith("; skipped: pod ml/foreign has devices of u2-0")
     world.settle(LIMITS)
     assert held(world)[1:] == [(1, "Bound", *(f"u3-{n}" for n in range(4)))]
 
@@ -603,8 +603,8 @@ def test_a_new_group_whose_node_dies_before_it_is_bound_says_what_to_do_about_it
         world.later(10)
     assert world.state("job") == ("PartiallyAllocated", "Migrating")
     assert world.message("job").endswith(
-        "waiting for 1 node to show the reservation on their devices: u2-1; not Ready: u2-1; a node that will not "
-        "come back is given up by deleting its Node, or by the taint "
+        "waiting for 1 node to show the reservation on their devices: u2-1; not Ready: u2-1; "
+        "to give up a node that will not come back, delete its Node or add the taint "
         "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
     )
 
@@ -655,7 +655,7 @@ def test_a_restart_whose_slots_are_gone_already_still_takes_the_template_away():
     world.step(LIMITS)
     why = world.workload("job")["status"]["restarting"]["message"]
     assert (world.state("job"), world.all("ResourceClaimTemplate")) == (("Deallocating", "Restarting"), [])
-    assert world.message("job") == f"everything is released, and reserved anew when that is done: {why}"
+    assert world.message("job") == f"all nodes are released, then reserved again: {why}"
     for item in world.all("ResourceClaim"):
         world.remove("ResourceClaim", item["metadata"]["name"], "ml")
     world.settle(LIMITS)
@@ -668,7 +668,7 @@ def test_restart_all_waits_for_the_pods_of_a_dead_node_before_it_gives_their_ran
     world.later(60)
     world.settle(LIMITS)
     assert world.state("job") == ("Deallocating", "WaitingForPods")
-    assert "given up by deleting its Node" in world.message("job")
+    assert "to give up a node that will not come back, delete its Node" in world.message("job")
     remove_node(world, "u1-2")
     world.settle(LIMITS)
     assert held(world) == [(0, "Bound", *U0), (1, "Bound", *U2)]
@@ -772,7 +772,7 @@ def test_a_reserved_node_that_answers_and_then_dies_is_replaced():
     assert held(world) == [(0, "Pending", *U0)]
     world.later(61)
     world.step(LIMITS)
-    assert world.message("job").endswith("; passed over: not Ready for 60 s: u0-1")
+    assert world.message("job").endswith("; skipped: not Ready for 60 s: u0-1")
     world.settle(LIMITS)
     assert held(world) == [(0, "Bound", *U1)]
 
@@ -793,7 +793,7 @@ def test_a_claim_of_somebody_else_on_a_bound_node_is_told():
     world.settle(LIMITS)
     assert degraded(world) == (
         "ForeignClaim",
-        "claims of others are allocated on nodes of this workload; delete their pods: pod ml/intruder",
+        "claims of other pods are allocated on nodes of this workload; delete these pods: pod ml/intruder",
     )
     assert evicted(world) == []
 
@@ -809,6 +809,6 @@ def test_who_waits_for_a_dead_node_that_it_gave_back_is_told_the_way_out():
         world.settle()
     assert world.state("job") == ("PartiallyAllocated", "WaitingForRelease")
     assert world.message("job").endswith(
-        f"; not Ready: {dead}; a node that will not come back is given up by deleting its Node, or by the taint "
+        f"; not Ready: {dead}; to give up a node that will not come back, delete its Node or add the taint "
         "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
     )

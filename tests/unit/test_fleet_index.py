@@ -62,7 +62,7 @@ def derived(index: FleetIndex) -> dict[str, object]:
         "templates": {each.uid: index.templates_of(each.uid) for each in index.workloads},
         "namespaces": (index.namespaces, index.nodes_of_namespace("ml")),
         "away": (index.countable, dict(index.away)),
-        "traces": (index.traces.unread, index.traces.strange, index.traces.lost),
+        "traces": (index.evidence.unread, index.evidence.unknown, index.evidence.lost),
         "totals": (+index.totals.states, index.totals.nodes, index.totals.free, index.totals.reserved),
     }
 

@@ -97,7 +97,7 @@ def test_a_node_that_does_not_show_exactly_this_reservation_has_not_answered(
     shown: PublishedNode, there: ClusterNode
 ) -> None:
     found = holdings(SHOWS, nodes=(there, node("n1")), shown=(shown, published("n1", SHOWS)))
-    assert (found.shows("n0", SHOWS, Phase.PENDING), found.silent(SHOWS), found.has_answered(SHOWS)) == (
+    assert (found.shows("n0", SHOWS, Phase.PENDING), found.unanswered(SHOWS), found.has_answered(SHOWS)) == (
         *(False, ["n0"], False),
     )
 
@@ -108,7 +108,7 @@ def test_a_reservation_is_answered_by_ready_nodes_that_show_it_and_that_nobody_e
     assert holdings(SHOWS, shown=shown, claims=(claim("mine", "n0"),)).has_answered(SHOWS)
     assert not holdings(SHOWS, shown=shown, claims=(claim("x", "n1", workload_uid=None),)).has_answered(SHOWS)
     unready = (node("n0"), node("n1", ready=False))
-    assert holdings(SHOWS, nodes=unready, shown=shown).silent(SHOWS) == ["n1"]
+    assert holdings(SHOWS, nodes=unready, shown=shown).unanswered(SHOWS) == ["n1"]
 
 
 # -- what is being taken back ------------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ def test_a_workload_that_waits_to_grow_keeps_the_size_that_its_pods_were_told() 
         logical_neuron_core=2, template_name="llm", status={},
     )  # fmt: skip
     found = holdings(*held)
-    found.tell_world(wanted, grown=False)
+    found.set_world_size(wanted, grown=False)
     assert [each.allocation.world_size for each in found.of("uid-llm")] == [4, 4]
-    found.tell_world(wanted, grown=True)
+    found.set_world_size(wanted, grown=True)
     assert [(each.allocation.world_size, each.allocation.rank0_node) for each in found.of("uid-llm")] == [(6, "n0")] * 2

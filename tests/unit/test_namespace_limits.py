@@ -62,7 +62,7 @@ def test_a_workload_that_exceeds_the_limit_waits_and_is_told_what_is_used_and_wh
     assert (world.state("first"), world.state("second")) == (("Allocated", "Allocated"), ("Pending", "NamespaceLimit"))
     assert world.message("second") == (
         "namespace ml has reserved 4 of the 8 nodes that it may reserve (annotation "
-        "neuron.aws.com/max-reserved-nodes), and this takes 8 more: lower serverCount, delete another workload, or "
+        "neuron.aws.com/max-reserved-nodes), and this needs 8 more: lower serverCount, delete another workload, or "
         "have the limit raised"
     )
 

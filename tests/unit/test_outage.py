@@ -72,7 +72,7 @@ def test_every_grace_period_starts_again_when_an_outage_ends(strategy):
         [],
         [
             "nodes are not Ready: u1-0",
-            f"{strategy} acts at 2026-03-01T12:11:00Z, unless it is over by then",
+            f"{strategy} acts at 2026-03-01T12:11:00Z if the fault lasts until then",
         ],
     )
     assert condition(world, "Outage")["status"] == "False"
@@ -174,7 +174,7 @@ def test_the_share_and_the_number_are_settings():
     assert evicted(world) == []
 
 
-# -- Draining starts when an eviction can follow -----------------------------------------------------------------------
+# -- Draining starts when pods can be evicted -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("strategy", ACTING)
@@ -186,7 +186,7 @@ def test_a_group_whose_nodes_are_all_dead_closes_only_when_an_eviction_can_follo
     world.settle(LIMITS)
     assert [one for one in held(world) if one[1] == "Draining"] == []
     assert not [action for action in world.log if isinstance(action, DeleteTemplate)]
-    assert "given up by deleting its Node" in world.message("job") + degraded(world)[1]
+    assert "to give up a node that will not come back, delete its Node" in world.message("job") + degraded(world)[1]
     for name in U0:
         ready_again(world, name)
     world.settle(LIMITS)
@@ -202,7 +202,7 @@ def test_a_migration_away_from_dead_nodes_says_whose_pods_it_waits_for():
     world.settle(LIMITS)
     assert held(world) == [(0, "Bound", *U0), (0, "Pending", *U1)]
     assert world.state("job") == ("PartiallyAllocated", "WaitingForPods")
-    assert "waiting for what holds the nodes: ml/pod-u0-0, ml/pod-u0-1" in world.message("job")
+    assert "waiting for pods and claims on the nodes: ml/pod-u0-0, ml/pod-u0-1" in world.message("job")
 
 
 @pytest.mark.parametrize("strategy", ACTING)

@@ -46,8 +46,7 @@ def test_an_empty_cluster_has_nothing_to_do(tmp_path, capsys):
     path = tmp_path / "empty.yaml"
     path.write_text("kind: List\napiVersion: v1\nitems: []\n")
     assert printed(capsys, "--snapshot", str(path)) == (
-        "UltraServers\n  none: no node publishes an ultraserverId\nWorkloads\n  none\n"
-        "Writes: none, nothing is left to do\n"
+        "UltraServers\n  none: no node publishes an ultraserverId\nWorkloads\n  none\nWrites: none\n"
     )
 
 

@@ -209,7 +209,7 @@ WORKLOAD = {
         ({"kind": "ResourceClaim", "metadata": {"name": "c", "namespace": "ml"}, "status": {"allocation": "x"}},
          "ResourceClaim ml/c: status.allocation is 'x': it must be an object"),
         ({"kind": "ConfigMap", "metadata": {"name": "a"}},
-         "there are no objects in it that a plan depends on, only ConfigMap"),
+         "it has no objects that a plan depends on, only ConfigMap"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_named(

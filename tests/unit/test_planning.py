@@ -106,7 +106,7 @@ def test_a_node_that_is_late_is_named_but_not_at_once():
     world.submit("job")
     world.step()
     world.step()
-    assert world.message("job") == "waiting until all nodes show the reservation on their devices"
+    assert world.message("job") == "waiting for all nodes to show the reservation on their devices"
     world.later(6)
     world.step()
     assert world.message("job") == "waiting for 1 node to show the reservation on their devices: u0-2"
@@ -143,7 +143,7 @@ def test_a_node_that_never_tags_is_replaced_and_not_chosen_again_while_it_is_sil
     world.later(61)
     world.step()
     assert world.message("job") == (
-        "waiting until all nodes show the reservation on their devices; passed over: no tag within 60 s from u0-0"
+        "waiting for all nodes to show the reservation on their devices; skipped: no tag within 60 s from u0-0"
     )
     for _ in range(5):
         world.step()
@@ -272,7 +272,7 @@ def test_a_claim_that_slips_in_before_the_tag_moves_the_reservation_and_is_named
     world.step()
     world.claim("foreign", ["u0-1"], pod="intruder")
     world.step()
-    assert "passed over: pod ml/intruder has devices of u0-1" in world.message("job")
+    assert "skipped: pod ml/intruder has devices of u0-1" in world.message("job")
     world.settle()
     assert world.reserved("job") == {0: ("u1-0", "u1-1", "u1-2", "u1-3")}
 
@@ -364,11 +364,14 @@ def test_a_cordoned_node_is_not_reserved_and_those_who_wait_are_told():
     assert world.state("job") == ("Pending", "InsufficientCapacity")
     assert world.message("job") == (
         "needs 2 x 4 trn3.48xlarge nodes; 1 of 2 groups of 4 are free: short of 4 nodes; 7 of 8 nodes are free; "
-        "cordoned: u0-1; all healthy UltraServers together have 1 group of 4 for it: set spec.serverCount to at most "
+        "cordoned: u0-1; all healthy UltraServers together have 1 group of 4: set spec.serverCount to at most "
         "1, or add or repair nodes; it holds no other workload back"
     )
     [degraded] = [c for c in world.all("NeuronUltraServer")[0]["status"]["conditions"] if c["type"] == "Degraded"]
-    assert (degraded["reason"], degraded["message"]) == ("NodeCordoned", "cordoned nodes, which are not reserved: u0-1")
+    assert (degraded["reason"], degraded["message"]) == (
+        "NodeCordoned",
+        "cordoned nodes, which cannot be reserved: u0-1",
+    )
     del world.get("Node", "u0-1")["spec"]["unschedulable"]
     world.settle()
     assert world.state("job") == ("Allocated", "Allocated")
@@ -428,7 +431,7 @@ def test_small_ones_pass_a_waiting_big_one_until_it_has_waited_too_long():
     world.settle(limits)
     assert world.state("small-1") == ("Pending", "WaitsForOlder")
     assert world.message("small-1") == (
-        "workload ml/big has waited longer for 1 x 4 nodes and comes first, until 2026-03-01T12:31:02Z at the latest"
+        "workload ml/big has waited longer for 1 x 4 nodes and goes first, until 2026-03-01T12:31:02Z at the latest"
     )
 
 
@@ -638,7 +641,7 @@ def test_a_claim_that_no_pod_uses_keeps_its_node_reserved_until_it_is_gone():
     for _ in range(5):
         world.step()
     assert world.state("job") == ("Deallocating", "WaitingForPods")
-    assert world.message("job") == "waiting for what holds the nodes: claim ml/idle"
+    assert world.message("job") == "waiting for pods and claims on the nodes: claim ml/idle"
     assert phases(world) == {"Draining"}
     world.remove("ResourceClaim", "idle", "ml")
     world.settle()
@@ -676,9 +679,9 @@ def test_a_dead_node_holds_back_only_itself_and_the_way_out_is_told():
         world.step()
     assert [a.name for a in world.log if isinstance(a, Evict)] == ["claim-u0-0"]
     assert world.state("job") == ("Deallocating", "WaitingForPods")
-    assert "waiting for what holds the nodes: ml/claim-u0-1" in world.message("job")
+    assert "waiting for pods and claims on the nodes: ml/claim-u0-1" in world.message("job")
     assert "not Ready: u0-1" in world.message("job")
-    assert "deleting its Node" in world.message("job")
+    assert "delete its Node" in world.message("job")
     world.remove("Node", "u0-1")
     world.remove("ResourceSlice", "u0-1-neuron.aws.com-00")
     world.remove("ResourceClaim", "claim-u0-1", "ml")

@@ -10,7 +10,7 @@ from failing_world import LIMITS, U0, not_ready, running
 from ultraserver_world import World
 
 from controller.observe.model import Suspect
-from controller.plan.refused_pods import refused_until, words
+from controller.plan.refused_pods import event_message, refused_until
 
 NOW = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
 SUSPECT = Suspect("ml", "pod-0", "uid-0", "node-0", "node node-0 is reserved for NeuronUltraServerWorkload ml/job")
@@ -60,7 +60,7 @@ def test_a_pod_of_a_workload_on_a_node_that_was_given_back_is_a_suspect():
     world = running("NoOp")
     world.claim("late", ["u2-1"], workload_uid=world.workload("job")["metadata"]["uid"], pod="straggler")
     assert suspects(world) == [
-        ("straggler", "u2-1", "node u2-1 is not reserved any more for the workload of its claim ml/late")
+        ("straggler", "u2-1", "node u2-1 is no longer reserved for the workload of its claim ml/late")
     ]
 
 
@@ -120,11 +120,10 @@ def test_a_pod_that_is_not_certain_to_be_refused_is_left_alone(changes):
 def test_a_pod_without_an_owner_is_said_to_be_lost():
     """13.12."""
     owner = {"kind": "ReplicaSet", "name": "job-1", "controller": True}
-    why = "evicted after more than two minutes in which it could not start: node node-0 is reserved for "
-    assert words(pod(), SUSPECT) == (
-        f"{why}NeuronUltraServerWorkload ml/job; no controller owns this pod, so that it is lost: create it again"
+    why = "evicted because it could not start for two minutes: node node-0 is reserved for "
+    assert event_message(pod(), SUSPECT) == (
+        f"{why}NeuronUltraServerWorkload ml/job; no controller owns this pod: create it again"
     )
-    assert words(pod(metadata__ownerReferences=[owner]), SUSPECT) == (
-        f"{why}NeuronUltraServerWorkload ml/job; its ReplicaSet job-1 makes another pod, which is placed on another "
-        "node"
+    assert event_message(pod(metadata__ownerReferences=[owner]), SUSPECT) == (
+        f"{why}NeuronUltraServerWorkload ml/job; its ReplicaSet job-1 creates another pod, which is scheduled again"
     )

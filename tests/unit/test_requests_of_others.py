@@ -52,8 +52,8 @@ def test_an_impossible_request_holds_no_other_back() -> None:
     assert world.state("typo") == ("Pending", "ExceedsFleet")
     assert world.message("typo") == (
         "needs 1000 x 4 trn3.48xlarge nodes; 3 of 1000 groups of 4 are free: short of 3988 nodes; 12 of 16 nodes are "
-        "free; all healthy UltraServers together have 4 groups of 4 "
-        "for it: set spec.serverCount to at most 4, or add or repair nodes; it holds no other workload back"
+        "free; all healthy UltraServers together have 4 groups of 4: "
+        "set spec.serverCount to at most 4, or add or repair nodes; it holds no other workload back"
     )
 
 
@@ -63,7 +63,7 @@ def test_a_size_that_no_ultraserver_has_is_answered_with_those_that_there_are() 
     world.submit("job", size=4)
     world.settle(LIMITS)
     assert world.message("job").endswith(
-        "all healthy UltraServers together have 0 groups of 4 for it: there are 2 of 1 and 1 of 2, or add or repair "
+        "all healthy UltraServers together have 0 groups of 4: there are 2 of 1 and 1 of 2, or add or repair "
         "nodes; it holds no other workload back"
     )
 
@@ -80,7 +80,7 @@ def test_a_request_that_only_a_broken_node_stands_against_holds_no_other_back() 
     assert (world.state("giant"), world.state("job")[0]) == (("Pending", "InsufficientCapacity"), "Allocated")
 
 
-def held_back() -> World:
+def starving_workload() -> World:
     """A giant that waits for a node, and a small one that waits for the giant."""
     world = fleet(2)
     world.submit("holder", size=1)
@@ -96,16 +96,16 @@ def held_back() -> World:
 
 def test_who_waits_for_a_giant_is_told_its_name_and_until_when() -> None:
     """13.1"""
-    world = held_back()
+    world = starving_workload()
     assert world.state("job") == ("Pending", "WaitsForOlder")
     assert world.message("job") == (
-        "workload ml/giant has waited longer for 2 x 4 nodes and comes first, until 2026-03-01T12:06:01Z at the latest"
+        "workload ml/giant has waited longer for 2 x 4 nodes and goes first, until 2026-03-01T12:06:01Z at the latest"
     )
 
 
 def test_a_giant_holds_others_back_for_a_bounded_time() -> None:
     """13.1"""
-    world = held_back()
+    world = starving_workload()
     ends = datetime.datetime(2026, 3, 1, 12, 6, 1, tzinfo=datetime.UTC)
     world.later((ends - world.now).total_seconds() - 1)
     world.settle(LIMITS)
@@ -236,7 +236,7 @@ def test_of_two_workloads_with_one_template_name_the_younger_is_failed_and_holds
     assert (world.state("a")[0], world.state("b")) == ("Allocated", ("Failed", "TemplateNameTaken"))
     assert world.reserved("b") == {}
     assert world.message("b") == (
-        "ResourceClaimTemplate ml/same is that of workload ml/a: delete this workload and create it with another "
+        "ResourceClaimTemplate ml/same belongs to workload ml/a: delete this workload and create it with another "
         "spec.resourceClaimTemplate.name"
     )
     world.delete_workload("a")
@@ -272,8 +272,8 @@ def test_a_template_that_was_replaced_is_reported_and_the_workload_keeps_its_nod
     assert degraded(world, "job") == (
         "True",
         "TemplateNameTaken",
-        "ResourceClaimTemplate ml/job exists and is not ours: delete it, or delete this workload and create it with "
-        "another spec.resourceClaimTemplate.name",
+        "ResourceClaimTemplate ml/job exists and has another owner: delete it, or delete this workload and create it "
+        "with another spec.resourceClaimTemplate.name",
     )
 
 
@@ -285,7 +285,7 @@ def test_a_template_that_was_replaced_freezes_neither_shrinking_nor_reports_of_f
     world.settle(LIMITS)
     assert list(world.reserved("job")) == [0]
     assert degraded(world, "job")[1] == "NodeNotReady"
-    assert "is not ours" in degraded(world, "job")[2]
+    assert "has another owner" in degraded(world, "job")[2]
 
 
 def test_a_template_comes_back_when_the_one_in_its_place_is_gone() -> None:

@@ -49,7 +49,7 @@ def test_after_three_restarts_in_a_row_nothing_is_evicted_any_more():
     assert (evicted(world), restarted(world)) == ([], 3)
     reason, message = degraded(world)
     assert reason == "RestartLimitExceeded"
-    assert "RestartAll has restarted the workload 3 times in a row and does not try again" in message
+    assert "RestartAll has restarted the workload 3 times in a row and stops" in message
     assert "nodes with unhealthy or missing devices" in message
 
 
@@ -118,16 +118,16 @@ def workload(begun: list[float], ready_for: float | None, degraded_for: float | 
 )
 def test_waits_double_from_ten_seconds_to_ten_minutes(begun, waits):
     """13.4."""
-    found = restart_limit.turn(workload([100.0] * begun, None, None), NOW, 16)
-    assert found == restart_limit.Turn(begun + 1, NOW + datetime.timedelta(seconds=waits - 100))
+    found = restart_limit.next_restart(workload([100.0] * begun, None, None), NOW, 16)
+    assert found == restart_limit.NextRestart(begun + 1, NOW + datetime.timedelta(seconds=waits - 100))
 
 
 def test_a_limit_of_none_lets_nothing_restart():
-    assert restart_limit.turn(workload([], None, None), NOW, 0) == restart_limit.Turn(1, None)
+    assert restart_limit.next_restart(workload([], None, None), NOW, 0) == restart_limit.NextRestart(1, None)
 
 
 def test_a_first_restart_begins_at_once():
-    assert restart_limit.turn(workload([], 5.0, 5.0), NOW, 3) == restart_limit.Turn(1, NOW)
+    assert restart_limit.next_restart(workload([], 5.0, 5.0), NOW, 3) == restart_limit.NextRestart(1, NOW)
 
 
 @given(
@@ -142,7 +142,7 @@ def test_in_any_state_no_more_restarts_than_the_limit_begin_without_an_hour_of_h
     """13.4."""
     found = workload(begun, ready, degraded_for)
     healthy_for = min(ready, degraded_for) if ready is not None and degraded_for is not None else 0.0
-    turn = restart_limit.turn(found, NOW, limit)
+    turn = restart_limit.next_restart(found, NOW, limit)
     may = turn.begins_at is not None
     assert may == (len(begun) < limit or healthy_for >= 3600)
     if may and begun and healthy_for < 3600:

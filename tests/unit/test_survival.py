@@ -129,8 +129,8 @@ def test_a_deletion_waits_for_the_workload_says_so_and_takes_nothing_new() -> No
     assert world.state("other") == ("Pending", "InsufficientCapacity")
     assert tell(world) == (
         "DeletionWaits",
-        "its deletion waits for NeuronUltraServerWorkload ml/job: delete the workloads to give the nodes back; they "
-        "may also go on, and nothing new is reserved here",
+        "its deletion waits for NeuronUltraServerWorkload ml/job: delete the workloads to release the nodes; until "
+        "then their pods keep running, and nothing new is reserved here",
     )
     world.delete_workload("job")
     world.settle()
@@ -307,8 +307,8 @@ def test_a_pending_entry_of_awss_operator_gets_the_whole_tag_timeout() -> None:
     ("change", "why"),
     [
         ({"phase": "Suspended"}, "phase 'Suspended' is not one of Pending, Bound, Draining"),
-        ({"allocationId": None, "workloadUid": None, "ultraserverIndex": 7}, "has an index that spec.serverCount 1"),
-        ({"allocationId": None, "workloadUid": "uid-old"}, "is of a workload with UID uid-old, and this one has"),
+        ({"allocationId": None, "workloadUid": None, "ultraserverIndex": 7}, "has an index beyond spec.serverCount 1"),
+        ({"allocationId": None, "workloadUid": "uid-old"}, "has workload UID uid-old, and the workload's is"),
         (
             {"allocationId": None, "nodeUids": None, "nodeCount": 2, "allocatedNodes": ["u0-0", "u0-1"]},
             "has 2 nodes, and spec.topologyS",
@@ -331,7 +331,7 @@ def test_an_entry_that_cannot_be_read_keeps_its_nodes_and_stays_as_it_is(change:
     world.settle()
     assert server(world)["status"]["allocations"] == [entry]
     reason, message = tell(world)
-    assert (reason, why in message, "take the entries out of status.allocations" in message) == (
+    assert (reason, why in message, "remove the entries from status.allocations" in message) == (
         "UnreadableReservation",
         True,
         True,
@@ -370,7 +370,7 @@ def test_an_entry_of_a_workload_that_does_not_exist_stays() -> None:
     world.step()
     world.step()
     assert server(world)["status"]["allocations"][-1:] == entries
-    assert "for ml/job, group 0, has no NeuronUltraServerWorkload of this name" in tell(world)[1]
+    assert "for ml/job, group 0, names a NeuronUltraServerWorkload that does not exist" in tell(world)[1]
 
 
 # -- whose it is -------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller.apply.status_throttle import WORDS_EVERY, StatusThrottle
+from controller.apply.status_throttle import MESSAGE_INTERVAL, StatusThrottle
 from controller.plan.actions import (
     CreateUltraServer,
     Evict,
@@ -39,18 +39,18 @@ FEWER = write(status("waiting for 256 pods"), status("waiting for 255 pods"))
 
 def test_other_words_wait_and_the_plan_is_made_again_when_they_are_due(wording: StatusThrottle) -> None:
     others = CreateUltraServer({}), Evict("ml", "pod", "p")
-    plan = wording.unhurried(Plan(actions=(*others, FEWER)), SOON)
-    assert (plan.actions, plan.recheck) == (others, NOW + WORDS_EVERY)
+    plan = wording.without_deferrable(Plan(actions=(*others, FEWER)), SOON)
+    assert (plan.actions, plan.recheck) == (others, NOW + MESSAGE_INTERVAL)
 
 
 def test_an_earlier_moment_to_look_again_stays(wording: StatusThrottle) -> None:
     earlier = NOW + datetime.timedelta(seconds=2)
-    assert wording.unhurried(Plan(actions=(FEWER,), recheck=earlier), SOON) == Plan(recheck=earlier)
+    assert wording.without_deferrable(Plan(actions=(FEWER,), recheck=earlier), SOON) == Plan(recheck=earlier)
 
 
 def test_other_words_are_written_when_they_have_waited(wording: StatusThrottle) -> None:
     plan = Plan(actions=(FEWER,))
-    assert wording.unhurried(plan, NOW + WORDS_EVERY) == plan
+    assert wording.without_deferrable(plan, NOW + MESSAGE_INTERVAL) == plan
 
 
 @pytest.mark.parametrize(
@@ -63,9 +63,9 @@ def test_other_words_are_written_when_they_have_waited(wording: StatusThrottle) 
 )
 def test_anything_else_that_changes_is_written_at_once(wording: StatusThrottle, after: dict[str, Any]) -> None:
     plan = Plan(actions=(write(status("waiting for 256 pods"), after),))
-    assert wording.unhurried(plan, SOON) == plan
+    assert wording.without_deferrable(plan, SOON) == plan
 
 
 def test_words_of_a_workload_that_was_not_written_lately_are_written_at_once(wording: StatusThrottle) -> None:
     other = write(status("waiting for 8 pods"), status("waiting for 7 pods"), uid="other")
-    assert wording.unhurried(Plan(actions=(other,)), SOON) == Plan(actions=(other,))
+    assert wording.without_deferrable(Plan(actions=(other,)), SOON) == Plan(actions=(other,))
