@@ -139,7 +139,7 @@ class Reconciler:
         return due, min((each for each in moments if each is not None), default=None)
 
     def _report_foreign_templates(self) -> None:
-        """Log which templates ask for reserved devices although no workload owns them.
+        """Log which templates request reserved devices although no workload owns them.
 
         An admission policy rejects new ones; older ones stay, and so do pods that name them.
         """
@@ -157,6 +157,7 @@ class Reconciler:
             )
 
     def _plan(self, now: datetime.datetime) -> Plan:
+        """Update the index, plan, and report the time that it took."""
         unwritable = self._writes.unwritable(now)
         started = time.perf_counter()
         index = self._caches.index(self._applier.blocked_evictions, unwritable)

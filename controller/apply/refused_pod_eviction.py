@@ -40,6 +40,7 @@ class Refusals:
         return min((each.next_at for each in self._looks.values()), default=None)
 
     async def _one(self, suspect: Suspect, now: datetime.datetime) -> None:
+        """Read one suspect; evict it if its node has rejected it for long enough."""
         self._looks[suspect.uid] = self._looks[suspect.uid].once_more(FIRST_S, now)
         try:
             pod = json.loads(await self._client.get(PODS, suspect.namespace, suspect.name))

@@ -144,6 +144,7 @@ class Applier:
             self._caches.workloads.forget(stored)  # it goes with its last finalizer; the watch corrects this if not
 
     async def _write_workload_status(self, action: WriteWorkloadStatus, now: datetime.datetime) -> None:
+        """Write a workload's status, log it, and post Events about what changed."""
         patch = _guarded(action.version, {"status": _replacing(action.before, action.status)})
         await self._patch(
             self._caches.workloads,
@@ -233,5 +234,6 @@ def _replacing(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str,
 
 
 def _degraded(status: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return reason and message of the condition Degraded; None unless it is True."""
     found = condition(status, "Degraded")
     return (str(found.get("reason")), str(found.get("message"))) if found.get("status") == "True" else None

@@ -221,6 +221,7 @@ class Schemas:
         self._fit.discard(resource.plural)
 
     def _unfit(self, resource: Resource, what: str) -> None:
+        """Note, log and report that a kind is not kept completely."""
         self._fit.discard(resource.plural)
         if resource.plural not in self.problems:
             self.problems[resource.plural] = text = problem(resource, what)

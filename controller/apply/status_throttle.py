@@ -40,6 +40,7 @@ class StatusThrottle:
         self._written = {**recent, action.uid: now}
 
     def _due(self, action: Action) -> datetime.datetime | None:
+        """Return when a write is due if it can wait, or None."""
         if not isinstance(action, WriteWorkloadStatus) or action.uid not in self._written:
             return None
         if _without_messages(action.before) != _without_messages(action.status):
@@ -50,9 +51,11 @@ class StatusThrottle:
 
 
 def _without_messages(status: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a status without what may be written later: messages and groups."""
     conditions = [{**one, "message": ""} for one in status.get("conditions") or []]
     return {**status, "conditions": conditions, "groups": None}
 
 
 def _groups(status: Mapping[str, Any]) -> set[str]:
+    """Return the identities of the groups in a status."""
     return {str(one.get("allocationId")) + str(one.get("ultraserverUid")) for one in status.get("groups") or []}

@@ -78,6 +78,7 @@ class Backoff:
         return min((moment for each in actions if (moment := self.due(each, now)) > now), default=None)
 
     def _try(self, tries: dict[str, Tries], key: str, action: Action, now: datetime.datetime) -> None:
+        """Count a try, and remove old entries."""
         if self._swept_at is None or self._swept_at + FORGOTTEN_AFTER <= now:
             self._swept_at = now
             for every in (self._refused, self._written):
@@ -106,6 +107,7 @@ def _content(action: Action) -> str:
 
 
 def _without_times(value: Any) -> Any:
+    """Return a value without the fields that hold times."""
     if isinstance(value, Mapping):
         return {key: _without_times(each) for key, each in value.items() if key not in _TIMES}
     if isinstance(value, list | tuple):

@@ -118,6 +118,7 @@ class Writes:
                 self._unwritable[action.name] = str(err), until
 
     def _note_allocated(self, action: WriteWorkloadStatus) -> None:
+        """Report the time from the creation of a workload to its first state Allocated."""
         again = action.status.get("restarts")
         if action.status.get("allocatedAt") and not action.before.get("allocatedAt") and not again:
             found = self._caches.workloads.items.get(f"{action.namespace}/{action.name}")

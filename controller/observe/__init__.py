@@ -1,1 +1,1 @@
-"""What the controller knows of the cluster: watched, decoded, grouped into UltraServers."""
+"""The state of the cluster: watched, decoded, and grouped into UltraServers."""

@@ -113,7 +113,7 @@ def published_slice(item: Wire) -> PublishedSlice | None:
 
 
 def published_nodes(slices: Iterable[PublishedSlice]) -> tuple[PublishedNode, ...]:
-    """Join the slices of each node. Only the newest generation counts; `complete` tells if all of it is there."""
+    """Join the slices of each node. Only the newest generation counts; `complete` is True if all its slices exist."""
     by_node: dict[str, list[PublishedSlice]] = {}
     for one in slices:
         by_node.setdefault(one.node.name, []).append(one)
@@ -336,10 +336,12 @@ def _attributes(device: Wire) -> Mapping[str, Any]:
 
 
 def _tag(attributes: Mapping[str, Any]) -> Tag | None:
+    """Return the tag in a device's attributes; None without a complete one."""
     return Tag.from_texts({name: _string(attributes, name) for name in TAG_ATTRIBUTES})
 
 
 def _value(attributes: Mapping[str, Any], name: str, kind: str) -> Any:
+    """Return an attribute of this kind, with or without the domain of the driver; None without it."""
     value = attributes.get(name) or attributes.get(f"{names.DRIVER}/{name}") or {}
     return value.get(kind) if isinstance(value, Mapping) else None
 

@@ -97,6 +97,7 @@ def _group(
     nodes: Mapping[str, ClusterNode],
     shown: Container[str],
 ) -> Group:
+    """Return an UltraServer from its nodes, its object, or both."""
     known = {str(entry.get("nodeName")): entry for entry in (stored.spec.get("topology") or [] if stored else [])}
     instance_type = str(stored.spec.get("instanceType")) if stored else members[0].instance_type
     other_types = [each.name for each in members if each.instance_type != instance_type]
@@ -157,6 +158,7 @@ def _is_usable(published: PublishedNode, node: ClusterNode) -> bool:
 
 
 def _if(found: Sequence[Any], reason: str, message: str) -> tuple[Problem, ...]:
+    """Return a problem that lists what was found, in the place of `{}`; none if nothing was found."""
     return (Problem(reason, message.replace("{}", shortened([str(each) for each in found]))),) if found else ()
 
 
@@ -171,6 +173,7 @@ def _number(
 
 
 def _entry(published: PublishedNode, number: int, nodes: Mapping[str, ClusterNode]) -> dict[str, Any]:
+    """Return the entry of a node in spec.topology."""
     node = nodes[published.name]
     return {
         "nodeName": published.name,
@@ -183,6 +186,7 @@ def _entry(published: PublishedNode, number: int, nodes: Mapping[str, ClusterNod
 
 
 def _link(name: str, up: bool | None) -> dict[str, str]:
+    """Return the field of a link status; none while it is unknown."""
     return {} if up is None else {name: "up" if up else "down"}
 
 
@@ -216,6 +220,7 @@ def _identity(present: list[PublishedNode], nodes: Mapping[str, ClusterNode]) ->
 def _missing(
     topology: tuple[Mapping[str, Any], ...], sizes: tuple[int, ...], stored: UltraServer | None
 ) -> tuple[Problem, ...]:
+    """Return the problem that an UltraServer has fewer nodes than its topology needs, or has lost reserved ones."""
     expected = max(sizes, default=0)
     present = {str(entry["nodeName"]) for entry in topology}
     reserved = {name for each in (stored.reservations if stored else ()) for name in each.allocation.nodes}

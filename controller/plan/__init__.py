@@ -1,1 +1,1 @@
-"""What to write, decided from what is known. Pure: no I/O, no clock."""
+"""Plans: the writes that a state of the cluster calls for. Pure: no I/O, no clock."""

@@ -74,10 +74,12 @@ class WriteUltraServerStatus(Action):
 
 
 def _entries(status: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return the allocations of a stored status, by allocationId."""
     return {str(entry.get("allocationId")): entry for entry in status.get("allocations") or []}
 
 
 def _phase(entry: Mapping[str, Any] | None) -> str:
+    """Return the phase of an allocation, empty without one."""
     return str(entry.get("phase")) if entry is not None else ""
 
 

@@ -260,6 +260,7 @@ def _near(context: PlanningContext, live: dict[int, Reservation], workload: Work
 
 
 def _drop(context: PlanningContext, reservations: list[Reservation]) -> None:
+    """Remove the Pending ones of these reservations."""
     for one in reservations:
         if one.allocation.phase is Phase.PENDING:
             context.holdings.drop(one)

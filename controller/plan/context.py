@@ -86,6 +86,7 @@ class FreeSlots:
         return placement.slots(groups.values(), others, instance_type, size)
 
     def _slots(self, instance_type: str, size: int) -> Sequence[placement.Slot]:
+        """Return the free slots: from the index, except for UltraServers that this plan has changed."""
         stored = self._index.slots(instance_type, size)
         if self._index.unwritable:
             stored = [slot for slot in stored if slot.ultraserver not in self._index.unwritable]
@@ -101,6 +102,7 @@ class FreeSlots:
         return sorted((*(slot for slot in stored if slot.ultraserver not in changed), *now), key=lambda slot: slot.fit)
 
     def _renew(self) -> None:
+        """Empty the cache if reservations were made or dropped since it was filled."""
         if self._version != self._holdings.version:
             self._version = self._holdings.version
             self._free, self._shortages = {}, {}
@@ -166,6 +168,7 @@ def template_names(
         asking.setdefault((each.namespace, each.template_name), []).append(each)
 
     def claim(workload: Workload) -> tuple[bool, bool, bool, datetime.datetime, str]:
+        """Return the sort key: the workload with the best claim to its template's name is the smallest."""
         template = templates.get((workload.namespace, workload.template_name))
         bound = any(one.allocation.phase is Phase.BOUND for one in holdings.of(workload.uid))
         has_it = template is not None and template.is_of(workload)

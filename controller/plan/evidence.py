@@ -58,6 +58,7 @@ class Evidence:
         self._judge(changed)
 
     def _judge(self, ids: set[str]) -> None:
+        """Find out which of these ids no object has."""
         for each in ids:
             unknown = each not in self._known
             for where, found in ((self._shown, self.unknown), (self._copied, self.lost)):
@@ -68,15 +69,18 @@ class Evidence:
 
 
 def _bound(published: PublishedNode | None) -> set[str]:
+    """Return the allocationId of a Bound tag, as a set; empty without one."""
     tag = published.tag if published else None
     return {tag.allocation_id} if tag is not None and tag.phase is Phase.BOUND else set()
 
 
 def _copies(workload: Workload | None) -> set[str]:
+    """Return the allocationIds in a workload's `status.groups`."""
     return {str(each["allocationId"]) for each in workload.groups} if workload else set()
 
 
 def _ids(ultraserver: UltraServer | None) -> list[str]:
+    """Return the allocationIds of an UltraServer's entries, unreadable ones included."""
     if ultraserver is None:
         return []
     entries = (one.entry for one in ultraserver.unread if isinstance(one.entry, Mapping))
@@ -87,6 +91,7 @@ def _ids(ultraserver: UltraServer | None) -> list[str]:
 
 
 def _move(found: dict[str, set[str]], value: str, before: set[str], now: set[str]) -> None:
+    """Move a value from the ids of `before` to those of `now`."""
     for each in before - now:
         found[each].discard(value)
         if not found[each]:

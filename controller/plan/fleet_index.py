@@ -296,6 +296,7 @@ class FleetIndex:
         self._stale = set()
 
     def _refresh(self, name: str) -> None:
+        """Derive again what depends on one UltraServer and its nodes."""
         members = [self.published_by_name[each] for each in sorted(self._members.get(name, ()))]
         stored = self.ultraserver_by_name.get(name)
         group = group_of(name, members, stored, self.node_by_name, self._membership)
@@ -326,6 +327,7 @@ class FleetIndex:
         _put(self._counts, name, now if now.total else None)
 
     def _concern(self, name: str, nodes: frozenset[str]) -> None:
+        """Record on which nodes an UltraServer depends."""
         before = self._named.get(name, frozenset())
         for node in before - nodes:
             self._concerned[node].discard(name)
@@ -336,6 +338,7 @@ class FleetIndex:
         _put(self._named, name, nodes or None)
 
     def _facts_changed(self, name: str) -> None:
+        """Follow a change of a Node or its slices: find its UltraServer, and mark what is stale."""
         node, published = self.node_by_name.get(name), self.published_by_name.get(name)
         belongs = ""
         if node is not None and published is not None and published.node_uid in ("", node.uid):
@@ -354,6 +357,7 @@ class FleetIndex:
         self.unsettled_nodes.add(name)
 
     def _mark(self, node: str) -> None:
+        """Mark the UltraServers that depend on a node as stale."""
         belongs = self._membership.get(node)
         if belongs is not None:
             self._stale.add(belongs)
@@ -361,6 +365,7 @@ class FleetIndex:
 
 
 def _put(found: dict[Any, Any], key: Any, value: Any) -> None:
+    """Set a value, or remove the key if the value is None."""
     if value is None:
         found.pop(key, None)
     else:

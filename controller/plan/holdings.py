@@ -305,5 +305,6 @@ def sizes(held: Iterable[Reservation]) -> dict[int, int]:
 
 
 def _size(held: Iterable[Reservation], index: int) -> int:
+    """Return the size in nodes of the largest reservation for an index; 0 without one."""
     counts = (each.allocation.node_count for each in held if each.allocation.ultraserver_index == index)
     return max(counts, default=0)

@@ -69,6 +69,7 @@ def slots(groups: Iterable[Group], taken: Container[str], instance_type: str, si
 
 
 def _work_together(nodes: Sequence[PublishedNode], size: int) -> bool:
+    """Return True if nodes with consecutive numbers form a slot: one resourceType, one UltraServer, links up."""
     if any(size not in node.sizes for node in nodes) or len({node.kind for node in nodes}) != 1:
         return False
     if size == 1:
@@ -103,6 +104,7 @@ def links_up(node: PublishedNode, size: int, slot: Sequence[PublishedNode]) -> b
 
 
 def _layers(nodes: Sequence[PublishedNode]) -> tuple[str | None, ...]:
+    """Return the network layers that these nodes share, the widest first; None for one that differs."""
     return tuple(each.pop() if len(each := {node.layers[n] for node in nodes}) == 1 else None for n in range(3))
 
 
@@ -129,6 +131,7 @@ def most_of_a_kind(free: Iterable[Slot]) -> int:
 
 
 def _closest(candidates: Sequence[Slot], count: int, near: Sequence[Slot]) -> Sequence[Slot]:
+    """Return `count` candidates that are as close in the network as possible to each other and to `near`."""
     if count + len(near) == 1:
         return candidates[:1]
     for depth in (2, 1, 0):

@@ -227,6 +227,7 @@ def _with_unwritable(unwritable: Mapping[str, str], verdict: Verdict) -> Verdict
 
 
 def _write_status(context: PlanningContext, workload: Workload, verdict: Verdict) -> None:
+    """Plan the write of a workload's status, if it changes."""
     if any(isinstance(a, SetFinalizers) and a.owners == {workload.uid} for a in (*context.before, *context.last)):
         return  # that write changes the resourceVersion; the next plan writes the status
     status = objects.workload_status(

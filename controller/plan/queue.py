@@ -40,7 +40,7 @@ def _grows(workload: Workload, holdings: Holdings) -> bool:
 
 
 def grown_to(workload: Workload, live: Mapping[int, Reservation]) -> int:
-    """Return how many groups the workload's nodes know of. A request beyond that is growth, within it repair."""
+    """Return how many groups the workload's nodes were bound for. A request beyond that is growth, within it repair."""
     stored = [each.allocation.world_size for each in live.values() if each.allocation.world_size]
     return max(stored) // max(1, workload.size) if stored else len(live)
 

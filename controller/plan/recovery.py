@@ -70,6 +70,7 @@ def note_faults(context: PlanningContext, workload: Workload) -> None:
 
 
 def _faults(context: PlanningContext, workload: Workload, one: Reservation) -> Iterable[Fault]:
+    """Yield the faults of a slot's nodes, each with its recorded start time, or `now` for a new one."""
     allocation = one.allocation
     since = {(fault.node, fault.reason): fault for fault in allocation.faults}
     slot = [found for each in allocation.nodes if (found := context.holdings.published(each, allocation)) is not None]

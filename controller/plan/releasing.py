@@ -122,6 +122,7 @@ def release_reservations(
 
 
 def _holders(pods: Iterable[str]) -> str:
+    """Return the message about the pods and claims that keep nodes from being free."""
     return f"waiting for pods and claims on the nodes: {shortened(sorted(set(pods)))}"
 
 
@@ -143,6 +144,7 @@ def pods_on_dead_nodes(
 
 
 def _may_return(context: PlanningContext, name: str) -> bool:
+    """Return True unless a user has given the node up."""
     node = context.nodes.get(name)
     return node is not None and not node.out_of_service
 

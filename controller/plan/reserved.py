@@ -31,6 +31,7 @@ class Totals:
 
 
 def _number(status: Mapping[str, Any], name: str) -> int:
+    """Return a whole number of a status, 0 without one."""
     value = status.get(name)
     return value if isinstance(value, int) else 0
 
@@ -76,6 +77,7 @@ class Reserved:
         return {node for one in (before, after) if one is not None for node in nodes_in(one)}
 
     def _count(self, ultraserver: UltraServer, sign: int) -> None:
+        """Add the reservations of an UltraServer to all sums; with `sign` -1, subtract them."""
         self.totals.count(ultraserver, sign)
         for each in ultraserver.reservations:
             self._count_slot(each.allocation, sign)

@@ -64,6 +64,7 @@ def next_restart(workload: Workload, now: datetime.datetime, limit: int) -> Next
 
 
 def _condition(workload: Workload, kind: str) -> tuple[str, datetime.datetime] | None:
+    """Return status and last transition time of a workload's condition; None without it."""
     found = condition(workload.status, kind)
     return (str(found.get("status")), decode.time(found.get("lastTransitionTime"))) if found else None
 

@@ -40,6 +40,7 @@ class SlotIndex:
         self._put_whole(name, group)
 
     def _put_free(self, name: str, group: Group | None, taken: Container[str]) -> None:
+        """Replace the free slots of an UltraServer."""
         for key, slot in self._free_of.pop(name, ()):
             found = self._free[key]
             del found[bisect.bisect_left(found, slot.fit, key=_fit)]
@@ -56,6 +57,7 @@ class SlotIndex:
             self._free_of[name] = new
 
     def _put_whole(self, name: str, group: Group | None) -> None:
+        """Replace the number of nodes and slots of an UltraServer, free or not."""
         self._whole.subtract(self._whole_of.pop(name, Counter()))
         instance_type, number = self._topology.pop(name, ("", 0))
         self._nodes[instance_type] -= number
@@ -72,4 +74,5 @@ class SlotIndex:
 
 
 def _fit(slot: placement.Slot) -> tuple[int, int, str, int]:
+    """Return the sort key of a slot."""
     return slot.fit

@@ -1,1 +1,1 @@
-"""What people ask the controller: Plan and ListUltraServers over gRPC, `plan --snapshot`."""
+"""Queries of users: Plan and ListUltraServers over gRPC, and `plan --snapshot`."""

@@ -43,6 +43,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _items(path: str) -> list[dict[str, Any]]:
+    """Return the objects in a file. Raises SettingsError."""
     import yaml
 
     try:
@@ -59,6 +60,7 @@ def _items(path: str) -> list[dict[str, Any]]:
 
 
 def _objects(path: str, documents: list[Any]) -> Iterator[dict[str, Any]]:
+    """Yield the objects of YAML documents and the Lists in them. Raises SettingsError."""
     for document in documents:
         if document is None:
             continue

@@ -37,6 +37,7 @@ def text(snapshot: Snapshot, plan: Plan) -> str:
 
 
 def _ultraservers(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
+    """Yield lines about UltraServers, their reservations after the plan, and their problems."""
     written = {a.name: a.status for a in plan.actions if isinstance(a, WriteUltraServerStatus)}
     stored = {each.name: each.status for each in snapshot.ultraservers}
     for group in discovery.discover(snapshot):
@@ -53,6 +54,7 @@ def _ultraservers(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
 
 
 def _workloads(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
+    """Yield lines about workloads: request, state, reason and message."""
     for workload in sorted(snapshot.workloads, key=lambda each: each.ref):
         verdict = plan.verdicts.get(workload.uid)
         yield (

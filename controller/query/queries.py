@@ -87,6 +87,7 @@ def _node(entry: Wire, group: Group, holdings: Holdings) -> pb.Node:
 
 
 def _state(name: str, group: Group, holdings: Holdings) -> tuple[pb.NodeState.ValueType, str]:
+    """Return the state of a node, and the workload, pod or claim that has it."""
     reservation = next((each for each in holdings.at(group.name) if name in each.allocation.nodes), None)
     if reservation is not None:
         return pb.NODE_STATE_RESERVED, reservation.allocation.workload
@@ -208,6 +209,7 @@ class _After:
 
 
 def _planned(workload: Workload, made: Plan, after: _After) -> pb.PlannedWorkload:
+    """Return the plan's result for one workload."""
     mine = sorted(after.held.get(workload.uid, ()), key=lambda pair: (pair[1].ultraserver_index, pair[1].allocation_id))
     live = {each.ultraserver_index for _, each in mine if each.phase is not Phase.DRAINING}
     missing = sum(index not in live for index in range(workload.count))
@@ -235,6 +237,7 @@ def _planned(workload: Workload, made: Plan, after: _After) -> pb.PlannedWorkloa
 
 
 def _shortage(workload: Workload, missing: int, groups: Iterable[Group], taken: frozenset[str]) -> pb.Shortage:
+    """Return the numbers of what a workload lacks."""
     mine = [group for group in groups if group.instance_type == workload.instance_type]
     slots = placement.slots(mine, taken, workload.instance_type, workload.size)
     free = placement.most_of_a_kind(slots)
