@@ -56,9 +56,9 @@ def allocate(context: PlanningContext, workload: Workload) -> Verdict:
         return Verdict(workload.state, "UnreadableReservation", unreadable)
     recovery.note_faults(context, workload)
     broken = recovery.faulty_slots(context, workload)
-    begins_again = restart_all.restart(context, workload, broken)
-    if begins_again is not None:
-        return begins_again
+    restart = restart_all.restart(context, workload, broken)
+    if restart is not None:
+        return restart
     if workload.strategy == "RestartAll":
         broken = set()  # the restart waits; until then the workload keeps its slots
     dropped, leaving = _drop_unusable(context, workload, broken)
@@ -66,8 +66,8 @@ def allocate(context: PlanningContext, workload: Workload) -> Verdict:
     spare, closing = _replace(context, workload, broken)
     context.holdings.set_world_size(workload, grown=shortage is None)
     waiting = _bind(context, workload, closing)
-    aside = "; ".join(f"skipped: {text}" for text in dropped)
-    verdict = _verdict(context, workload, shortage, spare, leaving, waiting, aside)
+    skipped = "; ".join(f"skipped: {text}" for text in dropped)
+    verdict = _verdict(context, workload, shortage, spare, leaving, waiting, skipped)
     return verdict if problem is None else _with_problem(verdict, problem)
 
 
@@ -276,7 +276,7 @@ def _verdict(
     spare: placement.Shortage | None,
     leaving: tuple[str, str] | None,
     waiting: list[str],
-    aside: str,
+    skipped: str,
 ) -> Verdict:
     """Return the workload's state; create its template once all slots are bound."""
     holdings = context.holdings
@@ -287,10 +287,11 @@ def _verdict(
     if not has_template and workload.status.get("allocatedAt"):
         _make_template(context, workload, live)  # a user deleted it; pods of healthy groups need it
     if spare is not None and spare.reason == "WaitingForRelease":
-        return Verdict(partly, spare.reason, join_texts(spare.message, moves, aside), degradation(context, workload))
+        return Verdict(partly, spare.reason, join_texts(spare.message, moves, skipped), degradation(context, workload))
     if spare is not None:
-        hurt = degradation(context, workload, f"no spare group: {spare.message}")
-        return Verdict(partly, "NoSpareGroup", join_texts(f"no spare group yet: {spare.message}", moves, aside), hurt)
+        degraded = degradation(context, workload, f"no spare group: {spare.message}")
+        text = join_texts(f"no spare group yet: {spare.message}", moves, skipped)
+        return Verdict(partly, "NoSpareGroup", text, degraded)
     if moves:
         answered = all(holdings.has_answered(each.allocation) for each in holdings.pending(workload.uid))
         blocked_by_dead_nodes = leaving or recovery.blocked_by_dead_nodes(context, workload)
@@ -299,17 +300,17 @@ def _verdict(
             if answered and blocked_by_dead_nodes
             else (objects.MIGRATING, _waiting(context, workload, waiting))
         )
-        return Verdict(partly, reason, join_texts(moves, text, aside), degradation(context, workload))
+        return Verdict(partly, reason, join_texts(moves, text, skipped), degradation(context, workload))
     if shortage is None:
         if waiting:
-            text = join_texts(_waiting(context, workload, waiting), aside)
+            text = join_texts(_waiting(context, workload, waiting), skipped)
             return Verdict(partly, "WaitingForNodes", text, degradation(context, workload))
-        return _allocated(context, workload, live, has_template, aside)
+        return _allocated(context, workload, live, has_template, skipped)
     bound = [each for each in live.values() if each.allocation.phase is Phase.BOUND]
     if bound:
         text = f"{len(bound)} of {workload.count} groups are reserved; for the rest: {shortage.message}"
-        return Verdict("PartiallyAllocated", shortage.reason, join_texts(text, aside), degradation(context, workload))
-    return Verdict("Pending", shortage.reason, join_texts(shortage.message, aside), degradation(context, workload))
+        return Verdict("PartiallyAllocated", shortage.reason, join_texts(text, skipped), degradation(context, workload))
+    return Verdict("Pending", shortage.reason, join_texts(shortage.message, skipped), degradation(context, workload))
 
 
 def _bind(context: PlanningContext, workload: Workload, closing: set[int]) -> list[str]:
@@ -362,7 +363,7 @@ def _make_template(context: PlanningContext, workload: Workload, live: dict[int,
 
 
 def _allocated(
-    context: PlanningContext, workload: Workload, live: dict[int, Reservation], has_template: bool, aside: str
+    context: PlanningContext, workload: Workload, live: dict[int, Reservation], has_template: bool, skipped: str
 ) -> Verdict:
     """Return the verdict on a workload of which every slot is bound: create its template, then Allocated."""
     if not has_template and not workload.status.get("allocatedAt"):
@@ -375,16 +376,16 @@ def _allocated(
     ]
     if template_is_official(context, workload) and not unseen:
         releasing.delete_templates(context, workload)  # its claims match no tagged node; the next plan creates ours
-    hurt = degradation(context, workload)
+    degraded = degradation(context, workload)
     if workload.status.get("state") != "Allocated" and (unseen or not has_template):
         state = "PartiallyAllocated" if has_template else "Allocating"
         if workload.status.get("state") == "Allocating":
             state = "Allocating"
-        return Verdict(state, "WaitingForNodes", join_texts(_waiting(context, workload, unseen), aside), hurt)
+        return Verdict(state, "WaitingForNodes", join_texts(_waiting(context, workload, unseen), skipped), degraded)
     total = workload.count * workload.size
     servers = len({each.ultraserver for each in live.values()})
     text = (
         f"{total} node{'s' if total > 1 else ''} in {servers} UltraServer{'s' if servers > 1 else ''} reserved; pods "
         f"get them with resourceClaimTemplateName: {workload.template_name}"
     )
-    return Verdict("Allocated", "Allocated", text, hurt)
+    return Verdict("Allocated", "Allocated", text, degraded)
