@@ -60,7 +60,7 @@ class _Worker:
     task: asyncio.Task[None] | None = None
     containers: dict[str, Container] | None = None  # None: not running
     reported: bool = False  # the pod's status says that it runs
-    gone: bool = False  # the pod object does not exist any more
+    gone: bool = False  # the pod object no longer exists
 
     @property
     def over(self) -> bool:

@@ -261,7 +261,7 @@ def test_a_claim_that_the_new_plugin_unprepares_is_not_prepared_by_the_old_one(
     old, new = two_at_once
     claim = allocate(namespace, "withdrawn", trn2, "neuron-device-5")
     logs = f"cat /var/log/pods/{NAMESPACE}_*_{old}/*/*.log"
-    waits = "asking the API server again"
+    waits = "retrying the API server"
     before = trn2.run("sh", "-c", logs).count(waits)
     with ThreadPoolExecutor(1) as pool:
         with stopped(driver.parts.processes.pid("kube-apiserver")):

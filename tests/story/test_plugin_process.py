@@ -269,7 +269,7 @@ async def test_a_damaged_checkpoint_is_rebuilt_at_the_start(
     assert "checkpoint was damaged and is being rebuilt; the kubelet tries again" in error
     assert len(host.specified) == 3
     api.faults.clear()
-    await eventually(lambda: "the checkpoint is rebuilt" in process.log, START_S)
+    await eventually(lambda: "rebuilt the checkpoint" in process.log, START_S)
     for claim in claims:
         await prepared(kubelet, claim)
         await unprepared(kubelet, claim)

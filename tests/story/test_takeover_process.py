@@ -125,9 +125,9 @@ async def test_a_checkpoint_of_another_driver_is_kept_aside_and_what_it_handed_o
     host.data.mkdir()
     host.checkpoint.write_text(THEIR_CHECKPOINT)
     process = await started(host, kubelet, "pod-1")
-    await eventually(lambda: "the checkpoint is rebuilt" in process.log, START_S)
+    await eventually(lambda: "rebuilt the checkpoint" in process.log, START_S)
     assert (host.data / "checkpoint.json.damaged").read_text() == THEIR_CHECKPOINT
-    assert re.search("handed out by another driver.* claim=default/running", process.log)
+    assert re.search("prepared by another driver, .* claim=default/running", process.log)
     assert "neuron5 is held by claim default/running" in await refused(kubelet, rival)
     assert theirs.exists()
     await unprepared(kubelet, running)

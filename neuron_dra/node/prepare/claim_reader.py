@@ -1,4 +1,4 @@
-"""Reads claims from the API server: one afresh, or all that hold a device of this node."""
+"""Reads claims from the API server: one by name, or all that hold a device of this node."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ GET_TIMEOUT_S: Final = 8.0
 
 
 class ClaimReader:
-    """The claims of the cluster, as far as a node needs them."""
+    """Reads the claims that one node needs."""
 
     def __init__(self, client: KubeClient, node_name: str) -> None:
         self._client = client
         self._node_name = node_name
 
     async def fetch(self, ref: ClaimRef) -> Claim:
-        """Read a claim afresh and decode it. Raises ClaimError, ApiError."""
+        """Read and decode a claim, without a cache. Raises ClaimError, ApiError."""
         try:
             raw = await self._client.get(RESOURCE_CLAIMS, ref.namespace, ref.name, timeout_s=GET_TIMEOUT_S)
         except NotFound as err:
-            raise NotFound(f"claim {ref} (UID {ref.uid}) does not exist any more", status=404) from err
+            raise NotFound(f"claim {ref} (UID {ref.uid}) does not exist", status=404) from err
         try:
             claim = wire.decode_claim(raw)
-        except ClaimError as err:  # a proxy's, perhaps; the next answer may be the API server's
+        except ClaimError as err:  # perhaps a proxy's reply; the next may be the API server's
             raise Unavailable(str(err)) from err
-        if wire.must_load(claim):  # not in the event loop
+        if wire.must_load(claim):  # this imports modules, which would block the event loop
             return await asyncio.to_thread(wire.to_core, claim, ref)
         return wire.to_core(claim, ref)
 

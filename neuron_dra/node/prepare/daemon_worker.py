@@ -1,4 +1,4 @@
-"""A thread for the event loop's blocking work on the disk: a disk that hangs holds up claims, and nothing else."""
+"""A thread for blocking disk I/O: a disk that hangs delays claims, and nothing else."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _Job = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", Callable[..., Any
 
 
 class Worker(Executor):
-    """One thread, which does what it is given in that order. It ends with the Worker, or with the process.
+    """Runs calls in one thread, in order. The thread ends with the Worker, or with the process.
 
-    A pool of the standard library has a second future for each call, and locks for threads that we do not have: a
-    tenth of a millisecond of each prepare (docs/reports/speed.md).
+    The standard library's thread pool adds a second future and locks to each call, which costs a prepare 0.1 ms
+    (docs/reports/speed.md).
     """
 
     def __init__(self, name: str) -> None:
@@ -30,18 +30,18 @@ class Worker(Executor):
         self._thread: Thread | None = None
 
     def do(self, work: Callable[..., T], *args: Any) -> asyncio.Future[T]:
-        """Return the future of `work(*args)`, which is called in the thread, in the context of the caller.
+        """Return the future of `work(*args)`, called in the thread with the caller's context.
 
-        Who awaits it may be cancelled; the work is done nevertheless.
+        Cancelling the future does not stop the work.
         """
         return asyncio.get_running_loop().run_in_executor(self, contextvars.copy_context().run, work, *args)
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> asyncio.Future[T]:  # type: ignore[override]
-        """Queue a call for the thread. The future is the event loop's own, and `run_in_executor` takes it as it is."""
+        """Queue a call for the thread. The future is the event loop's, so `run_in_executor` returns it unchanged."""
         if kwargs:
-            raise TypeError("a Worker calls with positional arguments alone, as event loops do")
+            raise TypeError("Worker.submit takes positional arguments only")
         if self._thread is None:
-            # A daemon: a disk that hangs must not keep the process from ending, and to be killed is safe at any time.
+            # A daemon thread: a disk that hangs must not keep the process from exiting. Killing it is always safe.
             self._thread = Thread(target=_work, args=(self._jobs,), name=self._name, daemon=True)
             self._thread.start()
             weakref.finalize(self, self._jobs.put, None)
@@ -57,13 +57,13 @@ def _work(jobs: SimpleQueue[_Job | None]) -> None:
         try:
             result = call(*args)
         except BaseException as err:
-            tell: Callable[..., None] = _failed
-            told: Any = err
+            finish: Callable[..., None] = _failed
+            outcome: Any = err
         else:
-            tell, told = _succeeded, result
-        with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
-            loop.call_soon_threadsafe(tell, done, told)
-        del job, loop, done, call, args, tell, told  # or they would stay until the next one comes
+            finish, outcome = _succeeded, result
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so no task waits
+            loop.call_soon_threadsafe(finish, done, outcome)
+        del job, loop, done, call, args, finish, outcome  # or they stay in memory until the next job
 
 
 def _succeeded(done: asyncio.Future[T], result: T) -> None:

@@ -1,6 +1,6 @@
-"""How long a prepare waits: for a device that another claim still holds, and to ask the API server again.
+"""The waits of a prepare: for a device that another claim still holds, and before a retry of the API server.
 
-A refusal costs the pod 90 s, and the kubelet waits 45 s for an answer.
+A rejected claim delays its pod by 90 s; the kubelet waits 45 s for a reply.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Final
 
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
 
-LOOK_AGAIN_S: Final = 1.0  # another process of this node may have unprepared
+LOOK_AGAIN_S: Final = 1.0  # another plugin process on this node may have unprepared the claim
 
 
 class DeviceWait:
-    """The waiting of one prepare. It ends early when the claim is `withdrawn`, or when the plugin is `stopping`."""
+    """The waits of one prepare. They end early when the claim is `withdrawn` or the plugin is `stopping`."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class DeviceWait:
         self._until = asyncio.get_running_loop().time() + device_wait_s
 
     async def released(self, holder: str, seen: int) -> bool:
-        """Return True as soon as `holder` may be unprepared or the claim is withdrawn; False if the time is over.
+        """Return True once `holder` is unprepared or the claim is withdrawn; False on timeout or when stopping.
 
         `seen` is the count of changes at which `holder` held the device.
         """
@@ -42,7 +42,7 @@ class DeviceWait:
         return False
 
     async def pause(self, seconds: float, until: float) -> bool:
-        """Wait `seconds`; return False at once if that is later than `until`, or if no answer is wanted any more."""
+        """Wait `seconds` and return True; return False if that ends after `until`, on withdrawal or when stopping."""
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         while not self._stopping() and not self._withdrawn() and end <= until:

@@ -1,4 +1,4 @@
-"""Calls that wait for the same lock, done as one: what is written once for all costs each of them less."""
+"""Group commit: calls that wait for the same lock share one write."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Call(Generic[Item, Result]):
 
 
 class GroupCommit(Generic[Item, Result]):
-    """Calls that wait for the same lock: whoever gets it first does the work of all, in one go in one thread."""
+    """Batches calls: the first to get the lock does the work of all that wait for it, in one thread."""
 
     def __init__(
         self, order: asyncio.Lock, worker: Worker, work: Callable[[list[Item]], Sequence[Result | Exception | None]]
@@ -32,7 +32,7 @@ class GroupCommit(Generic[Item, Result]):
         self._waiting: list[_Call[Item, Result]] = []
 
     async def __call__(self, item: Item) -> Result | None:
-        """Return what the work gave for `item`; raise what it gave or raised."""
+        """Return the work's result for `item`; raise it if it is an exception."""
         mine: _Call[Item, Result] = _Call(item)
         self._waiting.append(mine)
         async with self._order:
@@ -46,7 +46,7 @@ class GroupCommit(Generic[Item, Result]):
             results = await self._worker.do(self._work, [call.item for call in batch])
         except Exception as err:
             results = [err] * len(batch)
-        except BaseException:  # cancelled: the thread goes on, and the next in line asks for the same again
+        except BaseException:  # cancelled: the thread continues, and the next caller repeats the batch
             self._waiting = batch + self._waiting
             raise
         for call, result in zip(batch, results, strict=True):

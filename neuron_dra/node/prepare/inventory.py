@@ -1,4 +1,4 @@
-"""Claims that a driver before this one prepared: listed once, before the first publish, and held."""
+"""Adopts the claims that another driver prepared on this node: once, before the first publish."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from neuron_dra.node.prepare.recovery import Recovery
 
 
 class Inventory:
-    """Finds what others prepared. `adopt` makes a prepared claim of one that this driver did not prepare."""
+    """Finds the claims to adopt. `adopt` converts an allocated claim to an adopted one."""
 
     def __init__(
         self,
@@ -29,9 +29,9 @@ class Inventory:
         self._adopt = adopt
 
     async def take(self, *, others_published: bool) -> None:
-        """Adopt others' claims where another driver published, or left traces on disk. Raises ApiError, OSError."""
+        """Adopt other drivers' claims if one published slices or left CDI files. Raises ApiError, OSError."""
         if others_published and (self._recovery.began or self._prepared.damaged is not None):
-            await self._recovery.finished()  # which lists them too; until then their slices stay
+            await self._recovery.finished()  # the rebuild adopts them too; until then their slices stay
             return
         if self._prepared.damaged is not None:
             return

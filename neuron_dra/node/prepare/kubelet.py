@@ -1,6 +1,6 @@
-"""The kubelet's services: DRA and device health in both dialects, and registration. No decisions are made here.
+"""The gRPC services that the kubelet calls: DRA and device health in two API versions each, and registration.
 
-The two dialects of a service have one wire format, so one handler serves both under both names.
+The two versions of a service have the same wire format, so one handler serves both. Decisions are made elsewhere.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ HEALTH_SERVICES: Final = tuple(
     module.DESCRIPTOR.services_by_name["DRAResourceHealth"].full_name for module in (health_pb2, health_v1alpha1_pb2)
 )
 SUPPORTED_VERSIONS: Final = (
-    "v1.DRAPlugin",  # first: the kubelet takes the first it knows
+    "v1.DRAPlugin",  # first: the kubelet uses the first version that it supports
     "v1beta1.DRAPlugin",
     "v1.DRAResourceHealth",
     "v1alpha1.DRAResourceHealth",
 )
-PROBE_METADATA: Final = ("neuron-dra-probe", "1")  # marks our own liveness probe, which is no kubelet
+PROBE_METADATA: Final = ("neuron-dra-probe", "1")  # marks our own liveness probe, as opposed to the kubelet
 VERDICT_PATIENCE_S: Final = 30.0
 REFUSAL_PAUSE_S: Final = 10.0
-HEALTH_TIMEOUT_S: Final = 60  # told to the kubelet; it reads a device as unknown after that long without news
-HEALTH_PERIOD_S: Final = 20.0  # below half of it
+HEALTH_TIMEOUT_S: Final = 60  # without an update for this long, the kubelet reports Unknown
+HEALTH_PERIOD_S: Final = 20.0  # less than half of HEALTH_TIMEOUT_S
 
 
 class Claims(Protocol):
@@ -56,7 +56,7 @@ class Claims(Protocol):
 
 
 class DraService:
-    """NodePrepareResources and NodeUnprepareResources: one entry per claim, and no claim fails its neighbours."""
+    """NodePrepareResources and NodeUnprepareResources: one result per claim, independent of the others."""
 
     def __init__(self, claims: Claims, metrics: Metrics) -> None:
         self._claims = claims
@@ -65,7 +65,7 @@ class DraService:
     async def prepare(
         self, request: dra_pb2.NodePrepareResourcesRequest, context: Any
     ) -> dra_pb2.NodePrepareResourcesResponse:
-        """Answer for every claim of the request with its devices or a sentence."""
+        """Return the devices or an error message for each claim of the request."""
         answer = dra_pb2.NodePrepareResourcesResponse()
         for claim, result in await self._each("prepare", request.claims, self._claims.prepare):
             entry = answer.claims[claim.uid]
@@ -78,7 +78,7 @@ class DraService:
     async def unprepare(
         self, request: dra_pb2.NodeUnprepareResourcesRequest, context: Any
     ) -> dra_pb2.NodeUnprepareResourcesResponse:
-        """Answer for every claim of the request with nothing, or with a sentence."""
+        """Return an empty result or an error message for each claim of the request."""
         answer = dra_pb2.NodeUnprepareResourcesResponse()
         for claim, result in await self._each("unprepare", request.claims, self._claims.unprepare):
             answer.claims[claim.uid].error = "" if result is None else str(result)
@@ -87,11 +87,11 @@ class DraService:
     async def _each(
         self, verb: str, claims: Iterable[dra_pb2.Claim], work: Callable[[ClaimRef], Awaitable[PreparedClaim | None]]
     ) -> list[tuple[dra_pb2.Claim, PreparedClaim | str | None]]:
-        asked = list({claim.uid: claim for claim in claims}.values())
-        if len(asked) == 1:  # the ordinary case, and a task cheaper
-            return [(asked[0], await self._one(verb, asked[0], work))]
-        results = await asyncio.gather(*(self._one(verb, claim, work) for claim in asked))
-        return list(zip(asked, results, strict=True))
+        distinct = list({claim.uid: claim for claim in claims}.values())
+        if len(distinct) == 1:  # the usual case needs no extra task
+            return [(distinct[0], await self._one(verb, distinct[0], work))]
+        results = await asyncio.gather(*(self._one(verb, claim, work) for claim in distinct))
+        return list(zip(distinct, results, strict=True))
 
     async def _one(
         self, verb: str, claim: dra_pb2.Claim, work: Callable[[ClaimRef], Awaitable[PreparedClaim | None]]
@@ -110,11 +110,11 @@ class DraService:
             self._metrics.claim_operation(verb, "error", time.perf_counter() - started)
             return text
         except Exception:
-            # The traceback is for the log; the kubelet copies what it gets into the pod's events.
+            # The traceback goes only to the log: the kubelet copies the reply into the pod's Events.
             log.exception(f"{verb} failed", extra=facts)
             self._metrics.claim_operation(verb, "error", time.perf_counter() - started)
             return f"claim {ref}: internal error in {names.DRIVER}; its log on this node has the details"
-        # After the answer: the kubelet need not wait for that.
+        # After the reply: the kubelet does not wait for logs and metrics.
         asyncio.get_running_loop().call_soon(self._done, verb, facts, result, time.perf_counter() - started)
         return result
 
@@ -136,7 +136,7 @@ def _add_devices(entry: dra_pb2.NodePrepareResourceResponse, claim: PreparedClai
 
 
 class HealthService:
-    """NodeWatchResources: the complete list at once, on every change, and often enough to stay believed."""
+    """NodeWatchResources: sends the complete list at once, on every change, and before the last one expires."""
 
     def __init__(self, source: HealthSource, pool: str) -> None:
         self._source = source
@@ -145,12 +145,12 @@ class HealthService:
     async def watch(
         self, request: health_pb2.NodeWatchResourcesRequest, context: Any
     ) -> AsyncIterator[health_pb2.NodeWatchResourcesResponse]:
-        """Yield lists until the kubelet or the plugin goes. A slow reader gets the latest list, not all of them."""
+        """Yield lists until the kubelet disconnects or the plugin stops. A slow reader gets only the latest list."""
         async for devices in self._source.follow(HEALTH_PERIOD_S):
             yield self._message(devices)
 
     def _message(self, devices: Iterable[DeviceHealth]) -> health_pb2.NodeWatchResourcesResponse:
-        # Well is what was read, and is as old as that; that a device is sick or not known is a judgement of now.
+        # HEALTHY is as old as the last reading of the hardware; UNHEALTHY and UNKNOWN are decided now.
         now, read_at = int(time.time()), int(self._source.read_at())
         return health_pb2.NodeWatchResourcesResponse(
             devices=[
@@ -167,7 +167,7 @@ class HealthService:
 
 
 def handlers(dra: DraService, health: HealthService) -> list[grpc.GenericRpcHandler]:
-    """Return what to add to the server of the DRA socket."""
+    """Return the gRPC handlers of the DRA socket."""
     unary = grpc.unary_unary_rpc_method_handler
     dra_methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         "NodePrepareResources": unary(
@@ -195,18 +195,18 @@ def handlers(dra: DraService, health: HealthService) -> list[grpc.GenericRpcHand
 
 
 class Registration(registration_pb2_grpc.RegistrationServicer):
-    """Tells the kubelet who we are, and remembers what it made of that."""
+    """Registers the plugin with the kubelet, and keeps the kubelet's verdict."""
 
     def __init__(self, endpoint: str, on_change: Callable[[], None]) -> None:
         self._endpoint = endpoint
         self._on_change = on_change
         self.registered = False
         self.error = ""
-        self.asked_at: float | None = None  # monotonic time of a GetInfo that no verdict has followed yet
-        self.refused_at: float | None = None  # monotonic time of a refusal that nothing has followed yet
+        self.asked_at: float | None = None  # monotonic time of a GetInfo that still awaits its verdict
+        self.refused_at: float | None = None  # monotonic time of the last verdict, if it was a refusal
 
     async def GetInfo(self, request: registration_pb2.InfoRequest, context: Any) -> registration_pb2.PluginInfo:
-        """Answer at once: the kubelet waits one second."""
+        """Return the driver's name, endpoint and API versions; the kubelet waits one second."""
         if not self.registered and PROBE_METADATA not in (context.invocation_metadata() or ()):
             self.asked_at = self.asked_at or time.monotonic()
         return registration_pb2.PluginInfo(
@@ -219,7 +219,7 @@ class Registration(registration_pb2_grpc.RegistrationServicer):
     async def NotifyRegistrationStatus(
         self, request: registration_pb2.RegistrationStatus, context: Any
     ) -> registration_pb2.RegistrationStatusResponse:
-        """Take the kubelet's verdict."""
+        """Record the kubelet's verdict on the registration."""
         self.asked_at = None
         self.refused_at = None if request.plugin_registered else time.monotonic()
         self.registered, self.error = request.plugin_registered, request.error
@@ -231,13 +231,13 @@ class Registration(registration_pb2_grpc.RegistrationServicer):
         return registration_pb2.RegistrationStatusResponse()
 
     def needs_fresh_socket(self) -> bool:
-        """The kubelet refused us, or asked and never judged: older kubelets try again only on a new socket."""
+        """Return True if the kubelet refused us or never sent a verdict: older kubelets retry only on a new socket."""
         now = time.monotonic()
         return (self.refused_at is not None and now - self.refused_at > REFUSAL_PAUSE_S) or (
             self.asked_at is not None and now - self.asked_at > VERDICT_PATIENCE_S
         )
 
     def start_over(self) -> None:
-        """Forget the verdict: the socket is about to be a new one."""
+        """Clear the verdict, before the socket is recreated."""
         self.registered, self.asked_at, self.refused_at = False, None, None
         self._on_change()

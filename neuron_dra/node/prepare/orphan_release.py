@@ -1,8 +1,8 @@
-"""Lets go of claims that nobody will ever unprepare: as soon as it is certain, and until then they hold their devices.
+"""Forgets orphaned claims, which the kubelet never unprepares, and so frees their devices.
 
-Such are claims of a driver before us, and of a checkpoint that was lost or that another driver stood in for. A claim is
-let go when the kubelet has listed it nowhere for five minutes and the API server has it no more. The kubelet is asked
-first, for that costs nobody else anything; the API server once the kubelet has been silent for long enough.
+Candidates are claims that another driver prepared, and claims prepared before the checkpoint was lost or another driver
+ran here. A claim is forgotten when the kubelet has not listed it for five minutes and the API server no longer has it.
+The kubelet is queried first, which puts no load on the API server.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from neuron_dra.node.prepare.prepared_claims import PreparedClaims
 log = logging.getLogger(__name__)
 
 LOOK_S: Final = 30.0
-ABSENT_S: Final = 300.0  # a pod that was deleted by force is listed no more while its containers end
-ASK_AGAIN_S: Final = (300.0, 3600.0)  # an API server that still has the claim, first and longest wait
+ABSENT_S: Final = 300.0  # the kubelet does not list a force-deleted pod while its containers end
+ASK_AGAIN_S: Final = (300.0, 3600.0)  # first and longest wait while the API server still has the claim
 
 
 class OrphanRelease:
-    """Looks after the doubtful claims of `prepared`."""
+    """Forgets the claims of `prepared` that are orphaned."""
 
     def __init__(
         self,
@@ -49,19 +49,19 @@ class OrphanRelease:
         self._absent_since: dict[str, float] = {}
         self._ask_at: dict[str, float] = {}
         self._waits_s: dict[str, float] = {}
-        self._told = ""
+        self._logged = ""
 
     async def run(self) -> None:
-        """Look again and again, until cancelled."""
+        """Check every LOOK_S seconds, until cancelled."""
         while True:
             await asyncio.sleep(LOOK_S)
             try:
                 await self.look()
             except (OSError, TimeoutError) as err:
-                log.warning("claims cannot be let go yet", extra={"error": str(err)})
+                log.warning("cannot forget orphaned claims yet", extra={"error": str(err)})
 
     async def look(self) -> None:
-        """Look once, and let go what is certain. Raises OSError, TimeoutError."""
+        """Check once, and forget claims that are certainly orphaned. Raises OSError, TimeoutError."""
         doubtful = {uid: claim for uid, claim in self._prepared.claims.items() if in_use.is_doubtful(claim)}
         absent = await self._absent(doubtful) if doubtful else {}
         now = asyncio.get_running_loop().time()
@@ -75,26 +75,25 @@ class OrphanRelease:
             if now >= since + ABSENT_S and now >= self._ask_at.get(uid, 0.0) and await self._is_gone(absent[uid], now)
         ]
         if gone:
-            still = await self._absent({claim.ref.uid: claim for claim in gone})  # after the API server's answer
+            still = await self._absent({claim.ref.uid: claim for claim in gone})  # again, after the API server's reply
             for claim in await self._prepared.forget(list(still.values())):
                 log.warning(
-                    "a claim is let go that the kubelet does not know and the API server has no more; its devices are "
-                    "free again",
+                    "forgot an orphaned claim, which neither the kubelet nor the API server has; its devices are free",
                     extra={"claim": str(claim.ref), "uid": claim.ref.uid},
                 )
 
     async def _absent(self, claims: dict[str, PreparedClaim]) -> dict[str, PreparedClaim]:
-        """Return those of `claims` that the kubelet says it does not know."""
+        """Return those of `claims` that the kubelet does not list."""
         kubelet = version.parse(self._kubelet_version())
         if kubelet is None or kubelet < (1, in_use.FIRST_MINOR):
-            self._tell("the kubelet does not list claims before 1.34", len(claims))
+            self._log_once("kubelets before 1.34 do not list claims", len(claims))
             return {}
         try:
             pods = await pod_resources.listed(self._socket)
         except ConnectionError as err:
-            self._tell(f"the kubelet's pod-resources API cannot be asked ({self._socket}): {err}", len(claims))
+            self._log_once(f"the kubelet's pod-resources API is unavailable ({self._socket}): {err}", len(claims))
             return {}
-        self._told = ""
+        self._logged = ""
         return {uid: claim for uid, claim in claims.items() if in_use.is_absent(claim, pods)}
 
     async def _is_gone(self, claim: PreparedClaim, now: float) -> bool:
@@ -102,7 +101,7 @@ class OrphanRelease:
         try:
             exists = await self._exists(claim)
         except (ApiError, ClaimError) as err:
-            log.info("a claim cannot be looked up yet", extra={"claim": str(claim.ref), "error": str(err)})
+            log.info("cannot look up a claim yet", extra={"claim": str(claim.ref), "error": str(err)})
             return False
         if exists:
             self._waits_s[uid] = min(2 * self._waits_s.get(uid, ASK_AGAIN_S[0] / 2), ASK_AGAIN_S[1])
@@ -110,23 +109,23 @@ class OrphanRelease:
         return not exists
 
     async def _exists(self, claim: PreparedClaim) -> bool:
-        """Tell whether the API server has a claim with a device of this node. Raises ApiError, ClaimError."""
+        """Return whether the API server has the claim, with a device of this node. Raises ApiError, ClaimError."""
         ref = claim.ref
         try:
             found = wire.decode_claim(await self._client.get(RESOURCE_CLAIMS, ref.namespace, ref.name))
         except NotFound as err:
             if err.reason != "NotFound":
-                raise  # of a proxy, or of a server without this API
+                raise  # from a proxy, or a server without this API
             return False
         if (found.metadata.namespace, found.metadata.name) != (ref.namespace, ref.name) or not found.metadata.uid:
-            raise Unavailable(f"the API server's answer is not claim {ref}")
+            raise Unavailable(f"the API server returned an object that is not claim {ref}")
         devices = wire.allocated_devices(found)
         return found.metadata.uid == ref.uid and any(device.pool == self._node_name for device in devices)
 
-    def _tell(self, why: str, count: int) -> None:
-        if why != self._told:
-            self._told = why
+    def _log_once(self, why: str, count: int) -> None:
+        if why != self._logged:
+            self._logged = why
             log.warning(
-                "claims that nobody may unprepare hold their devices until a reboot",
+                "orphaned claims cannot be found; they hold their devices until a reboot",
                 extra={"claims": count, "why": why},
             )

@@ -1,4 +1,4 @@
-"""Reports prepared claims whose object is gone. They stay: a container may still run."""
+"""Reports prepared claims whose object is gone. They stay prepared: a container may still run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PERIOD_S: Final = 3600.0
 
 
 async def report(prepared: PreparedClaims, client: KubeClient, metrics: Metrics) -> None:
-    """Look every hour, until cancelled."""
+    """Log and count such claims every hour, until cancelled."""
     while True:
         await asyncio.sleep(PERIOD_S)
         gone = 0
@@ -29,12 +29,12 @@ async def report(prepared: PreparedClaims, client: KubeClient, metrics: Metrics)
                 missing = wire.decode_claim(raw).metadata.uid != claim.ref.uid
             except NotFound:
                 missing = True
-            except (ApiError, ClaimError):  # no answer, or one that is no claim
+            except (ApiError, ClaimError):  # no reply, or not a claim
                 continue
             if missing:
                 gone += 1
                 log.warning(
-                    "a prepared claim has no object any more; waiting for the kubelet to unprepare it",
+                    "the object of a prepared claim is gone; waiting for the kubelet to unprepare it",
                     extra={"claim": str(claim.ref), "uid": claim.ref.uid},
                 )
         metrics.orphans(gone)

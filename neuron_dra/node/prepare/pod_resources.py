@@ -1,4 +1,4 @@
-"""Asks the kubelet which pods it runs and which claims their containers have."""
+"""Lists the kubelet's pods and the claims of their containers, through its pod-resources API."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _OPTIONS: Final = (
 
 
 async def listed(socket: Path) -> tuple[ListedPod, ...]:
-    """Return the kubelet's whole answer. Raises ConnectionError if it gives none."""
-    # Loaded when there is something to ask: most nodes never do.
+    """Return all pods that the kubelet lists. Raises ConnectionError if the call fails."""
+    # Imported on first use: most nodes never need it.
     from neuron_dra.gen.kubelet.podresources.v1 import podresources_pb2, podresources_pb2_grpc
 
     try:

@@ -1,7 +1,7 @@
-"""What is prepared on this node, as last read or written: the store's checkpoint, kept in memory.
+"""The prepared claims of this node: the store's checkpoint, kept in memory.
 
-Everything that changes it goes through one lock and one thread. A checkpoint that turns out damaged is reported by
-`damaged` until it is rebuilt; nothing is prepared or unprepared meanwhile.
+All changes go through one lock and one thread. While the checkpoint is damaged, `damaged` has the reason, and no claim
+is prepared or unprepared until it is rebuilt.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ class PreparedClaims:
                     repaired, current = found
                     self._take(current)
         for ref in repaired:
-            log.warning("CDI file was missing or altered; written again", extra={"claim": str(ref), "uid": ref.uid})
+            log.warning("restored a missing or altered CDI file", extra={"claim": str(ref), "uid": ref.uid})
         return repaired
 
     async def rebuilt(self, claims: dict[str, PreparedClaim]) -> None:
-        """Replace a damaged checkpoint by one with `claims`. Raises OSError."""
+        """Replace a damaged checkpoint with one that has `claims`. Raises OSError."""
         async with self.order:
             self._take(await self.worker.do(self.store.rebuild, claims, self.tag))
             self.damaged = None
@@ -82,7 +82,7 @@ class PreparedClaims:
     async def forget(self, claims: Sequence[PreparedClaim]) -> list[PreparedClaim]:
         """Remove those of `claims` that have not changed; return them. Raises OSError."""
         async with self.order:
-            found = None if self.damaged is not None else await self._unless_damaged(self.store.let_go, claims)
+            found = None if self.damaged is not None else await self._unless_damaged(self.store.forget, claims)
             if found is None:
                 return []
             gone, current = found
@@ -106,7 +106,7 @@ class PreparedClaims:
         self._put({other: claim for other, claim in self.claims.items() if other != uid})
 
     def found_damaged(self, err: CheckpointDamaged) -> None:
-        """Note that the checkpoint cannot be read."""
+        """Record that the checkpoint cannot be read."""
         if self.damaged is None:
             log.error("the checkpoint is damaged; rebuilding it", extra={"reason": str(err)})
             self.damaged = str(err)

@@ -25,8 +25,8 @@ RETRY_S: Final = (1.0, 30.0)
 class Recovery:
     """Rebuilds a damaged checkpoint so that it holds every claim that may be in use on this node.
 
-    A claim that cannot be answered as before is *adopted*: it keeps its devices until it is unprepared. `ready` returns
-    when enough is known of the node to decide on claims again.
+    A claim whose earlier result cannot be restored is *adopted*: it keeps its devices until it is unprepared. `ready`
+    returns once enough is known about the node to decide on claims.
     """
 
     def __init__(
@@ -65,15 +65,15 @@ class Recovery:
             await self._prepared.changed.after(self._prepared.changed.count)
 
     async def rebuild(self) -> None:
-        """Rebuild, however many attempts it takes; return when the checkpoint is whole again."""
+        """Rebuild the checkpoint; retry until that succeeds."""
         waits = backoff.delays(*RETRY_S, random.random)
         while self._prepared.damaged is not None:
             try:
                 claims = await self._collect()
                 await self._prepared.rebuilt(claims)
-                log.info("the checkpoint is rebuilt", extra={"claims": len(claims)})
+                log.info("rebuilt the checkpoint", extra={"claims": len(claims)})
             except (ApiError, ClaimError, OSError) as err:
-                log.warning("the checkpoint cannot be rebuilt yet", extra={"error": str(err)})
+                log.warning("cannot rebuild the checkpoint yet", extra={"error": str(err)})
                 await asyncio.sleep(next(waits))
 
     async def _collect(self) -> dict[str, PreparedClaim]:
@@ -84,7 +84,7 @@ class Recovery:
         claims = dict(copy.claims) if copy is not None and copy.boot_id == self._store.boot_id else {}
         allocated = {claim.ref.uid: claim async for claim in self._claims.allocated()}
         for uid in [uid for uid in claims if uid not in specs and uid not in allocated]:
-            # Unprepared after the copy was made: its file is gone, and nobody holds it any more.
+            # Unprepared after the copy was made: its CDI file is gone, and it is not allocated.
             del claims[uid]
         for uid, spec in specs.items():
             if uid not in claims and spec is not None:
@@ -96,15 +96,15 @@ class Recovery:
         return claims
 
     async def _prepared_again(self, spec: Spec, listed: Claim | None, others: list[PreparedClaim]) -> PreparedClaim:
-        """Decide once more on a claim whose CDI file says it was prepared.
+        """Decide again on a claim that, according to its CDI file, was prepared.
 
-        One that cannot be decided on, or is gone from the API, may still have a running container: it is held.
+        A claim that is rejected now, or gone from the API, may still have a running container, so it is adopted.
         """
         try:
             return self._decide(await self._claims.fetch(spec.ref), others)
         except (ClaimError, NotFound) as err:
             log.warning(
-                "a prepared claim cannot be decided on again; its devices stay held until it is unprepared",
+                "adopted a claim whose earlier result cannot be restored; its devices stay held until it is unprepared",
                 extra={"claim": str(spec.ref), "uid": spec.ref.uid, "error": str(err)},
             )
             held = tuple(AllocatedDevice("", "", device) for device in spec.devices)
@@ -112,7 +112,7 @@ class Recovery:
 
 
 def adopted(claim: Claim, device_ids: Callable[[str], tuple[int, ...]]) -> PreparedClaim:
-    """Return `claim` as one that holds its devices, though we cannot answer for it."""
+    """Return `claim` as an adopted claim: it holds its devices, and has no CDI devices."""
     devices = tuple(
         PreparedDevice(
             request=device.base_request,
@@ -130,9 +130,9 @@ def adopted(claim: Claim, device_ids: Callable[[str], tuple[int, ...]]) -> Prepa
 
 
 def log_adopted(claim: PreparedClaim) -> None:
-    """Log that a claim holds its devices, though we did not prepare it or do not know what we answered."""
+    """Log that a claim was adopted."""
     log.warning(
-        "a claim was handed out by another driver, or before the checkpoint was lost; "
-        "its devices stay held until it is unprepared, or until nobody knows it any more",
+        "adopted a claim that was prepared by another driver, or before the checkpoint was lost; "
+        "its devices stay held until it is unprepared or orphaned",
         extra={"claim": str(claim.ref), "uid": claim.ref.uid},
     )

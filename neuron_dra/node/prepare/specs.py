@@ -1,4 +1,4 @@
-"""What the claims' CDI files say of themselves: evidence, when the checkpoint is lost, of what was prepared."""
+"""Reads the claims' CDI files, which show what was prepared if the checkpoint is lost."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from neuron_dra.node.files import Files
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What a CDI file of ours says: the claim it was written for, and the names of its devices."""
+    """The contents of one of our CDI files: its claim, and the names of its devices."""
 
     ref: ClaimRef
     devices: tuple[str, ...]
 
 
 def uids(files: Files, cdi_root: Path) -> list[str]:
-    """Return the claims that have a CDI file, whoever wrote it."""
+    """Return the UIDs of claims that have a CDI file, ours or another driver's."""
     found = {cdi.claim_uid_of(name) or cdi.other_claim_uid_of(name) for name in files.names(cdi_root)}
     return sorted(uid for uid in found if uid is not None)
 
 
 def read(files: Files, path: Path, uid: str) -> Spec | None:
-    """Return what the file of a claim says; None if it does not name it."""
+    """Return the contents of a claim's file; None if it is invalid or does not name the claim."""
     try:
         document = json.loads(files.read(path) or b"")
     except ValueError:

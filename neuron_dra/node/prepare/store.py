@@ -1,7 +1,7 @@
-"""What is prepared, on disk: the checkpoint, which is the only commit point, and a CDI file for each claim.
+"""The node's state on disk: the checkpoint, which is the only commit point, and a CDI file for each claim.
 
-A crash before the commit leaves a CDI file that nobody was told of, and the sweep removes it; a crash after it leaves
-the answer on disk, and the kubelet's retry gets it.
+A crash before the commit leaves a CDI file that the kubelet has never used, and the sweep removes it. A crash after the
+commit leaves the result on disk, and the kubelet's retry gets it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from neuron_dra.node.prepare.specs import Spec
 
 log = logging.getLogger(__name__)
 
-LOCK_TIMEOUT_S: Final = 15.0  # well below the kubelet's 45 s, so that it gets a reason instead of silence
+LOCK_TIMEOUT_S: Final = 15.0  # well below the kubelet's 45 s: it gets a reason, not a timeout
 CHECKPOINT: Final = "checkpoint.json"
 LAST_GOOD: Final = "checkpoint.json.bak"
 INVENTORY: Final = "inventoryTaken"
@@ -48,9 +48,9 @@ Decide = Callable[[Claim, list[PreparedClaim]], PreparedClaim]
 
 
 class Store:
-    """The checkpoint and the CDI files of this node. Its methods block; each holds the lock for itself.
+    """The checkpoint and the CDI files of this node. Its methods block; each takes the lock.
 
-    Two processes may use the same folders (a rolling update), so nothing is believed that was read before the lock.
+    In a rolling update two processes use the same folders, so what was read before the lock is read again under it.
     """
 
     def __init__(self, folder: Path, cdi_root: Path, boot_id: str, files: Files) -> None:
@@ -72,9 +72,9 @@ class Store:
         return self._boot_id
 
     def open(self) -> Checkpoint:
-        """Make the folders, drop what a former boot left, and return what is prepared.
+        """Make the folders, drop the claims of an earlier boot, and return what is prepared.
 
-        Raises CheckpointDamaged; the damaged file is kept beside the checkpoint then, and `rebuild` is the way out.
+        Raises CheckpointDamaged; the damaged file is then kept beside the checkpoint until `rebuild` is called.
         """
         self._files.make_folder(self._folder, 0o750)
         self._files.make_folder(self._cdi_root, 0o755)
@@ -94,7 +94,7 @@ class Store:
             try:
                 for claim in current.claims.values():
                     self._write_missing_spec(claim)
-            except OSError as err:  # `repair` tries again; what is prepared can be answered all the same
+            except OSError as err:  # `repair` retries; the claims stay prepared
                 log.warning("CDI files could not be written", extra={"error": str(err)})
             return current
 
@@ -104,7 +104,7 @@ class Store:
             return self._read()
 
     def known(self, uid: str) -> PreparedClaim | None:
-        """Return a claim that is prepared, its CDI file in place, or None. Raises CheckpointDamaged, OSError."""
+        """Return a prepared claim, with its CDI file in place, or None. Raises CheckpointDamaged, OSError."""
         with self._locked():
             claim = self._read().claims.get(uid)
             if claim is None or claim.adopted:
@@ -113,9 +113,9 @@ class Store:
             return claim
 
     def surely_unknown(self, uid: str) -> bool:
-        """Tell, without the lock and without reading, that a claim is not prepared; False means: look.
+        """Return True if a claim is certainly not prepared, without the lock and without reading the file.
 
-        True only while the checkpoint is the file that was seen last. A hint: `prepare_all` looks again in any case.
+        True only while the checkpoint is the file that was read last. A hint: `prepare_all` checks again in any case.
         """
         seen = self._seen
         if seen is None or uid in seen.checkpoint.claims:
@@ -126,9 +126,9 @@ class Store:
             return False
 
     def mark(self) -> Mark:
-        """Return the mark of a prepare that begins now, without the lock: what is withdrawn from here on ends it.
+        """Return the mark of a prepare that begins now, without the lock; a later withdrawal ends that prepare.
 
-        The file is read only if another process has written it; one that is damaged is found under the lock.
+        The file is read only if another process has written it. A damaged one is found later, under the lock.
         """
         seen = self._seen
         with contextlib.suppress(OSError, CheckpointDamaged):
@@ -138,17 +138,17 @@ class Store:
         return seen.checkpoint.withdrawals.mark if seen is not None else Mark()
 
     def prepare(self, claim: Claim, decide: Decide) -> PreparedClaim:
-        """Prepare `claim` as `decide` says, or repeat the answer if it is prepared. Raises ClaimError, OSError."""
+        """Prepare `claim` with `decide`, or return it as it is prepared. Raises ClaimError, OSError."""
         [result] = self.prepare_all([(claim, None)], decide)
         return value_of(result)
 
     def prepare_all(
         self, marked: Sequence[tuple[Claim, Mark | None]], decide: Decide
     ) -> list[PreparedClaim | Exception]:
-        """Prepare several claims with one commit; return what each got, or why it got nothing.
+        """Prepare several claims with one commit; return each one's result, or the exception that rejects it.
 
-        Each is decided on with those before it in mind. A claim that any process has unprepared since its mark gets
-        nothing. Raises CheckpointDamaged, TimeoutError.
+        Each decision takes the claims before it into account. A claim that any process has unprepared since its mark
+        is rejected. Raises CheckpointDamaged, TimeoutError.
         """
         claims = [claim for claim, _ in marked]
         with self._locked():
@@ -179,7 +179,7 @@ class Store:
     def _prepared(
         self, claim: Claim, current: Checkpoint, fresh: dict[str, PreparedClaim], decide: Decide
     ) -> PreparedClaim | Exception:
-        """Return the answer for one claim, its CDI file written; a new answer is put into `fresh`, to be committed."""
+        """Return one claim's result, its CDI file written; a new result is added to `fresh`, to be committed."""
         uid = claim.ref.uid
         present = current.claims.get(uid)
         try:
@@ -187,7 +187,7 @@ class Store:
                 self._write_missing_spec(present)
                 return present
             prepared = decide(claim, [*current.claims.values(), *fresh.values()])
-        except Exception as err:  # whatever it is, it is not its neighbours'
+        except Exception as err:  # an error of one claim must not affect the others
             return err
         try:
             self._write_spec(prepared, sync=False)
@@ -198,9 +198,9 @@ class Store:
         return prepared
 
     def _replace_others_files(self, uids: Iterable[str]) -> None:
-        """Remove what another driver wrote for claims that are ours now: a device of two files is none to a runtime."""
+        """Remove another driver's files of claims that we prepared: runtimes reject duplicate devices."""
         for uid in uids:
-            with contextlib.suppress(OSError):  # the next start does it
+            with contextlib.suppress(OSError):  # the next start removes it
                 self._files.remove(self._cdi_root / cdi.other_file_name(uid))
 
     def unprepare(self, uid: str) -> PreparedClaim | None:
@@ -211,11 +211,11 @@ class Store:
     def unprepare_all(self, uids: Sequence[str]) -> list[PreparedClaim | Exception | None]:
         """Forget several claims with one commit, and remove their CDI files; return what each held, None for unknown.
 
-        A file that cannot be removed is an error of its claim alone. Raises CheckpointDamaged, OSError.
+        If a file cannot be removed, only its claim gets the error. Raises CheckpointDamaged, OSError.
         """
         with self._locked():
             current = self._read()
-            # A claim that is not prepared, too: another process may be about to prepare it.
+            # Also for a claim that is not prepared: another process may be about to prepare it.
             self._write(current.withdrawing(uids))
             return [self._removed(uid, current.claims.get(uid)) for uid in uids]
 
@@ -228,10 +228,10 @@ class Store:
             return err
         return known
 
-    def let_go(self, claims: Iterable[PreparedClaim]) -> tuple[list[PreparedClaim], Checkpoint]:
-        """Forget those of `claims` that are still held as they were seen, and remove their CDI files.
+    def forget(self, claims: Iterable[PreparedClaim]) -> tuple[list[PreparedClaim], Checkpoint]:
+        """Forget those of `claims` that have not changed, and remove their CDI files.
 
-        Return them, and what is prepared. Raises CheckpointDamaged, OSError.
+        Returns the forgotten claims, and what is prepared now. Raises CheckpointDamaged, OSError.
         """
         with self._locked():
             current = self._read()
@@ -246,21 +246,21 @@ class Store:
     def repair(self) -> tuple[list[ClaimRef], Checkpoint]:
         """Write the CDI files that are missing; return the claims they belong to, and what is prepared.
 
-        A kubelet that remembers "prepared" never calls again, so nobody else would.
+        The kubelet does not call again for a claim that it recorded as prepared.
         """
         with self._locked():
             current = self._read()
             return [claim.ref for claim in current.claims.values() if self._write_missing_spec(claim)], current
 
     def needs_inventory(self) -> bool:
-        """Nobody has looked which claims a driver before us, or since we left, handed out. Raises CheckpointDamaged."""
+        """Return whether claims of another driver may be here that are not adopted yet. Raises CheckpointDamaged."""
         with self._locked():
             return self._read().extra.get(INVENTORY) is not True
 
     def adopt(self, claims: dict[str, PreparedClaim]) -> Checkpoint:
-        """Hold the devices of `claims`, save those that are prepared. Raises CheckpointDamaged, OSError.
+        """Hold the devices of `claims`, except those that are prepared. Raises CheckpointDamaged, OSError.
 
-        Another driver was here: what it has unprepared of ours is not known.
+        Our own claims become doubtful, because the other driver may have unprepared them.
         """
         with self._locked():
             current = self._read().doubting()
@@ -270,7 +270,7 @@ class Store:
             return merged
 
     def keep_tag(self, tag: Tag | None) -> Checkpoint:
-        """Remember the workload tag of the node's devices, over a reboot too. Raises CheckpointDamaged, OSError."""
+        """Write the workload tag of the devices, which survives a reboot. Raises CheckpointDamaged, OSError."""
         with self._locked():
             current = self._read()
             if current.tag != tag:
@@ -278,10 +278,8 @@ class Store:
                 self._write(current)
             return current
 
-    # Recovery of a damaged checkpoint, driven by node/recovery.py.
-
     def last_good(self) -> Checkpoint | None:
-        """Return the checkpoint before the last one, of whatever boot; None if there is none that can be read."""
+        """Return the previous checkpoint, of any boot; None if there is none or it cannot be read."""
         raw = self._files.read(self._folder / LAST_GOOD)
         try:
             return checkpoints.decode(raw) if raw is not None else None
@@ -289,22 +287,22 @@ class Store:
             return None
 
     def specs(self) -> dict[str, Spec | None]:
-        """Return what the claims' CDI files say, by UID; None for a file that does not name its claim."""
+        """Return the contents of the claims' CDI files, by UID; None for a file that does not name its claim."""
         return {uid: self._spec_of(uid) for uid in specs.uids(self._files, self._cdi_root)}
 
     def _spec_of(self, uid: str) -> Spec | None:
         return specs.read(self._files, self._spec_path(uid), uid)
 
     def rebuild(self, claims: dict[str, PreparedClaim], tag: Tag | None = None) -> Checkpoint:
-        """Replace a damaged or missing checkpoint by `claims`, their CDI files in place, and `tag`. Raises OSError.
+        """Replace a damaged or missing checkpoint with `claims` and `tag`; write their CDI files. Raises OSError.
 
-        If another process has rebuilt it since, its checkpoint stands: claims may have been prepared after that.
+        If another process has rebuilt it meanwhile, that checkpoint stays: it may have newer claims.
         """
         with self._locked():
             with contextlib.suppress(CheckpointDamaged):
                 return self._read()
             rebuilt = Checkpoint(self._boot_id, claims, extra={INVENTORY: True}).doubting().with_tag(tag)
-            # What was withdrawn before is forgotten: no prepare that began before may count on it.
+            # Earlier withdrawals are lost; the new era rejects every prepare that began before.
             rebuilt = rebuilt.with_withdrawals(Withdrawals(era=secrets.token_hex(4)))
             for claim in claims.values():
                 if not claim.adopted:
@@ -323,7 +321,7 @@ class Store:
         if raw is None:
             for witness in (LAST_GOOD, DAMAGED):
                 if self._files.read(self._folder / witness) is not None:
-                    raise CheckpointDamaged(f"{CHECKPOINT} is gone, but {witness} tells that there was one")
+                    raise CheckpointDamaged(f"{CHECKPOINT} is gone, but {witness} shows that there was one")
             return Checkpoint(self._boot_id)
         try:
             current = self._decoded(raw)
@@ -336,7 +334,7 @@ class Store:
         return current
 
     def _decoded(self, raw: bytes) -> Checkpoint:
-        """Decode what is on disk, unless it is, byte for byte, what was seen last."""
+        """Decode the checkpoint's bytes; unchanged bytes return the checkpoint that was decoded last."""
         stamp = self._files.stamp(self._folder / CHECKPOINT)
         seen = self._seen
         current = seen.checkpoint if seen is not None and seen.raw == raw else checkpoints.decode(raw)
@@ -363,34 +361,34 @@ class Store:
         return missing
 
     def _undo_spec(self, uid: str) -> None:
-        """Remove the CDI file of a claim that could not be prepared, unless it got as far as the checkpoint."""
+        """Remove the CDI file of a claim that could not be prepared, unless the checkpoint has the claim."""
         with contextlib.suppress(OSError, CheckpointDamaged):
             if uid not in self._read().claims:
                 self._files.remove(self._spec_path(uid))
 
     def _others_files(self, current: Checkpoint) -> bool:
-        """Return whether there are CDI files of claims that another driver has handed out since we were here."""
+        """Return whether there are CDI files of claims that another driver prepared since this one last ran."""
         return any(
             uid not in current.claims and self._spec_of(uid) is None for uid in specs.uids(self._files, self._cdi_root)
         )
 
     def _sweep(self, current: Checkpoint) -> None:
-        """Remove CDI files of claims that nobody holds, and temporary files of processes that died.
+        """Remove CDI files without a held claim, and temporary files of processes that died.
 
-        Files of a driver before us, which carry no annotations of ours, stay until the inventory tells whose they
-        are, and after it as long as their claim is held: a container that restarts needs them.
+        Files of another driver, which lack our annotations, stay until the inventory has adopted their claims, and
+        then as long as the claim is held: a container that restarts needs them.
         """
         for name in self._files.names(self._cdi_root):
             leftover = name.startswith(f".{cdi.FILE_PREFIX}") and name.endswith(TEMPORARY_SUFFIX)
             if leftover or self._is_orphan(name, current):
                 self._files.remove(self._cdi_root / name)
-                log.info("removed a left over CDI file", extra={"file": name})
+                log.info("removed a leftover CDI file", extra={"file": name})
         for name in self._files.names(self._folder):
             if name.startswith(f".{CHECKPOINT}") and name.endswith(TEMPORARY_SUFFIX):
                 self._files.remove(self._folder / name)
 
     def _is_orphan(self, name: str, current: Checkpoint) -> bool:
-        """Return whether a CDI file is of a claim that nobody holds, or another driver's of a claim of ours."""
+        """Return whether a CDI file has no held claim, or is another driver's file of a claim that we prepared."""
         ours, theirs = cdi.claim_uid_of(name), cdi.other_claim_uid_of(name)
         uid = ours or theirs
         if uid is None:

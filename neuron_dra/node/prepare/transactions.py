@@ -3,10 +3,10 @@
     prepare    GET and decode, then under the lock: decide, write the CDI file, write the checkpoint; only then reply
     unprepare  under the lock: write the checkpoint, then remove the CDI file
 
-Transactions that wait for the lock share one commit: sixteen claims of sixteen pods cost one checkpoint.
+Transactions that wait for the lock share one commit: sixteen claims of sixteen pods cost one write of the checkpoint.
 
-A transaction runs in a task of its own: a kubelet that gives up after its deadline cancels the wait, never the work,
-and its retry joins it.
+Each transaction runs in its own task. When the kubelet's deadline passes, only its wait is cancelled, and its retry
+joins the same transaction.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from neuron_dra.node.prepare.prepared_claims import PreparedClaims
 log = logging.getLogger(__name__)
 
 FETCH_AGAIN_S: Final = (0.25, 4.0)  # first and longest wait after the API server failed
-LONGEST_RETRY_AFTER_S: Final = 8.0  # whatever the API server asks for: the kubelet waits 45 s in all
+LONGEST_RETRY_AFTER_S: Final = 8.0  # cap on Retry-After: the kubelet waits 45 s in all
 
 
 class Admission(Protocol):
-    """What a transaction needs to know of the node and the cluster."""
+    """Reads claims, and decides what they get."""
 
     async def fetch(self, ref: ClaimRef) -> Claim:
         """Read a claim that is to be prepared here. Raises ClaimError, ApiError."""
 
     def decide(self, claim: Claim, held: list[PreparedClaim]) -> PreparedClaim:
-        """Return what the claim gets beside the claims `held`. Called in a thread. Raises ClaimError."""
+        """Return the claim's devices, given the claims `held` by others. Called in a thread. Raises ClaimError."""
 
 
 class Transactions:
-    """Runs one transaction per claim at a time, whatever becomes of its callers.
+    """Runs one transaction per claim at a time, even if its callers are cancelled.
 
-    A prepare waits up to `device_wait_s` seconds for a device that another claim holds, and asks an API server that
-    fails again for up to `fetch_patience_s` seconds.
+    A prepare waits up to `device_wait_s` seconds for a device that another claim holds, and retries a failing API
+    server for up to `fetch_patience_s` seconds.
     """
 
     def __init__(
@@ -73,11 +73,11 @@ class Transactions:
         return done
 
     async def unprepare(self, ref: ClaimRef) -> None:
-        """Unprepare one claim; unknown is success. Needs no API server. Raises ClaimError, OSError."""
+        """Unprepare one claim, if it is prepared. Does not call the API server. Raises ClaimError, OSError."""
         await self._join("unprepare", ref, lambda: self._unprepare(ref))
 
     def hurry(self) -> None:
-        """End all waits for devices: those claims are rejected, and the kubelet asks again."""
+        """End all waits for devices: those claims are rejected, and the kubelet retries."""
         self._stopping = True
         self.prepared.changed.notify()
 
@@ -89,7 +89,7 @@ class Transactions:
         if self._running:
             _, late = await asyncio.wait(list(self._running.values()), timeout=timeout_s)
             for task in late:
-                log.warning("abandoned at shutdown", extra={"transaction": task.get_name()})
+                log.warning("transaction abandoned at shutdown", extra={"transaction": task.get_name()})
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
 
@@ -110,7 +110,7 @@ class Transactions:
         if key[0] == "prepare":
             self._withdrawn.discard(key[1])
         if not done.cancelled():
-            done.exception()  # looked at, so that a caller that left does not make asyncio complain
+            done.exception()  # retrieved, or asyncio logs it if all callers are gone
 
     async def _prepare(self, ref: ClaimRef) -> PreparedClaim:
         mark = self.prepared.store.mark()
@@ -128,9 +128,9 @@ class Transactions:
         return prepared
 
     async def _commit_when_free(self, ref: ClaimRef, mark: Mark) -> PreparedClaim:
-        """Commit a claim; while another claim holds a device of it, wait for that one to be unprepared.
+        """Commit a claim; if another claim holds one of its devices, wait until that one is unprepared.
 
-        This happens when a pod is deleted without grace and another one takes its place: the scheduler allocates the
+        This happens when a pod is deleted without a grace period and another replaces it: the scheduler allocates the
         device again before the kubelet has ended the container.
         """
         fetch_until = asyncio.get_running_loop().time() + self._fetch_patience_s
@@ -157,7 +157,7 @@ class Transactions:
                 return prepared
 
     async def _fetched(self, ref: ClaimRef, wait: DeviceWait, until: float) -> Claim:
-        """Read a claim; while the API server fails or asks to wait, read it again. Raises ClaimError, ApiError."""
+        """Read a claim; retry while the API server fails or limits the rate. Raises ClaimError, ApiError."""
         waits = backoff.delays(*FETCH_AGAIN_S, random.random)
         while True:
             try:
@@ -165,11 +165,11 @@ class Transactions:
             except (TooManyRequests, Unavailable) as err:
                 if not await wait.pause(_pause(err, next(waits)), until):
                     raise
-                log.info("asking the API server again", extra={"claim": str(ref), "uid": ref.uid, "error": str(err)})
+                log.info("retrying the API server", extra={"claim": str(ref), "uid": ref.uid, "error": str(err)})
 
     async def _unprepare(self, ref: ClaimRef) -> None:
         if ("prepare", ref.uid) in self._running:
-            # Its caller gave up. What it has read may be seconds old, and the claim would not be unprepared again.
+            # The kubelet gave up on that prepare. If it committed after this, nothing would unprepare the claim.
             self._withdrawn.add(ref.uid)
             self.prepared.changed.notify()
         try:
@@ -177,7 +177,7 @@ class Transactions:
         except CheckpointDamaged as err:
             self.prepared.found_damaged(err)
         if self.prepared.damaged is not None:
-            # Answering success now could lose it: the rebuild would find the claim again.
+            # After a success now, the rebuild could still find the claim and hold it for ever.
             raise ClaimError(f"claim {ref}: {_REBUILDING}", retryable=True)
         self.prepared.drop(ref.uid)
 
@@ -187,7 +187,7 @@ class Transactions:
 
 
 def _pause(err: ApiError, usual_s: float) -> float:
-    """Return how many seconds to wait before asking again, at most LONGEST_RETRY_AFTER_S of what the server asks."""
+    """Return the seconds to wait before a retry; Retry-After counts up to LONGEST_RETRY_AFTER_S."""
     if err.retry_after_s is None:
         return usual_s
     return max(usual_s, backoff.not_before(min(err.retry_after_s, LONGEST_RETRY_AFTER_S), random.random))
