@@ -339,7 +339,7 @@ async def test_a_node_whose_slice_name_is_taken_publishes_and_says_so(api: Embed
         assert await eventually(published) == ["node-a-neuron.aws.com-01"]
         (text,) = await eventually(told)
     assert text.startswith(
-        f"ResourceSlice {NAME} is of driver neuron.aws.com and node node-b, under a name that is for"
+        f"ResourceSlice {NAME} is of driver neuron.aws.com and node node-b, but its name is reserved for this node's"
     )
 
 

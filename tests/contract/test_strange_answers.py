@@ -191,15 +191,15 @@ async def test_a_device_that_turns_sick_is_a_line_in_the_log_and_so_are_findings
     host.hardware.break_link(0, 1)
     async with host.running(unhealthy_device_hold_seconds=0.1) as plugin:
         await settled(api, plugin)
-        assert [record.kind for record in lines("the hardware is not as it should be")] == ["missing-link"]
+        assert [record.kind for record in lines("hardware finding")] == ["missing-link"]
         host.hardware.add_ecc(5)
-        await eventually(lambda: lines("a device is sick"), LONG_S)
+        await eventually(lambda: lines("a device is unhealthy"), LONG_S)
         host.hardware.add_ecc(5)
         host.hardware.add_ecc(5, count=-9)
-        await eventually(lambda: lines("a device is well again"), LONG_S)
-    told = [(record.device, record.reasons) for record in lines("a device is sick")]
+        await eventually(lambda: lines("a device is healthy again"), LONG_S)
+    told = [(record.device, record.reasons) for record in lines("a device is unhealthy")]
     assert told == [("neuron-device-5", "hbm_ecc")]
-    assert [record.device for record in lines("a device is well again")] == ["neuron-device-5"]
+    assert [record.device for record in lines("a device is healthy again")] == ["neuron-device-5"]
 
 
 async def test_health_is_told_while_publishing_waits_to_try_again(

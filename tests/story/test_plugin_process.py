@@ -168,7 +168,7 @@ async def test_in_a_rolling_update_the_newer_publishes_and_either_serves_the_oth
     await prepared(kubelet, one)
     new = await started(host, kubelet, "pod-new")
     await eventually(lambda: "this plugin publishes" in new.log, START_S, "the hand-over")
-    assert "another plugin of this node publishes from now on" in old.log
+    assert "another plugin on this node now publishes" in old.log
     await prepared(kubelet, two)
     assert await old.stop() == 0
     await kubelet.gone(DRIVER, endpoint=str(host.settings("pod-old").dra_socket))
@@ -203,7 +203,7 @@ async def test_a_newer_one_that_the_kubelet_does_not_register_does_not_take_over
     kubelet.script.refusals = ["no"] * 100
     new = await host.start_process("pod-new")
     await eventually(lambda: "refused to register" in new.log, START_S)
-    await always(lambda: "another plugin of this node publishes" not in old.log, 1.5)
+    await always(lambda: "another plugin on this node" not in old.log, 1.5)
 
 
 # A device plugin on the same node.
@@ -245,7 +245,7 @@ async def test_with_warn_it_publishes_beside_a_device_plugin(
     api.patch("nodes", "node-a", {"status": {"allocatable": {"aws.amazon.com/neuron": "10"}}})
     await started(host, kubelet, "pod-1", device_plugin_coexistence="warn")
     await published(api)
-    assert "published all the same" in node_events(api)[0]
+    assert "devices are published because of --device-plugin-coexistence=warn" in node_events(api)[0]
 
 
 # Damage.

@@ -1,4 +1,4 @@
-"""Is a Neuron device plugin alive on this node? Then one device may be handed out twice, by two systems."""
+"""Detects a running Neuron device plugin on this node, which could allocate the same devices a second time."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ PERIOD_S: Final = 10.0
 
 
 class DevicePluginWatch:
-    """Looks again and again for a device plugin in a folder: `socket` is the name of its socket, None for none."""
+    """Looks for a device plugin's socket in a folder, every PERIOD_S seconds; `socket` is its name, or None."""
 
     def __init__(self, folder: Path, node_name: str, then: Callable[[], None]) -> None:
         self._folder = folder
         self._node_name = node_name
         self._then = then
         self.socket: str | None = None
-        self.looked = asyncio.Event()  # once at least
+        self.looked = asyncio.Event()  # set after the first look
 
     async def look(self) -> None:
-        """Look now."""
+        """Look once; call `then` if the result differs."""
         found = await asyncio.to_thread(live_socket, self._folder)
         self.looked.set()
         if found != self.socket:
@@ -33,7 +33,7 @@ class DevicePluginWatch:
             self._then()
 
     def why(self, node: Mapping[str, Any] | None) -> str:
-        """Return how one is known to be alive, by its socket or by what the Node offers; empty if none is."""
+        """Return why a device plugin counts as running: its socket or the Node's resources; empty if none does."""
         return explanation(self.socket, advertised(node), self._node_name)
 
     async def run(self) -> None:
@@ -66,9 +66,9 @@ def _accepts(path: Path) -> bool:
 
 
 def advertised(node: Mapping[str, Any] | None) -> str | None:
-    """Return what the Node offers of a device plugin's resources, such as `aws.amazon.com/neuron: 16`, or None.
+    """Return the first device plugin resource that the Node offers, such as `aws.amazon.com/neuron: 16`, or None.
 
-    The kubelet leaves 0 behind when a plugin goes; that is no plugin.
+    The kubelet keeps an amount of 0 after a plugin has stopped; that does not count.
     """
     allocatable = ((node or {}).get("status") or {}).get("allocatable") or {}
     for name, amount in sorted(allocatable.items()):
@@ -78,7 +78,7 @@ def advertised(node: Mapping[str, Any] | None) -> str | None:
 
 
 def explanation(socket_name: str | None, resource: str | None, node_name: str) -> str:
-    """Return what is wrong, in a sentence, and empty if nothing is."""
+    """Return the message about a running device plugin; empty if there is none."""
     if not socket_name and not resource:
         return ""
     evidence = " and ".join(

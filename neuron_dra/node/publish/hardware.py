@@ -1,4 +1,4 @@
-"""The node's hardware as last read, and what was made of it."""
+"""The node's hardware as last read, and the topology and health derived from it."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from neuron_dra.node.signal import Signal
 
 log = logging.getLogger(__name__)
 
-DEADLINE_S: Final = 10.0  # of a reading of everything, and of one file when the one is looked for that hangs
-PROBE_S: Final = 30.0  # until what hangs is tried again
+DEADLINE_S: Final = 10.0  # for a whole reading, and for each file in the search for one that hangs
+PROBE_S: Final = 30.0  # between attempts to read a file that hangs
 SIMULATED: Final = ".fake-node"
-"""A file in the root of simulated hardware: the folder is the runtime's too, and not the host's root mounted here."""
+"""A file in the root of simulated hardware: the container runtime uses device files of that folder, not of /dev."""
 
 
 class Hardware:
-    """Has sysfs read on a timer, since sysfs tells nobody when it changes, by a helper process: a read may never end.
+    """Polls sysfs, which sends no change events, in a helper process, because a read may never end.
 
-    `changed` is notified after a reading that differs. A device that was sick counts as sick until it has read well
-    for `hold_s` seconds. Before the first reading has ended `known` is not set, and `node` has no devices.
+    `changed` is notified after a reading that differs. An unhealthy device stays unhealthy until its readings have been
+    good for `hold_s` seconds. Until the first reading ends, `known` is not set and `node` has no devices.
     """
 
     def __init__(self, host_root: str, hold_s: float = 0.0) -> None:
@@ -39,22 +39,22 @@ class Hardware:
         self._labels = NodeLabels.from_labels({})
         self.changed = Signal()
         self.known = asyncio.Event()
-        self.read_at = 0.0  # when everything that does not hang was read last, in the system's time
+        self.read_at = 0.0  # when everything that does not hang was last read, in seconds since the epoch
         self.facts = NodeFacts(None, None, ())
         self.node = Node(None, None, None, (), self.facts.ultraserver, self._labels, ())
         self._raw: sysfs_helper.Raw | None = None
-        self._hanging: dict[str, str] = {}  # what is left out, and the path in which it hangs
-        self._is_overdue = False  # the last reading did not end: all of the above is older
+        self._hanging: dict[str, str] = {}  # units that are left out, and the path that hangs
+        self._is_overdue = False  # the last reading did not end, so the facts are older
         self._probing: asyncio.Task[None] | None = None
-        self._judged: dict[str, health.DeviceHealth] = {}  # of this node and this watch
+        self._judged: dict[str, health.DeviceHealth] = {}  # computed from `node` and `_watch`
         self._watch: health.Watch = {}
         self.device_files = cdi.DeviceFiles()
 
     def label(self, labels: Mapping[str, str]) -> None:
-        """Take the Node object's labels: network layers, capacity block, and the type where DMI is silent.
+        """Use the Node object's labels: network layers, capacity block, and the instance type if DMI lacks it.
 
-        A capacity block that was known stays known: a Node that registers anew gets its label some time later, and
-        for so long the node would seem to be in another UltraServer.
+        A known capacity block is kept: a recreated Node gets its label only some time later, and would seem to be in
+        another UltraServer until then.
         """
         fresh = NodeLabels.from_labels(labels)
         if fresh.capacity_block_id is None:
@@ -65,7 +65,7 @@ class Hardware:
                 self.learn(self.facts)
 
     async def wait(self) -> None:
-        """Return when the hardware has been read, or when a reading has missed its deadline."""
+        """Return when the hardware has been read, or after DEADLINE_S seconds."""
         if not self.known.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(DEADLINE_S):
@@ -85,7 +85,7 @@ class Hardware:
             await reader.abandon()
 
     async def _look(self, reader: Reader) -> bool:
-        """Read once; True if something was found that hangs, and the rest can be read now."""
+        """Read once; return True if a file that hangs was found and left out, so that the rest can be read now."""
         found = False
         try:
             try:
@@ -95,32 +95,32 @@ class Hardware:
                 raw = await reader.search(DEADLINE_S, self._hanging)
         except Overdue as err:
             if err.path:
-                log.error("a read does not end", extra={"path": err.path})
+                log.error("a read hangs", extra={"path": err.path})
                 if found := (unit := sysfs_helper.unit_of(err.path)) != sysfs_helper.CLASS:
                     self._hanging[unit] = err.path
             self._overdue(err.path or sysfs_helper.CLASS)
         except OSError as err:
-            log.error("the hardware cannot be read", extra={"error": str(err)})
+            log.error("cannot read the hardware", extra={"error": str(err)})
             self._overdue()
         else:
             self.take(raw)
         if self._hanging and (self._probing is None or self._probing.done()):
-            self._probing = asyncio.create_task(self._probe(reader), name="probe what hangs")
+            self._probing = asyncio.create_task(self._probe(reader), name="probe hanging files")
         return found
 
     async def _probe(self, reader: Reader) -> None:
-        """Look whether what hangs can be read again."""
+        """Try to read what hangs; include it again if that succeeds."""
         await asyncio.sleep(PROBE_S)
         for unit, path in list(self._hanging.items()):
             with contextlib.suppress(Overdue, OSError):
                 await reader.probe(unit, DEADLINE_S)
-                log.info("a read ends again", extra={"path": path})
+                log.info("a read no longer hangs", extra={"path": path})
                 self._hanging.pop(unit, None)
 
     def take(self, raw: sysfs_helper.Raw) -> None:
-        """Take in what was read."""
+        """Replace facts, node and device files with those of a new reading."""
         read = sysfs.facts(raw, before=self._raw, hanging=self._hanging.values())
-        if self._raw is not None:  # of a device that was left out the last reading stays
+        if self._raw is not None:  # a device that was left out keeps its last reading
             before = {i: self._raw[3].get(i) for i, device in raw[3].items() if device is None}
             raw = (*raw[:3], {**raw[3], **before})
         self._raw = raw
@@ -129,14 +129,14 @@ class Hardware:
         self.learn(read)
 
     def learn(self, facts: NodeFacts) -> None:
-        """Take in facts, as they are now."""
+        """Replace the facts, and rebuild node and health from them."""
         first = not self.known.is_set()
         node = topology.build(facts, self._labels)
         self.known.set()
         self._take(facts, node, self._watched(self._watch, facts, node, first=first), first=first)
 
     def _overdue(self, path: str = sysfs_helper.CLASS) -> None:
-        """Nothing is known of any device now; all the rest is as it was."""
+        """Mark all devices as unread, and keep everything else."""
         self._is_overdue = True
         paths = {*self._hanging.values(), path}
         facts = dataclasses.replace(self.facts, hanging=tuple(sorted(paths)))
@@ -150,7 +150,7 @@ class Hardware:
         new = set(node.findings) - set(self.node.findings)
         self.facts, self.node, self._watch, self._judged = facts, node, watch, {}
         for finding in sorted(new):
-            log.warning("the hardware is not as it should be", extra={"kind": finding.kind, "text": finding.message})
+            log.warning("hardware finding", extra={"kind": finding.kind, "text": finding.message})
         if changed:
             self.changed.notify()
 
@@ -162,12 +162,12 @@ class Hardware:
         return health.observe(before, facts.devices, expected, now, self._hold_s)
 
     def recall(self, device_name: str, reasons: Iterable[str]) -> None:
-        """Hold against a device what the process before this one published of it."""
+        """Restore the faults of a device that the previous process published."""
         watch = health.recall(self._watch, self.device_ids(device_name), reasons)
         self._watch, self._judged = self._watched(watch, self.facts, self.node), {}
 
     def health_of(self, device_name: str) -> health.DeviceHealth:
-        """Return the health of a published device. Also for threads: what they find out they keep with its reading."""
+        """Return the health of a published device. Safe in threads: results are cached per reading."""
         judged = self._judged
         found = judged.get(device_name)
         if found is None:
@@ -175,19 +175,19 @@ class Hardware:
         return found
 
     def faults_of(self, device_name: str) -> list[tuple[int, str]]:
-        """Return what is wrong behind a published device: the Neuron device and the reason."""
+        """Return the faults behind a published device, as (Neuron device id, reason), sorted."""
         watched = ((i, self._watch.get(i)) for i in self.device_ids(device_name))
         found = {(i, fault.problem.reason) for i, member in watched if member is not None for fault in member.faults}
         return sorted(found)
 
     def device_names(self, ultraserver_devices: str) -> list[str]:
-        """Return what this node would publish were everything well, gone devices included."""
+        """Return the names that this node would publish if all devices were present and healthy."""
         if self.node.spec is not None and self.node.spec.whole_node and ultraserver_devices == "node":
             return [names.NODE_DEVICE]
         return [f"{names.DEVICE_PREFIX}{i}" for i in sorted(self._watch)]
 
     def device_ids(self, device_name: str) -> tuple[int, ...]:
-        """Return the Neuron devices behind a published name, whether they are there now or not."""
+        """Return the ids of the Neuron devices behind a published name, present or not."""
         if device_name == names.NODE_DEVICE:
             count = self.node.spec.device_count if self.node.spec else 0
             return tuple(sorted({device.device_id for device in self.node.devices} | set(range(count))))
@@ -198,22 +198,22 @@ class Hardware:
         return ()
 
     def maybe_held(self, device_name: str) -> tuple[int, ...]:
-        """Return the Neuron devices behind a name that another driver may have given: if nothing tells, all of them."""
+        """Return the Neuron devices behind a name that may be another driver's; all of them if it is not known."""
         return self.device_ids(device_name) or self.device_ids(names.NODE_DEVICE)
 
     @property
     def ultraserver_id(self) -> str | None:
-        """The id of the UltraServer that this node is in, as published; None while it is not known."""
+        """The id of this node's UltraServer, as published; None while unknown."""
         return devices.ultraserver_id(self.node)
 
     @property
     def maybe_ultraserver(self) -> bool:
-        """The node may be in an UltraServer: only a known type says that it is not."""
+        """Whether the node may be in an UltraServer; False only if its instance type rules it out."""
         return self.node.spec is None or self.node.spec.whole_node
 
     @property
     def why_unknown(self) -> str:
-        """Why nothing is known of the hardware, empty if it was read."""
+        """Why the hardware is unknown; empty if it was read."""
         if self.known.is_set():
             return ""
         if not self.node.findings:
@@ -221,7 +221,7 @@ class Hardware:
         return "; ".join(finding.message for finding in self.node.findings)
 
     def _look_for_device_files(self, plain: bool) -> cdi.DeviceFiles:
-        """A container runtime finds the files of a real host in /dev, wherever the host's root is mounted here."""
+        """Return where the container runtime finds device files: /dev, except on simulated hardware."""
         folder = self._root / "dev"
         if folder == Path("/dev") or not (self._root / SIMULATED).exists():
             return cdi.DeviceFiles()

@@ -1,7 +1,7 @@
-"""The publishing loop: hardware, labels and held devices in, one node's ResourceSlices out.
+"""The publishing loop: computes the node's ResourceSlices from its hardware, labels and held devices.
 
-Anything that may change the outcome only sets `dirty`. The loop lets changes gather, recomputes everything and writes
-the difference; an empty difference writes nothing.
+Whatever may change the result only notifies `dirty`. The loop collects changes for a moment, recomputes everything and
+writes the difference, if there is one.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from neuron_dra.settings import PluginSettings
 
 log = logging.getLogger(__name__)
 
-GATHER_S: Final = 0.2  # what happens together is written together; half as long or as long again, so that nodes spread
-COMPARE_S: Final = 720.0  # a full list of our slices and a compare, whatever the watch said: five an hour
+GATHER_S: Final = 0.2  # collects changes into one write; varied by half, so that nodes do not write at once
+COMPARE_S: Final = 720.0  # full list and compare, even if the watch reported no change: five an hour
 RETRY_S: Final = (0.5, 60.0)  # first and longest wait after a failure
-QUICK_RETRIES: Final = 5  # a lost race is run again at once, but not for ever
+QUICK_RETRIES: Final = 5  # conflicts are retried at once, but only this often
 
 
 @dataclass(frozen=True, slots=True)
 class PublishState:
-    """The last publish: `result` of the last success, `error` if the last attempt failed or was refused."""
+    """The last publish: `result` of the last success, `error` if the last attempt failed or was rejected."""
 
     result: Published | None = None
     error: str = ""
@@ -98,22 +98,22 @@ class Publishing:
         self._keeps_shape = False
         self._logged: dict[str, health.DeviceHealth] = {}
         self._claimed: publication.Claimed | None = None
-        self._look_at: float | None = None  # the one time to look again; each publish replaces it
+        self._look_at: float | None = None  # when to publish again even without a change
         self.state = PublishState()
 
     async def follow_hardware(self) -> None:
-        """Report health, and that the node is in no UltraServer, as soon as a reading shows it; until cancelled."""
+        """Report the health and the UltraServer after each changed reading, until cancelled."""
         while True:
             seen = self._hardware.changed.count
             if seen:
                 if self._hardware.known.is_set() and not self._hardware.maybe_ultraserver:
                     self._watch.follow(None, whole_node=False)
-                self.tell_health()
+                self.report_health()
                 self._dirty.notify()
             await self._hardware.changed.after(seen)
 
     async def run(self) -> None:
-        """Publish on every change until cancelled; failures are told, and tried again."""
+        """Publish on every change until cancelled; failures are reported and retried."""
         waits = backoff.delays(*RETRY_S, random.random)
         quick = QUICK_RETRIES
         compare_at = _next_compare()
@@ -131,7 +131,7 @@ class Publishing:
                 await self.publish()
                 waits, quick = backoff.delays(*RETRY_S, random.random), QUICK_RETRIES
             except (Conflict, AlreadyExists, NotFound) as err:
-                log.info("slices changed under us; comparing again", extra={"error": str(err)})
+                log.info("slices were changed meanwhile; comparing again", extra={"error": str(err)})
                 self._dirty.notify()
                 quick -= 1
                 if quick <= 0:
@@ -141,7 +141,7 @@ class Publishing:
                 if err.retry_after_s:
                     wait_s = backoff.not_before(err.retry_after_s, random.random)
                 await self._failed(err, wait_s)
-            except (ClaimError, OSError) as err:  # the inventory of claims, or its place on disk
+            except (ClaimError, OSError) as err:  # while other drivers' claims were adopted
                 await self._failed(err, next(waits))
 
     async def _failed(self, err: NeuronDraError | OSError, wait_s: float) -> None:
@@ -152,14 +152,14 @@ class Publishing:
         self._dirty.notify()
 
     async def publish(self) -> None:
-        """Publish once, if it is our turn and the Node is known. Raises ApiError."""
+        """Publish once, if we hold the publisher lock and the Node is known. Raises ApiError."""
         node = self._node.object
         if node is not None:
             labels = node["metadata"].get("labels") or {}
             self._hardware.label(labels)
             self._watch.saw_operator(any(label.startswith(names.ULTRASERVER_LABELS) for label in labels))
         if not self._hardware.known.is_set():
-            self._tell_findings()
+            self._report_findings()
             why = self._hardware.why_unknown if self._hardware.node.findings else ""
             self.state = PublishState(self.state.result, why, self.state.at)
             return
@@ -172,17 +172,17 @@ class Publishing:
             )
         if self._slices.synced.is_set():
             self._recall()
-        self.tell_health()
+        self.report_health()
         if node is None or not self._slices.synced.is_set():
             if self._node.synced.is_set():
                 why = f"the Node {self._settings.node_name} does not exist; is NODE_NAME the Node's name?"
                 self.state = PublishState(self.state.result, "" if node else why, self.state.at)
             return
-        self._tell_findings()
+        self._report_findings()
         refusal = self._refusal(node)
         if not self._lock.holding:
             return
-        self._tell_sick()
+        self._post_health_events()
         if self._inventory is not None:
             found = (item["metadata"]["name"] for item in self._slices.items.values())
             others = not all(slices.is_ours(name, self._settings.node_name) for name in found)
@@ -201,20 +201,20 @@ class Publishing:
             return
         kept_taints = self._publisher.keeps_taints
         result = await self._publisher.publish(pool, wanted)
-        self._tell_taken()
+        self._post_taken_names()
         if self._publisher.keeps_taints is not kept_taints:
-            self._dirty.notify()  # an API server was up- or downgraded: without taints, sick devices must leave
+            self._dirty.notify()  # the API server's version changed: without taints, unhealthy devices are removed
         if result.writes:
             log.info(
                 "slices published",
                 extra={"devices": result.devices, "generation": result.generation, "writes": result.writes},
             )
-            self.tell_health()
+            self.report_health()
         self._metrics.published(result.devices, result.generation, result.writes)
         self.state = PublishState(result, refusal, datetime.datetime.now(datetime.UTC))
 
     async def _wanted(self, refusal: str) -> list[slices.Wire] | None:
-        """Return the devices to publish, or None for: leave the absence of slices as it is. Raises ApiError."""
+        """Return the devices to publish, or None if no slices exist and none may be created. Raises ApiError."""
         situation = self._situation(refusal)
         now = asyncio.get_running_loop().time()
         outcome = publication.decide(now, situation, self._claimed)
@@ -223,8 +223,8 @@ class Publishing:
             outcome = publication.decide(asyncio.get_running_loop().time(), situation, self._claimed, answer)
         if outcome.keeps_shape and not self._keeps_shape:
             log.warning(
-                "--ultraserver-devices changed while claims are allocated on the node; published as before until "
-                "they are gone",
+                "--ultraserver-devices changed while claims are allocated on the node; its devices are published as "
+                "before until those claims are gone",
                 extra={"wanted": self._settings.ultraserver_devices},
             )
         self._claimed, self._keeps_shape = outcome.claimed, outcome.keeps_shape
@@ -252,7 +252,7 @@ class Publishing:
         )
 
     def _recall(self) -> None:
-        """Once: what the slices say of sick devices holds, whoever published it."""
+        """Restore the faults in the published slices, once: faults persist across restarts."""
         if not self._recalled:
             self._recalled = True
             for device in self._published:
@@ -263,18 +263,18 @@ class Publishing:
         return [device for item in self._publisher.current for device in item["spec"].get("devices") or []]
 
     def _checked(self, shape: str) -> tuple[devices.Device, ...]:
-        """Return what the hardware offers in this shape, worked out once for each reading of it."""
+        """Return the devices that the hardware offers in this shape, computed once per reading."""
         node = self._hardware.node
         if shape not in self._offered or self._offered[shape][0] is not node:
             proposed = devices.published(node, driver_version=__version__, ultraserver_devices=shape)
             kept, problems = limits.check_devices(proposed)
             for problem in problems:
-                log.error("not published: it breaks a rule of the API", extra={"problem": problem})
+                log.error("device not published: it violates a limit of the API", extra={"problem": problem})
             self._offered[shape] = (node, kept)
         return self._offered[shape][1]
 
-    def tell_health(self) -> None:
-        """Tell the kubelet's streams, the metrics and the log how the devices are now."""
+    def report_health(self) -> None:
+        """Report the devices' health to the kubelet's streams, the metrics and the log."""
         if not self._hardware.known.is_set():
             return
         states = self._states()
@@ -294,21 +294,21 @@ class Publishing:
             return
         about = {"device": state.name, "reasons": ",".join(state.reasons), "text": state.message}
         if state.status is health.Health.UNHEALTHY:
-            log.warning("a device is sick", extra=about)
+            log.warning("a device is unhealthy", extra=about)
         elif state.status is health.Health.UNKNOWN:
-            log.info("the health of a device is not known", extra=about)
+            log.info("the health of a device is unknown", extra=about)
         else:
-            log.info("a device is well again", extra={"device": state.name})
+            log.info("a device is healthy again", extra={"device": state.name})
 
     def _states(self) -> tuple[health.DeviceHealth, ...]:
-        """Return the health of every device that is published, held, or would be published if it were well."""
+        """Return the health of every device that is published, held, or would be published if healthy."""
         own = self._hardware.device_names(self._settings.ultraserver_devices)
         seen = [device["name"] for device in self._published]
         held = checkpoint.device_names(self._prepared.claims.values())
         return tuple(self._hardware.health_of(name) for name in sorted({*own, *seen, *held}, key=publication.order))
 
-    def _tell_sick(self) -> None:
-        """Post an Event about each sick device, and about each that is well again."""
+    def _post_health_events(self) -> None:
+        """Post an Event about each unhealthy device, and about each that is healthy again."""
         states = {state.name: state for state in self._states()}
         sick = frozenset(name for name, state in states.items() if state.status is health.Health.UNHEALTHY)
         for name in sorted(sick, key=publication.order):
@@ -318,31 +318,31 @@ class Publishing:
                 self._events.post("Normal", "NeuronDeviceHealthy", f"{name} is healthy again")
         self._sick = sick
 
-    def _tell_findings(self) -> None:
+    def _report_findings(self) -> None:
         findings = self._hardware.node.findings
         self._metrics.findings([finding.kind for finding in findings])
         for finding in findings:
             reason = "Neuron" + "".join(map(str.title, finding.kind.split("-")))
             self._events.post("Warning", reason, finding.message)
 
-    def _tell_taken(self) -> None:
-        """Post an Event about each name of ours that somebody else's slice has."""
+    def _post_taken_names(self) -> None:
+        """Post an Event about each of our slice names that another object has taken."""
         for name, by in sorted(self._publisher.taken.items()):
             self._events.post(
                 "Warning",
                 "NeuronSliceNameTaken",
-                f"ResourceSlice {name} is {by}, under a name that is for slices of this node; published under another. "
-                "Find out who made it, and delete it",
+                f"ResourceSlice {name} is {by}, but its name is reserved for this node's slices, which now use another "
+                "name. Find out who created it, and delete it",
             )
 
     def _refusal(self, node: dict[str, Any]) -> str:
-        """Return why nothing new may be published now; empty if it may."""
+        """Return why no new devices may be published now; empty if they may."""
         why = self._device_plugin.why(node)
         self._metrics.device_plugin(bool(why))
         if not why:
             return ""
         refuse = self._settings.device_plugin_coexistence == "refuse"
-        text = why + ("" if refuse else "; published all the same, as --device-plugin-coexistence=warn says")
+        text = why + ("" if refuse else "; devices are published because of --device-plugin-coexistence=warn")
         self._events.post("Warning", "NeuronDevicePluginAlive", text)
         if refuse and self.state.error != why:
             log.error("refusing to publish", extra={"reason": why})
@@ -350,5 +350,5 @@ class Publishing:
 
 
 def _next_compare() -> float:
-    """When to compare in full again, in the loop's time: spread, so that a fleet does not list at once."""
+    """Return the loop's time of the next full compare, varied so that nodes do not list at once."""
     return asyncio.get_running_loop().time() + COMPARE_S * random.uniform(0.9, 1.1)

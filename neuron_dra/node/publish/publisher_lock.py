@@ -1,7 +1,7 @@
-"""Whose turn it is to publish: of several plugins on one node (a rolling update) exactly one, the newest.
+"""The publisher lock: of several plugins on a node (a rolling update) only the newest publishes.
 
-A lock on one file says who publishes. A newcomer writes its name into another file; whoever holds the lock looks there
-and gives way. If the newcomer dies, its lock is free, and the older one takes it again.
+The plugin that has the lock on one file publishes. A new plugin writes its name to another file; the holder of the lock
+reads it and releases the lock. If the new plugin dies, its lock is free, and the older plugin takes it again.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from neuron_dra.node.files import TEMPORARY_SUFFIX, Files, Stamp, try_lock, writ
 log = logging.getLogger(__name__)
 
 POLL_S: Final = 1.0
-ORPHANED_POLLS: Final = 5  # an older plugin waits this many polls before it takes an unclaimed turn
+ORPHANED_POLLS: Final = 5  # an older plugin takes the lock if it has been free for this many polls
 
 
 class PublisherLock:
-    """The right to publish. `holding` says whether we have it now."""
+    """The right to publish. `holding` is True while this process has it."""
 
     def __init__(self, folder: Path, identity: str, files: Files) -> None:
         self._lock = folder / "publisher.lock"
@@ -36,29 +36,29 @@ class PublisherLock:
 
     @property
     def holding(self) -> bool:
-        """This process publishes."""
+        """Whether this process publishes."""
         return self._handle is not None
 
     def begin(self) -> None:
-        """Take the turn if nobody has it; otherwise wait until the kubelet has registered us. Raises OSError."""
+        """Take the lock if it is free; otherwise `claim` takes it after registration. Raises OSError."""
         self.sweep()
         if self._is_free():
             self.claim()
 
     def claim(self) -> None:
-        """Ask for the turn, as the plugin that the kubelet registered last. Raises OSError."""
+        """Name this process as the newest plugin, and take the lock if it is free. Raises OSError."""
         try:
             self._write_name()
-        except FileNotFoundError:  # swept by a plugin that started at this very moment
+        except FileNotFoundError:  # removed by the sweep of another plugin that just started
             self._write_name()
         self.poll()
 
     def poll(self) -> None:
-        """Take the turn if it is ours, give it up if it is somebody else's. Raises OSError."""
+        """Take the lock if we are the newest plugin, or release it if another one is. Raises OSError."""
         named = self._named()
         if self.holding:
             if named != self._identity:
-                log.info("another plugin of this node publishes from now on", extra={"newest": named})
+                log.info("another plugin on this node now publishes", extra={"newest": named})
                 self.release()
             return
         if named == self._identity or self._free_polls >= ORPHANED_POLLS:
@@ -75,13 +75,13 @@ class PublisherLock:
         write_atomically(self._files, self._name, self._identity.encode(), 0o600)
 
     def sweep(self) -> None:
-        """Remove what plugins left that died while they wrote their name. Raises OSError."""
+        """Remove temporary files of plugins that died while writing their name. Raises OSError."""
         for name in self._files.names(self._name.parent):
             if name.startswith(f".{self._name.name}.") and name.endswith(TEMPORARY_SUFFIX):
                 self._files.remove(self._name.with_name(name))
 
     def _named(self) -> str:
-        """Return who was named last; the file is read only when it is another one than before."""
+        """Return the newest plugin's name; the file is read only if it has changed."""
         stamp = self._files.stamp(self._name)
         if stamp is None or stamp != self._read_at:
             self._read = (self._files.read(self._name) or b"").decode(errors="replace")
@@ -105,7 +105,7 @@ class PublisherLock:
             os.close(handle)
 
     def release(self) -> None:
-        """Give the turn up."""
+        """Release the lock, if we hold it."""
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None

@@ -1,8 +1,8 @@
 """Reading the Neuron kernel driver's sysfs.
 
-Every path stands in one table by its meaning, with the places where it may be: driver 2.31 moved part of the tree, and
-an absent file means "unknown", never zero. Nothing here raises on what a file says, and text that is not of a file's
-form is unknown too. `reset` is read, never written: any write resets the device.
+One table lists the candidate paths of each value, because driver 2.31 moved part of the tree. A missing file means
+"unknown", never zero, and so does malformed text; no content raises an error. `reset` is read and never written: any
+write resets the device.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ LAYOUT: Final = (
 )
 """The files of the node, of the class and of a device, as the helper process reads them."""
 
-_ID = r"0|[1-9]\d{0,3}"  # device ids and counts; a leading zero is not the driver's way
+_ID = r"0|[1-9]\d{0,3}"  # device ids and counts; the driver writes no leading zeros
 _PRODUCT_NAME = re.compile(r"[ -~]{1,64}")
 _DRIVER_VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+~_-]{0,63}")
 _SERIAL = re.compile(r"[0-9a-f]{16}")
@@ -70,14 +70,14 @@ _BUSY = "busy"
 
 
 def read_node(root: Path, source: sysfs_helper.Source | None = None) -> NodeFacts:
-    """Return what the host below `root` says of itself, read in this process. Never raises."""
+    """Return the facts of the host below `root`, read in this process. Never raises."""
     return facts(sysfs_helper.read(source or sysfs_helper.Source(), str(root).rstrip("/"), LAYOUT))
 
 
 def facts(raw: Raw, *, before: Raw | None = None, hanging: Iterable[str] = ()) -> NodeFacts:
-    """Make facts of what was read. `hanging` are the paths that were left out, since a read of them does not end.
+    """Return the facts of a reading. `hanging` are the paths that were left out because reading them hangs.
 
-    What was left out is as it was `before`, but for the health of devices, of which nothing is known.
+    What was left out keeps its value from `before`, except the health of devices, which becomes unknown.
     """
     node, ids, of_class, devices = raw
     left_out = set(hanging)
@@ -117,8 +117,10 @@ def _device_or_before(
 
 
 def _device(texts: list[bytes | None], has_file: bool | None, device_id: int) -> DeviceFacts:
-    """Read one device. `has_file` is None where /dev shows no Neuron device at all: an unprivileged pod sees the
-    host's sysfs but has a /dev of its own. There the number in sysfs, from which the kernel makes the file, decides.
+    """Return one device's facts. `has_file` is None if /dev has no Neuron device at all.
+
+    An unprivileged pod sees the host's sysfs but has its own /dev. There the device number in sysfs decides, from which
+    the kernel makes the file.
     """
     text = dict(zip(DEVICE_FILES, map(_decoded, texts), strict=True))
     return DeviceFacts(
@@ -153,7 +155,7 @@ def _ultraserver(texts: list[bytes | None]) -> UltraServerFacts:
 
 
 def plain_device_files(raw: Raw) -> bool:
-    """Tell whether the device files are plain ones, as simulated hardware has them where devices cannot be made."""
+    """Return whether the device files are plain files, as on simulated hardware without the right to make devices."""
     return any(device is not None and device[0] == sysfs_helper.A_PLAIN_FILE for device in raw[3].values())
 
 
@@ -177,21 +179,21 @@ def _number(text: str | None, least: int = 0, digits: int = 18) -> int | Unread:
     if word == _BUSY:
         return Unread.BUSY
     if not (word.isascii() and word.isdigit() and len(word) <= digits) or int(word) < least:
-        return Unread.UNKNOWN  # -1 is how the driver says "none"
+        return Unread.UNKNOWN  # the driver writes -1 for "none"
     return int(word)
 
 
 def _server(text: str | None) -> str | Unread:
-    """Read the id of a server or reservation; all zeros are how the driver says "none"."""
+    """Return the id of a server or reservation; the driver writes zeros for "none"."""
     word = _formed(text, _SERIAL)
     return Unread.UNKNOWN if not isinstance(word, Unread) and set(word) == {"0"} else word
 
 
 def _ids(text: str | None) -> tuple[int, ...] | Unread:
-    """Read ids with commas between them.
+    """Return ids from a comma-separated list.
 
-    A line without any is "none". No line at all is what the driver shows until every device is initialised, and
-    in place of a list that is too long for its buffer.
+    An empty line means "none". Without any line the ids are unknown: the driver writes none until every device is
+    initialized, and if the list is too long for its buffer.
     """
     if text is None or not text:
         return Unread.UNKNOWN
@@ -211,7 +213,7 @@ def _modes(text: str | None) -> tuple[int, ...] | Unread:
 
 
 def _components(text: str | None) -> tuple[str, ...] | Unread:
-    """Read the sick components; an empty file, with or without a line, says that all are well."""
+    """Return the unhealthy components; an empty file or an empty line means none."""
     if text is None:
         return Unread.UNKNOWN
     if text.strip() == _BUSY:

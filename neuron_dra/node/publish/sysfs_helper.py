@@ -1,8 +1,8 @@
-"""The helper process: reads the kernel driver's files for the plugin, which a read that never ends cannot stop then.
+"""The helper process: reads the kernel driver's files for the plugin, so that a read that never ends blocks only it.
 
-It is run as a file of its own and imports nothing of the plugin: 3 MiB, and 10 ms to start. A request is a line, an
-answer a line with a length and as many bytes (marshal: both ends are the same Python). A read that hangs in the kernel
-leaves the helper behind, with no lock, no socket and no file of the plugin in its hands.
+It runs as a script and imports nothing from the plugin: it needs 3 MiB and starts in 10 ms. A request is one line. A
+reply is a line with a length, followed by that many bytes (marshal: both ends run the same Python). A helper that hangs
+in the kernel holds no lock, socket or file of the plugin.
 """
 
 from __future__ import annotations
@@ -11,37 +11,37 @@ import marshal
 import os
 import stat
 import sys
-from _collections_abc import Callable, Collection, Sequence  # which Python has loaded already
+from _collections_abc import Callable, Collection, Sequence  # already loaded by Python
 
 CLASS = "sys/class/neuron_device"
 MAX_BYTES = 4096  # a sysfs attribute has one page
 NO_FILE, A_DEVICE, A_PLAIN_FILE = 0, 1, 2
 
 Texts = list[bytes | None]
-"""What each file says, in the order of the layout; None where none of its candidates can be read."""
+"""The contents of each file, in the order of the layout; None if none of its candidates can be read."""
 
 Groups = Sequence[Sequence[str]]
-"""For each file the places where it may be, the first that can be read counts."""
+"""For each file its candidate paths; the first that can be read is used."""
 
 Raw = tuple[Texts, list[int], Texts, dict[int, tuple[int, Texts] | None]]
-"""Files of the node, ids of the devices, files of the class, and of each device the kind of its file in /dev and its
-own files; None for a device that was left out."""
+"""The node's files, the device ids, the class's files, and for each device the kind of its file in /dev and its own
+files, or None if it was left out."""
 
 
 class Source:
-    """The files below a folder. Raises OSError as the system does, but for `kind`."""
+    """The file system. All methods but `kind` raise OSError."""
 
     def names(self, folder: str) -> list[str]:
         """Return the names in a folder."""
         return os.listdir(folder)
 
     def contents(self, path: str) -> bytes:
-        """Return what a file says."""
+        """Return a file's contents, at most MAX_BYTES."""
         with open(path, "rb", buffering=0) as file:
             return file.read(MAX_BYTES)
 
     def kind(self, path: str) -> int:
-        """Return what is at a path."""
+        """Return NO_FILE, A_DEVICE or A_PLAIN_FILE."""
         try:
             return A_PLAIN_FILE if stat.S_ISREG(os.stat(path).st_mode) else A_DEVICE
         except (OSError, ValueError):
@@ -55,10 +55,10 @@ def read(
     wanted: Callable[[str], bool] = lambda unit: True,
     note: Callable[[str], None] = lambda path: None,
 ) -> Raw:
-    """Read everything below `root`: the groups of `layout` are the files of the node, of the class, and of a device.
+    """Return what all files below `root` contain; `layout` has the files of the node, of the class and of a device.
 
-    A unit that is not `wanted`, `neuron3` or the path of a file, is left out. `note` is called with each path before
-    it is touched.
+    Units that are not `wanted` are left out; a unit is a device such as `neuron3`, or the path of a file. `note` is
+    called with each path before it is read.
     """
     node, of_class, of_device = layout
 
@@ -95,14 +95,14 @@ _DEVICE = f"{CLASS}/neuron"
 
 
 def _id(name: str) -> int | None:
-    """Return the id of a device by its name in the class; a leading zero is not the driver's way."""
+    """Return a device's id from its name in the class; the driver writes no leading zeros."""
     digits = name[6:]
     ok = name.startswith("neuron") and digits.isascii() and digits.isdigit() and len(digits) <= 4
     return int(digits) if ok and str(int(digits)) == digits else None
 
 
 def unit_of(path: str) -> str:
-    """Return what is left out where a path hangs: the device that it belongs to, or the path itself."""
+    """Return the unit to leave out if a path hangs: its device, or the path itself."""
     for folder in (f"{CLASS}/", "dev/"):
         name = path.removeprefix(folder).split("/")[0] if path.startswith(folder) else ""
         if _id(name) is not None:
@@ -111,12 +111,12 @@ def unit_of(path: str) -> str:
 
 
 def to_argument(groups: Groups) -> str:
-    """Return the files of one part of the layout as a word of the command line."""
+    """Return one part of the layout as a command-line argument."""
     return ",".join("|".join(group) for group in groups)
 
 
 def request(*, careful: bool, leave_out: Collection[str] = (), only: str = "") -> bytes:
-    """Return the line that asks for a reading; a `careful` one tells each path before it touches it."""
+    """Return the request line for a reading; a `careful` one reports each path before it reads it."""
     return " ".join(["careful" if careful else "-", only or "-", *leave_out]).encode() + b"\n"
 
 
@@ -143,5 +143,5 @@ def _send(data: bytes) -> None:
 if __name__ == "__main__":
     try:
         main(sys.argv[1:])
-    except BrokenPipeError:  # the plugin is gone
+    except BrokenPipeError:  # the plugin has exited
         os._exit(0)

@@ -1,5 +1,7 @@
-"""Readings by the helper process, each with a deadline. A helper that misses it is left behind, and another one takes
-its place: what hangs is found file by file and left out, and looked for again from time to time.
+"""Reads the hardware through a helper process, with a deadline for each reading.
+
+A helper that misses its deadline is killed and replaced. The file that hangs is then found by a reading with a deadline
+for each file, left out of later readings, and probed from time to time.
 """
 
 from __future__ import annotations
@@ -19,14 +21,14 @@ from neuron_dra.node.publish.sysfs_helper import Raw
 
 log = logging.getLogger(__name__)
 
-LEFT_BEHIND: Final = 3  # helpers that do not end although they were killed; no other is started beside so many
-KILL_S: Final = 2.0  # until a process that was killed is gone, unless the kernel holds it
+LEFT_BEHIND: Final = 3  # killed helpers that the kernel still holds; at this many, no new one is started
+KILL_S: Final = 2.0  # how long to wait for a killed process to exit
 KILL_POLL_S: Final = 0.02
 ANSWER_BYTES: Final = 16 * 1024 * 1024
 
 
 class Overdue(Exception):
-    """A reading did not end in time. `path` is the file in which it hangs, empty if that is not known."""
+    """A reading missed its deadline. `path` is the file that hangs, empty if unknown."""
 
     def __init__(self, path: str = "") -> None:
         super().__init__(path)
@@ -34,7 +36,7 @@ class Overdue(Exception):
 
 
 class Reader:
-    """Reads the files below `root` in a helper process. Use from one task; `probe` may run beside."""
+    """Reads the files below `root` in a helper process. Use it from one task; only `probe` may run concurrently."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -42,11 +44,11 @@ class Reader:
         self._left: list[subprocess.Popen[bytes]] = []
 
     async def read(self, deadline_s: float, leave_out: Collection[str] = ()) -> Raw:
-        """Return what all files but those of the units in `leave_out` say. Raises Overdue, OSError."""
+        """Return the contents of all files except the units in `leave_out`. Raises Overdue, OSError."""
         return await self._ask(sysfs_helper.request(careful=False, leave_out=leave_out), deadline_s)
 
     async def search(self, deadline_s: float, leave_out: Collection[str] = ()) -> Raw:
-        """Read as `read` does, with a deadline for each file: Overdue says which one hangs. Raises Overdue, OSError."""
+        """Read as `read` does, with a deadline for each file. Raises OSError, Overdue with the file that hangs."""
         return await self._ask(sysfs_helper.request(careful=True, leave_out=leave_out), deadline_s)
 
     async def probe(self, unit: str, deadline_s: float) -> None:
@@ -69,11 +71,11 @@ class Reader:
     async def _start(self) -> _Helper:
         self._left = [process for process in self._left if process.poll() is None]
         if len(self._left) >= LEFT_BEHIND:
-            raise OSError(f"{len(self._left)} helper processes hang in the kernel; another one would, too")
+            raise OSError(f"{len(self._left)} helper processes hang in the kernel; none is started until one exits")
         return await _Helper.start(self._root)
 
     async def close(self) -> None:
-        """End the helper; one that the kernel holds is left behind."""
+        """Kill the helper; do not wait for long if the kernel holds it."""
         made, self._helper = self._helper, None
         if made is not None:
             await self._end(made)
@@ -84,14 +86,14 @@ class Reader:
         await self._gone(made.process)
 
     async def _gone(self, process: subprocess.Popen[bytes]) -> None:
-        """Wait a moment until a process that was killed is gone."""
+        """Wait up to KILL_S seconds for a killed process to exit."""
         until = asyncio.get_running_loop().time() + KILL_S
         while process.poll() is None and asyncio.get_running_loop().time() < until:  # noqa: ASYNC110
             await asyncio.sleep(KILL_POLL_S)
         self._left = [each for each in self._left if each.poll() is None]
 
     async def abandon(self) -> None:
-        """End everything, at the end of this process; the kernel takes care of what it holds."""
+        """Kill all helpers when this process ends; those that the kernel holds exit when it releases them."""
         await self.close()
         for process in list(self._left):
             await self._gone(process)
@@ -109,10 +111,10 @@ class _Helper:
 
     @classmethod
     async def start(cls, root: Path) -> _Helper:
-        """Start one. Raises OSError."""
+        """Start a helper. Raises OSError."""
         layout = [sysfs_helper.to_argument(groups) for groups in sysfs.LAYOUT]
-        # No file of ours is left open in it: what holds it must not hold our locks.
-        process = subprocess.Popen(  # noqa: ASYNC220 - it takes as long as the start of a thread that would do it
+        # It inherits no open files: a helper that hangs must not hold our locks.
+        process = subprocess.Popen(  # noqa: ASYNC220 - as quick as starting a thread for it
             [sys.executable, "-I", "-S", sysfs_helper.__file__, str(root).rstrip("/"), *layout],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -126,7 +128,7 @@ class _Helper:
             transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stream), process.stdout)
         except BaseException:  # cancelled
             process.kill()
-            process.wait()  # it has not read anything yet
+            process.wait()  # it has read no file yet, so it cannot hang
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:
                     pipe.close()
@@ -150,10 +152,10 @@ class _Helper:
         except TimeoutError:
             raise Overdue(path) from None
         except (asyncio.IncompleteReadError, ValueError, EOFError, TypeError) as err:
-            raise OSError(f"the helper process answers nonsense: {err!r}") from err
+            raise OSError(f"malformed reply from the helper process: {err!r}") from err
 
     def kill(self) -> None:
-        """Kill it; a read that hangs in the kernel may hold it."""
+        """Kill the helper; it exits only when the kernel ends its read."""
         self._transport.close()
         assert self.process.stdin is not None  # noqa: S101 - it was made with a pipe
         self.process.stdin.close()
