@@ -221,7 +221,7 @@ async def test_a_socket_that_is_taken_away_is_served_again(
 async def test_a_socket_that_cannot_be_bound_is_an_error_with_the_reason(host: PluginHost) -> None:
     (host.data).mkdir()
     (host.data / "dra.sock").mkdir()
-    with pytest.raises(SocketError, match=r"cannot bind .*dra\.sock: there is a file of that name which is no socket"):
+    with pytest.raises(SocketError, match=r"cannot bind .*dra\.sock: the path is a file, not a socket"):
         async with host.running():
             pass
     with pytest.raises(SocketError, match="does not exist; is it mounted from the host"):

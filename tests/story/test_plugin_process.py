@@ -336,7 +336,7 @@ async def test_a_socket_that_cannot_be_bound_ends_it_with_the_reason(host: Plugi
     (host.data / "dra.sock").mkdir()
     process = await host.start_process()
     assert await process.ended(START_S) == 1
-    assert "there is a file of that name which is no socket; remove it" in process.log
+    assert "the path is a file, not a socket; remove it" in process.log
     assert "Traceback" not in process.log
 
 

@@ -1,1 +1,1 @@
-"""What probes and people reach: gRPC servers, liveness, reflection, the NodeInspector."""
+"""The plugin's gRPC servers, with liveness, reflection and the NodeInspector."""

@@ -1,4 +1,4 @@
-"""NodeInspector: what this plugin knows, for people with grpcurl."""
+"""NodeInspector: the plugin's state, for users with grpcurl."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from neuron_dra.settings import PluginSettings
 
 
 class Sources(Protocol):
-    """Where the answers come from."""
+    """The parts of the plugin that the inspector reads."""
 
     settings: PluginSettings
     hardware: Hardware
@@ -36,13 +36,13 @@ class Sources(Protocol):
 
 
 class Inspector(inspector_pb2_grpc.NodeInspectorServicer):
-    """Reads, never changes."""
+    """Serves the plugin's state, read-only."""
 
     def __init__(self, sources: Sources) -> None:
         self._from = sources
 
     async def ListDevices(self, request: pb.ListDevicesRequest, context: Any) -> pb.ListDevicesResponse:
-        """Every Neuron device with its links, health and holder."""
+        """Return every Neuron device with its links, health and the claim that holds it."""
         hardware = self._from.hardware
         judged = {device.name: hardware.health_of(device.name) for device in hardware.node.devices}
         state = self._from.publish_state
@@ -73,7 +73,7 @@ class Inspector(inspector_pb2_grpc.NodeInspectorServicer):
     async def ListPreparedClaims(
         self, request: pb.ListPreparedClaimsRequest, context: Any
     ) -> pb.ListPreparedClaimsResponse:
-        """Every prepared claim, oldest first."""
+        """Return every prepared claim, oldest first."""
         claims = sorted(self._from.prepared.claims.values(), key=lambda claim: (claim.prepared_at, claim.ref.uid))
         return pb.ListPreparedClaimsResponse(claims=[self._claim(claim) for claim in claims])
 
@@ -98,7 +98,7 @@ class Inspector(inspector_pb2_grpc.NodeInspectorServicer):
         )
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: Any) -> pb.GetStatusResponse:
-        """Registration and the last publish."""
+        """Return the state of the registration and of the last publish."""
         state, registration = self._from.publish_state, self._from.registration
         result = state.result
         return pb.GetStatusResponse(
@@ -115,7 +115,7 @@ class Inspector(inspector_pb2_grpc.NodeInspectorServicer):
         )
 
     async def GetReservation(self, request: pb.GetReservationRequest, context: Any) -> pb.GetReservationResponse:
-        """Who has reserved this node, as it knows and as it shows."""
+        """Return the node's reservation and the tag on its devices."""
         watch, reservation, tag = self._from.ultraserver, self._from.gate.reservation, self._from.gate.tag
         answer = pb.GetReservationResponse(
             ultraserver=watch.name or "",
@@ -135,7 +135,7 @@ class Inspector(inspector_pb2_grpc.NodeInspectorServicer):
         return answer
 
     async def GetConfiguration(self, request: pb.GetConfigurationRequest, context: Any) -> pb.GetConfigurationResponse:
-        """The settings in force."""
+        """Return each setting with its value and source."""
         rows = self._from.settings.rows()
         return pb.GetConfigurationResponse(
             settings=[pb.Setting(name=name, value=value, source=source) for name, value, source in rows]

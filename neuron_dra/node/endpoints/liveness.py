@@ -1,4 +1,4 @@
-"""Is the plugin alive? It asks itself, through the sockets that the kubelet uses, and sees how late it is woken."""
+"""Liveness of the plugin: calls itself through the kubelet's sockets, and measures the event loop's delay."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ GRPC_HEALTH = grpc_health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 
 LIVENESS_TIMEOUT_S: Final = 3.0
 WATCH_PERIOD_S: Final = 10.0
-HOLDS_S: Final = 2.0  # how old an answer may be
+HOLDS_S: Final = 2.0  # how long a result is reused
 
 
 class Liveness(grpc_health_pb2_grpc.HealthServicer):  # type: ignore[misc]
-    """gRPC health by asking ourselves, through the real sockets, what the kubelet asks.
+    """gRPC health: makes the kubelet's calls to our own sockets.
 
-    Anybody may ask, also over the network. So what was found out holds for a moment, or as long as the sockets are
-    the same ones, and those who ask meanwhile wait for the same answer: a flood of calls opens no channels.
+    Any client may call it over the network. So a result is reused for HOLDS_S seconds while the sockets are unchanged,
+    and concurrent callers share one check: a flood of calls opens no channels.
     """
 
     def __init__(self, dra_socket: Path, registration_socket: Path) -> None:
@@ -43,14 +43,14 @@ class Liveness(grpc_health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         self._looking = asyncio.Lock()
 
     async def Check(self, request: Any, context: Any) -> grpc_health_pb2.HealthCheckResponse:
-        """Answer for service "liveness", and for the server as a whole."""
+        """Return the state of service "liveness", or of the server as a whole."""
         if request.service not in ("", "liveness"):
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"no service {request.service!r}; ask for liveness")
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"no service {request.service!r}; use liveness")
         alive = await self.alive()
         return grpc_health_pb2.HealthCheckResponse(status="SERVING" if alive else "NOT_SERVING")
 
     async def Watch(self, request: Any, context: Any) -> AsyncIterator[grpc_health_pb2.HealthCheckResponse]:
-        """Send the state now, and whenever it differs."""
+        """Yield the state now, and after each change."""
         sent = None
         while True:
             response = await self.Check(request, context)
@@ -60,7 +60,7 @@ class Liveness(grpc_health_pb2_grpc.HealthServicer):  # type: ignore[misc]
             await asyncio.sleep(WATCH_PERIOD_S)
 
     async def alive(self) -> bool:
-        """Tell whether both sockets answer, or did a moment ago."""
+        """Return whether both sockets answer, or did up to HOLDS_S seconds ago."""
         async with self._looking:
             sockets = [inode(path) for path in self._sockets]
             if sockets != self._found_of or time.monotonic() - self._found_at >= HOLDS_S:
@@ -89,17 +89,17 @@ class Liveness(grpc_health_pb2_grpc.HealthServicer):  # type: ignore[misc]
 
 
 class Lag:
-    """The event loop's worst delay of the last minute."""
+    """Reports the event loop's worst delay, in seconds, of the last minute."""
 
-    def __init__(self, tell: Callable[[float], None]) -> None:
-        self._tell = tell
+    def __init__(self, report: Callable[[float], None]) -> None:
+        self._report = report
         self._worst, self._since = 0.0, time.monotonic()
 
     def take(self, lag_s: float) -> None:
-        """Take one delay in; tell and log what is worth it."""
+        """Record one delay; log a long one and report the worst."""
         if lag_s > LAG_ALARM_S:
             log.warning("the event loop was blocked", extra={"seconds": round(lag_s, 2)})
         if time.monotonic() - self._since > 60.0:
             self._worst, self._since = 0.0, time.monotonic()
         self._worst = max(self._worst, lag_s)
-        self._tell(self._worst)
+        self._report(self._worst)

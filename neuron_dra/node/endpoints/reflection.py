@@ -1,4 +1,4 @@
-"""Server reflection, for people with grpcurl: loaded by the first who asks, since most nodes are never asked."""
+"""Server reflection, for users with grpcurl; imported on the first call, since most nodes get none."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Reflection(grpc.GenericRpcHandler):
         self._loaded: grpc.GenericRpcHandler | None = None
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
-        """Return what answers a call, None if it is not one of reflection."""
+        """Return the handler of a reflection call; None for other calls."""
         if not handler_call_details.method.startswith(f"/{SERVICE}/"):
             return None
         if self._loaded is None:

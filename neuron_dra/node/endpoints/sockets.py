@@ -1,8 +1,7 @@
 """The plugin's gRPC servers: one on the DRA socket, one on the registration socket, one for health on TCP.
 
-Facts about grpc.aio that shape this file (measured with 1.85, dra-contract.md A.8): binding a path takes over a live
-socket without an error; stopping a server unlinks its path by name, whoever's socket is there by then; a path longer
-than 107 bytes cannot be bound.
+This file depends on how grpc.aio behaves (measured with 1.85): binding a path replaces a live socket without an error;
+stopping a server unlinks its path, even if another server's socket is there by then; a path has at most 107 bytes.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ log = logging.getLogger(__name__)
 Configure = Callable[[grpc.aio.Server], None]
 
 OPTIONS: Final = (
-    ("grpc.so_reuseport", 0),  # two pods must not share a port without knowing
+    ("grpc.so_reuseport", 0),  # two pods must not share a port unnoticed
     ("grpc.max_receive_message_length", 16 * 1024 * 1024),
 )
 
 
 class UnixServer:
-    """A gRPC server on one socket path, re-created when the path is taken away or replaced."""
+    """A gRPC server on one socket path, recreated when the path is removed or replaced."""
 
     def __init__(self, path: Path, configure: Configure) -> None:
         self.path = path
@@ -40,27 +39,27 @@ class UnixServer:
         self._inode: tuple[int, int] | None = None
 
     async def start(self) -> None:
-        """Serve; a stale socket is replaced. Raises SocketError."""
+        """Serve; replace a stale socket. Raises SocketError."""
         server = grpc.aio.server(options=OPTIONS)
         self._configure(server)
         try:
             server.add_insecure_port(f"unix:{self.path}")
         except RuntimeError as err:
             raise SocketError(f"cannot bind {self.path}: {_why(self.path)}") from err
-        # Only its owner may connect. Not by umask, which is the whole process' and would touch other files too.
+        # Only the owner may connect. Not set by umask, which applies to the whole process and other files too.
         self.path.chmod(0o600)
         await server.start()
         self._server, self._inode = server, inode(self.path)
 
     async def stop(self, grace_s: float) -> None:
-        """Stop serving; running calls get `grace_s` seconds. Removes our socket, and nobody else's."""
+        """Stop serving; running calls get `grace_s` seconds. Removes the socket only if it is ours."""
         server, self._server = self._server, None
         if server is None:
             return
         ours = inode(self.path) == self._inode
         saved = None
         if not ours:
-            # grpc unlinks by name: put a socket that is not ours out of its way.
+            # grpc unlinks by name: move another server's socket out of the way.
             saved = self.path.with_name(f".{self.path.name}.{os.getpid()}")
             with contextlib.suppress(OSError):
                 os.rename(self.path, saved)
@@ -76,12 +75,12 @@ class UnixServer:
 
     @property
     def intact(self) -> bool:
-        """Our socket is still what the path leads to."""
+        """Whether the path still leads to our socket."""
         return self._inode is not None and inode(self.path) == self._inode
 
 
 def inode(path: Path) -> tuple[int, int] | None:
-    """Return what tells one file of this name from another; None if there is none."""
+    """Return the device and inode of the file at `path`; None if there is none."""
     try:
         stat = os.lstat(path)
     except OSError:
@@ -93,14 +92,14 @@ def _why(path: Path) -> str:
     if not path.parent.is_dir():
         return f"the folder {path.parent} does not exist; is it mounted from the host?"
     if path.exists() and not path.is_socket():
-        return "there is a file of that name which is no socket; remove it"
+        return "the path is a file, not a socket; remove it"
     if not os.access(path.parent, os.W_OK):
         return f"the folder {path.parent} is not writable for this user"
-    return "the system refused (a path may have 107 bytes)"
+    return "the system rejected the path (it may have at most 107 bytes)"
 
 
 class TcpHealthServer:
-    """The health service on a TCP port that another pod may still hold: bound as soon as it is free."""
+    """The health service on a TCP port: binds it as soon as another pod has released it."""
 
     def __init__(self, address: str, port: int, configure: Configure) -> None:
         self._address = address
@@ -109,7 +108,7 @@ class TcpHealthServer:
         self._server: grpc.aio.Server | None = None
 
     async def run(self, retry_s: float = 2.0) -> None:
-        """Bind, waiting for the port if need be, and serve until cancelled."""
+        """Bind the port, every `retry_s` seconds until that succeeds; return once it serves."""
         waiting = False
         while not await self._bind():
             if not waiting:
@@ -138,7 +137,7 @@ class TcpHealthServer:
 
 
 def _is_free(address: str, port: int) -> bool:
-    """Probe by binding ourselves: grpc logs a failed bind in a form of its own."""
+    """Return whether the port can be bound; tested here, because grpc logs a failed bind in its own format."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

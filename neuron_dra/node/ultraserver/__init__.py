@@ -1,1 +1,1 @@
-"""The node's part in a reservation: watches its NeuronUltraServer, tags its slices, refuses other claims."""
+"""The node's part in a reservation: watches its NeuronUltraServer, tags its slices, rejects other claims."""

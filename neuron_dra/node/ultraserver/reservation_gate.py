@@ -1,4 +1,4 @@
-"""A reserved node prepares its workload's claims only. Before it rejects one it reads the NeuronUltraServer again."""
+"""A reserved node prepares only its workload's claims. Before it rejects one, it reads the NeuronUltraServer again."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from neuron_dra.node.ultraserver.watch import UltraServerWatch
 
 log = logging.getLogger(__name__)
 
-REFUSAL_WAIT_S: Final = 10.0  # a refusal costs the pod 90 s, and the kubelet waits 45 s
+REFUSAL_WAIT_S: Final = 10.0  # a rejected claim delays its pod by 90 s, and the kubelet waits 45 s
 REFRESH_S: Final = 2.5
 
 
 class ReservationGate:
-    """Which claims may be prepared on this node."""
+    """Decides which claims wait for a change of the node's reservation."""
 
     def __init__(self, node_name: str, watch: UltraServerWatch, tags: TagKeeper) -> None:
         self._node_name = node_name
@@ -31,7 +31,7 @@ class ReservationGate:
 
     @property
     def reservation(self) -> Reservation | None:
-        """The workload that holds this node, as far as is known now."""
+        """The reservation of this node, from the object and the tag; None if there is none."""
         reading, tag = self._watch.reading, self._tags.current
         if reading is not None:
             slot = ultraserver.slot_of(reading, self._node_name, tag) or ultraserver.official_slot(
@@ -45,18 +45,18 @@ class ReservationGate:
 
     @property
     def tag(self) -> Tag | None:
-        """What the node's devices show of it."""
+        """The workload tag on the node's devices."""
         return self._tags.current
 
     async def known(self) -> None:
-        """Return when the NeuronUltraServer has been read, or is known not to be there; after 10 s in any case."""
+        """Return once the NeuronUltraServer has been read or is known to be absent, at the latest after 10 s."""
         now = asyncio.get_running_loop().time
         until = now() + REFUSAL_WAIT_S
         while self._watch.pending and now() < until:
             await self._watch.changed.after(self._watch.changed.count, REFRESH_S)
 
     async def wait(self, claim: Claim) -> None:
-        """Return as soon as `claim` may start here, or after 10 s: what decides then is `reservation`."""
+        """Return once `claim` matches the reservation, at the latest after 10 s; `reservation` then decides."""
         if not self._watch.pending and (self._watch.name is None or not self._refuses(claim)):
             return
         with contextlib.suppress(TimeoutError):
@@ -66,7 +66,7 @@ class ReservationGate:
                     try:
                         await self._watch.refresh()
                     except ApiError as err:
-                        log.warning("the NeuronUltraServer cannot be read", extra={"error": str(err)})
+                        log.warning("cannot read the NeuronUltraServer", extra={"error": str(err)})
                     if self._refuses(claim):
                         await self._watch.changed.after(self._watch.changed.count, REFRESH_S)
 

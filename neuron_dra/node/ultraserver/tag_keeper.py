@@ -1,6 +1,6 @@
-"""The workload tag of this node's devices: what shows the scheduler and the controller that the node is reserved.
+"""The workload tag of this node's devices, which shows the scheduler and the controller that the node is reserved.
 
-The tag is kept in the checkpoint, so that the first publish after a restart or a wipe carries it.
+The tag is stored in the checkpoint, so that the first publish after a restart or a wipe of the slices has it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from neuron_dra.node.ultraserver.watch import UltraServerWatch
 
 log = logging.getLogger(__name__)
 
-FIRST_ANSWER_S: Final = 10.0  # how long a node without a tag waits for its NeuronUltraServer, once
-RECHECK_S: Final = 5.0  # while a tag waits for the node's claims
-MISSING_S: Final = 600.0  # how long a tag outlives the object that made it
+FIRST_ANSWER_S: Final = 10.0  # how long a node without a tag delays its first publish for its NeuronUltraServer
+RECHECK_S: Final = 5.0  # while a tag change waits for the node's claims
+MISSING_S: Final = 600.0  # how long a tag is kept after no object lists its reservation
 
 
 class TagKeeper:
-    """The workload tag of this node's devices."""
+    """Computes the workload tag of this node's devices, and stores it in the checkpoint."""
 
     def __init__(
         self,
@@ -38,8 +38,8 @@ class TagKeeper:
         self._watch = watch
         self._prepared = prepared
         self._allocated = allocated
-        self._occupied_until = 0.0  # an answer of the API server, that the node is in use, is believed so long
-        self.look_at: float | None = None  # when to settle again, whatever happens; each time replaces the one before
+        self._occupied_until = 0.0  # until then, the API server's last reply that the node is in use holds
+        self.look_at: float | None = None  # when to call `settle` again even without a change
         self._tag: Tag | None = None
         self._unkept = False  # `_tag` could not be written to the checkpoint
         self._first_at: float | None = None
@@ -47,14 +47,13 @@ class TagKeeper:
 
     @property
     def current(self) -> Tag | None:
-        """The tag as it was last settled, by whichever process of this node."""
+        """The tag as last settled, by any plugin process of this node."""
         return self._tag if self._unkept else self._prepared.tag
 
     async def settle(self, published: Sequence[Wire]) -> bool:
-        """Bring `current` up to date and keep it; `published` are the devices in our slices.
+        """Update `current` and store it; `published` are the devices in our slices. Raises ApiError.
 
-        False means that it is too early to publish: nothing remembers a tag, and the answer is on its way. Raises
-        ApiError.
+        Return False if it is too early to publish: no tag is stored, and the NeuronUltraServer has not been read yet.
         """
         now = asyncio.get_running_loop().time()
         self.look_at = None
@@ -71,7 +70,7 @@ class TagKeeper:
     async def _next(self, before: Tag | None) -> Tag | None:
         reading = self._watch.reading
         if reading is None:
-            return before  # the API server is away, or has no operator's objects (yet)
+            return before  # the API server is unavailable, or has no NeuronUltraServer (yet)
         given_up = self._given_up(before, reading)
         waits = ultraserver.waits_for_claims(before, reading, self._node_name, given_up=given_up)
         occupied = waits and await self._occupied()
@@ -95,7 +94,7 @@ class TagKeeper:
         return given_up
 
     async def _occupied(self) -> bool:
-        """Tell whether any claim, administrators' access aside, is prepared or allocated here. Raises ApiError."""
+        """Return whether any claim without admin access is prepared or allocated here. Raises ApiError."""
         held = self._prepared.claims.values()
         now = asyncio.get_running_loop().time()
         if any(not device.admin_access for claim in held for device in claim.devices):
@@ -128,7 +127,7 @@ class TagKeeper:
             try:
                 await self._prepared.keep_tag(tag)
             except OSError as err:
-                # Closing the node must not wait for a disk; the next publish tries again.
-                log.error("the workload tag cannot be kept in the checkpoint", extra={"error": str(err)})
+                # A disk must not delay the reservation; the next publish tries again.
+                log.error("cannot write the workload tag to the checkpoint", extra={"error": str(err)})
                 self._look_again(asyncio.get_running_loop().time() + RECHECK_S)
         self._unkept = tag != self._prepared.tag

@@ -1,7 +1,7 @@
-"""The node's view of its one NeuronUltraServer: watched by name, and possibly not there, nor even its kind.
+"""Watches the NeuronUltraServer of this node, by name. The object, and even its CRD, may be missing.
 
-The node says which UltraServer it is in (`follow`) as soon as its labels are known, and again when they change. Without
-the CRD there is no operator: it is looked for again from time to time, and nothing else depends on it.
+The publishing loop calls `follow` with the UltraServer's id as soon as the node's labels are known, and again when they
+change. Without the CRD there is no operator: the watch looks for it again from time to time.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from neuron_dra.node.signal import Signal
 
 log = logging.getLogger(__name__)
 
-PROBE_S: Final = 60.0  # before the second look for the CRD; each wait is longer by as much
+PROBE_S: Final = 60.0  # first wait before looking for the CRD again; each wait is longer by as much
 LONGEST_PROBE_S: Final = 3600.0
-EXPECTED_PROBE_S: Final = 10.0  # where an operator is said to run
+EXPECTED_PROBE_S: Final = 10.0  # if the settings say that an operator runs
 SURE_ABSENCES: Final = 2  # an API server that has just started may not serve the CRD for a moment
 
 
 @dataclass(frozen=True, slots=True)
 class Unasked:
-    """The node has not said yet in which UltraServer it is."""
+    """`follow` has not been called yet."""
 
     pending: ClassVar = True
     name: ClassVar[str | None] = None
@@ -40,7 +40,7 @@ class Unasked:
 
 @dataclass(frozen=True, slots=True)
 class Unidentified:
-    """The node may be in an UltraServer, whose id is not known yet."""
+    """The node may be in an UltraServer, but its id is not known yet."""
 
     pending: ClassVar = False
     name: ClassVar[str | None] = None
@@ -49,7 +49,7 @@ class Unidentified:
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """The node's type is in no UltraServer."""
+    """The node's instance type is not part of UltraServers."""
 
     pending: ClassVar = False
     name: ClassVar[str | None] = None
@@ -58,7 +58,7 @@ class Outside:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """The object `name` is watched. `absences` counts the times that its kind was not there, since it was last read."""
+    """The object `name` is watched. `absences` counts failures to find its CRD since it was last read."""
 
     name: str
     reading: Reading | None = None
@@ -66,7 +66,7 @@ class Watched:
 
     @property
     def pending(self) -> bool:
-        """The first answer is still to come."""
+        """Whether the first reply is outstanding."""
         return self.reading is None and self.absences == 0
 
 
@@ -89,24 +89,24 @@ class UltraServerWatch:
 
     @property
     def pending(self) -> bool:
-        """An answer is still to come."""
+        """Whether the first reply is outstanding."""
         return self.state.pending
 
     @property
     def name(self) -> str | None:
-        """The name of the object that is watched."""
+        """The name of the watched object."""
         return self.state.name
 
     @property
     def reading(self) -> Reading | None:
-        """What the object says; None while it is not known, empty where the node is in no UltraServer."""
+        """The object's allocations; None while unknown, empty if the node is in no UltraServer."""
         return self.state.reading
 
     def follow(self, ultraserver_id: str | None, *, whole_node: bool, node: tuple[str, str] = ("", "")) -> None:
-        """Watch the object of this UltraServer; None keeps what is watched, since an id does not go away.
+        """Watch the object of this UltraServer; with None, keep watching the current one.
 
-        A node that is surely not of an UltraServer type (`whole_node`) is in none. `node` is the Node's name and UID:
-        what was allocated to another Node of its name is not ours.
+        `whole_node` is False if the node's type rules out an UltraServer. `node` is the Node's name and UID:
+        allocations of an earlier Node with this name are ignored.
         """
         renewed, self._node = node[1] and node != self._node, node if node[1] else self._node
         first = isinstance(self.state, Unasked)
@@ -125,7 +125,7 @@ class UltraServerWatch:
             self.changed.notify()
 
     def saw_operator(self, seen: bool) -> None:
-        """Look for the CRD at once when an operator's labels appear on the Node: nobody asks all the time for it."""
+        """Look for the CRD at once when an operator's labels appear on the Node."""
         if seen and not self._operator_seen:
             self._look.set()
         self._operator_seen = seen
@@ -142,14 +142,14 @@ class UltraServerWatch:
             try:
                 await asyncio.wait([watch, renamed], return_when=asyncio.FIRST_COMPLETED)
                 if watch.done():
-                    watch.result()  # it never ends by itself: this raises what ended it
+                    watch.result()  # it ends only with an exception, which this raises
             finally:
                 for task in (watch, renamed):
                     task.cancel()
                 await asyncio.gather(watch, renamed, return_exceptions=True)
 
     async def refresh(self) -> None:
-        """Read the object afresh, if its kind is there. Raises ApiError."""
+        """Read the object again, if its CRD exists. Raises ApiError."""
         reflector = self._reflector
         if reflector is not None:
             await reflector.relist()
@@ -179,16 +179,16 @@ class UltraServerWatch:
     def _read(self) -> None:
         reflector = self._reflector
         if reflector is None or not reflector.synced.is_set() or not isinstance(self.state, Watched):
-            return  # a late answer of the watch before this one
+            return  # a late reply of the previous watch
         reading = ultraserver.read_allocations(reflector.items.get(f"{ultraserver.NAMESPACE}/{self.name}") or {})
         for problem in reading.problems:
             if self.reading is None or problem not in self.reading.problems:
-                log.error("a NeuronUltraServer cannot be read", extra={"object": self.name, "problem": problem})
+                log.error("malformed NeuronUltraServer", extra={"object": self.name, "problem": problem})
         self.state = Watched(self.state.name, reading.without_predecessors_of(*self._node))
         self.changed.notify()
 
     def _absent(self, err: ApiError) -> None:
-        """There is no CRD, or no permission to read it: no operator, as far as this node can tell."""
+        """Record that the CRD does not exist or may not be read, so no operator seems to run."""
         if not isinstance(self.state, Watched):
             return
         absences = self.state.absences + 1
