@@ -1,4 +1,4 @@
-"""Whether this node prepares a claim, and what the claim gets: read, wait for the node, decide."""
+"""Decides whether this node prepares a claim, and with which devices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from neuron_dra.settings import PluginSettings
 
 
 class NodeAdmission:
-    """Decides with the claim, the hardware and the reservation as they are now."""
+    """Decides on claims from the current hardware and reservation."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class NodeAdmission:
         self._gate = gate
 
     async def fetch(self, ref: ClaimRef) -> Claim:
-        """Read a claim, and give the node's reservation time to match it. Raises ClaimError, ApiError."""
+        """Read a claim, and wait for the hardware and the reservation. Raises ClaimError, ApiError."""
         claim = await self._claims.fetch(ref)
         await self._hardware.wait()
         if why := self._hardware.why_unknown:
@@ -47,7 +47,7 @@ class NodeAdmission:
         return claim
 
     def decide(self, claim: Claim, held: list[PreparedClaim]) -> PreparedClaim:
-        """Return what the claim gets beside the claims `held`. Called in a thread. Raises ClaimError."""
+        """Return the claim's devices, given the claims `held` by others. Called in a thread. Raises ClaimError."""
         return decision.decide(
             claim,
             node_name=self._settings.node_name,
@@ -60,7 +60,7 @@ class NodeAdmission:
         )
 
     def _why_device_plugin(self) -> str:
-        """Return why a running device plugin keeps claims from being prepared; empty if it does not."""
+        """Return why claims are rejected because of a running device plugin; empty if they are not."""
         if self._settings.device_plugin_coexistence != "refuse":
             return ""
         return self._device_plugin.why(self._node.object)

@@ -1,4 +1,4 @@
-"""Which boot of the host this is: what was prepared in another one is gone."""
+"""The id of the host's current boot: claims that were prepared in an earlier boot are gone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from neuron_dra.settings import PluginSettings
 
 
 def boot_id(settings: PluginSettings) -> str:
-    """Return the id of this boot of the host. Raises SettingsError if no file tells it."""
+    """Return the id of this boot of the host. Raises SettingsError if no file has it."""
     root = Path(settings.host_root or "/")
     for path in (Path(settings.boot_id_file), root / "proc/sys/kernel/random/boot_id"):
         with contextlib.suppress(OSError):

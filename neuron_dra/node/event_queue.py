@@ -1,6 +1,6 @@
-"""Events about the Node, in a queue that a task of its own posts.
+"""A queue of Events about the Node, which a separate task posts.
 
-An API server that rejects Events, or answers them late, does not delay slices: the Events wait here.
+An API server that rejects Events or is slow to accept them does not delay slices.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from neuron_dra.kube.events import EventRecorder
 
 Kind = Literal["Normal", "Warning"]
 
-MOST: Final = 256  # different Events that wait; of more, the oldest are dropped
+MOST: Final = 256  # different Events in the queue; beyond that, the oldest are dropped
 
 
 class EventQueue:
@@ -27,7 +27,7 @@ class EventQueue:
         self._some = asyncio.Event()
 
     def post(self, kind: Kind, reason: str, message: str) -> None:
-        """Queue an Event; one that is queued already is not posted twice."""
+        """Queue an Event, unless the same one is queued."""
         self._waiting.pop((kind, reason, message), None)
         self._waiting[kind, reason, message] = datetime.datetime.now(datetime.UTC)
         while len(self._waiting) > MOST:
@@ -35,7 +35,7 @@ class EventQueue:
         self._some.set()
 
     async def run(self) -> None:
-        """Send the Events in their order, until cancelled."""
+        """Post the Events in order, until cancelled."""
         while True:
             await self._some.wait()
             self._some.clear()

@@ -1,7 +1,7 @@
-"""The one place where this program writes files: every durable write is a sequence of the operations below.
+"""All file writes of this program: every durable write is a sequence of the operations below.
 
-Crashes, power cuts and full disks are injected here, by a subclass of `Files`; an import contract cannot forbid
-`open`, so a test looks for writes elsewhere.
+Tests inject crashes, power cuts and full disks with a subclass of `Files`. Another test makes sure that no other module
+writes files.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Stamp = tuple[int, int, int, int]
 
 
 class Files:
-    """Operations on files, each of which either happened or raised OSError."""
+    """File operations. Each succeeds or raises OSError."""
 
     def read(self, path: Path) -> bytes | None:
         """Return a file's bytes, or None if there is no such file."""
@@ -29,7 +29,7 @@ class Files:
             return None
 
     def stamp(self, path: Path) -> Stamp | None:
-        """Return what changes when a file is replaced or written; None if there is no such file."""
+        """Return a value that changes when the file is replaced or written; None if there is no such file."""
         try:
             stat = os.stat(path)
         except FileNotFoundError:
@@ -68,11 +68,11 @@ class Files:
         os.fsync(handle)
 
     def link(self, existing: Path, new: Path) -> None:
-        """Give a file a second name, replacing none."""
+        """Give a file a second name, which must not exist."""
         os.link(existing, new)
 
     def rename(self, source: Path, target: Path) -> None:
-        """Give a file another name, replacing what had it."""
+        """Rename a file; replace the target."""
         os.rename(source, target)
 
     def sync_folder(self, folder: Path) -> None:
@@ -96,16 +96,16 @@ TEMPORARY_SUFFIX = ".tmp"
 
 
 def write_atomically(files: Files, path: Path, data: bytes, mode: int, *, keep: Path | None = None) -> None:
-    """Replace `path` by `data` so that a reader, or a crash, sees the old bytes or the new ones and nothing between.
+    """Replace `path` with `data`: readers, also after a crash, see either the old bytes or the new ones.
 
-    `keep` gets the bytes that `path` had before, under the same guarantee. Raises OSError; then `path` is unchanged.
+    `keep` gets the old bytes of `path`, with the same guarantee. Raises OSError, and `path` is then unchanged.
     """
     replace_unsynced(files, path, data, mode, keep=keep)
     files.sync_folder(path.parent)
 
 
 def replace_unsynced(files: Files, path: Path, data: bytes, mode: int, *, keep: Path | None = None) -> None:
-    """Do as `write_atomically`, but leave it to the caller to sync the folder: once, after several files."""
+    """Do as `write_atomically`, without syncing the folder: the caller does that once for several files."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
     try:
         files.write(temporary, data, mode)
@@ -126,7 +126,7 @@ def _keep(files: Files, path: Path, keep: Path) -> None:
     try:
         try:
             files.link(path, spare)
-        except FileExistsError:  # of a process that had our pid
+        except FileExistsError:  # left by an earlier process with our pid
             files.remove(spare)
             files.link(path, spare)
         files.rename(spare, keep)
@@ -143,7 +143,7 @@ LOCK_POLL_S = 0.02
 def locked(path: Path, *, timeout_s: float) -> Iterator[None]:
     """Hold an exclusive lock on `path`, also against other processes. Blocks the calling thread.
 
-    Raises TimeoutError. The lock ends with the process that holds it, however that ends.
+    Raises TimeoutError. The lock is released when its process ends, even by a crash.
     """
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -158,7 +158,7 @@ def locked(path: Path, *, timeout_s: float) -> Iterator[None]:
 
 
 def try_lock(handle: int) -> bool:
-    """Take an exclusive lock on an open file, or return False if somebody has it."""
+    """Take an exclusive lock on an open file; return False if another process has it."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""The health of this node's devices as last told: one source for the kubelet's stream, however many readers it has."""
+"""The latest health of this node's devices, for any number of the kubelet's streams."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from neuron_dra.core.health import DeviceHealth
 
 
 class HealthSource:
-    """The latest health list, and those who follow it. `read_at` returns when the hardware was read last."""
+    """The latest health list. `read_at` returns when the hardware was last read, in seconds since the epoch."""
 
     def __init__(self, read_at: Callable[[], float] = time.time) -> None:
         self.read_at = read_at
@@ -21,7 +21,7 @@ class HealthSource:
         self._closed = False
 
     def set(self, devices: tuple[DeviceHealth, ...]) -> None:
-        """Take a new list; followers are told if it differs."""
+        """Replace the list; wake followers if it differs."""
         if devices != self.devices or not self._known:
             self.devices, self._known = devices, True
             self._wake()
@@ -38,7 +38,7 @@ class HealthSource:
     async def follow(self, period_s: float) -> AsyncIterator[tuple[DeviceHealth, ...]]:
         """Yield the list at once, then on change, and at least every `period_s` seconds.
 
-        Before there is any it waits: an empty list would say that the health of no device is known.
+        Before the first list it yields nothing: to the kubelet an empty list means that all health is unknown.
         """
         while not self._closed:
             changed, shown = self._changed, self.devices

@@ -14,7 +14,7 @@ PREFIX = "neuron_dra"
 
 
 class Metrics:
-    """The metrics, each set through a method named after what happened."""
+    """The plugin's metrics, with one method for each kind of change."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -28,7 +28,7 @@ class Metrics:
             registry=r,
         )
         self._by_operation: dict[tuple[str, str], Histogram] = {}
-        self._told: dict[Gauge, dict[tuple[str, ...], float]] = {}
+        self._series: dict[Gauge, dict[tuple[str, ...], float]] = {}  # as last set, by label values
         self._prepared = Gauge(f"{PREFIX}_prepared_claims", "Claims prepared on this node", registry=r)
         self._orphans = Gauge(
             f"{PREFIX}_prepared_claims_without_object",
@@ -77,7 +77,7 @@ class Metrics:
         return sorted(rows)
 
     def build(self, version: str) -> None:
-        """Tell the version."""
+        """Set the version."""
         self._build.info({"version": version})
 
     def claim_operation(self, operation: str, result: str, seconds: float) -> None:
@@ -88,10 +88,10 @@ class Metrics:
         child.observe(seconds)
 
     def claims(self, claims: Iterable[PreparedClaim], device_ids: Iterable[int]) -> None:
-        """Tell who holds what; of `device_ids`, those that nobody holds are told with empty labels."""
+        """Set which claim holds which device; free devices of `device_ids` get empty labels."""
         claims = list(claims)
         self._prepared.set(len(claims))
-        told: dict[tuple[str, ...], float] = {}
+        series: dict[tuple[str, ...], float] = {}
         held = set()
         for claim in claims:
             for device in claim.devices:
@@ -99,44 +99,45 @@ class Metrics:
                     if not device.admin_access:
                         held.add(device_id)
                     labels = (claim.ref.namespace, claim.pod, claim.ref.name, claim.workload)
-                    told[f"neuron{device_id}", str(device_id), *labels] = 1
+                    series[f"neuron{device_id}", str(device_id), *labels] = 1
         for device_id in device_ids:
             if device_id not in held:
-                told[f"neuron{device_id}", str(device_id), "", "", "", ""] = 1
-        self._tell(self._device, told)
+                series[f"neuron{device_id}", str(device_id), "", "", "", ""] = 1
+        self._set_series(self._device, series)
 
-    def _tell(self, gauge: Gauge, wanted: dict[tuple[str, ...], float]) -> None:
-        """Have a gauge say this by its labels, and nothing else; what it says already costs nothing."""
-        before = self._told.get(gauge, {})
+    def _set_series(self, gauge: Gauge, wanted: dict[tuple[str, ...], float]) -> None:
+        """Set all series of a gauge, by label values; remove others, and skip those that have not changed."""
+        before = self._series.get(gauge, {})
         for labels in before.keys() - wanted.keys():
             gauge.remove(*labels)
         for labels, value in wanted.items():
             if before.get(labels) != value:
                 gauge.labels(*labels).set(value)
-        self._told[gauge] = wanted
+        self._series[gauge] = wanted
 
     def orphans(self, count: int) -> None:
-        """Tell how many prepared claims have lost their object."""
+        """Set the number of prepared claims whose object is gone."""
         self._orphans.set(count)
 
     def health(self, states: Iterable[tuple[str, str]], faults: Iterable[tuple[str, int, str]]) -> None:
-        """Tell each device's health, by the words of the kubelet's service, and each fault: of which published device,
-        in which Neuron device, and the reason.
+        """Set each device's health, as named in the kubelet's API, and the faults.
+
+        A fault is the published device, the id of the Neuron device behind it, and the reason.
         """
         worth = {"HEALTHY": 1, "UNHEALTHY": 0}
-        self._tell(self._health, {(device,): worth.get(state, -1) for device, state in states})
-        self._tell(self._faults, {(device, str(device_id), reason): 1 for device, device_id, reason in faults})
+        self._set_series(self._health, {(device,): worth.get(state, -1) for device, state in states})
+        self._set_series(self._faults, {(device, str(device_id), reason): 1 for device, device_id, reason in faults})
 
     def findings(self, kinds: Iterable[str]) -> None:
-        """Tell how often each kind of finding holds now."""
-        self._tell(self._findings, {(kind,): number for kind, number in collections.Counter(kinds).items()})
+        """Set the number of current findings of each kind."""
+        self._set_series(self._findings, {(kind,): number for kind, number in collections.Counter(kinds).items()})
 
     def registered(self, registered: bool) -> None:
-        """Tell whether the kubelet has us."""
+        """Set whether the kubelet has registered the plugin."""
         self._registered.set(registered)
 
     def published(self, devices: int, generation: int, writes: int) -> None:
-        """Tell a successful publish."""
+        """Record a successful publish."""
         self._published.set(1)
         self._devices.set(devices)
         self._generation.set(generation)
@@ -148,17 +149,17 @@ class Metrics:
         self._publish_errors.labels(reason).inc()
 
     def repaired(self, count: int) -> None:
-        """Count CDI files written again."""
+        """Count restored CDI files."""
         self._repairs.inc(count)
 
     def checkpoint_damaged(self, damaged: bool) -> None:
-        """Tell whether the checkpoint is being rebuilt."""
+        """Set whether the checkpoint is being rebuilt."""
         self._damaged.set(damaged)
 
     def device_plugin(self, alive: bool) -> None:
-        """Tell whether a device plugin serves this node too."""
+        """Set whether a device plugin serves this node too."""
         self._device_plugin.set(alive)
 
     def lag(self, seconds: float) -> None:
-        """Tell the event loop's worst delay."""
+        """Set the event loop's worst delay."""
         self._lag.set(seconds)

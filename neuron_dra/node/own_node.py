@@ -25,20 +25,20 @@ class OwnNode:
 
     @property
     def object(self) -> dict[str, Any] | None:
-        """The Node as last seen; None while it is not known, or does not exist."""
+        """The Node as last read; None while unknown, or if it does not exist."""
         return self._reflector.items.get(f"/{self.name}")
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """Its labels."""
+        """The Node's labels."""
         return ((self.object or {}).get("metadata") or {}).get("labels") or {}
 
     @property
     def info(self) -> Mapping[str, Any]:
-        """Its `status.nodeInfo`."""
+        """The Node's `status.nodeInfo`."""
         return ((self.object or {}).get("status") or {}).get("nodeInfo") or {}
 
     @property
     def kubelet_version(self) -> str:
-        """The version of its kubelet, empty while that is not known."""
+        """The version of the node's kubelet; empty while unknown."""
         return version.kubelet(self.object)

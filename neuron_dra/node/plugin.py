@@ -1,7 +1,7 @@
-"""The plugin as a whole: what is started in which order, which tasks run, and how it all ends.
+"""The plugin as a whole: creates its parts, starts them in order, runs their tasks and stops them.
 
-Start: settings, sysfs, checkpoint, DRA socket, registration socket, publishing. Stop: sockets first, then transactions
-are waited for, then the loops end, metrics last. Slices stay: a restart of less than 30 s is invisible.
+Start: settings, sysfs, checkpoint, DRA socket, registration socket, publishing. Stop: close the sockets, wait for
+transactions, end the loops, stop metrics last. Slices stay: a restart of less than 30 s has no visible effect.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ log = logging.getLogger(__name__)
 HARDWARE_PERIOD_S: Final = 10.0
 REPAIR_PERIOD_S: Final = 5.0
 SUPERVISE_PERIOD_S: Final = 1.0
-FETCH_PATIENCE_S: Final = 34.0  # no GET begins later, so that the last one ends within the kubelet's 45 s
-CALL_GRACE_S: Final = 5.0  # for calls of the kubelet that are under way when we stop
+FETCH_PATIENCE_S: Final = 34.0  # no GET starts after this, so that the last one ends within the kubelet's 45 s
+CALL_GRACE_S: Final = 5.0  # for the kubelet's running calls when the plugin stops
 TRANSACTION_GRACE_S: Final = 20.0  # together with CALL_GRACE_S below the pod's 30 s
 
 
@@ -78,13 +78,13 @@ class Plugin:
         client: KubeClient | None = None,
         hardware: Hardware | None = None,
     ) -> None:
-        """`files`, `client` and `hardware` are for simulations: their disk, their network, their devices."""
+        """`files`, `client` and `hardware` replace disk, network and devices in simulations."""
         files = files or Files()
         name = settings.node_name
         self.settings = settings
         self.metrics = Metrics()
         self.metrics.build(__version__)
-        self.dirty = Signal()  # something changed that slices may depend on
+        self.dirty = Signal()  # notified when something changed that slices may depend on
         self.client = client or KubeClient(kube)
         self.hardware = hardware or Hardware(settings.host_root, settings.unhealthy_device_hold_seconds)
         self.health = HealthSource(lambda: self.hardware.read_at)
@@ -174,7 +174,7 @@ class Plugin:
     async def _serve(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             reading = tasks.create_task(self.hardware.poll(HARDWARE_PERIOD_S), name="read hardware")
-            # Known before the first publish, so that nothing is published beside a device plugin for a moment.
+            # Before the first publish, so that nothing is published beside a running device plugin.
             await self.device_plugin.look()
             loops: dict[str, Coroutine[Any, Any, Any]] = {
                 "watch slices": self.slices.run(),
@@ -200,7 +200,7 @@ class Plugin:
             log.info("stopping: no new claims from here on")
             self.health.close()
             self.transactions.hurry()
-            await supervisor  # or it would serve the sockets again that we take away
+            await supervisor  # or it would restore the sockets that are closed next
             await asyncio.gather(self._reg.stop(1.0), self._dra.stop(CALL_GRACE_S))
             await self.transactions.finish(TRANSACTION_GRACE_S)
             for task in running:
@@ -228,11 +228,11 @@ class Plugin:
             self.dirty.notify()
 
     def _try_lock(self, step: Callable[[], None]) -> None:
-        """Take a step with the publisher lock; a full disk must not keep claims from being answered."""
+        """Take a step with the publisher lock; a full disk must not stop the plugin."""
         try:
             step()
         except OSError as err:
-            log.warning("the publisher lock cannot be taken", extra={"error": str(err)})
+            log.warning("cannot take the publisher lock", extra={"error": str(err)})
 
     def why_not_ready(self) -> str:
         """Return why the plugin is not ready, empty if it is: registered, published, checkpoint whole."""
@@ -253,7 +253,7 @@ class Plugin:
             try:
                 self.metrics.repaired(len(await self.prepared.repair()))
             except (OSError, TimeoutError) as err:
-                log.warning("CDI files could not be checked", extra={"error": str(err)})
+                log.warning("cannot check CDI files", extra={"error": str(err)})
 
     async def _supervise(self) -> None:
         """Restore sockets that were removed, poll the publisher lock, and measure how late the event loop is."""
@@ -284,6 +284,6 @@ class Plugin:
         for problem in problems:
             if problem.fatal:
                 raise SettingsError(problem.text)
-            log.error("version trouble", extra={"problem": problem.text})
+            log.error("unsupported or untested version", extra={"problem": problem.text})
             if self.node.object is not None:
                 self.events.post("Warning", problem.reason, problem.text)

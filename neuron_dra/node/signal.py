@@ -1,4 +1,4 @@
-"""A change that several tasks wait for, none of which may miss one."""
+"""A signal of changes for several waiting tasks, none of which misses a change."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 
 class Signal:
-    """Counts changes. A task notes `count`, works, and waits for a change after it; what happened meanwhile counts.
+    """Counts changes. A task reads `count`, works, and then waits for a later change; one during its work counts.
 
-    `then` is called after each change: another signal's `notify`, for those who wait for more than this one.
+    `then` is called after each change, for example another signal's `notify`.
     """
 
     def __init__(self, then: Callable[[], None] | None = None) -> None:
@@ -19,7 +19,7 @@ class Signal:
         self._event = asyncio.Event()
 
     def notify(self) -> None:
-        """Wake all tasks that wait."""
+        """Count a change and wake all waiting tasks."""
         self.count += 1
         self._event.set()
         self._event = asyncio.Event()

@@ -1,4 +1,4 @@
-"""`neuron-dra slices`: what a node would publish, without a cluster."""
+"""`neuron-dra slices`: prints the slices that a node would publish, without a cluster."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ COLUMNS = {
     "LINKS": "links",
     "SICK": health.ATTRIBUTE,
 }
-"""Titles of the table, and what stands below: an attribute, a capacity, or one of our own words."""
+"""The table's titles, and the value below each: an attribute, a capacity, or a computed word."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""Which Kubernetes this is, and whether the driver works with it."""
+"""Checks the versions of the API server and the kubelet against those that the driver supports."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BROKEN_KUBELETS: Final = ("v1.34.0", "v1.34.1")
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What the API server says of itself."""
+    """The API server's version, and whether it serves resource.k8s.io/v1."""
 
     version: str
     serves_v1: bool  # resource.k8s.io/v1
@@ -31,7 +31,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something about the versions; `fatal` means the driver cannot work."""
+    """A problem with a version; if it is `fatal`, the driver cannot work."""
 
     reason: str
     text: str
@@ -39,7 +39,7 @@ class Problem:
 
 
 async def server(client: KubeClient) -> Server:
-    """Ask until the API server answers."""
+    """Return the API server's version; retry until it answers."""
     for wait_s in backoff.delays(1.0, 30.0, random.random):
         try:
             body = json.loads(await client.request("GET", "/version"))
@@ -54,7 +54,7 @@ async def server(client: KubeClient) -> Server:
 
 
 def kubelet(node: Mapping[str, Any] | None) -> str:
-    """Return the version that a Node object gives for its kubelet; empty if there is none."""
+    """Return the kubelet's version from a Node object; empty if it has none."""
     return str((((node or {}).get("status") or {}).get("nodeInfo") or {}).get("kubeletVersion") or "")
 
 
@@ -65,7 +65,7 @@ def parse(version: str) -> tuple[int, int] | None:
 
 
 def problems(found: Server, node_info: Mapping[str, Any]) -> list[Problem]:
-    """Return what is wrong with this API server and this node's kubelet."""
+    """Return the problems of this API server and this node's kubelet."""
     result = []
     release = parse(found.version)
     wanted = f"{_text(OLDEST)} to {_text(NEWEST)}"
