@@ -288,7 +288,7 @@ def test_nobody_else_starts_on_a_reserved_node(fleet: TestBed, place: Namespace,
     elsewhere = {**ours, "metadata": {"name": "copied"}}
     bare = json.loads(json.dumps({**ours, "metadata": {"name": "bare"}}))
     del bare["spec"]["spec"]["devices"]["config"]
-    with pytest.raises(BedError, match="is for the ResourceClaimTemplates that the UltraServer controller makes"):
+    with pytest.raises(BedError, match="is only for the ResourceClaimTemplates that the UltraServer controller makes"):
         other.apply(elsewhere)
     with without_policies(fleet):  # as on a cluster that has none, the plugins have to refuse
         for space, item in ((other, elsewhere), (place, bare)):
