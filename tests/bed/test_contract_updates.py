@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import re
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -111,10 +112,17 @@ def suspend(place: Namespace) -> None:
     assert not status(place).get("active")
 
 
+DELETED = re.compile(r"FailedMount: .*failed to fetch token: pod \"[^\"]+\" not found", re.DOTALL)
+
+
 def complaints(place: Namespace) -> set[str]:
-    """Return the warnings about the pods of a namespace, save the scheduler's: it may wait."""
+    """Return the warnings about the pods of a namespace.
+
+    Left out are the scheduler's, which may wait, and the kubelet's about pods that were deleted before they started.
+    """
     found = place.get("events", "--field-selector=type=Warning")["items"]
-    return {f"{item['reason']}: {item['message']}" for item in found if item["reason"] != "FailedScheduling"}
+    texts = {f"{item['reason']}: {item['message']}" for item in found if item["reason"] != "FailedScheduling"}
+    return {text for text in texts if not DELETED.fullmatch(text)}
 
 
 def uses(place: Namespace) -> dict[str, list[tuple[float, float]]]:

@@ -181,7 +181,7 @@ def test_a_broken_link_is_gone_at_both_ends_and_comes_back(node):
 
 def test_a_link_that_the_type_has_not_cannot_break(node):
     one = node("trn2.48xlarge")
-    with pytest.raises(CommandFailedError, match=r"a trn2.48xlarge has no link 0-9; neighbours of 0: 12, 1, 3, 4"):
+    with pytest.raises(CommandFailedError, match=r"a trn2.48xlarge has no link 0-9; neighbors of 0: 12, 1, 3, 4"):
         one.bed.command("break", one.name, "link", "0-9")
 
 
