@@ -132,7 +132,7 @@ def _apply_to_device(node: SimulatedNode, kind: str, device_id: int, rest: list[
         node.set_unhealthy_components(device_id, "" if up else ",".join(rest))
     elif kind == "hang" and len(rest) <= 1:
         path = node.device_path(device_id, rest[0] if rest else "core_count")
-        hanging.let_go(path) if up else hanging.hang(path)
+        hanging.release(path) if up else hanging.hang(path)
     else:
         raise ValueError(kind)
 

@@ -1,7 +1,7 @@
-"""What never answers: a file whose reader waits, and a process that is stopped. Each can be let go.
+"""Simulates hangs: a file whose reads block until it is released, and a process that is stopped for a while.
 
 hang(node.folder(3) / "reset")      # as a read of sysfs does while the kernel driver is stuck in a device
-let_go(node.folder(3) / "reset")    # the reads that wait end empty, those to come are as before
+release(node.folder(3) / "reset")   # blocked reads return no bytes, later reads work as before
 with stopped(pid): ...
 """
 
@@ -16,22 +16,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-STOP_S: Final = 10.0  # until a process that was sent a signal is stopped, on a busy machine
+STOP_S: Final = 10.0  # how long to wait until a signal has stopped a process
 
 
 def hang(path: Path) -> None:
-    """Let everybody who opens this file wait: a FIFO that nobody writes to takes its place."""
+    """Block everyone who opens this file: replace it with a FIFO that has no writer."""
     mode = stat.S_IMODE(path.stat().st_mode)
     os.rename(path, _kept(path))
     os.mkfifo(path)
     path.chmod(mode)
 
 
-def let_go(path: Path) -> None:
-    """Put the file back, and end the reads that wait for it. A file that does not hang stays as it is."""
+def release(path: Path) -> None:
+    """Restore the file and end the reads that are blocked. Does nothing to a file that does not hang."""
     if not _kept(path).exists():
         return
-    writer = os.open(path, os.O_RDWR | os.O_NONBLOCK)  # who waits for a writer has had one from here on
+    writer = os.open(path, os.O_RDWR | os.O_NONBLOCK)  # blocked readers get a writer, and end when it closes
     os.rename(_kept(path), path)
     os.close(writer)
 
@@ -42,7 +42,7 @@ def _kept(path: Path) -> Path:
 
 @contextlib.contextmanager
 def stopped(pid: int) -> Iterator[None]:
-    """Stop a process, so that it lives and does nothing, until the end of the block."""
+    """Suspend a process until the end of the block."""
     os.kill(pid, signal.SIGSTOP)
     try:
         until = time.monotonic() + STOP_S
@@ -55,7 +55,7 @@ def stopped(pid: int) -> Iterator[None]:
 
 
 def children(pid: int) -> list[int]:
-    """Return the processes that a process has started and that still run (Linux)."""
+    """Return the ids of a process's running children (Linux)."""
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
@@ -67,6 +67,6 @@ def children(pid: int) -> list[int]:
 
 
 def _state(pid: int) -> tuple[str, int]:
-    """Return a process' state, as /proc spells it, and its parent. Raises OSError."""
+    """Return a process's state letter from /proc, and its parent's id. Raises OSError."""
     state, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
     return state, int(parent)

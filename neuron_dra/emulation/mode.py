@@ -1,4 +1,4 @@
-"""Emulation mode: the plugin writes the hardware that it then reads, to run on a machine that has none."""
+"""Emulation mode: the plugin simulates the hardware that it reads, on a machine without Neuron devices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from neuron_dra.errors import NeuronDraError, SettingsError
 
 
 def instance_type(wanted: str) -> InstanceType:
-    """Return the type that `--emulation-mode` names; a family, such as trn2u, stands for its largest type.
+    """Return the instance type of `--emulation-mode`; for a family, such as trn2u, its largest type.
 
     Raises SettingsError for a name that is neither.
     """
@@ -27,7 +27,7 @@ def instance_type(wanted: str) -> InstanceType:
 
 @contextlib.contextmanager
 def hardware(root: Path, wanted: str, boot_id: str) -> Iterator[None]:
-    """Have the simulated hardware below `root`. What fails then takes away what was made here, and folders left empty.
+    """Provide simulated hardware below `root`. If the block raises, remove what was created, and empty folders.
 
     Raises SettingsError.
     """
@@ -45,10 +45,10 @@ def hardware(root: Path, wanted: str, boot_id: str) -> Iterator[None]:
 
 
 def prepare(root: Path, wanted: str, boot_id: str) -> InstanceType:
-    """Have the simulated hardware below `root`, and return its type.
+    """Create simulated hardware below `root` unless it exists; return its instance type. Raises SettingsError.
 
-    What is there already stays, broken parts included: a restart of the plugin is no repair. `boot_id` is the real
-    machine's, so that a restart is no reboot either, and a reboot is one. Raises SettingsError.
+    Existing hardware stays, with its faults: a restart of the plugin repairs nothing. `boot_id` is the real machine's,
+    so that only a reboot of the machine counts as one.
     """
     known = instance_type(wanted)
     try:
@@ -58,7 +58,7 @@ def prepare(root: Path, wanted: str, boot_id: str) -> InstanceType:
                 node.set_boot_id(boot_id)
             return known
     except (NeuronDraError, OSError):
-        pass  # there is none, or only a part of one
+        pass  # missing or incomplete
     try:
         write(root, known.name, boot_id=boot_id)
     except NeuronDraError as err:

@@ -1,4 +1,4 @@
-"""Objects that tests and demonstrations begin with: a healthy node, a Node object, an allocated claim."""
+"""Objects for tests and demonstrations: a healthy node, a Node object, an allocated claim."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Obj = dict[str, Any]
 def healthy_node(
     instance_type: str, *, ultraserver: UltraServerFacts | None = None, without_file: Iterable[int] = ()
 ) -> Node:
-    """Return what a healthy node of this type reads as; the devices in `without_file` have no file in /dev."""
+    """Return a healthy node of this type; the devices in `without_file` have no file in /dev."""
     spec = catalogue.lookup(instance_type)
     if spec is None:
         raise ValueError(f"{instance_type} is not in the catalogue")
@@ -45,7 +45,7 @@ def node_object(
 
 
 def neuron_config(logical_neuron_core: int, *, requests: Sequence[str] = (), source: str = "FromClaim") -> Obj:
-    """Return an allocation's entry with a NeuronConfig."""
+    """Return an allocation's config entry with a NeuronConfig."""
     parameters = {
         "apiVersion": f"{names.DRIVER}/v1",
         "kind": "NeuronConfig",
@@ -55,7 +55,7 @@ def neuron_config(logical_neuron_core: int, *, requests: Sequence[str] = (), sou
 
 
 def opaque(parameters: Any, *, requests: Sequence[str] = (), source: str = "FromClaim") -> Obj:
-    """Return an allocation's entry with these parameters for our driver."""
+    """Return an allocation's config entry with these parameters for our driver."""
     return {
         "source": source,
         **({"requests": list(requests)} if requests else {}),
@@ -75,7 +75,7 @@ def allocated_claim(
 ) -> Obj:
     """Return a ResourceClaim that is allocated on `node` and reserved for a pod (called as the claim by default).
 
-    A device is its number, its name, or a result of which what is not said is filled in.
+    A device is its number, its name, or a result, whose missing fields are filled in.
     """
     results = []
     for device in devices:
@@ -101,7 +101,7 @@ def allocated_claim(
 
 
 def device_class(name: str, selector: str) -> Obj:
-    """A DeviceClass of the Neuron driver, as deploy/ has it."""
+    """Return a DeviceClass of the Neuron driver, as in deploy/."""
     expression = f"device.driver == '{names.DRIVER}' && {selector}"
     return {
         "apiVersion": "resource.k8s.io/v1",

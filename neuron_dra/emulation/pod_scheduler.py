@@ -176,8 +176,10 @@ class PodScheduler:
     async def _refuse(self, pod: Wire, outcome: Unschedulable) -> None:
         meta = pod["metadata"]
         self.waiting[meta["name"]] = outcome
-        told = next((c for c in (pod.get("status") or {}).get("conditions") or () if c["type"] == "PodScheduled"), None)
-        if told is not None and told.get("message") == outcome.message:
+        shown = next(
+            (c for c in (pod.get("status") or {}).get("conditions") or () if c["type"] == "PodScheduled"), None
+        )
+        if shown is not None and shown.get("message") == outcome.message:
             return
         condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": outcome.message}
         kept = [c for c in (pod.get("status") or {}).get("conditions") or () if c["type"] != "PodScheduled"]

@@ -1,4 +1,4 @@
-"""The files of simulated hardware: what those of an UltraServer's nodes say, and writing them as sysfs shows them."""
+"""The files of simulated hardware: the contents of UltraServer files, and how to write them as sysfs does."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ TRANSITIONAL = {
     "server_id_4": NO_ID,
     "reservation_id": NO_ID,
 }
-"""What the class attributes read while the election runs."""
+"""The class attributes while the nodes elect their ids."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a node stands in its UltraServer: `node_id` 0 to 3 of `nodes`, and the ids that all share."""
+    """A node's place in its UltraServer: `node_id` 0 to 3 of `nodes`, and the ids that all its nodes share."""
 
     node_id: int
     server_id: str
@@ -62,7 +62,7 @@ def trn3_files(place: Place | None) -> dict[str, str]:
 
 
 def put(path: Path, text: str, mode: int = 0o444) -> None:
-    """Write a file as sysfs shows it: in place when it is there, so that what is bound to it sees the change."""
+    """Write a file with sysfs's mode; an existing file is changed in place, so that bind mounts show the change."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists():
         path.chmod(mode | 0o200)
@@ -71,7 +71,7 @@ def put(path: Path, text: str, mode: int = 0o444) -> None:
 
 
 def change(path: Path, text: str) -> None:
-    """Change what a file says, and nothing else of it."""
+    """Change a file's contents, and keep its mode."""
     put(path, text, stat.S_IMODE(path.stat().st_mode))
 
 

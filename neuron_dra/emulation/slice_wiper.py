@@ -1,4 +1,4 @@
-"""Deletes a node's ResourceSlices as kubelets do: all when one starts, a driver's when its plugin stays away."""
+"""Deletes a node's ResourceSlices as a kubelet does: all at its start, a driver's if its plugin stays disconnected."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LONGEST_PAUSE_S = 300.0
 
 
 class SliceWiper:
-    """Does nothing without an API server's URL and a node's name."""
+    """Deletes slices after a delay; does nothing without an API server's URL and a node's name."""
 
     def __init__(self, api_url: str, node_name: str, delay_s: float) -> None:
         """`delay_s`: how long a driver may be without a connected plugin."""
@@ -35,13 +35,13 @@ class SliceWiper:
             self._running[driver] = asyncio.create_task(self._wipe(driver, delay_s), name=f"kubelet: wipe {driver}")
 
     def stop(self) -> list[asyncio.Task[None]]:
-        """Give up; return the tasks, for the caller to cancel and await."""
+        """Forget all timers; return their tasks, for the caller to cancel and await."""
         tasks = list(self._running.values())
         self._running.clear()
         return tasks
 
     async def _wipe(self, driver: str, delay_s: float) -> None:
-        """Try until the API server lets it."""
+        """Delete the slices; retry until that succeeds."""
         await asyncio.sleep(delay_s)
         selector = f"spec.nodeName={self._node_name}" + (f",spec.driver={driver}" if driver else "")
         url = f"{self._api_url}/apis/resource.k8s.io/v1/resourceslices"

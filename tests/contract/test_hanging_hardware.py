@@ -16,7 +16,7 @@ from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.emulation.hanging import (
     children,
     hang,
-    let_go,
+    release,
     stopped,
 )
 from neuron_dra.emulation.objects import allocated_claim
@@ -70,7 +70,7 @@ async def test_one_device_hangs_and_the_others_are_read_as_before(host: PluginHo
         assert "a read of /sys/class/neuron_device/neuron3/reset does not end" in found["message"]
         (slices,) = api.objects("resourceslices")
         assert len(slices["spec"]["devices"]) == 16
-        let_go(host.hardware.folder(3) / "reset")
+        release(host.hardware.folder(3) / "reset")
         await eventually(lambda: states(plugin) == {"neuron-device-5": "UNHEALTHY"}, LONG_S, "device 3 is known again")
         await eventually(lambda: not plugin.hardware.node.findings, LONG_S, "the finding is over")
 

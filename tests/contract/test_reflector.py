@@ -285,7 +285,7 @@ async def test_an_answer_that_comes_after_the_deletion_leaves_no_phantom(
         await eventually(lambda: slices.items, what="the watch brings it before the answer")
         api.delete("resourceslices", wanted["metadata"]["name"])
         await eventually(lambda: not slices.items, what="the watch sees it deleted")
-        late.let_go()
+        late.release()
         slices.remember(await call)
         assert slices.items == {}
 

@@ -79,7 +79,7 @@ async def test_a_checkpoint_that_breaks_before_the_first_publish_is_rebuilt(api:
     async with host.running() as plugin:
         await eventually(lambda: held.hits and plugin.hardware.known.is_set(), LONG_S)
         host.checkpoint.write_bytes(b"damaged")
-        held.let_go()
+        held.release()
         await settled(api, plugin)
         await eventually(lambda: plugin.prepared.damaged is None, LONG_S, "the checkpoint is whole")
         assert host.checkpointed == set()

@@ -13,7 +13,7 @@ from neuron_dra.emulation import fake_node_command, simulated_node
 from neuron_dra.emulation.hanging import (
     children,
     hang,
-    let_go,
+    release,
     stopped,
 )
 
@@ -30,10 +30,10 @@ def test_a_read_of_a_file_that_hangs_ends_when_it_is_let_go(tmp_path: Path) -> N
     reader.start()
     reader.join(0.3)
     assert (reader.is_alive(), stat.S_IMODE(path.stat().st_mode)) == (True, mode)
-    let_go(node.folder(0) / "core_count")
+    release(node.folder(0) / "core_count")
     reader.join(LONG_S)
     assert (read, path.read_text(), stat.S_IMODE(path.stat().st_mode)) == ([""], text, mode)
-    let_go(node.folder(0) / "core_count")
+    release(node.folder(0) / "core_count")
     assert path.read_text() == text
 
 

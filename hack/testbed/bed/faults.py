@@ -156,7 +156,7 @@ def _break_hang(bed: Bed, node: Node, argument: str) -> str:
 
 def _repair_hang(bed: Bed, node: Node, argument: str) -> str:
     device, name = _file(node, argument)
-    hanging.let_go(hardware.load(node.hardware_dir).device_path(device, name))
+    hanging.release(hardware.load(node.hardware_dir).device_path(device, name))
     return f"{name} of neuron{device} of {node.name} can be read"
 
 

@@ -1,4 +1,4 @@
-"""Forgets fields on write, as an API server does whose feature gate for them is off."""
+"""Drops fields on write, as an API server does if their feature gate is off."""
 
 from __future__ import annotations
 

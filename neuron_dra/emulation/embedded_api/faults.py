@@ -1,4 +1,4 @@
-"""Faults on request: what the server does wrong, for whom, and how often."""
+"""Injected faults: what the server does wrong, for which requests, and how often."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Do(enum.Enum):
     DROP = "drop"  # close the connection without an answer
     DROP_AFTER = "drop after"  # serve the request, then close the connection: the answer is lost, the write is not
     DELAY = "delay"  # serve the request `delay_s` seconds later
-    ANSWER_LATE = "answer late"  # serve the request at once, and answer after `let_go()`, or after `delay_s` seconds
+    ANSWER_LATE = "answer late"  # serve the request at once, and reply after `release()` or `delay_s` seconds
     CLOSE_WATCH = "close watch"  # answer a watch with an empty stream that ends at once
 
 
@@ -37,14 +37,14 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class Strange:
-    """An answer that an API server does not give to this request; a proxy before it, or a server gone wrong, does."""
+    """A reply that a correct API server never sends, but a proxy or a broken server may."""
 
     body: bytes
     content_type: str = "application/json"
     status: int = 200
 
     def fault(self, **matchers: object) -> Fault:
-        """Return the fault that answers so; `matchers` are fields of Fault."""
+        """Return a fault with this reply; `matchers` are fields of Fault."""
         return Fault(
             status=self.status,
             body=self.body,
@@ -76,7 +76,7 @@ STRANGE: Final[Mapping[str, Strange]] = {
     "no UTF-8": Strange(b'{"metadata": {"name": "\xff\xfe"}}'),
     "a status without a number": Strange(b'{"code": "x", "reason": [], "message": null, "details": []}', status=500),
 }
-"""Answers by name, for tests that let a server give each of them."""
+"""Malformed replies by name, for tests that try each of them."""
 
 
 @dataclass(slots=True)
@@ -103,25 +103,25 @@ class Fault:
     content_type: str = "text/plain"  # of `body`
     delay_s: float = 0.0
     hits: int = 0
-    _let_go: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
+    _released: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
     _seen: int = field(default=0, repr=False)
 
     def __post_init__(self) -> None:
         if not self.reason:
             self.reason = _REASONS.get(self.status, "Unknown")
 
-    def let_go(self) -> None:
-        """Let the answers that are held come now, and those after them at once."""
-        self._let_go.set()
+    def release(self) -> None:
+        """Send the delayed replies now, and later ones at once."""
+        self._released.set()
 
     async def held(self) -> None:
-        """Return when the answer may be sent."""
+        """Return when the reply may be sent."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.delay_s or None):
-                await self._let_go.wait()
+                await self._released.wait()
 
     def strikes(self, verb: str, resource: str, namespace: str, name: str) -> bool:
-        """Tell whether the fault acts on this request, and count it."""
+        """Return whether the fault acts on this request, and count it."""
         pairs = ((self.verb, verb), (self.resource, resource), (self.namespace, namespace), (self.name, name))
         if any(wanted and wanted != present for wanted, present in pairs):
             return False

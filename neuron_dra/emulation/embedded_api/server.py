@@ -109,7 +109,7 @@ class EmbeddedApi:
         return f"{'https' if self.tls else 'http'}://127.0.0.1:{self._port}"
 
     def client(self, user_agent: str = "direct") -> KubeClient:
-        """Return a client that needs no socket. What is told to go wrong below does not go wrong for it."""
+        """Return a client that needs no socket. Injected faults do not affect it."""
         return DirectClient(self._handler, user_agent)
 
     def write_kubeconfig(self, path: Path | str, *, token: str = "") -> Path:

@@ -19,7 +19,7 @@ INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
 @dataclass(frozen=True, slots=True)
 class WatchRequest:
-    """What a client asked for. `revision` None: begin with what exists now."""
+    """A client's request. With `revision` None the watch begins with the existing objects."""
 
     resource: Resource
     namespace: str
@@ -43,21 +43,21 @@ class Watches:
 
     def close(self, plural: str = "") -> int:
         """End the streams of a resource (or all) as a server does after timeoutSeconds; return how many."""
-        return self._tell(plural, lambda stream: stream.close())
+        return self._for_each(plural, lambda stream: stream.close())
 
     def expire(self, plural: str = "") -> int:
         """Send a 410 in each stream of a resource (or all), then end it; return how many."""
         status = errors.expired("The resourceVersion for the provided watch is too old.").to_status()
-        return self._tell(plural, lambda stream: stream.close({"type": "ERROR", "object": status}))
+        return self._for_each(plural, lambda stream: stream.close({"type": "ERROR", "object": status}))
 
     def bookmark(self, plural: str = "") -> int:
         """Send a bookmark now in each stream that asked for them; return how many streams there are."""
-        return self._tell(plural, lambda stream: stream.ask_for_bookmark())
+        return self._for_each(plural, lambda stream: stream.ask_for_bookmark())
 
-    def _tell(self, plural: str, tell: Callable[[_Stream], None]) -> int:
+    def _for_each(self, plural: str, act: Callable[[_Stream], None]) -> int:
         chosen = [stream for stream, request in self._open.items() if plural in ("", request.resource.plural)]
         for stream in chosen:
-            tell(stream)
+            act(stream)
         return len(chosen)
 
     async def lines(self, request: WatchRequest) -> AsyncIterator[Obj]:
@@ -143,7 +143,7 @@ class _Stream:
 
 
 def _line(event: Event, request: WatchRequest) -> Obj | None:
-    """What the watcher sees of a change: an object that leaves or enters its selection is deleted or added."""
+    """Return the watch event of a change, if any; an object that leaves or enters the selection is DELETED or ADDED."""
     if request.namespace and event.obj["metadata"].get("namespace") != request.namespace:
         return None
     was = event.old is not None and request.matches(event.old)
