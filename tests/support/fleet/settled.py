@@ -122,6 +122,9 @@ def _workloads(view: View, nodes: Mapping[str, FleetNode], known: Known) -> Iter
         if meta.get("deletionTimestamp") or state(workload) == "Deallocating":
             yield from _leaving(view, workload, nodes, known)
             continue
+        taken = f"{meta['namespace']}/{template_name(workload)}" in known.taken_templates
+        if taken and (state(workload), ready.get("reason")) == ("Allocating", "TemplateNameTaken"):
+            continue  # another template took the place of its own before it had all that it asks for
         hurt = any(_is_closed(held, known) or not _slot_is_well(view, held, nodes) for held in view.of(uid))
         if state(workload) not in FINAL and not (hurt and state(workload) == "Allocating"):
             yield f"workload {name} is {state(workload)}: {ready.get('message')}"
