@@ -23,7 +23,7 @@ from tests.support.fleet.fleet import USERS, Fleet, run
 from tests.support.fleet.pods import PLAIN, Job
 from tests.support.fleet.schedule import Schedule
 
-MOST_SEEDS = 12
+MOST_SEEDS = 40
 
 
 def binds_before_tags_are_seen(patch: pytest.MonkeyPatch) -> None:
@@ -217,6 +217,7 @@ async def a_scheduler_that_sees_no_tags(fleet: Fleet, steps: int) -> None:
     await Schedule(fleet).begin()
     fleet.scheduler_line.lag_s = (5.0, 5.0)
     fleet.pods.jobs["plain"] = Job("plain", USERS, PLAIN, len(fleet.nodes))
+    await fleet.sleep(2.0)
     await fleet.submit("job", size=1, count=len(fleet.nodes))
     await fleet.sleep(60.0)
 
