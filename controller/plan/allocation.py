@@ -202,8 +202,7 @@ def _reserve(context: PlanningContext, workload: Workload) -> placement.Shortage
         return placement.Shortage("WaitingForRelease", join_texts(text, releasing.dead_node_advice(context, names)))
     over = context.quota.refusal(workload, missing)
     if over is not None:
-        if not any(each.allocation.phase is Phase.BOUND for each in live.values()):
-            _drop(context, list(live.values()))
+        _drop_first_reservation(context, workload, live)
         return over  # it does not wait for nodes, so it holds back no other workload
     free = context.free_slots.free(workload.instance_type, workload.size)
     kind = _kind(context, workload, live)
@@ -218,8 +217,7 @@ def _reserve(context: PlanningContext, workload: Workload) -> placement.Shortage
     shortage = (
         context.free_slots.shortage(workload, len(missing)) if first is None else queue.waits_for_older(context, first)
     )
-    if not any(each.allocation.phase is Phase.BOUND for each in live.values()):
-        _drop(context, list(live.values()))  # all or nothing: a part would block other workloads
+    _drop_first_reservation(context, workload, live)
     largest = queue.exceeds_fleet(context, workload, live, kind)
     if largest is not None:
         return queue.unsatisfiable(context, workload, len(missing), largest)
@@ -259,10 +257,14 @@ def _near(context: PlanningContext, live: dict[int, Reservation], workload: Work
     return context.free_slots.of_nodes(have, workload.instance_type, workload.size)
 
 
-def _drop(context: PlanningContext, reservations: list[Reservation]) -> None:
-    """Remove the Pending ones of these reservations."""
-    for one in reservations:
-        if one.allocation.phase is Phase.PENDING:
+def _drop_first_reservation(context: PlanningContext, workload: Workload, live: dict[int, Reservation]) -> None:
+    """Remove the Pending slots of a workload that cannot have all its slots: a part would block other workloads.
+
+    A workload with bound slots, or with a template, has run: its Pending slots replace others and stay.
+    """
+    has_run = _has_template(context, workload) or any(e.allocation.phase is Phase.BOUND for e in live.values())
+    for one in live.values():
+        if one.allocation.phase is Phase.PENDING and not has_run:
             context.holdings.drop(one)
 
 

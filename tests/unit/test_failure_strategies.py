@@ -374,6 +374,19 @@ def test_an_instance_that_was_replaced_under_the_same_name_is_another_node():
     assert "workloadId" not in tags
 
 
+def test_a_group_that_moves_is_kept_although_the_workload_asks_for_more():
+    """13.7: growth that does not fit takes nothing from a workload whose only group is moving."""
+    world = running("MigrateAffected", count=1)
+    item = world.workload("job")
+    item["spec"]["serverCount"] = 999
+    world.put(item)
+    world.step()
+    remove_node(world, allocations(world)[0]["allocatedNodes"][0])
+    world.settle()
+    assert [(index, phase) for index, phase, *_ in held(world)] == [(0, "Bound")]
+    assert world.state("job")[0] == "PartiallyAllocated"
+
+
 def test_without_a_spare_group_a_slot_with_a_replaced_instance_is_reserved_anew_where_it_is():
     world = running("MigrateAffected", servers=2)
     before = allocations(world)
