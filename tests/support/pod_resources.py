@@ -3,7 +3,7 @@
     async with PodResources(agent, folder / "kubelet.sock") as api:
         api.lists_claims = False  # as kubelets before 1.34
 
-Held to the real kubelet by tests/bed/test_pod_resources.py.
+Held to the real kubelet by tests/bed/test_claims_let_go.py.
 """
 
 from __future__ import annotations
