@@ -15,7 +15,7 @@ from controller.observe.model import API_VERSION, Starting
 from controller.plan import pod_start
 from neuron_dra.errors import ApiError, NotFound
 from neuron_dra.kube.client import KubeClient
-from neuron_dra.kube.events import EventRecorder
+from neuron_dra.kube.events import EventRecorder, reference
 from neuron_dra.kube.reflector import NONSENSE
 from neuron_dra.kube.requests import PODS
 
@@ -106,11 +106,5 @@ class PodLooks:
             return
         self._pods[workload.uid] = None
         if lacking:
-            about = {
-                "apiVersion": API_VERSION,
-                "kind": "NeuronUltraServerWorkload",
-                "namespace": workload.namespace,
-                "name": workload.name,
-                "uid": workload.uid,
-            }
+            about = reference(API_VERSION, "NeuronUltraServerWorkload", workload.namespace, workload.name, workload.uid)
             await self._events.post(about, "Warning", "NoNetworkClaim", pod_start.network_advice(workload), now)

@@ -13,7 +13,7 @@ from controller.observe.model import Suspect
 from controller.plan.refused_pods import LOOK_AGAIN, event_message, refused_until
 from neuron_dra.errors import ApiError, Conflict, NotFound
 from neuron_dra.kube.client import KubeClient
-from neuron_dra.kube.events import EventRecorder
+from neuron_dra.kube.events import EventRecorder, reference
 from neuron_dra.kube.reflector import NONSENSE
 from neuron_dra.kube.requests import PODS
 
@@ -52,13 +52,7 @@ class Refusals:
             else:
                 await self._evict(suspect, pod["metadata"]["resourceVersion"])
                 log.info("evicted a rejected pod", extra={"pod": f"{suspect.namespace}/{suspect.name}"})
-                about = {
-                    "apiVersion": "v1",
-                    "kind": "Pod",
-                    "namespace": suspect.namespace,
-                    "name": suspect.name,
-                    "uid": suspect.uid,
-                }
+                about = reference("v1", "Pod", suspect.namespace, suspect.name, suspect.uid)
                 await self._events.post(about, "Warning", "RefusedPodEvicted", event_message(pod, suspect), now)
         except (NotFound, Conflict):
             self.on_eviction("gone")

@@ -30,7 +30,7 @@ from controller.plan.fleet_index import FleetIndex
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.errors import Conflict, Forbidden, Invalid, NotFound, TooManyRequests, Unavailable
 from neuron_dra.kube.client import KubeClient
-from neuron_dra.kube.events import EventRecorder
+from neuron_dra.kube.events import EventRecorder, reference
 from neuron_dra.kube.reflector import NONSENSE, Reflector
 from neuron_dra.kube.requests import (
     CLAIM_TEMPLATES,
@@ -165,13 +165,7 @@ class Applier:
                 "text": after.get("message"),
             },
         )
-        about = {
-            "apiVersion": API_VERSION,
-            "kind": "NeuronUltraServerWorkload",
-            "namespace": action.namespace,
-            "name": action.name,
-            "uid": action.uid,
-        }
+        about = reference(API_VERSION, "NeuronUltraServerWorkload", action.namespace, action.name, action.uid)
         fault = _degraded(action.status)
         if fault is not None and fault != _degraded(action.before):
             await self._events.post(about, "Warning", *fault, now)

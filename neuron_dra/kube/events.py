@@ -23,6 +23,12 @@ MOST_KEPT: Final = 4096  # Events remembered as posted; one that is forgotten is
 REPEAT_AFTER_S: Final = 600.0  # how often an Event that still applies is renewed; the API server keeps it for an hour
 
 
+def reference(api_version: str, kind: str, namespace: str, name: str, uid: str) -> dict[str, str]:
+    """Return the object that an Event is about, as its `involvedObject`; without `namespace` if that is empty."""
+    within = {"namespace": namespace} if namespace else {}
+    return {"apiVersion": api_version, "kind": kind, **within, "name": name, "uid": uid}
+
+
 class EventRecorder:
     """Posts the Events of one component; failures are logged and never raised."""
 
@@ -42,7 +48,7 @@ class EventRecorder:
     ) -> None:
         """Post an Event with `message` about the object `about`, or renew it if it was posted long enough ago.
 
-        `about` has apiVersion, kind, name, uid, and namespace if there is one. Errors of the API server are logged.
+        `about` is a `reference`. Errors of the API server are logged.
         """
         namespace = str(about.get("namespace") or "default")
         digest = hashlib.sha256(json.dumps([dict(about), kind, reason, message]).encode()).hexdigest()[:16]

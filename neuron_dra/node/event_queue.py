@@ -9,7 +9,7 @@ import asyncio
 import datetime
 from typing import Final, Literal
 
-from neuron_dra.kube.events import EventRecorder
+from neuron_dra.kube.events import EventRecorder, reference
 
 Kind = Literal["Normal", "Warning"]
 
@@ -21,7 +21,7 @@ class EventQueue:
 
     def __init__(self, node_name: str, recorder: EventRecorder) -> None:
         # A node's events carry its name as UID, or `kubectl describe node` does not find them.
-        self._about = {"apiVersion": "v1", "kind": "Node", "name": node_name, "uid": node_name}
+        self._about = reference("v1", "Node", "", node_name, node_name)
         self._recorder = recorder
         self._waiting: dict[tuple[Kind, str, str], datetime.datetime] = {}
         self._some = asyncio.Event()

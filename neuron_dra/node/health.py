@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
 
 from neuron_dra.core.health import DeviceHealth
+from neuron_dra.node.signal import Signal
 
 
 class HealthSource:
@@ -17,23 +16,19 @@ class HealthSource:
         self.read_at = read_at
         self.devices: tuple[DeviceHealth, ...] = ()
         self._known = False
-        self._changed = asyncio.Event()
+        self._changed = Signal()
         self._closed = False
 
     def set(self, devices: tuple[DeviceHealth, ...]) -> None:
         """Replace the list; wake followers if it differs."""
         if devices != self.devices or not self._known:
             self.devices, self._known = devices, True
-            self._wake()
+            self._changed.notify()
 
     def close(self) -> None:
         """End every stream, so that a server can stop."""
         self._closed = True
-        self._wake()
-
-    def _wake(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
+        self._changed.notify()
 
     async def follow(self, period_s: float) -> AsyncIterator[tuple[DeviceHealth, ...]]:
         """Yield the list at once, then on change, and at least every `period_s` seconds.
@@ -41,11 +36,9 @@ class HealthSource:
         Before the first list it yields nothing: to the kubelet an empty list means that all health is unknown.
         """
         while not self._closed:
-            changed, shown = self._changed, self.devices
+            seen, shown = self._changed.count, self.devices
             if self._known:
                 yield shown
             if self.devices is not shown or self._closed:
                 continue  # it changed while the reader was slow
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(period_s):
-                    await changed.wait()
+            await self._changed.after(seen, period_s)

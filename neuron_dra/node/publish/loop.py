@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import datetime
 import logging
-import math
 import random
 from dataclasses import dataclass
 from typing import Any, Final
@@ -119,8 +118,8 @@ class Publishing:
         compare_at = _next_compare()
         seen = 0
         while True:
-            until = min(compare_at, self._look_at or math.inf)
-            await self._dirty.after(seen, None if until == math.inf else until - asyncio.get_running_loop().time())
+            until = min(compare_at, self._look_at or compare_at)
+            await self._dirty.after(seen, until - asyncio.get_running_loop().time())
             await asyncio.sleep(GATHER_S * random.uniform(0.5, 1.5))
             seen = self._dirty.count
             self._look_at = None
@@ -155,9 +154,8 @@ class Publishing:
         """Publish once, if we hold the publisher lock and the Node is known. Raises ApiError."""
         node = self._node.object
         if node is not None:
-            labels = node["metadata"].get("labels") or {}
-            self._hardware.label(labels)
-            self._watch.saw_operator(any(label.startswith(names.ULTRASERVER_LABELS) for label in labels))
+            self._hardware.label(self._node.labels)
+            self._watch.saw_operator(any(label.startswith(names.ULTRASERVER_LABELS) for label in self._node.labels))
         if not self._hardware.known.is_set():
             self._report_findings()
             why = self._hardware.why_unknown if self._hardware.node.findings else ""
@@ -183,11 +181,7 @@ class Publishing:
         if not self._lock.holding:
             return
         self._post_health_events()
-        if self._inventory is not None:
-            found = (item["metadata"]["name"] for item in self._slices.items.values())
-            others = not all(slices.is_ours(name, self._settings.node_name) for name in found)
-            await self._inventory.take(others_published=others)
-            self._inventory = None
+        await self._take_inventory()
         settled = await self._tags.settle(self._published)
         self._look_at = self._tags.look_at
         if not settled:
@@ -212,6 +206,14 @@ class Publishing:
             self.report_health()
         self._metrics.published(result.devices, result.generation, result.writes)
         self.state = PublishState(result, refusal, datetime.datetime.now(datetime.UTC))
+
+    async def _take_inventory(self) -> None:
+        """Before the first publish, adopt the claims that another driver prepared. Raises ApiError, OSError."""
+        if self._inventory is not None:
+            found = (item["metadata"]["name"] for item in self._slices.items.values())
+            others = not all(slices.is_ours(name, self._settings.node_name) for name in found)
+            await self._inventory.take(others_published=others)
+            self._inventory = None
 
     async def _wanted(self, refusal: str) -> list[slices.Wire] | None:
         """Return the devices to publish, or None if no slices exist and none may be created. Raises ApiError."""
