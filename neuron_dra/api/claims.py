@@ -13,10 +13,17 @@ from neuron_dra.core.config import Entry, Source
 from neuron_dra.errors import ClaimError
 
 
+class Annotations(msgspec.Struct):
+    """The one annotation that is decoded: the scheduler sets it on the claims that it makes for resource limits."""
+
+    extended: str = msgspec.field(default="", name="resource.kubernetes.io/extended-resource-claim")
+
+
 class Metadata(msgspec.Struct):
     name: str = ""
     namespace: str = ""
     uid: str = ""
+    annotations: Annotations | None = None
 
 
 class Toleration(msgspec.Struct):
@@ -206,7 +213,9 @@ def to_core(wire: ResourceClaim, ref: ClaimRef) -> Claim:
         settings = config.decode(entry.opaque.parameters, f"config[{index}].opaque.parameters")
         source = Source.CLASS if entry.source == "FromClass" else Source.CLAIM
         entries.append(Entry(source, tuple(entry.requests or ()), settings))
-    return Claim(ref, allocated_devices(wire), tuple(entries), first_pod(wire))
+    notes = wire.metadata.annotations
+    made_for_limits = notes is not None and notes.extended == "true"
+    return Claim(ref, allocated_devices(wire), tuple(entries), first_pod(wire), made_for_limits)
 
 
 def first_pod(claim: ResourceClaim) -> str:

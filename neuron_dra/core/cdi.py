@@ -21,7 +21,9 @@ KIND = f"k8s.{names.DRIVER}/claim"
 FILE_PREFIX = KIND.replace("/", "-") + "_"
 VERSION = "0.6.0"  # annotations; 0.5.0 would do for hostPath and for device names that begin with a digit
 
-_DEVICE_NAME = re.compile(rf"{names.DEVICE_PREFIX}\d+|{names.NODE_DEVICE}")
+_DEVICE_NAME = re.compile(
+    rf"{names.DEVICE_PREFIX}\d+|{names.NODE_DEVICE}|({names.SET_PREFIX}|{names.CORES_PREFIX})\d+-\d+"
+)
 
 NAMESPACE = f"{names.DRIVER}/claim-namespace"
 NAME = f"{names.DRIVER}/claim-name"

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from neuron_dra.core.claims import ClaimRef, PreparedClaim, PreparedDevice
+from neuron_dra.core.members import Cores
 from neuron_dra.core.ultraserver import Tag
 from neuron_dra.core.withdrawals import Withdrawals
 from neuron_dra.errors import CheckpointDamaged
@@ -171,7 +172,18 @@ def _digest(text: bytes) -> str:
 
 
 _CLAIM_FIELDS = ("namespace", "name", "preparedAt", "pod", "adopted", "doubtful", "workload", "devices")
-_DEVICE_FIELDS = ("request", "pool", "device", "deviceIds", "cdiIds", "edits", "adminAccess", "shareId")
+_DEVICE_FIELDS = (
+    "request",
+    "pool",
+    "device",
+    "deviceIds",
+    "cdiIds",
+    "edits",
+    "adminAccess",
+    "shareId",
+    "firstCore",
+    "cores",
+)
 
 
 def _claim_to_wire(claim: PreparedClaim) -> dict[str, Any]:
@@ -202,6 +214,8 @@ def _device_to_wire(device: PreparedDevice) -> dict[str, Any]:
         wire["adminAccess"] = True
     if device.share_id:
         wire["shareId"] = device.share_id
+    if device.cores is not None:  # a release that does not know them refuses the whole device to other claims
+        wire |= {"firstCore": device.cores.first, "cores": device.cores.number}
     return {**device.extra, **wire} if device.extra else wire
 
 
@@ -225,12 +239,13 @@ def _device_from_wire(wire: Any) -> PreparedDevice:
         request=_text(wire, "request"),
         pool=_text(wire, "pool"),
         device=_text(wire, "device"),
-        device_ids=tuple(_device_id(each) for each in wire["deviceIds"]),
+        device_ids=tuple(_number(each) for each in wire["deviceIds"]),
         cdi_ids=tuple(_text({"cdiIds": each}, "cdiIds") for each in wire["cdiIds"]),
         edits=dict(_mapping(wire, "edits")),
         admin_access=wire.get("adminAccess") is True,
         share_id=_optional(wire, "shareId") or None,
         extra={name: value for name, value in wire.items() if name not in _DEVICE_FIELDS} or None,
+        cores=Cores(_number(wire["firstCore"]), _number(wire["cores"])) if "cores" in wire else None,
     )
 
 
@@ -246,10 +261,10 @@ def _optional(wire: Mapping[str, Any], name: str) -> str | None:
     return _text(wire, name) if wire.get(name) is not None else None
 
 
-def _device_id(value: object) -> int:
+def _number(value: object) -> int:
     """Return `value` if it is a whole number of at least 0. Raises TypeError otherwise."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise TypeError(f"deviceIds has {value!r}, which is not a whole number of at least 0")
+        raise TypeError(f"{value!r} is not a whole number of at least 0")
     return value
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from neuron_dra.core import config, health
+from neuron_dra.core.members import Cores
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +42,24 @@ class AllocatedDevice:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A claim with the part of its allocation that concerns this driver."""
+    """A claim with the part of its allocation that concerns this driver.
+
+    `extended_resources`: the scheduler made it for the resource limits of a pod's containers.
+    """
 
     ref: ClaimRef
     devices: tuple[AllocatedDevice, ...]
     configs: tuple[config.Entry, ...] = ()
     pod: str = ""  # the first pod that the claim is reserved for
+    extended_resources: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedDevice:
     """One allocated device, as prepared.
 
-    `device_ids` are the Neuron devices behind it, `edits` the CDI container edits that add them to a container.
+    `device_ids` are the Neuron devices behind it, `cores` the part of them that a core partition has, and `edits` the
+    CDI container edits that add them to a container.
     """
 
     request: str
@@ -65,6 +71,7 @@ class PreparedDevice:
     admin_access: bool = False
     share_id: str | None = None
     extra: Mapping[str, Any] | None = None  # fields of a newer release, kept for it
+    cores: Cores | None = None
 
     @property
     def env(self) -> tuple[str, ...]:

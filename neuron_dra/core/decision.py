@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
-from neuron_dra.core import cdi, config, names
+from neuron_dra.core import cdi, config, names, visible_cores
+from neuron_dra.core import members as partitions
 from neuron_dra.core import reservation as reservations
 from neuron_dra.core.catalogue import Platform
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim, PreparedDevice
 from neuron_dra.core.facts import Unread
+from neuron_dra.core.members import Members
 from neuron_dra.core.reservation import Reservation
 from neuron_dra.core.topology import NeuronDevice, Node
 from neuron_dra.errors import ClaimError, DeviceInUse
@@ -43,40 +45,56 @@ def decide(
     taken = {i for other in others for device in other.devices if not device.admin_access for i in device.device_ids}
     there = {device.name: device for device in node.devices}
     agreed: dict[tuple[str, bool], tuple[tuple[str, ...], str]] = {}  # by request: its devices share one result
-    prepared, workload = [], ""
+    parts: list[tuple[AllocatedDevice, Members]] = []
     for result in claim.devices:
         if result.pool != node_name:
             raise ClaimError(
                 f"claim {claim.ref}: device {result.device} is of pool {result.pool}, and this node is {node_name}; "
                 "delete the pod so that its claim is allocated again"
             )
-        ids = _physical(claim.ref, result.device, node, there)
-        if not taken.isdisjoint(ids):
-            _refuse_overlap(claim.ref, result, ids, others)
+        members = _physical(claim.ref, result.device, node, there)
+        if not taken.isdisjoint(members.ids):
+            _refuse_overlap(claim.ref, result, members, others)
         if not result.admin_access and (why := sick(result)):
             raise ClaimError(f"claim {claim.ref}: {why}", retryable=True)
+        _refuse_twice(claim.ref, result, members, parts)
         key = (result.request, result.admin_access)
         if key not in agreed:
             agreed[key] = _agreed(claim, result, node, reservation)
-        env, bound_to = agreed[key]
-        workload = bound_to or workload
-        prepared.append(
-            PreparedDevice(
-                request=result.base_request,
-                pool=result.pool,
-                device=result.device,
-                device_ids=ids,
-                cdi_ids=(cdi.device_id(claim.ref.uid, result.device, result.share_id),),
-                edits=cdi.container_edits(ids, env, device_files),
-                admin_access=result.admin_access,
-                share_id=result.share_id,
-            )
+        parts.append((result, members))
+    visible = _visible_cores(claim, parts, node)
+    prepared = tuple(
+        _prepared(
+            claim.ref,
+            result,
+            members,
+            (*agreed[result.request, result.admin_access][0], *visible.get(result.request, ())),
+            device_files,
         )
-    return PreparedClaim(claim.ref, tuple(prepared), prepared_at, claim.pod, workload=workload)
+        for result, members in parts
+    )
+    workload = next((bound_to for _, bound_to in reversed(agreed.values()) if bound_to), "")
+    return PreparedClaim(claim.ref, prepared, prepared_at, claim.pod, workload=workload)
 
 
-def _physical(ref: ClaimRef, device_name: str, node: Node, there: Mapping[str, NeuronDevice]) -> tuple[int, ...]:
-    """Return the ids of the Neuron devices behind a published name; `there` are the node's devices by name.
+def _prepared(
+    ref: ClaimRef, result: AllocatedDevice, members: Members, env: tuple[str, ...], device_files: cdi.DeviceFiles
+) -> PreparedDevice:
+    return PreparedDevice(
+        request=result.base_request,
+        pool=result.pool,
+        device=result.device,
+        device_ids=members.ids,
+        cdi_ids=(cdi.device_id(ref.uid, result.device, result.share_id),),
+        edits=cdi.container_edits(members.ids, env, device_files),
+        admin_access=result.admin_access,
+        share_id=result.share_id,
+        cores=members.cores,
+    )
+
+
+def _physical(ref: ClaimRef, device_name: str, node: Node, there: Mapping[str, NeuronDevice]) -> Members:
+    """Return the Neuron devices behind a published name, and its cores; `there` are the node's devices by name.
 
     Raises ClaimError if one of them is missing.
     """
@@ -84,42 +102,82 @@ def _physical(ref: ClaimRef, device_name: str, node: Node, there: Mapping[str, N
         ids = tuple(device.device_id for device in node.devices if device.node_present)
         if not ids:
             raise ClaimError(f"claim {ref}: {device_name} has no Neuron device left; check the kernel driver")
-        return ids
-    device = there.get(device_name)
-    if device is None:
+        return Members(ids)
+    members = partitions.of(device_name, node.spec)
+    wanted = [device_name] if members is None else [f"{names.DEVICE_PREFIX}{i}" for i in members.ids]
+    devices = [there[name] for name in wanted if name in there]
+    if len(devices) < len(wanted):
         raise ClaimError(
             f"claim {ref}: {device_name} is allocated, but the node has no such device (it has "
             f"{', '.join(there) or 'none'}); delete the pod so that it gets another device",
             retryable=True,
         )
-    if not device.node_present:
-        raise ClaimError(
-            f"claim {ref}: {device_name} is allocated, but /dev/neuron{device.device_id} is missing on the "
-            "node; check the kernel driver, or delete the pod so that it gets another device",
-            retryable=True,
-        )
-    return (device.device_id,)
+    for device in devices:
+        if not device.node_present:
+            raise ClaimError(
+                f"claim {ref}: {device_name} is allocated, but /dev/neuron{device.device_id} is missing on the "
+                "node; check the kernel driver, or delete the pod so that it gets another device",
+                retryable=True,
+            )
+    return members or Members(tuple(device.device_id for device in devices))
 
 
-def _refuse_overlap(ref: ClaimRef, result: AllocatedDevice, ids: tuple[int, ...], others: list[PreparedClaim]) -> None:
-    """Raise DeviceInUse if another claim holds one of the devices `ids`: the last guard against a device in two claims.
+def _refuse_overlap(ref: ClaimRef, result: AllocatedDevice, members: Members, others: list[PreparedClaim]) -> None:
+    """Raise DeviceInUse if another claim holds a part of `members`: the last guard against a device in two claims.
 
-    Claims with adminAccess do not count, nor do two shares of the same device.
+    Claims with adminAccess do not count, nor do two shares of the same device, nor core partitions without a common
+    core.
     """
     if result.admin_access:
         return
-    wanted = set(ids)
+    wanted = set(members.ids)
     for other in others:
         for device in other.devices:
             if device.admin_access or (result.share_id and device.share_id):
                 continue
             common = wanted & set(device.device_ids)
-            if common:
+            if common and not _apart(members, Members(device.device_ids, device.cores)):
                 raise DeviceInUse(
                     f"claim {ref}: {result.device} is in use: neuron{min(common)} is held by claim {other.ref} "
                     f"(UID {other.ref.uid}) until that claim is unprepared",
                     other.ref.uid,
                 )
+
+
+def _refuse_twice(
+    ref: ClaimRef, result: AllocatedDevice, members: Members, before: Iterable[tuple[AllocatedDevice, Members]]
+) -> None:
+    """Raise ClaimError if an earlier result of the same claim has a part of `members`, other than the same device."""
+    if result.admin_access:
+        return
+    for other, others in before:
+        if other.admin_access or other.device == result.device or set(members.ids).isdisjoint(others.ids):
+            continue
+        if not _apart(members, others):
+            raise ClaimError(
+                f"claim {ref}: {result.device} and {other.device} are allocated together, but have a device in common; "
+                "delete the pod so that its claim is allocated again"
+            )
+
+
+def _apart(one: Members, other: Members) -> bool:
+    """Return True if both are core partitions and have no core in common."""
+    return one.cores is not None and other.cores is not None and not one.cores.overlaps(other.cores)
+
+
+def _visible_cores(
+    claim: Claim, parts: list[tuple[AllocatedDevice, Members]], node: Node
+) -> dict[str, tuple[str, ...]]:
+    """Return the variable that limits a container to its cores, by request. Raises ClaimError if there can be none."""
+    spec = node.spec
+    if spec is None or all(members.cores is None for _, members in parts):
+        return {}
+    scale = {}
+    for result, _ in parts:
+        asked = config.effective(claim.configs, result.request).neuron
+        scale[result.request] = spec.lnc_default // asked.logical_neuron_core if asked else 1
+    found = visible_cores.by_request(claim, parts, partitions.cores_each(spec), scale)
+    return {request: (text,) for request, text in found.items()}
 
 
 def _agreed(

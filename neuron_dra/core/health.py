@@ -301,30 +301,31 @@ def judged(name: str, ids: Sequence[int], watch: Watch) -> DeviceHealth:
     """Return the health of the published device `name`: that of the worst of the Neuron devices `ids` behind it."""
     members = {i: watch.get(i) or _observed(Watched(), _readings(None), 0.0, 0.0) for i in ids}
     faults = [(i, fault) for i, member in members.items() for fault in member.faults]
+    several = name == names.NODE_DEVICE or len(ids) > 1
     if faults:
         reasons = sorted({fault.problem.reason for _, fault in faults}, key=_severity)
-        return DeviceHealth(name, Health.UNHEALTHY, _message(name, faults), tuple(reasons))
+        return DeviceHealth(name, Health.UNHEALTHY, _message(faults, several=several), tuple(reasons))
     if any(member.overdue for member in members.values()):
         stuck = [i for i, member in members.items() if member.overdue]
-        which = "" if name != names.NODE_DEVICE else f" of {', '.join(f'neuron{i}' for i in stuck)}"
+        which = f" of {', '.join(f'neuron{i}' for i in stuck)}" if several else ""
         return DeviceHealth(name, Health.UNKNOWN, f"the last reading{which} did not end: the kernel driver hangs")
     if stale := [i for i, member in members.items() if member.stale]:
-        which = "" if name != names.NODE_DEVICE else f" of {', '.join(f'neuron{i}' for i in stale)}"
+        which = f" of {', '.join(f'neuron{i}' for i in stale)}" if several else ""
         return DeviceHealth(name, Health.UNKNOWN, f"the firmware's health check{which} does not run")
-    if name != names.NODE_DEVICE and not all(member.told for member in members.values()):
+    if not several and not all(member.told for member in members.values()):
         return DeviceHealth(name, Health.UNKNOWN, "the kernel driver reports nothing about the device's health")
     if not members or not all(member.told for member in members.values()):
         return DeviceHealth(name, Health.UNKNOWN, "the health of some devices is unknown")
     return DeviceHealth(name, Health.HEALTHY)
 
 
-def _message(name: str, faults: Iterable[tuple[int, Fault]]) -> str:
-    """Return the problems in words; for a whole node, with the devices that have them."""
+def _message(faults: Iterable[tuple[int, Fault]], *, several: bool) -> str:
+    """Return the problems in words; with `several` devices behind the published one, those that have them."""
     texts: dict[str, list[int]] = {}
     for i, fault in faults:
         again = " (recovering; awaiting confirmation)" if fault.well_since is not None else ""
         texts.setdefault(fault.problem.message + again, []).append(i)
-    if name != names.NODE_DEVICE:
+    if not several:
         return "; ".join(texts)
     return "; ".join(f"{', '.join(f'neuron{i}' for i in ids)}: {text}" for text, ids in texts.items())
 

@@ -19,6 +19,11 @@ OLD_DEVICE_PREFIX: Final = "neurondevice"
 NODE_DEVICE: Final = "neuron-node-0"
 """The device that represents a whole UltraServer node."""
 
+SET_PREFIX: Final = "neuron-set-"
+"""A connected set of devices: `neuron-set-<devices>-<id of the first>`."""
+CORES_PREFIX: Final = "neuron-cores-"
+"""A core partition: `neuron-cores-<number>-<first>`, in logical cores of the node at the type's default size."""
+
 RUNTIME_MODE_SINGLE: Final = 4
 """The runtime's UltraServer mode X1, one node (aws-neuron-driver@fca19f7, share/neuron_driver_shared.h)."""
 

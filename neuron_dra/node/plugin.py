@@ -214,7 +214,7 @@ class Plugin:
         await self.http.stop()
 
     def _adopted(self, claim: Claim) -> PreparedClaim:
-        return recovery.adopted(claim, self.hardware.maybe_held)
+        return recovery.adopted(claim, self.hardware.maybe_held, self.hardware.cores)
 
     async def _ready_to_decide(self) -> None:
         await self.hardware.known.wait()

@@ -10,6 +10,7 @@ from typing import Final
 
 from neuron_dra.core import backoff
 from neuron_dra.core.claims import AllocatedDevice, Claim, PreparedClaim, PreparedDevice
+from neuron_dra.core.members import Cores
 from neuron_dra.errors import ApiError, ClaimError, NotFound
 from neuron_dra.node.metrics import Metrics
 from neuron_dra.node.prepare.claim_reader import ClaimReader
@@ -111,8 +112,15 @@ class Recovery:
             return self._adopt(listed or Claim(spec.ref, held))
 
 
-def adopted(claim: Claim, device_ids: Callable[[str], tuple[int, ...]]) -> PreparedClaim:
-    """Return `claim` as an adopted claim: it holds its devices, and has no CDI devices."""
+def adopted(
+    claim: Claim,
+    device_ids: Callable[[str], tuple[int, ...]],
+    cores: Callable[[str], Cores | None] = lambda name: None,
+) -> PreparedClaim:
+    """Return `claim` as an adopted claim: it holds its devices, and has no CDI devices.
+
+    `device_ids` and `cores` return what is behind the name of a device.
+    """
     devices = tuple(
         PreparedDevice(
             request=device.base_request,
@@ -123,6 +131,7 @@ def adopted(claim: Claim, device_ids: Callable[[str], tuple[int, ...]]) -> Prepa
             edits={},
             admin_access=device.admin_access,
             share_id=device.share_id,
+            cores=cores(device.device),
         )
         for device in claim.devices
     )

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from neuron_dra.core import cdi, devices, health, names, topology
+from neuron_dra.core import members as partitions
 from neuron_dra.core.facts import NodeFacts, NodeLabels
+from neuron_dra.core.members import Cores
 from neuron_dra.core.topology import Node
 from neuron_dra.node.publish import sysfs, sysfs_helper
 from neuron_dra.node.publish.sysfs_reader import Overdue, Reader
@@ -191,11 +193,18 @@ class Hardware:
         if device_name == names.NODE_DEVICE:
             count = self.node.spec.device_count if self.node.spec else 0
             return tuple(sorted({device.device_id for device in self.node.devices} | set(range(count))))
+        if members := partitions.of(device_name, self.node.spec):
+            return members.ids
         for prefix in (names.DEVICE_PREFIX, names.OLD_DEVICE_PREFIX):
             suffix = device_name.removeprefix(prefix)
             if suffix.isdecimal():
                 return (int(suffix),)
         return ()
+
+    def cores(self, device_name: str) -> Cores | None:
+        """Return the cores behind the published name of a core partition; None for other names."""
+        members = partitions.of(device_name, self.node.spec)
+        return members.cores if members else None
 
     def maybe_held(self, device_name: str) -> tuple[int, ...]:
         """Return the Neuron devices behind a name that may be another driver's; all of them if it is not known."""

@@ -1,0 +1,85 @@
+"""NEURON_RT_VISIBLE_CORES: which cores of its devices a container may use that was given only some of them.
+
+The runtime counts the logical cores of the devices that the container sees, from 0, and requires them to be contiguous
+(Neuron SDK, nrt-developer-guide). A container has one environment, so the value covers all that it gets.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from neuron_dra.core.claims import AllocatedDevice, Claim
+from neuron_dra.core.members import Members
+from neuron_dra.errors import ClaimError
+
+VARIABLE = "NEURON_RT_VISIBLE_CORES"
+
+_CONTAINER = re.compile(r"(container-\d+)-request-\d+", re.ASCII)
+"""The requests of a claim that the scheduler makes for extended resources (Kubernetes 1.36)."""
+
+Parts = Sequence[tuple[AllocatedDevice, Members]]
+
+
+def by_request(claim: Claim, parts: Parts, each: int, scale: Mapping[str, int]) -> dict[str, str]:
+    """Return the variable as NAME=value for each request that has a core partition, by the name in the results.
+
+    `parts` are all devices of `claim`; a device has `each` logical cores of the type's default size, and `scale` is how
+    many logical cores of the request's own size one of those is. Raises ClaimError if a container's cores would not be
+    contiguous, or if it is unknown which devices share a container.
+    """
+    if all(members.cores is None for _, members in parts):
+        return {}
+    groups: dict[str, list[tuple[AllocatedDevice, Members]]] = {}
+    for result, members in parts:
+        groups.setdefault(_container(claim, result), []).append((result, members))
+    found = {}
+    for shared in groups.values():
+        if any(members.cores is not None for _, members in shared):
+            visible = _visible(claim, [members for _, members in shared], each)
+            for result, _ in shared:
+                found[result.request] = f"{VARIABLE}={_text(visible, scale[result.request])}"
+    return found
+
+
+def _container(claim: Claim, result: AllocatedDevice) -> str:
+    """Return what the devices of one container have in common. Raises ClaimError if that is unknown."""
+    if claim.extended_resources:
+        match = _CONTAINER.fullmatch(result.base_request)
+        if match:
+            return match[1]
+    if len({other.base_request for other in claim.devices}) > 1:
+        raise ClaimError(
+            f"claim {claim.ref}: {result.device} is one of several requests, so it is unknown which cores its "
+            "container sees; request cores in a claim with one request, or by the pod's resource limits"
+        )
+    return ""
+
+
+def _visible(claim: Claim, shared: Iterable[Members], each: int) -> range:
+    """Return the cores in the container's own numbers. Raises ClaimError if they are not contiguous."""
+    shared = list(shared)
+    position = {device_id: n for n, device_id in enumerate(sorted({i for members in shared for i in members.ids}))}
+    visible = sorted(
+        {
+            position[core // each] * each + core % each
+            for members in shared
+            for core in (members.cores.all if members.cores else _all_of(members.ids, each))
+        }
+    )
+    if visible[-1] - visible[0] + 1 != len(visible):
+        raise ClaimError(
+            f"claim {claim.ref}: a container would get the cores {', '.join(map(str, visible))} of its devices, but "
+            "the Neuron runtime needs contiguous ones; request them as one number of cores, such as "
+            f"cores-{len(visible)}.neuron.aws.com"
+        )
+    return range(visible[0], visible[-1] + 1)
+
+
+def _all_of(ids: Iterable[int], each: int) -> list[int]:
+    return [device_id * each + core for device_id in ids for core in range(each)]
+
+
+def _text(visible: range, scale: int) -> str:
+    first, last = visible.start * scale, visible.stop * scale - 1
+    return str(first) if first == last else f"{first}-{last}"
