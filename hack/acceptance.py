@@ -29,8 +29,8 @@ sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "hack")]
 
 from reporting import commit_now  # noqa: E402
 
-from tests.support.fleet.fleet import replay_command, run  # noqa: E402
 from tests.support.fleet.interference import beside_a_victim  # noqa: E402
+from tests.support.fleet.run import replay_command, run  # noqa: E402
 
 SHOWN = 20  # violations in the report
 

@@ -17,7 +17,7 @@ from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig, from_kubeconfig
 from neuron_dra.kube.requests import NEURON_ULTRASERVERS, NEURON_WORKLOADS, Resource
 from tests.support.fleet.__main__ import summary
-from tests.support.fleet.fleet import run
+from tests.support.fleet.run import run
 
 CRDS = Path(__file__).resolve().parents[2] / "deploy" / "crds"
 DEFINITIONS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False)

@@ -12,9 +12,10 @@ import pytest
 from neuron_dra.errors import ApiError
 from tests.support.fleet.__main__ import main, named, summary
 from tests.support.fleet.actors import ACTORS, chosen, table
-from tests.support.fleet.fleet import Fleet, run
+from tests.support.fleet.fleet import Fleet
 from tests.support.fleet.mix import Mix, loudness
 from tests.support.fleet.network import Ledger
+from tests.support.fleet.run import run
 from tests.support.fleet.safety import Violation
 from tests.support.fleet.schedule import STEPS, Schedule
 

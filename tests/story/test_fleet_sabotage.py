@@ -19,8 +19,9 @@ from controller.plan.fleet_index import FleetIndex
 from controller.plan.holdings import Holdings
 from controller.plan.quota import Quota
 from neuron_dra.core import reservation, ultraserver
-from tests.support.fleet.fleet import USERS, Fleet, run
+from tests.support.fleet.fleet import USERS, Fleet
 from tests.support.fleet.pods import PLAIN, Job
+from tests.support.fleet.run import run
 from tests.support.fleet.schedule import Schedule
 
 MOST_SEEDS = 40

@@ -10,13 +10,14 @@ import re
 import pytest
 
 from controller.plan import queue
-from tests.support.fleet.fleet import Fleet, run
+from tests.support.fleet.fleet import Fleet
 from tests.support.fleet.interference import (
     ACTORS,
     Tenant,
     allocated,
     beside_a_victim,
 )
+from tests.support.fleet.run import run
 from tests.support.fleet.schedule import Schedule
 
 AT_ONCE = 10

@@ -9,7 +9,8 @@ import sys
 import pytest
 
 from tests.support.fleet.__main__ import STEPS, ULTRASERVERS, summary
-from tests.support.fleet.fleet import Fleet, replay_command, run
+from tests.support.fleet.fleet import Fleet
+from tests.support.fleet.run import replay_command, run
 from tests.support.fleet.safety import Violation
 
 AT_ONCE = 10

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Collection
 
 from tests.support.fleet.actors import ACTORS
-from tests.support.fleet.fleet import Outcome, replay_command, run
 from tests.support.fleet.interference import beside_a_victim
+from tests.support.fleet.run import Outcome, replay_command, run
 
 STEPS = 20
 ULTRASERVERS = 2

@@ -12,6 +12,7 @@ import datetime
 import math
 import selectors
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
@@ -126,3 +127,18 @@ def run(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, T]) -> T:
             loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
+
+
+@dataclass(slots=True)
+class Trace:
+    """What happened, in order, with the time in seconds."""
+
+    clock: Clock
+    lines: list[str] = field(default_factory=list)
+    listener: Callable[[str], None] | None = None
+
+    def __call__(self, text: str) -> None:
+        line = f"{self.clock.elapsed:9.3f}  {text}"
+        self.lines.append(line)
+        if self.listener is not None:
+            self.listener(line)

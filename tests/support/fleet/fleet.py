@@ -1,7 +1,5 @@
 """A fleet of UltraServers in one process: nodes with real plugins, kubelets, a scheduler, two controllers.
 
-    outcome = run(seed=7)
-
 Everything is real but hardware, sockets and time. One seed decides everything that happens.
 """
 
@@ -9,14 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime
 import json
-import logging
 import random
-import tempfile
-import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,14 +32,15 @@ from neuron_dra.kube.requests import (
     RESOURCE_SLICES,
     Resource,
 )
-from tests.support.fleet import clock as clocks
 from tests.support.fleet import settled
+from tests.support.fleet.clock import Clock, Trace
 from tests.support.fleet.controllers import Replica
+from tests.support.fleet.known import Known
 from tests.support.fleet.network import Ledger, Line, Policy
 from tests.support.fleet.nodes import FleetNode, racks
 from tests.support.fleet.pods import SCHEDULER, Job, Pods
 from tests.support.fleet.safety import Safety, Violation
-from tests.support.fleet.view import View, condition, state
+from tests.support.fleet.view import View, condition, state, template_name
 
 USERS: Final = "fleet"  # the namespace of workloads and pods
 TENANTS: Final = ("tenant-a", "tenant-b")  # more of them, where the seed has tenants
@@ -64,21 +58,6 @@ CORDONED: Final = "node.kubernetes.io/unschedulable"
 Wire = dict[str, Any]
 
 
-@dataclass(slots=True)
-class Trace:
-    """What happened, in order, with the time in seconds."""
-
-    clock: clocks.Clock
-    lines: list[str] = field(default_factory=list)
-    listener: Callable[[str], None] | None = None
-
-    def __call__(self, text: str) -> None:
-        line = f"{self.clock.elapsed:9.3f}  {text}"
-        self.lines.append(line)
-        if self.listener is not None:
-            self.listener(line)
-
-
 class Fleet:
     """Use as `async with Fleet(...).running() as fleet`. Everything in it acts through an API server."""
 
@@ -86,17 +65,16 @@ class Fleet:
         self,
         seed: int,
         folder: Path,
-        clock: clocks.Clock,
+        clock: Clock,
         connect: Callable[[str], KubeClient],
         *,
         ultraservers: int = 2,
-        embedded: bool = True,
-        trace: Trace | None = None,
+        trace: Trace,
         api: EmbeddedApi | None = None,
         actors: Collection[str] = (),
         replicas: int = 2,
     ) -> None:
-        """`api` is the embedded server, whose own faults actors use; `actors` are those of this run (`actors.py`).
+        """`api` is the embedded server, if it is one; `actors` are those of this run (`actors.py`).
 
         One of `replicas` alone asks for no lease.
         """
@@ -108,23 +86,21 @@ class Fleet:
         self.ledger = Ledger()
         self.rng = random.Random(seed)
         self.clock = clock
-        self.trace = trace or Trace(clock)
+        self.trace = trace
         self._connect = connect
-        self._embedded = embedded
         self.admin = connect("fleet admin")
-        instance_type = self.rng.choice(TYPES)
+        self.instance_type = self.rng.choice(TYPES)
         self.nodes = {
-            name: FleetNode(name, block, number, instance_type, folder, self.line)
+            name: FleetNode(name, block, number, self.instance_type, folder, self.line)
             for block, names in racks(ultraservers)
             for number, name in enumerate(names)
         }
-        self.instance_type = instance_type
         self.lines: list[Line] = []
         self.replicas = [
             Replica(f"controller-{n}", self.line, clock, self.trace, elected=replicas > 1) for n in range(replicas)
         ]
         kubelets = connect("fleet kubelets")
-        self.pods = Pods(kubelets, self.nodes, self.rng, self.trace, clock.now, deletes_orphans=not embedded)
+        self.pods = Pods(kubelets, self.nodes, self.rng, self.trace, clock.now, deletes_orphans=api is None)
         self.scheduler_line = self.line("scheduler")
         self.scheduler = PodScheduler(self.scheduler_line, SCHEDULER)
         self.caches = {
@@ -178,12 +154,12 @@ class Fleet:
         """Install everything, start all programs, and end them."""
         async with self.admin, self.pods._client:
             await self._install()
-            if not self._embedded:
+            if self.api is None:
                 await self._wipe()
             tasks = [asyncio.create_task(cache.run()) for cache in self.caches.values()]
             tasks.append(asyncio.create_task(self.pods.run(), name="kubelets"))
             tasks.append(asyncio.create_task(self.scheduler.run(), name="scheduler"))
-            if not self._embedded:
+            if self.api is None:
                 tasks.append(asyncio.create_task(self._beat(), name="heartbeats"))
             self._tasks = tasks
             try:
@@ -203,7 +179,7 @@ class Fleet:
                 for task in (*tasks, *self._later):
                     task.cancel()
                 await asyncio.gather(*tasks, *self._later, return_exceptions=True)
-                if not self._embedded:
+                if self.api is None:
                     await self._wipe()
 
     async def _install(self) -> None:
@@ -270,7 +246,7 @@ class Fleet:
         """Write the Node's condition and the taint that comes with it, as kubelet and node controller do."""
         beat = self.clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
         told = {"type": "Ready", "status": "True" if ready else "Unknown", "lastTransitionTime": beat}
-        if not self._embedded:
+        if self.api is None:
             told["lastHeartbeatTime"] = beat
         status = {"conditions": [told], "nodeInfo": {"kubeletVersion": "v1.37.0"}}
         with contextlib.suppress(NotFound):
@@ -290,7 +266,7 @@ class Fleet:
 
     def problems(self) -> list[str]:
         """What is not yet as it must be."""
-        known = settled.Known(
+        known = Known(
             budgets=self.budgets,
             taken_templates=frozenset(self.taken_templates),
             jobs_of=dict(self.jobs_of),
@@ -365,7 +341,7 @@ class Fleet:
         meta, spec = workload["metadata"], workload["spec"]
         wanted = min(int(spec["topologySize"]) * int(spec["serverCount"]), len(self.nodes))
         wanted = wanted if replicas is None else replicas
-        job = Job(f"{meta['name']}-{meta['uid'][:4]}", meta["namespace"], settled.template_name(workload), wanted)
+        job = Job(f"{meta['name']}-{meta['uid'][:4]}", meta["namespace"], template_name(workload), wanted)
         self.pods.jobs[job.name] = job
         self.jobs_of[job.name] = meta["uid"]
         return job
@@ -405,103 +381,3 @@ class _Live(dict[str, Any]):
         if plural == "resourceclaims":
             return self._pods.claims.items
         return self._caches[plural].items
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a run went. `violation` is empty if nothing was wrong; `simulated_s` passed in `took_s`."""
-
-    seed: int
-    violation: str
-    trace: tuple[str, ...]
-    simulated_s: float
-    took_s: float
-
-
-def replay_command(seed: int, ultraservers: int, steps: int, actors: Collection[str] | None = None) -> str:
-    """Return what a person types to see a run again."""
-    said = "" if actors is None else f" --actors {','.join(sorted(actors)) or 'none'}"
-    return f"python -m tests.support.fleet --seed {seed} --ultraservers {ultraservers} --steps {steps}{said}"
-
-
-def run(
-    seed: int,
-    *,
-    ultraservers: int = 2,
-    steps: int = 20,
-    drive: Callable[[Fleet, int], Any] | None = None,
-    listener: Callable[[str], None] | None = None,
-    server: Callable[[str], KubeClient] | None = None,
-    actors: Collection[str] | None = None,
-    replicas: int = 2,
-) -> Outcome:
-    """Run one seed on an embedded API server, in simulated time. `drive` replaces the seeded schedule.
-
-    `actors` are the names of those that take part (`actors.ACTORS`); without it, it is the seed that chooses them.
-    `server` makes the clients of a real API server, which has our CRDs; there time goes FASTER as fast as usual, and
-    a seed decides what is done, but not in which order programs hear of it.
-    """
-    from tests.support.fleet.actors import chosen
-    from tests.support.fleet.schedule import drive as seeded
-
-    taking_part = chosen(seed, embedded=server is None) if actors is None else frozenset(actors)
-    started = time.monotonic()
-    loop = clocks.VirtualLoop() if server is None else clocks.ScaledLoop(FASTER)
-    start = clocks.EPOCH if server is None else datetime.datetime.now(datetime.UTC)
-    clock = clocks.Clock(loop, start)
-    trace = Trace(clock, listener=listener)
-    jitter = random.getstate()
-    random.seed(seed)  # the programs' own jitter
-    levels = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-
-    async def play(connect: Callable[[str], KubeClient], api: EmbeddedApi | None = None) -> None:
-        fleet = Fleet(
-            seed,
-            Path(folder),
-            clock,
-            connect,
-            ultraservers=ultraservers,
-            embedded=server is None,
-            trace=trace,
-            api=api,
-            actors=taking_part,
-            replicas=replicas,
-        )
-        async with fleet.running():
-            await (drive or seeded)(fleet, steps)
-
-    async def main() -> None:
-        if server is not None:
-            await play(server)
-            return
-        api = EmbeddedApi(port=None, seed=seed, now=lambda: clock.now().timestamp())
-        api.register_neuron_kinds()
-        async with api:
-            await play(api.client, api)
-
-    try:
-        with tempfile.TemporaryDirectory(prefix="fleet", dir=_memory()) as folder:
-            clocks.run(loop, main())
-    except (Violation, BaseExceptionGroup) as err:
-        violation = _first(err)
-        if violation is None:
-            raise
-        return Outcome(seed, str(violation), tuple(trace.lines), clock.elapsed, time.monotonic() - started)
-    finally:
-        random.setstate(jitter)
-        logging.disable(levels)
-    return Outcome(seed, "", tuple(trace.lines), clock.elapsed, time.monotonic() - started)
-
-
-def _first(err: BaseException) -> Violation | None:
-    """The violation in a group of errors."""
-    if isinstance(err, Violation):
-        return err
-    inner = err.exceptions if isinstance(err, BaseExceptionGroup) else ()
-    return next((found for each in inner if (found := _first(each)) is not None), None)
-
-
-def _memory() -> str | None:
-    """A folder in memory, where there is one: the nodes' disks are many small files."""
-    return "/dev/shm" if Path("/dev/shm").is_dir() else None

@@ -18,11 +18,10 @@ from tests.support.fleet.fleet import (
     TENANTS,
     USERS,
     Fleet,
-    Outcome,
-    run,
 )
 from tests.support.fleet.mix import Wire
 from tests.support.fleet.pods import PLAIN, Job, plain_template
+from tests.support.fleet.run import Outcome, run
 from tests.support.fleet.safety import Violation
 from tests.support.fleet.schedule import Schedule
 from tests.support.fleet.tenants import LIMIT, ROGUE

@@ -10,8 +10,8 @@ from neuron_dra.kube.requests import CLAIM_TEMPLATES, NEURON_WORKLOADS
 from tests.support.fleet.fleet import NAMESPACES
 from tests.support.fleet.mix import Actor, Wire
 from tests.support.fleet.pods import Job, plain_template
-from tests.support.fleet.settled import MOST_REFUSED_S, template_name
-from tests.support.fleet.view import state
+from tests.support.fleet.settled import MOST_REFUSED_S
+from tests.support.fleet.view import state, template_name
 
 if TYPE_CHECKING:
     from tests.support.fleet.schedule import Schedule

@@ -107,3 +107,63 @@ def workload_uid(claim: Wire) -> str | None:
 def parsed(text: Any) -> datetime.datetime:
     """A time as objects have it."""
     return datetime.datetime.fromisoformat(str(text).replace("Z", "+00:00"))
+
+
+def place(item: Wire) -> tuple[str, str]:
+    """An object's namespace and name."""
+    return item["metadata"]["namespace"], item["metadata"]["name"]
+
+
+def template_name(workload: Wire) -> str:
+    """The template that a workload asks for."""
+    wanted = workload["spec"].get("resourceClaimTemplate") or {}
+    return str(wanted.get("name") or workload["metadata"]["name"])
+
+
+def owned_by(item: Wire, uid: str) -> bool:
+    """The object has an owner with this UID."""
+    return any(owner["uid"] == uid for owner in item["metadata"].get("ownerReferences") or ())
+
+
+def mode_of(template: Wire) -> int | None:
+    """The number of nodes that a workload's template is for."""
+    entries = template["spec"]["spec"]["devices"].get("config") or ()
+    modes = [((entry.get("opaque") or {}).get("parameters") or {}).get("ultraserverMode") for entry in entries]
+    return next((int(mode) for mode in modes if mode), None)
+
+
+def of_template(view: View, meta: Wire, name: str) -> list[Wire]:
+    """The workloads of a namespace that ask for this template name."""
+    return [
+        each
+        for each in view.workloads().values()
+        if each["metadata"]["namespace"] == meta["namespace"] and template_name(each) == name
+    ]
+
+
+def astray(view: View, pod: Wire, uid: str) -> bool:
+    """The pod's claim was made by somebody else's template, which had the name of the workload's."""
+    for each in (pod.get("status") or {}).get("resourceClaimStatuses") or ():
+        claim = view.find("resourceclaims", each["resourceClaimName"], pod["metadata"]["namespace"])
+        entries = (claim or {}).get("spec", {}).get("devices", {}).get("config") or ()
+        uids = {((entry.get("opaque") or {}).get("parameters") or {}).get("workloadUid") for entry in entries}
+        if claim is not None and uid not in uids:
+            return True
+    return False
+
+
+def robbed(view: View, pod: Wire) -> bool:
+    """Somebody deleted the pod's claim: it can never start again, until somebody deletes the pod, too.
+
+    Kubernetes makes it another claim meanwhile, which nobody allocates: the pod has its node already.
+    """
+    made = (pod.get("status") or {}).get("resourceClaimStatuses") or ()
+    namespace = pod["metadata"]["namespace"]
+    for each in made:
+        claim = view.find("resourceclaims", each["resourceClaimName"], namespace)
+        if claim is None:
+            return True
+        users = {user.get("uid") for user in (claim.get("status") or {}).get("reservedFor") or ()}
+        if pod["spec"].get("nodeName") and pod["metadata"]["uid"] not in users:
+            return True
+    return False

@@ -1,0 +1,62 @@
+"""Which nodes and groups are well, and how many are free, by what is really there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from neuron_dra.core.ultraserver import object_name
+from tests.support.fleet.nodes import FleetNode
+from tests.support.fleet.view import Held, View, condition
+
+
+def is_well(view: View, held: Held, node: FleetNode) -> bool:
+    """The node is there, is the one that was reserved, shows that, and has the links that the slot needs."""
+    found = view.find("nodes", node.name)
+    if found is None or not node.alive or not held.allocation.is_for(node.name, found["metadata"]["uid"]):
+        return False
+    if not node.tags_its_devices and view.tags().get(node.name) is None:
+        return False
+    return offers(node, held.allocation.node_count) and condition(found, "Ready").get("status") == "True"
+
+
+def slot_is_well(view: View, held: Held, nodes: Mapping[str, FleetNode]) -> bool:
+    """All nodes of the group are well."""
+    return all(is_well(view, held, nodes[name]) for name in held.allocation.nodes)
+
+
+def shut(held: Held, nodes: Mapping[str, FleetNode]) -> list[str]:
+    """The nodes of a group that are cordoned, or tainted alone: a taint of all of them sets the group aside."""
+    of_all = set.intersection(*(nodes[name].taints for name in held.allocation.nodes))
+    return [name for name in held.allocation.nodes if nodes[name].cordoned or nodes[name].taints - of_all]
+
+
+def free_slots(view: View, nodes: Mapping[str, FleetNode], instance_type: str, size: int) -> int:
+    """How many slots of this size are free, by what is really there. Nodes are free whom nobody holds."""
+    uses = view.uses()
+    held = {name for each in view.held() for name in each.allocation.nodes}
+    going = {
+        str(item["metadata"]["name"])
+        for item in view.all("neuronultraservers")
+        if "deletionTimestamp" in item["metadata"]
+    }
+    free = {
+        (node.block, node.node_id)
+        for node in nodes.values()
+        if node.instance_type == instance_type
+        and node.healthy
+        and object_name(node.block) not in going
+        and node.name not in held
+        and node.name not in uses
+        and offers(node, size)
+    }
+    blocks = {block for block, _ in free}
+    return sum(
+        all((block, number) in free for number in range(first, first + size))
+        for block in blocks
+        for first in range(0, 4, size)
+    )
+
+
+def offers(node: FleetNode, size: int) -> bool:
+    """The node has the links that a group of this size needs."""
+    return bool({4: {1}, 2: {2, 3}, 1: {4}}[size] & set(node.modes)) and (size != 2 or 3 in node.modes)

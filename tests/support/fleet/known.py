@@ -1,0 +1,32 @@
+"""What the fleet did itself, and the laws have to take into account."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tests.support.fleet.view import Wire
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the fleet did itself, and has to be reckoned with."""
+
+    budgets: bool = False  # a budget may forbid evictions
+    taken_templates: frozenset[str] = frozenset()  # namespace/name of templates of others
+    jobs_of: Mapping[str, str] = field(default_factory=dict)  # job name: UID of its workload
+    closed: frozenset[str] = frozenset()
+    """Nodes with a container whose claim was deleted by force, until it ends; and those that took a claim over that was
+    on an earlier instance of their name, until they are rebooted: nobody can know that it does not run."""
+    unwritable: frozenset[str] = frozenset()  # NeuronUltraServers whose status a policy refuses
+    actors: frozenset[str] = frozenset()  # who takes part
+    refused: frozenset[str] = frozenset()  # kind/namespace/name of objects whose status a policy refuses
+    crd: str = "ours"  # or which other is installed: then nothing can be asked of the controller but to do no harm
+    limits: frozenset[str] = frozenset()  # namespaces that may reserve only so many nodes
+    now: datetime.datetime = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
+    def refuses(self, item: Wire) -> bool:
+        """A policy refuses the status of this object."""
+        meta = item["metadata"]
+        return f"{item['kind']}/{meta['namespace']}/{meta['name']}" in self.refused

@@ -1,0 +1,124 @@
+"""One run of a virtual fleet: `run(seed=7)` returns how it went."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import logging
+import random
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from neuron_dra.emulation.embedded_api import EmbeddedApi
+from neuron_dra.kube.client import KubeClient
+from tests.support.fleet import clock as clocks
+from tests.support.fleet import schedule
+from tests.support.fleet.actors import chosen
+from tests.support.fleet.fleet import FASTER, Fleet
+from tests.support.fleet.safety import Violation
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run went. `violation` is empty if nothing was wrong; `simulated_s` passed in `took_s`."""
+
+    seed: int
+    violation: str
+    trace: tuple[str, ...]
+    simulated_s: float
+    took_s: float
+
+
+def replay_command(seed: int, ultraservers: int, steps: int, actors: Collection[str] | None = None) -> str:
+    """Return what a person types to see a run again."""
+    said = "" if actors is None else f" --actors {','.join(sorted(actors)) or 'none'}"
+    return f"python -m tests.support.fleet --seed {seed} --ultraservers {ultraservers} --steps {steps}{said}"
+
+
+def run(
+    seed: int,
+    *,
+    ultraservers: int = 2,
+    steps: int = 20,
+    drive: Callable[[Fleet, int], Any] | None = None,
+    listener: Callable[[str], None] | None = None,
+    server: Callable[[str], KubeClient] | None = None,
+    actors: Collection[str] | None = None,
+    replicas: int = 2,
+) -> Outcome:
+    """Run one seed on an embedded API server, in simulated time. `drive` replaces the seeded schedule.
+
+    `actors` are the names of those that take part (`actors.ACTORS`); without it, it is the seed that chooses them.
+    `server` makes the clients of a real API server, which has our CRDs; there time goes FASTER as fast as usual, and
+    a seed decides what is done, but not in which order programs hear of it.
+    """
+    taking_part = chosen(seed, embedded=server is None) if actors is None else frozenset(actors)
+    started = time.monotonic()
+    loop = clocks.VirtualLoop() if server is None else clocks.ScaledLoop(FASTER)
+    start = clocks.EPOCH if server is None else datetime.datetime.now(datetime.UTC)
+    clock = clocks.Clock(loop, start)
+    trace = clocks.Trace(clock, listener=listener)
+
+    async def play(connect: Callable[[str], KubeClient], api: EmbeddedApi | None) -> None:
+        fleet = Fleet(
+            seed,
+            Path(folder),
+            clock,
+            connect,
+            ultraservers=ultraservers,
+            trace=trace,
+            api=api,
+            actors=taking_part,
+            replicas=replicas,
+        )
+        async with fleet.running():
+            await (drive or schedule.drive)(fleet, steps)
+
+    async def main() -> None:
+        if server is not None:
+            await play(server, None)
+            return
+        api = EmbeddedApi(port=None, seed=seed, now=lambda: clock.now().timestamp())
+        api.register_neuron_kinds()
+        async with api:
+            await play(api.client, api)
+
+    violation: Violation | None = None
+    try:
+        with _seeded_and_silent(seed), tempfile.TemporaryDirectory(prefix="fleet", dir=_memory()) as folder:
+            clocks.run(loop, main())
+    except (Violation, BaseExceptionGroup) as err:
+        violation = _first(err)
+        if violation is None:
+            raise
+    return Outcome(seed, str(violation or ""), tuple(trace.lines), clock.elapsed, time.monotonic() - started)
+
+
+@contextlib.contextmanager
+def _seeded_and_silent(seed: int) -> Iterator[None]:
+    """Seed the programs' own jitter, and write no logs."""
+    jitter, level = random.getstate(), logging.root.manager.disable
+    random.seed(seed)
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        random.setstate(jitter)
+        logging.disable(level)
+
+
+def _first(err: BaseException) -> Violation | None:
+    """The violation in a group of errors."""
+    if isinstance(err, Violation):
+        return err
+    inner = err.exceptions if isinstance(err, BaseExceptionGroup) else ()
+    return next((found for each in inner if (found := _first(each)) is not None), None)
+
+
+def _memory() -> str | None:
+    """A folder in memory, where there is one: the nodes' disks are many small files."""
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None

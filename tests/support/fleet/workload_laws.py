@@ -1,0 +1,207 @@
+"""What must be true of each workload when everything had its time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from neuron_dra.core.ultraserver import Phase, object_name
+from tests.support.fleet.groups import free_slots, is_well, shut, slot_is_well
+from tests.support.fleet.known import Known
+from tests.support.fleet.nodes import FleetNode
+from tests.support.fleet.view import (
+    Held,
+    View,
+    Wire,
+    condition,
+    mode_of,
+    of_template,
+    owned_by,
+    parsed,
+    state,
+    template_name,
+    workload_uid,
+)
+
+FINAL: Final = ("Allocated", "Pending", "PartiallyAllocated", "Failed")
+STARVATION_S: Final = 600.0  # the controller's --starvation-threshold
+HOLD_BACK_S: Final = 1800.0  # its --starvation-limit
+SLACK_S: Final = 120.0
+
+
+def problems(view: View, nodes: Mapping[str, FleetNode], known: Known) -> Iterator[str]:
+    """Yield what is not (yet) as it must be with the workloads, a sentence each."""
+    for uid, workload in sorted(view.workloads().items()):
+        meta = workload["metadata"]
+        name, ready = meta["name"], condition(workload, "Ready")
+        if known.refuses(workload):
+            continue  # it cannot say anything
+        if meta.get("deletionTimestamp") or state(workload) == "Deallocating":
+            yield from _leaving(view, workload, nodes, known)
+            continue
+        taken = f"{meta['namespace']}/{template_name(workload)}" in known.taken_templates
+        if taken and (state(workload), ready.get("reason")) == ("Allocating", "TemplateNameTaken"):
+            continue  # another template took the place of its own before it had all that it asks for
+        hurt = any(_is_closed(held, known) or not slot_is_well(view, held, nodes) for held in view.of(uid))
+        if state(workload) not in FINAL and not (hurt and state(workload) == "Allocating"):
+            yield f"workload {name} is {state(workload)}: {ready.get('message')}"
+            continue
+        if (workload.get("status") or {}).get("observedGeneration") != meta["generation"]:
+            if not any(held.ultraserver in known.unwritable for held in view.of(uid)):  # its status waits for theirs
+                yield f"workload {name} has not been looked at since it changed"
+            continue
+        if not ready.get("reason") or not ready.get("message"):
+            yield f"workload {name} is {state(workload)} without a reason"
+        check = {"Allocated": _allocated, "Failed": _failed}.get(state(workload), _waiting)
+        yield from check(view, uid, workload, nodes, known)
+
+
+def _leaving(view: View, workload: Wire, nodes: Mapping[str, FleetNode], known: Known) -> Iterator[str]:
+    """A workload that is being deleted may wait for a budget, or for a node that is dead; for nothing else."""
+    reason = str(condition(workload, "Ready").get("reason"))
+    mine = {n for held in view.of(workload["metadata"]["uid"]) for n in held.allocation.nodes}
+    stuck = any(not nodes[name].healthy or name in known.closed for name in mine)
+    if not (stuck or (known.budgets and reason == "EvictionBlocked")):
+        yield f"workload {workload['metadata']['name']} is not released: {condition(workload, 'Ready').get('message')}"
+
+
+def _allocated(view: View, uid: str, workload: Wire, nodes: Mapping[str, FleetNode], known: Known) -> Iterator[str]:
+    meta, spec, status = workload["metadata"], workload["spec"], workload["status"]
+    name, count, size = meta["name"], int(spec["serverCount"]), int(spec["topologySize"])
+    live = [held for held in view.of(uid) if held.allocation.phase is not Phase.DRAINING]
+    if [held.allocation.ultraserver_index for held in live] != list(range(count)):
+        yield f"workload {name} is Allocated with indices {[h.allocation.ultraserver_index for h in live]} of {count}"
+        return
+    if any(held.allocation.phase is not Phase.BOUND for held in live):
+        yield f"workload {name} is Allocated, and not all of it is Bound"
+    worlds = {(held.allocation.world_size, held.allocation.rank0_node) for held in live}
+    if worlds != {(count * size, live[0].allocation.nodes[0])}:
+        yield f"workload {name} has {count * size} nodes, and its groups say {worlds}"
+    told = (status.get("allocatedUltraServers"), status.get("totalNodesAllocated"))
+    if told != ([held.ultraserver for held in live], count * size):
+        yield f"workload {name} tells of {told}"
+    if any(held.allocation.node_count != size for held in live):
+        yield f"workload {name} is Allocated with groups of {[held.allocation.node_count for held in live]}, not {size}"
+    template = view.find("resourceclaimtemplates", template_name(workload), meta["namespace"])
+    taken = f"{meta['namespace']}/{template_name(workload)}" in known.taken_templates
+    if not taken and (template is None or not owned_by(template, uid)):
+        yield f"workload {name} is Allocated without its template"
+    if not taken and template is not None and mode_of(template) != size:
+        yield f"workload {name} is Allocated with a template for groups of {mode_of(template)}, not {size}"
+    mine = [(held, node) for held in live for node in held.allocation.nodes]
+    broken = [name for held, name in mine if not is_well(view, held, nodes[name])]
+    if "cordons" in known.actors:
+        broken += [name for held in live for name in shut(held, nodes)]
+    degraded = condition(workload, "Degraded").get("status") == "True"
+    if taken and not degraded and "template-names" in known.actors:
+        yield f"workload {name} is not Degraded, and its template was replaced"
+    impaired = taken or any(not (nodes[name].schedulable and nodes[name].tags_its_devices) for _, name in mine)
+    if broken and not degraded:
+        yield f"workload {name} is not Degraded, and nodes of it are broken: {', '.join(broken)}"
+    leaving = [held for held in view.of(uid) if held.allocation.phase is Phase.DRAINING]
+    if (
+        degraded
+        and not (broken or leaving or impaired or _has_strangers(view, uid))
+        and all(n in view.tags() for _, n in mine)
+    ):
+        yield f"workload {name} is Degraded, and nothing is wrong: {condition(workload, 'Degraded').get('message')}"
+
+
+def _is_closed(held: Held, known: Known) -> bool:
+    return not known.closed.isdisjoint(held.allocation.nodes)
+
+
+def _has_strangers(view: View, uid: str) -> bool:
+    """Somebody else's claim is allocated on a node of the workload."""
+    mine = {node for held in view.of(uid) for node in held.allocation.nodes}
+    return any(workload_uid(claim) != uid for name in mine for claim in view.uses().get(name, ()))
+
+
+def _failed(view: View, uid: str, workload: Wire, nodes: Mapping[str, FleetNode], known: Known) -> Iterator[str]:
+    meta, name = workload["metadata"], template_name(workload)
+    mine = view.of(uid)
+    if mine and not any(_is_closed(held, known) or not slot_is_well(view, held, nodes) for held in mine):
+        yield f"workload {meta['name']} is Failed and holds {', '.join(n for h in mine for n in h.allocation.nodes)}"
+    if any(held.allocation.phase is Phase.BOUND for held in mine):
+        yield f"workload {meta['name']} is Failed and has nodes that are Bound"
+    if f"{meta['namespace']}/{name}" not in known.taken_templates and len(of_template(view, meta, name)) < 2:
+        yield f"workload {meta['name']} is Failed: {condition(workload, 'Ready').get('message')}"
+
+
+def _waiting(view: View, uid: str, workload: Wire, nodes: Mapping[str, FleetNode], known: Known) -> Iterator[str]:
+    """Who waits must have to: there are not as many free slots as it needs."""
+    spec, reason = workload["spec"], condition(workload, "Ready").get("reason")
+    mine = view.of(uid)
+    if workload["metadata"]["namespace"] in known.limits:
+        return  # it may wait for that
+    live = [held for held in mine if held.allocation.phase is not Phase.DRAINING]
+    needs = int(spec["serverCount"]) - len(live)
+    if any(_is_closed(held, known) for held in mine):
+        return  # it waits for a node that does not answer, and is told which
+    leaving = {
+        str(each["metadata"]["name"])
+        for each in view.all("neuronultraservers")
+        if each["metadata"].get("deletionTimestamp")
+    }  # nothing new is reserved there
+    usable = {
+        name: node
+        for name, node in nodes.items()
+        if name not in known.closed
+        and node.schedulable
+        and node.tags_its_devices
+        and object_name(node.block) not in leaving
+    }
+    free = free_slots(view, usable, spec["instanceType"], int(spec["topologySize"]))
+    if reason == "WaitingForRelease" and not all(slot_is_well(view, held, nodes) for held in mine if held not in live):
+        return  # pods with its ranks may still run on a dead node, which a person has to give up
+    if reason == "WaitsForOlder" and {"impossible", "giants"} & known.actors:
+        yield from _waits_for_older(view, workload, nodes, known)
+    kept = known.budgets and reason == "EvictionBlocked" and _ranks_may_run(view, uid, int(spec["serverCount"]))
+    if reason != "WaitsForOlder" and needs > 0 and free >= needs and not kept:
+        yield f"workload {workload['metadata']['name']} waits ({reason}), and {free} groups are free for its {needs}"
+    broken = [held for held in live if not slot_is_well(view, held, nodes)]
+    name = workload["metadata"]["name"]
+    if needs <= 0 and reason == "NoSpareGroup":
+        if free >= len(broken):
+            yield f"workload {name} cannot move {len(broken)} groups, and {free} are free"
+    elif reason == "Migrating" and broken:
+        return  # a node of the new group died before it was bound
+    elif needs <= 0 and reason not in ("WaitingForNodes", "WaitingForPods", "EvictionBlocked", "Draining"):
+        yield f"workload {name} has all its groups and is {state(workload)} ({reason})"
+    elif reason == "WaitingForNodes" and not broken:
+        yield f"workload {name} waits for nodes that are all there"
+
+
+def _ranks_may_run(view: View, uid: str, count: int) -> bool:
+    """Pods with the ranks of a missing group are still on nodes that it gives back: nothing is reserved for it yet."""
+    live = {held.allocation.ultraserver_index for held in view.of(uid) if held.allocation.phase is not Phase.DRAINING}
+    return any(
+        workload_uid(claim) == uid
+        for held in view.of(uid)
+        if held.allocation.ultraserver_index in set(range(count)) - live
+        for node in held.allocation.nodes
+        for claim in view.uses().get(node, ())
+    )
+
+
+def _waits_for_older(view: View, workload: Wire, nodes: Mapping[str, FleetNode], known: Known) -> Iterator[str]:
+    """Who is held back is told by whom; that one asks for what the fleet has, and holds others back only for a time."""
+    meta, ready = workload["metadata"], condition(workload, "Ready")
+    others = [
+        each
+        for uid, each in view.workloads().items()
+        if f"{each['metadata']['namespace']}/{each['metadata']['name']} " in f"{ready.get('message')} "
+        and uid != meta["uid"]
+    ]
+    if not others:
+        yield f"workload {meta['name']} waits for an older one that is not there: {ready.get('message')}"
+    for other in others:
+        spec, name = other["spec"], other["metadata"]["name"]
+        size = int(spec["topologySize"])
+        if int(spec["serverCount"]) > len(nodes) // size:
+            yield f"workload {meta['name']} waits for {name}, which asks for more than there is"
+        created = other["metadata"]["creationTimestamp"]
+        since = max(parsed(created), parsed(condition(other, "Ready").get("lastTransitionTime") or created))
+        held_back_s = (known.now - since).total_seconds() - STARVATION_S
+        if held_back_s > HOLD_BACK_S + SLACK_S:
+            yield f"workload {meta['name']} waits for {name}, which has held others back for {held_back_s:.0f} s"
