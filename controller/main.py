@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from controller import settings
 from controller.query import plan_command
 from neuron_dra import __version__
-from neuron_dra.arguments import Parser, guarded
-from neuron_dra.settings import go_style
+from neuron_dra.arguments import Parser, go_style, guarded
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -52,7 +51,7 @@ def _run(parsed: argparse.Namespace) -> int:
     from neuron_dra.kube import config
 
     loaded = settings.load(parsed, os.environ, socket.gethostname())
-    logs.configure("json" if loaded.log_format == "json" else "text", loaded.verbosity)
+    logs.configure("json" if loaded.log_format == "json" else "text", loaded.v)
     log = logging.getLogger("controller")
     log.info("neuron-ultraserver-controller starts", extra={"version": __version__, "pid": os.getpid()})
     kube = config.from_settings(loaded.kube_api_server, loaded.kubeconfig, os.environ)

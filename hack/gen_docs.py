@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -11,11 +10,12 @@ from pathlib import Path
 from prometheus_client.metrics import MetricWrapperBase
 
 from controller import metrics as controller_metrics
-from controller import settings as controller_settings
-from neuron_dra import settings
+from controller.settings import ControllerSettings
 from neuron_dra.core import catalogue, devices, groups, limits, names
 from neuron_dra.core.catalogue import GIB
 from neuron_dra.node.metrics import Metrics
+from neuron_dra.setting_table import Setting, settings_of
+from neuron_dra.settings import PluginSettings
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 MADE = "<!-- Written by hack/gen_docs.py from the code; change the texts there. -->\n\n"
@@ -103,8 +103,12 @@ groups, coordinates and memory.
 def settings_page() -> str:
     """Return docs/settings.md."""
     rows = [
-        (f"`{row.flag}`", f"`{row.env}`", f"`{row.default}`" if row.default else "empty", row.text)
-        for row in settings.reference()
+        (f"`{one.flag}`", f"`{one.variable}`", f"`{one.default}`" if one.default else "empty", one.text + choices(one))
+        for one in settings_of(PluginSettings)
+    ]
+    operator = [
+        (f"`{one.flag}`", f"`{one.default}`" if one.default else "empty", one.text)
+        for one in settings_of(ControllerSettings)
     ]
     return f"""{MADE}# Settings
 
@@ -120,17 +124,12 @@ the start.
 
 These are the flags of `neuron-ultraserver-controller run` and of `k8s-neuron-ultraserver-operator`.
 
-{table(["flag", "default", "meaning"], controller_flags())}"""
+{table(["flag", "default", "meaning"], operator)}"""
 
 
-def controller_flags() -> Iterable[Sequence[str]]:
-    """Yield name, default and help text of each of the controller's flags."""
-    parser = argparse.ArgumentParser(add_help=False)
-    controller_settings.add_arguments(parser)
-    for action in parser._actions:
-        default = f"`{action.default}`" if action.default else "empty"
-        text = (action.help or "").replace(" (default %(default)s)", "")
-        yield f"`{action.option_strings[0]}`", default, text
+def choices(setting: Setting) -> str:
+    """Return the texts that a setting accepts, if there is a choice."""
+    return f" ({setting.metavar.replace('|', ' or ')})" if "|" in setting.metavar else ""
 
 
 def labels(metric: MetricWrapperBase) -> str:

@@ -56,6 +56,18 @@ def object_name(text: str) -> str:
     return text
 
 
+def go_style(arguments: Sequence[str]) -> list[str]:
+    """Return `arguments` with Go's spellings converted: `-kubeconfig=x` to `--kubeconfig=x`, `-v=2` to `--v=2`."""
+    result = []
+    for argument in arguments:
+        if re.match(r"-[a-zA-Z]", argument):
+            name = argument[1:].split("=", 1)[0]
+            if len(name) > 1 or (name == "v" and "=" in argument):
+                argument = "-" + argument
+        result.append(argument)
+    return result
+
+
 def guarded(program: str, parser: Parser, words: Sequence[str]) -> int:
     """Parse `words`, run the command and return its exit code; a failure prints its reason in one line.
 

@@ -17,7 +17,7 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 from neuron_dra import __version__, settings
-from neuron_dra.arguments import Parser, guarded
+from neuron_dra.arguments import Parser, go_style, guarded
 from neuron_dra.errors import NeuronDraError
 
 
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] != ["plugin"]:  # saves the DaemonSet their import
         _add_other_commands(commands)
-    return guarded("neuron-dra", parser, settings.go_style(words) if words[:1] == ["plugin"] else words)
+    return guarded("neuron-dra", parser, go_style(words) if words[:1] == ["plugin"] else words)
 
 
 def _add_other_commands(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -63,7 +63,7 @@ def plugin_main() -> int:
     parser.add_argument("--version", action="version", version=f"neuron-dra {__version__}")
     settings.add_arguments(parser)
     parser.set_defaults(run=_run_plugin)
-    return guarded("neuron-dra", parser, settings.go_style(sys.argv[1:]))
+    return guarded("neuron-dra", parser, go_style(sys.argv[1:]))
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ import yaml
 from neuron_dra import __version__, settings
 from neuron_dra.core import catalogue
 from neuron_dra.emulation import mode as emulation
+from neuron_dra.setting_table import settings_of
 from tests.support.built_tools import HELM, needs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -179,7 +180,7 @@ def test_the_environment_is_one_that_the_plugin_starts_with(container: dict[str,
     fields = {e["name"]: e["valueFrom"]["fieldRef"]["fieldPath"] for e in container["env"] if "valueFrom" in e}
     assert fields == {"NODE_NAME": "spec.nodeName", "POD_UID": "metadata.uid"}
     values = {e["name"]: e["value"] for e in container["env"] if "value" in e}
-    known = {f.metadata["env"] for f in settings._fields()}
+    known = {setting.variable for setting in settings_of(settings.PluginSettings)}
     assert set(values) | set(fields) <= known
     uid = "8f5d3a9c-1f0b-4c7d-9d4e-2b7c6a1e0f55"
     loaded = settings.load({}, {**values, "NODE_NAME": "ip-10-0-0-1.ec2.internal", "POD_UID": uid})

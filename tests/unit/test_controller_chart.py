@@ -11,8 +11,7 @@ import pytest
 import yaml
 
 from controller import settings
-from neuron_dra.arguments import Parser
-from neuron_dra.settings import go_style
+from neuron_dra.arguments import Parser, go_style
 from tests.support.built_tools import HELM, needs
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,9 +13,8 @@ import pytest
 from controller import settings
 from controller.main import operator_main
 from controller.settings import ControllerSettings
-from neuron_dra.arguments import Parser
+from neuron_dra.arguments import Parser, go_style
 from neuron_dra.errors import SettingsError
-from neuron_dra.settings import go_style
 
 
 def load(*words: str, environ: dict[str, str] | None = None) -> ControllerSettings:
@@ -26,7 +25,7 @@ def load(*words: str, environ: dict[str, str] | None = None) -> ControllerSettin
 
 def test_the_official_operators_command_line_is_understood():
     found = load("--leader-elect", "--health-probe-bind-address=:8081", "--metrics-bind-address=:8080", "-v=4")
-    assert (found.leader_elect, found.verbosity) == (True, 4)
+    assert (found.leader_elect, found.v) == (True, 4)
     assert (found.health_probe_bind_address, found.metrics_bind_address) == (":8081", ":8080")
 
 

@@ -3,15 +3,18 @@
 import pytest
 
 from neuron_dra import cli, settings
-from neuron_dra.arguments import Parser
+from neuron_dra.arguments import Parser, go_style
 from neuron_dra.errors import SettingsError
+from neuron_dra.setting_table import settings_of
+
+SETTINGS = settings_of(settings.PluginSettings)
 
 
 def given(*arguments: str, **environ: str) -> settings.PluginSettings:
     """Return the settings of a command line and an environment; the node's name is a matter of course."""
     parser = Parser(prog="plugin")
     settings.add_arguments(parser)
-    parsed = parser.parse_args(settings.go_style(arguments))
+    parsed = parser.parse_args(go_style(arguments))
     return settings.load(vars(parsed), {"NODE_NAME": "a", **environ})
 
 
@@ -68,7 +71,7 @@ EXAMPLES = {
 }
 
 
-@pytest.mark.parametrize("row", settings.reference(), ids=lambda row: row.flag)
+@pytest.mark.parametrize("row", SETTINGS, ids=lambda row: row.flag)
 def test_a_flag_beats_the_environment_which_beats_the_default(row):
     name = row.flag.removeprefix("--").replace("-", "_")
     one, other = EXAMPLES.get(name, ("/one", "/other"))
@@ -77,16 +80,16 @@ def test_a_flag_beats_the_environment_which_beats_the_default(row):
         value, source = next((value, source) for key, value, source in loaded.rows() if key == name)
         return value.lower() if value in ("True", "False") else value, source
 
-    assert shown(given(**{row.env: one})) == (one, "environment")
-    assert shown(given(f"{row.flag}={other}", **{row.env: one})) == (other, "flag")
-    assert shown(given(row.flag, other, **{row.env: one})) == (other, "flag")
+    assert shown(given(**{row.variable: one})) == (one, "environment")
+    assert shown(given(f"{row.flag}={other}", **{row.variable: one})) == (other, "flag")
+    assert shown(given(row.flag, other, **{row.variable: one})) == (other, "flag")
     if name != "node_name":
         assert shown(given()) == (row.default, "default")
 
 
 def test_the_rows_are_every_setting_in_order_with_its_source():
     rows = given("--v=4", CDI_ROOT="/cdi").rows()
-    assert [name for name, _, _ in rows] == [row.flag[2:].replace("-", "_") for row in settings.reference()]
+    assert [name for name, _, _ in rows] == [row.flag[2:].replace("-", "_") for row in SETTINGS]
     sources = {name: source for name, _, source in rows}
     assert sources.pop("v") == "flag"
     assert sources.pop("cdi_root") == sources.pop("node_name") == "environment"
@@ -117,7 +120,7 @@ def test_gos_spellings_are_understood(arguments, name, value):
 
 def test_only_flags_are_respelled():
     arguments = ["-", "--", "-10", "-1.5", "x-y", "", "--a=-b", "-v"]
-    assert settings.go_style(arguments) == arguments
+    assert go_style(arguments) == arguments
 
 
 @pytest.mark.parametrize("text", ["true", "TRUE", "True", "1", "t"])
@@ -180,7 +183,7 @@ def test_an_empty_flag_is_refused_where_empty_means_nothing(flag):
 
 def test_an_empty_variable_is_not_set():
     loaded = given(
-        **{row.env: "" for row in settings.reference() if row.env not in ("NODE_NAME", "METRICS_BIND_ADDRESS")}
+        **{row.variable: "" for row in SETTINGS if row.variable not in ("NODE_NAME", "METRICS_BIND_ADDRESS")}
     )
     assert loaded == given()
     assert loaded.sources == {"node_name": "environment"}

@@ -14,9 +14,8 @@ import yaml
 from controller import program, settings
 from controller.plan.planning import Limits
 from neuron_dra import __version__
-from neuron_dra.arguments import Parser
+from neuron_dra.arguments import Parser, go_style
 from neuron_dra.core.ultraserver import NAMESPACE
-from neuron_dra.settings import go_style
 
 ROOT = Path(__file__).resolve().parents[2]
 MANIFESTS = ROOT / "deploy/manifests"
@@ -232,10 +231,10 @@ def test_what_is_started_is_the_documented_program_with_its_defaults_and_an_elec
         grpc_address="127.0.0.1:8082",
         kubeconfig="",
         kube_api_server="",
-        limits=Limits(),
         log_format="text",
-        verbosity=2,
+        v=2,
     )
+    assert given.limits == Limits()
 
 
 def test_the_probes_ask_the_port_that_serves_them(container: dict[str, Any]) -> None:
