@@ -148,13 +148,13 @@ async def test_whatever_changes_no_write_leaves_the_pool_incomplete(
         return (len(found), len(marked), {layer(device) for device in found}) == (count, sick, {where})
 
     async with host.running():
-        await eventually(lambda: shown(16, 0, None), 10)
+        await eventually(lambda: shown(16, 0, None), 60)
         api.patch("nodes", "node-a", {"metadata": {"labels": {label: "nn-1"}}})
-        await eventually(lambda: shown(16, 0, "nn-1"), 10)
+        await eventually(lambda: shown(16, 0, "nn-1"), 60)
         host.hardware.add_ecc(3)
-        await eventually(lambda: shown(16, 1, "nn-1"), 10)
+        await eventually(lambda: shown(16, 1, "nn-1"), 60)
         host.hardware.remove_device(5)
-        await eventually(lambda: shown(15, 1, "nn-1"), 10)
+        await eventually(lambda: shown(15, 1, "nn-1"), 60)
     verbs = {entry.verb for entry in api.requests(resource="resourceslices") if entry.verb in WRITES}
     assert verbs == {"create", "update"}
     (left,) = api.objects("resourceslices")
@@ -180,7 +180,7 @@ async def test_a_fleet_that_is_told_to_wait_does_not_come_back_at_once(
         plugins = [await stack.enter_async_context(one.running()) for one in hosts]
         for one in hosts:
             api.create(node_object(one.node_name))  # now all publish
-        await eventually(lambda: len(api.objects("resourceslices")) == NODES, 20)
+        await eventually(lambda: len(api.objects("resourceslices")) == NODES, 60)
 
     def count(plugin: Plugin, metric: str, **labels: str) -> float:
         return plugin.metrics.registry.get_sample_value(f"neuron_dra_{metric}_total", labels) or 0.0

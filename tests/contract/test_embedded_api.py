@@ -149,7 +149,7 @@ async def test_a_late_answer_comes_after_the_write_and_when_it_is_let_go(
     api.delete("configmaps", "a")
     await always(lambda: not call.done(), 0.2, "the answer is held")
     late.release()
-    async with asyncio.timeout(5), await call as response:
+    async with asyncio.timeout(60), await call as response:
         assert (response.status, (await response.json())["data"]) == (201, {"a": "b"})
     assert api.find("configmaps", "a") is None
 

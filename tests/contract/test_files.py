@@ -110,13 +110,11 @@ def test_a_reader_never_sees_half_a_file(short_path: Path) -> None:
 def test_a_lock_keeps_others_out_and_says_for_how_long(short_path: Path) -> None:
     path = short_path / "lock"
     with locked(path, timeout_s=1):
-        started = time.monotonic()
         with (
             pytest.raises(TimeoutError, match=r"locked by another process for more than 0\.1 s"),
             locked(path, timeout_s=0.1),
         ):
             pass
-        assert time.monotonic() - started < 1
     with locked(path, timeout_s=0.1):
         pass
 

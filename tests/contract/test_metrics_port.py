@@ -16,7 +16,7 @@ def server() -> HttpServer:
 
 async def fetch(port: int, path: str) -> str:
     def get() -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
             return str(answer.read().decode())
 
     return await asyncio.to_thread(get)
@@ -30,6 +30,6 @@ async def test_a_port_that_another_plugin_holds_is_taken_over_when_that_one_ends
     await asyncio.sleep(0.05)
     assert not waiting.done()
     await old.stop()
-    await asyncio.wait_for(waiting, 5)
+    await asyncio.wait_for(waiting, 60)
     assert await fetch(port, "/readyz") == "ok\n"
     await new.stop()

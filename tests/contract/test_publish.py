@@ -429,7 +429,7 @@ async def test_a_server_without_an_answer_does_not_hurt_what_was_published(api: 
         plugin.dirty.notify()
         await asyncio.sleep(0.2)
         await api.resume()
-        await eventually(lambda: api.watches.count("resourceslices") == 1, 15)
+        await eventually(lambda: api.watches.count("resourceslices") == 1, 60)
         assert [verb for verb, _, _ in writes(api)] == ["create"]
 
 

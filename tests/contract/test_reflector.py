@@ -47,7 +47,7 @@ async def client(api: EmbeddedApi) -> AsyncIterator[KubeClient]:
 async def running(reflector: Reflector) -> AsyncIterator[Reflector]:
     task = asyncio.create_task(reflector.run())
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await reflector.synced.wait()
         yield reflector
     finally:
@@ -61,7 +61,7 @@ def names(reflector: Reflector) -> set[str]:
 
 
 async def shows(reflector: Reflector, *wanted: str) -> None:
-    await eventually(lambda: names(reflector) == set(wanted), 5, f"{wanted}")
+    await eventually(lambda: names(reflector) == set(wanted), 60, f"{wanted}")
 
 
 async def test_it_shows_what_is_there_and_what_comes_and_goes(api: EmbeddedApi, client: KubeClient) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +24,10 @@ from neuron_dra.emulation.scripted_kubelet import (
 from neuron_dra.gen.kubelet.health.v1 import health_pb2
 from neuron_dra.gen.kubelet.pluginregistration.v1 import registration_pb2 as reg
 from tests.support.small_plugin import SmallPlugin
+from tests.support.waiting import eventually
 
 DRIVER = "neuron.aws.com"
 CLAIM = ClaimRef("ml", "job-0", "uid-0")
-
-
-async def eventually(condition: Callable[[], Any]) -> None:
-    """Return when the condition holds; fail after five seconds."""
-    for _ in range(500):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("the condition did not come true within 5 s")
 
 
 @pytest.fixture

@@ -127,7 +127,7 @@ async def allocated(api: EmbeddedApi, name: str) -> None:
 
 async def test_people_find_every_service_without_a_proto_file(controller):
     async def ask(channel: grpc.aio.Channel, request: Any) -> Any:
-        stream = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(iter([request]), timeout=5)
+        stream = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(iter([request]), timeout=60)
         (answer,) = [each async for each in stream]
         return answer
 
@@ -145,8 +145,8 @@ async def test_a_list_shows_nodes_reservations_and_what_is_free(api, controller)
     await allocated(api, "pair")
     async with asking(controller) as stub:
         await eventually(lambda: not controller.ready())
-        everything = (await stub.ListUltraServers(pb.ListUltraServersRequest(), timeout=5)).ultraservers
-        none = await stub.ListUltraServers(pb.ListUltraServersRequest(instance_type="trn2u.48xlarge"), timeout=5)
+        everything = (await stub.ListUltraServers(pb.ListUltraServersRequest(), timeout=60)).ultraservers
+        none = await stub.ListUltraServers(pb.ListUltraServersRequest(instance_type="trn2u.48xlarge"), timeout=60)
     assert [each.name for each in everything] == ["us-u0", "us-u1"]
     assert list(none.ultraservers) == []
     used, free = everything
@@ -174,7 +174,7 @@ async def test_a_workload_can_be_tried_before_it_exists_and_nothing_is_written(a
     before = [len(api.objects(kind)) for kind in ("neuronultraserverworkloads", "resourceclaimtemplates")]
     tried = pb.Workload(instance_type="trn3.48xlarge", topology_size=4, server_count=2)
     async with asking(controller) as stub:
-        answer = await stub.Plan(pb.PlanRequest(workload=tried), timeout=5)
+        answer = await stub.Plan(pb.PlanRequest(workload=tried), timeout=60)
     (planned,) = answer.workloads
     assert (planned.namespace, planned.name, planned.fits) == ("default", "dry-run", True)
     assert not planned.HasField("shortage")
@@ -197,7 +197,7 @@ async def test_a_workload_that_does_not_fit_is_told_why_in_figures(api, controll
     await allocated(api, "pair")
     tried = pb.Workload(name="big", namespace="ml", instance_type="trn3.48xlarge", topology_size=4, server_count=3)
     async with asking(controller) as stub:
-        (planned,) = (await stub.Plan(pb.PlanRequest(workload=tried), timeout=5)).workloads
+        (planned,) = (await stub.Plan(pb.PlanRequest(workload=tried), timeout=60)).workloads
     assert (planned.fits, planned.state, planned.reason) == (False, "Pending", "ExceedsFleet")
     assert planned.message == (
         "needs 3 x 4 trn3.48xlarge nodes; 1 of 3 groups of 4 are free: short of 8 nodes; 6 of 8 nodes are free; all "
@@ -212,9 +212,9 @@ async def test_what_if_a_workload_grew(api, controller):
     await allocated(api, "pair")
     async with asking(controller) as stub:
         tried = pb.Workload(namespace="ml", name="pair", instance_type="trn3.48xlarge", topology_size=2, server_count=2)
-        (grown,) = (await stub.Plan(pb.PlanRequest(workload=tried), timeout=5)).workloads
+        (grown,) = (await stub.Plan(pb.PlanRequest(workload=tried), timeout=60)).workloads
         tried.server_count = 5
-        (too_big,) = (await stub.Plan(pb.PlanRequest(workload=tried), timeout=5)).workloads
+        (too_big,) = (await stub.Plan(pb.PlanRequest(workload=tried), timeout=60)).workloads
     assert [(each.phase, list(each.nodes)) for each in grown.reservations] == [
         ("Bound", ["u0-0", "u0-1"]),
         ("Pending", ["u0-2", "u0-3"]),
@@ -229,7 +229,7 @@ async def test_a_plan_for_the_cluster_as_it_is_has_every_workload(api, controlle
     submit(api, "waits", size=4, count=2)
     await eventually(lambda: state(api, "waits") == "Pending")
     async with asking(controller) as stub:
-        planned = {each.name: each for each in (await stub.Plan(pb.PlanRequest(), timeout=5)).workloads}
+        planned = {each.name: each for each in (await stub.Plan(pb.PlanRequest(), timeout=60)).workloads}
     assert {name: (each.fits, each.state) for name, each in planned.items()} == {
         "fits": (True, "Allocated"),
         "waits": (False, "Pending"),
@@ -264,7 +264,7 @@ async def test_a_request_that_cannot_be_answered_says_what_to_write(api, control
     fields = {"instance_type": "trn3.48xlarge", "topology_size": 4, "server_count": 1, **changes}
     async with asking(controller) as stub:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await stub.Plan(pb.PlanRequest(workload=pb.Workload(**fields)), timeout=5)
+            await stub.Plan(pb.PlanRequest(workload=pb.Workload(**fields)), timeout=60)
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert text in (caught.value.details() or "")
 
@@ -272,12 +272,12 @@ async def test_a_request_that_cannot_be_answered_says_what_to_write(api, control
 async def test_until_the_cluster_was_read_the_answer_is_unavailable_and_health_says_so(api):
     async with controlling(api, api_url="http://127.0.0.1:1") as controller, dialled(controller) as channel:
         stub = ultraservers_pb2_grpc.UltraServersStub(channel)
-        for call in (stub.Plan(pb.PlanRequest(), timeout=5), stub.ListUltraServers(pb.ListUltraServersRequest())):
+        for call in (stub.Plan(pb.PlanRequest(), timeout=60), stub.ListUltraServers(pb.ListUltraServersRequest())):
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await call
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
             assert "this replica has not read the cluster yet: not listed yet: nodes," in (caught.value.details() or "")
-        health = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=5)
+        health = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=60)
         assert health.status == NOT_SERVING
 
 
@@ -287,7 +287,7 @@ async def test_a_replica_that_does_not_lead_answers_too(api, controller):
     api.create({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": name, "spec": held})
     async with controlling(api, "127.0.0.1:0", "--leader-elect") as follower, asking(follower) as stub:
         await eventually(lambda: not follower.ready(), what="the follower has read everything")
-        listed = await stub.ListUltraServers(pb.ListUltraServersRequest(), timeout=5)
+        listed = await stub.ListUltraServers(pb.ListUltraServersRequest(), timeout=60)
         assert not follower.leadership.holds()
     assert [each.name for each in listed.ultraservers] == ["us-u0", "us-u1"]
 
@@ -296,12 +296,12 @@ async def test_health_follows_what_the_controller_knows(controller):
     async with dialled(controller) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         for name in ("", SERVICE):
-            assert (await stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=5)).status == SERVING
-        async for told in stub.Watch(health_pb2.HealthCheckRequest(service=SERVICE), timeout=5):
+            assert (await stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=60)).status == SERVING
+        async for told in stub.Watch(health_pb2.HealthCheckRequest(service=SERVICE), timeout=60):
             assert told.status == SERVING
             break
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await stub.Check(health_pb2.HealthCheckRequest(service="other"), timeout=5)
+            await stub.Check(health_pb2.HealthCheckRequest(service="other"), timeout=60)
         assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
@@ -310,7 +310,7 @@ async def test_a_unix_socket_is_for_its_owner_only(api, tmp_path):
     async with controlling(api, f"unix:{path}") as controller, asking(controller) as stub:
         await eventually(lambda: not controller.ready())
         assert (path.stat().st_mode & 0o777) == 0o600
-        assert (await stub.Plan(pb.PlanRequest(), timeout=5)).workloads == []
+        assert (await stub.Plan(pb.PlanRequest(), timeout=60)).workloads == []
 
 
 async def test_a_port_that_another_has_is_taken_when_it_is_free(api, monkeypatch):
@@ -333,7 +333,7 @@ async def test_a_port_that_another_has_is_taken_when_it_is_free(api, monkeypatch
 async def test_grpcurl_needs_no_proto_file(controller):
     async def run(*words: str) -> str:
         command = [str(GRPCURL), "-plaintext", *words]
-        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=20)
+        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60)
         return done.stdout + done.stderr
 
     target = controller.grpc.target

@@ -40,7 +40,7 @@ async def test_labels_that_a_policy_forbids_keep_nobody_waiting(cluster: Cluster
     faults = cluster.api.faults.add(refused("nodes"))
     async with controlling(cluster):
         cluster.submit("job")
-        await eventually(lambda: cluster.state("job") == "Allocated", 20, "the workload is Allocated")
+        await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
         await asyncio.sleep(0.5)
     tried = [each.name for each in cluster.api.log if (each.verb, each.resource) == ("patch", "nodes")]
     assert max(tried.count(name) for name in set(tried)) <= 12
@@ -53,13 +53,13 @@ async def test_a_workload_is_given_another_ultraserver_than_one_that_cannot_be_w
 ) -> None:
     """13.10."""
     async with controlling(cluster):
-        await eventually(lambda: len(cluster.api.objects("neuronultraservers")) == 2, 20, "both are discovered")
+        await eventually(lambda: len(cluster.api.objects("neuronultraservers")) == 2, 60, "both are discovered")
         cluster.api.faults.add(refused("neuronultraservers/status", name="us-u0", status=422))
         cluster.submit("job", count=1)
-        await eventually(lambda: cluster.state("job") == "Allocated", 20, "the workload is Allocated")
+        await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
         assert [entry["leaderNodeName"] for entry in cluster.allocations()] == ["u1-0"]
         cluster.submit("second", count=1)
-        await eventually(lambda: cluster.state("second") == "Pending", 20, "the second workload waits")
+        await eventually(lambda: cluster.state("second") == "Pending", 60, "the second workload waits")
         assert "left out, because their status cannot be written: us-u0" in cluster.reason("second")[1]
 
 
@@ -83,7 +83,7 @@ async def test_an_answer_to_a_write_that_is_no_object_ends_nothing(
         cluster.api.faults.add(strange.fault(verb=verb, resource=resource, times=1))
     async with controlling(cluster, "--leader-elect"):
         cluster.submit("job")
-        await eventually(lambda: cluster.state("job") == "Allocated", 30, "the workload is Allocated")
+        await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
 
 
 def waits_since(there: Cluster, name: str, seconds: float, started: str = "False") -> None:
@@ -101,7 +101,7 @@ async def test_a_pod_that_its_node_refuses_is_evicted_and_others_are_not(cluster
     """13.12: it was refused for ever."""
     async with controlling(cluster):
         cluster.submit("job", count=1)
-        await eventually(lambda: cluster.state("job") == "Allocated", 20, "the workload is Allocated")
+        await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
         first = cluster.allocations()[0]["allocatedNodes"]
         other = {"metadata": {"name": "other", "uid": "another-workload"}}
         for number, (name, seconds, started) in enumerate(
@@ -109,7 +109,7 @@ async def test_a_pod_that_its_node_refuses_is_evicted_and_others_are_not(cluster
         ):
             cluster.pod_with_claim(name, first[number], other)
             waits_since(cluster, name, seconds, started)
-        await eventually(lambda: cluster.api.find("pods", "refused", "ml") is None, 20, "the refused pod is evicted")
+        await eventually(lambda: cluster.api.find("pods", "refused", "ml") is None, 60, "the refused pod is evicted")
         await asyncio.sleep(0.5)
         assert [pod["metadata"]["name"] for pod in cluster.api.objects("pods")] == ["pulls", "young"]
         (event,) = [each for each in cluster.api.objects("events") if each["reason"] == "RefusedPodEvicted"]
@@ -128,7 +128,7 @@ async def test_a_missing_namespace_is_one_error_that_says_what_to_do(
     missing = cluster.api.faults.add(refused("neuronultraservers", "create", 404))
     caplog.set_level(logging.INFO)
     async with controlling(cluster):
-        await eventually(lambda: missing.hits >= 6, 20, "it tries again")
+        await eventually(lambda: missing.hits >= 6, 60, "it tries again")
     told = [each.getMessage() for each in caplog.records if each.name == "controller.apply.writes"]
     assert told == [
         f"namespace {NAMESPACE} does not exist, so UltraServers cannot be written: create it (kubectl create namespace "
@@ -143,7 +143,7 @@ async def test_a_lease_without_its_namespace_is_one_error_that_says_what_to_do(
     """13.13."""
     missing = cluster.api.faults.add(refused("leases", "create", 404))
     async with controlling(cluster, "--leader-elect"):
-        await eventually(lambda: missing.hits >= 3, 20, "it tries again")
+        await eventually(lambda: missing.hits >= 3, 60, "it tries again")
     told = [each.getMessage() for each in caplog.records if each.name == "controller.apply.leader"]
     assert told == [
         f"namespace {NAMESPACE} does not exist, so the Lease neuron-ultraserver-controller cannot be held and the "
@@ -155,7 +155,7 @@ async def test_who_does_not_lead_shows_no_figures_of_the_cluster(cluster: Cluste
     """13.13: summed over both replicas, everything was there twice after a change of the leader."""
     async with controlling(cluster, "--leader-elect") as first:
         cluster.submit("job")
-        await eventually(lambda: cluster.state("job") == "Allocated", 20, "the workload is Allocated")
+        await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
         sample = first.metrics.registry.get_sample_value
         assert sample("neuron_ultraserver_nodes", {"state": "reserved"}) == 8
         first.metrics.leading(False)
@@ -191,6 +191,6 @@ async def test_a_role_that_may_not_read_namespaces_only_costs_their_limits(
     with caplog.at_level(logging.WARNING):
         async with controlling(cluster):
             cluster.submit("job")
-            await eventually(lambda: cluster.state("job") == "Allocated", 20, "the workload is Allocated")
+            await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
     said = [each.getMessage() for each in caplog.records if "namespaces cannot be read" in each.getMessage()]
     assert len(said) == 1

@@ -177,8 +177,8 @@ class Cluster:
         )
 
     async def until_ranks(self, wanted: dict[str, str]) -> None:
-        await eventually(lambda: self.ranks() == wanted, 20, f"the ranks {wanted}")
-        await eventually(lambda: self.status().get("state") == "Allocated", 20, "the workload is Allocated")
+        await eventually(lambda: self.ranks() == wanted, 60, f"the ranks {wanted}")
+        await eventually(lambda: self.status().get("state") == "Allocated", 60, "the workload is Allocated")
 
 
 @pytest.fixture
@@ -214,7 +214,7 @@ async def cluster(short_path: Path) -> AsyncIterator[Cluster]:
 
         tasks = [asyncio.create_task(controller.run()), asyncio.create_task(answers())]
         try:
-            await eventually(made.is_whole, 20, "the UltraServer with its four nodes")
+            await eventually(made.is_whole, 60, "the UltraServer with its four nodes")
             yield made
         finally:
             controller.stop()
@@ -257,8 +257,8 @@ async def test_restart_all_evicts_everybody_and_gives_new_ranks_away_from_the_fa
     before = set(cluster.uids().values())
     template = cluster.api.get("resourceclaimtemplates", "job", "ml")["metadata"]["uid"]
     cluster.hosts["n1"].hardware.set_unhealthy_components(3, "hbm")
-    await eventually(lambda: sorted(cluster.ranks()) == ["n0", "n2", "n3"], 20, "pods on the nodes that are left")
-    await eventually(lambda: cluster.status()["state"] == "Allocated", 20, "the workload is Allocated")
+    await eventually(lambda: sorted(cluster.ranks()) == ["n0", "n2", "n3"], 60, "pods on the nodes that are left")
+    await eventually(lambda: cluster.status()["state"] == "Allocated", 60, "the workload is Allocated")
     assert sorted(cluster.ranks().values()) == ["0", "1", "2"]
     assert not before & set(cluster.uids().values())
     assert cluster.api.get("resourceclaimtemplates", "job", "ml")["metadata"]["uid"] != template
@@ -270,7 +270,7 @@ async def test_noop_tells_and_touches_nobody(cluster: Cluster) -> None:
     await cluster.until_ranks({"n0": "0", "n1": "1"})
     before = cluster.uids()
     cluster.hosts["n1"].hardware.set_modes("4")
-    await eventually(lambda: "LinkDown" in cluster.told(), 20, "the fault is told")
+    await eventually(lambda: "LinkDown" in cluster.told(), 60, "the fault is told")
     await asyncio.sleep(1.5)  # longer than the grace after which the other strategies act
     assert (cluster.uids(), cluster.phases()) == (before, {"n0": "Bound", "n1": "Bound"})
 
@@ -279,8 +279,8 @@ async def test_a_dead_node_is_given_up_by_a_person_and_then_the_slot_has_moved(c
     cluster.submit("MigrateAffected", size=2, count=1)
     await cluster.until_ranks({"n0": "0", "n1": "1"})
     await cluster.die("n1")
-    await eventually(lambda: sorted(cluster.uids()) == ["n1"], 20, "the pod of the node that answers is evicted")
-    await eventually(lambda: "WaitingForPods" in cluster.told(), 20, "it is told what is waited for")
+    await eventually(lambda: sorted(cluster.uids()) == ["n1"], 60, "the pod of the node that answers is evicted")
+    await eventually(lambda: "WaitingForPods" in cluster.told(), 60, "it is told what is waited for")
     ready = next(c for c in cluster.status()["conditions"] if c["type"] == "Ready")
     assert "to give up a node that will not come back, delete its Node" in ready["message"]
     assert {node: phase for node, phase in cluster.phases().items() if node in ("n2", "n3")} == {
@@ -299,9 +299,9 @@ async def test_a_plugin_that_is_away_under_an_allocated_workload_changes_nothing
     for item in cluster.api.objects("resourceslices"):
         if item["spec"]["nodeName"] == "n1":
             cluster.api.delete("resourceslices", item["metadata"]["name"])  # as a kubelet does that starts
-    await eventually(lambda: "SliceMissing" in cluster.told(), 20, "it is told")
+    await eventually(lambda: "SliceMissing" in cluster.told(), 60, "it is told")
     await asyncio.sleep(1.5)  # longer than every grace
     assert cluster.uids() == before
     await cluster.start("n1")
-    await eventually(lambda: cluster.phases() == {"n0": "Bound", "n1": "Bound"}, 20, "the tag is back")
+    await eventually(lambda: cluster.phases() == {"n0": "Bound", "n1": "Bound"}, 60, "the tag is back")
     assert cluster.uids() == before

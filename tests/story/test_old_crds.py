@@ -230,7 +230,7 @@ async def test_kinds_that_are_kept_are_not_looked_at_again(cluster: Cluster) -> 
     """13.5, 13.16: the smallest names of all UltraServers were sought in every pass."""
     async with controlling(cluster):
         cluster.submit("job")
-        await eventually(lambda: cluster.state("job") == "Allocated", 20, "the workload is Allocated")
+        await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
 
     def unread() -> Iterator[str]:
         raise AssertionError("the names were read")

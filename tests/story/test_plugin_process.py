@@ -6,7 +6,6 @@ import asyncio
 import os
 import re
 import socket
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -37,9 +36,8 @@ async def test_it_starts_publishes_and_ends_leaving_its_slices_and_no_socket(
     before = await published(api)
     stream = kubelet.health()
     await anext(stream)
-    began = time.monotonic()
-    assert await process.stop() == 0
-    assert time.monotonic() - began < 10
+    async with asyncio.timeout(30):  # the grace period of a pod
+        assert await process.stop() == 0
     assert list(host.registry.iterdir()) == []
     assert list(host.data.glob("*.sock")) == []
     assert api.objects("resourceslices") == [before]
@@ -152,7 +150,7 @@ async def test_slices_that_are_wiped_and_a_cdi_file_that_is_deleted_come_back(
     (host.cdi / f"k8s.neuron.aws.com-claim_{uid}.json").unlink()
     api.delete("resourceslices", NAME)
     await published(api)
-    await eventually(lambda: uid in host.specified, 10, "the CDI file")
+    await eventually(lambda: uid in host.specified, 60, "the CDI file")
     assert host.spec(uid) == file
 
 

@@ -49,15 +49,15 @@ async def test_a_job_whose_pods_cannot_be_scheduled_is_degraded_until_they_run(
     """13.9: Allocated, while other pods had taken the CPU of its nodes."""
     async with controlling(cluster):
         workload = cluster.submit("job", count=1)
-        await eventually(lambda: cluster.state("job") == "Allocated", 20, "the workload is Allocated")
+        await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
         unschedulable(cluster, "job-3")
-        await eventually(lambda: degraded(cluster)[0] == "PodsUnschedulable", 20, "the workload is Degraded")
+        await eventually(lambda: degraded(cluster)[0] == "PodsUnschedulable", 60, "the workload is Degraded")
         assert degraded(cluster)[1].endswith(f"ml/job-3: {WORDS}")
         assert cluster.state("job") == "Allocated"
         nodes = cluster.allocations()[0]["allocatedNodes"]
         for name in nodes:
             cluster.pod_with_claim(f"on-{name}", name, workload)
-        await eventually(lambda: degraded(cluster)[0] == "", 20, "the workload is well")
+        await eventually(lambda: degraded(cluster)[0] == "", 60, "the workload is well")
     reads = [each for each in cluster.api.log if (each.resource, each.user_agent) == ("pods", NAME)]
     assert {(each.verb, each.namespace) for each in reads} == {("list", "ml")}
 
@@ -70,26 +70,26 @@ async def test_a_role_that_may_not_list_pods_costs_that_and_no_more(
     refused = cluster.api.faults.add(Fault(Do.RESPOND, verb="list", resource="pods", status=403, times=None))
     async with controlling(cluster):
         cluster.submit("job", count=1)
-        await eventually(lambda: cluster.state("job") == "Allocated", 20, "the workload is Allocated")
-        await eventually(lambda: refused.hits >= 1, 20, "it asked")
+        await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
+        await eventually(lambda: refused.hits >= 1, 60, "it asked")
         cluster.submit("second", count=1)
-        await eventually(lambda: cluster.state("second") == "Allocated", 20, "the second is Allocated")
+        await eventually(lambda: cluster.state("second") == "Allocated", 60, "the second is Allocated")
 
 
 async def test_a_job_on_two_ultraservers_without_efa_gets_one_warning(cluster: Cluster) -> None:  # noqa: F811
     """13.13."""
     async with controlling(cluster):
         workload = cluster.submit("job", count=2)
-        await eventually(lambda: cluster.state("job") == "Allocated", 20, "the workload is Allocated")
+        await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
         for number, entry in enumerate(cluster.allocations()):
             cluster.pod_with_claim(f"job-{number}", entry["allocatedNodes"][0], workload)
 
         def warnings() -> list[str]:
             return [each["message"] for each in cluster.api.objects("events") if each["reason"] == "NoNetworkClaim"]
 
-        await eventually(lambda: warnings() != [], 20, "there is a warning")
+        await eventually(lambda: warnings() != [], 60, "there is a warning")
         cluster.pod_with_claim("job-2", cluster.allocations()[0]["allocatedNodes"][1], workload)
-        await eventually(lambda: cluster.api.find("pods", "job-2", "ml") is not None, 20, "one more pod")
+        await eventually(lambda: cluster.api.find("pods", "job-2", "ml") is not None, 60, "one more pod")
         (message,) = warnings()
         assert message.startswith("serverCount is 2, and pod ml/job-")
     reads = [each for each in cluster.api.log if (each.resource, each.user_agent) == ("pods", NAME)]
@@ -112,12 +112,12 @@ async def test_a_hand_over_sees_a_claim_that_the_watch_does_not_show_yet(
     foreign(cluster, "elsewhere", "u1-3")
     cluster.api.faults.add(Fault(Do.HANG, verb="watch", resource="resourceclaims", times=None))
     async with controlling(cluster):
-        await eventually(lambda: len(cluster.api.objects("neuronultraservers")) == 2, 20, "both are discovered")
+        await eventually(lambda: len(cluster.api.objects("neuronultraservers")) == 2, 60, "both are discovered")
         before = len(cluster.api.log)
         foreign(cluster, "slipped-in", "u0-1")
         cluster.submit("job", count=1)
-        await eventually(lambda: cluster.state("job") == "Pending", 20, "the workload waits")
-        await eventually(lambda: "pod ml/slipped-in has devices" in cluster.reason("job")[1], 20, "it says why")
+        await eventually(lambda: cluster.state("job") == "Pending", 60, "the workload waits")
+        await eventually(lambda: "pod ml/slipped-in has devices" in cluster.reason("job")[1], 60, "it says why")
     asked = [each for each in list(cluster.api.log)[before:] if (each.user_agent, each.verb) == (NAME, "list")]
     assert {each.resource for each in asked} == lists
 
@@ -132,7 +132,7 @@ async def test_a_hand_over_lists_all_claims_where_pods_may_not_be_listed(
     refused = cluster.api.faults.add(Fault(Do.RESPOND, verb="list", resource="pods", status=403, times=None))
     async with controlling(cluster):
         cluster.submit("job", count=1)
-        await eventually(lambda: cluster.state("job") == "Allocated", 20, "the workload is Allocated")
+        await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
     assert refused.hits > 0
 
 

@@ -135,7 +135,7 @@ class Stream:
                     task.result()
             return all(self.rounds[device] >= before[device] + 3 for device in range(8, 12))
 
-        await eventually(further, 30)
+        await eventually(further, 60)
 
     async def end(self) -> None:
         """Let every claim that is prepared be unprepared; raises what went wrong."""
@@ -186,7 +186,7 @@ class DaemonSet:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{self._probed_at}") as channel:
             with contextlib.suppress(grpc.aio.AioRpcError):
                 request = health_pb2.HealthCheckRequest(service="liveness")
-                answer = await health_pb2_grpc.HealthStub(channel).Check(request, timeout=5)
+                answer = await health_pb2_grpc.HealthStub(channel).Check(request, timeout=60)
                 return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
         return False
 

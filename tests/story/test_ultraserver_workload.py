@@ -67,7 +67,7 @@ async def cluster(api: EmbeddedApi, folder: Path) -> AsyncIterator[dict[str, Plu
             plugins[name] = await stack.enter_async_context(host.running())
         controller = Controller(loaded, KubeConfig(loaded.kube_api_server))
         stack.push_async_callback(_ended, controller, _started(controller))
-        await eventually(lambda: is_ready(api), 20, "the UltraServer is there, with all of its nodes")
+        await eventually(lambda: is_ready(api), 60, "the UltraServer is there, with all of its nodes")
         yield plugins
 
 
@@ -128,7 +128,7 @@ async def test_every_node_of_a_workload_starts_its_container_with_its_own_rank(
 ) -> None:
     async with cluster(api, short_path) as plugins:
         submit(api, "job", size=2, count=2)
-        await eventually(lambda: state(api, "job") == "Allocated", 20, "the workload is Allocated")
+        await eventually(lambda: state(api, "job") == "Allocated", 60, "the workload is Allocated")
         assert tags(api) == dict.fromkeys(NODES, "job")
         ranks = {}
         for name, plugin in plugins.items():
@@ -143,7 +143,7 @@ async def test_every_node_of_a_workload_starts_its_container_with_its_own_rank(
 async def test_only_the_two_nodes_of_a_pair_are_reserved_and_closed(api: EmbeddedApi, short_path: Path) -> None:
     async with cluster(api, short_path) as plugins:
         submit(api, "pair", size=2, count=1)
-        await eventually(lambda: state(api, "pair") == "Allocated", 20, "the workload is Allocated")
+        await eventually(lambda: state(api, "pair") == "Allocated", 60, "the workload is Allocated")
         assert tags(api) == {"n0": "pair", "n1": "pair"}
         plain = {}
         for name in ("n0", "n2"):
@@ -159,12 +159,12 @@ async def test_a_deleted_workload_leaves_no_tag_no_template_and_no_reservation(
 ) -> None:
     async with cluster(api, short_path):
         submit(api, "job", size=4, count=1)
-        await eventually(lambda: state(api, "job") == "Allocated", 20, "the workload is Allocated")
+        await eventually(lambda: state(api, "job") == "Allocated", 60, "the workload is Allocated")
         api.delete("neuronultraserverworkloads", "job", "ml")
-        await eventually(lambda: state(api, "job") == "None", 20, "the workload is gone")
+        await eventually(lambda: state(api, "job") == "None", 60, "the workload is gone")
         await eventually(lambda: tags(api) == {}, what="the tags are gone")
         (found,) = api.objects("neuronultraservers")
         assert found["status"]["allocations"] == []
         assert api.objects("resourceclaimtemplates") == []
         submit(api, "next", size=4, count=1)
-        await eventually(lambda: state(api, "next") == "Allocated", 20, "the next one is Allocated")
+        await eventually(lambda: state(api, "next") == "Allocated", 60, "the next one is Allocated")

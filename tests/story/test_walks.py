@@ -92,7 +92,7 @@ async def test_no_node_module_is_called_by_what_it_called(api: EmbeddedApi, host
     with Walk(["neuron_dra.node"], uncounted=["neuron_dra.node.files"]) as walk:
         async with host.running(), ScriptedKubelet(host.registry) as kubelet:
             await kubelet.registered("neuron.aws.com")
-            await eventually(lambda: api.objects("resourceslices"), 10, "the slices")
+            await eventually(lambda: api.objects("resourceslices"), 60, "the slices")
             claim = api.create(allocated_claim("job", "node-a", [0, 3], config=[neuron_config(2)]))
             uid = claim["metadata"]["uid"]
             assert not (await kubelet.prepare([claim]))[uid].error

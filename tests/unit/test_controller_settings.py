@@ -116,4 +116,4 @@ def test_sigterm_ends_the_program_with_code_0():
             if "watch failed" in line:
                 break
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=20) == 0
+        assert process.wait(timeout=60) == 0
