@@ -50,6 +50,12 @@ def _add_other_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     slices_command.add_arguments(slices)
     slices.set_defaults(run=slices_command.run)
 
+    from neuron_dra.migrate import command as migrate
+
+    rewritten = commands.add_parser("migrate", help="rewrite manifests that were written for the Neuron device plugin")
+    migrate.add_arguments(rewritten)
+    rewritten.set_defaults(run=migrate.run)
+
     from neuron_dra import demo
 
     shown = commands.add_parser("demo", help="show how pods get devices, on simulated nodes, without a cluster")

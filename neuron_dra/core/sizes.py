@@ -1,0 +1,64 @@
+"""The numbers of devices and cores that an instance type serves to one container, and the words for any other number.
+
+Source: docs of the Neuron scheduler extension: on rings and lines every number of consecutive devices, on a torus 1, 4,
+8 or all; one and all are valid on every type. Cores are logical cores at the type's default LNC.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from neuron_dra.core.catalogue import InstanceType
+from neuron_dra.core.partitions import GROUPS
+
+DEVICE: Final = "device"
+CORE: Final = "core"
+KINDS: Final = {
+    "aws.amazon.com/neuron": DEVICE,
+    "aws.amazon.com/neurondevice": DEVICE,
+    "aws.amazon.com/neuroncore": CORE,
+}
+"""What each resource of the device plugin counts; neurondevice is the name of old releases."""
+
+CLASS_PREFIX: Final = {DEVICE: "connected-", CORE: "cores-"}
+RESOURCE_PREFIX: Final = "deviceclass.resource.kubernetes.io/"
+"""Prefix of the extended resource that a pod may use to request one device of a DeviceClass (Kubernetes 1.36)."""
+
+
+def resource_name(kind: str, count: int) -> str:
+    """Return the extended resource that stands for `count` connected devices, or cores."""
+    return f"{RESOURCE_PREFIX}{CLASS_PREFIX[kind]}{count}.neuron.aws.com"
+
+
+def cores_per_device(spec: InstanceType) -> int:
+    """Return the number of logical cores of a device at the type's default LNC."""
+    return spec.cores_per_device // spec.lnc_default
+
+
+def device_counts(spec: InstanceType) -> frozenset[int]:
+    """Return the numbers of connected devices that one container can have."""
+    total = spec.device_count
+    if spec.shape in ("ring", "line"):
+        return frozenset(range(1, total + 1))
+    return frozenset({1, total, *(size for size in GROUPS if size < total and spec.shape != "none")})
+
+
+def core_counts(spec: InstanceType) -> frozenset[int]:
+    """Return the numbers of contiguous logical cores that one container can have."""
+    each = cores_per_device(spec)
+    if spec.shape in ("ring", "line"):
+        return frozenset(range(1, spec.device_count * each + 1))
+    return frozenset(range(1, each)) | {count * each for count in device_counts(spec)}
+
+
+def counts(spec: InstanceType, kind: str) -> frozenset[int]:
+    """Return the numbers of devices, or of cores, that one container can have."""
+    return device_counts(spec) if kind == DEVICE else core_counts(spec)
+
+
+def refusal(instance_type: str, kind: str, count: int) -> str:
+    """Return the answer to a number that the instance type does not serve; for devices the scheduler extension's."""
+    return (
+        f"Instance type {instance_type} does not support requests for {kind}: {count}. "
+        f"Please request a different number of {kind}s."
+    )

@@ -1,0 +1,107 @@
+"""Claims in place of limits, for Kubernetes 1.34 and 1.35, whose scheduler knows no connected sets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from neuron_dra.core import groups, names, sizes
+from neuron_dra.core.catalogue import InstanceType
+from neuron_dra.migrate.limits import Wanted
+from neuron_dra.migrate.problems import CannotMigrate
+
+LATER = "needs Kubernetes 1.36"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a claim requests `count` devices: as one whole node, all devices of a node, or so many of one group."""
+
+    count: int
+    mode: str  # node, all or exact
+    group: str = ""
+
+
+def template(wanted: Wanted, types: Sequence[InstanceType], namespace: str) -> dict[str, Any]:
+    """Return the ResourceClaimTemplate for what a container requests on nodes of `types`.
+
+    Raises CannotMigrate, with what to do instead, if Kubernetes 1.34 cannot allocate it.
+    """
+    plans = {_plan(wanted, spec) for spec in types}
+    type_names = [spec.name for spec in types]
+    if len(plans) > 1:
+        raise CannotMigrate(f"{wanted.where}: {' and '.join(type_names)} need different claims; name one instance type")
+    [plan] = plans
+    resource = "neuron_node" if plan.mode == "node" else "neuron_device"
+    device = f"device.attributes['{names.DRIVER}']"
+    listed = [f"'{name.removeprefix('ml.')}'" for name in type_names]
+    of_type = f"== {listed[0]}" if len(listed) == 1 else f"in [{', '.join(listed)}]"
+    request: dict[str, Any] = {
+        "deviceClassName": names.DRIVER,
+        "allocationMode": "All" if plan.mode == "all" else "ExactCount",
+        "selectors": [
+            {"cel": {"expression": f"{device}.resourceType == '{resource}' && {device}.instanceType {of_type}"}}
+        ],
+    }
+    if plan.mode != "all":
+        request["count"] = plan.count if plan.mode == "exact" else 1
+    devices: dict[str, Any] = {"requests": [{"name": "neurons", "exactly": request}]}
+    if plan.group:
+        devices["constraints"] = [{"requests": ["neurons"], "matchAttribute": plan.group}]
+    spec: dict[str, Any] = {"spec": {"devices": devices}}
+    if plan.mode == "all":
+        spec = {"metadata": {"annotations": {names.COUNT_ANNOTATION: str(plan.count)}}, **spec}
+    what = "node" if plan.mode == "node" else str(plan.count)
+    metadata = {"name": "-".join(["neuron", what, *(name.replace(".", "-") for name in type_names)])}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {**metadata, **({"namespace": namespace} if namespace else {})},
+        "spec": spec,
+    }
+
+
+def _plan(wanted: Wanted, spec: InstanceType) -> Plan:
+    each = sizes.cores_per_device(spec)
+    if wanted.count not in sizes.counts(spec, wanted.kind):
+        raise CannotMigrate(f"{wanted.where}: {sizes.refusal(spec.name, wanted.kind, wanted.count)}")
+    if wanted.kind == sizes.CORE and wanted.count % each:
+        up = next(n for n in range(wanted.count, wanted.count + each) if n % each == 0)
+        raise CannotMigrate(
+            f"{wanted.where}: {wanted.name}: {wanted.count} on {spec.name} is a part of a device, which {LATER}; a "
+            f"device has {each} cores: request {up}, or upgrade the cluster"
+        )
+    count = wanted.count // each if wanted.kind == sizes.CORE else wanted.count
+    return _devices(wanted, spec, count)
+
+
+def _devices(wanted: Wanted, spec: InstanceType, count: int) -> Plan:
+    if count == spec.device_count:
+        if spec.whole_node:
+            return Plan(count, "node")
+        return Plan(count, "all" if count > 1 else "exact")
+    if count == 1:
+        return Plan(1, "exact")
+    if spec.shape not in ("ring", "line") and count in groups.SIZES and spec.efa:
+        return Plan(count, "exact", f"{names.GROUP_DOMAIN}/devicegroup{count}_id")
+    possible = [1, *(size for size in groups.SIZES if size > 1 and spec.efa and spec.shape not in ("ring", "line"))]
+    offered = sorted({size for size in possible if size < spec.device_count} | {spec.device_count})
+    raise CannotMigrate(
+        f"{wanted.where}: {count} connected devices on {spec.name}: this {LATER}; before that request "
+        f"{', '.join(map(str, offered[:-1]))} or {offered[-1]} devices, or upgrade the cluster"
+    )
+
+
+def note(made: dict[str, Any]) -> str:
+    """Return what a user has to know about a template, or an empty string."""
+    name = made["metadata"]["name"]
+    if name.startswith("neuron-node-"):
+        return f"{name} requests a whole node: it needs the chart's draDriver.ultraserverDevices=node, the default"
+    types = made["spec"]["spec"]["devices"]["requests"][0]["exactly"]["selectors"][0]["cel"]["expression"]
+    return (
+        f"{name} requests single devices of an UltraServer's node, which are published with the chart's "
+        "draDriver.ultraserverDevices=devices"
+        if any(f"'{spec}" in types for spec in ("trn2u", "trn3"))
+        else ""
+    )
