@@ -13,7 +13,6 @@ from tests.support.fleet.mix import Actor
 from tests.support.fleet.view import condition
 
 if TYPE_CHECKING:
-    from tests.support.fleet.nodes import FleetNode
     from tests.support.fleet.schedule import Schedule
 
 TAINTS: Final = ("ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted", "example.com/maintenance")
@@ -114,14 +113,14 @@ async def outage(schedule: Schedule) -> str | None:
         if node.present and not node.kubelet_up:
             await fleet.set_ready(node, False)
     await fleet.sleep(SEEN_S)
-    unready = sum(_is_unready(schedule, node) for node in fleet.nodes.values())
-    disrupted = unready >= 3 and unready > 0.55 * len(fleet.nodes)
-    if disrupted and "outages" in fleet.actors:
+    if _is_disrupted(schedule, 0) and "outages" in fleet.actors:
         fleet.safety.protect({held.allocation.allocation_id for held in fleet.view.held() if _is_bound(held)})
     seconds = rng.choice(OUTAGE_S)
     await fleet.sleep(seconds)
     for node in hit:
         if node.present and node.alive:
+            if not _is_disrupted(schedule, 1):
+                fleet.safety.protect(set())  # with this one the outage is over
             node.kubelet_up = True
             await fleet.set_ready(node, True)
             fleet.pods.wake()
@@ -131,9 +130,12 @@ async def outage(schedule: Schedule) -> str | None:
     return f"the kubelets of {len(hit)} of {len(fleet.nodes)} nodes were stopped for {seconds + NOTICED_S:g} s"
 
 
-def _is_unready(schedule: Schedule, node: FleetNode) -> bool:
-    found = schedule.fleet.view.find("nodes", node.name)
-    return found is None or condition(found, "Ready").get("status") != "True"
+def _is_disrupted(schedule: Schedule, back: int) -> bool:
+    """So many nodes are away that it is an outage, even when so many more are back. A deleted Node is not away."""
+    found = [schedule.fleet.view.find("nodes", name) for name in schedule.fleet.nodes]
+    present = [node for node in found if node is not None]
+    unready = len([node for node in present if condition(node, "Ready").get("status") != "True"]) - back
+    return unready >= 3 and unready > 0.55 * len(present)
 
 
 def _is_bound(held: object) -> bool:

@@ -54,9 +54,9 @@ async def flap_node(schedule: Schedule) -> str | None:
 
     async def back() -> None:
         await asyncio.sleep(seconds)
+        if node.line is not None:
+            node.line.mend()  # also of a node that registers again just now
         if node.present and node.alive:
-            if node.line is not None:
-                node.line.mend()
             await schedule.fleet.set_ready(node, True)
 
     schedule.fleet.spawn(back())
