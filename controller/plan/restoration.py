@@ -71,9 +71,11 @@ def _why_not_adopted(official: Allocation, workload: Workload | None, others: It
     held = {(each.allocation.workload_uid, each.allocation.ultraserver_index) for each in others}
     if (workload.uid, official.ultraserver_index) in held:
         return f"{entry} has the index of another group of the workload"
-    if not workload.deleting and official.ultraserver_index >= workload.count:
+    if workload.deleting or official.phase is Phase.PENDING:
+        return ""  # it is released; no pod runs in a Pending group, so one that the spec no longer has is given up
+    if official.ultraserver_index >= workload.count:
         return f"{entry} has an index beyond spec.serverCount {workload.count}"
-    if not workload.deleting and official.node_count != workload.size:
+    if official.node_count != workload.size:
         return f"{entry} has {official.node_count} nodes, and spec.topologySize is {workload.size}"
     return ""
 

@@ -303,6 +303,25 @@ def test_a_pending_entry_of_awss_operator_gets_the_whole_tag_timeout() -> None:
     assert world.reserved("job") == {0: NODES}
 
 
+@pytest.mark.parametrize("spec", [{"topologySize": 2, "serverCount": 2}, {"topologySize": 4, "serverCount": 1}])
+def test_a_pending_entry_without_ids_that_the_spec_outgrew_is_given_up_like_others(spec: dict[str, int]) -> None:
+    """13.3, 13.6: an old CRD dropped its ids, and then topologySize changed: it kept its nodes for ever."""
+    world = fleet()
+    world.silent = set(NODES)
+    world.submit("job", count=2)
+    world.step()
+    for name in ("us-u0", "us-u1"):
+        take_ids(world, name)
+    job = copy.deepcopy(world.workload("job"))
+    job["spec"] |= spec
+    world.put(job)
+    world.silent = set()
+    world.settle()
+    assert world.state("job") == ("Allocated", "Allocated")
+    assert [len(nodes) for nodes in world.reserved("job").values()] == [spec["topologySize"]] * spec["serverCount"]
+    assert evictions(world) == []
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [
