@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from fractions import Fraction
 
@@ -34,6 +35,7 @@ def is_label(text: str) -> bool:
     return len(text) <= 63 and _LABEL.fullmatch(text) is not None
 
 
+@functools.lru_cache(maxsize=1024)
 def is_subdomain(text: str, most: int = 253) -> bool:
     return 0 < len(text) <= most and all(_LABEL.fullmatch(part) for part in text.split("."))
 
@@ -42,10 +44,12 @@ def is_id(text: str) -> bool:
     return _ID.fullmatch(text) is not None
 
 
+@functools.lru_cache(maxsize=1024)
 def is_quantity(text: str) -> bool:
     return _QUANTITY.fullmatch(text) is not None
 
 
+@functools.lru_cache(maxsize=1024)
 def canonical_quantity(text: str) -> str:
     """Return a quantity as the server writes it back: "1024Mi" is "1Gi", "1000" is "1k", "0.5" is "500m".
 

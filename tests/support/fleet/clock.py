@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextvars
 import datetime
-import math
+import heapq
+import itertools
 import selectors
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
@@ -25,39 +27,42 @@ class Stuck(RuntimeError):
     """Nothing would ever happen again: no task can go on, and no timer is set."""
 
 
-class _Selector(selectors.DefaultSelector):
-    """Waits for nothing: the time that it should wait is added to the clock."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now = 0.0
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if timeout is None:
-            raise Stuck("every task waits for another")
-        self.now += max(0.0, timeout)
-        return []  # no program in it has a socket
-
-
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """The loop. `time()` begins at 0 and counts seconds."""
+    """The loop. `time()` begins at 0 and counts seconds. No program in it has a socket, so it selects nothing."""
 
     def __init__(self) -> None:
-        self._clock = _Selector()
-        super().__init__(self._clock)
+        self._now = 0.0
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []  # a heap; tuples compare fast
+        self._number = itertools.count()
+        super().__init__()
 
     def time(self) -> float:
         """Return the seconds that have passed."""
-        return self._clock.now
+        return self._now
 
-    @property
-    def _clock_resolution(self) -> float:
-        """No timer fires early: those who look at the time then would set it again, and time would stand still."""
-        return math.ulp(self._clock.now)
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        """Set a timer; of those for one time the first that was set is the first that fires."""
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        heapq.heappush(self._timers, (when, next(self._number), timer))
+        return timer
 
-    @_clock_resolution.setter
-    def _clock_resolution(self, value: float) -> None:
-        pass  # that of the clock on the wall
+    def _run_once(self) -> None:
+        """Let the time be that of the next timer if nothing is left to do now, then do what there is."""
+        timers, ready = self._timers, self._ready  # type: ignore[attr-defined]
+        while timers and timers[0][2].cancelled():
+            heapq.heappop(timers)
+        if not ready and not self._stopping:  # type: ignore[attr-defined]
+            if not timers:
+                raise Stuck("every task waits for another")
+            self._now = max(self._now, timers[0][0])
+        while timers and timers[0][0] <= self._now:
+            ready.append(heapq.heappop(timers)[2])
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle.cancelled():
+                handle._run()
 
     def run_in_executor(  # type: ignore[override]
         self, executor: concurrent.futures.Executor | None, func: Callable[..., T], *args: Any

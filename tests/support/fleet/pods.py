@@ -144,8 +144,9 @@ class Pods:
     async def _own(self) -> None:
         while True:
             await asyncio.sleep(OWNER_S)
+            pods = self._by_job()
             for job in list(self.jobs.values()):
-                mine = [pod for pod in self.of_job(job) if not pod["metadata"].get("deletionTimestamp")]
+                mine = [pod for pod in pods.get(job.name, ()) if not pod["metadata"].get("deletionTimestamp")]
                 try:
                     for _ in range(job.replicas - len(mine)):
                         self.pods.remember(await self._client.create(PODS, job.namespace, job.pod()))
@@ -156,10 +157,14 @@ class Pods:
 
     def of_job(self, job: Job) -> list[Wire]:
         """The pods of a job, in the order of their names."""
-        found = [
-            pod for pod in self.pods.items.values() if (pod["metadata"].get("labels") or {}).get("job") == job.name
-        ]
-        return sorted(found, key=lambda pod: str(pod["metadata"]["name"]))
+        return self._by_job().get(job.name, [])
+
+    def _by_job(self) -> dict[str, list[Wire]]:
+        """The pods of each job, in the order of their names."""
+        found: dict[str, list[Wire]] = {}
+        for pod in sorted(self.pods.items.values(), key=lambda pod: str(pod["metadata"]["name"])):
+            found.setdefault((pod["metadata"].get("labels") or {}).get("job", ""), []).append(pod)
+        return found
 
     async def delete(self, pod: Wire, *, now: bool = False) -> None:
         """Delete a pod; `now`: by force. One that is gone is no error. Raises ApiError."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import gc
 import logging
 import random
 import tempfile
@@ -100,15 +101,18 @@ def run(
 
 @contextlib.contextmanager
 def _seeded_and_silent(seed: int) -> Iterator[None]:
-    """Seed the programs' own jitter, and write no logs."""
-    jitter, level = random.getstate(), logging.root.manager.disable
+    """Seed the programs' own jitter, write no logs, and collect no garbage: that took a sixth of the time."""
+    jitter, level, collects = random.getstate(), logging.root.manager.disable, gc.isenabled()
     random.seed(seed)
     logging.disable(logging.CRITICAL)
+    gc.disable()
     try:
         yield
     finally:
         random.setstate(jitter)
         logging.disable(level)
+        if collects:
+            gc.enable()
 
 
 def _first(err: BaseException) -> Violation | None:
