@@ -211,13 +211,13 @@ class Safety:
             for each in self._view.held()
             if each.allocation.workload_namespace == namespace
         }
-        before = [
-            each
-            for each in self._view.held()
-            if each.allocation.workload_uid == new.allocation.workload_uid
-            and each.allocation.ultraserver_index == new.allocation.ultraserver_index
-        ]
-        if len(before) == 1 and sum(mine.values()) > most:
+        key = new.allocation.workload_uid, new.allocation.ultraserver_index
+        replaces = any(
+            (known.held.allocation.workload_uid, known.held.allocation.ultraserver_index) == key
+            for known in self._known.values()
+            if not known.gone and known.held.allocation.allocation_id != new.allocation.allocation_id
+        )  # one write may remove the slot that this one replaces: the namespace then has as many nodes as before
+        if not replaces and sum(mine.values()) > most:
             self._violated(
                 f"{_text(new)} makes {sum(mine.values())} reserved nodes of namespace {namespace}, of {most}"
             )
