@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from neuron_dra.core.ultraserver import Phase, object_name
 from tests.support.fleet.groups import free_slots, is_well, shut, slot_is_well
 from tests.support.fleet.known import Known
-from tests.support.fleet.nodes import FleetNode
+from tests.support.fleet.nodes import MODES, FleetNode
 from tests.support.fleet.view import (
     Held,
     View,
@@ -69,6 +69,9 @@ def _allocated(view: View, uid: str, workload: Wire, nodes: Mapping[str, FleetNo
     meta, spec, status = workload["metadata"], workload["spec"], workload["status"]
     name, count, size = meta["name"], int(spec["serverCount"]), int(spec["topologySize"])
     live = [held for held in view.of(uid) if held.allocation.phase is not Phase.DRAINING]
+    if unstored := _not_stored_again(workload, live, known):
+        yield from _still_tagged(view, workload, nodes, unstored)
+        return
     if [held.allocation.ultraserver_index for held in live] != list(range(count)):
         yield f"workload {name} is Allocated with indices {[h.allocation.ultraserver_index for h in live]} of {count}"
         return
@@ -96,15 +99,48 @@ def _allocated(view: View, uid: str, workload: Wire, nodes: Mapping[str, FleetNo
     if taken and not degraded and "template-names" in known.actors:
         yield f"workload {name} is not Degraded, and its template was replaced"
     impaired = taken or any(not (nodes[name].schedulable and nodes[name].tags_its_devices) for _, name in mine)
-    if broken and not degraded:
+    if broken and not degraded and not _cannot_be_noted(live, nodes, known):
         yield f"workload {name} is not Degraded, and nodes of it are broken: {', '.join(broken)}"
     leaving = [held for held in view.of(uid) if held.allocation.phase is Phase.DRAINING]
     if (
         degraded
         and not (broken or leaving or impaired or _has_strangers(view, uid))
+        and not any(held.allocation.faults and held.ultraserver in known.unwritable for held in live)
         and all(n in view.tags() for _, n in mine)
     ):
         yield f"workload {name} is Degraded, and nothing is wrong: {condition(workload, 'Degraded').get('message')}"
+
+
+def _not_stored_again(workload: Wire, live: list[Held], known: Known) -> list[Wire]:
+    """The groups of NeuronUltraServers that somebody deleted by force, and whose status a policy refuses since.
+
+    Only the nodes and the workload's copy have them. The controller reserves nothing else there, and the workload's
+    status does not claim anything new until they are stored.
+    """
+    stored = {held.allocation.allocation_id for held in live}
+    groups = workload["status"].get("groups") or ()
+    return [each for each in groups if each["ultraserver"] in known.unwritable and each["allocationId"] not in stored]
+
+
+def _still_tagged(view: View, workload: Wire, nodes: Mapping[str, FleetNode], groups: Iterable[Wire]) -> Iterator[str]:
+    tags = view.tags()
+    for name in (name for group in groups for name in group["nodes"]):
+        tag = tags.get(name)
+        holds = tag is not None and tag.workload_uid == workload["metadata"]["uid"]
+        if nodes[name].healthy and nodes[name].tags_its_devices and name in tags and not holds:
+            yield f"node {name} has given up workload {workload['metadata']['name']}, whose object was deleted by force"
+
+
+def _cannot_be_noted(live: Iterable[Held], nodes: Mapping[str, FleetNode], known: Known) -> bool:
+    """What nodes publish counts as a fault from a moment that is stored in a status which a policy refuses.
+
+    The workload's status waits for that write, as it waits for every write of its reservations.
+    """
+    return any(
+        held.ultraserver in known.unwritable
+        and any(not nodes[name].tags_its_devices or nodes[name].modes != MODES for name in held.allocation.nodes)
+        for held in live
+    )
 
 
 def _is_closed(held: Held, known: Known) -> bool:
