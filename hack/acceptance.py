@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The suites that take hours, in one place: `make acceptance`, or `make acceptance ONLY="seeds plan"`.
 
-Each part writes its result and its commit to build/acceptance.json when it ends, and docs/reports/acceptance.md is made
-from all results there, so the parts can run on different days.
+Each part writes its result and its commit to build/acceptance/PART.json when it ends, and docs/reports/acceptance.md is
+made from all results there, so the parts can run at the same time or on different days.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 REPORT = REPOSITORY / "docs" / "reports" / "acceptance.md"
-RESULTS = REPOSITORY / "build" / "acceptance.json"
+RESULTS = REPOSITORY / "build" / "acceptance"
 PYTHON = str(REPOSITORY / ".venv" / "bin" / "python")
 sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "hack")]
 
@@ -149,6 +149,17 @@ PARTS: dict[str, Callable[[Options], Result]] = {
 }
 
 
+def stored() -> dict[str, Result]:
+    """Return the results that parts have written so far."""
+    found = {}
+    for name in PARTS:
+        path = RESULTS / f"{name}.json"
+        if path.exists():
+            each = json.loads(path.read_text())
+            found[name] = Result(**{**each, "details": tuple(each["details"])})
+    return found
+
+
 def report(results: dict[str, Result]) -> str:
     """Return docs/reports/acceptance.md."""
     rows = [
@@ -189,19 +200,18 @@ def main(arguments: Sequence[str]) -> int:
     if unknown := sorted({*parsed.only} - PARTS.keys()):
         parser.error(f"unknown part {', '.join(unknown)}; use {', '.join(PARTS)}")
     options = Options(parsed.seeds, parsed.sequences, parsed.fleets, parsed.first, parsed.jobs, parsed.minutes)
-    stored = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    results = {name: Result(**{**each, "details": tuple(each["details"])}) for name, each in stored.items()}
+    failed = False
     for name in parsed.only or PARTS:
         print(f"== {name}", flush=True)
         began = time.monotonic()
-        found = PARTS[name](options)
-        results[name] = dataclasses.replace(found, took_s=time.monotonic() - began, commit=commit_now())
-        RESULTS.parent.mkdir(exist_ok=True)
-        RESULTS.write_text(json.dumps({each: dataclasses.asdict(value) for each, value in results.items()}, indent=1))
-        print(f"{results[name].what}: {results[name].outcome}", flush=True)
+        found = dataclasses.replace(PARTS[name](options), took_s=time.monotonic() - began, commit=commit_now())
+        failed |= found.failed
+        RESULTS.mkdir(parents=True, exist_ok=True)
+        (RESULTS / f"{name}.json").write_text(json.dumps(dataclasses.asdict(found), indent=1))
+        print(f"{found.what}: {found.outcome}", flush=True)
     if parsed.report:
-        REPORT.write_text(report(results))
-    return 1 if any(results[name].failed for name in parsed.only or PARTS) else 0
+        REPORT.write_text(report(stored()))
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
