@@ -1,1 +1,1 @@
-"""Test doubles that are a product: a simulated node, a scripted kubelet, an embedded API server."""
+"""Emulation for demos, tests and `neuron-dra fake-node`: simulated node, scripted kubelet, embedded API server."""

@@ -1,7 +1,8 @@
-"""The part of a container runtime that resolves CDI devices: reads the spec files strictly and merges their edits.
+"""Resolves CDI devices as a container runtime does: parses the spec files strictly and merges their edits.
 
-As the CDI library does: unknown fields fail the file, so does a cdiVersion below what the fields need; a device name
-that two files claim belongs to neither; spec-level edits apply once per file; the last value of a variable wins.
+Rules of the CDI library: an unknown field rejects the file, and so does a cdiVersion that is too low for the fields; a
+device name in two files belongs to neither; a file's spec-level edits apply once per container; the last value of an
+environment variable wins.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _FIELDS: Final[Mapping[str, frozenset[str]]] = {
 
 
 class CdiError(Exception):
-    """A spec file that a runtime would not load, or ids that it would not resolve."""
+    """A spec file that a runtime rejects, or device ids that it cannot resolve."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class Mount:
 
 @dataclass(slots=True)
 class Container:
-    """What a container would find: keys are variable names and paths in the container."""
+    """What a container gets; keys are names of environment variables and paths in the container."""
 
     cdi_ids: tuple[str, ...] = ()
     env: dict[str, str] = field(default_factory=dict)
@@ -64,9 +65,9 @@ class Container:
 
 
 class CdiRuntime:
-    """Resolves CDI ids from directories, the later of which win; read afresh for every container.
+    """Resolves CDI ids from directories; later directories take precedence. Files are read again for each container.
 
-    With `host_root` the device nodes must exist below it, as a runtime needs them on the host.
+    With `host_root`, device nodes must exist below that folder.
     """
 
     def __init__(self, directories: Iterable[Path | str], *, host_root: Path | str | None = None) -> None:
@@ -74,7 +75,7 @@ class CdiRuntime:
         self._host_root = Path(host_root) if host_root is not None else None
 
     def create(self, cdi_ids: Iterable[str], env: Mapping[str, str] | None = None) -> Container:
-        """Return a container with the edits of `cdi_ids` merged in. Raises CdiError, as the runtime would fail."""
+        """Return a container with the edits of `cdi_ids`. Raises CdiError where a runtime would fail."""
         ids = tuple(dict.fromkeys(cdi_ids))
         container = Container(ids, dict(env or {}))
         devices, problems = self._load()
@@ -92,7 +93,7 @@ class CdiRuntime:
         return container
 
     def specs(self) -> dict[Path, dict[str, Any]]:
-        """Return the spec files as they are, checked. Raises CdiError for the first that does not load."""
+        """Return all spec files, checked. Raises CdiError for the first invalid one."""
         return {path: load_spec(path) for directory in self._directories for path in _spec_files(directory)}
 
     def _load(self) -> tuple[dict[str, tuple[Path, dict[str, Any], dict[str, Any]]], list[str]]:
@@ -148,7 +149,7 @@ def _spec_files(directory: Path) -> Iterator[Path]:
 
 
 def load_spec(path: Path) -> dict[str, Any]:
-    """Read one spec file and check it as a runtime's library does. Raises CdiError with the file's name."""
+    """Read one spec file and check it as the CDI library does. Raises CdiError, which names the file."""
     try:
         spec = json.loads(path.read_text(), object_pairs_hook=_no_duplicates)
         _check_spec(spec)
@@ -236,7 +237,7 @@ def _check_edits(edits: Any) -> None:
 
 
 def minimum_version(spec: Mapping[str, Any]) -> str:
-    """Return the lowest cdiVersion that has all fields which the spec uses."""
+    """Return the lowest cdiVersion that has all the fields which the spec uses."""
     needed = ["0.3.0"]
     klass = str(spec["kind"]).partition("/")[2]
     if spec.get("annotations") or "." in klass:

@@ -1,4 +1,4 @@
-"""`neuron-dra fake-node`: write a simulated Neuron node, break it, and repair it."""
+"""`neuron-dra fake-node`: create a simulated Neuron node, break it, and repair it."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from neuron_dra.errors import NeuronDraError, SettingsError
 WHAT = "link:A,B device:N busy ecc:N[,COUNTER] reset:N components:N,NAME[,NAME] modes:1,3,4 hang:N[,FILE]"
 
 EPILOG = f"""
-breaking, on a node that is there (with the same words --repair makes it good again):
-  link:A,B                the link between two devices goes down, on both ends
+faults that --break adds to an existing node, and --repair removes:
+  link:A,B                the link between two devices is down, on both ends
   device:N                a device disappears
-  busy                    the UltraServer files read as while the election runs
-  ecc:N[,COUNTER]         one more uncorrectable error; COUNTER is one of
+  busy                    the UltraServer files read as during the election
+  ecc:N[,COUNTER]         one uncorrectable error; COUNTER is one of
                           {", ".join(ECC_COUNTERS)}
   reset:N                 the kernel driver calls the device invalid
-  components:N,NAME,...   sick components, of: {", ".join(COMPONENTS[:4])},
+  components:N,NAME,...   failed components, of: {", ".join(COMPONENTS[:4])},
                           {", ".join(COMPONENTS[4:])}
-  modes:LIST              the UltraServer modes that are left, such as 3,4
-  hang:N[,FILE]           a read of FILE of a device never ends (default core_count)
+  modes:LIST              only these UltraServer modes remain, such as 3,4
+  hang:N[,FILE]           reads of a device's FILE hang (default core_count)
 
 examples:
   neuron-dra fake-node --instance-type trn2.48xlarge --root /tmp/node
@@ -55,9 +55,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--node-id",
         type=int,
         metavar="N",
-        help="number of the node in its UltraServer, 0 to 3; without it, a lone node",
+        help="number of the node in its UltraServer, 0 to 3; without it, the node is in none",
     )
-    parser.add_argument("--server-id", metavar="HEX", help="id that the UltraServer's nodes share, up to 16 hex digits")
+    parser.add_argument(
+        "--server-id", metavar="HEX", help="id that the UltraServer's nodes share, at most 16 hex digits"
+    )
     parser.add_argument(
         "--capacity-block-id", metavar="ID", help="id of the UltraServer's capacity block; printed as a node label"
     )
@@ -72,9 +74,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the node, break the one that is there, or both; say what was done."""
+    """Write a node, break or repair an existing one, or both; print what was done."""
     if args.instance_type is None and not (args.breaks or args.repairs):
-        raise SettingsError("--instance-type is required, or --break or --repair on a node that is there")
+        raise SettingsError("--instance-type is required, or --break or --repair for an existing node")
     if args.instance_type is not None:
         _write(args)
     for what in args.breaks:
@@ -103,7 +105,7 @@ def _write(args: argparse.Namespace) -> None:
 
 
 def apply(node: SimulatedNode, what: str, *, up: bool) -> None:
-    """Break what one `--break` says, or make it good. Raises NeuronDraError if it says nothing sensible."""
+    """Add one `--break` fault, or remove it. Raises NeuronDraError for an invalid one."""
     kind, _, rest = what.partition(":")
     parts = [part.strip() for part in rest.split(",") if part.strip()]
     try:
@@ -138,7 +140,7 @@ def _apply_to_device(node: SimulatedNode, kind: str, device_id: int, rest: list[
 
 
 def main() -> int:
-    """Run the command by itself, on a Python that has nothing installed. Errors go to standard error."""
+    """Run the command with the standard library alone. Errors go to standard error."""
     parser = argparse.ArgumentParser(prog="fake-node", allow_abbrev=False)
     add_arguments(parser)
     try:

@@ -1,7 +1,7 @@
 """Simulates hangs: a file whose reads block until it is released, and a process that is stopped for a while.
 
-hang(node.folder(3) / "reset")      # as a read of sysfs does while the kernel driver is stuck in a device
-release(node.folder(3) / "reset")   # blocked reads return no bytes, later reads work as before
+hang(node.folder(3) / "reset")      # as sysfs reads do while the kernel driver waits for a device
+release(node.folder(3) / "reset")   # blocked reads return no bytes; later reads succeed
 with stopped(pid): ...
 """
 
@@ -16,11 +16,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-STOP_S: Final = 10.0  # how long to wait until a signal has stopped a process
+STOP_S: Final = 10.0  # limit for a signal to stop a process
 
 
 def hang(path: Path) -> None:
-    """Block everyone who opens this file: replace it with a FIFO that has no writer."""
+    """Block all readers of this file: replace it with a FIFO that has no writer."""
     mode = stat.S_IMODE(path.stat().st_mode)
     os.rename(path, _kept(path))
     os.mkfifo(path)
@@ -28,10 +28,10 @@ def hang(path: Path) -> None:
 
 
 def release(path: Path) -> None:
-    """Restore the file and end the reads that are blocked. Does nothing to a file that does not hang."""
+    """Restore the file and end blocked reads. Does nothing if the file does not hang."""
     if not _kept(path).exists():
         return
-    writer = os.open(path, os.O_RDWR | os.O_NONBLOCK)  # blocked readers get a writer, and end when it closes
+    writer = os.open(path, os.O_RDWR | os.O_NONBLOCK)  # blocked readers reach the end of file when this writer closes
     os.rename(_kept(path), path)
     os.close(writer)
 

@@ -1,4 +1,4 @@
-"""What a kubelet says to plugins and hears from them: dialects, messages as values, and how it dials."""
+"""The kubelet's protocol with plugins: services, messages as values, connections."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HEALTH_SERVICES: Final[Mapping[str, tuple[Any, Any]]] = {
     HEALTH_V1: (health_v1, health_v1_grpc.DRAResourceHealthStub),
     HEALTH_V1ALPHA1: (health_v1alpha1, health_v1alpha1_grpc.DRAResourceHealthStub),
 }
-# As a kubelet dials: its authority is "localhost", and connections are not shared between channels. Reconnecting is
+# Options of a kubelet's connections: authority "localhost", nothing shared between channels. Reconnecting is
 # quicker than a kubelet's, so that tests need not wait.
 _CHANNEL_OPTIONS: Final = (
     ("grpc.default_authority", "localhost"),
@@ -46,12 +46,12 @@ _CHANNEL_OPTIONS: Final = (
 
 
 class KubeletError(Exception):
-    """What the kubelet would report on the pod, in its words."""
+    """An error that the kubelet would report on the pod, with the kubelet's text."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimRef:
-    """What travels to the plugin of a claim."""
+    """The fields of a claim that the kubelet sends to a plugin."""
 
     namespace: str
     name: str
@@ -59,7 +59,7 @@ class ClaimRef:
 
     @classmethod
     def of(cls, claim: ClaimRef | Mapping[str, Any]) -> ClaimRef:
-        """Take a reference, or a ResourceClaim as the API server returns it."""
+        """Convert a ResourceClaim from the API server; return a reference unchanged."""
         if isinstance(claim, ClaimRef):
             return claim
         meta = claim["metadata"]
@@ -77,7 +77,7 @@ class PreparedDevice:
 
 @dataclass(frozen=True, slots=True)
 class PreparedResult:
-    """The answer for one claim: devices, or an error text."""
+    """The result for one claim: devices, or an error text."""
 
     devices: tuple[PreparedDevice, ...] = ()
     error: str = ""
@@ -95,7 +95,7 @@ class DeviceHealth:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """A plugin instance that was accepted. `service` is the DRA service chosen from `offered`."""
+    """A registered plugin instance. `service` is the DRA service that was chosen from `offered`."""
 
     driver: str
     endpoint: str
@@ -105,7 +105,7 @@ class Registration:
 
 
 def find_sockets(registry: Path) -> dict[str, tuple[int, int]]:
-    """Return the sockets below the registry, hidden ones left out, with what tells one file from the next."""
+    """Return the sockets below the registry, except for hidden ones, each with the identity of its file."""
     found = {}
     for folder, folders, files in os.walk(registry):
         folders[:] = [name for name in folders if not name.startswith(".")]
@@ -116,7 +116,7 @@ def find_sockets(registry: Path) -> dict[str, tuple[int, int]]:
             except FileNotFoundError:
                 continue
             if stat.S_ISSOCK(status.st_mode) and not name.startswith("."):
-                found[path] = status.st_ino, status.st_mtime_ns  # not ctime: a chmod is no new socket
+                found[path] = status.st_ino, status.st_mtime_ns  # not ctime, which chmod changes
     return found
 
 
@@ -162,7 +162,7 @@ def health_of(messages: Any, entry: Any) -> DeviceHealth:
 
 
 def first_error(method: str, claims: Iterable[ClaimRef], errors: Mapping[str, str]) -> KubeletError | None:
-    """Return what a kubelet says of the first claim that failed, None if none did."""
+    """Return the kubelet's message about the first failed claim, None without one."""
     for ref in claims:
         if errors[ref.uid]:
             return KubeletError(f"{method} failed for ResourceClaim {ref.name}: {errors[ref.uid]}")
@@ -170,7 +170,7 @@ def first_error(method: str, claims: Iterable[ClaimRef], errors: Mapping[str, st
 
 
 def why_refused(info: registration_pb2.PluginInfo, path: str, services: Collection[str]) -> str:
-    """Return why a kubelet that knows these services refuses a plugin at a socket; empty if it does not."""
+    """Return why a kubelet with these services rejects a plugin at a socket; empty if it accepts it."""
     if info.type != "DRAPlugin":
         return f"no handler registered for plugin type: {info.type} at socket {path}"
     wrong = f"invalid supported gRPC versions of DRA driver plugin {info.name}"
@@ -183,7 +183,7 @@ def why_refused(info: registration_pb2.PluginInfo, path: str, services: Collecti
 
 
 def why_known(info: registration_pb2.PluginInfo, path: str, registrations: Iterable[Registration]) -> str:
-    """Return why a plugin is refused that is there already; empty if it is not."""
+    """Return why a registered plugin cannot register again; empty if it can."""
     endpoint = info.endpoint or path
     if any((present.driver, present.endpoint) == (info.name, endpoint) for present in registrations):
         return f"endpoint {endpoint} already registered for DRA driver plugin {info.name}"

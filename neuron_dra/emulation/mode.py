@@ -16,12 +16,12 @@ from neuron_dra.errors import NeuronDraError, SettingsError
 def instance_type(wanted: str) -> InstanceType:
     """Return the instance type of `--emulation-mode`; for a family, such as trn2u, its largest type.
 
-    Raises SettingsError for a name that is neither.
+    Raises SettingsError for an unknown name.
     """
     known = catalogue.lookup(wanted) or catalogue.largest(wanted)
     if known is None:
         near = catalogue.nearest(wanted) or "; write one such as trn2.48xlarge or trn2u"
-        raise SettingsError(f"--emulation-mode {wanted} is no instance type that this driver knows{near}")
+        raise SettingsError(f"--emulation-mode {wanted} is not a known instance type{near}")
     return known
 
 
@@ -47,8 +47,8 @@ def hardware(root: Path, wanted: str, boot_id: str) -> Iterator[None]:
 def prepare(root: Path, wanted: str, boot_id: str) -> InstanceType:
     """Create simulated hardware below `root` unless it exists; return its instance type. Raises SettingsError.
 
-    Existing hardware stays, with its faults: a restart of the plugin repairs nothing. `boot_id` is the real machine's,
-    so that only a reboot of the machine counts as one.
+    Existing hardware keeps its faults, so restarting the plugin repairs nothing. `boot_id` is the real machine's, so
+    that only a reboot of the machine counts as one.
     """
     known = instance_type(wanted)
     try:

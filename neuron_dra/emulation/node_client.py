@@ -1,4 +1,4 @@
-"""What the scripted node needs of the API server: requests, the stream of its pods, Events."""
+"""The scripted node's requests to the API server: objects, the watch of its pods, Events."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UNREACHABLE = (aiohttp.ClientError, TimeoutError)
 
 
 class RefusedError(Exception):
-    """The API server said no; the text is its message."""
+    """The API server rejected a request; the text is its message."""
 
     def __init__(self, status: int, raw: bytes) -> None:
         self.status = status
@@ -32,7 +32,7 @@ def now() -> str:
 
 
 class NodeClient:
-    """Plain HTTP to an API server that wants no credentials."""
+    """Plain HTTP to an API server that requires no credentials."""
 
     def __init__(self, api_url: str, node_name: str) -> None:
         self._api_url = api_url
@@ -57,7 +57,7 @@ class NodeClient:
     async def request(
         self, method: str, path: str, body: Any = None, *, params: Mapping[str, str] | None = None
     ) -> Any:
-        """Return the decoded answer; a PATCH is a merge patch. Raises RefusedError or one of UNREACHABLE."""
+        """Return the decoded reply; a PATCH is a merge patch. Raises RefusedError or one of UNREACHABLE."""
         content = "application/merge-patch+json" if method == "PATCH" else "application/json"
         data = None if body is None else msgspec.json.encode(body)
         timeout = aiohttp.ClientTimeout(total=10)
@@ -86,7 +86,7 @@ class NodeClient:
                 yield ("DELETED" if event["type"] == "DELETED" else "MODIFIED"), event["object"]
 
     async def report(self, pod: Pod, reason: str, message: str) -> None:
-        """Make a warning Event about a pod, or count one more of the same. Does not insist."""
+        """Create a warning Event about a pod, or raise the count of an existing one. Ignores errors."""
         meta = pod["metadata"]
         key = meta["uid"], reason, message
         path = f"/api/v1/namespaces/{meta['namespace']}/events"

@@ -55,7 +55,7 @@ def neuron_config(logical_neuron_core: int, *, requests: Sequence[str] = (), sou
 
 
 def opaque(parameters: Any, *, requests: Sequence[str] = (), source: str = "FromClaim") -> Obj:
-    """Return an allocation's config entry with these parameters for our driver."""
+    """Return an allocation's config entry with these parameters for the Neuron driver."""
     return {
         "source": source,
         **({"requests": list(requests)} if requests else {}),
@@ -73,9 +73,9 @@ def allocated_claim(
     pod: str = "",
     request: str = "neuron",
 ) -> Obj:
-    """Return a ResourceClaim that is allocated on `node` and reserved for a pod (called as the claim by default).
+    """Return a ResourceClaim that is allocated on `node` and reserved for a pod (by default, with the claim's name).
 
-    A device is its number, its name, or a result, whose missing fields are filled in.
+    A device is a number, a name, or a result whose missing fields are filled in.
     """
     results = []
     for device in devices:

@@ -1,7 +1,7 @@
-"""A scheduler for simulated clusters: watches pods and claims, asks `simulate.scheduler`, writes what that decides.
+"""A scheduler for simulated clusters: watches pods and claims, and writes the decisions of `simulate.scheduler`.
 
-It does what kube-scheduler does for claims: finalizer, allocation and reservation into the claim, then the binding; a
-pod that must wait gets the condition PodScheduled=False with the reason.
+As kube-scheduler does for claims, it writes finalizer, allocation and reservation to the claim, then the binding; a pod
+that must wait gets the condition PodScheduled=False with the reason.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from neuron_dra.simulate.scheduler import Placement, Unschedulable
 from neuron_dra.simulate.selectors import Selectors
 
 DELETE_PROTECTION: Final = "resource.kubernetes.io/delete-protection"
-RETRY_S: Final = 0.2  # after a write that failed, usually because our copy was old
+RETRY_S: Final = 0.2  # pause after a failed write, usually a conflict
 
 Wire = dict[str, Any]
 
 
 class PodScheduler:
-    """Run `run()` as a task. `waiting` holds, by pod name, why a pod is not placed: more than the condition says."""
+    """Run `run()` as a task. `waiting` has, by pod name, the full reason why a pod is not placed."""
 
     def __init__(self, client: KubeClient, name: str = "") -> None:
-        """`name`: place only the pods whose schedulerName it is."""
+        """`name`: the schedulerName of the pods to place."""
         self._client = client
         self._name = name
         self._wake = asyncio.Event()
         self._memo = Selectors()
         self._decoded: tuple[list[tuple[str, str]], Inventory] | None = None
-        self._resting: dict[str, float] = {}  # by pod UID: until when, in the loop's time
+        self._resting: dict[str, float] = {}  # by pod UID: no attempt before this time of the loop
         self.waiting: dict[str, Unschedulable] = {}
         resources = (PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, NODES, DEVICE_CLASSES)
         self._caches = {
@@ -49,7 +49,7 @@ class PodScheduler:
         self._revision = 0  # of everything but pods
         self._judged: dict[
             str, tuple[int, str]
-        ] = {}  # by UID of pods that fit nowhere: of which revision, and of the pod
+        ] = {}  # by UID of pods that fit nowhere: the revisions of cluster and pod
 
     def _changed(self) -> None:
         self._revision += 1
@@ -69,7 +69,7 @@ class PodScheduler:
                     await self._try(pod)
 
     async def _try(self, pod: Wire) -> None:
-        """Place one pod; after a write that the server refused, leave it alone for RETRY_S."""
+        """Place one pod. After a write that the server rejected, leave the pod alone for RETRY_S."""
         loop, uid = asyncio.get_running_loop(), pod["metadata"]["uid"]
         if self._resting.get(uid, 0.0) > loop.time():
             return
@@ -83,7 +83,7 @@ class PodScheduler:
         return [item for _, item in sorted(self._caches[plural].items.items())]
 
     def _pending(self) -> list[Wire]:
-        """Pods without a node, in the order in which they appeared (their timestamps know whole seconds only)."""
+        """Return the pods without a node, oldest first (timestamps have whole seconds only)."""
         pods = [
             pod
             for pod in self._caches["pods"].items.values()
@@ -100,7 +100,7 @@ class PodScheduler:
         return pods
 
     def _inventory(self) -> Inventory:
-        """The slices, decoded when they changed."""
+        """Return the slices, decoded again only after a change."""
         items = self._items("resourceslices")
         seen = [(item["metadata"]["uid"], item["metadata"]["resourceVersion"]) for item in items]
         if self._decoded is None or self._decoded[0] != seen:
@@ -108,7 +108,7 @@ class PodScheduler:
         return self._decoded[1]
 
     def _claims(self, pod: Wire) -> list[Wire] | None:
-        """The pod's claims in its order; None while one of them is missing."""
+        """Return the pod's claims in their order; None while one is missing."""
         made = {
             s["name"]: s.get("resourceClaimName") for s in (pod.get("status") or {}).get("resourceClaimStatuses") or ()
         }
@@ -183,7 +183,7 @@ class PodScheduler:
             return
         condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": outcome.message}
         kept = [c for c in (pod.get("status") or {}).get("conditions") or () if c["type"] != "PodScheduled"]
-        with contextlib.suppress(ApiError):  # the pod may be gone; if not, it is judged again
+        with contextlib.suppress(ApiError):  # the pod may be gone; if not, the next attempt handles it
             await self._client.request(
                 "PATCH",
                 PODS.path(meta["namespace"], meta["name"], "status"),

@@ -1,12 +1,12 @@
-"""A kubelet that does what a script says: a real gRPC client on real sockets, for tests and demonstrations.
+"""A kubelet that follows a script: a gRPC client on real sockets, for tests and demonstrations.
 
     async with ScriptedKubelet(registry, node_name="a", api_url=api.url) as kubelet:
         await kubelet.registered("neuron.aws.com")
         results = await kubelet.prepare([claim])
 
-It watches a plugin registry folder, registers what appears there, keeps the instances of each driver and calls the
-most recently registered one that is connected, with a kubelet's deadlines and words. What a kubelet remembers of pods
-and prepared claims is in `fake_node_agent`; here every `prepare` is a call.
+It watches a plugin registry folder, registers the plugins that appear, and calls the most recently registered
+connected instance of a driver, with a kubelet's deadlines and messages. It keeps no state of pods and claims (see
+`scripted_node`): each `prepare` is a call.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ __all__ = [
     "first_error",
 ]
 
-_FIRST_BACKOFF_S: Final = 0.5  # between attempts to register one socket; doubles
+_FIRST_BACKOFF_S: Final = 0.5  # pause between attempts to register one socket; doubles
 _LONGEST_BACKOFF_S: Final = 122.0
 
 
@@ -76,7 +76,7 @@ class _Instance:
 
 @dataclass(slots=True)
 class _Socket:
-    """One socket file in the registry; a file made again is another one."""
+    """One socket file in the registry; a recreated file is another socket."""
 
     path: str
     identity: tuple[int, int]
@@ -86,11 +86,11 @@ class _Socket:
 
 @dataclass(slots=True)
 class Script:
-    """What the kubelet does wrong. Each list is consumed from the front, one entry per attempt to register."""
+    """The kubelet's faults. Each list has one entry per attempt to register, and is consumed from the front."""
 
-    refusals: list[str] = field(default_factory=list)  # answer false with this text
-    silent_attempts: int = 0  # attempts in which it asks GetInfo and never answers
-    retries_registration: bool = True  # False: as up to 1.35, a refused socket has to be made again
+    refusals: list[str] = field(default_factory=list)  # reject the registration with this text
+    silent_attempts: int = 0  # attempts that call GetInfo and send no result
+    retries_registration: bool = True  # False, as up to 1.35: a rejected socket must be recreated
 
 
 class ScriptedKubelet:
@@ -110,14 +110,14 @@ class ScriptedKubelet:
         deadline_s: float = 45.0,
         wipe_delay_s: float = 30.0,
     ) -> None:
-        """`services`: the DRA services that this kubelet knows; `(DRA_V1BETA1,)` makes it a 1.33.
+        """`services`: the DRA services of this kubelet; `(DRA_V1BETA1,)` is a kubelet 1.33.
 
         With `api_url` and `node_name` it deletes the node's ResourceSlices when it starts, and those of a driver
         `wipe_delay_s` after its last instance went away, as kubelets do.
         """
         self.script = Script()
         self.deadline_s = deadline_s
-        self.attempts: list[str] = []  # what went wrong while registering, oldest first
+        self.attempts: list[str] = []  # errors of registrations, oldest first
         self._registry = Path(registry)
         self._services = frozenset(services)
         self._poll_s = poll_s
@@ -126,7 +126,7 @@ class ScriptedKubelet:
         self._notify_timeout_s = notify_timeout_s
         self._sockets: dict[str, _Socket] = {}
         self._instances: list[_Instance] = []  # in the order of registration
-        self._closing: list[asyncio.Task[None]] = []  # connections to plugins that are gone
+        self._closing: list[asyncio.Task[None]] = []  # connections to removed plugins
         self._wiper = SliceWiper(api_url, node_name, wipe_delay_s)
         self._watcher: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
@@ -143,7 +143,7 @@ class ScriptedKubelet:
         self._wiper.start("", 0.0)
 
     async def stop(self) -> None:
-        """Be gone: close every connection and forget every plugin. The plugins' sockets stay."""
+        """Close all connections and forget all plugins. The plugins' sockets stay."""
         tasks = [task for task in (self._watcher, *self._wiper.stop()) if task]
         tasks += [socket.task for socket in self._sockets.values() if socket.task]
         for task in tasks:
@@ -160,19 +160,19 @@ class ScriptedKubelet:
                 raise result
 
     async def restart(self) -> None:
-        """Stop and start: every plugin that is there is found and registered again, slices are wiped."""
+        """Stop and start: register the plugins that are present, delete the node's ResourceSlices."""
         await self.stop()
         await self.start()
 
     async def drop_connections(self) -> None:
-        """Cut the connections to all plugins, also in the middle of calls, and dial again."""
+        """Close the connections to all plugins, even during calls, and reconnect."""
         for instance in self._instances:
             old = instance.channel
             await _cancel(instance.monitor)
             await old.close()
             self._connect(instance)
 
-    # What is registered
+    # Registrations
 
     @property
     def registrations(self) -> list[Registration]:
@@ -180,7 +180,7 @@ class ScriptedKubelet:
         return [instance.registration for instance in self._instances]
 
     async def registered(self, driver: str, timeout_s: float = 10.0, *, endpoint: str = "") -> Registration:
-        """Wait until an instance of the driver (at `endpoint`) is registered and connected, and return it."""
+        """Wait until an instance of the driver (at `endpoint`) is registered and connected; return it."""
 
         def wanted() -> Registration | None:
             for instance in reversed(self._instances):
@@ -215,9 +215,9 @@ class ScriptedKubelet:
     async def prepare(
         self, claims: Iterable[ClaimRef | Mapping[str, Any]], *, driver: str = "", deadline_s: float | None = None
     ) -> dict[str, PreparedResult]:
-        """Call NodePrepareResources once with all claims; return the answer of each by UID.
+        """Call NodePrepareResources once with all claims; return the results by UID.
 
-        Raises KubeletError for a failed call and for answers that are missing or too many.
+        Raises KubeletError for a failed call and for missing or extra results.
         """
         response = await self._call("NodePrepareResources", driver, claims, deadline_s)
         return {uid: result_of(answer) for uid, answer in response.claims.items()}
@@ -269,7 +269,7 @@ class ScriptedKubelet:
         return response
 
     def _pick(self, driver: str) -> _Instance:
-        """Return the instance that a kubelet would use: the latest that is connected, else the latest."""
+        """Return the instance that a kubelet would call: the latest that is connected, else the latest."""
         drivers = {instance.registration.driver for instance in self._instances}
         if not driver and len(drivers) == 1:
             driver = drivers.pop()
@@ -314,14 +314,14 @@ class ScriptedKubelet:
             pause_s = min(pause_s * 2, _LONGEST_BACKOFF_S)
 
     async def _attempt(self, socket: _Socket, channel: grpc.aio.Channel) -> bool:
-        """Make one attempt; return whether to try again."""
+        """Make one attempt; return True to try again."""
         async with asyncio.timeout(self._dial_timeout_s):
             await channel.channel_ready()
         stub = registration_pb2_grpc.RegistrationStub(channel)
         info = await stub.GetInfo(registration_pb2.InfoRequest(), timeout=self._info_timeout_s)
         if self.script.silent_attempts > 0:
             self.script.silent_attempts -= 1
-            self.attempts.append(f"{socket.path}: no answer, as the script says")
+            self.attempts.append(f"{socket.path}: no reply, according to the script")
             return False
         text, retry = why_refused(info, socket.path, self._services), True
         if not text and (text := why_known(info, socket.path, self.registrations)):
@@ -362,7 +362,7 @@ class ScriptedKubelet:
         )
 
     async def _monitor(self, instance: _Instance) -> None:
-        """Keep the connection up and note whether it is."""
+        """Keep the connection up and record its state."""
         channel = instance.channel
         state = channel.get_state(try_to_connect=True)
         while True:
@@ -377,7 +377,7 @@ class ScriptedKubelet:
             self._instances.remove(instance)
         await _cancel(instance.monitor)
         if wipe:
-            # As with the real one, a plugin that goes may still answer what it was asked.
+            # As with a real kubelet, a removed plugin may still reply to earlier calls.
             self._closing.append(asyncio.create_task(instance.channel.close(ANSWERS_S)))
         else:
             await instance.channel.close()

@@ -1,7 +1,7 @@
-"""The rest of a scripted node: runs the pods that are bound to it, as kubelet and container runtime do together.
+"""The scripted node's pods: does for pods bound to it what kubelet and container runtime do together.
 
-For each pod with `spec.nodeName` it reads the claims, checks them, has the plugins prepare them, resolves the CDI ids
-per container and records what each container would find. Failures become the Events that `kubectl describe` shows.
+For each pod with `spec.nodeName` it reads and checks the claims, has the plugins prepare them, resolves the CDI ids per
+container and records what each container gets. Failures become Events, as in `kubectl describe pod`.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from neuron_dra.emulation.scripted_kubelet import (
 )
 
 _DRA: Final = "/apis/resource.k8s.io/v1"
-_PAUSE_S: Final = 0.05  # before the pods are listed again after a broken watch
+_PAUSE_S: Final = 0.05  # pause before pods are listed again after a broken watch
 
 
 @dataclass(slots=True)
 class _Claim:
-    """What a kubelet remembers of a claim: its checkpoint keeps all but `prepared`."""
+    """A claim in the kubelet's checkpoint; `prepared` is in memory only."""
 
     ref: ClaimRef
     drivers: tuple[str, ...]
@@ -59,7 +59,7 @@ class _Worker:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
     containers: dict[str, Container] | None = None  # None: not running
-    reported: bool = False  # the pod's status says that it runs
+    reported: bool = False  # the pod's status has the phase Running
     gone: bool = False  # the pod object no longer exists
 
     @property
@@ -81,7 +81,7 @@ class ScriptedNode:
         host_root: Path | str | None = None,
         retry_s: float = 1.0,
     ) -> None:
-        """`host_root`: where the host's device nodes are. `retry_s`: pause after a failure (a kubelet takes ~90 s)."""
+        """`host_root`: the folder of the host's device nodes. `retry_s`: pause after a failure (kubelets: 90 s)."""
         self.failures: list[str] = []  # messages of the Events, oldest first
         self.node_name = node_name
         self.retry_s = retry_s
@@ -101,17 +101,17 @@ class ScriptedNode:
 
     @property
     def containers(self) -> dict[str, dict[str, Container]]:
-        """What the containers of running pods find: `containers["namespace/pod"]["container"]`."""
+        """What the containers of running pods got: `containers["namespace/pod"]["container"]`."""
         running = [worker for worker in self._workers.values() if worker.containers is not None]
         return {_key(worker.pod): worker.containers or {} for worker in running}
 
     @property
     def pods(self) -> list[Pod]:
-        """The pods that are not over."""
+        """The pods that have not ended."""
         return [worker.pod for worker in self._workers.values() if not worker.over]
 
     def prepared(self, namespace: str, name: str) -> Mapping[str, tuple[PreparedDevice, ...]] | None:
-        """Return what a claim was given, by driver; None if it is not known."""
+        """Return a claim's prepared devices by driver; None for an unknown claim."""
         claim = self._claims.get((namespace, name))
         return None if claim is None else claim.devices
 
@@ -120,7 +120,7 @@ class ScriptedNode:
         self._follower = asyncio.create_task(self._follow(), name=f"node {self.node_name}: pods")
 
     async def stop(self) -> None:
-        """Stop looking after pods; their containers stay as they are."""
+        """Stop watching pods; their containers keep running."""
         tasks = [task for task in (self._follower, *(w.task for w in self._workers.values())) if task]
         self._follower = None
         for task in tasks:
@@ -134,7 +134,7 @@ class ScriptedNode:
                 raise result
 
     async def restart_kubelet(self) -> None:
-        """Restart the kubelet: it forgets what is prepared, not which claims there are; containers run on."""
+        """Restart the kubelet: its checkpoint keeps the claims, plugins prepare them again; containers keep running."""
         await self.stop()
         for claim in self._claims.values():
             claim.prepared = False
@@ -142,7 +142,7 @@ class ScriptedNode:
         await self.start()
 
     async def reboot(self) -> None:
-        """Restart the node: all containers are gone and made again, after their claims were prepared again."""
+        """Restart the node: all containers end; pods start again after their claims are prepared again."""
         await self.stop()
         for claim in self._claims.values():
             claim.prepared = False
@@ -152,14 +152,14 @@ class ScriptedNode:
         await self.start()
 
     def container(self, pod: str, name: str = "", *, namespace: str = "default") -> Container:
-        """Return a container of a running pod, its only one if no name is given. Raises KeyError."""
+        """Return a container of a running pod; the name may be left out if there is only one. Raises KeyError."""
         containers = self.containers[f"{namespace}/{pod}"]
         if not name and len(containers) != 1:
             raise KeyError(f"{pod} has the containers {', '.join(containers)}: name one")
         return containers[name or next(iter(containers))]
 
     async def finish(self, pod: str, *, namespace: str = "default", phase: str = "Succeeded") -> None:
-        """Let the containers of a pod end."""
+        """End the containers of a pod."""
         await self._client.request(
             "PATCH", f"/api/v1/namespaces/{namespace}/pods/{pod}/status", {"status": {"phase": phase}}
         )
@@ -192,7 +192,7 @@ class ScriptedNode:
         self._wake(worker)
 
     def _gone(self, uid: str) -> None:
-        """The pod object is away, by force perhaps: its containers end, its claims are unprepared."""
+        """Handle a deleted pod object, even one deleted by force: end its containers, unprepare its claims."""
         worker = self._workers.get(uid)
         if worker:
             worker.gone = True
@@ -207,7 +207,7 @@ class ScriptedNode:
     # One pod
 
     async def _work(self, worker: _Worker) -> None:
-        """Bring one pod where it should be, again after each change, until it is over."""
+        """Move one pod to its desired state after each change, until it has ended."""
         while True:
             worker.changed.clear()
             try:
@@ -246,7 +246,7 @@ class ScriptedNode:
         return containers
 
     async def _prepare(self, pod: Pod) -> dict[str, _Claim]:
-        """Return the claims of a pod by their name in it, all prepared."""
+        """Prepare a pod's claims; return them by their name in the pod."""
         uid = pod["metadata"]["uid"]
         found: dict[str, _Claim] = {}
         for entry in pod["spec"].get("resourceClaims") or []:
@@ -283,7 +283,7 @@ class ScriptedNode:
         return found
 
     async def _check(self, pod: Pod, entry: Mapping[str, Any]) -> _Claim:
-        """GET one claim of a pod and check that the pod may use it now."""
+        """Read one claim of a pod and check that the pod may use it."""
         meta = pod["metadata"]
         name = entry.get("resourceClaimName") or next(
             (
@@ -312,7 +312,7 @@ class ScriptedNode:
         return _Claim(ClaimRef.of(claim), tuple(dict.fromkeys(result["driver"] for result in results)))
 
     async def _terminate(self, worker: _Worker) -> None:
-        """End the containers, unprepare what no other pod uses, and let the pod object go."""
+        """End the containers, unprepare claims that no other pod uses, and remove the pod object."""
         pod = worker.pod
         uid = pod["metadata"]["uid"]
         worker.containers = None
@@ -365,7 +365,7 @@ class ScriptedNode:
         await self._client.request("PATCH", path, {"metadata": {"uid": meta["uid"]}, "status": status})
 
     async def _report(self, worker: _Worker, error: Exception) -> None:
-        """Say as an Event what went wrong."""
+        """Post an Event about a failure."""
         if isinstance(error, CdiError):
             reason, message = "Failed", f"Error: CDI device injection failed: {error}"
         elif worker.over:

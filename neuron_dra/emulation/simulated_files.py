@@ -1,4 +1,4 @@
-"""The files of simulated hardware: the contents of UltraServer files, and how to write them as sysfs does."""
+"""The files of simulated hardware: the contents of UltraServer files, and writing them as sysfs does."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TRANSITIONAL = {
     "server_id_4": NO_ID,
     "reservation_id": NO_ID,
 }
-"""The class attributes while the nodes elect their ids."""
+"""The class attributes while the election of the ids runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def trn3_files(place: Place | None) -> dict[str, str]:
 
 
 def put(path: Path, text: str, mode: int = 0o444) -> None:
-    """Write a file with sysfs's mode; an existing file is changed in place, so that bind mounts show the change."""
+    """Write a file with sysfs's mode. An existing file is rewritten in place, so that bind mounts show the change."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists():
         path.chmod(mode | 0o200)

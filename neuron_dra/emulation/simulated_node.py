@@ -1,7 +1,7 @@
-"""A simulated Neuron node: the files that the kernel driver, udev and DMI make, below a folder, quirks included.
+"""A simulated Neuron node: a folder with the files that the kernel driver, udev and DMI create, including quirks.
 
-The plugin runs on it unchanged (`--host-root`), and so does the test bed, which binds these files over its nodes.
-Standard library only. Facts: aws-neuron-driver, neuron_cdev.c and neuron_sysfs_metrics.c (neuron.md 1).
+The plugin runs on it unmodified (`--host-root`), and the test bed mounts these files on its nodes. Standard library
+only. Facts: aws-neuron-driver, neuron_cdev.c and neuron_sysfs_metrics.c (neuron.md 1).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from neuron_dra.emulation.simulated_files import (
 from neuron_dra.errors import NeuronDraError
 
 DEFAULT_DRIVER_VERSION = "2.30.2.0"
-DEFAULT_MAJOR = 243  # what a real trn1.2xlarge had; the number is dynamic
+DEFAULT_MAJOR = 243  # seen on a trn1.2xlarge; the kernel assigns it dynamically
 DEFAULT_SERVER_ID = "5a7b1c2d3e4f6070"
 
 CLASS = "sys/class/neuron_device"
@@ -38,7 +38,7 @@ DMI = "sys/devices/virtual/dmi/id"
 BOOT_ID = "proc/sys/kernel/random/boot_id"
 
 WRITTEN = ".fake-node"
-"""The file that is written last: the node is complete, and made so."""
+"""Written last: marks a complete node, and holds its instance type and driver version."""
 
 ECC_COUNTERS = ("sram_ecc_uncorrected", "mem_ecc_uncorrected", "mem_ecc_repairable_uncorrected")
 COMPONENTS = (
@@ -53,7 +53,7 @@ COMPONENTS = (
     "link_switch",
     "axi_fabric",
 )
-"""What `unhealthy_components` can name."""
+"""The values of `unhealthy_components`."""
 
 _DRIVER_VERSION = re.compile(r"[0-9][0-9A-Za-z.+~_-]{0,63}")
 
@@ -69,11 +69,12 @@ def write(
     boot_id: str | None = None,
     major: int = DEFAULT_MAJOR,
 ) -> SimulatedNode:
-    """Write a node below `root` and return it; what is there of an older one is removed first.
+    """Write a node below `root` and return it; an older simulated node there is removed first.
 
-    UltraServer types without `node_id` are single nodes, as after a failed election. Device files are character
-    devices for root and plain files for anybody else. Raises NeuronDraError for an unknown type, for a folder that
-    is a real machine's root, and for one that cannot be written.
+    UltraServer types without `node_id` are single nodes, as after a failed election. Device files are character devices
+    if this runs as root, plain files otherwise.
+
+    Raises NeuronDraError for an unknown type, for a `root` of a real machine, and for one that is not writable.
     """
     spec = catalogue.lookup(instance_type)
     if spec is None:
@@ -81,11 +82,11 @@ def write(
         known = "" if near else "; it has " + ", ".join(known.name for known in catalogue.all_types())
         raise NeuronDraError(f"instance type {instance_type} is not in the catalogue{near}{known}")
     if node_id is not None and not spec.whole_node:
-        raise NeuronDraError(f"--node-id is for UltraServer types, {instance_type} is none; leave it out")
+        raise NeuronDraError(f"--node-id: {instance_type} is not an UltraServer type; leave it out")
     if node_id is not None and not 0 <= node_id <= 3:
         raise NeuronDraError(f"--node-id {node_id}: write 0, 1, 2 or 3")
     if server_id is not None and node_id is None:
-        raise NeuronDraError("--server-id is what the nodes of an UltraServer share; give --node-id too")
+        raise NeuronDraError("--server-id is for nodes of an UltraServer; add --node-id")
     if not _DRIVER_VERSION.fullmatch(driver_version):
         raise NeuronDraError(f"--driver-version {driver_version}: write a version such as {DEFAULT_DRIVER_VERSION}")
     root = Path(root)
@@ -94,11 +95,11 @@ def write(
         _clear(root)
         return _write(root, instance_type, spec, place, driver_version, boot_id or str(uuid.uuid4()), major)
     except OSError as err:
-        raise NeuronDraError(f"{err.filename or root}: {err.strerror}; choose a folder that can be written") from err
+        raise NeuronDraError(f"{err.filename or root}: {err.strerror}; choose a writable folder") from err
 
 
 def _clear(root: Path) -> None:
-    """Remove an older simulated node, and only that: a real machine's folders are not ours to remove."""
+    """Remove an older simulated node. Raises NeuronDraError for the root of a real machine."""
     if root.resolve() == Path("/") or (root / "dev/null").exists() or (root / "proc/self").exists():
         raise NeuronDraError(f"{root} is the root of a real machine; choose an empty folder for the simulated node")
     (root / WRITTEN).unlink(missing_ok=True)
@@ -129,7 +130,7 @@ def _write(
         node.write_device(spec, device_id, driver_version, major)
     node.write_class_files(spec, place, driver_version)
     if place is not None and place.node_id == 0:
-        put(node.folder(0) / "info/serial_number", place.server_id + "\n")  # the server's id comes from there
+        put(node.folder(0) / "info/serial_number", place.server_id + "\n")  # the server's id is derived from it
     put(root / WRITTEN, f"{instance_type} {driver_version}\n", 0o644)
     return node
 
@@ -138,18 +139,18 @@ def _server_id(text: str | None) -> str:
     value = DEFAULT_SERVER_ID if text is None else text.lower()
     if not re.fullmatch("[0-9a-f]{1,16}", value):
         raise NeuronDraError(f"--server-id {text}: write at most 16 hex digits")
-    if int(value, 16) < 2:  # a pair's id is one less, and zero means "none"
-        raise NeuronDraError(f"--server-id {text} stands for no server; write one above 1, such as {DEFAULT_SERVER_ID}")
+    if int(value, 16) < 2:  # a pair's id is one less, and zero means no UltraServer
+        raise NeuronDraError(f"--server-id {text} means no server; write one above 1, such as {DEFAULT_SERVER_ID}")
     return value.rjust(16, "0")
 
 
 def version_of(driver_version: str) -> tuple[int, ...]:
-    """Return a kernel driver's version as numbers, for comparing; parts that are none count as 0."""
+    """Return a kernel driver's version as numbers, for comparison; parts that are not numbers count as 0."""
     return tuple(int(part) if part.isdigit() else 0 for part in driver_version.split("."))
 
 
 class SimulatedNode:
-    """A node written by `write`, or one found on disk: `SimulatedNode(root)`. Its methods break and repair it."""
+    """A simulated node on disk. Its methods break and repair it."""
 
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root)
@@ -158,12 +159,12 @@ class SimulatedNode:
     def found(cls, root: Path | str) -> SimulatedNode:
         """Return the complete simulated node below `root`. Raises NeuronDraError if there is none."""
         if not (Path(root) / WRITTEN).is_file():
-            raise NeuronDraError(f"{root} holds no simulated node; write one first: neuron-dra fake-node")
+            raise NeuronDraError(f"{root} has no simulated node; write one first: neuron-dra fake-node")
         return cls(root)
 
     @property
     def instance_type(self) -> str:
-        """The type it was written as."""
+        """The node's instance type."""
         return (self.root / DMI / "product_name").read_text().strip()
 
     @property
@@ -177,18 +178,18 @@ class SimulatedNode:
         return (self.root / BOOT_ID).read_text().strip()
 
     def device_ids(self) -> list[int]:
-        """The devices in the class folder."""
+        """Return the ids of the devices in the class folder."""
         names = [entry.name for entry in (self.root / CLASS).iterdir()]
         return sorted(int(name[6:]) for name in names if name.startswith("neuron") and name[6:].isdigit())
 
     def folder(self, device_id: int) -> Path:
-        """The sysfs folder of one device."""
+        """Return the sysfs folder of one device."""
         return self.root / DEVICES / f"neuron{device_id}"
 
-    # Writing.
+    # Writing
 
     def write_device(self, spec: InstanceType, device_id: int, driver_version: str, major: int) -> None:
-        """Write one device as the driver registers it."""
+        """Write one device's files as the driver does when it registers the device."""
         version = version_of(driver_version)
         folder = self.folder(device_id)
         readable = 0o444 if version >= (2, 28) else 0o400
@@ -234,11 +235,11 @@ class SimulatedNode:
         try:
             os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(major, device_id))
             os.chmod(path, 0o666)
-        except (AttributeError, OSError):  # not root, not permitted, or a system without device nodes
+        except (AttributeError, OSError):  # not root, not permitted, or not supported by the system
             path.write_text("")
 
     def write_class_files(self, spec: InstanceType, place: Place | None, driver_version: str) -> None:
-        """Write the class attributes: older drivers have the Trn2 ones on every machine, newer ones per platform."""
+        """Write the class attributes: older drivers have those of Trn2 on all machines, newer ones per platform."""
         folder = self.root / CLASS
         old = version_of(driver_version) <= (2, 25, 4, 0)
         files: dict[str, str] = {}
@@ -255,24 +256,24 @@ class SimulatedNode:
             put(folder / "hbm_7200_capable", "0\n")
             put(folder / "current_perf_profile", "0\n")
 
-    # Breaking and repairing.
+    # Faults
 
     def break_link(self, one: int, other: int) -> None:
-        """Take a link down; the driver then lists it on neither end. Raises NeuronDraError if there is none."""
+        """Take a link down, so that the driver lists it on neither end. Raises NeuronDraError for an unknown link."""
         self._set_both_ends(one, other, up=False)
 
     def repair_link(self, one: int, other: int) -> None:
-        """Bring a link up again, at the place where the driver lists it."""
+        """Bring a link up again, in its place of the driver's list."""
         self._set_both_ends(one, other, up=True)
 
     def _set_both_ends(self, one: int, other: int, *, up: bool) -> None:
         self._link_end(one, other)
-        self._link_end(other, one)  # both ends or none: nothing is written if one is gone
+        self._link_end(other, one)  # check both ends before writing either
         self.set_link(one, other, up=up)
         self.set_link(other, one, up=up)
 
     def set_link(self, one: int, other: int, *, up: bool) -> None:
-        """Change what one end alone reports. Raises NeuronDraError if there is no such link, or no such device now."""
+        """Change what one end of a link reports. Raises NeuronDraError for an unknown link or missing device."""
         path, order = self._link_end(one, other)
         present = {int(part) for part in path.read_text().split(",") if part.strip()}
         present = present | {other} if up else present - {other}
@@ -289,7 +290,7 @@ class SimulatedNode:
         return self.device_path(one, "connected_devices"), order
 
     def remove_device(self, device_id: int) -> None:
-        """Make a device disappear, from the class, from sysfs and from /dev."""
+        """Remove a device from the class, from sysfs and from /dev."""
         self.device_path(device_id, "dev")
         (self.root / CLASS / f"neuron{device_id}").unlink(missing_ok=True)
         hidden = self._hidden(device_id)
@@ -300,11 +301,11 @@ class SimulatedNode:
         (self.root / "dev" / f"neuron{device_id}").unlink(missing_ok=True)
 
     def restore_device(self, device_id: int) -> None:
-        """Bring a removed device back as it was."""
+        """Restore a removed device."""
         hidden = self._hidden(device_id)
         if hidden.exists():
             shutil.move(hidden, self.folder(device_id))
-            with contextlib.suppress(OSError):  # others are still in it
+            with contextlib.suppress(OSError):  # other removed devices
                 hidden.parent.rmdir()
         self.device_path(device_id, "dev")
         major = int((self.folder(device_id) / "dev").read_text().split(":")[0])
@@ -318,10 +319,10 @@ class SimulatedNode:
         return self.root / DEVICES / ".removed" / f"neuron{device_id}"
 
     def busy(self, on: bool = True) -> None:
-        """Let the class attributes read as while the election runs; off brings their values back."""
+        """Make the class attributes read as during the election; `on` False restores their values."""
         folder = self.root / CLASS
         if not (folder / "ultraserver_mode").exists():
-            raise NeuronDraError(f"{self.instance_type} has no UltraServer files that could be busy")
+            raise NeuronDraError(f"{self.instance_type} has no UltraServer files")
         for name, text in TRANSITIONAL.items():
             path, kept = folder / name, self._kept(name)
             if on and path.exists() and not kept.exists():
@@ -332,12 +333,12 @@ class SimulatedNode:
                 kept.unlink()
 
     def set_modes(self, modes: str) -> None:
-        """Set `ultraserver_mode`, such as "1,3,4"; while the node is busy, what it reads afterwards."""
+        """Set `ultraserver_mode`, such as "1,3,4". While the node is busy, the value takes effect afterwards."""
         path = self.root / CLASS / "ultraserver_mode"
         if not path.exists():
             raise NeuronDraError(f"{self.instance_type} has no UltraServer modes")
         if not re.fullmatch("([1-4](,[1-4])*)?", modes):
-            raise NeuronDraError(f"modes {modes}: write numbers from 1 to 4 with commas between them, such as 1,3,4")
+            raise NeuronDraError(f"modes {modes}: write numbers from 1 to 4, separated by commas, such as 1,3,4")
         kept = self._kept("ultraserver_mode")
         change(kept if kept.exists() else path, modes + "\n")
 
@@ -345,7 +346,7 @@ class SimulatedNode:
         return self.root / CLASS / f".{name}"
 
     def device_path(self, device_id: int, name: str) -> Path:
-        """A file of one device. Raises NeuronDraError if there is none."""
+        """Return the path of a device's file. Raises NeuronDraError if it does not exist."""
         path = self.folder(device_id) / name
         if not path.exists():
             ids = self.device_ids()
@@ -356,25 +357,28 @@ class SimulatedNode:
         return path
 
     def add_ecc(self, device_id: int, counter: str = "mem_ecc_uncorrected", count: int = 1) -> None:
-        """Raise an error counter; a negative count clears."""
+        """Add to an error counter; a negative count subtracts, down to 0."""
         if counter not in ECC_COUNTERS:
-            raise NeuronDraError(f"{counter} is no counter; write {', '.join(ECC_COUNTERS)}")
+            raise NeuronDraError(f"{counter} is not a counter; write {', '.join(ECC_COUNTERS)}")
         path = self.device_path(device_id, f"stats/hardware/{counter}")
         change(path, f"{max(0, int(path.read_text()) + count)}\n")
 
     def set_reset_state(self, device_id: int, state: int) -> None:
-        """Set what `reset` reads: 0 resetting, 1 ready, 2 invalid."""
+        """Set the value of `reset`: 0 resetting, 1 ready, 2 invalid."""
         change(self.device_path(device_id, "reset"), f"{state}\n")
 
     def set_unhealthy_components(self, device_id: int, components: str) -> None:
-        """Set the comma-separated list of sick components; empty is healthy. Drivers from 2.30.2 on have the file."""
+        """Set the comma-separated list of failed components; empty is healthy.
+
+        The file exists since driver 2.30.2.
+        """
         unknown = [name for name in components.split(",") if name and name not in COMPONENTS]
         if unknown:
-            raise NeuronDraError(f"{', '.join(unknown)} is no component; write {', '.join(COMPONENTS)}")
+            raise NeuronDraError(f"{', '.join(unknown)} is not a component; write {', '.join(COMPONENTS)}")
         change(self.device_path(device_id, "stats/hardware/health_status/unhealthy_components"), components + "\n")
 
     def set_boot_id(self, boot_id: str | None = None) -> str:
-        """Set the boot id, a fresh one by default, and return it."""
+        """Set the boot id, by default a new random one, and return it."""
         value = boot_id or str(uuid.uuid4())
         put(self.root / BOOT_ID, value + "\n")
         return value

@@ -1,4 +1,4 @@
-"""Deletes a node's ResourceSlices as a kubelet does: all at its start, a driver's if its plugin stays disconnected."""
+"""Deletes a node's ResourceSlices as a kubelet does: all when it starts, a driver's if its plugin stays disconnected."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import itertools
 
 import aiohttp
 
-_FIRST_PAUSE_S = 0.1  # between attempts; doubles. A kubelet begins with 1 s
+_FIRST_PAUSE_S = 0.1  # pause between attempts; doubles. A kubelet starts with 1 s
 _LONGEST_PAUSE_S = 300.0
 
 
 class SliceWiper:
-    """Deletes slices after a delay; does nothing without an API server's URL and a node's name."""
+    """Deletes slices after a delay. Without an API server's URL and a node's name it does nothing."""
 
     def __init__(self, api_url: str, node_name: str, delay_s: float) -> None:
-        """`delay_s`: how long a driver may be without a connected plugin."""
+        """`delay_s`: time that a driver may be without a connected plugin."""
         self._api_url = api_url
         self._node_name = node_name
         self._delay_s = delay_s
         self._running: dict[str, asyncio.Task[None]] = {}
 
     def settle(self, driver: str, *, is_connected: bool) -> None:
-        """Start the timer of a driver without a connected plugin; stop it when there is one."""
+        """Start the timer of a driver without a connected plugin; stop it when a plugin connects."""
         if is_connected:
             if task := self._running.pop(driver, None):
                 task.cancel()
@@ -35,7 +35,7 @@ class SliceWiper:
             self._running[driver] = asyncio.create_task(self._wipe(driver, delay_s), name=f"kubelet: wipe {driver}")
 
     def stop(self) -> list[asyncio.Task[None]]:
-        """Forget all timers; return their tasks, for the caller to cancel and await."""
+        """Cancel all timers; return their tasks for the caller to await."""
         tasks = list(self._running.values())
         self._running.clear()
         return tasks

@@ -193,12 +193,12 @@ def test_two_nodes_have_devices_of_their_own(tmp_path):
     [
         ({"instance_type": "trn2.84xlarge"}, "did you mean trn2.48xlarge"),
         ({"instance_type": "m5"}, "it has inf1.xlarge"),
-        ({"instance_type": "trn2.48xlarge", "node_id": 0}, "is none"),
+        ({"instance_type": "trn2.48xlarge", "node_id": 0}, "is not an UltraServer type"),
         ({"instance_type": "trn2u.48xlarge", "node_id": 4}, "write 0, 1, 2 or 3"),
         ({"instance_type": "trn2u.48xlarge", "node_id": 0, "server_id": "xyz"}, "hex digits"),
         ({"instance_type": "trn2u.48xlarge", "node_id": 0, "server_id": ""}, "hex digits"),
-        ({"instance_type": "trn2u.48xlarge", "node_id": 0, "server_id": ZEROS}, "stands for no server"),
-        ({"instance_type": "trn2u.48xlarge", "server_id": "ab"}, "give --node-id too"),
+        ({"instance_type": "trn2u.48xlarge", "node_id": 0, "server_id": ZEROS}, "means no server"),
+        ({"instance_type": "trn2u.48xlarge", "server_id": "ab"}, "add --node-id"),
         ({"instance_type": "trn2.48xlarge", "driver_version": "new one"}, "such as 2.30.2.0"),
     ],
 )
@@ -225,12 +225,12 @@ def test_another_machines_root_is_left_alone(tmp_path):
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(NeuronDraError, match=r"file.*choose a folder"):
+    with pytest.raises(NeuronDraError, match=r"file.*choose a writable"):
         write(tmp_path / "file", "trn2.48xlarge")
 
 
 def test_a_node_that_is_not_there_cannot_be_found(tmp_path):
-    with pytest.raises(NeuronDraError, match="holds no simulated node"):
+    with pytest.raises(NeuronDraError, match="has no simulated node"):
         SimulatedNode.found(tmp_path)
     write(tmp_path, "trn1.2xlarge")
     assert SimulatedNode.found(tmp_path).instance_type == "trn1.2xlarge"
@@ -336,8 +336,8 @@ def test_a_new_election_ends_the_busy_state(tmp_path):
         (lambda node: node.break_link(-1, 3), "have no link"),
         (lambda node: node.remove_device(16), "it has neuron0 to neuron15"),
         (lambda node: node.restore_device(16), "it has neuron0 to neuron15"),
-        (lambda node: node.add_ecc(0, "bit_rot"), "is no counter; write sram"),
-        (lambda node: node.set_unhealthy_components(0, "soul"), "is no component; write hbm"),
+        (lambda node: node.add_ecc(0, "bit_rot"), "is not a counter; write sram"),
+        (lambda node: node.set_unhealthy_components(0, "soul"), "is not a component; write hbm"),
         (lambda node: node.set_modes("5"), "from 1 to 4"),
         (lambda node: node.set_reset_state(77, 2), "no reset of neuron77"),
     ],

@@ -221,12 +221,12 @@ def test_a_node_can_be_written_broken(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["--root", "X"], "neuron-dra: --instance-type is required, or --break or --repair on a node that is there"),
+        (["--root", "X"], "neuron-dra: --instance-type is required, or --break or --repair for an existing node"),
         (["--instance-type", "trn2.48xlarge"], "the following arguments are required: --root"),
         (["--instance-type", "trn2.84xlarge", "--root", "X"], "did you mean trn2.48xlarge"),
         (["--instance-type", "trn2.48xlarge", "--root", "/"], "is the root of a real machine"),
         (["--instance-type", "trn2u.48xlarge", "--root", "X", "--node-id", "two"], "invalid int value: 'two'"),
-        (["--root", "X", "--break", "link:0,1"], "holds no simulated node"),
+        (["--root", "X", "--break", "link:0,1"], "has no simulated node"),
         (
             ["--instance-type", "trn1.2xlarge", "--root", "X", "--break", "lnik:0,1"],
             "'lnik:0,1' is not one of: link:A,B",

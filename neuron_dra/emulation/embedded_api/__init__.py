@@ -1,9 +1,9 @@
 """An API server for tests and demonstrations, embedded in the process that needs it.
 
-It serves the kinds that this project touches, with the semantics that clients rely on: resourceVersion, watches with
+It serves the kinds that this project uses, with the semantics that clients rely on: resourceVersion, watches with
 bookmarks, 409, 410, preconditions, status subresources, finalizers, garbage collection, claims for pods, eviction
 with budgets. It has no server-side apply (415), no CRD schemas and no CEL, no admission webhooks and no access rules;
-strategic merge patches know the merge keys of the kinds served. tests/contract holds it against the real server.
+strategic merge patches know the merge keys of the kinds served. tests/contract compares it with the real server.
 """
 
 from neuron_dra.emulation.embedded_api.errors import ApiError, Cause, Obj

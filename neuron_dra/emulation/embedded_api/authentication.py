@@ -1,4 +1,4 @@
-"""Who may ask: everybody, until bearer tokens or client certificates are required."""
+"""Authentication: off by default; with bearer tokens, client certificates, or both."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from neuron_dra.emulation.embedded_api.errors import ApiError
 
 
 class Authentication:
-    """What a request must show. `tokens` None and `certificates` False: nothing."""
+    """The credentials that requests need. With `tokens` None and `certificates` False, none."""
 
     def __init__(self) -> None:
         self.tokens: set[str] | None = None
-        self.certificates = False  # one that has not expired; the handshake has seen whose authority it is of
+        self.certificates = False  # the handshake verifies the authority, `check` the dates
 
     def check(self, request: web.Request) -> None:
-        """Raise a 401 unless `request` shows one of what is required, if anything is."""
+        """Raise ApiError 401 unless `request` has one of the required credentials."""
         if self.tokens is None and not self.certificates:
             return
         kind, _, token = request.headers.get("Authorization", "").partition(" ")

@@ -1,7 +1,7 @@
-"""Claims for pods: makes them from templates, reserves, and releases them when their pods are finished.
+"""Claims for pods: creates them from templates, reserves them, and releases them when their pods are finished.
 
-As kube-controller-manager's resourceclaim controller: deallocation happens when the last reservation goes, for claims
-that carry the finalizer which the scheduler adds when it allocates.
+Follows kube-controller-manager's resourceclaim controller: it removes a claim's allocation with the last reservation,
+if the claim has the finalizer that the scheduler adds on allocation.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ DELETE_PROTECTION = "resource.kubernetes.io/delete-protection"
 
 
 def is_done(pod: Obj) -> bool:
-    """Tell whether a pod will never use its claims (again)."""
+    """Return True if a pod will not use its claims again."""
     if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
         return True
     return bool(pod["metadata"].get("deletionTimestamp")) and not (pod.get("spec") or {}).get("nodeName")
@@ -68,7 +68,7 @@ class ClaimController:
                 self._sync_pod(namespace, pod_name)
 
     def _claims_of(self, pod: Obj) -> set[str]:
-        """Return the names of the claims that a pod uses, generated ones that were forgotten included."""
+        """Return the names of a pod's claims, including generated ones that its status does not list."""
         named = {entry.get("resourceClaimName") for entry in (pod.get("spec") or {}).get("resourceClaims") or []}
         generated = {
             entry.get("resourceClaimName") for entry in (pod.get("status") or {}).get("resourceClaimStatuses") or []
@@ -97,7 +97,7 @@ class ClaimController:
                 self._reserve(pod, claim)
 
     def _claim_for(self, pod: Obj, pod_claim: str, template_name: str) -> str:
-        """Return the name of the claim made for one entry of a pod's resourceClaims; make it if there is none."""
+        """Return the name of the claim for one entry of a pod's resourceClaims; create the claim if it is missing."""
         meta = pod["metadata"]
         for name in sorted(self._generated.get(meta["uid"], ())):
             found = self._store.find(self._claims, meta["namespace"], name)
@@ -129,7 +129,7 @@ class ClaimController:
             return ""
 
     def _reserve(self, pod: Obj, name: str) -> None:
-        """Reserve an allocated claim for a pod that somebody bound by hand."""
+        """Reserve an allocated claim for a pod that was bound without the scheduler."""
         meta = pod["metadata"]
         claim = self._store.find(self._claims, meta["namespace"], name)
         status = (claim or {}).get("status") or {}

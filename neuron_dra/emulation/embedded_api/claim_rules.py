@@ -1,4 +1,4 @@
-"""What the API server completes and refuses for claims, claim templates and device classes (resource.k8s.io/v1)."""
+"""Defaults and validation of claims, claim templates and device classes (resource.k8s.io/v1)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def prepare_claim(obj: Obj, old: Obj | None, now: str) -> None:
     if old is None:
         obj["spec"] = _complete(obj.get("spec") or {})
     for entry in obj.setdefault("status", {}).get("devices") or []:
-        entry.setdefault("conditions", None)  # as Go encodes a missing list
+        entry.setdefault("conditions", None)  # as Go encodes a nil slice
 
 
 def prepare_template(obj: Obj, old: Obj | None, now: str) -> None:
@@ -45,7 +45,7 @@ def prepare_class(obj: Obj, old: Obj | None, now: str) -> None:
 
 
 def _complete(spec: Obj) -> Obj:
-    """Fill in the defaults of requests. A claim without requests shows them as null, as Go encodes a missing list."""
+    """Set the defaults of requests. A claim without requests gets null, as Go encodes a nil slice."""
     devices = dict(spec.get("devices") or {})
     devices["requests"] = devices.get("requests") or None
     for request in devices["requests"] or []:
@@ -96,7 +96,7 @@ def check_class(obj: Obj, old: Obj | None) -> list[Cause]:
 
 
 def check_admin(obj: Obj, namespace: Obj) -> list[Cause]:
-    """Refuse admin access in a namespace that is not labelled for it."""
+    """Reject admin access in a namespace without the label that permits it."""
     if (namespace["metadata"].get("labels") or {}).get(_ADMIN_LABEL) == "true":
         return []
     spec = obj["spec"].get("spec") or obj["spec"]
@@ -204,7 +204,7 @@ def _check_tolerations(tolerations: list[Obj], path: str) -> list[Cause]:
 
 
 def _check_selectors(selectors: list[Obj], path: str) -> list[Cause]:
-    """Check all but the expressions themselves: this server compiles no CEL."""
+    """Check selectors except for their expressions: this server does not compile CEL."""
     if len(selectors) > _MOST:
         return [too_many(path, len(selectors), _MOST)]
     causes = []

@@ -1,4 +1,4 @@
-"""The part of kube-controller-manager that the embedded API server brings along, run by one task."""
+"""The controllers of kube-controller-manager that the embedded API server runs, in one task."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from neuron_dra.emulation.embedded_api.garbage import GarbageCollector
 from neuron_dra.emulation.embedded_api.history import Event
 from neuron_dra.emulation.embedded_api.store import DeleteOptions, Store
 
-_BURST = 200  # changes handled before other tasks get their turn
+_BURST = 200  # changes handled before other tasks can run
 _OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 
 
 class Controller(Protocol):
     def __call__(self, event: Event) -> None:
-        """React to one change. Runs to the end at once."""
+        """Handle one change, without awaiting."""
 
 
 class Controllers:
-    """Feeds every change of the store to each controller, after the request that made it was answered."""
+    """Passes each change of the store to every controller, after the request that made it was answered."""
 
     def __init__(self, store: Store) -> None:
         self._queue: deque[Event] = deque()
@@ -43,7 +43,7 @@ class Controllers:
         self._task = asyncio.create_task(self._run(), name="embedded controllers")
 
     async def stop(self) -> None:
-        """Stop. Raises what a controller died of, if one did."""
+        """Stop. Raises the exception that ended a controller, if any."""
         if self._task is None:
             return
         task, self._task = self._task, None
@@ -53,7 +53,7 @@ class Controllers:
             raise error
 
     async def idle(self) -> None:
-        """Return when every change so far, and what followed from it, has been handled."""
+        """Return when all changes, and those that they led to, are handled."""
         waits = [asyncio.create_task(self._idle.wait())] + ([self._task] if self._task else [])
         done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         waits[0].cancel()
@@ -82,7 +82,7 @@ class Controllers:
 
 
 class NamespaceController:
-    """Empties a namespace that is being deleted, then removes it."""
+    """Deletes the contents of a terminating namespace, then the namespace."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -105,7 +105,7 @@ class NamespaceController:
 
 
 class BudgetController:
-    """Keeps the status of PodDisruptionBudgets."""
+    """Updates the status of PodDisruptionBudgets."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -126,9 +126,9 @@ class BudgetController:
 
 
 class PodCollector:
-    """Removes the pods of a Node that was deleted, and terminating ones of a Node tainted as out of service.
+    """Deletes the pods of a deleted Node, and terminating pods of a Node with the out-of-service taint.
 
-    The real one waits 40 s before the first; here it happens at once.
+    kube-controller-manager waits 40 s before it deletes the pods of a deleted Node; this one does not wait.
     """
 
     def __init__(self, store: Store) -> None:

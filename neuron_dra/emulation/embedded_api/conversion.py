@@ -1,7 +1,7 @@
-"""resource.k8s.io v1beta1 and v1beta2, converted to and from v1, which is what the store holds.
+"""Converts resource.k8s.io/v1beta1 and v1beta2 to and from v1, the stored version.
 
-v1beta2 has v1's schema. v1beta1 has no `exactly` (its fields stand in the request itself) and wraps the facts of a
-device in `basic`.
+v1beta2 has the schema of v1. v1beta1 has no `exactly` (the fields are in the request itself) and nests a device's
+fields in `basic`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from neuron_dra.emulation.embedded_api.errors import Obj
 
-# The fields of a v1beta1 request that v1 keeps below `exactly`.
+# The fields of a v1beta1 request that v1 has in `exactly`.
 _EXACT_FIELDS = ("deviceClassName", "selectors", "allocationMode", "count", "adminAccess", "tolerations", "capacity")
 
 

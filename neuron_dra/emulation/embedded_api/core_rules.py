@@ -1,4 +1,4 @@
-"""What the API server completes and refuses for the core and policy kinds."""
+"""Defaults and validation of the core and policy kinds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from neuron_dra.emulation.embedded_api.errors import (
     required,
 )
 
-# The parts of a pod's spec that may change after creation.
+# The fields of a pod's spec that may change after creation.
 _MUTABLE_POD_FIELDS = {"activeDeadlineSeconds", "terminationGracePeriodSeconds", "tolerations", "schedulingGates"}
 
 
@@ -24,7 +24,7 @@ def prepare_namespace(obj: Obj, old: Obj | None, now: str) -> None:
 
 
 def prepare_pod(obj: Obj, old: Obj | None, now: str) -> None:
-    """Fill in what scheduling and deletion read; the many other defaults of a pod are left out."""
+    """Set the defaults that scheduling and deletion read. A pod's many other defaults are left out."""
     if old is not None:
         return
     spec = obj.setdefault("spec", {})

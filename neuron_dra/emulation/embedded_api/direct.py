@@ -1,4 +1,4 @@
-"""A client of an embedded API server in the same process: no sockets, so that it works on any clock."""
+"""A client of an embedded API server in the same process. It uses no sockets, so it works with any clock."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from neuron_dra.kube.requests import Resource
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request that never was on a wire."""
+    """A request that is made without HTTP."""
 
     method: str
     path: str
@@ -32,7 +32,7 @@ class Call:
 
 
 class DirectClient(KubeClient):
-    """Requests to one embedded server, answered at once. Faults of the server do not act on them."""
+    """Sends requests to one embedded server, without HTTP. Injected faults do not affect them."""
 
     def __init__(self, handler: Handler, user_agent: str) -> None:
         super().__init__(KubeConfig("direct:"), user_agent=user_agent)
@@ -57,7 +57,7 @@ class DirectClient(KubeClient):
         timeout_s: float,
     ) -> bytes:
         call = Call(method, path, MultiDict(params or {}), content_type=content_type, headers=self._sent)
-        # Over the wire the server would get a copy of its own.
+        # The caller keeps its object; over HTTP the server would decode a copy.
         copied = msgspec.json.decode(msgspec.json.encode(body)) if body is not None else {}
         try:
             return msgspec.json.encode(self._handler.answer(call, copied))
@@ -76,7 +76,7 @@ class DirectClient(KubeClient):
         idle_timeout_s: float = REQUEST_TIMEOUT_S,
         gather_s: float = 0.0,
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Open a watch and give its events, one JSON line each."""
+        """Open a watch and yield its events, one JSON line each."""
         query = MultiDict({**params, "watch": "true", "allowWatchBookmarks": "true"})
         call = Call("GET", resource.path(namespace), query, headers=self._sent)
         async with contextlib.aclosing(self._handler.events(call)) as events:

@@ -1,4 +1,4 @@
-"""Drops fields on write, as an API server does if their feature gate is off."""
+"""Drops fields on write, as an API server does for fields of a disabled feature gate."""
 
 from __future__ import annotations
 

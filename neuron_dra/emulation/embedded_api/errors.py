@@ -1,4 +1,4 @@
-"""What the API server answers when it refuses: an `ApiError`, sent as Kubernetes' `Status` object."""
+"""Errors of the API server: an `ApiError`, sent as a Kubernetes `Status` object."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Obj = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One reason of a refusal: `field` is a path such as `spec.devices[0].name`."""
+    """One cause of an error: `field` is a path such as `spec.devices[0].name`."""
 
     reason: str
     message: str
@@ -50,7 +50,7 @@ def duplicate(field: str, value: str) -> Cause:
 
 
 class ApiError(Exception):
-    """A refusal, with everything that its `Status` needs.
+    """An error response, with the fields of its `Status`.
 
     `retry_after` is in seconds and becomes the Retry-After header.
     """
@@ -106,7 +106,7 @@ def not_found(group: str, plural: str, name: str) -> ApiError:
 
 
 def no_such_path() -> ApiError:
-    """The whole resource or version is unknown, as opposed to one object of it."""
+    """Return the 404 for an unknown resource or version; `not_found` is for an unknown object."""
     cause = Cause("UnexpectedServerResponse", "404 page not found")
     return ApiError(404, "NotFound", "the server could not find the requested resource", details={}, causes=[cause])
 

@@ -1,4 +1,4 @@
-"""The binding and eviction subresources of pods, and the status of the budgets that eviction obeys."""
+"""The binding and eviction subresources of pods, and the status of the budgets that eviction honors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def success(code: int) -> Obj:
 
 
 def bind(store: Store, namespace: str, name: str, binding: Obj) -> Obj:
-    """Assign a pod to the node named by `binding.target`, as a scheduler asks for."""
+    """Assign a pod to the node named by `binding.target`, as a scheduler requests."""
     pods = store.registry.named("pods")
     pod = store.get(pods, namespace, name)
     node = (binding.get("target") or {}).get("name")
@@ -37,7 +37,7 @@ def bind(store: Store, namespace: str, name: str, binding: Obj) -> Obj:
 
 
 def evict(store: Store, namespace: str, name: str, eviction: Obj, *, dry_run: bool = False) -> Obj:
-    """Delete a pod if its budget allows it. Raises a 429 whose cause names the budget if not."""
+    """Delete a pod if its budget allows it; otherwise raise ApiError 429, whose cause names the budget."""
     pods = store.registry.named("pods")
     pod = store.get(pods, namespace, name)
     options = DeleteOptions.from_wire(eviction.get("deleteOptions") or {})
@@ -79,9 +79,9 @@ def _too_many(message: str, cause: str) -> ApiError:
 
 
 def budget_status(budget: Obj, pods: list[Obj]) -> Obj:
-    """Return what the disruption controller would write for a budget, given the pods of its namespace.
+    """Return the status that the disruption controller would write, given the pods of the budget's namespace.
 
-    The expected number of pods is the number of those that match now; the real controller asks their owners.
+    The expected number of pods is the number that matches now; the real controller reads it from their owners.
     """
     spec, old = budget["spec"], budget.get("status") or {}
     matches = by_label_selector(spec.get("selector"))

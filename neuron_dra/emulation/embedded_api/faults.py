@@ -1,4 +1,4 @@
-"""Injected faults: what the server does wrong, for which requests, and how often."""
+"""Injected faults: which requests of the embedded API server fail, how, and how often."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Final
 
 
 class Do(enum.Enum):
-    RESPOND = "respond"  # answer with `status` instead of serving the request
-    HANG = "hang"  # accept the request and never answer
-    DROP = "drop"  # close the connection without an answer
-    DROP_AFTER = "drop after"  # serve the request, then close the connection: the answer is lost, the write is not
+    RESPOND = "respond"  # reply with `status` instead of serving the request
+    HANG = "hang"  # accept the request and never reply
+    DROP = "drop"  # close the connection without a reply
+    DROP_AFTER = "drop after"  # serve the request, then close the connection: the reply is lost, the write is not
     DELAY = "delay"  # serve the request `delay_s` seconds later
     ANSWER_LATE = "answer late"  # serve the request at once, and reply after `release()` or `delay_s` seconds
-    CLOSE_WATCH = "close watch"  # answer a watch with an empty stream that ends at once
+    CLOSE_WATCH = "close watch"  # reply to a watch with an empty stream that ends at once
 
 
 _REASONS = {
@@ -44,7 +44,7 @@ class Strange:
     status: int = 200
 
     def fault(self, **matchers: object) -> Fault:
-        """Return a fault with this reply; `matchers` are fields of Fault."""
+        """Return a Fault with this reply; `matchers` are fields of Fault."""
         return Fault(
             status=self.status,
             body=self.body,
@@ -71,12 +71,12 @@ STRANGE: Final[Mapping[str, Strange]] = {
     "fields of another type": Strange(
         b'{"metadata": {"name": 1, "uid": [], "resourceVersion": {}}, "spec": "x", "status": 7, "items": {"a": 1}}'
     ),
-    "metadata that is no object": Strange(b'{"metadata": "x", "items": ["a", null]}'),
-    "no end of brackets": Strange(b"[" * 100_000),
+    "metadata that is not an object": Strange(b'{"metadata": "x", "items": ["a", null]}'),
+    "deeply nested brackets": Strange(b"[" * 100_000),
     "no UTF-8": Strange(b'{"metadata": {"name": "\xff\xfe"}}'),
     "a status without a number": Strange(b'{"code": "x", "reason": [], "message": null, "details": []}', status=500),
 }
-"""Malformed replies by name, for tests that try each of them."""
+"""Malformed replies by name, for parametrized tests."""
 
 
 @dataclass(slots=True)
@@ -85,7 +85,7 @@ class Fault:
 
     `verb` is get, list, watch, create, update, patch, delete or deletecollection; `resource` a plural such as
     "resourceslices" ("resourceclaims/status" for a subresource). The fault begins with the `nth` matching request
-    (from 1) and acts on `times` of them (None: for ever). `hits` counts how often it acted.
+    (from 1) and acts on `times` of them (None: on all). `hits` counts how often it acted.
     """
 
     do: Do = Do.RESPOND
@@ -111,17 +111,17 @@ class Fault:
             self.reason = _REASONS.get(self.status, "Unknown")
 
     def release(self) -> None:
-        """Send the delayed replies now, and later ones at once."""
+        """Send the delayed replies now, and later ones without delay."""
         self._released.set()
 
     async def held(self) -> None:
-        """Return when the reply may be sent."""
+        """Wait until the reply may be sent."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.delay_s or None):
                 await self._released.wait()
 
     def strikes(self, verb: str, resource: str, namespace: str, name: str) -> bool:
-        """Return whether the fault acts on this request, and count it."""
+        """Return True if the fault acts on this request, and count the request."""
         pairs = ((self.verb, verb), (self.resource, resource), (self.namespace, namespace), (self.name, name))
         if any(wanted and wanted != present for wanted, present in pairs):
             return False
@@ -133,7 +133,7 @@ class Fault:
 
 
 class Faults:
-    """The faults in force."""
+    """The active faults."""
 
     def __init__(self) -> None:
         self._faults: list[Fault] = []

@@ -1,4 +1,4 @@
-"""The text formats that Kubernetes' validation asks for."""
+"""Text formats that Kubernetes' validation requires."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def is_quantity(text: str) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def canonical_quantity(text: str) -> str:
-    """Return a quantity as the server writes it back: "1024Mi" is "1Gi", "1000" is "1k", "0.5" is "500m".
+    """Return a quantity in the server's form: "1024Mi" is "1Gi", "1000" is "1k", "0.5" is "500m".
 
-    One with an exponent stays as it is, and so does one finer than a nano.
+    A quantity with an exponent, or finer than nano, is returned unchanged.
     """
     found = _QUANTITY_PARTS.fullmatch(text)
     if not found or re.search(r"[eE]\d", text):
@@ -76,7 +76,7 @@ def canonical_quantity(text: str) -> str:
 
 
 def is_label_key(text: str) -> bool:
-    """Tell whether a text can be the key of a label, an annotation or a taint, or a finalizer."""
+    """Return True if a text is valid as the key of a label, annotation or taint, or as a finalizer."""
     prefix, slash, name = text.rpartition("/")
     return (not slash or is_subdomain(prefix)) and len(name) <= 63 and _NAME.fullmatch(name) is not None
 

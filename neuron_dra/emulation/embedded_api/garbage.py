@@ -13,7 +13,7 @@ _ORPHAN, _FOREGROUND = "orphan", "foregroundDeletion"
 
 
 class GarbageCollector:
-    """Deletes objects whose owners are all gone, also when the owner's UID never existed.
+    """Deletes objects whose owners are all gone, or never existed.
 
     An owner of a kind that this server does not serve counts as present, as with the real collector.
     """
@@ -66,7 +66,7 @@ class GarbageCollector:
         return near and resource is kind and meta["name"] == reference["name"]
 
     def _deletion(self, uid: str) -> None:
-        """Carry out the propagation policy of an object that is being deleted."""
+        """Apply the propagation policy of an object that is being deleted."""
         found = self._store.find_uid(uid)
         if found is None:
             return

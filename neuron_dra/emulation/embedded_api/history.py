@@ -1,4 +1,4 @@
-"""The changes of one resource, as far back as a watch can ask for them."""
+"""The recent changes of one resource, from which watches start."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LONGEST = 50_000  # changes
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One change. `obj` is the object after it (for DELETED: as it was last), `old` the one before."""
+    """One change. `obj` is the object after it (for DELETED: its last state), `old` the one before."""
 
     revision: int
     type: str
@@ -25,9 +25,9 @@ class Event:
 
 @dataclass(slots=True)
 class History:
-    """The changes of one resource that a watch can still ask for.
+    """The recent changes of one resource.
 
-    `since` is the oldest revision at which one can start, `lost` that of the last change which is forgotten.
+    `since` is the oldest revision at which a watch can start; `lost` is the revision of the last discarded change.
     """
 
     since: int
@@ -35,16 +35,16 @@ class History:
     events: list[Event] = field(default_factory=list)
 
     def after(self, revision: int, *, is_open: bool = False) -> list[Event]:
-        """Return the changes after `revision`. Raises a 410 when some of them are forgotten.
+        """Return the changes after `revision`. Raises ApiError 410 if some of them were discarded.
 
-        A watch that `is_open` need not know of revisions at which nothing happened to this resource.
+        A watch that `is_open` already has all changes up to its `revision`, which may therefore be older than `since`.
         """
         if revision < (self.lost if is_open else self.since):
             raise errors.expired(f"too old resource version: {revision} ({self.since})")
         return self.events[bisect_right(self.events, revision, key=lambda event: event.revision) :]
 
     def add(self, event: Event) -> None:
-        """Take in a change; of too many, the older half is forgotten."""
+        """Add a change; at the limit, discard the older half."""
         self.events.append(event)
         if len(self.events) > _LONGEST:
             forgotten = _LONGEST // 2

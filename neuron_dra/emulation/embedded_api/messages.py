@@ -1,4 +1,4 @@
-"""Bodies in and out: YAML and JSON of requests, `Status` objects, and the answers of faults."""
+"""Bodies of requests and replies: YAML and JSON, `Status` objects, and the replies of faults."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from neuron_dra.emulation.embedded_api.store import DeleteOptions
 
 
 class Asked(Protocol):
-    """What is read of a request, its body aside: an aiohttp one, or one that was made in this process."""
+    """The parts of a request that the server reads, except for the body. Implemented by aiohttp's requests and
+    `direct.Call`.
+    """
 
     @property
     def method(self) -> str: ...
@@ -36,7 +38,7 @@ class Asked(Protocol):
 
 
 class _YamlLoader(yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader):  # type: ignore[misc]
-    """YAML as Kubernetes reads it: a date stays text."""
+    """YAML as Kubernetes reads it: dates stay strings."""
 
 
 _YamlLoader.yaml_implicit_resolvers = {
@@ -46,7 +48,7 @@ _YamlLoader.yaml_implicit_resolvers = {
 
 
 def load_manifests(text: str) -> list[Obj]:
-    """Read a stream of YAML documents (or JSON); `kind: List` is opened."""
+    """Return the objects of a YAML or JSON stream, including the items of `kind: List`."""
     objects: list[Obj] = []
     for document in yaml.load_all(text, _YamlLoader):
         if document:
@@ -97,7 +99,7 @@ def json_response(status: int, body: Obj, headers: dict[str, str] | None = None)
 
 
 def quoted(text: str) -> str:
-    """Return a text as HTTP quotes it."""
+    """Return a text as an HTTP quoted-string."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
@@ -119,7 +121,7 @@ def fault_response(fault: Fault) -> web.Response:
 
 
 def cut(request: web.Request) -> None:
-    """Close the connection without an answer."""
+    """Close the connection without a reply."""
     if request.transport is not None:
         request.transport.abort()
     raise ConnectionResetError

@@ -1,4 +1,4 @@
-"""What the API server refuses in the metadata of any object."""
+"""Validation of the metadata of all objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Patches: JSON patch, JSON merge patch, and strategic merge patch with the merge keys of the kinds served here."""
+"""JSON patch, JSON merge patch, and strategic merge patch with the merge keys of the kinds served here."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ MERGE = "application/merge-patch+json"
 JSON = "application/json-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 
-# Lists that a strategic patch merges by a key instead of replacing them. The real server takes them from the types;
-# these are the ones of the kinds served here.
+# Lists that a strategic merge patch merges by a key instead of replacing them. The real server reads the keys from its
+# types; these are those of the kinds served here.
 _MERGE_KEYS = {
     "conditions": "type",
     "addresses": "type",
@@ -46,7 +46,7 @@ def merge(target: Any, patch: Any) -> Any:
 
 
 def strategic(target: Any, patch: Any) -> Any:
-    """Apply a strategic merge patch: as `merge`, but the lists named above are merged entry by entry."""
+    """Apply a strategic merge patch: as `merge`, but merge the lists in the table above entry by entry."""
     if not isinstance(patch, dict):
         return copy.deepcopy(patch)
     if patch.get("$patch") == "replace":
@@ -83,7 +83,7 @@ def _merge_list(old: list[Obj], patch: list[Obj], key: str) -> list[Obj]:
 
 
 def json_patch(target: Obj, operations: list[Obj]) -> Obj:
-    """Apply a JSON patch (RFC 6902: add, replace, remove, test). Raises a 422 when an operation does not fit."""
+    """Apply a JSON patch (RFC 6902: add, replace, remove, test). Raises ApiError 422 for an operation that fails."""
     result = copy.deepcopy(target)
     for operation in operations:
         path = [part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:]]
@@ -124,9 +124,9 @@ def _operate(target: Any, path: list[str], operation: Obj) -> None:
 
 
 def apply(content_type: str, target: Obj, patch: Any, *, custom: bool) -> Obj:
-    """Apply `patch` of the given media type. `custom`: the object is of a CRD, which knows no strategic patch.
+    """Apply `patch` of the given media type. `custom`: the object is a custom resource, which has no strategic merge.
 
-    Raises a 415 for server-side apply, which this server does not have.
+    Raises ApiError 415 for server-side apply, which this server does not have.
     """
     if content_type == JSON and isinstance(patch, list):
         return json_patch(target, patch)

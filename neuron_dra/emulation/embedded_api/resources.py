@@ -1,4 +1,4 @@
-"""The kinds that the embedded API server serves, as data: names, versions, and which rules apply to each."""
+"""The kinds that the embedded API server serves: names, versions, and the rules for each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DRA_GROUP = "resource.k8s.io"
 
 
 def _nothing(obj: Obj, old: Obj | None, now: str) -> None:
-    """Leave the object as it is."""
+    """Leave the object unchanged."""
 
 
 def _no_causes(obj: Obj, old: Obj | None) -> list[Cause]:
@@ -21,10 +21,10 @@ def _no_causes(obj: Obj, old: Obj | None) -> list[Cause]:
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """One kind. `versions` are the served ones, the preferred first; `storage` is the one that the store holds.
+    """One kind. `versions` are the served ones, preferred first; `storage` is the stored one.
 
-    `prepare(obj, old, now)` completes an object before it is stored (`old` is None on create, `now` a time); `check`
-    and `check_status` return what is wrong with a write of the object and of its status.
+    `prepare(obj, old, now)` sets defaults before an object is stored (`old` is None on create, `now` a timestamp);
+    `check` and `check_status` return the problems of a write to the object and to its status.
     """
 
     group: str
@@ -39,7 +39,7 @@ class Resource:
     selectable: tuple[str, ...] = ()
     blind_update: bool = True  # PUT without resourceVersion is accepted
     custom: bool = False
-    returns_deleted: bool = True  # DELETE answers with the object instead of a Status
+    returns_deleted: bool = True  # DELETE returns the object instead of a Status
     subresources: tuple[str, ...] = ()
     short_names: tuple[str, ...] = ()
     prepare: Callable[[Obj, Obj | None, str], None] = _nothing
@@ -112,7 +112,7 @@ def _others() -> Iterator[Resource]:
 
 
 class Registry:
-    """Which resources are served; `add` registers one more."""
+    """The served resources; `add` registers another."""
 
     def __init__(self) -> None:
         self._by_key: dict[tuple[str, str], Resource] = {}
@@ -130,14 +130,14 @@ class Registry:
         return resource if resource and version in resource.versions else None
 
     def named(self, name: str) -> Resource:
-        """Find by plural or kind, `pods` or `Pod`. Raises KeyError when the server has no such kind."""
+        """Return a resource by plural or kind, `pods` or `Pod`. Raises KeyError if the server has no such kind."""
         for resource in self:
             if name in (resource.plural, resource.kind, resource.qualified):
                 return resource
         raise KeyError(f"the embedded API server serves no {name!r}")
 
     def of_object(self, obj: Obj) -> tuple[Resource, str]:
-        """Return the resource and version that an object's apiVersion and kind name. Raises KeyError."""
+        """Return resource and version for an object's apiVersion and kind. Raises KeyError."""
         group, _, version = obj["apiVersion"].rpartition("/")
         for resource in self:
             if (resource.group, resource.kind) == (group, obj["kind"]) and version in resource.versions:
@@ -145,7 +145,7 @@ class Registry:
         raise KeyError(f"the embedded API server serves no {obj['apiVersion']} {obj['kind']}")
 
     def by_kind(self, api_version: str, kind: str) -> Resource | None:
-        """As `of_object`, for an owner reference: any version of the group will do."""
+        """As `of_object`, for an owner reference, which may name any version of the group."""
         group = api_version.rpartition("/")[0]
         for resource in self:
             if (resource.group, resource.kind) == (group, kind):

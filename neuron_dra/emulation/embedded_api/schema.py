@@ -1,7 +1,7 @@
-"""The fields of the kinds whose exact shape matters, so that they are decoded as the real server's Go types are.
+"""The fields of the kinds whose exact shape matters, decoded as by the real server's Go types.
 
-A field of a wrong type is a 400; an unknown field is dropped (or a 400 with fieldValidation=Strict); empty lists, maps
-and texts are not stored. Kinds without an entry keep what they are sent, but for their metadata.
+A field of the wrong type is an error 400; an unknown field is dropped (or a 400 with fieldValidation=Strict); empty
+lists, maps and strings are not stored. Kinds without an entry are stored as sent, except for their metadata.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from neuron_dra.emulation.embedded_api.errors import Obj, bad_request
 # A leaf is one of these; a struct is a dict of fields, a list is [type], a map is ("map", type). A struct with OPEN
 # keeps fields that it does not name.
 S: Final = "string"
-P: Final = "pointer to a string"  # kept when it is empty
+P: Final = "pointer to a string"  # stored even if empty
 I: Final = "int64"  # noqa: E741
 B: Final = "bool"
 Q: Final = "quantity"
@@ -79,7 +79,7 @@ _CONSUMER: Final = {"apiGroup": S, "resource": S, "name": S, "uid": S}
 _COUNTERS: Final = ("map", {"value": Q})
 _DEVICE: Final = {
     "name": S,
-    # List values are behind a feature gate that is off by default, so the server drops them.
+    # List values need a feature gate that is off by default, so the server drops them.
     "attributes": ("map", {"int": I, "bool": B, "string": P, "version": P}),
     "capacity": ("map", {"value": Q, "requestPolicy": ANY}),
     "consumesCounters": [{"counterSet": S, "counters": _COUNTERS}],
@@ -137,16 +137,16 @@ def _of(group: str, kind: str) -> Type:
 
 
 def decode(group: str, kind: str, obj: Obj) -> tuple[Obj, list[str]]:
-    """Return what the server understands of `obj`, and the paths of the fields that it does not know.
+    """Return the fields of `obj` that the schema has, and the paths of unknown fields.
 
-    What is returned shares nothing with `obj`. Raises a 400 for a value of a wrong type.
+    The result shares nothing with `obj`. Raises ApiError 400 for a value of the wrong type.
     """
     unknown: list[str] = []
     return dict(_decode(_of(group, kind), obj, "", kind, unknown)), unknown
 
 
 def tidy(group: str, kind: str, obj: Obj) -> Obj:
-    """Return `obj` without the empty lists, maps and texts, which the server does not store."""
+    """Return `obj` without empty lists, maps and strings, which the server does not store."""
     return dict(_tidy(_of(group, kind), obj))
 
 

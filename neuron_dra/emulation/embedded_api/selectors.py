@@ -19,7 +19,7 @@ def everything(obj: Obj) -> bool:
 
 
 def field(obj: Obj, path: str) -> str:
-    """Return the text at a dotted path, "" where the object has nothing there."""
+    """Return the text at a dotted path, "" if it is absent."""
     value: object = obj
     for part in path.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
@@ -29,7 +29,7 @@ def field(obj: Obj, path: str) -> str:
 
 
 def by_fields(text: str, selectable: Iterable[str]) -> Predicate:
-    """Compile a field selector. Raises a 400 for a field that this kind cannot be selected by."""
+    """Compile a field selector. Raises ApiError 400 for a field that this kind does not support."""
     allowed = {"metadata.name", "metadata.namespace", *selectable}
     tests: list[tuple[str, bool, str]] = []
     for term in filter(None, (part.strip() for part in text.split(","))):
@@ -51,7 +51,7 @@ def _terms(text: str) -> list[str]:
 
 
 def by_labels(text: str) -> Predicate:
-    """Compile a label selector: equality, `in`, `notin`, `key` and `!key`. Raises a 400 for anything else."""
+    """Compile a label selector: equality, `in`, `notin`, `key` and `!key`. Raises ApiError 400 for other operators."""
     tests: list[Callable[[Mapping[str, str]], bool]] = []
     for term in _terms(text):
         if found := _SET.match(term):
@@ -69,7 +69,7 @@ def by_labels(text: str) -> Predicate:
 
 
 def by_label_selector(selector: Obj | None) -> Predicate:
-    """Compile the selector of an object (`matchLabels`, `matchExpressions`). None selects nothing."""
+    """Compile a LabelSelector (`matchLabels`, `matchExpressions`). None selects nothing."""
     if selector is None:
         return lambda obj: False
     tests = [_one_of(key, {value}, wanted=True) for key, value in (selector.get("matchLabels") or {}).items()]

@@ -1,11 +1,11 @@
-"""`EmbeddedApi`: an API server in this process, on 127.0.0.1 and a port of its own.
+"""`EmbeddedApi`: an API server in this process, on its own port of 127.0.0.1.
 
     async with EmbeddedApi() as api:
         api.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}})
         ... give api.url to the program under test ...
         slices = await api.until("resourceslices", lambda found: len(found) == 1)
 
-The methods of the object act at once, without HTTP, faults or the request log; programs use the URL.
+The object's methods act directly, without HTTP, faults or the request log; programs use the URL.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class EmbeddedApi:
         now: Callable[[], float] = time.time,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """`port` 0 takes a free one, None none at all: then `client` is the way in. `now` is for timestamps.
+        """`port` 0 takes a free port; with None there is no port, only `client`. `now` is for timestamps.
 
-        With `tls` it serves https; another context holds from the next `resume` on.
+        With `tls` it serves https; a new context takes effect with the next `resume`.
 
-        `controllers` False leaves out garbage collection, claims for pods and budgets.
+        `controllers` False omits garbage collection, claims for pods and budgets.
         """
         self._registry = Registry()
         self.store = Store(self._registry, now=now, seed=seed)
@@ -126,7 +126,7 @@ class EmbeddedApi:
         Path(path).write_text(yaml.safe_dump(config, sort_keys=False))
         return Path(path)
 
-    # What is served
+    # Kinds
 
     def register(
         self,
@@ -154,7 +154,7 @@ class EmbeddedApi:
             NEURON_GROUP, versions, "NeuronUltraServerWorkload", "neuronultraserverworkloads", short_names=("nusw",)
         )
 
-    # Objects, at once
+    # Objects
 
     def create(self, obj: Obj) -> Obj:
         """Create an object of any served version; namespaced ones without a namespace go to "default"."""
@@ -175,7 +175,7 @@ class EmbeddedApi:
         return self.patch(resource.plural, name, patch, namespace)
 
     def apply_yaml(self, text: str, *, namespace: str = "") -> list[Obj]:
-        """`apply` every object of a YAML stream; `namespace` is for those that name none."""
+        """`apply` each object of a YAML stream; `namespace` is for objects without one."""
         applied = []
         for obj in load_manifests(text):
             meta = obj.setdefault("metadata", {})
@@ -226,7 +226,7 @@ class EmbeddedApi:
     ) -> list[Obj]:
         """Wait until `condition` holds for the objects of a kind and return them.
 
-        Raises TimeoutError, which shows the objects as they are then.
+        Raises TimeoutError, which shows the current objects.
         """
         waker = asyncio.Event()
         self.store.wake_on_change(waker)
@@ -241,11 +241,11 @@ class EmbeddedApi:
         finally:
             self.store.stop_waking(waker)
 
-    # What goes wrong
+    # Faults
 
     @property
     def log(self) -> list[Request]:
-        """Every request so far; clear it with `api.log.clear()`."""
+        """All requests so far; clear it with `api.log.clear()`."""
         return self._handler.log
 
     def requests(self, verb: str = "", resource: str = "", name: str = "") -> list[Request]:
@@ -258,31 +258,31 @@ class EmbeddedApi:
 
     @property
     def dropped_fields(self) -> dict[str, set[str]]:
-        """Fields that the server forgets on every write, as with a feature gate that is off.
+        """Fields that the server drops on every write, as fields of a disabled feature gate.
 
         By plural: `api.dropped_fields["resourceslices"] = {"spec.devices[*].taints"}`.
         """
         return self._dropper.paths
 
     def compact(self) -> None:
-        """Forget history: watches and pages that begin before now get a 410."""
+        """Discard history: watches and pages that start before now get a 410."""
         self.store.compact()
         self._handler.forget_pages()
 
     def require_tokens(self, *tokens: str) -> None:
-        """Answer 401 to requests without one of these bearer tokens; with none given, accept all again."""
+        """Reply 401 to requests without one of these bearer tokens; without arguments, require none."""
         self._handler.authentication.tokens = set(tokens) or None
 
     def require_certificates(self) -> None:
-        """Answer 401 to requests without a client certificate that holds now, or one of `require_tokens`."""
+        """Reply 401 to requests without a valid client certificate or one of the required tokens."""
         self._handler.authentication.certificates = True
 
     def stop_answering(self) -> None:
-        """Become a black hole: connections are accepted, nothing is answered, open watches are silent."""
+        """Accept connections, but send no replies and no events."""
         self._handler.answering.clear()
 
     async def refuse_connections(self) -> None:
-        """Be away: the port is closed, open connections end. `resume` comes back on the same port."""
+        """Close the port and all connections. `resume` opens the same port again."""
         self.watches.close()
         await self._close()
 
@@ -293,7 +293,7 @@ class EmbeddedApi:
             await self._listen()
 
     async def settle(self) -> None:
-        """Return when the built-in controllers have nothing left to do."""
+        """Return when the built-in controllers have handled all changes."""
         if self._controllers:
             await self._controllers.idle()
 

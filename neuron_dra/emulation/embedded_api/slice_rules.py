@@ -1,4 +1,4 @@
-"""What the API server refuses in a ResourceSlice: the limits of resource.k8s.io/v1, with the server's field paths."""
+"""Validation of ResourceSlices: the limits of resource.k8s.io/v1, with the server's field paths."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _LONGEST_DOMAIN = 63
 _LONGEST_TEXT = 64
 _SELECTIONS = ("nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection")
 _SINGLE = ("int", "bool", "string", "version")
-_LISTS = ("ints", "bools", "strings", "versions")  # behind a feature gate that is off by default
+_LISTS = ("ints", "bools", "strings", "versions")  # needs a feature gate that is off by default
 _EFFECTS = ("None", "NoSchedule", "NoExecute")
 
 
 def prepare(obj: Obj, old: Obj | None, now: str) -> None:
-    """Fill in the pool's generation and the times of taints: a taint sent without time gets a new one."""
+    """Set the pool's default generation, and the time of taints that have none."""
     spec = obj.get("spec") or {}
     if isinstance(spec.get("pool"), dict):
         spec["pool"].setdefault("generation", 0)
@@ -177,7 +177,7 @@ def _check_device(device: Obj, path: str) -> list[Cause]:
 
 
 def _check_name(key: str, path: str) -> list[Cause]:
-    """Check the key of an attribute or capacity. Keys with two slashes pass unseen, as in the real server."""
+    """Check the key of an attribute or capacity. Keys with two slashes are accepted, as by the real server."""
     parts = key.split("/")
     if len(parts) > 2:
         return []

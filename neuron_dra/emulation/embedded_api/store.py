@@ -1,7 +1,7 @@
-"""The objects of the embedded API server, their history, and the rules of writing that all kinds share.
+"""The objects of the embedded API server, their history, and the rules for writes of all kinds.
 
-Everything here is synchronous and belongs to one event loop. A stored object is never changed: each write puts a new
-one in its place, so that readers, watches and pages of a list can keep what they were given.
+All functions are synchronous and belong to one event loop. Stored objects are never modified: each write stores a new
+one, so readers, watches and pages of a list can keep theirs.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from neuron_dra.emulation.embedded_api.errors import Obj
 from neuron_dra.emulation.embedded_api.history import Event, History
 from neuron_dra.emulation.embedded_api.resources import Registry, Resource
 
-_SUFFIX = "bcdfghjklmnpqrstvwxz2456789"  # of generated names
-_LONGEST_BASE = 58  # of generateName: 63 less the suffix
+_SUFFIX = "bcdfghjklmnpqrstvwxz2456789"  # length of the generated part
+_LONGEST_BASE = 58  # length of generateName that is kept: 63 less the suffix
 _DEFAULT_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 _SYSTEM_METADATA = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation",
                     "name", "namespace", "generateName")  # fmt: skip
@@ -56,7 +56,7 @@ Key = tuple[str, str, str, str]  # group, plural, namespace, name
 
 
 class Store:
-    """All objects. Writes raise `ApiError`; `listeners` are called with every Event, in order."""
+    """All objects. Writes raise `ApiError`; `listeners` are called with each Event, in order."""
 
     def __init__(self, registry: Registry, *, now: Callable[[], float] = time.time, seed: int = 0) -> None:
         self.registry = registry
@@ -96,7 +96,7 @@ class Store:
         return resource, self._objects[resource.key][(namespace, name)]
 
     def list(self, resource: Resource, namespace: str = "") -> list[Obj]:
-        """Return the objects of a namespace, or of all, in the order of etcd's keys."""
+        """Return the objects of a namespace, or of all, in the order of their keys in etcd."""
         objects, order = self._objects.get(resource.key, {}), self._order.get(resource.key, [])
         if not namespace:
             return [objects[key] for key in order]
@@ -112,14 +112,14 @@ class Store:
         return self._histories.setdefault(resource.key, History(since=self._compacted))
 
     def compact(self) -> None:
-        """Forget all history: a watch or a page from before now is answered with a 410."""
+        """Discard all history: a watch or page that starts before now gets a 410."""
         self._compacted = self.revision
         for key, history in self._histories.items():
             lost = history.events[-1].revision if history.events else history.lost
             self._histories[key] = History(since=self._compacted, lost=lost)
 
     def wake_on_change(self, waker: asyncio.Event, resource: Resource | None = None) -> None:
-        """Set `waker` at every change, or at those of one resource."""
+        """Set `waker` on each change, or on those of one resource."""
         self._wakers[waker] = resource
 
     def stop_waking(self, waker: asyncio.Event) -> None:
@@ -156,7 +156,7 @@ class Store:
     def update(
         self, resource: Resource, namespace: str, name: str, obj: Obj, *, subresource: str = "", dry_run: bool = False
     ) -> Obj:
-        """Replace the object, or only its status when `subresource` is "status". An equal object is no write."""
+        """Replace the object, or with `subresource` "status" its status. An equal object is not written."""
         old = self.get(resource, namespace, name)
         obj, _ = schema.decode(resource.group, resource.kind, obj)
         meta = obj.setdefault("metadata", {})
@@ -198,7 +198,7 @@ class Store:
         *,
         dry_run: bool = False,
     ) -> tuple[Obj, bool]:
-        """Delete, or begin to: return the last state of the object, and whether it is gone."""
+        """Delete the object or mark it for deletion; return its last state, and True if it is gone."""
         options = options or DeleteOptions()
         old = self.get(resource, namespace, name)
         meta = old["metadata"]
@@ -229,11 +229,11 @@ class Store:
         return (obj if dry_run else self._put("MODIFIED", resource, obj, old)), False
 
     def remove(self, resource: Resource, namespace: str, name: str) -> None:
-        """Take the object away whatever its finalizers say; for the server's own controllers."""
+        """Remove the object regardless of finalizers; for the server's own controllers."""
         self._remove(resource, self.get(resource, namespace, name))
 
     def bind(self, pod: Obj, node: str) -> Obj:
-        """Assign a pod to a node, which no update may do."""
+        """Assign a pod to a node; updates cannot do this."""
         meta, status = pod["metadata"], pod.get("status") or {}
         scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": self.timestamp()}
         others = [entry for entry in status.get("conditions") or [] if entry["type"] != "PodScheduled"]
@@ -245,7 +245,7 @@ class Store:
         }
         return self._put("MODIFIED", self.registry.named("pods"), bound, pod)
 
-    # Helpers of the writes
+    # Helpers of writes
 
     def _check_namespace(self, resource: Resource, namespace: str, meta: Obj) -> None:
         if not resource.namespaced:
@@ -278,7 +278,7 @@ class Store:
         if not name:
             cause = errors.required("metadata.name", "name or generateName is required")
             raise errors.unprocessable(resource.group, resource.kind, "", [cause])
-        # Names of roles may hold colons and capitals.
+        # Names of roles may contain colons and capitals.
         if resource.group != "rbac.authorization.k8s.io" and not formats.is_subdomain(name):
             cause = errors.invalid("metadata.name", name, formats.SUBDOMAIN_RULE)
             raise errors.unprocessable(resource.group, resource.kind, name, [cause])
@@ -354,19 +354,19 @@ def _copied(obj: Obj) -> Obj:
 
 
 def _content(obj: Obj) -> Obj:
-    """What counts for the generation: everything but metadata and status."""
+    """Return the fields that raise the generation: all but metadata and status."""
     return {key: value for key, value in obj.items() if key not in ("metadata", "status")}
 
 
 def _finished(obj: Obj) -> bool:
-    """Tell whether an object that is being deleted has lost its last reason to stay."""
+    """Return True if an object that is being deleted has no finalizer and no grace period left."""
     meta = obj["metadata"]
     deleting = meta.get("deletionTimestamp") and not meta.get("finalizers")
     return bool(deleting) and meta.get("deletionGracePeriodSeconds", 0) == 0 and obj["kind"] != "Namespace"
 
 
 def _grace(resource: Resource, obj: Obj, wanted: int | None) -> int:
-    """Return the seconds that a pod has left; nobody waits for a pod that never ran or has ended."""
+    """Return a pod's remaining grace period in seconds; 0 if it never ran or has ended."""
     if resource.plural != "pods" or resource.group:
         return 0
     spec = obj.get("spec") or {}

@@ -1,4 +1,4 @@
-"""One watch: turns the store's history into the lines of a watch stream."""
+"""One watch: converts the store's history into the lines of a watch stream."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
 @dataclass(frozen=True, slots=True)
 class WatchRequest:
-    """A client's request. With `revision` None the watch begins with the existing objects."""
+    """A watch request. With `revision` None the watch begins with the existing objects."""
 
     resource: Resource
     namespace: str
@@ -31,7 +31,7 @@ class WatchRequest:
 
 
 class Watches:
-    """All open watches of a server, so that a test can end them or ask for bookmarks."""
+    """The open watches of a server; tests can end them or request bookmarks."""
 
     def __init__(self, store: Store) -> None:
         self.bookmark_interval_s = 60.0
@@ -42,16 +42,16 @@ class Watches:
         return sum(1 for request in self._open.values() if plural in ("", request.resource.plural))
 
     def close(self, plural: str = "") -> int:
-        """End the streams of a resource (or all) as a server does after timeoutSeconds; return how many."""
+        """End the streams of a resource (or all) as the server does after timeoutSeconds; return their number."""
         return self._for_each(plural, lambda stream: stream.close())
 
     def expire(self, plural: str = "") -> int:
-        """Send a 410 in each stream of a resource (or all), then end it; return how many."""
+        """Send a 410 in each stream of a resource (or all), then end it; return the number of streams."""
         status = errors.expired("The resourceVersion for the provided watch is too old.").to_status()
         return self._for_each(plural, lambda stream: stream.close({"type": "ERROR", "object": status}))
 
     def bookmark(self, plural: str = "") -> int:
-        """Send a bookmark now in each stream that asked for them; return how many streams there are."""
+        """Send a bookmark in each stream that requested them; return the number of streams."""
         return self._for_each(plural, lambda stream: stream.ask_for_bookmark())
 
     def _for_each(self, plural: str, act: Callable[[_Stream], None]) -> int:
@@ -61,7 +61,9 @@ class Watches:
         return len(chosen)
 
     async def lines(self, request: WatchRequest) -> AsyncIterator[Obj]:
-        """Yield watch events until the timeout, `close` or `expire`. The first step raises ApiError for a bad start."""
+        """Yield watch events until the timeout, `close` or `expire`. The first step raises ApiError for an invalid
+        start.
+        """
         stream = _Stream(self._store, request, self.bookmark_interval_s)
         self._open[stream] = request
         self._store.wake_on_change(stream.waker, request.resource)
