@@ -1,4 +1,4 @@
-"""Fixtures that several folders share: an API server with one node, and the node's files."""
+"""Shared fixtures: an API server with one node, and the node's files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ hypothesis.settings.load_profile("no-deadline")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say how much the tests covered that count it: `record_property("covered", ...)`."""
+    """Print the totals of tests that record them: `record_property("covered", ...)`."""
     reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, [])]
     lines = [text for report in reports for name, text in report.user_properties if name == "covered"]
     if lines:
@@ -33,9 +33,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture
 def short_path() -> Iterator[Path]:
-    """A folder with a short name, for sockets: pytest's own leave them little of their 107 bytes.
+    """A folder with a short name, for sockets: their paths have at most 107 bytes, most of which pytest's need.
 
-    In memory where that is possible: the hundreds of files of a simulated node take their time on a disk.
+    In memory if possible: a simulated node has hundreds of files.
     """
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(prefix="nd", dir=memory if os.access(memory, os.W_OK) else None) as name:
@@ -44,7 +44,7 @@ def short_path() -> Iterator[Path]:
 
 @pytest.fixture
 async def api() -> AsyncIterator[EmbeddedApi]:
-    """An embedded API server with the Node `node-a`; nobody frees claims whose pods do not exist."""
+    """An embedded API server with the Node `node-a`. Without controllers, so claims need no pods."""
     async with EmbeddedApi(controllers=False) as server:
         server.create(node_object("node-a"))
         yield server

@@ -154,7 +154,7 @@ def test_a_change_that_is_held_waits_and_then_happens(short_path: Path) -> None:
         assert files.changes == [files.changes[0], "rename a"]
         assert not (short_path / "a").exists()
     finally:
-        files.let_go()
+        files.release()
         writer.join(30)
     assert (short_path / "a").read_bytes() == NEW
     write_atomically(files, short_path / "a", OLD, 0o600)

@@ -1,1 +1,1 @@
-"""What only tests need: the virtual fleet, crash points, power cuts, faulty files."""
+"""Test support: the virtual fleet, crash points, power cuts, faulty files."""

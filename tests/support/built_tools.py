@@ -1,4 +1,4 @@
-"""Programs of others that some tests run: named in the environment, on the PATH, or built by the test bed."""
+"""Third-party programs that some tests run: from the environment, the PATH, or the test bed's build."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pytest
 
 
 def path_of(name: str) -> str | None:
-    """Return where a program is: HELM=path names a helm; None if there is none."""
+    """Return a program's path, from a variable such as HELM=path, the PATH or the test bed; None without one."""
     built = sorted((Path.home() / ".cache/neuron-dra-testbed").glob(f"tools-*/bin/{name}"))
     return os.environ.get(name.upper()) or shutil.which(name) or (str(built[-1]) if built else None)
 
 
 def needs(name: str) -> Callable[[Any], Any]:
-    """Mark a test that runs such a program: `make test` runs it after the test bed, which builds the program."""
+    """Mark a test that runs this program: `make test` runs it after the test bed, which builds the program."""
     missing = path_of(name) is None and not os.environ.get("NEURON_DRA_REQUIRE_TESTBED")
     skip = pytest.mark.skipif(missing, reason=f"no {name} on the PATH, and the test bed is not built")
     return lambda test: pytest.mark.tool(skip(test))

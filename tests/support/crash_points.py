@@ -1,10 +1,10 @@
-"""A plugin in a process of its own that dies by SIGKILL at a chosen point: an operation of its files, or an API call.
+"""A plugin in its own process that is killed by SIGKILL at a chosen point: an operation on a file, or an API call.
 
     with Lives() as lives:
         life = lives.start(settings, killed_at=Point("rename checkpoint.json", 1, Moment.AFTER))
 
-Points are not listed anywhere: a run that is not killed tells which it passed, so a new write is a new point. Processes
-are forked from one that has imported everything, which makes a life cost a fraction of a second.
+There is no list of points: a run that is not killed records those it passes, so a new write is a new point. Processes
+are forked from one that has imported all modules, so each starts in a fraction of a second.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tests.support.faulty_files import DISK_ERRORS, FaultyFiles, Moment
 from tests.support.waiting import eventually
 
 LIFE_TIMEOUT_S: Final = 20.0
-REACH_S: Final = 5.0  # from the end of what was to be done to the last operation that comes of it
+REACH_S: Final = 5.0  # from the end of a scene to the last operation that follows from it
 READS: Final = ("read ", "names ")
 QUICK: Final[tuple[tuple[Any, str, Any], ...]] = (
     (loop, "GATHER_S", 0.02),
@@ -49,17 +49,17 @@ QUICK: Final[tuple[tuple[Any, str, Any], ...]] = (
     (tag_keeper, "RECHECK_S", 0.1),
     (ultraserver, "PROBE_S", 0.2),
 )
-"""Waits of the plugin that a test need not sit out."""
+"""Shorter pauses of the plugin, so that tests are quick."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Point:
-    """The `nth` time (from 1) that `what` is done: an operation on a file, or a request."""
+    """The `nth` (from 1) occurrence of `what`: an operation on a file, or a request."""
 
     what: str
     nth: int
     moment: Moment = Moment.BEFORE
-    error: int | None = None  # the operation fails with this errno, and the process lives on
+    error: int | None = None  # the operation fails with this errno; the process continues
 
     def __str__(self) -> str:
         how = "killed" if self.error is None else errno.errorcode[self.error]
@@ -67,7 +67,7 @@ class Point:
 
 
 class Passed:
-    """What a process has done since it was told to count, and where it is to die."""
+    """Counts a process's operations, and selects the one at which it is killed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -76,13 +76,13 @@ class Passed:
         self.counts: Counter[str] = Counter()
 
     def begin(self, target: Point | None) -> None:
-        """Count from now on, and die at `target`."""
+        """Start to count; `target` is where the process is killed."""
         with self._lock:
             self.counts.clear()
             self._counting, self._target = True, target
 
     def reach(self, what: str) -> Point | None:
-        """Note that `what` is about to be done; return the target if this is it."""
+        """Count `what`, which is about to happen; return the target if this is it."""
         with self._lock:
             if not self._counting:
                 return None
@@ -92,13 +92,13 @@ class Passed:
 
 
 def die() -> None:
-    """End this process as a SIGKILL does, which it is."""
+    """Kill this process with SIGKILL."""
     os.kill(os.getpid(), signal.SIGKILL)
     signal.pause()
 
 
 class DeadlyFiles(FaultyFiles):
-    """Files that kill the process at one of their operations."""
+    """Files that kill the process at the target operation."""
 
     def __init__(self, passed: Passed) -> None:
         super().__init__()
@@ -128,14 +128,14 @@ class DeadlyFiles(FaultyFiles):
         return super().names(folder)
 
     def _look(self, what: str, path: Path) -> None:
-        """Fail, if so; a death while reading is the same as one after the change before."""
+        """Raise the target's error. A kill during a read equals one after the change before it."""
         target = self._passed.reach(f"{what} {path.name}")
         if target is not None and target.error is not None:
             raise OSError(target.error, os.strerror(target.error), str(path))
 
 
 def _watch_requests(passed: Passed) -> None:
-    """Make every request, and every watch, a point."""
+    """Count each request and each watch as a point."""
     send, watch = client_module.KubeClient._send, client_module.KubeClient.watch
 
     async def counted(self: Any, method: str, path: str, params: Any, *rest: Any) -> bytes:
@@ -171,7 +171,7 @@ def _request(method: str, path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What a process is started with."""
+    """The arguments of a process."""
 
     settings: PluginSettings
     target: Point | None
@@ -181,7 +181,7 @@ class Orders:
 
 def _live(orders: Orders, pipe: Connection) -> None:
     """Run the plugin until killed. The main function of the process."""
-    logging.disable()  # what it has to say is about the faults that it was given
+    logging.disable()  # logs would only be about injected faults
     for module, name, value in QUICK:
         setattr(module, name, value)
     passed = Passed()
@@ -198,7 +198,7 @@ def _live(orders: Orders, pipe: Connection) -> None:
                 if verb == "begin":
                     passed.begin(value)
                 pipe.send(passed.counts)
-        die()  # the test is gone
+        die()  # the test's process has ended
 
     threading.Thread(target=listen, daemon=True).start()
     plugin = Plugin(orders.settings, KubeConfig(orders.settings.kube_api_server), DeadlyFiles(passed))
@@ -206,7 +206,7 @@ def _live(orders: Orders, pipe: Connection) -> None:
 
 
 class Life:
-    """One process of the plugin, from its start to its death."""
+    """One process of the plugin, from start to end."""
 
     def __init__(self, orders: Orders, context: Any) -> None:
         self._orders = orders
@@ -216,7 +216,7 @@ class Life:
         theirs.close()
 
     async def serving(self) -> None:
-        """Wait until it answers on its DRA socket. Raises TimeoutError, AssertionError if it ends before."""
+        """Wait until its DRA socket accepts connections. Raises TimeoutError, or AssertionError if the process ended."""
         path = str(self._orders.settings.dra_socket)
         await eventually(lambda: not self.alive or _connects(path), LIFE_TIMEOUT_S, "the plugin to serve")
         if not self.alive:
@@ -227,11 +227,11 @@ class Life:
         return bool(self._process.is_alive())
 
     def begin(self, target: Point | None = None) -> None:
-        """Count what it does from now on, and let it die at `target`."""
+        """Start to count its operations; `target` is where it is killed."""
         self._ask("begin", target)
 
     def passed(self) -> Counter[str]:
-        """Return what it has done since it began to count."""
+        """Return the operations since it began to count."""
         return self._ask("passed", None)
 
     def _ask(self, verb: str, value: Any) -> Counter[str]:
@@ -240,7 +240,7 @@ class Life:
         return counts
 
     async def killed(self) -> bool:
-        """Wait for it to die at its point; False if it lives on. A death of another kind raises AssertionError."""
+        """Wait until it is killed at its point; return False if it is not. Raises AssertionError for another exit."""
         with contextlib.suppress(TimeoutError):
             await eventually(lambda: not self.alive, LIFE_TIMEOUT_S)
         if self.alive:
@@ -250,7 +250,7 @@ class Life:
         return True
 
     def kill(self) -> None:
-        """Kill it now, if it still lives."""
+        """Kill it now if it still runs."""
         if self.alive:
             self._process.kill()
         self._process.join(LIFE_TIMEOUT_S)
@@ -268,7 +268,7 @@ def _connects(path: str) -> bool:
 
 
 class Lives:
-    """Starts processes of the plugin and ends those that are left."""
+    """Starts processes of the plugin, and ends those that still run."""
 
     def __init__(self) -> None:
         self._context = multiprocessing.get_context("forkserver")
@@ -290,19 +290,19 @@ class Lives:
         killed_at: Point | None = None,
         sabotage: Callable[[], None] | None = None,
     ) -> Life:
-        """Start a process; with `counting` it counts from its first moment on, and dies at `killed_at`."""
+        """Start a process. With `counting` it counts from its start, and is killed at `killed_at`."""
         life = Life(Orders(settings, killed_at, counting or killed_at is not None, sabotage), self._context)
         self._running.append(life)
         return life
 
     def end(self, life: Life) -> None:
-        """Kill a process and forget it."""
+        """Kill a process and remove it."""
         life.kill()
         self._running.remove(life)
 
 
 def points(passed: Mapping[str, int]) -> list[Point]:
-    """Return every point of a run: before and after each operation, and in the middle of each write."""
+    """Return all points of a run: before and after each operation, and in the middle of each write."""
     return [
         Point(what, nth, moment)
         for what, count in passed.items()
@@ -313,7 +313,7 @@ def points(passed: Mapping[str, int]) -> list[Point]:
 
 
 def disk_errors(passed: Mapping[str, int]) -> list[Point]:
-    """Return every operation on a file of a run, failing in each of the ways of a disk."""
+    """Return a point for each file operation of a run and each error of a disk."""
     return [
         Point(what, nth, Moment.HALF, error)
         for what, count in passed.items()

@@ -1,9 +1,9 @@
-"""Files that fail on request: a full disk, a read-only one, a late one, a power cut, at any single operation.
+"""Files that fail on request: a full, read-only or slow disk, or a power cut, at any single operation.
 
 files = FaultyFiles()
-files.fail(3, PowerCut())            # the third change to the disk from now on does not happen
+files.fail(3, PowerCut())            # the third change from now on does not happen
 files.fail(3, PowerCut(), Moment.AFTER)
-files.hold(3)                        # the third change waits, as on a disk that is slow to answer, until let_go()
+files.hold(3)                        # the third change waits until release(), as on a slow disk
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from neuron_dra.node.files import Files
 
 
 class PowerCut(BaseException):
-    """The process is gone at this point: no handler of it runs, save what the system does for a dead process."""
+    """The process ends at this point: its handlers do not run, only the system's cleanup."""
 
 
 class Moment(enum.Enum):
     BEFORE = "before"  # the operation does not happen
     HALF = "half"  # a write leaves half of its bytes; for other operations the same as BEFORE
-    AFTER = "after"  # the operation happens, and the caller does not learn of it
+    AFTER = "after"  # the operation happens, but the caller gets no result
 
 
 def disk_error(number: int) -> OSError:
@@ -34,46 +34,46 @@ def disk_error(number: int) -> OSError:
     return OSError(number, os.strerror(number))
 
 
-LONGEST_HOLD_S: Final = 60.0  # a test that forgets to let go ends all the same
+LONGEST_HOLD_S: Final = 60.0  # limit, for a test that does not call release()
 DISK_ERRORS: Final = (errno.ENOSPC, errno.EROFS, errno.EIO)
 
 
 class FaultyFiles(Files):
-    """Counts every change to the disk, and fails at those it is told to."""
+    """Counts each change to the disk, and fails at the chosen ones."""
 
     def __init__(self) -> None:
-        self.changes: list[str] = []  # what was done or tried, such as "rename checkpoint.json"
+        self.changes: list[str] = []  # operations, failed ones too, such as "rename checkpoint.json"
         self._at: int | None = None
         self._last: int | None = None
         self._error: BaseException = PowerCut()
         self._moment = Moment.BEFORE
         self._held_at: int | None = None
         self._open = threading.Event()
-        self.holding = False  # a change waits now
+        self.holding = False  # set while a change waits
 
     def fail(self, nth: int, error: BaseException, moment: Moment = Moment.BEFORE, *, times: int | None = 1) -> None:
-        """Fail at the `nth` change from now on (from 1), and at the `times` - 1 after it; None: for ever."""
+        """Fail at the `nth` change from now on (from 1) and the `times` - 1 after it; None: at all after it."""
         self._at = len(self.changes) + nth
         self._last = None if times is None else self._at + times - 1
         self._error, self._moment = error, moment
 
     def hold(self, nth: int) -> None:
-        """Let the `nth` change from now on (from 1) wait until `let_go()`; then it happens. It blocks its thread."""
+        """Block the thread of the `nth` change from now on (from 1) until `release()`; then the change happens."""
         self._open.clear()
         self._held_at = len(self.changes) + nth
 
-    def let_go(self) -> None:
-        """Let the change that waits happen, and none wait any more."""
+    def release(self) -> None:
+        """Let the waiting change happen, and block no other."""
         self._held_at = None
         self._open.set()
 
     def heal(self) -> None:
-        """Work from now on."""
+        """Stop failing."""
         self._at = None
 
     def make_folder(self, folder: Path, mode: int) -> None:
         if folder.is_dir():
-            return  # nothing changes, and a full disk does not mind
+            return  # no change, so it succeeds even on a full disk
         self._change("make_folder", folder, lambda: super(FaultyFiles, self).make_folder(folder, mode))
 
     def write(self, path: Path, data: bytes, mode: int) -> None:

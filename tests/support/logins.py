@@ -4,8 +4,7 @@
     login.gives_token("one", life_s=900)
     config.from_kubeconfig(login.kubeconfig)
 
-The program is a real one; it gives what the folder says at that moment, and notes that it was asked. Certificates are
-made by the command `openssl`.
+The program prints the folder's file `answer` and counts its runs. Certificates are made by the command `openssl`.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _PROGRAM: Final = """
 
 
 class Login:
-    """A kubeconfig with a login program. `ca` is the file of the server's authority, for https."""
+    """A kubeconfig with a login program. `ca` is the certificate of the server's authority, for https."""
 
     def __init__(self, folder: Path, url: str, *, ca: Path | None = None) -> None:
         self._folder = folder
@@ -50,24 +49,24 @@ class Login:
 
     @property
     def calls(self) -> int:
-        """How often the program was run."""
+        """The number of runs of the program."""
         try:
             return len((self._folder / "calls").read_text())
         except FileNotFoundError:
             return 0
 
     def gives_token(self, token: str, *, life_s: float = 0.0) -> None:
-        """Give this token from now on; 0 means: it does not say when it ends."""
+        """Return this token from now on; with `life_s` 0, without an expiration time."""
         ends = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=life_s)
         expiry = {"expirationTimestamp": ends.strftime("%Y-%m-%dT%H:%M:%SZ")} if life_s else {}
         self._gives({"token": token, **expiry})
 
     def gives_certificate(self, certificate: Path, key: Path) -> None:
-        """Give this certificate from now on."""
+        """Return this certificate from now on."""
         self._gives({"clientCertificateData": certificate.read_text(), "clientKeyData": key.read_text()})
 
     def fails(self) -> None:
-        """End with an error from now on."""
+        """Fail from now on."""
         (self._folder / "answer").unlink(missing_ok=True)
 
     def _gives(self, status: dict[str, Any]) -> None:
@@ -77,7 +76,7 @@ class Login:
 
 
 def write_kubeconfig(path: Path, url: str, user: dict[str, Any], *, ca: Path | None = None) -> Path:
-    """Write a kubeconfig in which `user` is how to log in; return its path."""
+    """Write a kubeconfig with `user` as its user; return its path."""
     authority = {"certificate-authority": str(ca)} if ca else {}
     config = {
         "apiVersion": "v1",
@@ -131,7 +130,7 @@ class Authority:
     def issue(
         self, name: str, *, subject: str = "", life_s: float = 3600.0, begin_s: float = -60.0
     ) -> tuple[Path, Path]:
-        """Return certificate and key of `name`, valid from `begin_s` to `life_s` seconds from now on, for 127.0.0.1."""
+        """Return certificate and key of `name` for 127.0.0.1, valid from `begin_s` to `life_s` seconds from now."""
         now = datetime.datetime.now(datetime.UTC)
         begin, end = ((now + datetime.timedelta(seconds=s)).strftime("%Y%m%d%H%M%SZ") for s in (begin_s, life_s))
         new = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
@@ -143,9 +142,10 @@ class Authority:
         return self._folder / f"{name}.crt", self._folder / f"{name}.key"
 
     def server_context(self, *, life_s: float = 3600.0) -> ssl.SSLContext:
-        """Return what a server on 127.0.0.1 needs: clients may show certificates of this authority.
+        """Return the TLS context of a server on 127.0.0.1 that accepts client certificates of this authority.
 
-        As API servers do, it completes the handshake with one that has expired: that is a 401, not a broken connection.
+        As API servers do, it completes the handshake for an expired certificate: the client gets a 401, not a closed
+        connection.
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(*self.issue("server", life_s=life_s))
@@ -160,4 +160,4 @@ class Authority:
             raise RuntimeError(f"openssl {' '.join(arguments)} failed: {done.stderr}")
 
 
-_NO_CHECK_TIME: Final = 0x200000  # X509_V_FLAG_NO_CHECK_TIME, for which the ssl module has no name
+_NO_CHECK_TIME: Final = 0x200000  # X509_V_FLAG_NO_CHECK_TIME, which the ssl module does not define

@@ -2,11 +2,11 @@
 
     python -m tests.support.net_driver --node-name a --instance-type trn2.48xlarge --kubeconfig FILE
 
-It is there for claims that want a Neuron device and the network interface next to it: both drivers publish the same
+It serves claims for a Neuron device and the nearest network interface: both drivers publish the same
 `resource.aws.com/devicegroup…_id`, and `matchAttribute` pairs them. A container gets no interface, only a variable,
 `DRA_NET_DEVICES`, with the names of the claim's devices: there is no EFA on the machine that runs this.
 
-With --refuse-while FILE it fails every claim while that file exists, to see what becomes of a pod's other claims.
+With --refuse-while FILE it fails every claim while that file exists, to test the pod's other claims.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ DRIVER: Final = "dra.net"
 CDI_KIND: Final = f"k8s.{DRIVER}/claim"
 PCI_DEVICE: Final = "Elastic Fabric Adapter (EFA)"
 ENVIRONMENT: Final = "DRA_NET_DEVICES"
-PUBLISH_PERIOD_S: Final = 2.0  # kubelets delete slices when they start; this soon they are back
+PUBLISH_PERIOD_S: Final = 2.0  # kubelets delete slices when they start; after this pause they are written again
 
 
 def device_name(function: str) -> str:
@@ -53,9 +53,9 @@ def device_name(function: str) -> str:
 
 
 def published(spec: catalogue.InstanceType) -> list[dict[str, Any]]:
-    """Return one device for each EFA interface of the type, in the order of the Neuron devices next to them.
+    """Return one device for each EFA interface of the type, in the order of the nearest Neuron devices.
 
-    Raises SettingsError for a type whose map of EFA interfaces is not known.
+    Raises SettingsError for a type whose EFA interfaces AWS does not document.
     """
     if spec.efa is None:
         raise SettingsError(f"--instance-type {spec.name}: AWS publishes no map of its EFA interfaces")
@@ -93,7 +93,7 @@ class NetDriver:
         self.registered = asyncio.Event()
 
     async def run(self) -> None:
-        """Serve until cancelled. The slice stays when this ends, the sockets do not."""
+        """Serve until cancelled; then the sockets are removed and the slice stays."""
         self._data.mkdir(parents=True, exist_ok=True)
         self._cdi.mkdir(parents=True, exist_ok=True)
         await self._dra.start()
@@ -103,14 +103,14 @@ class NetDriver:
                 try:
                     await self.publish()
                 except ApiError as err:
-                    log.warning("not published; trying again", extra={"error": str(err)})
+                    log.warning("publish failed; will retry", extra={"error": str(err)})
                 await asyncio.sleep(PUBLISH_PERIOD_S)
         finally:
             await self._registration.stop(0)
             await self._dra.stop(0)
 
     async def publish(self) -> None:
-        """Make the slice say what it should. Raises ApiError."""
+        """Write the slice if it differs. Raises ApiError."""
         name = f"{self._node}-{DRIVER}"
         try:
             present = json.loads(await self._client.get(RESOURCE_SLICES, "", name))
@@ -137,7 +137,7 @@ class NetDriver:
             },
         }
 
-    # The kubelet's calls.
+    # The kubelet's calls
 
     def _serve_dra(self, server: grpc.aio.Server) -> None:
         unary = grpc.unary_unary_rpc_method_handler
@@ -187,7 +187,7 @@ class NetDriver:
         results = [r for r in stored.status.allocation.devices.results or [] if r.driver == DRIVER]
         for result in results:
             if result.pool != self._node or result.device not in known:
-                raise ClaimError(f"{result.pool}/{result.device} is no device of node {self._node}")
+                raise ClaimError(f"{result.pool}/{result.device} is not a device of node {self._node}")
         variable = f"{ENVIRONMENT}={','.join(result.device for result in results)}"
         document = {
             "cdiVersion": "0.5.0",  # device names that begin with a digit
@@ -257,9 +257,9 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the program's arguments."""
     result = argparse.ArgumentParser(prog="python -m tests.support.net_driver", description=__doc__)
     result.add_argument("--node-name", required=True, type=object_name, help="name of this Node object")
-    result.add_argument("--instance-type", required=True, help="whose EFA interfaces to publish")
+    result.add_argument("--instance-type", required=True, help="instance type, which decides the EFA interfaces")
     result.add_argument("--kubeconfig", default="", help="kubeconfig file; without one: inside a cluster")
-    result.add_argument("--kube-api-server", default="", help="URL of an API server that wants no credentials")
+    result.add_argument("--kube-api-server", default="", help="URL of an API server that requires no credentials")
     result.add_argument("--cdi-root", default="/var/run/cdi")
     result.add_argument("--refuse-while", default="", metavar="FILE", help="fail every claim while this file exists")
     result.add_argument("--kubelet-plugins-directory-path", default="/var/lib/kubelet/plugins")

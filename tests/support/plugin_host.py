@@ -1,4 +1,4 @@
-"""A simulated node for the plugin to run on, in this process or as one of its own.
+"""A simulated node on which the plugin runs, in this process or in its own.
 
 host = PluginHost(folder, api.url)
 async with host.running() as plugin: ...
@@ -32,7 +32,7 @@ STOP_TIMEOUT_S: Final = 10.0
 
 
 class PluginProcess:
-    """A plugin in a process of its own; its log goes to a file."""
+    """A plugin in its own process; its log goes to a file."""
 
     def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
         self._process = process
@@ -44,26 +44,27 @@ class PluginProcess:
 
     @property
     def running(self) -> bool:
+        """Run a plugin in this process; raise the error that ends it early."""
         return self._process.returncode is None
 
     @property
     def log(self) -> str:
-        """Everything it has said so far."""
+        """The log so far."""
         return self._log.read_text(errors="replace")
 
     async def ended(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
-        """Wait for its end and return the exit code. Raises TimeoutError."""
+        """Wait for the process to end and return its exit code. Raises TimeoutError."""
         async with asyncio.timeout(timeout_s):
             return await self._process.wait()
 
     async def stop(self) -> int:
-        """Ask it to end, as the kubelet does, and return the exit code. Raises TimeoutError."""
+        """Send SIGTERM, as the kubelet does, and return the exit code. Raises TimeoutError."""
         if self.running:
             self._process.send_signal(signal.SIGTERM)
         return await self.ended()
 
     async def kill(self) -> None:
-        """End it without asking."""
+        """Send SIGKILL."""
         if self.running:
             self._process.kill()
         await self.ended()
@@ -72,7 +73,7 @@ class PluginProcess:
 class PluginHost:
     """The files of one node: simulated hardware, the kubelet's folders, the runtime's CDI folder.
 
-    `root` is best short: a socket's path may have 107 bytes.
+    Keep `root` short: a socket's path has at most 107 bytes.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class PluginHost:
         self.pod_resources = root / "pod-resources.sock"
         for folder in (self.registry, self.plugins, self.device_plugins):
             folder.mkdir()
-        self.program: tuple[str, ...] = ("-m", "neuron_dra.cli")  # what Python runs for `neuron-dra`
+        self.program: tuple[str, ...] = ("-m", "neuron_dra.cli")  # the command `neuron-dra`
         self.processes: list[PluginProcess] = []
 
     @property
@@ -119,7 +120,7 @@ class PluginHost:
         return json.loads((self.cdi / cdi.file_name(uid)).read_text())
 
     def settings(self, pod_uid: str = "", **more: Any) -> PluginSettings:
-        """Settings for this node; without a TCP port, and without a wait for devices, unless `more` says so."""
+        """Settings for this node; by default without a TCP port and without a wait for devices."""
         settings = PluginSettings(
             node_name=self.node_name,
             pod_uid=pod_uid,
@@ -153,11 +154,11 @@ class PluginHost:
             if late:
                 busy = [f"{other.get_name()}: {other.get_stack(limit=1)}" for other in asyncio.all_tasks()]
                 task.cancel()
-                raise TimeoutError(f"the plugin does not end within {STOP_TIMEOUT_S:g} s: {busy}")
+                raise TimeoutError(f"the plugin did not end within {STOP_TIMEOUT_S:g} s: {busy}")
             await task
 
     async def start_process(self, pod_uid: str = "", **more: Any) -> PluginProcess:
-        """Start a plugin as a process; `more` are settings by their names."""
+        """Start a plugin as a process; `more` are settings by name."""
         settings = self.settings(pod_uid, **more)
         flags = []
         for f in dataclasses.fields(settings):
@@ -183,6 +184,6 @@ class PluginHost:
         return started
 
     async def close(self) -> None:
-        """End every process that is left."""
+        """End all processes that still run."""
         for process in self.processes:
             await process.kill()

@@ -1,9 +1,9 @@
-"""The kubelet's pod-resources API of a scripted node: what its agent runs, listed as a kubelet lists it.
+"""The kubelet's pod-resources API of a scripted node.
 
     async with PodResources(agent, folder / "kubelet.sock") as api:
         api.lists_claims = False  # as kubelets before 1.34
 
-Held to the real kubelet by tests/bed/test_claims_let_go.py.
+tests/bed/test_claims_let_go.py compares it with the real kubelet.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Devices = Mapping[str, tuple[PreparedDevice, ...]]  # by driver
 
 
 class Runs(Protocol):
-    """What a node agent knows."""
+    """The state of a scripted node that the API shows."""
 
     @property
     def pods(self) -> list[Pod]: ...
@@ -36,7 +36,7 @@ class PodResources(podresources_pb2_grpc.PodResourcesListerServicer):
 
     def __init__(self, runs: Runs, socket: Path) -> None:
         self.lists_claims = True
-        self.error: grpc.StatusCode | None = None  # answered instead
+        self.error: grpc.StatusCode | None = None  # the error to return instead
         self.asked = 0
         self._runs = runs
         self._socket = socket
@@ -61,14 +61,14 @@ class PodResources(podresources_pb2_grpc.PodResourcesListerServicer):
             self._server = None
 
     async def List(self, request: Any, context: Any) -> pb.ListPodResourcesResponse:
-        """List the pods that are not over, each container with its claims."""
+        """List the pods that have not ended, each container with its claims."""
         self.asked += 1
         if self.error is not None:
             await context.abort(self.error, "as the test says")
         return pb.ListPodResourcesResponse(pod_resources=[self._pod(pod) for pod in self._runs.pods])
 
     def _pod(self, pod: Pod) -> pb.PodResources:
-        # An init container that the others do not wait for is listed; an ordinary one is not, even while it runs.
+        # A restartable init container (sidecar) is listed; other init containers are not, even while they run.
         first = [each for each in pod["spec"].get("initContainers") or [] if each.get("restartPolicy") == "Always"]
         return pb.PodResources(
             name=pod["metadata"]["name"],
@@ -80,7 +80,7 @@ class PodResources(podresources_pb2_grpc.PodResourcesListerServicer):
         )
 
     def _claims(self, pod: Pod, container: Mapping[str, Any]) -> list[pb.DynamicResource]:
-        """Return the claims of a container; none at all if one of them is not known."""
+        """Return the claims of a container; none if one of them is unknown."""
         wanted = {each["name"] for each in (container.get("resources") or {}).get("claims") or []}
         made = {
             each["name"]: each.get("resourceClaimName")
@@ -101,7 +101,7 @@ class PodResources(podresources_pb2_grpc.PodResourcesListerServicer):
 def _claim(namespace: str, name: str, devices: Devices) -> pb.DynamicResource:
     resources = []
     for driver, handed_out in devices.items():
-        so_far: list[pb.CDIDevice] = []  # a kubelet repeats the CDI devices of those before
+        so_far: list[pb.CDIDevice] = []  # a kubelet repeats the CDI devices of the claims before
         for device in handed_out:
             so_far += [pb.CDIDevice(name=cdi_id) for cdi_id in device.cdi_device_ids]
             resources.append(

@@ -1,12 +1,12 @@
-"""What a disk may hold after the power failed: every allowed combination of what was done and not yet flushed.
+"""The states that a disk may have after a power cut: each allowed combination of operations that were not flushed.
 
     files = RecordingFiles(root)
-    ...                                   # a program works with `files`; `files.mark(...)` notes what it promised
-    for cut in cuts(files):               # at each operation, every state that a cut may leave
+    ...                                   # a program uses `files`; `files.mark(...)` records its promises
+    for cut in cuts(files):               # at each operation, each state that a cut may leave
         cut.restore(elsewhere)
 
-The model is the weakest that a file system may have. The bytes of a file are safe after the file was flushed; before
-that they are those from before, none, half of them, zeros, or all. A change of a folder (a name that is made, linked,
+The model is the weakest that a file system may have. The bytes of a file are safe after it was flushed; before that
+the file has its former bytes, none, half, zeros, or all. A change of a folder (a name that is made, linked,
 renamed or removed) is safe after the folder was flushed; before that each change is there or is not, whatever became of
 the others. A change itself is all or nothing. A folder that is lost takes what is in it along.
 """
@@ -22,12 +22,12 @@ from typing import Any, Final
 
 from neuron_dra.node.files import Files
 
-ALL_SUBSETS_UP_TO: Final = 8  # changes of one folder that are not flushed; beyond, those that lack few or have few
+ALL_SUBSETS_UP_TO: Final = 8  # unflushed changes of a folder; above it, only choices of few or of nearly all
 
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
-    """A file got these bytes in place of its former ones."""
+    """A file got these bytes."""
 
     inode: int
     data: bytes
@@ -35,14 +35,14 @@ class Bytes:
 
 @dataclass(frozen=True, slots=True)
 class Flushed:
-    """The bytes of a file are on the disk."""
+    """A file was flushed."""
 
     inode: int
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """Names in a folder lead to other files, or, with None, to none. A folder is -1."""
+    """Names in a folder were set to files, or, with None, removed. A folder's file id is -1."""
 
     folder: Path
     names: tuple[tuple[str, int | None], ...]
@@ -50,14 +50,14 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class FolderFlushed:
-    """The names in a folder are on the disk."""
+    """A folder was flushed."""
 
     folder: Path
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Something that the program promised, or was asked."""
+    """A promise of the program, or a request to it."""
 
     what: Any
 
@@ -67,7 +67,7 @@ A_FOLDER: Final = -1
 
 
 class RecordingFiles(Files):
-    """Files below `root` that remember what was done to them. Paths are kept relative to it."""
+    """Files below `root` that record all operations. Paths are relative to `root`."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -78,7 +78,7 @@ class RecordingFiles(Files):
         self.before = self._scan()
 
     def _scan(self) -> list[Operation]:
-        """Return operations that make what is there now."""
+        """Return operations that create the present files."""
         made: list[Operation] = []
         for place, folders, names in os.walk(self.root):
             here = Path(place).relative_to(self.root)
@@ -95,7 +95,7 @@ class RecordingFiles(Files):
         return self._next
 
     def mark(self, what: Any) -> None:
-        """Note a promise between two operations."""
+        """Record a promise between two operations."""
         self.log.append(Mark(what))
 
     def make_folder(self, folder: Path, mode: int) -> None:
@@ -127,9 +127,9 @@ class RecordingFiles(Files):
         super().rename(source, target)
         inode = self._inodes[self._short(source)]
         if source.parent != target.parent:
-            raise ValueError("a rename between folders is two changes, which this model does not know")
+            raise ValueError("this model does not support a rename between folders, which is two changes")
         if self._inodes.get(self._short(target)) == inode:
-            return  # two names of one file: nothing happens
+            return  # two names of one file: rename does nothing
         del self._inodes[self._short(source)]
         self._inodes[self._short(target)] = inode
         self.log.append(Changed(self._folder(source), ((source.name, None), (target.name, inode))))
@@ -158,13 +158,13 @@ Contents = frozenset[tuple[Path, bytes | None]]
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """One state of the disk, and what had been promised by then."""
+    """One state of the disk, and the promises made by then."""
 
     contents: Contents
     promises: tuple[Any, ...]
 
     def restore(self, root: Path) -> None:
-        """Make this state below `root`, which is empty."""
+        """Create this state in `root`, which must be empty."""
         for path, data in sorted(self.contents, key=lambda item: (item[1] is not None, item[0])):
             if data is None:
                 (root / path).mkdir(parents=True, exist_ok=True)
@@ -174,7 +174,7 @@ class Cut:
 
 @dataclass(slots=True)
 class _Disk:
-    """What is safe, and what is not yet."""
+    """The flushed state and the changes since."""
 
     names: dict[Path, dict[str, int]] = field(default_factory=dict)
     changes: dict[Path, list[Changed]] = field(default_factory=dict)
@@ -193,7 +193,7 @@ class _Disk:
                 self.names[folder] = _after(self.names.get(folder, {}), self.changes.pop(folder, []))
 
     def states(self) -> Iterator[Contents]:
-        """Yield what may be found after a cut, the same more than once."""
+        """Yield the states that a cut may leave, with duplicates."""
         folders = sorted({*self.names, *self.changes, Path()})
         choices = [
             [_after(self.names.get(folder, {}), chosen) for chosen in _subsets(self.changes.get(folder, []))]
@@ -236,7 +236,7 @@ def _after(names: Mapping[str, int], changes: Iterable[Changed]) -> dict[str, in
 
 
 def _subsets(changes: list[Changed]) -> Iterator[tuple[Changed, ...]]:
-    """Yield which changes are on the disk, in their order: every choice, if they are few."""
+    """Yield the choices of changes that reached the disk, in order: all choices if the changes are few."""
     count = len(changes)
     if count <= ALL_SUBSETS_UP_TO:
         for size in range(count + 1):
@@ -250,7 +250,7 @@ def _subsets(changes: list[Changed]) -> Iterator[tuple[Changed, ...]]:
 
 
 def cuts(files: RecordingFiles) -> Iterator[Cut]:
-    """Yield every state that a power cut may leave, at every moment of what was recorded; none twice."""
+    """Yield each state that a power cut may leave at each moment of the recording, without duplicates."""
     disk = _Disk()
     for operation in files.before:
         disk.do(operation)

@@ -1,4 +1,4 @@
-"""The smallest DRA plugin: it answers as told and notes what it was asked. The other end of the scripted kubelet."""
+"""A minimal DRA plugin that returns scripted results and records calls, for tests of the scripted kubelet."""
 
 from __future__ import annotations
 
@@ -26,21 +26,23 @@ from neuron_dra.gen.kubelet.pluginregistration.v1 import registration_pb2_grpc a
 
 
 class SmallPlugin(reg_grpc.RegistrationServicer, health_grpc.DRAResourceHealthServicer):
-    """Serves registration, both dialects and v1 health on sockets below `folder`; `<folder>/registry` is watched."""
+    """Serves registration, both services and v1 health on sockets below `folder`; `<folder>/registry` is the plugin
+    registry.
+    """
 
     def __init__(self, folder: Path, name: str = "a", *, driver: str = "neuron.aws.com") -> None:
-        """`name` tells the sockets of several instances apart."""
+        """`name` distinguishes the sockets of several instances."""
         self.endpoint = str(folder / f"{name}-dra.sock")
         self.socket = str(folder / "registry" / f"{name}-reg.sock")
         self.info = reg.PluginInfo(
             type="DRAPlugin", name=driver, endpoint=self.endpoint, supported_versions=[DRA_V1, DRA_V1BETA1, HEALTH_V1]
         )
-        self.verdicts: list[tuple[bool, str]] = []  # what the kubelet said of the registration
-        self.calls: list[tuple[str, list[str]]] = []  # "v1 prepare" and the UIDs
+        self.verdicts: list[tuple[bool, str]] = []  # results of the registration from the kubelet
+        self.calls: list[tuple[str, list[str]]] = []  # such as "v1 prepare", with the UIDs
         self.devices: Callable[[str], list[PreparedDevice]] = _one_device
         self.errors: dict[str, str] = {}  # by UID, for prepare and unprepare
-        self.skipped: set[str] = set()  # UIDs without an answer
-        self.surplus: list[str] = []  # UIDs that are answered though nobody asked
+        self.skipped: set[str] = set()  # UIDs missing from the results
+        self.surplus: list[str] = []  # UIDs in the results that were not requested
         self.health = [health_pb2.HEALTHY]  # one message each
         self.info_delay_s = 0.0
         self.prepare_delay_s = 0.0
@@ -76,7 +78,7 @@ class SmallPlugin(reg_grpc.RegistrationServicer, health_grpc.DRAResourceHealthSe
         self._servers.append(server)
 
     async def stop(self) -> None:
-        """Stop serving; the sockets vanish."""
+        """Stop serving and remove the sockets."""
         servers, self._servers = self._servers, []
         for server in servers:
             await server.stop(None)

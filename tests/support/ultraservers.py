@@ -1,4 +1,4 @@
-"""UltraServers as API objects: Nodes, and the ResourceSlices that their plugins would publish, tags included."""
+"""UltraServers as API objects: Nodes, and the ResourceSlices of their plugins, with tags."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from neuron_dra.core.ultraserver import next_tag, read_allocations, tag_on, tagg
 from neuron_dra.emulation.objects import Obj
 
 MODES_OF_GROUP = {4: (1, 3, 4), 2: (3, 4), 1: (4,)}
-"""`ultraserver_mode` of a complete group of so many nodes; a pair here is one rack's."""
+"""`ultraserver_mode` by number of nodes in a complete group; a pair is within one rack."""
 
 
 def facts(instance_type: str, node_id: int, server_id: str, group: int = 4) -> UltraServerFacts:
-    """Return what the kernel driver says on node `node_id` of a healthy group of 4, 2 or 1 nodes."""
+    """Return the kernel driver's facts on node `node_id` of a healthy group of 4, 2 or 1 nodes."""
     spec = lookup(instance_type)
     modes = MODES_OF_GROUP[group]
     if spec is not None and spec.platform is Platform.PDS:
@@ -37,7 +37,7 @@ def ultraserver(
     layers: tuple[str | None, str | None, str | None] = ("nn-1", "nn-2", "nn-3"),
     whole_nodes: bool = True,
 ) -> list[Obj]:
-    """Return the Nodes `<block>-0`, `<block>-1`, ... of one UltraServer, and the slice of each."""
+    """Return the Nodes `<block>-0`, `<block>-1`, ... of one UltraServer, each with its slice."""
     server_id = uuid.uuid5(uuid.NAMESPACE_DNS, block).hex[:15] + "8"
     made = []
     for node_id in range(group):
@@ -55,7 +55,7 @@ def node_and_slice(
     *,
     whole_nodes: bool = True,
 ) -> list[Obj]:
-    """Return a Ready Node in capacity block `block` and the slice that a plugin publishes for it."""
+    """Return a Ready Node in capacity block `block` and the slice of its plugin."""
     spec = lookup(instance_type)
     if spec is None:
         raise ValueError(f"{instance_type} is not in the catalogue")
@@ -86,7 +86,7 @@ def node_and_slice(
 
 
 def answered(item: Mapping[str, Any], ultraserver_object: Mapping[str, Any] | None, *, occupied: bool = False) -> Obj:
-    """Return a node's slice as its plugin would tag it after reading the NeuronUltraServer."""
+    """Return a node's slice with the tag that its plugin sets after reading the NeuronUltraServer."""
     spec = item["spec"]
     before = spec.get("devices") or []
     owners = item["metadata"].get("ownerReferences") or [{}]

@@ -1,4 +1,4 @@
-"""Waiting for something to come true, for a bounded time."""
+"""Waits for conditions, with a time limit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ POLL_S: Final = 0.02
 
 
 async def eventually(condition: Callable[[], Any], timeout_s: float = 60.0, what: str = "the condition") -> Any:
-    """Return the first true value of `condition`. Raises TimeoutError, with `what` in its text."""
+    """Return the first true value of `condition`. Raises TimeoutError that contains `what`."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
         if time.monotonic() > deadline:
@@ -21,7 +21,7 @@ async def eventually(condition: Callable[[], Any], timeout_s: float = 60.0, what
 
 
 async def always(condition: Callable[[], Any], for_s: float, what: str = "the condition") -> None:
-    """Return if `condition` stays true for `for_s` seconds. Raises AssertionError as soon as it is not."""
+    """Return if `condition` stays true for `for_s` seconds. Raises AssertionError when it is false."""
     deadline = time.monotonic() + for_s
     while time.monotonic() < deadline:
         if not condition():

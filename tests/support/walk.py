@@ -1,4 +1,4 @@
-"""Records which modules call which while some code runs, to show that calls go one way: down, and never back up."""
+"""Records which modules call which, to test that calls only go down."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, order=True)
 class Return:
-    """A call that comes back: `caller`, which `module` has called, calls `function` of `module`."""
+    """A call back up: `module`, which `caller` calls, is called again by what `module` called."""
 
     module: str
     caller: str
@@ -21,11 +21,11 @@ class Return:
 
 
 class Walk:
-    """A context manager. It records the calls between modules of `packages`, in this thread and in those it starts.
+    """A context manager that records the calls between modules of `packages`, in this thread and in those it starts.
 
-    Modules of `uncounted` packages are transparent: what they call counts as called by what called them. A generator
-    that another module consumes counts as a call of the generator's module. So does a coroutine that is resumed: what
-    awaits it calls it.
+    Modules of `uncounted` packages are transparent: their calls count as calls of their caller. A generator that
+    another module consumes counts as a call of the generator's module, and a coroutine that is resumed as a call by the
+    module that awaits it.
     """
 
     def __init__(self, packages: Iterable[str], uncounted: Iterable[str] = ()) -> None:
@@ -35,9 +35,9 @@ class Walk:
         self.modules: dict[str, None] = {}
         """The modules in the order of their first call."""
         self.calls: Counter[tuple[str, str]] = Counter()
-        """How often a module called another one, by caller and callee. Calls within a module are left out."""
+        """The number of calls by caller and callee, without calls within a module."""
         self.returns: Counter[Return] = Counter()
-        """The calls of a module by what it called."""
+        """The calls back up."""
 
     def __enter__(self) -> Walk:
         threading.setprofile(self._profile)
