@@ -80,7 +80,7 @@ def test_the_kubelet_lists_what_its_double_lists(trn2: BedNode, namespace: Names
 
 
 @pytest.mark.long
-def test_a_claim_that_nobody_knows_any_more_is_let_go(driver: TestBed, trn2: BedNode, namespace: Namespace) -> None:
+def test_releases_orphaned_claims(driver: TestBed, trn2: BedNode, namespace: Namespace) -> None:
     """It takes five minutes: what the API server says once is not enough."""
     namespace.apply(template("one"))
     namespace.apply(pod("witness", "one", node=trn2.name))

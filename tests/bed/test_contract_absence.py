@@ -52,7 +52,7 @@ def uninstall(trn2: BedNode) -> Iterator[Callable[[], None]]:
 @pytest.mark.contract("H6")
 @pytest.mark.contract("S30")
 @pytest.mark.contract("O9")
-def test_without_the_plugin_slices_go_and_with_it_they_return_while_pods_run_on(
+def test_slices_follow_the_plugin_while_pods_run(
     driver: TestBed, trn2: BedNode, namespace: Namespace, uninstall: Callable[[], None]
 ) -> None:
     """The kubelet waits 30 s before it takes the slices of a driver that has gone."""
@@ -119,9 +119,7 @@ def nudge(place: Namespace, name: str, count: int) -> None:
 @pytest.mark.contract("P25")
 @pytest.mark.contract("C7")
 @pytest.mark.contract("N14")
-def test_neither_a_second_driver_that_fails_nor_a_kubelet_that_restarts_costs_a_claim(
-    both: BedNode, place: Namespace
-) -> None:
+def test_claims_survive_failing_driver_and_kubelet_restart(both: BedNode, place: Namespace) -> None:
     place.apply(template("one"))
     place.apply(paired("paired"))
     place.apply(pod("beside", "one", node=both.name))
@@ -175,7 +173,7 @@ def test_neither_a_second_driver_that_fails_nor_a_kubelet_that_restarts_costs_a_
 
 
 @pytest.mark.contract("S29")
-def test_a_plugin_writes_the_slices_of_its_own_node_and_none_for_the_cluster(driver: TestBed, trn2: BedNode) -> None:
+def test_plugin_writes_slices_of_its_node_only(driver: TestBed, trn2: BedNode) -> None:
     bound = ("--bound-object-kind=Node", f"--bound-object-name={trn2.name}")
     token = driver.kubectl("create", "token", "neuron-dra-driver-sa", "--namespace", NAMESPACE, *bound).strip()
 
@@ -204,9 +202,7 @@ def test_a_plugin_writes_the_slices_of_its_own_node_and_none_for_the_cluster(dri
 
 
 @pytest.mark.contract("S31")
-def test_a_claim_for_all_devices_succeeds_while_all_of_them_change(
-    driver: TestBed, trn2: BedNode, namespace: Namespace
-) -> None:
+def test_claim_for_all_devices_succeeds_during_changes(driver: TestBed, trn2: BedNode, namespace: Namespace) -> None:
     layer = "topology.k8s.aws/network-node-layer-1"
     before = driver.get("node", trn2.name)["metadata"]["labels"][layer]
 

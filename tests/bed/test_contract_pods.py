@@ -52,7 +52,7 @@ def uid_of(place: Namespace, claim: str) -> str:
 
 @pytest.mark.contract("P24")
 @pytest.mark.contract("P31")
-def test_all_containers_of_all_pods_of_a_claim_see_the_same_devices(trn2: BedNode, namespace: Namespace) -> None:
+def test_pods_sharing_a_claim_see_the_same_devices(trn2: BedNode, namespace: Namespace) -> None:
     fails_once = f"{LOOK}; if [ -e /state/again ]; then sleep infinity; fi; touch /state/again; exit 1"
     state = {"volumeMounts": [{"name": "state", "mountPath": "/state"}]}
     first = pod_of(
@@ -89,7 +89,7 @@ def test_all_containers_of_all_pods_of_a_claim_see_the_same_devices(trn2: BedNod
 
 @pytest.mark.contract("P23")
 @pytest.mark.contract("C6")
-def test_a_container_gets_the_claims_it_names_all_of_them_and_no_other(trn2: BedNode, namespace: Namespace) -> None:
+def test_container_gets_exactly_the_claims_it_names(trn2: BedNode, namespace: Namespace) -> None:
     """Three claims: two are one container's, of which one sets logical cores; the third is no container's."""
     for name, count, config in (("plain", 2, None), ("cores", 1, lnc(1)), ("unused", 1, None)):
         namespace.apply(template(name, count, config=config))
@@ -107,7 +107,7 @@ def test_a_container_gets_the_claims_it_names_all_of_them_and_no_other(trn2: Bed
 
 @pytest.mark.contract("P28")
 @pytest.mark.contract("A8")
-def test_a_plain_limit_and_a_claim_give_one_container_the_devices_of_both(trn2: BedNode, namespace: Namespace) -> None:
+def test_container_gets_devices_of_limit_and_claim(trn2: BedNode, namespace: Namespace) -> None:
     if int(trn2.bed.parts.state.kubernetes.split(".")[1]) < 36:
         pytest.skip("extended resources by DRA are on by default from Kubernetes 1.36 on")
     resource = f"{namespace.name}.example.com/neuron"
@@ -141,7 +141,7 @@ def test_a_plain_limit_and_a_claim_give_one_container_the_devices_of_both(trn2: 
 
 @pytest.mark.contract("N10")
 @pytest.mark.contract("N13")
-def test_pods_end_and_their_devices_are_free_however_they_are_deleted(trn2: BedNode, namespace: Namespace) -> None:
+def test_devices_are_free_after_any_pod_deletion(trn2: BedNode, namespace: Namespace) -> None:
     namespace.apply(template("one"))
     for name in ("ordinary", "stubborn"):
         namespace.apply(pod(name, "one", node=trn2.name))
@@ -164,7 +164,7 @@ def test_pods_end_and_their_devices_are_free_however_they_are_deleted(trn2: BedN
 
 
 @pytest.mark.contract("C8")
-def test_a_runtime_that_finds_no_cdi_files_shows_in_the_first_pod(trn2: BedNode, namespace: Namespace) -> None:
+def test_missing_cdi_folder_fails_the_first_pod(trn2: BedNode, namespace: Namespace) -> None:
     """Rather a container that does not start, with the reason in its events, than one without its devices."""
     namespace.apply(template("four", 4, group=4))
     trn2.break_("cdi")

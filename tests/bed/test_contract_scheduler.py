@@ -147,7 +147,7 @@ def expected(case: Case, pod: Wire, claims: list[Wire], slices: list[Wire]) -> d
 
 @pytest.mark.contract("A6")
 @pytest.mark.contract("A3")
-def test_the_simulator_gives_what_the_scheduler_gives(bed: TestBed, namespace: Namespace) -> None:
+def test_simulator_allocates_as_the_scheduler(bed: TestBed, namespace: Namespace) -> None:
     newest = int(bed.parts.state.kubernetes.split(".")[1]) >= 36
     cases = [Case(number, namespace.name, newest) for number in range(CASES)]
     slices = {case.name: case.slices() for case in cases}

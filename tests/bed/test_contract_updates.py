@@ -182,9 +182,7 @@ def versions(bed: TestBed, node: BedNode) -> dict[str, str]:
 @pytest.mark.contract("R13")
 @pytest.mark.contract("S23")
 @pytest.mark.usefixtures("everywhere_at_once")
-def test_an_update_there_and_back_under_a_stream_of_pods_fails_none_and_touches_no_slice(
-    driver: TestBed, trn2: BedNode, stream: Namespace
-) -> None:
+def test_update_and_rollback_fail_no_pod(driver: TestBed, trn2: BedNode, stream: Namespace) -> None:
     stream.apply(pod("holder", "one", node=trn2.name))
     stream.wait_ready("holder")
     held, before = neurons(stream, "holder"), versions(driver, trn2)
@@ -262,7 +260,7 @@ def allocate(place: Namespace, name: str, node: BedNode, device: str) -> Object:
     return place.get("resourceclaim", name)
 
 
-def test_a_claim_that_the_new_plugin_unprepares_is_not_prepared_by_the_old_one(
+def test_old_plugin_does_not_prepare_unprepared_claim(
     driver: TestBed, trn2: BedNode, two_at_once: tuple[str, str], namespace: Namespace
 ) -> None:
     """(14.4) The old plugin waits for an API server that does not answer, while the kubelet withdraws the claim."""
@@ -310,7 +308,7 @@ def stolen(node: BedNode, path: str, log: Path) -> Iterator[None]:
 
 
 @pytest.mark.contract("R10")
-def test_sockets_that_are_stolen_and_removed_are_back_and_the_next_pod_starts(
+def test_stolen_or_removed_sockets_are_recreated(
     driver: TestBed, trn2: BedNode, namespace: Namespace, tmp_path: Path
 ) -> None:
     namespace.apply(template("one"))

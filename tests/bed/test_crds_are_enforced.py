@@ -107,7 +107,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("changes", "message"), BAD, ids=[next(iter(changes)) for changes, _ in BAD])
-def test_a_bad_workload_is_refused_when_it_is_applied(place, changes, message):
+def test_crd_rejects_invalid_workload(place, changes, message):
     with pytest.raises(BedError) as refusal:
         apply(place, changed(**changes))
     assert message in str(refusal.value)
@@ -119,7 +119,7 @@ def test_all_four_strategies_are_accepted(place, strategy):
     assert stored(place, "v1")["spec"]["allocationPolicy"] == {"failureStrategy": strategy}
 
 
-def test_what_is_written_in_one_version_reads_alike_in_the_other_with_its_defaults(place):
+def test_versions_and_defaults_round_trip(place):
     apply(place, changed(apiVersion="neuron.aws.com/v1"))
     old, new = stored(place, "v1beta1"), stored(place, "v1")
     assert old["spec"] == new["spec"]
@@ -135,7 +135,7 @@ LOCKED = [
 
 
 @pytest.mark.parametrize(("changes", "message"), LOCKED, ids=[next(iter(changes)) for changes, _ in LOCKED])
-def test_what_was_reserved_for_cannot_be_changed(place, changes, message):
+def test_reserved_fields_are_immutable(place, changes, message):
     apply(place, JOB)
     set_state(place, "Allocated")
     with pytest.raises(BedError) as refusal:
@@ -144,14 +144,14 @@ def test_what_was_reserved_for_cannot_be_changed(place, changes, message):
     assert "delete the workload and create it again" in str(refusal.value)
 
 
-def test_the_count_and_the_strategy_may_change_at_any_time(place):
+def test_count_and_strategy_are_mutable(place):
     apply(place, JOB)
     set_state(place, "Allocated")
     apply(place, changed(spec__serverCount=5, spec__allocationPolicy__failureStrategy="RestartAll"))
     assert stored(place, "v1")["spec"]["serverCount"] == 5
 
 
-def test_a_workload_that_still_waits_may_be_changed_altogether(place):
+def test_pending_workload_is_mutable(place):
     apply(place, JOB)
     set_state(place, "Pending")
     apply(place, changed(spec__instanceType="trn2u.48xlarge", spec__topologySize=2))

@@ -123,7 +123,7 @@ def waits(place: Namespace, name: str) -> bool:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("alone")
-def test_controller_and_plugin_work_on_when_their_certificates_end(
+def test_programs_survive_certificate_expiry(
     driver: TestBed, trn2: BedNode, logins: Logins, namespace: Namespace, tmp_path: Path
 ) -> None:
     """(14.8) Two minutes of work with certificates of one minute."""

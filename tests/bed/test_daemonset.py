@@ -94,7 +94,7 @@ def claim_template_of(name: str) -> dict[str, Any]:
 # What is deployed.
 
 
-def test_the_daemonset_has_a_ready_pod_on_every_node(driver: TestBed, trn1: BedNode, trn2: BedNode) -> None:
+def test_daemonset_is_ready_on_every_node(driver: TestBed, trn1: BedNode, trn2: BedNode) -> None:
     def counts() -> tuple[int, int]:
         status = driver.get("daemonset", DAEMONSET, "--namespace", NAMESPACE)["status"]
         return status["desiredNumberScheduled"], status["numberReady"]
@@ -103,7 +103,7 @@ def test_the_daemonset_has_a_ready_pod_on_every_node(driver: TestBed, trn1: BedN
     eventually("a ready pod for each node", lambda: counts() == (nodes, nodes), 90)
 
 
-def test_each_node_publishes_what_its_instance_type_has(
+def test_nodes_publish_devices_of_their_instance_type(
     driver: TestBed, trn1: BedNode, trn2: BedNode, ultraserver: list[BedNode]
 ) -> None:
     names = {n.instance_type: [d["name"] for d in devices(driver, n.name)] for n in (trn1, trn2, *ultraserver)}
@@ -114,7 +114,7 @@ def test_each_node_publishes_what_its_instance_type_has(
     }
 
 
-def test_the_driver_has_no_capability_and_cannot_write_its_own_files(driver: TestBed, trn2: BedNode) -> None:
+def test_driver_runs_without_capabilities(driver: TestBed, trn2: BedNode) -> None:
     inside = (
         "exec",
         "--namespace",
@@ -135,7 +135,7 @@ def test_the_driver_has_no_capability_and_cannot_write_its_own_files(driver: Tes
 
 @pytest.mark.contract("S29")
 @pytest.mark.parametrize("version", ["v1", "v1beta1", "v1beta2"])
-def test_a_plugin_cannot_write_slices_of_another_node(
+def test_plugin_cannot_write_slices_of_another_node(
     driver: TestBed, trn1: BedNode, trn2: BedNode, version: str
 ) -> None:
     account = ("neuron-dra-driver-sa", "--namespace", NAMESPACE)
@@ -175,7 +175,7 @@ LNC_1 = {"NEURON_LOGICAL_NC_CONFIG": "1", "NEURON_RT_VIRTUAL_CORE_SIZE": "1"}
         ("all-neurons-lnc-1", 16, LNC_1),
     ],
 )
-def test_a_template_runs_as_the_documents_print_it(
+def test_documented_templates_run(
     trn2: BedNode, namespace: Namespace, wanted: str, count: int, variables: dict[str, str]
 ) -> None:
     templates = yaml.safe_load_all((MANIFESTS / "documented-v1beta1.yaml").read_text())
@@ -210,19 +210,17 @@ def test_an_example_runs_as_it_is(
 
 
 @pytest.mark.parametrize("name", ["2.26-driver-trn2", "neuron-with-driver-version"])
-def test_a_driver_version_that_no_node_has_is_waited_for(
-    trn1: BedNode, trn2: BedNode, namespace: Namespace, name: str
-) -> None:
+def test_pod_waits_for_unknown_driver_version(trn1: BedNode, trn2: BedNode, namespace: Namespace, name: str) -> None:
     namespace.apply(EXAMPLES / f"{name}.yaml")
     assert "cannot allocate all claims" in stays_pending(namespace, pod_of(name))
 
 
-def test_more_devices_than_a_node_has_are_waited_for(trn2: BedNode, namespace: Namespace) -> None:
+def test_pod_waits_for_too_many_devices(trn2: BedNode, namespace: Namespace) -> None:
     apply(namespace, template("seventeen", 17), pod("greedy", "seventeen"))
     assert "cannot allocate all claims" in stays_pending(namespace, "greedy")
 
 
-def test_two_pods_of_one_node_have_logical_cores_of_their_own_size(trn2: BedNode, namespace: Namespace) -> None:
+def test_pods_on_one_node_have_different_lnc(trn2: BedNode, namespace: Namespace) -> None:
     for size in (1, 2):
         apply(namespace, template(f"lnc-{size}", 4, group=4, config=lnc(size)))
         apply(namespace, pod(f"pod-{size}", f"lnc-{size}", node=trn2.name))
@@ -236,13 +234,13 @@ def test_two_pods_of_one_node_have_logical_cores_of_their_own_size(trn2: BedNode
 # What is refused, and in which words.
 
 
-def test_lnc_on_a_type_that_has_none_is_refused_in_the_documented_words(trn1: BedNode, namespace: Namespace) -> None:
+def test_unsupported_lnc_is_rejected_as_documented(trn1: BedNode, namespace: Namespace) -> None:
     namespace.apply(EXAMPLES / "neuron-lnc-1.yaml")
     words = refusal(namespace, pod_of("neuron-lnc-1"))
     assert "error applying config: LNC value is not configurable for instance type trn1.2xlarge" in words
 
 
-def test_a_misspelt_field_is_named_with_the_nearest_right_one(trn2: BedNode, namespace: Namespace) -> None:
+def test_misspelt_field_error_suggests_the_right_one(trn2: BedNode, namespace: Namespace) -> None:
     config = {"kind": "NeuronConfig", "logicalNeuronCoreCount": 1}
     apply(namespace, template("misspelt", 1, config=config), pod("misspelt", "misspelt"))
     words = refusal(namespace, "misspelt").replace('"', "").replace("\\", "")
@@ -253,7 +251,7 @@ def test_a_misspelt_field_is_named_with_the_nearest_right_one(trn2: BedNode, nam
 # Sharing a node.
 
 
-def test_four_pods_fill_a_node_and_the_fifth_starts_when_one_leaves(trn2: BedNode, namespace: Namespace) -> None:
+def test_fifth_pod_starts_when_one_of_four_ends(trn2: BedNode, namespace: Namespace) -> None:
     apply(namespace, template("four", 4, group=4), *(pod(f"pod{i}", "four", node=trn2.name) for i in range(4)))
     held = {}
     for i in range(4):
@@ -270,9 +268,7 @@ def test_four_pods_fill_a_node_and_the_fifth_starts_when_one_leaves(trn2: BedNod
 
 
 @pytest.mark.contract("N8")
-def test_pods_in_the_place_of_pods_deleted_without_grace_are_refused_nothing(
-    trn2: BedNode, namespace: Namespace
-) -> None:
+def test_replacements_of_force_deleted_pods_start(trn2: BedNode, namespace: Namespace) -> None:
     def place_of(name: str) -> dict[str, Any]:
         made = pod(name, "four", node=trn2.name)
         made["spec"]["terminationGracePeriodSeconds"] = 0
@@ -307,7 +303,7 @@ def place(efa: BedNode, namespace: Namespace) -> Namespace:
     return namespace
 
 
-def test_devices_come_with_the_interfaces_next_to_them(efa: BedNode, place: Namespace) -> None:
+def test_devices_are_paired_with_nearest_interfaces(efa: BedNode, place: Namespace) -> None:
     worker = pod("worker", "aligned-efa-neuron")
     apply(place, claim_template_of("aligned-efa-neuron"), worker)
     place.wait_ready("worker")
@@ -319,7 +315,7 @@ def test_devices_come_with_the_interfaces_next_to_them(efa: BedNode, place: Name
     assert sorted(interfaces) == sorted(f"pci-0000-{buses[number]}-00-0" for number in held)
 
 
-def test_devices_of_one_group_and_interfaces_of_another_are_waited_for(efa: BedNode, place: Namespace) -> None:
+def test_pod_waits_if_groups_do_not_match(efa: BedNode, place: Namespace) -> None:
     claim = claim_template_of("aligned-efa-neuron")
     of_neuron, of_efa = claim["spec"]["spec"]["devices"]["requests"]
     first_row = "device.attributes['neuron.aws.com'].topology_x == 0"
@@ -334,7 +330,7 @@ def test_devices_of_one_group_and_interfaces_of_another_are_waited_for(efa: BedN
 
 
 @pytest.mark.parametrize(("name", "nodes", "mode"), [("4-node-inference-us", 4, "1"), ("2-node-inference-us", 2, "3")])
-def test_nodes_of_an_ultraserver_know_their_place(
+def test_ultraserver_nodes_publish_their_position(
     driver: TestBed, ultraserver: list[BedNode], namespace: Namespace, name: str, nodes: int, mode: str
 ) -> None:
     claim = claim_template_of(name)
@@ -356,7 +352,7 @@ def test_nodes_of_an_ultraserver_know_their_place(
 
 
 @pytest.mark.contract("R7")
-def test_pods_start_although_the_plugin_is_killed_meanwhile(trn2: BedNode, namespace: Namespace) -> None:
+def test_pods_start_despite_plugin_kills(trn2: BedNode, namespace: Namespace) -> None:
     apply(namespace, template("two", 2), *(pod(f"pod{i}", "two", node=trn2.name) for i in range(4)))
     trn2.break_("plugin")
     for i in range(4):
@@ -368,7 +364,7 @@ def test_pods_start_although_the_plugin_is_killed_meanwhile(trn2: BedNode, names
 
 
 @pytest.mark.contract("C7")
-def test_a_kubelet_restarts_and_the_slices_come_back(driver: TestBed, trn2: BedNode, namespace: Namespace) -> None:
+def test_slices_return_after_kubelet_restart(driver: TestBed, trn2: BedNode, namespace: Namespace) -> None:
     apply(namespace, template("four", 4, group=4), pod("running", "four", node=trn2.name))
     namespace.wait_ready("running")
     held, before = neurons(namespace, "running"), {s["metadata"]["uid"] for s in slices(driver, trn2.name)}
@@ -386,7 +382,7 @@ def test_a_kubelet_restarts_and_the_slices_come_back(driver: TestBed, trn2: BedN
     assert not set(neurons(namespace, "next")) & set(held)
 
 
-def test_a_rebooted_node_prepares_its_pods_again(trn2: BedNode, namespace: Namespace) -> None:
+def test_rebooted_node_prepares_its_pods_again(trn2: BedNode, namespace: Namespace) -> None:
     apply(namespace, template("four", 4, group=4, config=lnc(1)), pod("survivor", "four", node=trn2.name))
     namespace.wait_ready("survivor")
     held = neurons(namespace, "survivor")
@@ -405,7 +401,7 @@ def test_a_rebooted_node_prepares_its_pods_again(trn2: BedNode, namespace: Names
     assert environment(namespace, "survivor") == LNC_1
 
 
-def test_a_cdi_file_that_somebody_deleted_is_written_again(trn2: BedNode, namespace: Namespace) -> None:
+def test_deleted_cdi_file_is_rewritten(trn2: BedNode, namespace: Namespace) -> None:
     apply(namespace, template("four", 4, group=4), pod("pod0", "four", node=trn2.name))
     namespace.wait_ready("pod0")
     [uid] = prepared(trn2)
@@ -416,7 +412,7 @@ def test_a_cdi_file_that_somebody_deleted_is_written_again(trn2: BedNode, namesp
     assert trn2.run("cat", path) == before
 
 
-def test_nothing_is_left_of_claims_whose_pods_are_gone(trn2: BedNode, namespace: Namespace) -> None:
+def test_no_files_remain_of_deleted_pods_claims(trn2: BedNode, namespace: Namespace) -> None:
     apply(namespace, template("one", 1), *(pod(f"pod{i}", "one", node=trn2.name) for i in range(3)))
     for i in range(3):
         namespace.wait_ready(f"pod{i}")
@@ -429,7 +425,7 @@ def test_nothing_is_left_of_claims_whose_pods_are_gone(trn2: BedNode, namespace:
 # Beside a device plugin.
 
 
-def test_with_a_device_plugin_on_the_node_nothing_is_published(driver: TestBed, trn1: BedNode) -> None:
+def test_nothing_is_published_beside_device_plugin(driver: TestBed, trn1: BedNode) -> None:
     offer(trn1, 10)
     try:
         eventually("no devices", lambda: not devices(driver, trn1.name), 60)
@@ -452,7 +448,7 @@ def offer(node: BedNode, count: int) -> None:
 # The driver's own services.
 
 
-def test_the_drivers_services_can_be_called_without_a_proto_file(driver: TestBed, trn2: BedNode) -> None:
+def test_services_support_reflection(driver: TestBed, trn2: BedNode) -> None:
     uid = plugin_pod(driver, trn2.name)["metadata"]["uid"]
     socket = f"/var/lib/kubelet/plugins/neuron.aws.com/dra-{uid}.sock"
 
@@ -473,9 +469,7 @@ def test_the_drivers_services_can_be_called_without_a_proto_file(driver: TestBed
     assert [device["name"] for device in answer["devices"]] == [f"neuron-device-{i}" for i in range(16)]
 
 
-def test_the_metrics_join_devices_with_the_pods_that_hold_them(
-    driver: TestBed, trn2: BedNode, namespace: Namespace
-) -> None:
+def test_metrics_join_devices_with_pods(driver: TestBed, trn2: BedNode, namespace: Namespace) -> None:
     apply(namespace, template("four", 4, group=4), pod("trainer", "four", node=trn2.name))
     namespace.wait_ready("trainer")
     address = plugin_pod(driver, trn2.name)["status"]["podIP"]

@@ -298,7 +298,7 @@ def in_force(api: Api, name: str) -> None:
     eventually(f"{name} is in force", lambda: not rows or api.outcome(rows[0]) == name, 60)
 
 
-def test_what_is_written_by_whom_ends_as_the_table_says(api: Api, guards: list[str]):
+def test_forged_writes_are_rejected_per_table(api: Api, guards: list[str]):
     outcomes = [(row, api.outcome(row)) for row in expected(minor_of(api))]
     wrong = [
         f"{row.text}\n    ends with {found or 'success'!r}, not {row.ends or 'success'!r}"
@@ -309,7 +309,7 @@ def test_what_is_written_by_whom_ends_as_the_table_says(api: Api, guards: list[s
     assert len(outcomes) >= 60
 
 
-def test_every_policy_is_in_the_table_and_every_expression_is_understood(api: Api, guards: list[str]):
+def test_policies_are_tabled_and_compile(api: Api, guards: list[str]):
     assert set(guards) == {row.ends for row in ROWS} - {"", table.RBAC}
     for name in guards:
         path = f"/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/{name}"
@@ -327,7 +327,7 @@ POLICIES = sorted({row.ends for row in ROWS} - {"", table.RBAC})
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_without_a_policy_what_it_is_for_gets_through(api: Api, guards: list[str], name: str):
+def test_each_policy_is_needed(api: Api, guards: list[str], name: str):
     minor = minor_of(api)
     rows = [row for row in refused_by(name) if minor >= row.since]
     if not rows:

@@ -85,7 +85,7 @@ def log(bed: TestBed, name: str) -> str:
 
 
 @pytest.mark.long
-def test_a_reading_that_hangs_holds_up_nothing_but_itself(
+def test_hanging_read_blocks_nothing_else(
     driver: TestBed, trn2: BedNode, namespace: Namespace, uninstall: Callable[[], None]
 ) -> None:
     """(14.1) In a plugin that runs, in one that starts again, and in one that is to end."""
@@ -166,7 +166,7 @@ def allocate(place: Namespace, pod_name: str, node: BedNode, device: str) -> Non
     place.kubectl("patch", "resourceclaim", "early", "--subresource=status", "--type=merge", "--patch", patch)
 
 
-def test_beside_a_live_device_plugin_nothing_is_prepared_and_what_claims_hold_stays(
+def test_device_plugin_blocks_new_claims_only(
     driver: TestBed, trn2: BedNode, namespace: Namespace, tmp_path: Path
 ) -> None:
     """(14.5) One claim is prepared already, another one is only allocated, and its pod comes to the node later."""
@@ -248,7 +248,7 @@ def binding(driver: TestBed) -> Iterator[Callable[[], str]]:
     driver.kubectl("apply", "-f", "-", stdin=json.dumps({**found, "metadata": meta}))
 
 
-def test_a_name_that_another_node_s_plugin_took_is_stepped_around(
+def test_taken_slice_name_is_avoided(
     driver: TestBed,
     trn2: BedNode,
     neighbour: BedNode,

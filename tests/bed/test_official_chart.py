@@ -17,7 +17,7 @@ MANIFEST = Path(__file__).parent / "manifests" / "official-daemonset.yaml"
 
 
 @pytest.mark.long
-def test_the_image_runs_in_the_official_charts_daemonset(other_bed: TestBed) -> None:
+def test_image_runs_in_the_official_chart(other_bed: TestBed) -> None:
     other_bed.command("up", "--node", "a=trn2.48xlarge", "--driver", "daemonset", timeout_s=1200)
     [ours] = other_bed.get("daemonset", DAEMONSET, "-n", NAMESPACE)["spec"]["template"]["spec"]["containers"]
     other_bed.kubectl("delete", "daemonset", DAEMONSET, "-n", NAMESPACE, "--cascade=foreground", timeout_s=120)

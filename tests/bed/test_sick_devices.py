@@ -93,7 +93,7 @@ def tolerant(name: str) -> dict[str, Any]:
 @pytest.mark.contract("T1")
 @pytest.mark.contract("T3")
 @pytest.mark.contract("H5")
-def test_a_sick_device_is_not_handed_out_until_it_is_repaired(
+def test_unhealthy_device_is_not_allocated_until_repair(
     driver: TestBed, trn2: BedNode, namespace: Namespace, minor: int
 ) -> None:
     namespace.apply(template("one"))
@@ -132,9 +132,7 @@ def test_a_sick_device_is_not_handed_out_until_it_is_repaired(
 
 
 @pytest.mark.contract("T4")
-def test_a_rule_of_an_administrator_evicts_a_pod_and_its_claim_is_unprepared(
-    driver: TestBed, trn2: BedNode, namespace: Namespace, minor: int
-) -> None:
+def test_taint_rule_evicts_and_unprepares(driver: TestBed, trn2: BedNode, namespace: Namespace, minor: int) -> None:
     if minor < 37:
         pytest.skip(f"DeviceTaintRules are served by default from Kubernetes 1.37 on, this is 1.{minor}")
     namespace.apply(template("one"))

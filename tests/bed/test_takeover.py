@@ -195,7 +195,7 @@ def rival(place: Namespace, running: str, node: BedNode) -> None:
 
 @pytest.mark.contract("S25")
 @pytest.mark.contract("C5")
-def test_a_node_of_another_driver_is_taken_over_and_no_device_is_handed_out_twice(
+def test_takeover_allocates_no_device_twice(
     driver: TestBed, trn2: BedNode, older: contextlib.ExitStack, place: Namespace, tmp_path: Path
 ) -> None:
     place.apply(template("two", 2))

@@ -51,7 +51,7 @@ def test_up_starts_again_what_died(bed):
     assert bed.parts.processes.is_running("kube-scheduler")
 
 
-def test_a_node_whose_namespace_died_is_started_again_as_a_whole(bed, node, namespace):
+def test_node_restarts_if_its_namespace_died(bed, node, namespace):
     one = node("trn2.48xlarge")
     namespace.run_pod("p", one.name)
     namespace.wait_ready("p")
@@ -63,7 +63,7 @@ def test_a_node_whose_namespace_died_is_started_again_as_a_whole(bed, node, name
     eventually("container started again", lambda: namespace.restarts("p") == 1)
 
 
-def test_a_node_that_starts_again_has_no_way_to_the_pods_it_had(bed, node):
+def test_restarted_node_drops_routes_to_old_pods(bed, node):
     """The kernel removes a killed pod's route late, and a new pod with its address would get none."""
     one = node("trn2.48xlarge")
     subnet = network.pod_subnet(bed.parts.state.nodes[one.name].index)
@@ -74,13 +74,13 @@ def test_a_node_that_starts_again_has_no_way_to_the_pods_it_had(bed, node):
     assert "unreachable" not in routes
 
 
-def test_a_node_of_another_type_under_a_name_that_is_taken_is_refused(bed, node):
+def test_up_rejects_same_name_with_another_type(bed, node):
     one = node("trn2.48xlarge")
     with pytest.raises(CommandFailedError, match=f"node {one.name} exists as trn2.48xlarge, not as trn1.2xlarge"):
         bed.command("up", "--node", f"{one.name}=trn1.2xlarge")
 
 
-def test_a_type_that_does_not_exist_is_refused_with_those_that_do(bed):
+def test_unknown_type_error_lists_known_types(bed):
     with pytest.raises(CommandFailedError, match=r"trn9.48xlarge: no such .* trn2.48xlarge"):
         bed.command("up", "--node", "x=trn9.48xlarge")
 
@@ -89,7 +89,7 @@ def test_the_tools_are_on_the_path_inside(bed):
     bed.command("exec", "--", "sh", "-c", "kubectl version && grpcurl -version && helm version && command -v ctr")
 
 
-def test_a_client_in_this_process_reaches_the_api_server_from_inside_only(bed):
+def test_api_server_is_reachable_from_inside_only(bed):
     trust = ssl.create_default_context(cafile=bed.where.pki_dir / "ca.crt")
     with bed.inside(), urllib.request.urlopen(f"{bed.parts.plane.url}/healthz", context=trust, timeout=10) as answer:
         assert answer.read() == b"ok"
@@ -112,7 +112,7 @@ def test_a_client_in_this_process_reaches_the_api_server_from_inside_only(bed):
     ],
     ids=" ".join,
 )
-def test_what_these_tests_read_is_what_kubectl_prints(words, driver, node):
+def test_client_reads_what_kubectl_prints(words, driver, node):
     node("trn2.48xlarge")
 
     def names(found: dict) -> set[str]:
@@ -124,7 +124,7 @@ def test_what_these_tests_read_is_what_kubectl_prints(words, driver, node):
     eventually("the same", lambda: names(driver.get(*words)) == names(printed()), 10)
 
 
-def test_old_versions_of_the_api_are_served_for_the_documents_manifests(bed):
+def test_old_api_versions_are_served(bed):
     versions = {
         entry["version"] for entry in json.loads(bed.kubectl("get", "--raw", "/apis/resource.k8s.io"))["versions"]
     }
@@ -134,7 +134,7 @@ def test_old_versions_of_the_api_are_served_for_the_documents_manifests(bed):
 # -- what a node shows -------------------------------------------------------------------------------------------------
 
 
-def test_two_nodes_show_different_hardware_to_pods_without_privileges(node, namespace):
+def test_unprivileged_pods_see_their_nodes_hardware(node, namespace):
     types = {"trn2.48xlarge": "16", "trn1.2xlarge": "1"}
     for instance_type in types:
         namespace.run_pod(instance_type.replace(".", "-"), node(instance_type).name, f"{LOOK}; sleep infinity")
@@ -144,7 +144,7 @@ def test_two_nodes_show_different_hardware_to_pods_without_privileges(node, name
         assert namespace.logs(pod).split() == [count, instance_type, "2.30.2.0"]
 
 
-def test_a_pod_may_read_the_simulated_devices_and_not_change_them(node, namespace):
+def test_simulated_devices_are_read_only_in_pods(node, namespace):
     namespace.run_pod("p", node("trn2.48xlarge").name)
     namespace.wait_ready("p")
     script = "cat /sys/class/neuron_device/neuron0/core_count; ! touch /sys/class/neuron_device/x 2>/dev/null"
@@ -160,7 +160,7 @@ def test_the_labels_say_what_a_cloud_would_say(bed, node):
     assert "topology.k8s.aws/capacity-block-id" not in labels
 
 
-def test_device_files_have_a_major_that_no_driver_of_this_machine_uses(node):
+def test_device_files_have_an_unused_major(node):
     major = int(node("trn2.48xlarge").run("stat", "-c", "%t", "/dev/neuron3").strip(), 16)
     in_use = {line.split()[0] for line in Path("/proc/devices").read_text().splitlines() if line[:3].strip().isdigit()}
     assert str(major) not in in_use
@@ -169,7 +169,7 @@ def test_device_files_have_a_major_that_no_driver_of_this_machine_uses(node):
 # -- break and repair --------------------------------------------------------------------------------------------------
 
 
-def test_a_broken_link_is_gone_at_both_ends_and_comes_back(node):
+def test_broken_link_is_gone_at_both_ends(node):
     one = node("trn2.48xlarge")
     assert 4 in neighbours(one, 0)
     one.break_("link", "0-4")
@@ -179,13 +179,13 @@ def test_a_broken_link_is_gone_at_both_ends_and_comes_back(node):
     assert (4 in neighbours(one, 0), 0 in neighbours(one, 4)) == (True, True)
 
 
-def test_a_link_that_the_type_has_not_cannot_break(node):
+def test_unknown_link_cannot_break(node):
     one = node("trn2.48xlarge")
     with pytest.raises(CommandFailedError, match=r"a trn2.48xlarge has no link 0-9; neighbors of 0: 12, 1, 3, 4"):
         one.bed.command("break", one.name, "link", "0-9")
 
 
-def test_a_broken_device_is_gone_from_sysfs_dev_and_running_pods(node, namespace):
+def test_removed_device_is_gone_everywhere(node, namespace):
     one = node("trn2.48xlarge")
     namespace.run_pod("p", one.name)
     namespace.wait_ready("p")
@@ -220,7 +220,7 @@ def test_containers_outlive_a_killed(what, bed, node, namespace):
     assert namespace.restarts("p") == 0
 
 
-def test_a_reboot_has_a_new_boot_id_and_starts_containers_again(bed, node, namespace):
+def test_reboot_restarts_containers(bed, node, namespace):
     one = node("trn2.48xlarge")
     namespace.run_pod("p", one.name, volumes=[BOOT_ID_VOLUME], container={"volumeMounts": [BOOT_ID_MOUNT]})
     namespace.wait_ready("p")
@@ -235,7 +235,7 @@ def test_a_reboot_has_a_new_boot_id_and_starts_containers_again(bed, node, names
     assert bed.get("node", one.name)["status"]["nodeInfo"]["bootID"] == after.strip()
 
 
-def test_a_killed_plugin_is_started_again_by_the_kubelet(driver, node):
+def test_kubelet_restarts_a_killed_plugin(driver, node):
     one = node("trn2.48xlarge")
     one.repair("plugin")  # waits until it is ready
     system = Namespace(driver, "neuron-dra-driver")
@@ -250,7 +250,7 @@ def test_a_killed_plugin_is_started_again_by_the_kubelet(driver, node):
     eventually("one more restart", lambda: restarts() == before + 1)
 
 
-def test_the_plugin_explains_itself_to_grpcurl_on_the_node(driver, node):
+def test_grpcurl_describes_the_plugin(driver, node):
     one = node("trn2.48xlarge")
     one.repair("plugin")  # waits until it is ready
     sockets = one.run("find", "/var/lib/kubelet/plugins/neuron.aws.com", "-name", "dra*.sock").split()
@@ -258,7 +258,7 @@ def test_the_plugin_explains_itself_to_grpcurl_on_the_node(driver, node):
     assert any("k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin" in text for text in services)
 
 
-def test_an_ultraserver_is_four_nodes_that_fall_apart_with_a_link(other_bed):
+def test_ultraserver_of_four_splits_with_a_link(other_bed):
     other_bed.command("up", "--ultraserver", "u=trn2u.48xlarge")
     nodes = [other_bed.parts.node(f"u-{position}") for position in range(4)]
 
@@ -305,7 +305,7 @@ def test_down_leaves_nothing_behind(other_bed):
 
 
 @pytest.mark.parametrize("moment", ["etcd", "x/namespace", "x/kubelet"])
-def test_down_leaves_nothing_behind_after_up_was_killed(moment, other_bed):
+def test_down_cleans_up_after_a_killed_up(moment, other_bed):
     environment = {**os.environ, "NEURON_DRA_TESTBED_NAME": other_bed.where.name}
     with subprocess.Popen([str(TESTBED / "testbed"), "up", "--node", "x=trn2.48xlarge"], env=environment,
                           stdout=subprocess.DEVNULL, start_new_session=True) as up:  # fmt: skip
@@ -318,14 +318,14 @@ def test_down_leaves_nothing_behind_after_up_was_killed(moment, other_bed):
     assert left_behind(other_bed) == []
 
 
-def test_down_ends_a_test_bed_whose_record_is_unreadable(other_bed):
+def test_down_works_with_an_unreadable_record(other_bed):
     other_bed.command("up", "--node", "x=trn1.2xlarge")
     other_bed.where.state_file.write_text("{")
     other_bed.command("down")
     assert left_behind(other_bed) == []
 
 
-def test_the_shared_test_bed_is_untouched_by_the_end_of_another(bed, other_bed, node, namespace):
+def test_down_leaves_other_test_beds_alone(bed, other_bed, node, namespace):
     one = node("trn2.48xlarge")
     namespace.run_pod("p", one.name)
     other_bed.command("up", "--node", "x=trn1.2xlarge")

@@ -49,7 +49,7 @@ def refusal(bed: TestBed, node: str, label: str) -> str:
     return ""
 
 
-def test_the_capacity_block_of_a_registered_node_stays_what_it_is(access, registered):
+def test_capacity_block_label_is_immutable(access, registered):
     # The API server takes some seconds to enforce a new policy; each try is a change.
     tries = itertools.count(2)
     said = eventually("the policy refuses", lambda: refusal(access, registered, f"{LABEL}=cr-{next(tries)}"), 60)
@@ -62,7 +62,7 @@ def test_the_capacity_block_of_a_registered_node_stays_what_it_is(access, regist
     assert (labels[LABEL], labels["zone"]) == (before, "b")
 
 
-def test_a_viewer_looks_an_editor_does_too_and_who_was_given_the_right_reserves(access: TestBed, namespace: Namespace):
+def test_roles_allow_what_they_should(access: TestBed, namespace: Namespace):
     """13.15."""
     access.kubectl("apply", "-f", str(REPOSITORY / "deploy/crds"))
     reserving = "neuron-ultraserver-workloads-edit"
@@ -94,7 +94,7 @@ grpcurl -plaintext -max-time 10 -d "$1" 127.0.0.1:18082 neuron.ultraserver.v1.Ul
 """
 
 
-def test_a_workload_is_tried_through_a_forwarded_port_and_nothing_is_reserved(fleet: TestBed):
+def test_dry_run_by_port_forward_reserves_nothing(fleet: TestBed):
     asked = {"workload": {"instance_type": TRN3, "topology_size": 4, "server_count": 3}}
     answer = json.loads(fleet.command("exec", "--", "bash", "-c", ASK, "ask", json.dumps(asked)))
     [planned] = answer["workloads"]

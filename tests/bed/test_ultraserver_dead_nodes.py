@@ -130,7 +130,7 @@ def has_taint(bed: TestBed, node: str, key: str) -> bool:
     return any(taint["key"] == key for taint in bed.get("node", node)["spec"].get("taints") or [])
 
 
-def test_no_op_reports_a_dead_node_and_changes_nothing(stricken: Stricken, bed: TestBed) -> None:
+def test_noop_reports_a_dead_node_only(stricken: Stricken, bed: TestBed) -> None:
     words = wait_said(stricken.place, "report", "NodeNotReady", "Degraded")
     assert f"nodes are not Ready: {stricken.hit['report']}" in words
     assert "failureStrategy NoOp only reports it" in words
@@ -140,7 +140,7 @@ def test_no_op_reports_a_dead_node_and_changes_nothing(stricken: Stricken, bed: 
 
 
 @pytest.mark.parametrize("name", ["move", "again"])
-def test_a_person_is_told_how_to_give_a_dead_node_up(stricken: Stricken, name: str, bed: TestBed) -> None:
+def test_message_explains_how_to_give_up_a_dead_node(stricken: Stricken, name: str, bed: TestBed) -> None:
     dead = stricken.hit[name]
     assert (
         f"not Ready: {dead}; to give up a node that will not come back, delete its Node or add the taint "
@@ -148,7 +148,7 @@ def test_a_person_is_told_how_to_give_a_dead_node_up(stricken: Stricken, name: s
     )
 
 
-def test_migrate_affected_moves_one_group_of_a_set_and_leaves_the_other_alone(stricken: Stricken, bed: TestBed) -> None:
+def test_migrate_affected_moves_only_its_group(stricken: Stricken, bed: TestBed) -> None:
     wait_state(stricken.place, "move", "Allocated", 60)
     running = eventually(
         "two ready pods",
@@ -164,7 +164,7 @@ def test_migrate_affected_moves_one_group_of_a_set_and_leaves_the_other_alone(st
     assert stricken.ranks["move"] == in_order(before)
 
 
-def test_restart_all_begins_anew_without_the_dead_node(stricken: Stricken, bed: TestBed) -> None:
+def test_restart_all_avoids_the_dead_node(stricken: Stricken, bed: TestBed) -> None:
     wait_state(stricken.place, "again", "Allocated", 60)
     wait_available(stricken.place, "again")
     running, held = stricken.pods("again"), slots(bed)["again"]
@@ -174,7 +174,7 @@ def test_restart_all_begins_anew_without_the_dead_node(stricken: Stricken, bed: 
     assert sorted(in_order(held).values()) == sorted(stricken.ranks["again"].values()) == [0, 1]
 
 
-def test_a_plugin_that_is_away_until_its_slices_are_gone_changes_nothing(stricken: Stricken, bed: TestBed) -> None:
+def test_long_plugin_outage_changes_nothing(stricken: Stricken, bed: TestBed) -> None:
     outage(stricken.place, "steady", stricken.hit["steady"])
     assert slots(bed)["steady"] == stricken.slots["steady"]
     assert uids(stricken.pods("steady")) == stricken.uids["steady"]

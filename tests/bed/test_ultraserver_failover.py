@@ -83,9 +83,7 @@ def test_the_test_bed_shows_the_controller(fleet: TestBed) -> None:
 @pytest.mark.parametrize(
     "kills", [5, pytest.param(50, marks=[pytest.mark.long, pytest.mark.timeout(2400)])], ids=lambda kills: f"{kills}"
 )
-def test_no_node_is_given_twice_however_often_the_leader_dies(
-    fleet: TestBed, place: Namespace, tmp_path: Path, kills: int
-) -> None:
+def test_leader_deaths_reserve_no_node_twice(fleet: TestBed, place: Namespace, tmp_path: Path, kills: int) -> None:
     dice = random.Random(kills)
     seen, late = tmp_path / "ultraservers.json", []
     eventually("two replicas", lambda: [is_ready(pod) for pod in replicas(fleet)] == [True, True], 60)

@@ -34,7 +34,7 @@ LINK = "0:link_interserver"  # as the kernel driver reports that device 0 has lo
 # Restarts.
 
 
-def test_a_kubelet_that_restarts_changes_nothing(fleet: TestBed, place: Namespace) -> None:
+def test_kubelet_restart_changes_nothing(fleet: TestBed, place: Namespace) -> None:
     submit(place, workload("kept", 1, 1))
     place.apply(job("kept", 1, "kept"))
     wait_available(place, "kept")
@@ -61,7 +61,7 @@ def allocations(bed: TestBed) -> list[str]:
 
 
 @pytest.mark.long
-def test_a_plugin_outage_of_two_minutes_changes_nothing(fleet: TestBed, place: Namespace) -> None:
+def test_two_minute_plugin_outage_changes_nothing(fleet: TestBed, place: Namespace) -> None:
     submit(place, workload("kept", 1, 1))
     place.apply(job("kept", 1, "kept"))
     wait_available(place, "kept")
@@ -128,7 +128,7 @@ def test_each_strategy_on_a_link_that_breaks(fleet: TestBed, place: Namespace) -
 
 
 @pytest.mark.long
-def test_each_strategy_on_a_trn2_link_whose_failure_leaves_no_pair(fleet: TestBed, place: Namespace) -> None:
+def test_strategies_on_a_broken_trn2_link(fleet: TestBed, place: Namespace) -> None:
     fleet.command("up", "--ultraserver", f"u={TRN2U}")
     submit(place, workload("linked", 2, 1, instance_type=TRN2U))
     place.apply(job("linked", 2, "linked"))
@@ -162,7 +162,7 @@ def test_each_strategy_on_a_trn2_link_whose_failure_leaves_no_pair(fleet: TestBe
 
 
 @pytest.mark.long
-def test_a_pair_whose_link_breaks_moves_to_another_ultraserver(fleet: TestBed, place: Namespace) -> None:
+def test_pair_with_a_broken_link_moves(fleet: TestBed, place: Namespace) -> None:
     fleet.command("up", "--ultraserver", f"u={TRN2U}", "--ultraserver", f"v={TRN2U}", "--driver", "daemonset")
     submit(place, workload("linked", 2, 1, instance_type=TRN2U, strategy="MigrateAffected"))
     place.apply(job("linked", 2, "linked"))

@@ -39,7 +39,7 @@ def nodes_of(members: list[Object]) -> set[str]:
     return {item["spec"]["nodeName"] for item in members}
 
 
-def test_each_group_of_the_documents_set_is_on_one_ultraserver(fleet: TestBed, sets: Namespace) -> None:
+def test_documented_set_has_groups_on_one_ultraserver(fleet: TestBed, sets: Namespace) -> None:
     sets.apply((EXAMPLES / "4-node-inference-us.yaml").read_text().replace(IMAGE, QUICK))
     found = groups(sets, 8)
     assert sorted(found) == ["0", "1"]
@@ -56,7 +56,7 @@ def test_each_group_of_the_documents_set_is_on_one_ultraserver(fleet: TestBed, s
 
 
 @pytest.mark.long
-def test_each_group_of_a_set_of_a_workload_is_one_slot_with_its_ranks(fleet: TestBed, sets: Namespace) -> None:
+def test_set_groups_are_slots_with_ranks(fleet: TestBed, sets: Namespace) -> None:
     sets.apply((EXAMPLES / "ultraservers/leaderworkerset.yaml").read_text().replace(IMAGE, QUICK))
     wait_state(sets, "inference", "Allocated")
     found = groups(sets, 8)

@@ -88,7 +88,7 @@ def status(place: Namespace) -> Object:
 
 @pytest.mark.long
 @pytest.mark.parametrize("number", [8, 5])
-def test_kubelets_that_stop_on_most_nodes_cost_no_pod(
+def test_outage_of_most_kubelets_evicts_no_pod(
     fleet: TestBed, place: Namespace, kubelets: Kubelets, number: int
 ) -> None:
     """Issue 13.4: RestartAll evicted every pod as soon as the kubelets were back."""
@@ -111,9 +111,7 @@ def test_kubelets_that_stop_on_most_nodes_cost_no_pod(
 
 
 @pytest.mark.long
-def test_kubelets_that_stop_on_half_of_the_nodes_are_a_failure(
-    fleet: TestBed, place: Namespace, kubelets: Kubelets
-) -> None:
+def test_stop_of_half_the_kubelets_is_a_failure(fleet: TestBed, place: Namespace, kubelets: Kubelets) -> None:
     """Issue 13.4: 4 of 8 nodes are no outage."""
     running(place, "RestartAll")
     kubelets.stop(*NODES[:4])
@@ -198,7 +196,7 @@ def placed_late(place: Namespace, name: str, node: str, workload_uid: str = "") 
 
 
 @pytest.mark.long
-def test_pods_that_their_node_refuses_are_evicted_after_two_minutes(fleet: TestBed, place: Namespace) -> None:
+def test_rejected_pods_are_evicted_after_two_minutes(fleet: TestBed, place: Namespace) -> None:
     """Issue 13.12: they were refused for ever, and kept their nodes."""
     submit(place, workload("job", 4, 1))
     [reserved] = slots(fleet)["job"].values()

@@ -44,7 +44,7 @@ def running(fleet: TestBed, place: Namespace) -> Iterator[tuple[str, dict[str, s
     assert ranks(place, pods(place, "job")) == in_order(slots(fleet)["job"])
 
 
-def test_a_deletion_waits_and_one_by_force_takes_no_reservation(
+def test_deletion_keeps_reservations_of_running_pods(
     fleet: TestBed, place: Namespace, running: tuple[str, dict[str, str]]
 ) -> None:
     """13.3."""
@@ -69,7 +69,7 @@ def test_a_deletion_waits_and_one_by_force_takes_no_reservation(
     assert server(fleet, name)["metadata"]["finalizers"] == ["neuron.aws.com/ultraserver-reserved"]
 
 
-def test_the_chart_takes_over_the_crds_of_an_earlier_one_and_keeps_them(fleet: TestBed) -> None:
+def test_chart_adopts_and_keeps_existing_crds(fleet: TestBed) -> None:
     """13.5. Those that an earlier chart put there belong to no release."""
     chart = str(REPOSITORY / "deploy/helm/neuron-dra")
     words = ("upgrade", "neuron-dra", chart, "--namespace", NAMESPACE, "--reuse-values", "--set")

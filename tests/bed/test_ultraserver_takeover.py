@@ -88,9 +88,7 @@ def classes(place: Namespace, name: str) -> list[str]:
     return [each["exactly"]["deviceClassName"] for each in template["spec"]["spec"]["devices"]["requests"]]
 
 
-def test_what_awss_operator_reserved_is_taken_over_and_its_pods_run_on(
-    without_controller: TestBed, place: Namespace
-) -> None:
+def test_takes_over_reservations_of_the_aws_operator(without_controller: TestBed, place: Namespace) -> None:
     """13.3: an allocation without an id was dropped, and the pods of the workload evicted."""
     bed = without_controller
     place.apply(workload("job", 4, 1))
@@ -130,7 +128,7 @@ def written(place: Namespace, name: str) -> tuple[str, str]:
     return found["metadata"]["resourceVersion"], said(found)[0]
 
 
-def test_awss_crds_in_place_of_ours_stop_the_controller_and_no_pod(awss_crds: TestBed, place: Namespace) -> None:
+def test_aws_crds_stop_the_controller_not_the_pods(awss_crds: TestBed, place: Namespace) -> None:
     """13.5: the API server drops what AWS's CRDs do not know; the controller wrote the same for ever."""
     bed = awss_crds
     submit(place, workload("job", 4, 1))

@@ -51,9 +51,7 @@ def refusal(place: Namespace, made: dict, *words: str) -> str:
     return ""
 
 
-def test_a_claim_of_another_namespace_gets_no_reserved_node_with_and_without_the_policies(
-    fleet: TestBed, place: Namespace, tenants: Namespace
-) -> None:
+def test_claims_of_other_namespaces_get_no_reserved_node(fleet: TestBed, place: Namespace, tenants: Namespace) -> None:
     dry = "--dry-run=server"
     for user in ("edit", "admin"):
         eventually(
@@ -82,9 +80,7 @@ def test_a_claim_of_another_namespace_gets_no_reserved_node_with_and_without_the
     wait_said(place, "job", "NoProblem", "Degraded")
 
 
-def test_a_namespace_reserves_what_its_annotation_allows_and_keeps_it_when_less_is_allowed(
-    fleet: TestBed, place: Namespace
-) -> None:
+def test_namespace_limit_bounds_new_reservations(fleet: TestBed, place: Namespace) -> None:
     fleet.kubectl("annotate", "namespace", place.name, f"{LIMIT}=4")
     place.apply(workload("job", 4, 2))
     text = wait_said(place, "job", "NamespaceLimit")

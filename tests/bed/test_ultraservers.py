@@ -76,7 +76,7 @@ def job_place(training: None, place: Namespace) -> Namespace:
     return place
 
 
-def test_the_documents_job_has_two_ultraservers_and_leaves_nothing_behind(
+def test_documented_job_gets_two_ultraservers(
     fleet: TestBed, pair: tuple[str, list[str]], job_place: Namespace
 ) -> None:
     instance_type, nodes = pair
@@ -152,9 +152,7 @@ def told_interfaces(bed: TestBed, node: str) -> str:
 # How nodes are chosen.
 
 
-def test_pairs_fill_two_ultraservers_and_four_nodes_wait_until_they_are_in_one(
-    fleet: TestBed, place: Namespace
-) -> None:
+def test_four_nodes_wait_for_one_ultraserver(fleet: TestBed, place: Namespace) -> None:
     for name in "abcd":
         submit(place, workload(name, 2, 1))
     held = slots(fleet)
@@ -175,9 +173,7 @@ def test_pairs_fill_two_ultraservers_and_four_nodes_wait_until_they_are_in_one(
     assert place.get("nusw", "four")["status"]["state"] == "Pending"
 
 
-def test_of_two_workloads_that_do_not_both_fit_one_has_all_and_the_other_waits_with_nothing(
-    fleet: TestBed, place: Namespace
-) -> None:
+def test_competing_workloads_get_all_or_nothing(fleet: TestBed, place: Namespace) -> None:
     both = {"apiVersion": "v1", "kind": "List", "items": [workload(name, 2, 3) for name in ("left", "right")]}
     place.apply(both)
 
@@ -197,7 +193,7 @@ def test_of_two_workloads_that_do_not_both_fit_one_has_all_and_the_other_waits_w
     assert {name: len(held) for name, held in slots(fleet).items()} == {second: 3}
 
 
-def test_a_workload_grows_and_shrinks_while_its_pods_run(fleet: TestBed, place: Namespace) -> None:
+def test_workload_scales_while_pods_run(fleet: TestBed, place: Namespace) -> None:
     submit(place, workload("grown", 2, 1))
     place.apply(job("grown", 2, "grown"))
     wait_available(place, "grown")
@@ -251,9 +247,7 @@ def claim_template_of(file: str) -> Object:
     return only
 
 
-def test_pods_of_a_pair_run_on_its_two_nodes_and_plain_pods_on_all_others(
-    fleet: TestBed, trn1: str, place: Namespace
-) -> None:
+def test_pair_pods_run_on_reserved_nodes_only(fleet: TestBed, trn1: str, place: Namespace) -> None:
     submit(place, workload("pair", 2, 1))
     plain, single = claim_template_of("4-node-inference-us.yaml"), claim_template_of("single-neuron-device.yaml")
     for made in (plain, single, job("pair", 2, "pair"), pod("alone", single["metadata"]["name"], node=trn1)):

@@ -78,7 +78,7 @@ async def bind(server: Server, pod_name: str, node_name: str) -> Answer:
 # ResourceSlices
 
 
-async def test_a_slice_has_a_generation_that_follows_its_spec(server: Server) -> None:
+async def test_slice_generation_follows_its_spec(server: Server) -> None:
     made = await server.made(SLICES, device_slice(server))
     path = f"{SLICES}/{made['metadata']['name']}"
     assert made["metadata"]["generation"] == 1
@@ -89,7 +89,7 @@ async def test_a_slice_has_a_generation_that_follows_its_spec(server: Server) ->
     assert (await server.put(path, changed)).body["metadata"]["generation"] == 2
 
 
-async def test_what_is_sent_is_what_is_stored_save_for_spelling(server: Server) -> None:
+async def test_slice_is_stored_as_sent(server: Server) -> None:
     body = device_slice(server, devices=[device(capacity={"memory": {"value": "98304Mi"}, "cores": {"value": 8}})])
     body["spec"]["surprise"] = 1
     answer = await server.post(SLICES, body)
@@ -116,7 +116,7 @@ async def test_strict_validation_names_unknown_fields(server: Server) -> None:
 
 
 @pytest.mark.contract("S11")
-async def test_a_dry_run_tells_whether_the_server_keeps_taints(server: Server) -> None:
+async def test_dry_run_shows_if_taints_are_kept(server: Server) -> None:
     """Two of one key are kept both; a server that keeps none says nothing. Asked by SlicePublisher.learn_taints."""
     minor = int((await server.get("/version")).body["minor"].rstrip("+"))
     taints = [{"key": "neuron.aws.com/unhealthy", "value": v, "effect": "NoSchedule"} for v in ("invalid", "hbm_ecc")]
@@ -131,7 +131,7 @@ async def test_a_dry_run_tells_whether_the_server_keeps_taints(server: Server) -
 
 
 @pytest.mark.usefixtures("newest")
-async def test_a_taint_without_time_gets_one_and_a_later_put_without_it_a_new_one(server: Server) -> None:
+async def test_each_put_sets_missing_taint_times(server: Server) -> None:
     taints = [{"key": "neuron.aws.com/unhealthy", "effect": "NoSchedule"}]
     made = await server.made(SLICES, device_slice(server, devices=[device(taints=taints)]))
     added = made["spec"]["devices"][0]["taints"][0]["timeAdded"]
@@ -194,9 +194,7 @@ async def test_a_taint_without_time_gets_one_and_a_later_put_without_it_a_new_on
         ),
     ],
 )  # fmt: skip
-async def test_a_slice_that_breaks_a_rule_is_422_with_the_field(
-    server: Server, spec: Obj, causes: set[tuple[str, str]]
-) -> None:
+async def test_invalid_slice_is_422_with_the_field(server: Server, spec: Obj, causes: set[tuple[str, str]]) -> None:
     answer = await server.post(SLICES, device_slice(server, **spec), dryRun="All")
     assert (answer.status, answer.reason, answer.causes) == (422, "Invalid", causes)
     assert answer.body["details"]["kind"] == "ResourceSlice"
@@ -220,7 +218,7 @@ async def test_a_value_of_a_wrong_type_is_400(server: Server, spec: Obj) -> None
 
 
 @pytest.mark.parametrize(("field", "value"), [("driver", "dra.net"), ("nodeName", "b"), ("pool", "b")])
-async def test_driver_node_and_pool_of_a_slice_are_immutable(server: Server, field: str, value: str) -> None:
+async def test_slice_driver_node_and_pool_are_immutable(server: Server, field: str, value: str) -> None:
     made = await server.made(SLICES, device_slice(server))
     changed = copy.deepcopy(made)
     if field == "pool":
@@ -253,7 +251,7 @@ async def test_slices_of_a_node_are_deleted_together(server: Server) -> None:
     assert (await server.get(f"{SLICES}/{server.namespace}-b")).status == 200
 
 
-async def test_a_slice_watch_by_node_sees_only_that_node(server: Server) -> None:
+async def test_slice_watch_by_node_sees_only_that_node(server: Server) -> None:
     version = (await server.get(SLICES)).body["metadata"]["resourceVersion"]
     selector = f"spec.nodeName={server.namespace}-b"
     async with server.watch(SLICES, fieldSelector=selector, resourceVersion=version) as watch:
@@ -310,7 +308,7 @@ async def test_a_v1beta1_slice_wraps_its_devices(server: Server) -> None:
     assert (listed["apiVersion"], listed["items"][0]["spec"]) == ("resource.k8s.io/v1beta1", old["spec"])
 
 
-async def test_a_watch_in_an_older_version_gets_objects_of_it(server: Server) -> None:
+async def test_watch_converts_to_an_older_version(server: Server) -> None:
     made = await server.made(SLICES, device_slice(server))
     selector = f"metadata.name={made['metadata']['name']}"
     async with server.watch(SLICES.replace("v1", "v1beta1"), fieldSelector=selector, resourceVersion="0") as watch:
@@ -368,9 +366,7 @@ async def test_the_spec_of_a_claim_is_immutable(server: Server) -> None:
         ),
     ],
 )
-async def test_a_claim_that_breaks_a_rule_is_422_with_the_field(
-    server: Server, spec: Obj, causes: set[tuple[str, str]]
-) -> None:
+async def test_invalid_claim_is_422_with_the_field(server: Server, spec: Obj, causes: set[tuple[str, str]]) -> None:
     answer = await server.post(server.place("resourceclaims"), {**claim(), "spec": spec}, dryRun="All")
     assert (answer.status, answer.causes) == (422, {(reason, f"spec.devices.{path}") for reason, path in causes})
 
@@ -405,7 +401,7 @@ async def test_the_status_of_a_claim_follows_rules(server: Server) -> None:
     assert freed.body["status"] == {}
 
 
-async def test_a_class_has_a_generation_and_can_change(server: Server) -> None:
+async def test_class_has_a_generation_and_is_mutable(server: Server) -> None:
     path, name = f"{DRA}/deviceclasses", f"{server.namespace}-class"
     body = {"metadata": {"name": name}, "spec": {"selectors": [{"cel": {"expression": "true"}}]}}
     assert (await server.made(path, body))["metadata"]["generation"] == 1
@@ -460,7 +456,7 @@ async def test_a_template_that_comes_later_is_found(server: Server) -> None:
     assert (await generated(server))["spec"]["devices"]["requests"]
 
 
-async def test_the_claim_of_a_deleted_pod_goes_with_it(server: Server) -> None:
+async def test_claim_of_a_deleted_pod_is_deleted(server: Server) -> None:
     await server.made(server.place("resourceclaimtemplates"), template())
     await server.made(server.place("pods"), pod_with_claim(resourceClaimTemplateName="t"))
     name = (await generated(server))["metadata"]["name"]
@@ -478,7 +474,7 @@ async def allocate(server: Server, name: str, *pods: Obj) -> None:
     assert answer.status == 200, answer.body
 
 
-async def test_a_claim_is_freed_when_its_pod_is_finished(server: Server) -> None:
+async def test_claim_of_a_finished_pod_is_deallocated(server: Server) -> None:
     await server.made(server.place("resourceclaims"), claim())
     made = await server.made(server.place("pods"), pod_with_claim(resourceClaimName="c"))
     await allocate(server, "c", made)
@@ -492,7 +488,7 @@ async def test_a_claim_is_freed_when_its_pod_is_finished(server: Server) -> None
     assert freed.body["status"] == {}
 
 
-async def test_a_claim_stays_while_one_of_its_pods_runs(server: Server) -> None:
+async def test_claim_stays_allocated_while_a_pod_runs(server: Server) -> None:
     await server.made(server.place("resourceclaims"), claim())
     first = await server.made(server.place("pods"), pod_with_claim("p", resourceClaimName="c"))
     second = await server.made(server.place("pods"), pod_with_claim("q", resourceClaimName="c"))
@@ -507,7 +503,7 @@ async def test_a_claim_stays_while_one_of_its_pods_runs(server: Server) -> None:
     assert kept.body["status"]["allocation"] == allocation("neuron-device-0")
 
 
-async def test_a_claim_in_use_is_deleted_when_it_is_free(server: Server) -> None:
+async def test_claim_in_use_is_deleted_when_free(server: Server) -> None:
     await server.made(server.place("resourceclaims"), claim())
     made = await server.made(server.place("pods"), pod_with_claim(resourceClaimName="c"))
     await allocate(server, "c", made)
@@ -519,7 +515,7 @@ async def test_a_claim_in_use_is_deleted_when_it_is_free(server: Server) -> None
     await server.until(f"{server.place('resourceclaims')}/c", lambda answer: answer.status == 404)
 
 
-async def test_the_generated_claim_of_a_finished_pod_is_deleted(server: Server) -> None:
+async def test_generated_claim_of_finished_pod_is_deleted(server: Server) -> None:
     await server.made(server.place("resourceclaimtemplates"), template())
     made = await server.made(server.place("pods"), pod_with_claim(resourceClaimTemplateName="t"))
     name = (await generated(server))["metadata"]["name"]
@@ -529,7 +525,7 @@ async def test_the_generated_claim_of_a_finished_pod_is_deleted(server: Server) 
     await server.until(f"{server.place('resourceclaims')}/{name}", lambda answer: answer.status == 404)
 
 
-async def test_a_pod_that_was_bound_by_hand_is_reserved_for(server: Server) -> None:
+async def test_claim_is_reserved_for_a_manually_bound_pod(server: Server) -> None:
     await server.made(server.place("resourceclaims"), claim())
     made = await server.made(server.place("pods"), pod_with_claim(resourceClaimName="c"))
     await allocate(server, "c")
@@ -566,7 +562,7 @@ async def test_a_slice_goes_with_its_node(server: Server) -> None:
     await server.until(f"{SLICES}/{made['metadata']['name']}", lambda answer: answer.status == 404)
 
 
-async def test_an_object_whose_owner_never_existed_is_deleted(server: Server) -> None:
+async def test_object_with_unknown_owner_is_deleted(server: Server) -> None:
     name = await node(server)
     body = device_slice(server)
     body["metadata"]["ownerReferences"] = [
@@ -576,7 +572,7 @@ async def test_an_object_whose_owner_never_existed_is_deleted(server: Server) ->
     await server.until(f"{SLICES}/{made['metadata']['name']}", lambda answer: answer.status == 404)
 
 
-async def test_one_living_owner_is_enough_and_dead_ones_are_removed(server: Server) -> None:
+async def test_one_existing_owner_keeps_an_object(server: Server) -> None:
     references = []
     for name in ("x", "y"):
         owner = await server.made(server.place("configmaps"), {"metadata": {"name": name}})
@@ -599,7 +595,7 @@ async def test_orphans_stay_when_they_are_asked_to(server: Server) -> None:
     assert "ownerReferences" not in kept.body["metadata"]
 
 
-async def test_a_foreground_deletion_waits_for_what_is_owned(server: Server) -> None:
+async def test_foreground_deletion_waits_for_dependents(server: Server) -> None:
     place = server.place("configmaps")
     owner = await server.made(place, {"metadata": {"name": "owner"}})
     reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["metadata"]["uid"],
@@ -645,7 +641,7 @@ async def test_pods_are_selected_by_node_and_phase(server: Server) -> None:
         assert [entry["metadata"]["name"] for entry in found] == names
 
 
-async def test_an_unbound_pod_is_deleted_at_once_and_a_bound_one_when_its_kubelet_says_so(server: Server) -> None:
+async def test_bound_pod_is_deleted_by_its_kubelet(server: Server) -> None:
     name = await node(server)
     await server.made(server.place("pods"), pod("p"))
     await server.delete(f"{server.place('pods')}/p")
@@ -722,7 +718,7 @@ async def test_an_eviction_deletes_the_pod(server: Server) -> None:
     assert (await evict(server, "none")).status == 404
 
 
-async def test_a_budget_forbids_an_eviction_and_is_named(server: Server) -> None:
+async def test_eviction_error_names_the_budget(server: Server) -> None:
     await node(server)
     await running(server, "p")
     await budget(server, 0, minAvailable=1)
@@ -745,7 +741,7 @@ async def test_a_budget_is_spent_by_evictions(server: Server) -> None:
     assert (await evict(server, "q")).status == 429
 
 
-async def test_a_pod_that_does_not_run_needs_no_budget(server: Server) -> None:
+async def test_eviction_of_a_pending_pod_needs_no_budget(server: Server) -> None:
     await server.made(server.place("pods"), pod("p", labels={"app": "job"}))
     await budget(server, 0, minAvailable=1)
     assert (await evict(server, "p")).status == 201
@@ -755,7 +751,7 @@ async def test_a_pod_that_does_not_run_needs_no_budget(server: Server) -> None:
 # Namespaces
 
 
-async def test_a_deleted_namespace_takes_its_objects_with_it(server: Server) -> None:
+async def test_namespace_deletion_deletes_its_objects(server: Server) -> None:
     name = f"{server.namespace}-2"
     await server.made("/api/v1/namespaces", {"metadata": {"name": name}})
     place = f"/api/v1/namespaces/{name}/configmaps"

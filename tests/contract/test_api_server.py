@@ -31,7 +31,7 @@ def without_bookkeeping(obj: Obj) -> Obj:
 # Discovery
 
 
-async def test_discovery_lists_the_versions_of_the_resource_group(server: Server) -> None:
+async def test_discovery_lists_resource_group_versions(server: Server) -> None:
     answer = await server.get("/apis/resource.k8s.io")
     assert {entry["version"] for entry in answer.body["versions"]} >= {"v1", "v1beta1", "v1beta2"}
     assert answer.body["preferredVersion"] == {"groupVersion": "resource.k8s.io/v1", "version": "v1"}
@@ -44,7 +44,7 @@ async def test_discovery_lists_the_versions_of_the_resource_group(server: Server
     assert (await server.get("/api")).body["versions"] == ["v1"]
 
 
-async def test_the_server_says_its_version_and_that_it_is_ready(server: Server) -> None:
+async def test_server_reports_version_and_readiness(server: Server) -> None:
     version = (await server.get("/version")).body
     assert version["major"] == "1"
     assert version["gitVersion"].startswith("v1.")
@@ -61,7 +61,7 @@ async def test_an_unknown_path_is_404(server: Server, path: str) -> None:
 # Create and read
 
 
-async def test_a_created_object_has_the_servers_metadata(server: Server) -> None:
+async def test_create_sets_metadata(server: Server) -> None:
     made = await server.made(server.place("configmaps"), config_map("a", x="1"))
     meta = made["metadata"]
     assert {"uid", "resourceVersion", "creationTimestamp"} <= set(meta)
@@ -128,7 +128,7 @@ async def test_a_body_of_another_kind_is_400(server: Server) -> None:
     assert (answer.status, answer.reason) == (400, "BadRequest")
 
 
-async def test_a_namespace_in_the_body_must_be_that_of_the_path(server: Server) -> None:
+async def test_namespace_of_body_and_path_must_match(server: Server) -> None:
     body = config_map("a")
     body["metadata"]["namespace"] = "default"
     answer = await server.post(server.place("configmaps"), body)
@@ -160,7 +160,7 @@ async def test_a_dry_run_checks_and_changes_nothing(server: Server) -> None:
 # Update
 
 
-async def test_a_stale_resource_version_is_409_conflict(server: Server) -> None:
+async def test_stale_resource_version_is_a_conflict(server: Server) -> None:
     path = f"{server.place('configmaps')}/a"
     first = await server.made(server.place("configmaps"), config_map("a", x="1"))
     changed = {**copy.deepcopy(first), "data": {"x": "2"}}
@@ -173,13 +173,13 @@ async def test_a_stale_resource_version_is_409_conflict(server: Server) -> None:
     )
 
 
-async def test_a_put_without_resource_version_overwrites_a_builtin_object(server: Server) -> None:
+async def test_put_without_version_overwrites_builtin_kinds(server: Server) -> None:
     await server.made(server.place("configmaps"), config_map("a", x="1"))
     answer = await server.put(f"{server.place('configmaps')}/a", config_map("a", y="2"))
     assert (answer.status, answer.body["data"]) == (200, {"y": "2"})
 
 
-async def test_a_put_without_resource_version_is_refused_for_custom_objects_and_leases(things: Server) -> None:
+async def test_put_without_version_fails_for_crs_and_leases(things: Server) -> None:
     await things.made(things.place("things"), thing("a"))
     answer = await things.put(f"{things.place('things')}/a", thing("a", x=1))
     assert (answer.status, answer.causes) == (422, {("FieldValueInvalid", "metadata.resourceVersion")})
@@ -230,7 +230,7 @@ async def test_a_merge_patch_replaces_lists(things: Server) -> None:
     assert answer.body["spec"] == {"items": [4]}
 
 
-async def test_a_patch_with_a_stale_resource_version_is_409(server: Server) -> None:
+async def test_patch_with_stale_version_is_a_conflict(server: Server) -> None:
     made = await server.made(server.place("configmaps"), config_map("a"))
     path = f"{server.place('configmaps')}/a"
     patch = {"metadata": {"resourceVersion": made["metadata"]["resourceVersion"]}, "data": {"x": "1"}}
@@ -244,7 +244,7 @@ async def test_a_patch_of_a_missing_object_is_404(server: Server) -> None:
     assert (answer.status, answer.reason) == (404, "NotFound")
 
 
-async def test_a_json_patch_adds_replaces_removes_and_tests(things: Server) -> None:
+async def test_json_patch_operations(things: Server) -> None:
     await things.made(things.place("things"), thing("a", items=[1, 2, 3], size=1))
     operations = [
         {"op": "test", "path": "/spec/size", "value": 1},
@@ -263,7 +263,7 @@ async def test_a_json_patch_adds_replaces_removes_and_tests(things: Server) -> N
         assert (answer.status, answer.reason) == (422, "Invalid")
 
 
-async def test_a_strategic_patch_merges_conditions_by_type(server: Server) -> None:
+async def test_strategic_patch_merges_conditions_by_type(server: Server) -> None:
     name = f"{server.namespace}-node"
     await server.made("/api/v1/nodes", {"metadata": {"name": name}})
     path = f"/api/v1/nodes/{name}/status"
@@ -317,7 +317,7 @@ async def test_a_status_write_changes_no_labels(things: Server) -> None:
     assert "labels" not in answer.body["metadata"]
 
 
-async def test_a_custom_object_is_served_in_both_versions(things: Server) -> None:
+async def test_custom_object_is_served_in_both_versions(things: Server) -> None:
     await things.made(things.place("things"), thing("a", size=1))
     other = things.place("things").replace("v1beta1", "v1") + "/a"
     answer = await things.get(other)
@@ -328,7 +328,7 @@ async def test_a_custom_object_is_served_in_both_versions(things: Server) -> Non
     assert (stored["apiVersion"], stored["spec"]) == (f"{THINGS_GROUP}/v1beta1", {"size": 2})
 
 
-async def test_a_node_keeps_the_status_it_is_created_with(server: Server) -> None:
+async def test_node_is_created_with_its_status(server: Server) -> None:
     body = {"metadata": {"name": f"{server.namespace}-n"}, "status": {"capacity": {"cpu": "4"}}}
     assert (await server.made("/api/v1/nodes", body))["status"]["capacity"] == {"cpu": "4"}
 
@@ -346,7 +346,7 @@ async def test_a_deleted_object_is_gone(server: Server) -> None:
 
 
 @pytest.mark.parametrize("field", ["uid", "resourceVersion"])
-async def test_a_delete_with_a_wrong_precondition_is_409(server: Server, field: str) -> None:
+async def test_delete_with_wrong_precondition_is_409(server: Server, field: str) -> None:
     made = await server.made(server.place("configmaps"), config_map("a"))
     path = f"{server.place('configmaps')}/a"
     wrong = {"uid": "11111111-2222-4333-8444-555555555555", "resourceVersion": "1"}[field]
@@ -393,7 +393,7 @@ async def test_delete_collection_takes_selectors(server: Server) -> None:
 # Lists and selectors
 
 
-async def test_a_list_has_a_kind_and_a_version_and_is_in_order(server: Server) -> None:
+async def test_list_has_kind_and_version_in_order(server: Server) -> None:
     for name in ("b", "a-2", "a"):
         await server.made(server.place("configmaps"), config_map(name))
     body = (await server.get(server.place("configmaps"))).body
@@ -448,7 +448,7 @@ async def test_label_selectors(things: Server, selector: str, names: list[str]) 
     assert [entry["metadata"]["name"] for entry in found] == names
 
 
-async def test_field_selectors_by_name_and_an_unknown_field(things: Server) -> None:
+async def test_field_selectors(things: Server) -> None:
     for name in ("a", "b"):
         await things.made(things.place("things"), thing(name))
     found = (await things.get(things.place("things"), fieldSelector="metadata.name=b")).body["items"]
@@ -462,7 +462,7 @@ async def test_field_selectors_by_name_and_an_unknown_field(things: Server) -> N
 # Watches
 
 
-async def test_a_watch_from_a_list_sees_every_change_after_it(things: Server) -> None:
+async def test_watch_from_a_list_sees_all_later_changes(things: Server) -> None:
     place = things.place("things")
     await things.made(place, thing("old"))
     version = (await things.get(place)).body["metadata"]["resourceVersion"]
@@ -477,7 +477,7 @@ async def test_a_watch_from_a_list_sees_every_change_after_it(things: Server) ->
     assert versions == sorted(set(versions))
 
 
-async def test_a_watch_without_version_begins_with_what_exists(things: Server) -> None:
+async def test_watch_without_version_begins_with_objects(things: Server) -> None:
     place = things.place("things")
     await things.made(place, thing("a"))
     async with things.watch(place) as watch:
@@ -515,7 +515,7 @@ async def test_a_watch_from_too_long_ago_gets_410(things: Server) -> None:
     assert event["object"]["kind"] == "Status"
 
 
-async def test_an_object_that_leaves_the_selection_is_deleted_for_the_watcher(things: Server) -> None:
+async def test_object_leaving_the_selection_is_deleted(things: Server) -> None:
     place = things.place("things")
     body = thing("a")
     body["metadata"]["labels"] = {"app": "x"}
@@ -539,7 +539,7 @@ async def test_a_watch_by_name_sees_one_object(things: Server) -> None:
         assert (await watch.next())["object"]["metadata"]["name"] == "b"
 
 
-async def test_a_streaming_list_ends_with_a_bookmark_that_says_so(things: Server) -> None:
+async def test_streaming_list_ends_with_a_bookmark(things: Server) -> None:
     place = things.place("things")
     await things.made(place, thing("a"))
     params = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan", "allowWatchBookmarks": "true"}

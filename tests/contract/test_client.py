@@ -66,7 +66,7 @@ async def get(client: KubeClient, name: str = "a", timeout_s: float = 5.0) -> di
     return body
 
 
-async def test_an_object_is_read_created_replaced_and_deleted(api: EmbeddedApi, client: KubeClient) -> None:
+async def test_client_reads_creates_replaces_deletes(api: EmbeddedApi, client: KubeClient) -> None:
     assert (await get(client))["metadata"]["name"] == "a"
     made = await client.create(NODES, "", node_object("b"))
     made["metadata"]["labels"] = {"x": "y"}
@@ -98,7 +98,7 @@ async def test_an_object_is_read_created_replaced_and_deleted(api: EmbeddedApi, 
         (503, Unavailable),
     ],
 )
-async def test_each_status_is_an_error_of_its_kind_that_says_what_was_asked(
+async def test_error_class_and_message_per_status(
     api: EmbeddedApi, client: KubeClient, status: int, kind: type[ApiError]
 ) -> None:
     api.faults.add(Fault(status=status, resource="nodes", message="because"))
@@ -111,7 +111,7 @@ async def test_each_status_is_an_error_of_its_kind_that_says_what_was_asked(
 
 
 @pytest.mark.contract("S9")
-async def test_a_server_that_asks_to_wait_says_how_long(api: EmbeddedApi, client: KubeClient) -> None:
+async def test_retry_after_is_in_the_error(api: EmbeddedApi, client: KubeClient) -> None:
     api.faults.add(Fault(status=429, retry_after=7))
     with pytest.raises(TooManyRequests) as caught:
         await get(client)
@@ -127,9 +127,7 @@ async def test_an_answer_of_a_proxy_is_quoted_and_cut(api: EmbeddedApi, client: 
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"[]", b"", b"\xff"])
-async def test_a_success_that_is_no_object_is_a_failure_of_the_server(
-    api: EmbeddedApi, client: KubeClient, body: bytes
-) -> None:
+async def test_success_without_an_object_is_unavailable(api: EmbeddedApi, client: KubeClient, body: bytes) -> None:
     api.faults.add(Fault(status=200, body=body, times=None))
     with pytest.raises(ApiError, match="not"):
         await client.create(NODES, "", node_object("b"))
@@ -139,14 +137,14 @@ async def test_a_success_that_is_no_object_is_a_failure_of_the_server(
 
 
 @pytest.mark.contract("P27")
-async def test_a_server_that_hangs_is_unavailable_when_the_time_is_up(api: EmbeddedApi, client: KubeClient) -> None:
+async def test_hanging_server_is_unavailable(api: EmbeddedApi, client: KubeClient) -> None:
     api.faults.add(Fault(Do.HANG, times=None))
     async with asyncio.timeout(60):
         with pytest.raises(Unavailable, match=r"GET /api/v1/nodes/a: .*timeout after 0.2 s"):
             await get(client, timeout_s=0.2)
 
 
-async def test_a_connection_that_breaks_is_unavailable(api: EmbeddedApi, client: KubeClient) -> None:
+async def test_broken_connection_is_unavailable(api: EmbeddedApi, client: KubeClient) -> None:
     api.faults.add(Fault(Do.DROP))
     with pytest.raises(Unavailable):
         await client.create(NODES, "", node_object("b"))
@@ -158,7 +156,7 @@ async def test_a_connection_that_breaks_is_unavailable(api: EmbeddedApi, client:
 
 
 @pytest.mark.contract("O5")
-async def test_a_rotated_token_is_read_again_within_the_same_call(api: EmbeddedApi, tmp_path: Path) -> None:
+async def test_rotated_token_is_used_within_the_call(api: EmbeddedApi, tmp_path: Path) -> None:
     """The 401 comes first: the file changes between the request and its second try."""
     tokens = iter(["old", "new"])
     api.require_tokens("new")
@@ -167,7 +165,7 @@ async def test_a_rotated_token_is_read_again_within_the_same_call(api: EmbeddedA
 
 
 @pytest.mark.contract("O5")
-async def test_the_service_account_s_token_is_read_when_its_file_changes(api: EmbeddedApi, tmp_path: Path) -> None:
+async def test_changed_service_account_token_is_read(api: EmbeddedApi, tmp_path: Path) -> None:
     api.require_tokens("two")
     path = tmp_path / "token"
     path.write_text("one\n")
@@ -181,15 +179,13 @@ async def test_the_service_account_s_token_is_read_when_its_file_changes(api: Em
         assert (await get(client))["metadata"]["name"] == "a"
 
 
-async def test_a_token_that_cannot_be_read_is_an_api_error_and_not_the_end_of_a_watch(
-    api: EmbeddedApi, tmp_path: Path
-) -> None:
+async def test_unreadable_token_is_an_api_error(api: EmbeddedApi, tmp_path: Path) -> None:
     async with KubeClient(KubeConfig(api.url, token=config._TokenFile(tmp_path / "none"))) as client:
         with pytest.raises(Unavailable, match="No such file"):
             await get(client)
 
 
-async def test_a_401_without_a_token_is_not_tried_twice(api: EmbeddedApi, client: KubeClient) -> None:
+async def test_request_without_token_is_not_retried_on_401(api: EmbeddedApi, client: KubeClient) -> None:
     api.require_tokens("x")
     with pytest.raises(Forbidden):
         await get(client)
@@ -207,7 +203,7 @@ async def test_a_long_list_comes_in_pages(
     assert {item["metadata"]["name"] for page in pages for item in page} == {f"job-{n}" for n in range(10)}
 
 
-async def test_a_list_that_became_too_old_between_its_pages_is_gone(
+async def test_expired_list_continuation_is_gone(
     api: EmbeddedApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_module, "PAGE_SIZE", 4)
@@ -220,7 +216,7 @@ async def test_a_list_that_became_too_old_between_its_pages_is_gone(
         await anext(pages)
 
 
-async def test_a_watch_gives_events_line_by_line_and_ends_with_the_server(api: EmbeddedApi, client: KubeClient) -> None:
+async def test_watch_yields_events_until_the_server_ends(api: EmbeddedApi, client: KubeClient) -> None:
     async with client.watch(NODES, "", {"resourceVersion": "0"}, idle_timeout_s=5) as lines:
         assert json.loads(await anext(lines))["object"]["metadata"]["name"] == "a"
         api.create(node_object("b" * 60, labels={"long": "x" * 60}))
@@ -229,7 +225,7 @@ async def test_a_watch_gives_events_line_by_line_and_ends_with_the_server(api: E
         assert [line async for line in lines] == []
 
 
-async def test_a_silent_watch_is_unavailable_when_the_time_is_up(api: EmbeddedApi, client: KubeClient) -> None:
+async def test_silent_watch_is_unavailable(api: EmbeddedApi, client: KubeClient) -> None:
     async def follow() -> None:
         async with client.watch(NODES, "", {"resourceVersion": "0"}, idle_timeout_s=0.2) as lines:
             async for _ in lines:
@@ -239,7 +235,7 @@ async def test_a_silent_watch_is_unavailable_when_the_time_is_up(api: EmbeddedAp
         await follow()
 
 
-async def test_a_refused_watch_is_an_error_of_its_kind(api: EmbeddedApi, client: KubeClient) -> None:
+async def test_rejected_watch_raises_the_statuss_error(api: EmbeddedApi, client: KubeClient) -> None:
     api.faults.add(Fault(verb="watch", status=410))
     with pytest.raises(Gone):
         async with client.watch(NODES, "", {"resourceVersion": "1"}, idle_timeout_s=1):
@@ -257,7 +253,7 @@ def test_paths_are_those_of_the_api() -> None:
 # Where the server is.
 
 
-def test_outside_a_cluster_without_settings_there_is_no_server(tmp_path: Path) -> None:
+def test_no_server_outside_a_cluster_without_settings(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="set --kubeconfig"):
         config.in_cluster({}, tmp_path)
     with pytest.raises(SettingsError, match="no such file"):
@@ -277,7 +273,7 @@ async def test_a_kubeconfig_is_read_with_its_token(api: EmbeddedApi, tmp_path: P
         assert (await get(client))["metadata"]["name"] == "a"
 
 
-def test_the_library_that_reads_a_kubeconfig_stays_outside_of_our_process(tmp_path: Path) -> None:
+def test_kubeconfig_library_is_not_imported(tmp_path: Path) -> None:
     path = tmp_path / "config"
     path.write_text(KUBECONFIG)
     code = "import pathlib, sys; from neuron_dra.kube.config import from_kubeconfig\n"
@@ -286,14 +282,14 @@ def test_the_library_that_reads_a_kubeconfig_stays_outside_of_our_process(tmp_pa
     assert done.stdout == "http://127.0.0.1:1 False\n"
 
 
-def test_a_kubeconfig_that_cannot_be_used_is_named_with_the_reason(tmp_path: Path) -> None:
+def test_unusable_kubeconfig_is_named_with_the_reason(tmp_path: Path) -> None:
     path = tmp_path / "config"
     path.write_text(KUBECONFIG.replace("current-context: one", "current-context: two"))
     with pytest.raises(SettingsError, match=f"--kubeconfig {path}: it cannot be used: .*two"):
         config.from_kubeconfig(path)
 
 
-def test_a_kubeconfig_with_an_invalid_server_url_is_rejected(tmp_path: Path) -> None:
+def test_kubeconfig_with_invalid_url_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "config"
     path.write_text(KUBECONFIG.replace("http://127.0.0.1:1", "http://127.0.0.1:many"))
     with pytest.raises(SettingsError, match=f"--kubeconfig {path}: invalid API server URL 'http://127.0.0.1:many'"):
@@ -304,7 +300,7 @@ def test_a_kubeconfig_with_an_invalid_server_url_is_rejected(tmp_path: Path) -> 
 
 
 @pytest.mark.contract("S27")
-async def test_a_server_without_the_v1_api_is_recognised() -> None:
+async def test_server_without_the_v1_api_is_recognised() -> None:
     async def answer(request: web.Request) -> web.Response:
         if request.path == "/version":
             return web.json_response({"gitVersion": "v1.33.2"})
@@ -326,7 +322,7 @@ async def test_the_embedded_server_serves_the_v1_api(client: KubeClient) -> None
     assert (await version.server(client)).serves_v1
 
 
-async def test_a_watch_that_gathers_leaves_the_socket_unread_meanwhile(api: EmbeddedApi) -> None:
+async def test_gathering_watch_leaves_the_socket_unread(api: EmbeddedApi) -> None:
     """13.16: kubelets of 10,000 nodes send a heartbeat every 30 ms; each that is read on arrival wakes the process."""
     url = f"{api.url}{NODES.path('')}"
     async with aiohttp.ClientSession() as session, session.get(url, params={"watch": "true"}) as response:

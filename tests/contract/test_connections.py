@@ -77,7 +77,7 @@ async def test_gets_share_one_connection(server: Script, client: KubeClient) -> 
     assert server.connections == 1
 
 
-async def test_a_request_has_path_prefix_agent_and_token(server: Script) -> None:
+async def test_request_has_path_prefix_agent_and_token(server: Script) -> None:
     url = f"http://127.0.0.1:{server.port}/prefix/"
     async with KubeClient(KubeConfig(url, token=lambda: "secret"), user_agent="tests/1") as client:
         await get(client)
@@ -128,7 +128,7 @@ async def test_a_redirect_is_not_followed(server: Script, client: KubeClient) ->
     assert len(server.requests) == 1
 
 
-async def test_an_answer_without_length_ends_with_its_connection(server: Script, client: KubeClient) -> None:
+async def test_reply_without_length_ends_with_connection(server: Script, client: KubeClient) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await server.read(reader)
         writer.write(b"HTTP/1.0 502 Bad\r\n\r\nno upstream")
@@ -147,9 +147,7 @@ async def test_connection_close_is_followed(server: Script, client: KubeClient) 
 
 
 @pytest.mark.parametrize("farewell", [b"", b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n"])
-async def test_a_kept_connection_that_the_server_ended_is_replaced(
-    server: Script, client: KubeClient, farewell: bytes
-) -> None:
+async def test_closed_idle_connection_is_replaced(server: Script, client: KubeClient, farewell: bytes) -> None:
     async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await server.read(reader)
         writer.write(OK)
@@ -164,7 +162,7 @@ async def test_a_kept_connection_that_the_server_ended_is_replaced(
     assert server.connections == 2
 
 
-async def test_a_get_whose_kept_connection_ends_is_sent_again(server: Script, client: KubeClient) -> None:
+async def test_get_on_a_closed_connection_is_sent_again(server: Script, client: KubeClient) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await server.read(reader)
         writer.write(OK)
@@ -192,7 +190,7 @@ async def test_a_broken_answer_is_unavailable(server: Script, client: KubeClient
         await get(client)
 
 
-async def test_an_answer_that_is_too_large_is_unavailable(
+async def test_too_large_reply_is_unavailable(
     server: Script, client: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_module, "MAX_ANSWER_BYTES", 5)
@@ -201,7 +199,7 @@ async def test_an_answer_that_is_too_large_is_unavailable(
         await get(client)
 
 
-async def test_a_late_answer_is_not_that_of_the_next_request(server: Script, client: KubeClient) -> None:
+async def test_late_reply_is_not_used_for_the_next_request(server: Script, client: KubeClient) -> None:
     late = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -220,7 +218,7 @@ async def test_a_late_answer_is_not_that_of_the_next_request(server: Script, cli
     assert server.connections == 2
 
 
-async def test_sixteen_gets_at_once_keep_sixteen_connections(server: Script, client: KubeClient) -> None:
+async def test_sixteen_concurrent_gets_keep_connections(server: Script, client: KubeClient) -> None:
     arrived = asyncio.Barrier(16)
 
     async def together(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -235,7 +233,7 @@ async def test_sixteen_gets_at_once_keep_sixteen_connections(server: Script, cli
     assert server.connections == 16
 
 
-async def test_closing_the_client_ends_its_connections(server: Script) -> None:
+async def test_closing_the_client_closes_connections(server: Script) -> None:
     async with KubeClient(KubeConfig(f"http://127.0.0.1:{server.port}")) as client:
         await get(client)
     await eventually(lambda: server.open == 0, what="all connections ended")

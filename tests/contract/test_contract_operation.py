@@ -20,7 +20,7 @@ from tests.support.waiting import eventually
 
 
 @pytest.mark.contract("O4")
-async def test_a_blocked_event_loop_is_measured_and_told(host: PluginHost, caplog: pytest.LogCaptureFixture) -> None:
+async def test_blocked_event_loop_is_measured_and_logged(host: PluginHost, caplog: pytest.LogCaptureFixture) -> None:
     def lag(plugin: object) -> float:
         value = plugin.metrics.registry.get_sample_value("neuron_dra_event_loop_lag_seconds")  # type: ignore[attr-defined]
         return value or 0.0
@@ -35,7 +35,7 @@ async def test_a_blocked_event_loop_is_measured_and_told(host: PluginHost, caplo
 
 
 @pytest.mark.contract("N11")
-async def test_after_a_restart_slices_are_published_whatever_is_prepared(api: EmbeddedApi, host: PluginHost) -> None:
+async def test_restart_publishes_despite_prepared_claims(api: EmbeddedApi, host: PluginHost) -> None:
     meta = api.create(allocated_claim("job", "node-a", [3]))["metadata"]
     ref = ClaimRef("default", "job", meta["uid"])
     async with host.running() as plugin:
@@ -52,7 +52,7 @@ async def test_after_a_restart_slices_are_published_whatever_is_prepared(api: Em
 
 
 @pytest.mark.contract("N9")
-def test_an_administrators_claim_comes_and_goes_without_a_trace(short_path) -> None:  # type: ignore[no-untyped-def]
+def test_admin_claim_leaves_no_trace(short_path) -> None:  # type: ignore[no-untyped-def]
     disk = Disk(short_path)
     store = disk.store()
     store.open()

@@ -65,7 +65,7 @@ def made(devices: list[Any], name: str) -> dict[str, Any]:
 
 @pytest.mark.contract("S15")
 @pytest.mark.parametrize("seed", range(ROUNDS))
-async def test_what_is_kept_of_strange_devices_no_server_refuses(server: Server, seed: int) -> None:
+async def test_server_accepts_the_kept_devices(server: Server, seed: int) -> None:
     device = dice(seed)
     kept, problems = limits.check_devices(device() for _ in range(DEVICES))
     assert problems
@@ -88,9 +88,7 @@ async def test_what_is_kept_of_strange_devices_no_server_refuses(server: Server,
         (f"{'a' * 64}/x", Attribute("int", 1)),
     ],
 )
-async def test_what_is_left_out_a_server_would_have_refused_with_the_slice(
-    server: Server, name: str, attribute: Attribute
-) -> None:
+async def test_server_rejects_the_omitted_devices(server: Server, name: str, attribute: Attribute) -> None:
     device = Device("d", (0,), {name: attribute})
     (kept,), problems = limits.check_devices([device])
     assert (dict(kept.attributes), len(problems)) == ({}, 1)
@@ -99,7 +97,7 @@ async def test_what_is_left_out_a_server_would_have_refused_with_the_slice(
 
 
 @pytest.mark.contract("S19")
-async def test_a_name_used_twice_would_have_cost_the_slice(server: Server) -> None:
+async def test_server_rejects_duplicate_device_names(server: Server) -> None:
     twice = [Device("d", (0,)), Device("d", (1,))]
     answer = await server.post(SLICES, made([one.to_wire() for one in twice], server.namespace), dryRun="All")
     assert (answer.status, answer.causes) == (422, {("FieldValueDuplicate", "spec.devices[1]")})
@@ -109,7 +107,7 @@ async def test_a_name_used_twice_would_have_cost_the_slice(server: Server) -> No
 
 
 @pytest.mark.contract("S28")
-async def test_the_largest_slice_that_can_be_is_taken_by_the_server(server: Server) -> None:
+async def test_server_accepts_the_largest_slice(server: Server) -> None:
     """Every device, attribute and value as long as may be, and each character as long as JSON makes it."""
     largest = [
         Device(
@@ -133,7 +131,7 @@ async def test_the_largest_slice_that_can_be_is_taken_by_the_server(server: Serv
 
 
 @pytest.mark.contract("S31")
-async def test_whatever_changes_no_write_leaves_the_pool_incomplete(
+async def test_no_write_leaves_the_pool_incomplete(
     api: EmbeddedApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("neuron_dra.node.plugin.HARDWARE_PERIOD_S", 0.1)
@@ -166,7 +164,7 @@ NODES = 10
 
 
 @pytest.mark.contract("O6")
-async def test_a_fleet_that_is_told_to_wait_does_not_come_back_at_once(
+async def test_retry_after_spreads_the_fleet(
     api: EmbeddedApi, host: PluginHost, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The server refuses each node's first write, and some nodes' second: three writes are enough for all."""

@@ -64,9 +64,7 @@ async def test_a_token_is_renewed_before_it_ends(
 
 
 @pytest.mark.parametrize("life_s", [0, 900])
-async def test_a_token_that_is_refused_is_replaced_within_the_same_call(
-    api: EmbeddedApi, login: Login, life_s: int
-) -> None:
+async def test_rejected_token_is_replaced_within_the_call(api: EmbeddedApi, login: Login, life_s: int) -> None:
     """14.8: the clocks differ, or the token does not say when it ends."""
     api.require_tokens("one")
     login.gives_token("one", life_s=life_s)
@@ -78,7 +76,7 @@ async def test_a_token_that_is_refused_is_replaced_within_the_same_call(
     assert login.calls == 2
 
 
-async def test_a_watch_that_is_refused_has_new_credentials_the_next_time(api: EmbeddedApi, login: Login) -> None:
+async def test_rejected_watch_renews_credentials(api: EmbeddedApi, login: Login) -> None:
     api.require_tokens("one")
     login.gives_token("zero")
     async with await client_of(login.kubeconfig) as client:
@@ -90,9 +88,7 @@ async def test_a_watch_that_is_refused_has_new_credentials_the_next_time(api: Em
             pass
 
 
-async def test_who_has_lost_their_rights_does_not_run_the_program_with_each_request(
-    api: EmbeddedApi, login: Login, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_permanent_401_limits_login_runs(api: EmbeddedApi, login: Login, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(credentials, "REFUSED_S", (600.0, 600.0))  # longer than the slowest machine takes
     api.require_tokens("another")
     login.gives_token("one")
@@ -101,7 +97,7 @@ async def test_who_has_lost_their_rights_does_not_run_the_program_with_each_requ
     assert login.calls == 2
 
 
-async def test_requests_that_are_refused_together_log_in_once(api: EmbeddedApi, login: Login) -> None:
+async def test_concurrent_401s_log_in_once(api: EmbeddedApi, login: Login) -> None:
     api.require_tokens("two")
     login.gives_token("one")
     async with await client_of(login.kubeconfig) as client:
@@ -110,7 +106,7 @@ async def test_requests_that_are_refused_together_log_in_once(api: EmbeddedApi, 
     assert login.calls == 2
 
 
-async def test_a_program_that_fails_leaves_what_is_in_force(
+async def test_failing_login_keeps_the_credentials(
     api: EmbeddedApi, login: Login, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(credentials, "LOOK_S", 0.05)
@@ -159,7 +155,7 @@ async def https(authority: Authority) -> AsyncIterator[EmbeddedApi]:
         yield server
 
 
-async def test_a_program_s_certificate_is_renewed_before_it_ends(
+async def test_login_certificate_is_renewed_before_expiry(
     https: EmbeddedApi, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """14.8."""
@@ -175,7 +171,7 @@ async def test_a_program_s_certificate_is_renewed_before_it_ends(
     assert {request.status for request in https.log} == {200}
 
 
-async def test_a_certificate_that_has_ended_is_replaced_within_the_same_call(
+async def test_expired_certificate_is_replaced_within_the_call(
     https: EmbeddedApi, authority: Authority, tmp_path: Path
 ) -> None:
     """Connections that were made with the old one are not used again: the API server looks at each request."""
@@ -204,7 +200,7 @@ async def test_certificates_in_files_are_read_again(
         assert await ask(client)
 
 
-async def test_an_authority_that_is_replaced_is_read_again(
+async def test_replaced_authority_is_read_again(
     https: EmbeddedApi, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """14.8: in a cluster, and with a kubeconfig."""
@@ -270,7 +266,7 @@ class Clock:
         return self.now
 
 
-async def test_how_often_a_program_is_run_whose_answers_do_not_help() -> None:
+async def test_login_runs_back_off_on_rejected_tokens() -> None:
     """Its tokens are new each time, and refused each time: at most every five minutes in the end."""
     clock, read = Clock(), []
 

@@ -83,9 +83,7 @@ async def test_a_fault_answers_with_a_status(
     assert fault.hits == 1
 
 
-async def test_a_fault_begins_with_the_nth_match_and_ends_after_some(
-    api: EmbeddedApi, http: aiohttp.ClientSession
-) -> None:
+async def test_fault_starts_at_nth_and_ends_after_times(api: EmbeddedApi, http: aiohttp.ClientSession) -> None:
     api.create(config_map())
     api.faults.add(Fault(status=500, verb="get", name="a", nth=2, times=2))
     statuses = []
@@ -95,7 +93,7 @@ async def test_a_fault_begins_with_the_nth_match_and_ends_after_some(
     assert statuses == [200, 500, 500, 200, 200]
 
 
-async def test_a_fault_matches_verb_resource_name_and_namespace(api: EmbeddedApi, http: aiohttp.ClientSession) -> None:
+async def test_fault_matches_verb_resource_and_name(api: EmbeddedApi, http: aiohttp.ClientSession) -> None:
     api.create(config_map("a"))
     api.create(config_map("b"))
     api.faults.add(Fault(status=500, verb="get", resource="configmaps", namespace="default", name="b", times=None))
@@ -109,7 +107,7 @@ async def test_a_fault_matches_verb_resource_name_and_namespace(api: EmbeddedApi
         assert response.status == 200
 
 
-async def test_a_fault_on_a_subresource_spares_the_object(api: EmbeddedApi, http: aiohttp.ClientSession) -> None:
+async def test_fault_on_a_subresource_spares_the_object(api: EmbeddedApi, http: aiohttp.ClientSession) -> None:
     api.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}})
     api.faults.add(Fault(status=403, resource="nodes/status"))
     headers = {"Content-Type": "application/merge-patch+json"}
@@ -127,9 +125,7 @@ async def test_a_fault_can_speak_as_a_proxy_does(api: EmbeddedApi, http: aiohttp
 
 
 @pytest.mark.parametrize("name", STRANGE)
-async def test_a_fault_gives_each_strange_answer_with_its_type(
-    api: EmbeddedApi, http: aiohttp.ClientSession, name: str
-) -> None:
+async def test_fault_sends_each_malformed_reply(api: EmbeddedApi, http: aiohttp.ClientSession, name: str) -> None:
     strange = STRANGE[name]
     api.faults.add(strange.fault(verb="list", resource="configmaps", retry_after="Thu, 01 Jan 2026 00:00:00 GMT"))
     async with http.get(MAPS) as response:
@@ -140,9 +136,7 @@ async def test_a_fault_gives_each_strange_answer_with_its_type(
         assert (await response.json())["kind"] == "ConfigMapList"
 
 
-async def test_a_late_answer_comes_after_the_write_and_when_it_is_let_go(
-    api: EmbeddedApi, http: aiohttp.ClientSession
-) -> None:
+async def test_delayed_reply_follows_write_and_release(api: EmbeddedApi, http: aiohttp.ClientSession) -> None:
     late = api.faults.add(Fault(Do.ANSWER_LATE, verb="create"))
     call = asyncio.create_task(http.post(MAPS, json=config_map(a="b")))
     await eventually(lambda: api.find("configmaps", "a"))
@@ -154,9 +148,7 @@ async def test_a_late_answer_comes_after_the_write_and_when_it_is_let_go(
     assert api.find("configmaps", "a") is None
 
 
-async def test_a_dropped_connection_does_nothing_or_loses_only_the_answer(
-    api: EmbeddedApi, http: aiohttp.ClientSession
-) -> None:
+async def test_dropped_connection_before_or_after_the_write(api: EmbeddedApi, http: aiohttp.ClientSession) -> None:
     api.faults.add(Fault(Do.DROP, verb="create"))
     with pytest.raises(aiohttp.ClientError):
         await http.post(MAPS, json=config_map())
@@ -191,7 +183,7 @@ async def test_a_watch_can_end_as_soon_as_it_begins(api: EmbeddedApi, http: aioh
         assert (response.status, await response.read()) == (200, b"")
 
 
-async def test_open_watches_can_be_ended_expired_and_counted(api: EmbeddedApi, http: aiohttp.ClientSession) -> None:
+async def test_watches_can_be_ended_expired_and_counted(api: EmbeddedApi, http: aiohttp.ClientSession) -> None:
     async with http.get(MAPS, params={"watch": "1"}) as first, http.get(SLICES, params={"watch": "1"}) as second:
         assert (api.watches.count(), api.watches.count("configmaps")) == (2, 1)
         assert api.watches.close("configmaps") == 1
@@ -215,7 +207,7 @@ async def test_a_page_from_before_a_compaction_is_410(api: EmbeddedApi, http: ai
     assert (response.status, body["reason"]) == (410, "Expired")
 
 
-async def test_a_server_that_does_not_answer_goes_on_later(api: EmbeddedApi, http: aiohttp.ClientSession) -> None:
+async def test_silent_server_resumes(api: EmbeddedApi, http: aiohttp.ClientSession) -> None:
     async with http.get(MAPS, params={"watch": "1"}) as watch:
         api.stop_answering()
         request = asyncio.create_task(http.get(MAPS))
@@ -228,7 +220,7 @@ async def test_a_server_that_does_not_answer_goes_on_later(api: EmbeddedApi, htt
         assert b'"ADDED"' in await watch.content.readline()
 
 
-async def test_a_write_that_waited_in_vain_does_not_happen_later(api: EmbeddedApi, http: aiohttp.ClientSession) -> None:
+async def test_abandoned_write_does_not_happen_later(api: EmbeddedApi, http: aiohttp.ClientSession) -> None:
     api.stop_answering()
     with pytest.raises(TimeoutError):
         await http.post(MAPS, json=config_map(), timeout=aiohttp.ClientTimeout(total=0.1))
@@ -238,7 +230,7 @@ async def test_a_write_that_waited_in_vain_does_not_happen_later(api: EmbeddedAp
     assert api.find("configmaps", "a") is None
 
 
-async def test_a_server_that_is_away_refuses_and_comes_back_at_the_same_address(api: EmbeddedApi) -> None:
+async def test_closed_server_resumes_on_the_same_port(api: EmbeddedApi) -> None:
     url = api.url
     await api.refuse_connections()
     async with aiohttp.ClientSession(url) as session:
@@ -250,7 +242,7 @@ async def test_a_server_that_is_away_refuses_and_comes_back_at_the_same_address(
             assert await response.text() == "ok"
 
 
-async def test_tokens_are_asked_for_when_they_are_required(api: EmbeddedApi, http: aiohttp.ClientSession) -> None:
+async def test_tokens_are_required_on_request(api: EmbeddedApi, http: aiohttp.ClientSession) -> None:
     api.require_tokens("new")
     for token, status in (("", 401), ("old", 401), ("new", 200)):
         async with http.get(MAPS, headers={"Authorization": f"Bearer {token}"}) as response:
@@ -286,7 +278,7 @@ async def test_every_request_is_in_the_log(api: EmbeddedApi, http: aiohttp.Clien
 # Dropped fields
 
 
-async def test_dropped_fields_are_forgotten_on_every_write(api: EmbeddedApi, http: aiohttp.ClientSession) -> None:
+async def test_dropped_fields_are_dropped_on_every_write(api: EmbeddedApi, http: aiohttp.ClientSession) -> None:
     api.dropped_fields["resourceslices"] = {"spec.devices[*].taints", "spec.sharedCounters"}
     taints = [{"key": "neuron.aws.com/unhealthy", "effect": "NoSchedule"}]
     async with http.post(SLICES, json=device_slice(taints=taints)) as response:
@@ -302,7 +294,7 @@ async def test_dropped_fields_are_forgotten_on_every_write(api: EmbeddedApi, htt
 # Objects, at once
 
 
-async def test_a_dry_run_writes_nothing_over_the_wire_and_directly(api: EmbeddedApi) -> None:
+async def test_dry_run_writes_nothing(api: EmbeddedApi) -> None:
     api.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}})
     over_the_wire = KubeClient(KubeConfig(api.url))
     for client in (over_the_wire, api.client("here")):
@@ -318,7 +310,7 @@ async def test_a_dry_run_writes_nothing_over_the_wire_and_directly(api: Embedded
             assert "labels" not in api.get("nodes", "a")["metadata"]
 
 
-async def test_objects_are_applied_from_yaml_in_any_version(api: EmbeddedApi) -> None:
+async def test_apply_yaml_accepts_any_version(api: EmbeddedApi) -> None:
     applied = api.apply_yaml(
         """
 apiVersion: resource.k8s.io/v1beta1
@@ -342,7 +334,7 @@ items:
     assert api.get("ConfigMap", "a", "kube-system")["data"] == {"day": "2026-01-01"}
 
 
-async def test_applying_again_merges_and_writes_status(api: EmbeddedApi) -> None:
+async def test_apply_merges_and_writes_status(api: EmbeddedApi) -> None:
     api.register_neuron_kinds()
     body = {"apiVersion": "neuron.aws.com/v1", "kind": "NeuronUltraServer", "metadata": {"name": "u"}}
     api.apply({**body, "spec": {"size": 4}, "status": {"state": "Ready"}})
@@ -356,7 +348,7 @@ async def test_applying_again_merges_and_writes_status(api: EmbeddedApi) -> None
     assert found["apiVersion"] == "neuron.aws.com/v1beta1"
 
 
-async def test_objects_that_are_read_may_be_changed_by_the_reader(api: EmbeddedApi) -> None:
+async def test_returned_objects_are_copies(api: EmbeddedApi) -> None:
     made = api.create(config_map(x="1"))
     made["data"]["x"] = "2"
     api.objects("configmaps")[0]["data"]["x"] = "3"
@@ -371,7 +363,7 @@ async def test_refusals_are_raised_to_the_test(api: EmbeddedApi) -> None:
         api.objects("widgets")
 
 
-async def test_waiting_ends_when_the_condition_holds_and_shows_what_is_there_when_it_does_not(api: EmbeddedApi) -> None:
+async def test_until_returns_or_shows_the_objects(api: EmbeddedApi) -> None:
     asyncio.get_running_loop().call_later(0.05, api.create, config_map())
     found = await api.until("configmaps", lambda objects: len(objects) == 1)
     assert found[0]["metadata"]["name"] == "a"
@@ -386,7 +378,7 @@ async def test_a_kubeconfig_leads_to_the_server(api: EmbeddedApi, tmp_path: Path
     assert config["current-context"] == config["contexts"][0]["name"]
 
 
-async def test_server_side_apply_is_refused_with_a_hint(api: EmbeddedApi, http: aiohttp.ClientSession) -> None:
+async def test_server_side_apply_is_rejected_with_a_hint(api: EmbeddedApi, http: aiohttp.ClientSession) -> None:
     api.create(config_map())
     headers = {"Content-Type": "application/apply-patch+yaml"}
     async with http.patch(f"{MAPS}/a", data=b"data: {}", headers=headers, params={"fieldManager": "x"}) as response:
@@ -395,7 +387,7 @@ async def test_server_side_apply_is_refused_with_a_hint(api: EmbeddedApi, http: 
     assert "no server-side apply: use a merge patch" in body["message"]
 
 
-async def test_without_controllers_nothing_happens_by_itself() -> None:
+async def test_controllers_can_be_disabled() -> None:
     async with EmbeddedApi(controllers=False) as api:
         owner = {"apiVersion": "v1", "kind": "Node", "name": "gone", "uid": "0"}
         api.create({**device_slice(), "metadata": {"name": "s", "ownerReferences": [owner]}})
@@ -403,7 +395,7 @@ async def test_without_controllers_nothing_happens_by_itself() -> None:
         assert api.find("resourceslices", "s")
 
 
-async def test_pods_of_a_deleted_node_and_of_one_out_of_service_go(api: EmbeddedApi) -> None:
+async def test_pods_of_lost_nodes_are_deleted(api: EmbeddedApi) -> None:
     for name in ("a", "b"):
         api.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
         spec = {"nodeName": name, "containers": [{"name": "c"}]}

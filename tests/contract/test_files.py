@@ -25,14 +25,14 @@ OLD, NEW = b"old" * 1000, b"new" * 2000
 STEPS = range(1, 8)
 
 
-def test_a_missing_file_reads_as_none_and_a_missing_folder_is_empty(short_path: Path) -> None:
+def test_missing_file_is_none_and_folder_empty(short_path: Path) -> None:
     files = Files()
     assert files.read(short_path / "none") is None
     assert files.names(short_path / "none") == []
     assert files.remove(short_path / "none") is False
 
 
-def test_a_file_gets_the_mode_that_was_asked_for_whatever_the_umask(short_path: Path) -> None:
+def test_file_mode_ignores_the_umask(short_path: Path) -> None:
     before = os.umask(0o077)
     try:
         write_atomically(Files(), short_path / "spec.json", NEW, 0o644)
@@ -54,7 +54,7 @@ def test_the_bytes_before_are_kept_beside(short_path: Path) -> None:
 @pytest.mark.contract("P18")
 @pytest.mark.parametrize("moment", Moment)
 @pytest.mark.parametrize("step", STEPS)
-def test_a_power_cut_leaves_the_old_bytes_or_the_new(short_path: Path, step: int, moment: Moment) -> None:
+def test_power_cut_leaves_old_or_new_bytes(short_path: Path, step: int, moment: Moment) -> None:
     path, keep = short_path / "a", short_path / "a.bak"
     write_atomically(Files(), path, OLD, 0o600, keep=keep)
     files = FaultyFiles()
@@ -72,7 +72,7 @@ def test_a_power_cut_leaves_the_old_bytes_or_the_new(short_path: Path, step: int
 @pytest.mark.contract("P22")
 @pytest.mark.parametrize("number", DISK_ERRORS)
 @pytest.mark.parametrize("step", STEPS)
-def test_a_disk_that_fails_leaves_no_temporary_file(short_path: Path, step: int, number: int) -> None:
+def test_disk_error_leaves_no_temporary_file(short_path: Path, step: int, number: int) -> None:
     path, keep = short_path / "a", short_path / "a.bak"
     write_atomically(Files(), path, OLD, 0o600, keep=keep)
     files = FaultyFiles()
@@ -107,7 +107,7 @@ def test_a_reader_never_sees_half_a_file(short_path: Path) -> None:
     assert not wrong
 
 
-def test_a_lock_keeps_others_out_and_says_for_how_long(short_path: Path) -> None:
+def test_lock_excludes_others_until_timeout(short_path: Path) -> None:
     path = short_path / "lock"
     with locked(path, timeout_s=1):
         with (
@@ -124,7 +124,7 @@ def _hold_and_die(path: str) -> None:
         os._exit(9)
 
 
-def test_a_lock_ends_with_the_process_that_held_it(short_path: Path) -> None:
+def test_lock_ends_with_its_process(short_path: Path) -> None:
     child = multiprocessing.get_context("spawn").Process(target=_hold_and_die, args=(str(short_path / "lock"),))
     child.start()
     child.join(20)
@@ -137,12 +137,12 @@ def test_a_lock_ends_with_the_process_that_held_it(short_path: Path) -> None:
         os.close(handle)
 
 
-def test_an_error_of_the_system_is_not_taken_for_a_held_lock(short_path: Path) -> None:
+def test_os_error_is_not_a_held_lock(short_path: Path) -> None:
     with pytest.raises(OSError, match=os.strerror(errno.ENOENT)), locked(short_path / "no" / "lock", timeout_s=1):
         pass
 
 
-def test_a_change_that_is_held_waits_and_then_happens(short_path: Path) -> None:
+def test_held_change_waits_until_release(short_path: Path) -> None:
     files = FaultyFiles()
     files.hold(2)
     writer = threading.Thread(target=write_atomically, args=(files, short_path / "a", NEW, 0o600))

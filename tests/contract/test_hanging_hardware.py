@@ -54,7 +54,7 @@ async def well(plugin: Plugin) -> None:
     await eventually(lambda: len(plugin.health.devices) == 16 and not states(plugin), LONG_S, "all devices are well")
 
 
-async def test_one_device_hangs_and_the_others_are_read_as_before(host: PluginHost, api: EmbeddedApi) -> None:
+async def test_hanging_device_does_not_block_others(host: PluginHost, api: EmbeddedApi) -> None:
     async with host.running("pod-1") as plugin:
         await well(plugin)
         hang(host.hardware.folder(3) / "reset")
@@ -75,7 +75,7 @@ async def test_one_device_hangs_and_the_others_are_read_as_before(host: PluginHo
         await eventually(lambda: not plugin.hardware.node.findings, LONG_S, "the finding is over")
 
 
-async def test_what_was_sick_stays_sick_while_its_reading_hangs(host: PluginHost) -> None:
+async def test_unhealthy_device_stays_so_while_reads_hang(host: PluginHost) -> None:
     async with host.running("pod-1") as plugin:
         host.hardware.add_ecc(3)
         await eventually(lambda: states(plugin) == {"neuron-device-3": "UNHEALTHY"}, LONG_S)
@@ -84,7 +84,7 @@ async def test_what_was_sick_stays_sick_while_its_reading_hangs(host: PluginHost
         await always(lambda: states(plugin)["neuron-device-3"] == "UNHEALTHY", 0.5)
 
 
-async def test_while_no_reading_ends_no_device_is_called_well_nor_is_its_time_fresh(
+async def test_no_result_reports_no_device_healthy(
     host: PluginHost, kubelet: ScriptedKubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with host.running("pod-1") as plugin:
@@ -115,7 +115,7 @@ async def test_a_helper_that_is_stopped_is_replaced(host: PluginHost) -> None:
 
 
 @pytest.mark.parametrize("file", ["product_name", "version", "ultraserver_mode"])
-async def test_a_file_of_the_node_that_hangs_says_what_it_said(host: PluginHost, file: str) -> None:
+async def test_hanging_node_file_keeps_its_last_value(host: PluginHost, file: str) -> None:
     simulated_node.write(host.root / "host", "trn2u.48xlarge", node_id=2)
     paths = {
         "product_name": simulated_node.DMI,
@@ -139,7 +139,7 @@ async def test_a_file_of_the_node_that_hangs_says_what_it_said(host: PluginHost,
 
 
 @pytest.mark.parametrize("file", ["core_count", "dev"])
-async def test_a_plugin_that_starts_on_hung_hardware_serves_first_and_changes_no_slice(
+async def test_start_on_hung_hardware_keeps_slices(
     host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi, file: str
 ) -> None:
     old, new = (api.create(allocated_claim(name, "node-a", [i])) for i, name in enumerate(("old", "new")))
@@ -164,7 +164,7 @@ async def test_a_plugin_that_starts_on_hung_hardware_serves_first_and_changes_no
         await stream.aclose()
 
 
-async def test_before_the_first_reading_a_new_claim_is_refused_with_what_hangs(
+async def test_claims_wait_for_the_first_reading(
     host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("neuron_dra.node.publish.sysfs_reader.sysfs_helper.__file__", str(host.root / "no helper"))
@@ -187,7 +187,7 @@ async def test_it_ends_in_time_while_a_reading_hangs(host: PluginHost, kubelet: 
     assert children(os.getpid()) == []
 
 
-def test_simulated_hardware_is_known_by_the_file_that_it_is_written_with() -> None:
+def test_marker_file_identifies_simulated_hardware() -> None:
     assert hardware_module.SIMULATED == simulated_node.WRITTEN
 
 

@@ -85,7 +85,7 @@ async def dialled(path: Any) -> AsyncIterator[grpc.aio.Channel]:
 
 
 @pytest.mark.contract("R1")
-async def test_the_plugin_says_who_it_is_where_it_listens_and_which_services_it_has(
+async def test_get_info_has_name_endpoint_and_services(
     plugin: Plugin, host: PluginHost
 ) -> None:
     async with dialled(host.registry / "neuron.aws.com-pod-1-reg.sock") as channel:
@@ -100,7 +100,7 @@ async def test_the_plugin_says_who_it_is_where_it_listens_and_which_services_it_
 
 
 @pytest.mark.contract("R2")
-async def test_the_service_answers_before_the_registration_socket_is_there(host: PluginHost) -> None:
+async def test_service_serves_before_registration(host: PluginHost) -> None:
     settings = host.settings("pod-1")
     for _ in range(3):
         async with host.running("pod-1"):
@@ -112,7 +112,7 @@ async def test_the_service_answers_before_the_registration_socket_is_there(host:
 
 
 @pytest.mark.contract("R3")
-async def test_registration_answers_while_a_prepare_and_a_publish_hang(
+async def test_registration_works_while_others_hang(
     plugin: Plugin, kubelet: ScriptedKubelet, host: PluginHost, api: EmbeddedApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claim_reader, "GET_TIMEOUT_S", 1.0)
@@ -130,7 +130,7 @@ async def test_registration_answers_while_a_prepare_and_a_publish_hang(
 
 
 @pytest.mark.contract("R6")
-async def test_a_kubelet_that_restarts_finds_the_plugin_again(
+async def test_restarted_kubelet_finds_the_plugin(
     plugin: Plugin, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
     made = api.create(allocated_claim("job", "node-a", [0]))
@@ -145,7 +145,7 @@ async def test_a_kubelet_that_restarts_finds_the_plugin_again(
 @pytest.mark.contract("R9")
 @pytest.mark.parametrize("retries", [True, False])
 @pytest.mark.parametrize("text", ["unsupported", " "])
-async def test_a_refused_plugin_stays_alive_tells_why_and_offers_itself_again(
+async def test_rejected_plugin_logs_and_registers_again(
     plugin: Plugin, host: PluginHost, retries: bool, text: str
 ) -> None:
     kubelet = ScriptedKubelet(host.registry)
@@ -160,7 +160,7 @@ async def test_a_refused_plugin_stays_alive_tells_why_and_offers_itself_again(
 
 
 @pytest.mark.contract("R8")
-async def test_a_kubelet_that_asks_and_never_judges_gets_a_fresh_socket(
+async def test_missing_registration_result_renews_socket(
     plugin: Plugin, host: PluginHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kubelet_module, "VERDICT_PATIENCE_S", 0.3)
@@ -171,7 +171,7 @@ async def test_a_kubelet_that_asks_and_never_judges_gets_a_fresh_socket(
     assert len(kubelet.attempts) == 1
 
 
-async def test_our_own_probe_is_not_taken_for_a_kubelet(
+async def test_own_probe_does_not_count_as_kubelet(
     plugin: Plugin, host: PluginHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kubelet_module, "VERDICT_PATIENCE_S", 0.1)
@@ -187,7 +187,7 @@ async def test_our_own_probe_is_not_taken_for_a_kubelet(
 @pytest.mark.contract("R10")
 @pytest.mark.parametrize("which", ["dra", "reg"])
 @pytest.mark.parametrize("how", ["removed", "stolen"])
-async def test_a_socket_that_is_taken_away_is_served_again(
+async def test_removed_socket_is_served_again(
     plugin: Plugin, kubelet: ScriptedKubelet, host: PluginHost, api: EmbeddedApi, which: str, how: str
 ) -> None:
     await kubelet.registered(DRIVER)
@@ -214,7 +214,7 @@ async def test_a_socket_that_is_taken_away_is_served_again(
 
 
 @pytest.mark.contract("R11")
-async def test_a_socket_that_cannot_be_bound_is_an_error_with_the_reason(host: PluginHost) -> None:
+async def test_bind_error_names_the_reason(host: PluginHost) -> None:
     (host.data).mkdir()
     (host.data / "dra.sock").mkdir()
     with pytest.raises(SocketError, match=r"cannot bind .*dra\.sock: the path is a file, not a socket"):
@@ -225,7 +225,7 @@ async def test_a_socket_that_cannot_be_bound_is_an_error_with_the_reason(host: P
 
 
 @pytest.mark.contract("R12")
-def test_a_socket_path_that_linux_cannot_take_is_refused_with_its_length() -> None:
+def test_too_long_socket_path_is_rejected() -> None:
     folder = "/var/lib/" + "x" * 90
     with pytest.raises(SettingsError, match=r"has 1\d\d bytes, but Linux allows 107; use a shorter folder"):
         load({"node_name": "a", "kubelet_plugins_directory_path": folder}, {})
@@ -234,7 +234,7 @@ def test_a_socket_path_that_linux_cannot_take_is_refused_with_its_length() -> No
 
 
 @pytest.mark.contract("R13")
-async def test_two_plugins_run_side_by_side_and_the_end_of_one_does_not_touch_the_other(
+async def test_two_plugins_end_independently(
     host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
     made = api.create(allocated_claim("job", "node-a", [0]))
@@ -249,7 +249,7 @@ async def test_two_plugins_run_side_by_side_and_the_end_of_one_does_not_touch_th
         assert second._reg.intact
 
 
-async def test_stopping_spares_a_socket_that_another_process_has_put_there(host: PluginHost) -> None:
+async def test_stop_keeps_a_socket_of_another_process(host: PluginHost) -> None:
     path = host.root / "a.sock"
     server = UnixServer(path, lambda server: None)
     await server.start()
@@ -279,7 +279,7 @@ async def test_old_and_new_kubelets_are_served_alike(
 
 
 @pytest.mark.contract("R17")
-async def test_unknown_methods_are_unimplemented_and_disturb_nobody(plugin: Plugin, host: PluginHost) -> None:
+async def test_unknown_methods_are_unimplemented(plugin: Plugin, host: PluginHost) -> None:
     async with dialled(host.data / "dra-pod-1.sock") as channel:
         for method in ("/v9.DRAPlugin/NodePrepareResources", "/v1.DRAPlugin/NodeReboot", "/x"):
             with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -291,7 +291,7 @@ async def test_unknown_methods_are_unimplemented_and_disturb_nobody(plugin: Plug
 
 @pytest.mark.contract("R18")
 @pytest.mark.contract("H7")
-async def test_one_connection_carries_prepare_unprepare_and_health_at_once(
+async def test_one_connection_carries_concurrent_calls(
     plugin: Plugin, host: PluginHost, api: EmbeddedApi
 ) -> None:
     claims = [api.create(allocated_claim(f"job-{i}", "node-a", [i])) for i in range(8)]
@@ -308,7 +308,7 @@ async def test_one_connection_carries_prepare_unprepare_and_health_at_once(
 
 @pytest.mark.contract("R19")
 @pytest.mark.contract("P16")
-async def test_a_connection_cut_in_the_middle_of_a_prepare_costs_nothing(
+async def test_connection_cut_during_prepare_is_harmless(
     plugin: Plugin, kubelet: ScriptedKubelet, api: EmbeddedApi, host: PluginHost
 ) -> None:
     await kubelet.registered(DRIVER)
@@ -327,7 +327,7 @@ async def test_a_connection_cut_in_the_middle_of_a_prepare_costs_nothing(
 
 
 @pytest.mark.contract("P16")
-async def test_a_deadline_that_passes_does_not_stop_the_work(
+async def test_expired_deadline_does_not_stop_the_work(
     plugin: Plugin, kubelet: ScriptedKubelet, api: EmbeddedApi, host: PluginHost
 ) -> None:
     await kubelet.registered(DRIVER)
@@ -340,7 +340,7 @@ async def test_a_deadline_that_passes_does_not_stop_the_work(
 
 
 @pytest.mark.contract("R20")
-async def test_a_service_socket_that_was_away_for_a_while_works_again(
+async def test_returned_service_socket_works(
     plugin: Plugin, kubelet: ScriptedKubelet, host: PluginHost, api: EmbeddedApi
 ) -> None:
     path = host.data / "dra-pod-1.sock"
@@ -367,7 +367,7 @@ async def test_sockets_and_data_are_for_root_alone(plugin: Plugin, host: PluginH
 @pytest.mark.contract("P1")
 @pytest.mark.contract("P4")
 @pytest.mark.contract("P12")
-async def test_every_claim_of_a_batch_gets_its_answer_and_none_spoils_its_neighbour(
+async def test_claims_of_a_batch_fail_independently(
     plugin: Plugin, kubelet: ScriptedKubelet, api: EmbeddedApi, host: PluginHost
 ) -> None:
     await kubelet.registered(DRIVER)
@@ -388,7 +388,7 @@ async def test_every_claim_of_a_batch_gets_its_answer_and_none_spoils_its_neighb
 
 
 @pytest.mark.contract("P2")
-async def test_a_retried_prepare_gives_the_same_answer(
+async def test_retried_prepare_returns_the_same_result(
     plugin: Plugin, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
     await kubelet.registered(DRIVER)
@@ -398,7 +398,7 @@ async def test_a_retried_prepare_gives_the_same_answer(
 
 
 @pytest.mark.contract("P5")
-async def test_a_claim_that_was_made_again_under_its_name_is_not_mistaken(
+async def test_recreated_claim_is_another_claim(
     plugin: Plugin, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
     await kubelet.registered(DRIVER)
@@ -412,7 +412,7 @@ async def test_a_claim_that_was_made_again_under_its_name_is_not_mistaken(
 
 
 @pytest.mark.contract("N8")
-async def test_a_claim_is_answered_as_soon_as_the_one_before_it_on_its_device_is_unprepared(
+async def test_claim_is_prepared_when_its_device_is_freed(
     host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
     old, new = (api.create(allocated_claim(name, "node-a", [5])) for name in ("old", "new"))
@@ -428,7 +428,7 @@ async def test_a_claim_is_answered_as_soon_as_the_one_before_it_on_its_device_is
 
 @pytest.mark.contract("P6")
 @pytest.mark.contract("N12")
-async def test_an_empty_batch_is_answered_with_an_empty_answer(plugin: Plugin, kubelet: ScriptedKubelet) -> None:
+async def test_empty_batch_has_an_empty_result(plugin: Plugin, kubelet: ScriptedKubelet) -> None:
     await kubelet.registered(DRIVER)
     assert await kubelet.prepare([]) == {}
     assert await kubelet.unprepare([]) == {}
@@ -436,7 +436,7 @@ async def test_an_empty_batch_is_answered_with_an_empty_answer(plugin: Plugin, k
 
 @pytest.mark.contract("N2")
 @pytest.mark.contract("N3")
-async def test_unpreparing_the_unknown_is_success_twice(plugin: Plugin, kubelet: ScriptedKubelet) -> None:
+async def test_unprepare_of_an_unknown_claim_succeeds(plugin: Plugin, kubelet: ScriptedKubelet) -> None:
     await kubelet.registered(DRIVER)
     unknown = ClaimRef("ml", "none", "uid-none")
     for _ in range(2):
@@ -444,7 +444,7 @@ async def test_unpreparing_the_unknown_is_success_twice(plugin: Plugin, kubelet:
 
 
 @pytest.mark.contract("P3")
-async def test_a_prepare_that_failed_once_succeeds_when_it_is_tried_again(
+async def test_failed_prepare_succeeds_on_retry(
     plugin: Plugin, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
     await kubelet.registered(DRIVER)
@@ -456,7 +456,7 @@ async def test_a_prepare_that_failed_once_succeeds_when_it_is_tried_again(
 
 
 @pytest.mark.contract("P26")
-async def test_a_bug_is_an_answer_without_its_traceback_and_the_server_lives_on(
+async def test_unexpected_exception_is_a_claim_error(
     plugin: Plugin, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
     await kubelet.registered(DRIVER)
@@ -474,7 +474,7 @@ async def test_a_bug_is_an_answer_without_its_traceback_and_the_server_lives_on(
 
 
 @pytest.mark.contract("P27")
-async def test_an_api_server_that_hangs_is_told_in_time(
+async def test_hanging_api_server_is_reported_before_deadline(
     plugin: Plugin, kubelet: ScriptedKubelet, api: EmbeddedApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert claim_reader.GET_TIMEOUT_S + plugin_module.FETCH_PATIENCE_S < 45
@@ -501,7 +501,7 @@ def device_plugin(host: PluginHost) -> Iterator[None]:
     path.unlink()
 
 
-async def test_beside_a_live_device_plugin_no_claim_is_prepared_and_what_was_stays(
+async def test_device_plugin_blocks_new_claims(
     host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """14.5: the device plugin would give the same device to another container. The kubelet asks again."""
@@ -528,7 +528,7 @@ async def test_beside_a_live_device_plugin_no_claim_is_prepared_and_what_was_sta
         assert not (await kubelet.prepare([late]))[late["metadata"]["uid"]].error
 
 
-async def test_with_warn_claims_are_prepared_beside_a_device_plugin(
+async def test_warn_mode_prepares_beside_a_device_plugin(
     host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
     with device_plugin(host):
@@ -552,7 +552,7 @@ TROUBLE: dict[str, Fault | Strange] = {
 
 @pytest.mark.contract("P3")
 @pytest.mark.parametrize("trouble", TROUBLE)
-async def test_a_passing_trouble_of_the_api_server_costs_no_refusal(
+async def test_transient_api_errors_fail_no_claim(
     plugin: Plugin, kubelet: ScriptedKubelet, api: EmbeddedApi, monkeypatch: pytest.MonkeyPatch, trouble: str
 ) -> None:
     """14.7: a refusal costs the pod 90 s, and the kubelet waits 45 s for one answer."""
@@ -570,7 +570,7 @@ async def test_a_passing_trouble_of_the_api_server_costs_no_refusal(
 
 
 @pytest.mark.contract("P3")
-async def test_an_api_server_that_refuses_connections_for_a_moment_costs_no_refusal(
+async def test_short_api_outage_fails_no_claim(
     plugin: Plugin, kubelet: ScriptedKubelet, api: EmbeddedApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """14.7, as while an API server is updated and the load balancer has no other."""
@@ -626,7 +626,7 @@ async def test_shares_of_one_device_are_told_apart(plugin: Plugin, kubelet: Scri
 @pytest.mark.contract("H2")
 @pytest.mark.contract("H8")
 @pytest.mark.parametrize("dialect", [HEALTH_V1, HEALTH_V1ALPHA1])
-async def test_the_whole_list_comes_at_once_on_change_and_periodically(
+async def test_health_list_is_complete_on_each_update(
     plugin: Plugin, kubelet: ScriptedKubelet, host: PluginHost, dialect: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert kubelet_module.HEALTH_PERIOD_S < kubelet_module.HEALTH_TIMEOUT_S / 2
@@ -648,7 +648,7 @@ async def test_the_whole_list_comes_at_once_on_change_and_periodically(
 
 @pytest.mark.contract("H3")
 @pytest.mark.contract("H4")
-async def test_streams_are_independent_and_leave_nothing_behind(plugin: Plugin, kubelet: ScriptedKubelet) -> None:
+async def test_health_streams_are_independent(plugin: Plugin, kubelet: ScriptedKubelet) -> None:
     await kubelet.registered(DRIVER)
     await eventually(lambda: len(plugin.health.devices) == 16)
     kept = kubelet.health()
@@ -666,7 +666,7 @@ async def test_streams_are_independent_and_leave_nothing_behind(plugin: Plugin, 
 
 
 @pytest.mark.contract("H9")
-async def test_a_reader_that_does_not_read_blocks_nobody(
+async def test_idle_health_reader_blocks_no_other(
     plugin: Plugin, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
     await kubelet.registered(DRIVER)
@@ -681,7 +681,7 @@ async def test_a_reader_that_does_not_read_blocks_nobody(
 
 
 @pytest.mark.contract("R5")
-async def test_an_open_health_stream_does_not_delay_the_end(host: PluginHost, kubelet: ScriptedKubelet) -> None:
+async def test_open_health_stream_does_not_delay_stop(host: PluginHost, kubelet: ScriptedKubelet) -> None:
     async with host.running("pod-1"):
         await kubelet.registered(DRIVER)
         stream = kubelet.health()
@@ -693,7 +693,7 @@ async def test_an_open_health_stream_does_not_delay_the_end(host: PluginHost, ku
     await stream.aclose()
 
 
-async def test_a_claim_that_hangs_does_not_delay_the_end_beyond_its_grace(
+async def test_hanging_claim_delays_stop_by_its_grace_only(
     host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plugin_module, "TRANSACTION_GRACE_S", 0.3)
@@ -711,7 +711,7 @@ async def test_a_claim_that_hangs_does_not_delay_the_end_beyond_its_grace(
     assert [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("prepare")] == []
 
 
-async def test_a_claim_that_waits_for_a_device_does_not_delay_the_end_and_is_told_why(
+async def test_stop_fails_claims_waiting_for_a_device(
     host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
     old, new = (api.create(allocated_claim(name, "node-a", [5])) for name in ("old", "new"))
@@ -728,7 +728,7 @@ async def test_a_claim_that_waits_for_a_device_does_not_delay_the_end_and_is_tol
 # Looking in from outside.
 
 
-async def test_people_find_every_service_without_a_proto_file(plugin: Plugin, host: PluginHost) -> None:
+async def test_services_support_reflection(plugin: Plugin, host: PluginHost) -> None:
     async def ask(channel: grpc.aio.Channel, request: Any) -> Any:
         stub = reflection_pb2_grpc.ServerReflectionStub(channel)
         stream = stub.ServerReflectionInfo(iter([request]), timeout=60)
@@ -756,7 +756,7 @@ async def test_people_find_every_service_without_a_proto_file(plugin: Plugin, ho
         assert "pluginregistration.Registration" in {s.name for s in answer.list_services_response.service}
 
 
-async def test_the_inspector_shows_devices_claims_status_and_settings(
+async def test_inspector_shows_devices_claims_and_settings(
     plugin: Plugin, kubelet: ScriptedKubelet, host: PluginHost, api: EmbeddedApi
 ) -> None:
     await kubelet.registered(DRIVER)
@@ -801,7 +801,7 @@ async def test_liveness_goes_through_the_sockets(host: PluginHost, monkeypatch: 
         assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-async def test_the_health_port_is_taken_over_when_its_holder_goes(plugin: Plugin) -> None:
+async def test_health_port_is_taken_over_when_free(plugin: Plugin) -> None:
     holder = socket.create_server(("127.0.0.1", 0))
     port = holder.getsockname()[1]
     server = TcpHealthServer("127.0.0.1", port, plugin.services.add_health)
@@ -831,7 +831,7 @@ async def test_the_health_port_is_taken_over_when_its_holder_goes(plugin: Plugin
 @pytest.mark.contract("O2")
 @pytest.mark.contract("O3")
 @pytest.mark.contract("R9")
-async def test_readiness_and_metrics_are_served_over_http(host: PluginHost, api: EmbeddedApi) -> None:
+async def test_http_serves_readiness_and_metrics(host: PluginHost, api: EmbeddedApi) -> None:
     async with (
         host.running("pod-1", metrics_bind_address="127.0.0.1:0") as plugin,
         aiohttp.ClientSession() as http,
@@ -865,7 +865,7 @@ async def test_readiness_and_metrics_are_served_over_http(host: PluginHost, api:
 
 
 @pytest.mark.contract("P22")
-async def test_with_a_full_disk_it_starts_registers_and_answers_for_what_is_prepared(
+async def test_full_disk_serves_prepared_claims(
     host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
     made = api.create(allocated_claim("job", "node-a", [0]))
@@ -883,7 +883,7 @@ async def test_with_a_full_disk_it_starts_registers_and_answers_for_what_is_prep
         await eventually(lambda: plugin.publisher_lock.holding)
 
 
-async def test_an_event_that_could_not_be_posted_is_posted_later(host: PluginHost, api: EmbeddedApi) -> None:
+async def test_failed_event_is_posted_later(host: PluginHost, api: EmbeddedApi) -> None:
     api.faults.add(Fault(verb="create", resource="events", status=500, times=1))
     host.hardware.break_link(0, 1)
     async with host.running("pod-1") as plugin:
@@ -896,7 +896,7 @@ async def test_an_event_that_could_not_be_posted_is_posted_later(host: PluginHos
         assert len({event["message"] for event in api.objects("events")}) == len(api.objects("events"))
 
 
-async def test_an_event_of_a_run_before_is_renewed_and_not_lost(host: PluginHost, api: EmbeddedApi) -> None:
+async def test_event_of_an_earlier_run_is_renewed(host: PluginHost, api: EmbeddedApi) -> None:
     host.hardware.break_link(0, 1)
     for count in (1, 2):
         async with host.running("pod-1"):
@@ -905,7 +905,7 @@ async def test_an_event_of_a_run_before_is_renewed_and_not_lost(host: PluginHost
             )
 
 
-async def test_a_first_socket_is_taken_away_again_when_the_second_cannot_be_bound(host: PluginHost) -> None:
+async def test_failed_bind_removes_the_first_socket(host: PluginHost) -> None:
     (host.registry / "neuron.aws.com-pod-1-reg.sock").mkdir()
     with pytest.raises(SocketError):
         async with host.running("pod-1"):

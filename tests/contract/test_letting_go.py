@@ -110,9 +110,7 @@ def rival(api: EmbeddedApi) -> Object:
 
 
 @pytest.mark.usefixtures("pod_resources")
-async def test_a_claim_of_the_driver_before_us_is_let_go_when_nobody_knows_it(
-    adopted: Plugin, api: EmbeddedApi, kubelet: ScriptedKubelet
-) -> None:
+async def test_orphaned_adopted_claim_is_released(adopted: Plugin, api: EmbeddedApi, kubelet: ScriptedKubelet) -> None:
     """Also one of another node that had this name: the API server had its claims, and the kubelet never knew them."""
     api.delete("resourceclaims", "old", "default")
     await holds(adopted)
@@ -122,7 +120,7 @@ async def test_a_claim_of_the_driver_before_us_is_let_go_when_nobody_knows_it(
 
 
 @pytest.mark.usefixtures("pod_resources")
-async def test_a_claim_of_ours_that_another_driver_unprepared_is_let_go(
+async def test_claim_unprepared_by_another_driver_is_released(
     host: PluginHost, api: EmbeddedApi, kubelet: ScriptedKubelet
 ) -> None:
     """Us, AWS's driver, and us again, without a reboot."""
@@ -141,7 +139,7 @@ async def test_a_claim_of_ours_that_another_driver_unprepared_is_let_go(
 
 
 @pytest.mark.usefixtures("pod_resources")
-async def test_a_claim_that_was_given_back_before_the_checkpoint_was_damaged_is_let_go(
+async def test_rebuilt_claim_without_allocation_is_released(
     host: PluginHost, api: EmbeddedApi, kubelet: ScriptedKubelet
 ) -> None:
     """Until its object is gone, what it says is that the claim holds a device."""
@@ -160,7 +158,7 @@ async def test_a_claim_that_was_given_back_before_the_checkpoint_was_damaged_is_
 
 
 @pytest.mark.usefixtures("pod_resources")
-async def test_a_claim_whose_object_is_free_again_counts_as_gone(adopted: Plugin, api: EmbeddedApi) -> None:
+async def test_deallocated_claim_counts_as_gone(adopted: Plugin, api: EmbeddedApi) -> None:
     """A claim that people made outlives its pods."""
     api.patch("resourceclaims", "old", {"status": {"reservedFor": None, "allocation": None}}, "default")
     await holds(adopted)
@@ -169,7 +167,7 @@ async def test_a_claim_whose_object_is_free_again_counts_as_gone(adopted: Plugin
 # What keeps it.
 
 
-async def test_while_the_api_server_has_it_or_the_kubelet_lists_it_it_is_held(
+async def test_claim_known_to_api_or_kubelet_is_kept(
     adopted: Plugin, api: EmbeddedApi, running: Running, pod_resources: PodResources
 ) -> None:
     await eventually(lambda: pod_resources.asked > 10)
@@ -203,7 +201,7 @@ def unsure(running: Running, api: PodResources) -> None:
 
 
 @pytest.mark.parametrize("doubt", [silent, alone, failing, unsure])
-async def test_a_list_that_is_no_evidence_lets_nothing_go(
+async def test_inconclusive_list_releases_nothing(
     adopted: Plugin, api: EmbeddedApi, running: Running, pod_resources: PodResources, doubt: Any
 ) -> None:
     doubt(running, pod_resources)
@@ -224,7 +222,7 @@ async def test_a_kubelet_before_1_34_is_not_asked(
     await always(lambda: held(adopted) == {"old"} and pod_resources.asked == asked, 1.0)
 
 
-async def test_without_the_mount_it_is_held_until_the_reboot_and_said_once(
+async def test_missing_mount_keeps_claims_and_warns_once(
     adopted: Plugin, api: EmbeddedApi, caplog: pytest.LogCaptureFixture
 ) -> None:
     api.delete("resourceclaims", "old", "default")
@@ -251,9 +249,7 @@ async def test_without_the_mount_it_is_held_until_the_reboot_and_said_once(
     ],
     ids=lambda fault: f"{fault.status} {(fault.body or b'').decode()[:8]}",
 )
-async def test_an_answer_that_does_not_say_so_is_not_the_end_of_a_claim(
-    adopted: Plugin, api: EmbeddedApi, strange: Fault
-) -> None:
+async def test_inconclusive_reply_keeps_the_claim(adopted: Plugin, api: EmbeddedApi, strange: Fault) -> None:
     fault = Fault(verb="get", resource="resourceclaims", status=strange.status, body=strange.body, times=None)
     api.faults.add(fault)
     api.delete("resourceclaims", "old", "default")
@@ -263,7 +259,7 @@ async def test_an_answer_that_does_not_say_so_is_not_the_end_of_a_claim(
     await holds(adopted)
 
 
-async def test_what_was_prepared_by_us_alone_is_never_let_go(
+async def test_own_claim_is_never_released_as_orphaned(
     host: PluginHost, api: EmbeddedApi, kubelet: ScriptedKubelet, pod_resources: PodResources
 ) -> None:
     """It leaves by unprepare alone: the kubelet repeats that until it succeeds."""
@@ -278,7 +274,7 @@ async def test_what_was_prepared_by_us_alone_is_never_let_go(
 
 
 @pytest.mark.usefixtures("pod_resources")
-async def test_a_claim_that_the_kubelet_asks_for_again_stays(
+async def test_claim_prepared_again_is_kept(
     adopted: Plugin, api: EmbeddedApi, kubelet: ScriptedKubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is ours from then on."""
@@ -288,7 +284,7 @@ async def test_a_claim_that_the_kubelet_asks_for_again_stays(
     await always(lambda: held(adopted) == {"old"}, 0.7)
 
 
-async def test_it_costs_the_api_server_nothing_while_the_kubelet_lists_the_claim(
+async def test_listed_claim_needs_no_api_request(
     adopted: Plugin, api: EmbeddedApi, running: Running, pod_resources: PodResources
 ) -> None:
     running.run("old", "old", "neuron-device-5")

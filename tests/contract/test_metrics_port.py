@@ -22,7 +22,7 @@ async def fetch(port: int, path: str) -> str:
     return await asyncio.to_thread(get)
 
 
-async def test_a_port_that_another_plugin_holds_is_taken_over_when_that_one_ends() -> None:
+async def test_port_of_an_ended_plugin_is_taken_over() -> None:
     old, new = server(), server()
     await old.run("127.0.0.1:0")
     port = old.port

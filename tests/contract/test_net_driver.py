@@ -45,7 +45,7 @@ def test_a_device_says_what_the_efa_driver_says() -> None:
 
 
 @pytest.mark.parametrize("name", [t.name for t in catalogue.all_types() if t.efa is not None])
-def test_every_neuron_device_finds_its_interface_in_each_of_its_groups(name: str) -> None:
+def test_each_device_has_an_interface_in_its_groups(name: str) -> None:
     spec = catalogue.lookup(name)
     assert spec is not None
     assert spec.efa is not None
@@ -111,7 +111,7 @@ async def test_the_slice_is_published_and_comes_back(tmp_path: Path) -> None:
         assert again["spec"] == published["spec"]
 
 
-async def test_a_claim_gets_a_cdi_device_each_and_one_variable_with_all(tmp_path: Path) -> None:
+async def test_claim_has_cdi_devices_and_one_variable(tmp_path: Path) -> None:
     async with running(tmp_path) as (api, kubelet):
         claim = allocated(api, "pci-0000-c9-00-0", "pci-0000-b4-00-0")
         uid = claim["metadata"]["uid"]
@@ -131,7 +131,7 @@ async def test_a_claim_gets_a_cdi_device_each_and_one_variable_with_all(tmp_path
         assert list((tmp_path / "cdi").iterdir()) == []
 
 
-async def test_a_device_that_the_node_has_not_is_refused(tmp_path: Path) -> None:
+async def test_unknown_device_is_rejected(tmp_path: Path) -> None:
     async with running(tmp_path) as (api, kubelet):
         claim = allocated(api, "pci-0000-ff-00-0")
         answer = (await kubelet.prepare([claim]))[claim["metadata"]["uid"]]

@@ -336,6 +336,6 @@ class Forgetful(Node):
         return decided(wanted, [])
 
 
-def test_the_walk_finds_a_plugin_that_does_not_ask_who_holds_a_device() -> None:
+def test_walk_finds_a_missing_device_check() -> None:
     with pytest.raises(AssertionError, match="devices"):
         walk(Forgetful, 60, 40, always_the_same=True)

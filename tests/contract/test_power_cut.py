@@ -322,7 +322,7 @@ async def run(
 
 
 @pytest.mark.parametrize("name", STORIES)
-async def test_what_was_promised_survives_a_power_cut_at_any_moment(
+async def test_promises_survive_any_power_cut(
     name: str, short_path: Path, record_property: Callable[[str, str], None]
 ) -> None:
     operations, states = await run(STORIES[name], short_path)
@@ -401,7 +401,7 @@ def found(files: RecordingFiles) -> set[frozenset[tuple[str, bytes]]]:
     return {frozenset((path.name, data) for path, data in cut.contents if data is not None) for cut in last}
 
 
-def test_until_the_folder_is_flushed_each_change_of_it_may_be_lost_for_itself(short_path: Path) -> None:
+def test_unflushed_folder_changes_may_be_lost(short_path: Path) -> None:
     (short_path / "a").write_bytes(b"old")
     files = RecordingFiles(short_path)
     files.write(short_path / "b", b"new", 0o600)
@@ -415,7 +415,7 @@ def test_until_the_folder_is_flushed_each_change_of_it_may_be_lost_for_itself(sh
     assert found(files) == {frozenset({new})}
 
 
-def test_until_a_file_is_flushed_it_may_have_any_part_of_its_bytes(short_path: Path) -> None:
+def test_unflushed_file_may_have_partial_bytes(short_path: Path) -> None:
     (short_path / "a").write_bytes(b"old!")
     files = WithoutFileFlush(short_path)
     files.write(short_path / "a", b"new!", 0o600)
@@ -423,7 +423,7 @@ def test_until_a_file_is_flushed_it_may_have_any_part_of_its_bytes(short_path: P
     assert found(files) == {frozenset({("a", data)}) for data in (b"old!", b"", b"ne", bytes(4), b"new!")}
 
 
-def test_a_folder_that_is_lost_takes_what_is_in_it_along(short_path: Path) -> None:
+def test_lost_folder_loses_its_files(short_path: Path) -> None:
     class WithoutRootFlush(RecordingFiles):
         def sync_folder(self, folder: Path) -> None:
             if folder != self.root:

@@ -78,7 +78,7 @@ async def test_the_first_publish_makes_one_slice(api: EmbeddedApi, publisher: Pu
 
 
 @pytest.mark.contract("S2")
-async def test_publishing_the_same_again_writes_nothing(api: EmbeddedApi, publisher: Publisher) -> None:
+async def test_publishing_unchanged_slices_writes_nothing(api: EmbeddedApi, publisher: Publisher) -> None:
     await publisher.publish(devices(16))
     for _ in range(3):
         assert (await publisher.publish(devices(16))).writes == 0
@@ -104,7 +104,7 @@ def squatter(name: str, node: str = "node-b", driver: str = "neuron.aws.com") ->
 
 
 @pytest.mark.parametrize(("node", "driver"), [("node-b", "neuron.aws.com"), ("node-b", "dra.net"), ("", "dra.net")])
-async def test_a_name_that_somebody_else_has_is_stepped_around(
+async def test_taken_slice_name_is_avoided(
     api: EmbeddedApi, client: KubeClient, publisher: Publisher, node: str, driver: str
 ) -> None:
     """14.10. And who has it is said. A plugin that starts again keeps the name that it has."""
@@ -123,9 +123,7 @@ async def test_a_name_that_somebody_else_has_is_stepped_around(
     assert (await again.publish(devices(16))).writes == 0
 
 
-async def test_an_unseen_slice_of_our_own_is_no_name_that_somebody_else_has(
-    api: EmbeddedApi, client: KubeClient, publisher: Publisher
-) -> None:
+async def test_unseen_own_slice_is_not_a_taken_name(api: EmbeddedApi, client: KubeClient, publisher: Publisher) -> None:
     """14.10. Another plugin of this node may have made it a moment ago."""
     other = Publisher(api, client)
     await other.slices.relist()
@@ -137,16 +135,14 @@ async def test_an_unseen_slice_of_our_own_is_no_name_that_somebody_else_has(
     assert (made["metadata"]["name"], len(made["spec"]["devices"]), publisher.publisher.taken) == (NAME, 16, {})
 
 
-async def test_whether_taints_are_kept_is_found_out_though_somebody_has_the_name_of_the_probe(
-    api: EmbeddedApi, publisher: Publisher
-) -> None:
+async def test_taint_probe_avoids_a_taken_name(api: EmbeddedApi, publisher: Publisher) -> None:
     """14.10. It would look as if there were no taints, and sick devices would leave their slice."""
     api.create(squatter("node-a-neuron.aws.com-99"))
     await publisher.publisher.learn_taints(publisher.pool)
     assert publisher.publisher.keeps_taints is True
 
 
-async def test_when_others_have_every_name_publishing_says_so(api: EmbeddedApi, publisher: Publisher) -> None:
+async def test_publish_fails_if_all_names_are_taken(api: EmbeddedApi, publisher: Publisher) -> None:
     publisher.publisher.taken = {
         f"node-a-neuron.aws.com-{number:02d}": "of driver x and no node" for number in range(99)
     }
@@ -157,9 +153,7 @@ async def test_when_others_have_every_name_publishing_says_so(api: EmbeddedApi, 
 
 @pytest.mark.contract("S5")
 @pytest.mark.contract("S25")
-async def test_slices_of_another_program_are_deleted_before_ours_are_made(
-    api: EmbeddedApi, publisher: Publisher
-) -> None:
+async def test_foreign_slices_are_deleted_first(api: EmbeddedApi, publisher: Publisher) -> None:
     for number in range(2):
         api.create(
             {
@@ -183,9 +177,7 @@ async def test_slices_of_another_program_are_deleted_before_ours_are_made(
 
 
 @pytest.mark.contract("S9")
-async def test_a_slice_that_changed_under_us_is_read_again_and_not_overwritten_blindly(
-    api: EmbeddedApi, publisher: Publisher
-) -> None:
+async def test_conflict_reads_the_slice_again(api: EmbeddedApi, publisher: Publisher) -> None:
     await publisher.publish(devices(2))
     api.patch("resourceslices", NAME, {"metadata": {"labels": {"by": "hand"}}})
     with pytest.raises(Conflict):
@@ -194,9 +186,7 @@ async def test_a_slice_that_changed_under_us_is_read_again_and_not_overwritten_b
 
 
 @pytest.mark.contract("S9")
-async def test_a_slice_that_is_there_already_is_adopted(
-    api: EmbeddedApi, publisher: Publisher, client: KubeClient
-) -> None:
+async def test_existing_slice_is_adopted(api: EmbeddedApi, publisher: Publisher, client: KubeClient) -> None:
     other = Publisher(api, client)
     await other.slices.relist()
     await other.publish(devices(2))
@@ -219,9 +209,7 @@ async def test_an_answer_that_was_lost_does_no_harm(api: EmbeddedApi, publisher:
 
 
 @pytest.mark.contract("S6")
-async def test_a_slice_that_vanished_under_us_is_found_missing_and_made_again(
-    api: EmbeddedApi, publisher: Publisher
-) -> None:
+async def test_deleted_slice_is_recreated(api: EmbeddedApi, publisher: Publisher) -> None:
     await publisher.publish(devices(2))
     api.delete("resourceslices", NAME)
     with pytest.raises(NotFound):
@@ -230,16 +218,14 @@ async def test_a_slice_that_vanished_under_us_is_found_missing_and_made_again(
 
 
 @pytest.mark.contract("S10")
-async def test_a_slice_that_the_server_refuses_is_told_with_the_field(api: EmbeddedApi, publisher: Publisher) -> None:
+async def test_rejected_slice_error_names_the_field(api: EmbeddedApi, publisher: Publisher) -> None:
     with pytest.raises(Invalid, match=r"spec\.devices\[0\]\.name"):
         await publisher.publish([{"name": "Not_A_Label"}])
     assert (await publisher.publish(devices(1))).writes == 1
 
 
 @pytest.mark.contract("S11")
-async def test_a_field_that_the_server_drops_is_reported_and_not_sent_again(
-    api: EmbeddedApi, publisher: Publisher
-) -> None:
+async def test_dropped_field_is_reported_once(api: EmbeddedApi, publisher: Publisher) -> None:
     api.dropped_fields["resourceslices"] = {"spec.devices[*].taints"}
     tainted = devices(2, taints=[{"key": "k", "effect": "NoSchedule"}])
     first = await publisher.publish(tainted)
@@ -275,7 +261,7 @@ async def test_no_device_is_an_empty_slice(api: EmbeddedApi, publisher: Publishe
     assert (await publisher.publish([])).writes == 0
 
 
-async def test_a_failure_in_the_middle_of_several_writes_is_made_good(api: EmbeddedApi, publisher: Publisher) -> None:
+async def test_partial_publish_is_completed(api: EmbeddedApi, publisher: Publisher) -> None:
     await publisher.publish(devices(200))
     api.faults.add(Fault(verb="update", resource="resourceslices", nth=2, status=429, retry_after=1))
     with pytest.raises(TooManyRequests):
@@ -311,7 +297,7 @@ async def settled(api: EmbeddedApi, plugin: Plugin) -> None:
 
 @pytest.mark.contract("S1")
 @pytest.mark.contract("S2")
-async def test_a_plugin_publishes_its_node_with_one_write(api: EmbeddedApi, host: PluginHost) -> None:
+async def test_plugin_publishes_with_one_write(api: EmbeddedApi, host: PluginHost) -> None:
     async with host.running() as plugin:
         await settled(api, plugin)
         for _ in range(3):
@@ -324,7 +310,7 @@ async def test_a_plugin_publishes_its_node_with_one_write(api: EmbeddedApi, host
     assert len(api.objects("resourceslices")) == 1, "a plugin that ends leaves its slices"
 
 
-async def test_a_node_whose_slice_name_is_taken_publishes_and_says_so(api: EmbeddedApi, host: PluginHost) -> None:
+async def test_taken_name_is_avoided_and_reported(api: EmbeddedApi, host: PluginHost) -> None:
     """14.10."""
     api.create(squatter(NAME))
 
@@ -355,7 +341,7 @@ async def test_slices_that_somebody_deletes_come_back(api: EmbeddedApi, host: Pl
 
 
 @pytest.mark.contract("S6")
-async def test_a_slice_whose_deletion_no_watch_told_comes_back_at_the_next_compare(
+async def test_next_compare_restores_a_deleted_slice(
     api: EmbeddedApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publishing, "COMPARE_S", 0.5)
@@ -400,9 +386,7 @@ async def test_an_edit_by_hand_is_reverted_once(api: EmbeddedApi, host: PluginHo
         Fault(verb="list", status=200, body=b"<html>", times=2),
     ],
 )
-async def test_publishing_gets_there_whatever_the_server_answers_first(
-    api: EmbeddedApi, host: PluginHost, fault: Fault
-) -> None:
+async def test_publishing_recovers_from_any_first_reply(api: EmbeddedApi, host: PluginHost, fault: Fault) -> None:
     fault.resource = "resourceslices"
     api.faults.add(fault)
     async with host.running() as plugin:
@@ -412,7 +396,7 @@ async def test_publishing_gets_there_whatever_the_server_answers_first(
 
 
 @pytest.mark.contract("S9")
-async def test_a_server_that_asks_to_wait_is_left_alone_for_that_long(api: EmbeddedApi, host: PluginHost) -> None:
+async def test_retry_after_delays_the_next_write(api: EmbeddedApi, host: PluginHost) -> None:
     api.faults.add(Fault(verb="create", resource="resourceslices", status=429, retry_after=1))
     async with host.running() as plugin:
         await eventually(lambda: writes(api))
@@ -421,7 +405,7 @@ async def test_a_server_that_asks_to_wait_is_left_alone_for_that_long(api: Embed
 
 
 @pytest.mark.contract("S9")
-async def test_a_server_without_an_answer_does_not_hurt_what_was_published(api: EmbeddedApi, host: PluginHost) -> None:
+async def test_silent_server_keeps_published_slices(api: EmbeddedApi, host: PluginHost) -> None:
     async with host.running() as plugin:
         await settled(api, plugin)
         await api.refuse_connections()
@@ -434,7 +418,7 @@ async def test_a_server_without_an_answer_does_not_hurt_what_was_published(api: 
 
 
 @pytest.mark.contract("S10")
-async def test_a_refused_slice_is_told_and_not_tried_in_a_hot_loop(api: EmbeddedApi, host: PluginHost) -> None:
+async def test_rejected_slice_is_reported_and_backs_off(api: EmbeddedApi, host: PluginHost) -> None:
     fault = Fault(verb="create", resource="resourceslices", status=422, message="spec.devices[0]: no", times=None)
     api.faults.add(fault)
     async with host.running() as plugin:
@@ -450,7 +434,7 @@ async def test_a_refused_slice_is_told_and_not_tried_in_a_hot_loop(api: Embedded
 
 
 @pytest.mark.contract("S24")
-async def test_a_node_that_is_made_again_owns_its_slices(api: EmbeddedApi, host: PluginHost) -> None:
+async def test_recreated_node_owns_its_slices(api: EmbeddedApi, host: PluginHost) -> None:
     async with host.running() as plugin:
         await settled(api, plugin)
         api.delete("nodes", "node-a")
@@ -470,9 +454,7 @@ async def test_labels_that_arrive_late_are_published(api: EmbeddedApi, host: Plu
         assert found["spec"]["pool"]["generation"] == 1
 
 
-async def test_without_a_node_object_nothing_is_published_and_the_reason_is_told(
-    api: EmbeddedApi, host: PluginHost
-) -> None:
+async def test_missing_node_object_is_reported(api: EmbeddedApi, host: PluginHost) -> None:
     api.delete("nodes", "node-a")
     async with host.running() as plugin:
         await eventually(lambda: "Node node-a does not exist" in plugin.why_not_ready())
@@ -483,7 +465,7 @@ async def test_without_a_node_object_nothing_is_published_and_the_reason_is_told
 
 
 @pytest.mark.contract("S20")
-async def test_a_device_in_use_stays_published_when_it_is_gone(
+async def test_removed_device_in_use_stays_published(
     api: EmbeddedApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("neuron_dra.node.plugin.HARDWARE_PERIOD_S", 0.1)
@@ -504,7 +486,7 @@ async def test_a_device_in_use_stays_published_when_it_is_gone(
         await published(api, 14)
 
 
-async def test_the_health_list_is_complete_as_soon_as_the_slices_are(api: EmbeddedApi, host: PluginHost) -> None:
+async def test_health_list_follows_own_slice_writes(api: EmbeddedApi, host: PluginHost) -> None:
     """Also when the watch does not tell of our own write."""
     api.faults.add(Fault(Do.HANG, verb="watch", resource="resourceslices", times=None))
     async with host.running() as plugin:
@@ -513,9 +495,7 @@ async def test_the_health_list_is_complete_as_soon_as_the_slices_are(api: Embedd
 
 
 @pytest.mark.parametrize("refused", ["claims", "checkpoint"])
-async def test_an_inventory_that_cannot_be_taken_is_tried_again(
-    api: EmbeddedApi, host: PluginHost, refused: str
-) -> None:
+async def test_failed_inventory_is_retried(api: EmbeddedApi, host: PluginHost, refused: str) -> None:
     fault = Fault(verb="list", resource="resourceclaims", status=200, body=b'{"items": 7}', times=2)
     if refused == "claims":
         api.faults.add(fault)
@@ -530,9 +510,7 @@ async def test_an_inventory_that_cannot_be_taken_is_tried_again(
 
 
 @pytest.mark.parametrize("ticks", range(6))
-async def test_the_loop_ends_when_it_is_told_to_however_close_to_a_change(
-    api: EmbeddedApi, host: PluginHost, ticks: int
-) -> None:
+async def test_loop_cancellation_is_not_lost(api: EmbeddedApi, host: PluginHost, ticks: int) -> None:
     """`asyncio.wait_for` of Python 3.11 forgets a cancellation that comes just as its future is done."""
     async with host.running() as plugin:
         await settled(api, plugin)

@@ -140,9 +140,7 @@ HARM: list[Callable[[Path], object]] = [
 
 
 @pytest.mark.parametrize("harm", HARM)
-async def test_every_prepared_claim_is_found_again_and_answered_as_before(
-    node: Node, harm: Callable[[Path], object]
-) -> None:
+async def test_recovery_restores_all_prepared_claims(node: Node, harm: Callable[[Path], object]) -> None:
     harm(node.checkpoint)
     transactions = await node.recovered()
     assert transactions.prepared.claims == {f"uid-{n}": found_again(n) for n in range(3)}
@@ -154,14 +152,14 @@ async def test_every_prepared_claim_is_found_again_and_answered_as_before(
     assert node.specs == set()
 
 
-async def test_without_any_good_copy_the_cdi_files_tell(node: Node) -> None:
+async def test_recovery_uses_cdi_files_without_a_copy(node: Node) -> None:
     node.checkpoint.write_text("{")
     (node.root / "data" / "checkpoint.json.bak").write_text("{")
     transactions = await node.recovered()
     assert transactions.prepared.claims == {f"uid-{n}": found_again(n) for n in range(3)}
 
 
-async def test_without_copy_and_files_the_api_server_tells_who_holds_what(node: Node) -> None:
+async def test_recovery_uses_the_api_without_files(node: Node) -> None:
     node.checkpoint.write_text("{")
     (node.root / "data" / "checkpoint.json.bak").unlink()
     for name in os.listdir(node.cdi_root):
@@ -177,7 +175,7 @@ async def test_without_copy_and_files_the_api_server_tells_who_holds_what(node: 
     assert await transactions.prepare(claim(7).ref) == decided(claim(7), [])
 
 
-async def test_a_claim_that_is_gone_from_the_api_keeps_its_devices_until_it_is_unprepared(node: Node) -> None:
+async def test_deleted_claim_keeps_devices_until_unprepared(node: Node) -> None:
     node.checkpoint.write_text("{")
     del node.cluster.claims["uid-2"]  # not in the good copy: its file alone tells of it
     before = (node.cdi_root / cdi.file_name("uid-2")).read_bytes()
@@ -189,7 +187,7 @@ async def test_a_claim_that_is_gone_from_the_api_keeps_its_devices_until_it_is_u
     assert node.specs == {"uid-0", "uid-1"}
 
 
-async def test_a_claim_that_was_replaced_keeps_its_devices_until_it_is_unprepared(node: Node) -> None:
+async def test_replaced_claim_keeps_devices_until_unprepared(node: Node) -> None:
     node.checkpoint.write_text("{")
     node.cluster.claims["uid-2"] = Claim(ClaimRef("ml", "job-2", "uid-new"), claim(9).devices)
     transactions = await node.recovered()
@@ -197,7 +195,7 @@ async def test_a_claim_that_was_replaced_keeps_its_devices_until_it_is_unprepare
     assert transactions.prepared.claims["uid-new"].devices[0].device_ids == (9,)
 
 
-async def test_a_claim_that_was_unprepared_since_the_copy_does_not_come_back(node: Node) -> None:
+async def test_claim_unprepared_after_the_copy_stays_so(node: Node) -> None:
     transactions, _ = node.process()
     await transactions.prepared.open()
     await transactions.unprepare(claim(1).ref)
@@ -206,7 +204,7 @@ async def test_a_claim_that_was_unprepared_since_the_copy_does_not_come_back(nod
     assert set((await node.recovered()).prepared.claims) == {"uid-0", "uid-2"}
 
 
-async def test_damage_of_a_former_boot_is_nobody_s_claim(node: Node) -> None:
+async def test_damaged_checkpoint_of_an_earlier_boot_is_empty(node: Node) -> None:
     node.checkpoint.write_text("{")
     for name in os.listdir(node.cdi_root):
         os.unlink(node.cdi_root / name)
@@ -215,7 +213,7 @@ async def test_damage_of_a_former_boot_is_nobody_s_claim(node: Node) -> None:
     assert await transactions.prepare(claim(0).ref) == decided(claim(0), [])
 
 
-async def test_files_that_are_no_specs_of_ours_are_no_evidence(node: Node) -> None:
+async def test_foreign_files_are_ignored(node: Node) -> None:
     node.checkpoint.write_text("{")
     for number, text in enumerate(("", "[]", "{", '{"annotations": {"neuron.aws.com/claim-uid": "other"}}')):
         (node.cdi_root / cdi.file_name(f"odd-{number}")).write_text(text)
@@ -225,9 +223,7 @@ async def test_files_that_are_no_specs_of_ours_are_no_evidence(node: Node) -> No
 @pytest.mark.parametrize(
     "error", [Unavailable("away"), ClaimError("the answer is no list"), ApiError("418"), OSError("token")]
 )
-async def test_it_is_tried_again_until_the_api_server_answers_and_refuses_meanwhile(
-    node: Node, error: Exception
-) -> None:
+async def test_recovery_retries_and_rejects_meanwhile(node: Node, error: Exception) -> None:
     node.checkpoint.write_text("{")
     node.cluster.error = error
     transactions, rebuild = node.process()
@@ -257,7 +253,7 @@ async def test_a_full_disk_does_not_end_it(node: Node) -> None:
     assert set(transactions.prepared.claims) == {"uid-0", "uid-1", "uid-2"}
 
 
-async def test_of_two_processes_the_second_keeps_what_was_prepared_after_the_first_was_done(node: Node) -> None:
+async def test_second_recovery_keeps_later_claims(node: Node) -> None:
     node.checkpoint.write_text("{")
     (one, first), (two, second) = node.process(), node.process()
     await one.prepared.open()
@@ -273,7 +269,7 @@ async def test_of_two_processes_the_second_keeps_what_was_prepared_after_the_fir
     assert node.specs == {"uid-1", "uid-2", "uid-5"}
 
 
-async def test_the_rebuilt_checkpoint_is_whole_for_the_next_start(node: Node) -> None:
+async def test_rebuilt_checkpoint_loads_at_the_next_start(node: Node) -> None:
     node.checkpoint.write_text("{")
     await node.recovered()
     transactions, _ = node.process()

@@ -64,7 +64,7 @@ async def shows(reflector: Reflector, *wanted: str) -> None:
     await eventually(lambda: names(reflector) == set(wanted), 60, f"{wanted}")
 
 
-async def test_it_shows_what_is_there_and_what_comes_and_goes(api: EmbeddedApi, client: KubeClient) -> None:
+async def test_reflector_follows_objects(api: EmbeddedApi, client: KubeClient) -> None:
     changes: list[int] = []
     async with running(Reflector(client, NODES, on_change=lambda: changes.append(1))) as nodes:
         assert names(nodes) == {"a"}
@@ -78,7 +78,7 @@ async def test_it_shows_what_is_there_and_what_comes_and_goes(api: EmbeddedApi, 
         assert len(api.requests("list", "nodes")) == 1
 
 
-async def test_of_changes_that_are_gathered_none_is_lost(api: EmbeddedApi, client: KubeClient) -> None:
+async def test_gathering_loses_no_change(api: EmbeddedApi, client: KubeClient) -> None:
     async with running(Reflector(client, NODES, gather_s=0.2)) as nodes:
         await eventually(lambda: api.watches.count("nodes") == 1)
         api.create(node_object("first"))
@@ -91,7 +91,7 @@ async def test_of_changes_that_are_gathered_none_is_lost(api: EmbeddedApi, clien
         assert len(api.requests("list", "nodes")) == 1
 
 
-async def test_only_what_the_selector_means_is_asked_for(api: EmbeddedApi, client: KubeClient) -> None:
+async def test_requests_use_the_selector(api: EmbeddedApi, client: KubeClient) -> None:
     api.create(node_object("b"))
     async with running(Reflector(client, NODES, field_selector="metadata.name=b")) as nodes:
         assert names(nodes) == {"b"}
@@ -100,7 +100,7 @@ async def test_only_what_the_selector_means_is_asked_for(api: EmbeddedApi, clien
         await shows(nodes)
 
 
-async def test_a_watch_that_ends_is_resumed_without_a_new_list(api: EmbeddedApi, client: KubeClient) -> None:
+async def test_ended_watch_resumes_without_a_list(api: EmbeddedApi, client: KubeClient) -> None:
     async with running(Reflector(client, NODES)) as nodes:
         for number in range(3):
             await eventually(lambda: api.watches.count("nodes") == 1)
@@ -124,7 +124,7 @@ async def test_history_that_is_gone_means_a_new_list(api: EmbeddedApi, client: K
 
 
 @pytest.mark.contract("S9")
-async def test_a_410_inside_the_stream_means_a_new_list(api: EmbeddedApi, client: KubeClient) -> None:
+async def test_watch_410_lists_again(api: EmbeddedApi, client: KubeClient) -> None:
     async with running(Reflector(client, NODES)) as nodes:
         await eventually(lambda: api.watches.count("nodes") == 1)
         api.watches.expire("nodes")
@@ -180,9 +180,7 @@ async def test_it_goes_on_after_watches_that_fail(api: EmbeddedApi, client: Kube
         await shows(nodes, "a", "b")
 
 
-async def test_a_watch_without_a_sign_of_life_is_given_up(
-    api: EmbeddedApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_silent_watch_is_given_up(api: EmbeddedApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reflector_module, "SILENCE_S", 0.2)
     hang = api.faults.add(Fault(Do.HANG, verb="watch", times=1))
     async with running(Reflector(client, NODES)) as nodes:
@@ -191,9 +189,7 @@ async def test_a_watch_without_a_sign_of_life_is_given_up(
         await shows(nodes, "a", "b")
 
 
-async def test_a_server_that_ends_every_watch_at_once_is_not_hammered(
-    api: EmbeddedApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_short_watches_back_off(api: EmbeddedApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reflector_module, "RETRY_S", (0.1, 5.0))
     closing = api.faults.add(Fault(Do.CLOSE_WATCH, verb="watch", times=None))
     began = time.monotonic()
@@ -205,7 +201,7 @@ async def test_a_server_that_ends_every_watch_at_once_is_not_hammered(
     assert 1 <= closing.hits <= allowed
 
 
-async def test_bookmarks_move_the_place_to_resume_from(api: EmbeddedApi, client: KubeClient) -> None:
+async def test_bookmarks_move_the_resume_version(api: EmbeddedApi, client: KubeClient) -> None:
     async with running(Reflector(client, NODES, field_selector="metadata.name=a")) as nodes:
         await eventually(lambda: api.watches.count("nodes") == 1)
         for number in range(5):
@@ -239,12 +235,12 @@ def slices(client: KubeClient) -> Reflector:
 KEY = "/a-neuron.aws.com-00"
 
 
-def test_a_write_of_our_own_is_seen_before_the_watch_brings_it(slices: Reflector) -> None:
+def test_own_write_is_visible_before_the_watch_event(slices: Reflector) -> None:
     slices.remember(slice_of(5))
     assert slices.items[KEY]["metadata"]["resourceVersion"] == "5"
 
 
-def test_a_watch_that_lags_does_not_bring_back_what_we_replaced(slices: Reflector) -> None:
+def test_late_event_does_not_undo_own_write(slices: Reflector) -> None:
     slices.remember(slice_of(9, devices=2))
     slices._apply("MODIFIED", slice_of(7))
     assert slices.items[KEY]["metadata"]["resourceVersion"] == "9"
@@ -256,13 +252,13 @@ def test_a_watch_that_lags_does_not_bring_back_what_we_replaced(slices: Reflecto
     assert slices.items == {}
 
 
-def test_what_we_wrote_does_not_hide_what_the_watch_brought_since(slices: Reflector) -> None:
+def test_own_write_does_not_hide_newer_events(slices: Reflector) -> None:
     slices._apply("ADDED", slice_of(12))
     slices.remember(slice_of(9))
     assert slices.items[KEY]["metadata"]["resourceVersion"] == "12"
 
 
-def test_a_late_answer_does_not_bring_back_what_the_watch_has_seen_deleted(slices: Reflector) -> None:
+def test_late_reply_does_not_restore_deleted_object(slices: Reflector) -> None:
     """14.6."""
     slices._apply("ADDED", slice_of(5))
     slices._apply("DELETED", slice_of(6))
@@ -272,9 +268,7 @@ def test_a_late_answer_does_not_bring_back_what_the_watch_has_seen_deleted(slice
     assert slices.items[KEY]["metadata"]["uid"] == "u2"
 
 
-async def test_an_answer_that_comes_after_the_deletion_leaves_no_phantom(
-    api: EmbeddedApi, client: KubeClient, slices: Reflector
-) -> None:
+async def test_reply_after_deletion_leaves_no_object(api: EmbeddedApi, client: KubeClient, slices: Reflector) -> None:
     """14.6."""
     pool = Pool("a", api.get("nodes", "a")["metadata"]["uid"])
     wanted = desired(pool, [{"name": "neuron-device-0"}], 1)[0]
@@ -290,7 +284,7 @@ async def test_an_answer_that_comes_after_the_deletion_leaves_no_phantom(
         assert slices.items == {}
 
 
-def test_forgetting_what_we_deleted_spares_a_newer_object_of_that_name(slices: Reflector) -> None:
+def test_forget_keeps_a_newer_object_of_the_name(slices: Reflector) -> None:
     slices.remember(slice_of(9, uid="u2"))
     slices.forget(slice_of(8, uid="u1"))
     assert KEY in slices.items
@@ -298,7 +292,7 @@ def test_forgetting_what_we_deleted_spares_a_newer_object_of_that_name(slices: R
     assert slices.items == {}
 
 
-async def test_a_list_on_request_is_told_as_an_error_when_it_fails(api: EmbeddedApi, client: KubeClient) -> None:
+async def test_failed_list_on_request_raises(api: EmbeddedApi, client: KubeClient) -> None:
     api.faults.add(Fault(verb="list", status=503))
     nodes = Reflector(client, NODES)
     with pytest.raises(Unavailable):
@@ -308,7 +302,7 @@ async def test_a_list_on_request_is_told_as_an_error_when_it_fails(api: Embedded
     assert names(nodes) == {"a"}
 
 
-async def test_what_changes_while_everything_is_read_again_is_not_lost(
+async def test_changes_during_a_relist_are_kept(
     api: EmbeddedApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_module, "PAGE_SIZE", 2)
@@ -329,7 +323,7 @@ async def test_what_changes_while_everything_is_read_again_is_not_lost(
         assert [nodes.items[f"/{name}"]["metadata"].get("labels") for name in "ac"] == [{"x": "y"}, {"of": "ours"}]
 
 
-async def test_objects_that_are_as_before_are_not_made_anew_by_a_list(api: EmbeddedApi, client: KubeClient) -> None:
+async def test_relist_keeps_unchanged_objects(api: EmbeddedApi, client: KubeClient) -> None:
     api.create(node_object("b"))
     made: list[str] = []
 
@@ -355,7 +349,7 @@ class Named(msgspec.Struct, omit_defaults=True):
     metadata: Meta
 
 
-async def test_only_the_fields_that_are_asked_for_are_read(api: EmbeddedApi, client: KubeClient) -> None:
+async def test_projection_reads_only_its_fields(api: EmbeddedApi, client: KubeClient) -> None:
     async with running(Reflector(client, NODES, fields=Named)) as nodes:
         await shows(nodes, "a")
         api.create(node_object("b"))
@@ -363,7 +357,7 @@ async def test_only_the_fields_that_are_asked_for_are_read(api: EmbeddedApi, cli
         assert nodes.items["/b"] == {"metadata": {"name": "b", "resourceVersion": nodes._version}}
 
 
-async def test_a_change_of_what_is_not_kept_calls_nobody(api: EmbeddedApi, client: KubeClient) -> None:
+async def test_change_outside_the_projection_is_silent(api: EmbeddedApi, client: KubeClient) -> None:
     calls: list[int] = []
 
     def project(item: dict[str, Any]) -> dict[str, Any]:

@@ -43,7 +43,7 @@ async def kubelet(tmp_path: Path) -> AsyncIterator[ScriptedKubelet]:
         yield kubelet
 
 
-async def test_a_plugin_is_asked_registered_and_told_so(plugin: SmallPlugin, kubelet: ScriptedKubelet) -> None:
+async def test_kubelet_registers_a_plugin(plugin: SmallPlugin, kubelet: ScriptedKubelet) -> None:
     registration = await kubelet.registered(DRIVER)
 
     assert (registration.driver, registration.endpoint, registration.service) == (DRIVER, plugin.endpoint, DRA_V1)
@@ -58,7 +58,7 @@ async def test_a_plugin_that_appears_later_is_found(tmp_path: Path, kubelet: Scr
     await plugin.stop()
 
 
-async def test_an_empty_endpoint_means_the_registration_socket(tmp_path: Path, kubelet: ScriptedKubelet) -> None:
+async def test_empty_endpoint_is_the_registration_socket(tmp_path: Path, kubelet: ScriptedKubelet) -> None:
     plugin = SmallPlugin(tmp_path)
     plugin.info.endpoint = ""
     await plugin.start()
@@ -66,9 +66,7 @@ async def test_an_empty_endpoint_means_the_registration_socket(tmp_path: Path, k
     await plugin.stop()
 
 
-async def test_prepare_returns_what_the_plugin_answered_for_each_claim(
-    plugin: SmallPlugin, kubelet: ScriptedKubelet
-) -> None:
+async def test_prepare_returns_each_claims_result(plugin: SmallPlugin, kubelet: ScriptedKubelet) -> None:
     await kubelet.registered(DRIVER)
     other = {"metadata": {"namespace": "ml", "name": "job-1", "uid": "uid-1"}}
     plugin.errors["uid-1"] = "no such device"
@@ -83,7 +81,7 @@ async def test_prepare_returns_what_the_plugin_answered_for_each_claim(
     assert plugin.calls[-1] == ("v1 prepare", ["uid-0", "uid-1"])
 
 
-async def test_unprepare_returns_an_empty_text_for_success(plugin: SmallPlugin, kubelet: ScriptedKubelet) -> None:
+async def test_unprepare_returns_empty_text_on_success(plugin: SmallPlugin, kubelet: ScriptedKubelet) -> None:
     await kubelet.registered(DRIVER)
     plugin.errors["uid-1"] = "still in use"
     answer = await kubelet.unprepare([CLAIM, ClaimRef("ml", "job-1", "uid-1")])
@@ -99,9 +97,7 @@ async def test_a_claim_without_an_answer_is_an_error(plugin: SmallPlugin, kubele
         await kubelet.unprepare([CLAIM])
 
 
-async def test_an_answer_for_a_claim_nobody_asked_for_is_an_error(
-    plugin: SmallPlugin, kubelet: ScriptedKubelet
-) -> None:
+async def test_result_for_an_unknown_claim_is_an_error(plugin: SmallPlugin, kubelet: ScriptedKubelet) -> None:
     await kubelet.registered(DRIVER)
     plugin.surplus = ["uid-9"]
     with pytest.raises(KubeletError, match="returned result for unknown claim UID uid-9"):
@@ -115,7 +111,7 @@ async def test_an_old_kubelet_speaks_v1beta1(plugin: SmallPlugin, tmp_path: Path
     assert plugin.calls[-1] == ("v1beta1 prepare", ["uid-0"])
 
 
-async def test_the_plugins_order_decides_which_service_is_used(tmp_path: Path, kubelet: ScriptedKubelet) -> None:
+async def test_plugins_order_decides_the_service(tmp_path: Path, kubelet: ScriptedKubelet) -> None:
     plugin = SmallPlugin(tmp_path)
     plugin.info.supported_versions[:] = ["v9.DRAPlugin", DRA_V1BETA1, DRA_V1]
     await plugin.start()
@@ -131,7 +127,7 @@ async def test_the_plugins_order_decides_which_service_is_used(tmp_path: Path, k
         ({"supported_versions": ["v9.DRAPlugin"]}, "none of the services v9.DRAPlugin is supported"),
     ],
 )
-async def test_a_plugin_that_is_not_understood_is_refused_with_the_reason(
+async def test_unsupported_plugin_is_rejected_with_the_reason(
     tmp_path: Path, kubelet: ScriptedKubelet, change: dict[str, Any], text: str
 ) -> None:
     plugin = SmallPlugin(tmp_path)
@@ -146,7 +142,7 @@ async def test_a_plugin_that_is_not_understood_is_refused_with_the_reason(
     await plugin.stop()
 
 
-async def test_a_slow_answer_to_get_info_is_given_up_and_asked_for_again(plugin: SmallPlugin, tmp_path: Path) -> None:
+async def test_slow_get_info_is_retried(plugin: SmallPlugin, tmp_path: Path) -> None:
     plugin.info_delay_s = 0.5
     async with ScriptedKubelet(tmp_path / "registry", info_timeout_s=0.1) as kubelet:
         await eventually(lambda: kubelet.attempts)
@@ -155,7 +151,7 @@ async def test_a_slow_answer_to_get_info_is_given_up_and_asked_for_again(plugin:
         assert "DeadlineExceeded" in kubelet.attempts[0]
 
 
-async def test_a_scripted_refusal_is_told_and_then_forgotten(tmp_path: Path, kubelet: ScriptedKubelet) -> None:
+async def test_scripted_rejection_is_sent_once(tmp_path: Path, kubelet: ScriptedKubelet) -> None:
     kubelet.script.refusals = ["not today"]
     plugin = await SmallPlugin(tmp_path).start()
     await kubelet.registered(DRIVER)
@@ -163,9 +159,7 @@ async def test_a_scripted_refusal_is_told_and_then_forgotten(tmp_path: Path, kub
     await plugin.stop()
 
 
-async def test_a_kubelet_before_1_36_does_not_ask_a_refused_socket_again(
-    tmp_path: Path, kubelet: ScriptedKubelet
-) -> None:
+async def test_kubelet_1_35_does_not_retry_a_rejected_socket(tmp_path: Path, kubelet: ScriptedKubelet) -> None:
     kubelet.script.refusals, kubelet.script.retries_registration = ["not today"], False
     plugin = await SmallPlugin(tmp_path).start()
     with pytest.raises(TimeoutError):
@@ -178,9 +172,7 @@ async def test_a_kubelet_before_1_36_does_not_ask_a_refused_socket_again(
     await plugin.stop()
 
 
-async def test_a_removed_registration_socket_ends_the_registration(
-    plugin: SmallPlugin, kubelet: ScriptedKubelet
-) -> None:
+async def test_removed_socket_ends_the_registration(plugin: SmallPlugin, kubelet: ScriptedKubelet) -> None:
     await kubelet.registered(DRIVER)
     Path(plugin.socket).unlink()
     await kubelet.gone(DRIVER)
@@ -188,9 +180,7 @@ async def test_a_removed_registration_socket_ends_the_registration(
         await kubelet.prepare([CLAIM], driver=DRIVER)
 
 
-async def test_the_latest_of_two_instances_is_called_and_the_other_when_it_leaves(
-    plugin: SmallPlugin, tmp_path: Path, kubelet: ScriptedKubelet
-) -> None:
+async def test_latest_instance_is_called(plugin: SmallPlugin, tmp_path: Path, kubelet: ScriptedKubelet) -> None:
     await kubelet.registered(DRIVER)
     newer = await SmallPlugin(tmp_path, "b").start()
     await kubelet.registered(DRIVER, endpoint=newer.endpoint)
@@ -204,7 +194,7 @@ async def test_the_latest_of_two_instances_is_called_and_the_other_when_it_leave
     assert plugin.calls[-1] == ("v1 prepare", ["uid-0"])
 
 
-async def test_an_instance_cannot_take_the_endpoint_of_another(
+async def test_instance_cannot_take_anothers_endpoint(
     plugin: SmallPlugin, tmp_path: Path, kubelet: ScriptedKubelet
 ) -> None:
     await kubelet.registered(DRIVER)
@@ -216,9 +206,7 @@ async def test_an_instance_cannot_take_the_endpoint_of_another(
     await thief.stop()
 
 
-async def test_a_call_that_takes_too_long_fails_with_the_deadline(
-    plugin: SmallPlugin, kubelet: ScriptedKubelet
-) -> None:
+async def test_slow_call_fails_with_the_deadline(plugin: SmallPlugin, kubelet: ScriptedKubelet) -> None:
     await kubelet.registered(DRIVER)
     plugin.prepare_delay_s = 5.0
     with pytest.raises(KubeletError, match="NodePrepareResources: rpc error: code = DeadlineExceeded"):
@@ -240,14 +228,14 @@ async def test_dropped_connections_come_back(plugin: SmallPlugin, kubelet: Scrip
     assert await kubelet.prepare([CLAIM])
 
 
-async def test_a_restarted_kubelet_registers_the_plugin_again(plugin: SmallPlugin, kubelet: ScriptedKubelet) -> None:
+async def test_restarted_kubelet_registers_the_plugin_again(plugin: SmallPlugin, kubelet: ScriptedKubelet) -> None:
     await kubelet.registered(DRIVER)
     await kubelet.restart()
     await kubelet.registered(DRIVER)
     assert [call for call in plugin.calls if call[0] == "GetInfo"] == [("GetInfo", [])] * 2
 
 
-async def test_a_plugin_that_starts_again_is_registered_again(plugin: SmallPlugin, kubelet: ScriptedKubelet) -> None:
+async def test_restarted_plugin_is_registered_again(plugin: SmallPlugin, kubelet: ScriptedKubelet) -> None:
     await kubelet.registered(DRIVER)
     await plugin.stop()
     await kubelet.gone(DRIVER)
@@ -270,7 +258,7 @@ def _slice(name: str, node: str, driver: str = DRIVER) -> dict[str, Any]:
     return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": name}, "spec": spec}
 
 
-async def test_a_starting_kubelet_deletes_the_slices_of_its_node(tmp_path: Path) -> None:
+async def test_kubelet_start_deletes_its_nodes_slices(tmp_path: Path) -> None:
     async with EmbeddedApi() as api:
         for name, node in (("a-0", "a"), ("a-1", "a"), ("b-0", "b")):
             api.create(_slice(name, node))
@@ -280,7 +268,7 @@ async def test_a_starting_kubelet_deletes_the_slices_of_its_node(tmp_path: Path)
     assert [entry["metadata"]["name"] for entry in left] == ["b-0"]
 
 
-async def test_the_slices_of_a_plugin_that_stays_away_are_deleted(plugin: SmallPlugin, tmp_path: Path) -> None:
+async def test_slices_of_an_absent_plugin_are_deleted(plugin: SmallPlugin, tmp_path: Path) -> None:
     async with (
         EmbeddedApi() as api,
         ScriptedKubelet(tmp_path / "registry", node_name="a", api_url=api.url, wipe_delay_s=0.3) as kubelet,
@@ -294,7 +282,7 @@ async def test_the_slices_of_a_plugin_that_stays_away_are_deleted(plugin: SmallP
     assert [entry["spec"]["driver"] for entry in left] == ["dra.net"]
 
 
-async def test_a_plugin_that_is_back_in_time_keeps_its_slices(plugin: SmallPlugin, tmp_path: Path) -> None:
+async def test_plugin_returning_in_time_keeps_slices(plugin: SmallPlugin, tmp_path: Path) -> None:
     async with (
         EmbeddedApi() as api,
         ScriptedKubelet(tmp_path / "registry", node_name="a", api_url=api.url, wipe_delay_s=1.0) as kubelet,

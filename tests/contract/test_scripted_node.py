@@ -113,7 +113,7 @@ async def failure_of(node: Node, text: str) -> dict[str, Any]:
     return next(event for event in events if text in event["message"])
 
 
-async def test_a_bound_pod_runs_with_the_devices_of_its_claim(node: Node) -> None:
+async def test_bound_pod_gets_its_claims_devices(node: Node) -> None:
     claim = allocated_claim(node.api)
     write_spec(node.cdi, claim["metadata"]["uid"])
     pod(node.api)
@@ -126,7 +126,7 @@ async def test_a_bound_pod_runs_with_the_devices_of_its_claim(node: Node) -> Non
     assert {"type": "Ready", "status": "True"}.items() <= conditions[2].items()
 
 
-async def test_each_container_gets_the_devices_of_its_request(node: Node) -> None:
+async def test_container_gets_devices_of_its_request(node: Node) -> None:
     claim = allocated_claim(node.api, requests=("small", "large"))
     uid = claim["metadata"]["uid"]
     write_spec(node.cdi, uid, (0, 1))
@@ -141,7 +141,7 @@ async def test_each_container_gets_the_devices_of_its_request(node: Node) -> Non
     assert found == {"c0": ["/dev/neuron0"], "c1": ["/dev/neuron1"], "c2": ["/dev/neuron0", "/dev/neuron1"]}
 
 
-async def test_a_failed_prepare_is_an_event_and_is_tried_again(node: Node) -> None:
+async def test_failed_prepare_posts_an_event_and_retries(node: Node) -> None:
     claim = allocated_claim(node.api)
     uid = claim["metadata"]["uid"]
     write_spec(node.cdi, uid)
@@ -159,7 +159,7 @@ async def test_a_failed_prepare_is_an_event_and_is_tried_again(node: Node) -> No
     await phase_of(node, "p", "Running")
 
 
-async def test_a_claim_that_is_not_reserved_for_the_pod_is_not_prepared(node: Node) -> None:
+async def test_unreserved_claim_is_not_prepared(node: Node) -> None:
     claim = allocated_claim(node.api)
     node.api.patch("resourceclaims", "job-0", {"status": {"allocation": None}}, "default")
     bound = pod(node.api)
@@ -168,14 +168,14 @@ async def test_a_claim_that_is_not_reserved_for_the_pod_is_not_prepared(node: No
     assert node.calls("prepare") == 0
 
 
-async def test_a_claim_that_cannot_be_read_is_an_event(node: Node) -> None:
+async def test_unreadable_claim_posts_an_event(node: Node) -> None:
     allocated_claim(node.api)
     node.api.faults.add(Fault(Do.RESPOND, resource="resourceclaims", verb="get", status=500))
     pod(node.api)
     await failure_of(node, "fetch ResourceClaim job-0: fault on request")
 
 
-async def test_a_driver_that_is_not_registered_is_named(node: Node) -> None:
+async def test_unregistered_driver_is_named(node: Node) -> None:
     allocated_claim(node.api)
     await node.plugin.stop()
     await node.kubelet.gone(DRIVER)
@@ -183,7 +183,7 @@ async def test_a_driver_that_is_not_registered_is_named(node: Node) -> None:
     await failure_of(node, f"DRA driver {DRIVER} is not registered")
 
 
-async def test_a_deleted_pod_is_unprepared_before_it_goes(node: Node) -> None:
+async def test_deleted_pod_is_unprepared_before_removal(node: Node) -> None:
     claim = allocated_claim(node.api)
     uid = claim["metadata"]["uid"]
     write_spec(node.cdi, uid)
@@ -203,7 +203,7 @@ async def test_a_deleted_pod_is_unprepared_before_it_goes(node: Node) -> None:
     assert node.agent.containers == {}
 
 
-async def test_a_finished_pod_is_unprepared_and_its_claim_freed(node: Node) -> None:
+async def test_finished_pod_is_unprepared_and_deallocated(node: Node) -> None:
     claim = allocated_claim(node.api)
     write_spec(node.cdi, claim["metadata"]["uid"])
     pod(node.api)
@@ -220,7 +220,7 @@ async def test_a_finished_pod_is_unprepared_and_its_claim_freed(node: Node) -> N
     assert node.calls("unprepare") == 1
 
 
-async def test_a_claim_shared_by_two_pods_is_prepared_once_and_unprepared_after_the_last(node: Node) -> None:
+async def test_shared_claim_is_prepared_once(node: Node) -> None:
     claim = allocated_claim(node.api)
     write_spec(node.cdi, claim["metadata"]["uid"])
     pod(node.api, "p")
@@ -251,7 +251,7 @@ async def test_a_forced_deletion_is_unprepared_too(node: Node) -> None:
     assert node.calls("unprepare") == 1
 
 
-async def test_a_restarted_kubelet_leaves_running_pods_alone(node: Node) -> None:
+async def test_kubelet_restart_keeps_running_pods(node: Node) -> None:
     claim = allocated_claim(node.api)
     write_spec(node.cdi, claim["metadata"]["uid"])
     pod(node.api)
@@ -266,7 +266,7 @@ async def test_a_restarted_kubelet_leaves_running_pods_alone(node: Node) -> None
     assert "default/p" in node.agent.containers
 
 
-async def test_after_a_reboot_claims_are_prepared_again_before_containers_start(node: Node) -> None:
+async def test_reboot_prepares_claims_before_containers(node: Node) -> None:
     claim = allocated_claim(node.api)
     write_spec(node.cdi, claim["metadata"]["uid"])
     pod(node.api)
@@ -283,7 +283,7 @@ async def test_after_a_reboot_claims_are_prepared_again_before_containers_start(
     assert node.agent.container("p").device_nodes
 
 
-async def test_a_missing_cdi_file_keeps_the_pod_waiting(node: Node) -> None:
+async def test_pod_waits_for_a_missing_cdi_file(node: Node) -> None:
     claim = allocated_claim(node.api)
     uid = claim["metadata"]["uid"]
     pod(node.api)
@@ -293,7 +293,7 @@ async def test_a_missing_cdi_file_keeps_the_pod_waiting(node: Node) -> None:
     await phase_of(node, "p", "Running")
 
 
-def test_two_files_with_the_same_device_name_make_it_unresolvable(tmp_path: Path) -> None:
+def test_duplicate_device_name_is_unresolvable(tmp_path: Path) -> None:
     write_spec(tmp_path, "u")
     (tmp_path / "other.json").write_text((tmp_path / "k8s.neuron.aws.com-claim_u.json").read_text())
     with pytest.raises(CdiError, match=r"unresolvable CDI devices .*conflicting device"):
@@ -315,7 +315,7 @@ def test_two_files_with_the_same_device_name_make_it_unresolvable(tmp_path: Path
         ({"devices": [{"name": "x", "containerEdits": {"deviceNodes": [{"path": "/x", "mode": 1}]}}]}, "unknown field"),
     ],
 )
-def test_a_spec_that_a_runtime_would_not_load_is_refused(tmp_path: Path, change: dict[str, Any], text: str) -> None:
+def test_invalid_cdi_spec_is_rejected(tmp_path: Path, change: dict[str, Any], text: str) -> None:
     write_spec(tmp_path, "u", **change)
     with pytest.raises(CdiError, match=text):
         CdiRuntime([tmp_path]).specs()
@@ -331,7 +331,7 @@ def test_a_device_node_must_exist_on_the_host(tmp_path: Path) -> None:
     assert runtime.create([f"{KIND}=u-neuron-device-0"]).device_nodes
 
 
-def test_the_last_device_wins_a_variable_and_edits_of_the_file_apply_first(tmp_path: Path) -> None:
+def test_edits_apply_in_order_of_precedence(tmp_path: Path) -> None:
     write_spec(tmp_path, "u", (0, 1), containerEdits={"env": ["LAST=spec", "NEURON=1"]})
     env = CdiRuntime([tmp_path]).create([f"{KIND}=u-neuron-device-1", f"{KIND}=u-neuron-device-0"]).env
     assert env == {"LAST": "0", "NEURON": "1"}

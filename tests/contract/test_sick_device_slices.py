@@ -89,7 +89,7 @@ def events(api: EmbeddedApi) -> list[tuple[str, str, str, str]]:
         (lambda h: h.hardware.set_reset_state(5, 2), lambda h: h.hardware.set_reset_state(5, 1), "invalid"),
     ],
 )
-async def test_a_sick_device_is_tainted_with_one_write_and_well_again_with_one_more(
+async def test_taint_and_recovery_are_one_write_each(
     api: EmbeddedApi, host: PluginHost, break_: Break, repair: Break, reason: str
 ) -> None:
     async with host.running(**HOLD) as plugin:
@@ -103,9 +103,7 @@ async def test_a_sick_device_is_tainted_with_one_write_and_well_again_with_one_m
         assert writes(api) == before + 2
 
 
-async def test_a_device_that_is_gone_leaves_and_returns_after_it_was_watched(
-    api: EmbeddedApi, host: PluginHost
-) -> None:
+async def test_missing_device_leaves_and_returns(api: EmbeddedApi, host: PluginHost) -> None:
     async with host.running(**HOLD) as plugin:
         await settled(api, plugin)
         host.hardware.remove_device(5)
@@ -116,9 +114,7 @@ async def test_a_device_that_is_gone_leaves_and_returns_after_it_was_watched(
 
 
 @pytest.mark.contract("T1")
-async def test_a_device_that_is_sick_when_the_plugin_starts_is_tainted_from_the_first_slice_on(
-    api: EmbeddedApi, host: PluginHost
-) -> None:
+async def test_first_slice_taints_unhealthy_devices(api: EmbeddedApi, host: PluginHost) -> None:
     host.hardware.add_ecc(5)
     async with host.running():
         await until(api, well() | {"device-5": ("hbm_ecc", ["hbm_ecc:NoSchedule"])})
@@ -138,7 +134,7 @@ async def test_who_reads_busy_is_published_as_before(api: EmbeddedApi, host: Plu
         await always(lambda: marks(api) == sick, 0.6)
 
 
-async def test_a_new_plugin_forgives_no_sooner_than_the_one_before_it(api: EmbeddedApi, host: PluginHost) -> None:
+async def test_restart_does_not_shorten_recovery(api: EmbeddedApi, host: PluginHost) -> None:
     sick = well() | {"device-5": ("link_efa", ["link_efa:NoSchedule"])}
     host.hardware.set_unhealthy_components(5, "link_efa")
     async with host.running():
@@ -169,7 +165,7 @@ async def test_the_effect_is_the_settings(api: EmbeddedApi, host: PluginHost, ef
 
 
 @pytest.mark.contract("S11")
-async def test_a_server_without_taints_is_found_out_before_anything_is_published(
+async def test_taint_support_is_probed_before_publishing(
     api: EmbeddedApi, host: PluginHost, caplog: pytest.LogCaptureFixture
 ) -> None:
     api.dropped_fields["resourceslices"] = TAINTS
@@ -180,7 +176,7 @@ async def test_a_server_without_taints_is_found_out_before_anything_is_published
     assert caplog.text.count("keeps no taints") == 1
 
 
-async def test_without_taints_a_sick_device_leaves_and_comes_back(api: EmbeddedApi, host: PluginHost) -> None:
+async def test_without_taints_unhealthy_device_is_withdrawn(api: EmbeddedApi, host: PluginHost) -> None:
     api.dropped_fields["resourceslices"] = TAINTS
     async with host.running(**HOLD) as plugin:
         await settled(api, plugin)
@@ -194,9 +190,7 @@ async def test_without_taints_a_sick_device_leaves_and_comes_back(api: EmbeddedA
 
 @pytest.mark.contract("S20")
 @pytest.mark.parametrize("prepared", [True, False])
-async def test_without_taints_a_sick_device_stays_as_long_as_a_claim_has_it(
-    api: EmbeddedApi, host: PluginHost, prepared: bool
-) -> None:
+async def test_without_taints_device_in_use_stays(api: EmbeddedApi, host: PluginHost, prepared: bool) -> None:
     api.dropped_fields["resourceslices"] = TAINTS
     async with host.running() as plugin:
         await settled(api, plugin)
@@ -214,7 +208,7 @@ async def test_without_taints_a_sick_device_stays_as_long_as_a_claim_has_it(
         await until(api, well(5, 6))
 
 
-async def test_a_server_that_will_not_say_counts_as_one_without_taints(api: EmbeddedApi, host: PluginHost) -> None:
+async def test_rejected_probe_means_no_taints(api: EmbeddedApi, host: PluginHost) -> None:
     host.hardware.add_ecc(5)
     body = b'{"kind": "Status", "reason": "Forbidden", "message": "no dry runs here"}'
     api.faults.add(Fault(verb="create", resource="resourceslices", status=403, body=body))
@@ -222,7 +216,7 @@ async def test_a_server_that_will_not_say_counts_as_one_without_taints(api: Embe
         await until(api, well(5))
 
 
-async def test_a_server_that_has_no_time_is_asked_again(api: EmbeddedApi, host: PluginHost) -> None:
+async def test_busy_server_is_probed_again(api: EmbeddedApi, host: PluginHost) -> None:
     host.hardware.add_ecc(5)
     fault = Fault(verb="create", resource="resourceslices", status=503, times=2)
     api.faults.add(fault)
@@ -231,9 +225,7 @@ async def test_a_server_that_has_no_time_is_asked_again(api: EmbeddedApi, host: 
     assert fault.hits == 2
 
 
-async def test_a_sick_device_leaves_when_a_server_turns_out_to_drop_taints_after_all(
-    api: EmbeddedApi, host: PluginHost
-) -> None:
+async def test_dropped_taints_withdraw_the_device(api: EmbeddedApi, host: PluginHost) -> None:
     async with host.running() as plugin:
         await settled(api, plugin)
         host.hardware.add_ecc(5)
@@ -243,7 +235,7 @@ async def test_a_sick_device_leaves_when_a_server_turns_out_to_drop_taints_after
         await until(api, well(5, 6))
 
 
-async def test_reported_only_nothing_leaves_a_server_without_taints(api: EmbeddedApi, host: PluginHost) -> None:
+async def test_report_only_withdraws_no_device(api: EmbeddedApi, host: PluginHost) -> None:
     api.dropped_fields["resourceslices"] = TAINTS
     async with host.running(unhealthy_device_effect="None") as plugin:
         await settled(api, plugin)
@@ -263,7 +255,7 @@ async def test_reported_only_nothing_leaves_a_server_without_taints(api: Embedde
         (lambda h: h.hardware.set_unhealthy_components(5, "link_interserver"), "link_interserver"),
     ],
 )
-async def test_a_whole_node_is_not_handed_out_with_a_sick_device(
+async def test_node_with_an_unhealthy_device_is_not_allocated(
     api: EmbeddedApi, tmp_path_factory: pytest.TempPathFactory, break_: Break, reason: str, taints: bool
 ) -> None:
     if not taints:
@@ -279,7 +271,7 @@ async def test_a_whole_node_is_not_handed_out_with_a_sick_device(
 
 
 @pytest.mark.contract("P32")
-async def test_a_claim_for_a_sick_device_is_refused_until_it_is_well_again(api: EmbeddedApi, host: PluginHost) -> None:
+async def test_claim_for_unhealthy_device_fails_until_recovery(api: EmbeddedApi, host: PluginHost) -> None:
     async with host.running(**HOLD) as plugin:
         await settled(api, plugin)
         claim = api.create(allocated_claim("job", "node-a", [4, 5]))
@@ -307,7 +299,7 @@ async def test_a_claim_for_a_sick_device_is_refused_until_it_is_well_again(api: 
         {"device": 5, "adminAccess": True},
     ],
 )
-async def test_a_claim_that_says_so_gets_a_sick_device(
+async def test_tolerating_claim_gets_an_unhealthy_device(
     api: EmbeddedApi, host: PluginHost, result: dict[str, Any]
 ) -> None:
     host.hardware.add_ecc(5)
@@ -318,9 +310,7 @@ async def test_a_claim_that_says_so_gets_a_sick_device(
         assert device.device_ids == (5,)
 
 
-async def test_a_claim_for_a_device_that_is_gone_is_told_so_whatever_it_tolerates(
-    api: EmbeddedApi, host: PluginHost
-) -> None:
+async def test_claim_for_a_missing_device_always_fails(api: EmbeddedApi, host: PluginHost) -> None:
     tolerations = [{"operator": "Exists"}]
     claim = api.create(allocated_claim("job", "node-a", [{"device": 5, "tolerations": tolerations}]))
     host.hardware.remove_device(5)
@@ -329,9 +319,7 @@ async def test_a_claim_for_a_device_that_is_gone_is_told_so_whatever_it_tolerate
             await plugin.transactions.prepare(ref(claim))
 
 
-async def test_a_claim_that_is_prepared_is_answered_as_before_when_its_device_turns_sick(
-    api: EmbeddedApi, host: PluginHost
-) -> None:
+async def test_prepared_claim_survives_an_unhealthy_device(api: EmbeddedApi, host: PluginHost) -> None:
     claim = api.create(allocated_claim("job", "node-a", [5]))
     async with host.running() as plugin:
         await settled(api, plugin)
@@ -344,9 +332,7 @@ async def test_a_claim_that_is_prepared_is_answered_as_before_when_its_device_tu
 # Telling.
 
 
-async def test_events_and_metrics_give_the_reason_also_of_a_device_that_left(
-    api: EmbeddedApi, host: PluginHost
-) -> None:
+async def test_events_and_metrics_name_the_reason(api: EmbeddedApi, host: PluginHost) -> None:
     api.dropped_fields["resourceslices"] = TAINTS
     async with host.running(**HOLD) as plugin:
         await settled(api, plugin)

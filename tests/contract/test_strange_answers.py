@@ -43,9 +43,7 @@ async def settled(api: EmbeddedApi, plugin: Plugin) -> None:
 
 
 @pytest.mark.parametrize("name", STRANGE)
-async def test_an_answer_that_is_no_claim_does_not_end_the_look_for_orphans(
-    api: EmbeddedApi, host: PluginHost, name: str
-) -> None:
+async def test_malformed_claim_does_not_end_orphan_search(api: EmbeddedApi, host: PluginHost, name: str) -> None:
     """14.11. `running` raises what ends the plugin."""
     meta = api.create(allocated_claim("job", "node-a", [0]))["metadata"]
     ref = ClaimRef("default", "job", meta["uid"])
@@ -58,9 +56,7 @@ async def test_an_answer_that_is_no_claim_does_not_end_the_look_for_orphans(
 
 
 @pytest.mark.parametrize("name", STRANGE)
-async def test_whatever_the_api_server_answers_the_plugin_publishes_when_it_is_well(
-    api: EmbeddedApi, host: PluginHost, name: str
-) -> None:
+async def test_malformed_replies_do_not_end_publishing(api: EmbeddedApi, host: PluginHost, name: str) -> None:
     """14.11. `running` raises what ends the plugin."""
     for verb in ("list", "get", "create", "update", "patch"):
         api.faults.add(STRANGE[name].fault(verb=verb, times=None))
@@ -73,7 +69,7 @@ async def test_whatever_the_api_server_answers_the_plugin_publishes_when_it_is_w
         assert len(api.get("resourceslices", NAME)["spec"]["devices"]) == 16
 
 
-async def test_a_checkpoint_that_breaks_before_the_first_publish_is_rebuilt(api: EmbeddedApi, host: PluginHost) -> None:
+async def test_checkpoint_damaged_before_publish_is_rebuilt(api: EmbeddedApi, host: PluginHost) -> None:
     """14.11."""
     held = api.faults.add(Fault(Do.ANSWER_LATE, verb="list", resource="nodes"))
     async with host.running() as plugin:
@@ -89,9 +85,7 @@ async def test_a_checkpoint_that_breaks_before_the_first_publish_is_rebuilt(api:
 
 
 @pytest.mark.parametrize("fault", [Fault(Do.HANG), Fault(status=503), Fault(status=429, retry_after=30)])
-async def test_findings_that_cannot_be_posted_hold_up_no_slice_and_no_taint(
-    api: EmbeddedApi, host: PluginHost, fault: Fault
-) -> None:
+async def test_failing_events_delay_no_slice(api: EmbeddedApi, host: PluginHost, fault: Fault) -> None:
     """14.2: the first slice came after 33 s, a taint after 44 s."""
     fault.resource, fault.times = "events", None
     api.faults.add(fault)
@@ -114,7 +108,7 @@ async def test_findings_that_cannot_be_posted_hold_up_no_slice_and_no_taint(
             assert fault.hits == 1, "tainted while the first Event is still under way"
 
 
-async def test_events_of_findings_are_posted_once_the_api_server_takes_them(api: EmbeddedApi, host: PluginHost) -> None:
+async def test_finding_events_are_posted_after_recovery(api: EmbeddedApi, host: PluginHost) -> None:
     host.hardware.break_link(0, 1)
     async with host.running() as plugin:
         await settled(api, plugin)
@@ -129,7 +123,7 @@ def lists_of_claims(api: EmbeddedApi) -> int:
     return len(api.requests("list", "resourceclaims"))
 
 
-async def test_a_device_that_waits_to_leave_is_not_asked_about_with_every_change(
+async def test_withdrawal_checks_are_rate_limited(
     api: EmbeddedApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """14.3: a hundred cluster-wide LISTs a minute."""
@@ -159,9 +153,7 @@ def device_nodes(host: PluginHost, uid: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("simulated", [True, False])
-async def test_device_files_in_cdi_are_the_host_s_wherever_its_root_is_mounted(
-    api: EmbeddedApi, host: PluginHost, simulated: bool
-) -> None:
+async def test_cdi_device_files_have_host_paths(api: EmbeddedApi, host: PluginHost, simulated: bool) -> None:
     """14.12: the container runtime does not see the plugin's mounts. Simulated hardware is where it is for both."""
     meta = api.create(allocated_claim("job", "node-a", [3]))["metadata"]
     if not simulated:
@@ -179,7 +171,7 @@ async def test_device_files_in_cdi_are_the_host_s_wherever_its_root_is_mounted(
 # Sick devices, in the log.
 
 
-async def test_a_device_that_turns_sick_is_a_line_in_the_log_and_so_are_findings_at_the_start(
+async def test_health_changes_and_findings_are_logged(
     api: EmbeddedApi, host: PluginHost, caplog: pytest.LogCaptureFixture
 ) -> None:
     """14.14."""
@@ -202,7 +194,7 @@ async def test_a_device_that_turns_sick_is_a_line_in_the_log_and_so_are_findings
     assert [record.device for record in lines("a device is healthy again")] == ["neuron-device-5"]
 
 
-async def test_health_is_told_while_publishing_waits_to_try_again(
+async def test_health_is_sent_while_publishing_backs_off(
     api: EmbeddedApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop, "RETRY_S", (600.0, 600.0))

@@ -105,7 +105,7 @@ def used(disk: Disk) -> Disk:
 
 
 @pytest.mark.contract("P21")
-def test_a_prepared_claim_is_on_disk_when_the_answer_is_there(used: Disk) -> None:
+def test_prepared_claim_is_on_disk_before_the_reply(used: Disk) -> None:
     prepared = used.store().prepare(NEW, decided)
     assert used.is_clean("old", "new")
     spec = json.loads((used.cdi_root / "k8s.neuron.aws.com-claim_uid-new.json").read_text())
@@ -115,7 +115,7 @@ def test_a_prepared_claim_is_on_disk_when_the_answer_is_there(used: Disk) -> Non
 
 
 @pytest.mark.contract("P2")
-def test_a_second_prepare_repeats_the_answer_and_writes_nothing(used: Disk) -> None:
+def test_repeated_prepare_writes_nothing(used: Disk) -> None:
     files = FaultyFiles()
     store = used.store(files)
 
@@ -130,7 +130,7 @@ def test_a_second_prepare_repeats_the_answer_and_writes_nothing(used: Disk) -> N
 @pytest.mark.contract("N7")
 @pytest.mark.parametrize("moment", Moment)
 @pytest.mark.parametrize("step", STEPS)
-def test_a_power_cut_while_preparing_leaves_all_of_the_claim_or_nothing(used: Disk, step: int, moment: Moment) -> None:
+def test_power_cut_during_prepare_is_atomic(used: Disk, step: int, moment: Moment) -> None:
     files = FaultyFiles()
     store = used.store(files)
     files.fail(step, PowerCut(), moment)
@@ -150,7 +150,7 @@ def test_a_power_cut_while_preparing_leaves_all_of_the_claim_or_nothing(used: Di
 
 @pytest.mark.contract("P18")
 @pytest.mark.parametrize("step", STEPS)
-def test_after_a_power_cut_unprepare_alone_cleans_up(used: Disk, step: int) -> None:
+def test_unprepare_cleans_up_after_a_power_cut(used: Disk, step: int) -> None:
     files = FaultyFiles()
     files.fail(step, PowerCut())
     try:
@@ -163,7 +163,7 @@ def test_after_a_power_cut_unprepare_alone_cleans_up(used: Disk, step: int) -> N
 @pytest.mark.contract("P18")
 @pytest.mark.parametrize("moment", Moment)
 @pytest.mark.parametrize("step", STEPS)
-def test_a_power_cut_while_unpreparing_is_made_good_by_the_next_call(used: Disk, step: int, moment: Moment) -> None:
+def test_power_cut_during_unprepare_is_retried(used: Disk, step: int, moment: Moment) -> None:
     files = FaultyFiles()
     files.fail(step, PowerCut(), moment)
     try:
@@ -179,7 +179,7 @@ def test_a_power_cut_while_unpreparing_is_made_good_by_the_next_call(used: Disk,
 @pytest.mark.contract("P3")
 @pytest.mark.parametrize("number", DISK_ERRORS)
 @pytest.mark.parametrize("step", STEPS)
-def test_a_disk_error_while_preparing_is_told_and_the_retry_succeeds(used: Disk, step: int, number: int) -> None:
+def test_disk_error_in_prepare_fails_then_succeeds(used: Disk, step: int, number: int) -> None:
     files = FaultyFiles()
     store = used.store(files)
     files.fail(step, disk_error(number), Moment.HALF)
@@ -195,7 +195,7 @@ def test_a_disk_error_while_preparing_is_told_and_the_retry_succeeds(used: Disk,
 @pytest.mark.contract("P22")
 @pytest.mark.parametrize("number", DISK_ERRORS)
 @pytest.mark.parametrize("step", STEPS)
-def test_a_disk_that_stays_broken_prepares_nothing(used: Disk, step: int, number: int) -> None:
+def test_broken_disk_prepares_nothing(used: Disk, step: int, number: int) -> None:
     files = FaultyFiles()
     store = used.store(files)
     files.fail(step, disk_error(number), times=None)
@@ -210,7 +210,7 @@ def test_a_disk_that_stays_broken_prepares_nothing(used: Disk, step: int, number
 
 @pytest.mark.contract("N5")
 @pytest.mark.parametrize("step", STEPS)
-def test_a_disk_error_while_unpreparing_is_told_and_a_later_call_succeeds(used: Disk, step: int) -> None:
+def test_disk_error_in_unprepare_fails_then_succeeds(used: Disk, step: int) -> None:
     files = FaultyFiles()
     store = used.store(files)
     files.fail(step, disk_error(DISK_ERRORS[0]))
@@ -226,7 +226,7 @@ def test_a_disk_error_while_unpreparing_is_told_and_a_later_call_succeeds(used: 
 @pytest.mark.contract("N1")
 @pytest.mark.contract("N2")
 @pytest.mark.contract("N3")
-def test_unprepare_is_success_for_the_known_the_unknown_and_the_forgotten(used: Disk) -> None:
+def test_unprepare_always_succeeds(used: Disk) -> None:
     store = used.store()
     assert store.unprepare("uid-old") == decided(OLD, [])
     assert store.unprepare("uid-old") is None
@@ -236,7 +236,7 @@ def test_unprepare_is_success_for_the_known_the_unknown_and_the_forgotten(used: 
 
 @pytest.mark.contract("N6")
 @pytest.mark.contract("P2")
-def test_another_process_answers_and_unprepares_what_the_first_prepared(used: Disk) -> None:
+def test_another_process_serves_prepared_claims(used: Disk) -> None:
     other = used.store()
     assert other.open().claims == {"uid-old": decided(OLD, [])}
     assert other.known("uid-old") == decided(OLD, [])
@@ -246,7 +246,7 @@ def test_another_process_answers_and_unprepares_what_the_first_prepared(used: Di
 
 @pytest.mark.contract("N8")
 @pytest.mark.contract("P13")
-def test_a_device_is_not_handed_on_before_it_is_given_back(used: Disk) -> None:
+def test_device_is_not_reused_before_unprepare(used: Disk) -> None:
     heir = claim(0, "heir")
     with pytest.raises(ClaimError, match="held by claim ml/old"):
         used.store().prepare(heir, decided)
@@ -268,7 +268,7 @@ def test_a_refused_claim_leaves_no_trace(used: Disk) -> None:
 
 @pytest.mark.contract("P19")
 @pytest.mark.parametrize("wiped", [True, False])
-def test_after_a_reboot_nothing_is_prepared_and_prepare_begins_anew(used: Disk, wiped: bool) -> None:
+def test_reboot_discards_prepared_claims(used: Disk, wiped: bool) -> None:
     if wiped:
         for name in os.listdir(used.cdi_root):
             os.unlink(used.cdi_root / name)
@@ -283,7 +283,7 @@ def test_after_a_reboot_nothing_is_prepared_and_prepare_begins_anew(used: Disk, 
 @pytest.mark.contract("P19")
 @pytest.mark.parametrize("moment", Moment)
 @pytest.mark.parametrize("step", STEPS)
-def test_a_power_cut_while_opening_after_a_reboot_changes_nothing(used: Disk, step: int, moment: Moment) -> None:
+def test_power_cut_at_open_after_reboot_is_harmless(used: Disk, step: int, moment: Moment) -> None:
     files = FaultyFiles()
     files.fail(step, PowerCut(), moment)
     try:
@@ -297,7 +297,7 @@ def test_a_power_cut_while_opening_after_a_reboot_changes_nothing(used: Disk, st
 @pytest.mark.parametrize(
     "harm", [lambda path: path.unlink(), lambda path: path.write_text("{"), lambda path: path.write_text("")]
 )
-def test_a_cdi_file_that_was_removed_or_altered_is_written_again(used: Disk, harm: Callable[[Path], None]) -> None:
+def test_missing_or_changed_cdi_file_is_rewritten(used: Disk, harm: Callable[[Path], None]) -> None:
     path = used.cdi_root / "k8s.neuron.aws.com-claim_uid-old.json"
     before = path.read_bytes()
     harm(path)
@@ -318,7 +318,7 @@ def test_the_cdi_folder_itself_comes_back(used: Disk) -> None:
 
 
 @pytest.mark.contract("C5")
-def test_opening_removes_our_orphans_and_nobody_else_s_files(used: Disk) -> None:
+def test_opening_removes_own_orphaned_files_only(used: Disk) -> None:
     orphan = decided(claim(9), [])
     (used.cdi_root / cdi.file_name("uid-job-9")).write_bytes(cdi.encode(cdi.spec(orphan)))
     strangers = {"k8s.gpu.nvidia.com-claim_1.json", "neuron.yaml", "k8s.neuron.aws.com-claim_1.yaml"}
@@ -342,9 +342,7 @@ FILE_NAMES = pytest.mark.parametrize(
 
 @pytest.mark.contract("C5")
 @FILE_NAMES
-def test_files_of_the_driver_before_us_stay_until_their_claims_are_unprepared(
-    disk: Disk, name_of: Callable[[str], str]
-) -> None:
+def test_adopted_files_stay_until_unprepare(disk: Disk, name_of: Callable[[str], str]) -> None:
     disk.cdi_root.mkdir(parents=True)
     running, gone = (disk.cdi_root / name_of(uid) for uid in ("uid-old", "uid-gone"))
     for path in (running, gone):
@@ -364,7 +362,7 @@ def test_files_of_the_driver_before_us_stay_until_their_claims_are_unprepared(
     store.prepare(claim(0, "heir"), decided)
 
 
-def test_an_adopted_claim_becomes_ours_when_the_kubelet_asks_for_it(disk: Disk) -> None:
+def test_prepare_takes_over_an_adopted_claim(disk: Disk) -> None:
     store = disk.store()
     store.open()
     store.adopt({"uid-old": adopted(OLD)})
@@ -375,7 +373,7 @@ def test_an_adopted_claim_becomes_ours_when_the_kubelet_asks_for_it(disk: Disk) 
 
 @pytest.mark.contract("C3")
 @pytest.mark.parametrize("counted", ["before", "after", "after a crash"])
-def test_a_claim_that_becomes_ours_is_in_no_file_of_another_driver(disk: Disk, counted: str) -> None:
+def test_taken_over_claim_leaves_the_foreign_file(disk: Disk, counted: str) -> None:
     """A device of two files is none: the runtime would refuse the container."""
     disk.cdi_root.mkdir(parents=True)
     theirs = disk.cdi_root / cdi.other_file_name("uid-old")
@@ -394,7 +392,7 @@ def test_a_claim_that_becomes_ours_is_in_no_file_of_another_driver(disk: Disk, c
     assert os.listdir(disk.cdi_root) == [cdi.file_name("uid-old")]
 
 
-def test_files_of_a_driver_that_was_here_since_are_counted_again(used: Disk) -> None:
+def test_files_of_an_interim_driver_are_adopted(used: Disk) -> None:
     theirs = used.cdi_root / cdi.other_file_name("uid-since")
     theirs.write_text("kind: k8s.neuron.aws.com/claim")
     store = used.store()
@@ -404,7 +402,7 @@ def test_files_of_a_driver_that_was_here_since_are_counted_again(used: Disk) -> 
     assert (store.needs_inventory(), theirs.exists()) == (False, False)
 
 
-def test_taking_the_inventory_twice_does_not_undo_what_was_prepared(used: Disk) -> None:
+def test_second_inventory_keeps_prepared_claims(used: Disk) -> None:
     """Another driver was here: it may have unprepared what we prepared."""
     after = used.store().adopt({"uid-old": adopted(OLD)}).claims["uid-old"]
     assert after == replace(decided(OLD, []), doubtful=True)
@@ -424,9 +422,7 @@ def test_taking_the_inventory_twice_does_not_undo_what_was_prepared(used: Disk) 
         lambda path: path.unlink(),
     ],
 )
-def test_a_damaged_or_missing_checkpoint_is_never_taken_for_an_empty_one(
-    used: Disk, harm: Callable[[Path], None]
-) -> None:
+def test_damaged_checkpoint_is_not_empty(used: Disk, harm: Callable[[Path], None]) -> None:
     path = used.folder / "checkpoint.json"
     harm(path)
     damaged = path.read_bytes() if path.exists() else None
@@ -447,7 +443,7 @@ def test_a_damaged_or_missing_checkpoint_is_never_taken_for_an_empty_one(
 SOME = [claim(number) for number in (1, 2, 3)]
 
 
-def test_claims_that_are_prepared_together_cost_one_commit(used: Disk) -> None:
+def test_concurrent_prepares_share_one_commit(used: Disk) -> None:
     files = FaultyFiles()
     answers = used.store(files).prepare_all(unmarked(SOME), decided)
     assert answers == [decided(c, []) for c in SOME]
@@ -456,7 +452,7 @@ def test_claims_that_are_prepared_together_cost_one_commit(used: Disk) -> None:
     assert files.changes.count("sync_folder cdi") == 1
 
 
-def test_claims_that_are_unprepared_together_cost_one_commit(used: Disk) -> None:
+def test_concurrent_unprepares_share_one_commit(used: Disk) -> None:
     used.store().prepare_all(unmarked(SOME), decided)
     files = FaultyFiles()
     held = used.store(files).unprepare_all(["uid-job-1", "uid-never-seen", "uid-old"])
@@ -466,7 +462,7 @@ def test_claims_that_are_unprepared_together_cost_one_commit(used: Disk) -> None
 
 
 @pytest.mark.contract("P13")
-def test_of_two_claims_for_one_device_that_are_prepared_together_the_first_gets_it(used: Disk) -> None:
+def test_first_of_two_claims_in_a_group_gets_the_device(used: Disk) -> None:
     first, second = used.store().prepare_all(unmarked([claim(3, "first"), claim(3, "second")]), decided)
     assert first == decided(claim(3, "first"), [])
     assert isinstance(second, ClaimError)
@@ -474,7 +470,7 @@ def test_of_two_claims_for_one_device_that_are_prepared_together_the_first_gets_
     assert used.is_clean("old", "first")
 
 
-def test_what_goes_wrong_with_one_claim_does_not_reach_those_prepared_with_it(used: Disk) -> None:
+def test_claims_of_a_group_fail_independently(used: Disk) -> None:
     def picky(wanted: Claim, held: list[PreparedClaim]) -> PreparedClaim:
         if wanted is SOME[1]:
             raise KeyError("a bug")
@@ -490,7 +486,7 @@ def test_what_goes_wrong_with_one_claim_does_not_reach_those_prepared_with_it(us
     assert used.is_clean("old", "job-1", "job-3")
 
 
-def test_a_disk_error_at_one_of_the_cdi_files_fails_its_claim_alone(used: Disk) -> None:
+def test_cdi_write_error_fails_its_claim_only(used: Disk) -> None:
     files = FaultyFiles()
     files.fail(3, disk_error(DISK_ERRORS[0]))  # write and rename of the first file, then the write of the second
     answers = used.store(files).prepare_all(unmarked(SOME), decided)
@@ -501,7 +497,7 @@ def test_a_disk_error_at_one_of_the_cdi_files_fails_its_claim_alone(used: Disk) 
 @pytest.mark.contract("P18")
 @pytest.mark.parametrize("moment", Moment)
 @pytest.mark.parametrize("step", range(1, 18))
-def test_a_power_cut_while_preparing_several_leaves_all_of_them_or_none(used: Disk, step: int, moment: Moment) -> None:
+def test_power_cut_during_group_commit_is_atomic(used: Disk, step: int, moment: Moment) -> None:
     files = FaultyFiles()
     store = used.store(files)
     files.fail(step, PowerCut(), moment)
@@ -518,7 +514,7 @@ def test_a_power_cut_while_preparing_several_leaves_all_of_them_or_none(used: Di
 
 
 @pytest.mark.parametrize("step", range(7, 15))
-def test_a_disk_error_at_the_common_commit_fails_every_claim_and_leaves_nothing(used: Disk, step: int) -> None:
+def test_failed_group_commit_fails_all_its_claims(used: Disk, step: int) -> None:
     files = FaultyFiles()
     files.fail(step, disk_error(DISK_ERRORS[0]))  # after the three CDI files
     answers = used.store(files).prepare_all(unmarked([OLD, *SOME]), decided)
@@ -531,7 +527,7 @@ def test_a_disk_error_at_the_common_commit_fails_every_claim_and_leaves_nothing(
     assert used.is_clean("old", "job-1", "job-2", "job-3")
 
 
-async def test_claims_that_wait_for_their_turn_are_committed_together(used: Disk) -> None:
+async def test_queued_claims_are_committed_together(used: Disk) -> None:
     claims = [claim(number) for number in range(1, 16)]
     files = SlowFiles()
     made = await transactions(used, Api(*claims), files)
@@ -544,7 +540,7 @@ async def test_claims_that_wait_for_their_turn_are_committed_together(used: Disk
     assert files.changes.count("rename checkpoint.json") == 2, "one for the first, and one for the other fourteen"
 
 
-async def test_a_transaction_that_is_abandoned_is_done_with_the_next_one(disk: Disk) -> None:
+async def test_abandoned_transaction_ends_with_the_next(disk: Disk) -> None:
     asked: list[list[str]] = []
     began, go_on = threading.Event(), threading.Event()
 
@@ -565,14 +561,14 @@ async def test_a_transaction_that_is_abandoned_is_done_with_the_next_one(disk: D
 
 
 @pytest.mark.contract("P2")
-async def test_what_another_process_prepared_a_moment_ago_needs_no_api_server(disk: Disk) -> None:
+async def test_claim_of_another_process_needs_no_api_request(disk: Disk) -> None:
     api = Api(NEW)
     one, other = await transactions(disk, api), await transactions(disk, Api())
     await one.prepare(NEW.ref)
     assert await other.prepare(NEW.ref) == decided(NEW, [])
 
 
-async def test_a_claim_that_is_not_there_is_not_looked_for_in_an_unchanged_checkpoint(used: Disk) -> None:
+async def test_unchanged_checkpoint_is_not_searched_again(used: Disk) -> None:
     store = used.store()
     store.open()
     assert store.surely_unknown("uid-new")
@@ -644,7 +640,7 @@ async def test_a_claim_goes_through_its_life(disk: Disk) -> None:
 
 @pytest.mark.contract("P2")
 @pytest.mark.contract("N4")
-async def test_what_is_prepared_needs_no_api_server_any_more(disk: Disk) -> None:
+async def test_prepared_claim_needs_no_api_request(disk: Disk) -> None:
     api = Api(NEW)
     made = await transactions(disk, api)
     await made.prepare(NEW.ref)
@@ -656,7 +652,7 @@ async def test_what_is_prepared_needs_no_api_server_any_more(disk: Disk) -> None
 
 
 @pytest.mark.contract("P5")
-async def test_a_claim_that_is_not_prepared_is_read_each_time(disk: Disk) -> None:
+async def test_unprepared_claim_is_read_each_time(disk: Disk) -> None:
     api = Api()
     made = await transactions(disk, api)
     for _ in range(2):
@@ -666,7 +662,7 @@ async def test_a_claim_that_is_not_prepared_is_read_each_time(disk: Disk) -> Non
 
 
 @pytest.mark.contract("P17")
-async def test_many_calls_for_one_claim_do_its_work_once(disk: Disk) -> None:
+async def test_concurrent_calls_prepare_a_claim_once(disk: Disk) -> None:
     api = Api(NEW)
     made = await transactions(disk, api)
     answers = await asyncio.gather(*(made.prepare(NEW.ref) for _ in range(50)))
@@ -675,7 +671,7 @@ async def test_many_calls_for_one_claim_do_its_work_once(disk: Disk) -> None:
 
 
 @pytest.mark.contract("P17")
-async def test_calls_for_many_claims_at_once_do_not_mix(disk: Disk) -> None:
+async def test_concurrent_claims_do_not_mix(disk: Disk) -> None:
     claims = [claim(number) for number in range(16)]
     made = await transactions(disk, Api(*claims))
     answers = await asyncio.gather(*(made.prepare(c.ref) for c in claims))
@@ -687,7 +683,7 @@ async def test_calls_for_many_claims_at_once_do_not_mix(disk: Disk) -> None:
 
 
 @pytest.mark.contract("P13")
-async def test_of_two_claims_for_one_device_exactly_one_gets_it(disk: Disk) -> None:
+async def test_one_of_two_claims_gets_the_device(disk: Disk) -> None:
     rivals = [claim(3, name) for name in ("one", "two", "three")]
     made = await transactions(disk, Api(*rivals))
     answers = await asyncio.gather(*(made.prepare(c.ref) for c in rivals), return_exceptions=True)
@@ -712,7 +708,7 @@ async def waiting(made: Transactions, api: Api) -> asyncio.Task[PreparedClaim]:
 
 @pytest.mark.contract("N8")
 @pytest.mark.contract("P13")
-async def test_a_claim_waits_for_its_device_until_the_one_before_it_is_unprepared(used: Disk) -> None:
+async def test_claim_waits_for_its_device(used: Disk) -> None:
     api = Api(HEIR, NEW)
     made = await transactions(used, api, device_wait_s=60)
     task = await waiting(made, api)
@@ -724,7 +720,7 @@ async def test_a_claim_waits_for_its_device_until_the_one_before_it_is_unprepare
 
 
 @pytest.mark.contract("N8")
-async def test_it_gets_its_device_when_another_process_of_the_node_has_unprepared(used: Disk) -> None:
+async def test_unprepare_by_another_process_frees_the_device(used: Disk) -> None:
     api = Api(HEIR)
     made, other = await transactions(used, api, device_wait_s=60), await transactions(used, api)
     task = await waiting(made, api)
@@ -734,7 +730,7 @@ async def test_it_gets_its_device_when_another_process_of_the_node_has_unprepare
     assert used.is_clean("heir")
 
 
-async def test_of_many_that_wait_for_one_device_one_gets_it_and_the_others_wait_for_that_one(used: Disk) -> None:
+async def test_one_of_many_waiting_claims_gets_the_device(used: Disk) -> None:
     heirs = [claim(0, f"heir-{number}") for number in range(4)]
     made = await transactions(used, Api(*heirs), device_wait_s=60)
     calls = {asyncio.create_task(made.prepare(heir.ref)) for heir in heirs}
@@ -748,7 +744,7 @@ async def test_of_many_that_wait_for_one_device_one_gets_it_and_the_others_wait_
 
 
 @pytest.mark.contract("P13")
-async def test_a_claim_that_waited_in_vain_is_told_who_holds_its_device(used: Disk) -> None:
+async def test_timed_out_wait_names_the_holder(used: Disk) -> None:
     api = Api(HEIR)
     made = await transactions(used, api, device_wait_s=0.05)
     with pytest.raises(DeviceInUse, match="neuron0 is held by claim ml/old") as caught:
@@ -758,7 +754,7 @@ async def test_a_claim_that_waited_in_vain_is_told_who_holds_its_device(used: Di
 
 
 @pytest.mark.contract("P16")
-async def test_a_claim_that_is_unprepared_while_it_waits_gets_nothing(used: Disk) -> None:
+async def test_claim_unprepared_while_waiting_fails(used: Disk) -> None:
     api = Api(HEIR)
     made = await transactions(used, api, device_wait_s=60)
     task = await waiting(made, api)
@@ -769,7 +765,7 @@ async def test_a_claim_that_is_unprepared_while_it_waits_gets_nothing(used: Disk
 
 
 @pytest.mark.contract("P5")
-async def test_a_claim_that_is_deleted_while_it_waits_gets_nothing(used: Disk) -> None:
+async def test_claim_deleted_while_waiting_fails(used: Disk) -> None:
     api = Api(HEIR)
     made = await transactions(used, api, device_wait_s=60)
     task = await waiting(made, api)
@@ -780,7 +776,7 @@ async def test_a_claim_that_is_deleted_while_it_waits_gets_nothing(used: Disk) -
     assert used.is_clean()
 
 
-async def test_a_plugin_that_ends_refuses_those_that_wait(used: Disk) -> None:
+async def test_stop_rejects_waiting_claims(used: Disk) -> None:
     api = Api(HEIR)
     made = await transactions(used, api, device_wait_s=60)
     task = await waiting(made, api)
@@ -790,7 +786,7 @@ async def test_a_plugin_that_ends_refuses_those_that_wait(used: Disk) -> None:
 
 
 @pytest.mark.contract("P17")
-async def test_two_processes_on_one_folder_keep_both_their_claims(disk: Disk) -> None:
+async def test_two_processes_keep_each_others_claims(disk: Disk) -> None:
     claims = [claim(number) for number in range(12)]
     api = Api(*claims)
     one, other = await transactions(disk, api), await transactions(disk, api)
@@ -803,7 +799,7 @@ async def test_two_processes_on_one_folder_keep_both_their_claims(disk: Disk) ->
 
 
 @pytest.mark.contract("P16")
-async def test_a_caller_that_gives_up_does_not_stop_the_work_and_its_retry_joins_it(disk: Disk) -> None:
+async def test_retry_joins_the_running_prepare(disk: Disk) -> None:
     api = Api(NEW)
     made = await transactions(disk, api)
     api.answers.clear()
@@ -823,7 +819,7 @@ async def test_a_caller_that_gives_up_does_not_stop_the_work_and_its_retry_joins
 
 
 @pytest.mark.contract("P16")
-async def test_work_whose_caller_left_for_good_ends_with_the_claim_prepared(disk: Disk) -> None:
+async def test_prepare_completes_without_its_caller(disk: Disk) -> None:
     api = Api(NEW)
     made = await transactions(disk, api)
     api.answers.clear()
@@ -836,7 +832,7 @@ async def test_work_whose_caller_left_for_good_ends_with_the_claim_prepared(disk
     assert disk.is_clean("new")
 
 
-async def test_an_unprepare_outlasts_the_prepare_that_its_caller_gave_up(disk: Disk) -> None:
+async def test_unprepare_wins_over_an_abandoned_prepare(disk: Disk) -> None:
     api = Api(NEW)
     made = await transactions(disk, api)
     api.answers.clear()
@@ -853,7 +849,7 @@ async def test_an_unprepare_outlasts_the_prepare_that_its_caller_gave_up(disk: D
 
 @pytest.mark.contract("P3")
 @pytest.mark.contract("P22")
-async def test_a_full_disk_is_told_and_the_retry_succeeds(disk: Disk) -> None:
+async def test_full_disk_fails_then_retry_succeeds(disk: Disk) -> None:
     files = FaultyFiles()
     made = await transactions(disk, Api(NEW), files)
     files.fail(1, disk_error(DISK_ERRORS[0]), times=None)
@@ -865,7 +861,7 @@ async def test_a_full_disk_is_told_and_the_retry_succeeds(disk: Disk) -> None:
     assert disk.is_clean("new")
 
 
-async def test_a_lock_that_another_process_keeps_is_told(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_lock_of_another_process_is_reported(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("neuron_dra.node.prepare.store.LOCK_TIMEOUT_S", 0.05)
     made = await transactions(disk, Api(NEW))
     with locked(disk.folder / "serialize.lock", timeout_s=1):
@@ -874,7 +870,7 @@ async def test_a_lock_that_another_process_keeps_is_told(disk: Disk, monkeypatch
     await made.prepare(NEW.ref)
 
 
-async def test_finishing_waits_no_longer_than_it_was_told_and_leaves_no_task(disk: Disk) -> None:
+async def test_finish_is_bounded_and_leaves_no_task(disk: Disk) -> None:
     api = Api(NEW)
     made = await transactions(disk, api)
     api.answers.clear()
@@ -890,7 +886,7 @@ async def test_finishing_waits_no_longer_than_it_was_told_and_leaves_no_task(dis
 
 
 @pytest.mark.contract("P20")
-async def test_with_a_damaged_checkpoint_every_call_is_refused_for_now(used: Disk) -> None:
+async def test_damaged_checkpoint_rejects_all_calls(used: Disk) -> None:
     (used.folder / "checkpoint.json").write_text("{")
     made = Transactions(PreparedClaims(used.store()), Api(NEW))
     await made.prepared.open()
@@ -903,7 +899,7 @@ async def test_with_a_damaged_checkpoint_every_call_is_refused_for_now(used: Dis
 
 
 @pytest.mark.contract("P20")
-async def test_damage_that_appears_while_running_is_noticed_at_the_next_call(used: Disk) -> None:
+async def test_damage_is_detected_at_the_next_call(used: Disk) -> None:
     made = await transactions(used, Api(NEW))
     (used.folder / "checkpoint.json").write_text("{")
     with pytest.raises(ClaimError, match="being rebuilt"):
@@ -926,9 +922,7 @@ async def waits_in(made: Transactions, api: Api) -> asyncio.Task[PreparedClaim]:
 
 @pytest.mark.contract("R13")
 @pytest.mark.parametrize("prepared_meanwhile", [False, True])
-async def test_what_another_process_unprepared_is_not_committed_afterwards(
-    used: Disk, *, prepared_meanwhile: bool
-) -> None:
+async def test_claim_unprepared_elsewhere_is_not_committed(used: Disk, *, prepared_meanwhile: bool) -> None:
     """14.4: the claim would be prepared for ever, for the kubelet does not unprepare it again."""
     api = Api(NEW)
     old, new = await transactions(used, api), await transactions(used, Api(NEW))
@@ -944,7 +938,7 @@ async def test_what_another_process_unprepared_is_not_committed_afterwards(
     assert used.is_clean("old", "new")
 
 
-async def test_another_claim_that_was_unprepared_meanwhile_stops_nothing(used: Disk) -> None:
+async def test_other_claims_unprepare_stops_nothing(used: Disk) -> None:
     api = Api(NEW)
     old, new = await transactions(used, api), await transactions(used, api)
     call = await waits_in(old, api)
@@ -953,7 +947,7 @@ async def test_another_claim_that_was_unprepared_meanwhile_stops_nothing(used: D
     assert await call == decided(NEW, [])
 
 
-async def test_it_stays_withdrawn_when_more_were_unprepared_than_are_remembered(used: Disk) -> None:
+async def test_withdrawal_survives_a_full_memory(used: Disk) -> None:
     api = Api(NEW)
     old, new = await transactions(used, api), await transactions(used, api)
     call = await waits_in(old, api)
@@ -966,7 +960,7 @@ async def test_it_stays_withdrawn_when_more_were_unprepared_than_are_remembered(
     assert used.is_clean("old")
 
 
-async def test_it_stays_withdrawn_when_the_checkpoint_was_lost_and_rebuilt_meanwhile(used: Disk) -> None:
+async def test_withdrawal_survives_a_rebuilt_checkpoint(used: Disk) -> None:
     api = Api(NEW)
     old, new = await transactions(used, api), await transactions(used, api)
     call = await waits_in(old, api)
@@ -980,7 +974,7 @@ async def test_it_stays_withdrawn_when_the_checkpoint_was_lost_and_rebuilt_meanw
     assert used.is_clean("old")
 
 
-async def test_a_prepare_that_begins_after_the_unprepare_of_another_process_is_answered_at_once(used: Disk) -> None:
+async def test_later_prepare_is_not_withdrawn(used: Disk) -> None:
     """The other process may have been gone since: what it wrote a moment ago is no reason to refuse."""
     old, new = await transactions(used, Api(NEW)), await transactions(used, Api(NEW))
     await new.prepare(NEW.ref)
@@ -988,7 +982,7 @@ async def test_a_prepare_that_begins_after_the_unprepare_of_another_process_is_a
     assert await old.prepare(NEW.ref) == decided(NEW, [])
 
 
-async def test_an_unprepare_that_cannot_be_remembered_is_no_success(used: Disk) -> None:
+async def test_unrecorded_unprepare_fails(used: Disk) -> None:
     """The kubelet asks again, and until then the prepare that is under way may still commit."""
     files = FaultyFiles()
     api = Api(NEW)
@@ -1042,7 +1036,7 @@ async def test_it_asks_until_there_is_an_answer(disk: Disk) -> None:
 
 
 @pytest.mark.parametrize("error", [NotFound("gone", status=404), Forbidden("no", status=403), ClaimError("not so")])
-async def test_an_answer_that_stays_the_same_is_not_asked_for_again(disk: Disk, error: Exception) -> None:
+async def test_permanent_api_error_is_not_retried(disk: Disk, error: Exception) -> None:
     away = Away(error)
     _, task = await asking(disk, away)
     with pytest.raises(type(error)):
@@ -1050,7 +1044,7 @@ async def test_an_answer_that_stays_the_same_is_not_asked_for_again(disk: Disk, 
     assert away.asked == 1
 
 
-async def test_an_api_server_that_asks_for_more_time_than_there_is_is_the_answer(disk: Disk) -> None:
+async def test_retry_after_beyond_the_deadline_fails(disk: Disk) -> None:
     away = Away(TooManyRequests("wait", status=429, retry_after_s=3600.0))
     made = Transactions(PreparedClaims(disk.store()), away, fetch_patience_s=1)
     await made.prepared.open()
@@ -1069,7 +1063,7 @@ async def test_a_plugin_that_ends_asks_no_more(disk: Disk) -> None:
         await task
 
 
-async def test_a_claim_that_is_unprepared_meanwhile_is_not_asked_for_again(disk: Disk) -> None:
+async def test_unprepare_ends_api_retries(disk: Disk) -> None:
     away = Away(TooManyRequests("wait", status=429, retry_after_s=8.0))
     made, task = await asking(disk, away)
     while not away.asked:

@@ -44,7 +44,7 @@ def test_the_first_takes_the_turn_at_once(turns: Turns) -> None:
     assert first.changed.is_set()
 
 
-def test_a_second_waits_until_the_kubelet_has_registered_it(turns: Turns) -> None:
+def test_second_publisher_waits_for_registration(turns: Turns) -> None:
     first, second = turns("a"), turns("b")
     first.begin()
     second.begin()
@@ -54,7 +54,7 @@ def test_a_second_waits_until_the_kubelet_has_registered_it(turns: Turns) -> Non
     assert (first.holding, second.holding) == (True, False)
 
 
-def test_the_one_registered_last_gets_it_and_never_two_at_once(turns: Turns) -> None:
+def test_last_registered_plugin_gets_the_lock(turns: Turns) -> None:
     first, second = turns("a"), turns("b")
     first.begin()
     second.begin()
@@ -68,7 +68,7 @@ def test_the_one_registered_last_gets_it_and_never_two_at_once(turns: Turns) -> 
     assert second.holding
 
 
-def test_when_the_newer_dies_the_older_takes_it_again_after_a_while(turns: Turns) -> None:
+def test_older_plugin_takes_over_after_a_pause(turns: Turns) -> None:
     first, second = turns("a"), turns("b")
     first.begin()
     second.claim()
@@ -84,7 +84,7 @@ def test_when_the_newer_dies_the_older_takes_it_again_after_a_while(turns: Turns
     assert first.holding
 
 
-def test_a_pause_between_two_is_not_used_by_the_older(turns: Turns) -> None:
+def test_older_plugin_does_not_use_a_short_pause(turns: Turns) -> None:
     first, second = turns("a"), turns("b")
     first.begin()
     second.claim()
@@ -95,7 +95,7 @@ def test_a_pause_between_two_is_not_used_by_the_older(turns: Turns) -> None:
     assert second.holding
 
 
-def test_a_restarted_container_takes_its_turn_again_at_once(turns: Turns) -> None:
+def test_restarted_container_takes_the_lock_again(turns: Turns) -> None:
     turns("pod-1").begin()
     turns.made[0].release()
     again = turns("pod-1")
@@ -103,7 +103,7 @@ def test_a_restarted_container_takes_its_turn_again_at_once(turns: Turns) -> Non
     assert again.holding
 
 
-def test_a_lost_name_file_does_not_take_the_turn_away_for_good(turns: Turns, short_path: Path) -> None:
+def test_lost_name_file_is_recreated(turns: Turns, short_path: Path) -> None:
     first = turns("a")
     first.begin()
     (short_path / "publisher").unlink()
@@ -113,13 +113,13 @@ def test_a_lost_name_file_does_not_take_the_turn_away_for_good(turns: Turns, sho
     assert (short_path / "publisher").read_text() == "a"
 
 
-def test_a_name_that_a_plugin_half_wrote_before_it_died_is_swept(turns: Turns, short_path: Path) -> None:
+def test_partial_name_file_is_removed(turns: Turns, short_path: Path) -> None:
     (short_path / ".publisher.7.tmp").write_text("pod-")
     turns("a").begin()
     assert sorted(path.name for path in short_path.iterdir()) == ["publisher", "publisher.lock"]
 
 
-def test_a_name_that_is_swept_while_it_is_written_is_written_again(short_path: Path) -> None:
+def test_removed_name_file_is_written_again(short_path: Path) -> None:
     class Swept(Files):
         """Another plugin starts between the first write and its rename."""
 

@@ -125,7 +125,7 @@ async def allocated(api: EmbeddedApi, name: str) -> None:
     await eventually(done, what=f"{name} is Allocated")
 
 
-async def test_people_find_every_service_without_a_proto_file(controller):
+async def test_services_support_reflection(controller):
     async def ask(channel: grpc.aio.Channel, request: Any) -> Any:
         stream = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(iter([request]), timeout=60)
         (answer,) = [each async for each in stream]
@@ -140,7 +140,7 @@ async def test_people_find_every_service_without_a_proto_file(controller):
             assert described.file_descriptor_response.file_descriptor_proto, name
 
 
-async def test_a_list_shows_nodes_reservations_and_what_is_free(api, controller):
+async def test_list_shows_nodes_reservations_and_free_slots(api, controller):
     submit(api, "pair", size=2)
     await allocated(api, "pair")
     async with asking(controller) as stub:
@@ -170,7 +170,7 @@ async def test_a_list_shows_nodes_reservations_and_what_is_free(api, controller)
     )
 
 
-async def test_a_workload_can_be_tried_before_it_exists_and_nothing_is_written(api, controller):
+async def test_dry_run_of_a_new_workload_writes_nothing(api, controller):
     before = [len(api.objects(kind)) for kind in ("neuronultraserverworkloads", "resourceclaimtemplates")]
     tried = pb.Workload(instance_type="trn3.48xlarge", topology_size=4, server_count=2)
     async with asking(controller) as stub:
@@ -192,7 +192,7 @@ async def test_a_workload_can_be_tried_before_it_exists_and_nothing_is_written(a
     assert all(not item["status"].get("allocations") for item in api.objects("neuronultraservers"))
 
 
-async def test_a_workload_that_does_not_fit_is_told_why_in_figures(api, controller):
+async def test_dry_run_shows_the_shortage_in_numbers(api, controller):
     submit(api, "pair", size=2)
     await allocated(api, "pair")
     tried = pb.Workload(name="big", namespace="ml", instance_type="trn3.48xlarge", topology_size=4, server_count=3)
@@ -223,7 +223,7 @@ async def test_what_if_a_workload_grew(api, controller):
     assert [list(each.nodes) for each in too_big.reservations] == [["u0-0", "u0-1"]]
 
 
-async def test_a_plan_for_the_cluster_as_it_is_has_every_workload(api, controller):
+async def test_plan_has_every_workload(api, controller):
     submit(api, "fits", size=4, count=1)
     await allocated(api, "fits")
     submit(api, "waits", size=4, count=2)
@@ -258,7 +258,7 @@ async def test_a_plan_for_the_cluster_as_it_is_has_every_workload(api, controlle
         ),
     ],
 )
-async def test_a_request_that_cannot_be_answered_says_what_to_write(api, controller, changes, text):
+async def test_invalid_request_error_names_the_remedy(api, controller, changes, text):
     submit(api, "job", size=2)
     await eventually(lambda: state(api, "job") != "None")
     fields = {"instance_type": "trn3.48xlarge", "topology_size": 4, "server_count": 1, **changes}
@@ -269,7 +269,7 @@ async def test_a_request_that_cannot_be_answered_says_what_to_write(api, control
     assert text in (caught.value.details() or "")
 
 
-async def test_until_the_cluster_was_read_the_answer_is_unavailable_and_health_says_so(api):
+async def test_unavailable_until_the_cluster_is_read(api):
     async with controlling(api, api_url="http://127.0.0.1:1") as controller, dialled(controller) as channel:
         stub = ultraservers_pb2_grpc.UltraServersStub(channel)
         for call in (stub.Plan(pb.PlanRequest(), timeout=60), stub.ListUltraServers(pb.ListUltraServersRequest())):
@@ -281,7 +281,7 @@ async def test_until_the_cluster_was_read_the_answer_is_unavailable_and_health_s
         assert health.status == NOT_SERVING
 
 
-async def test_a_replica_that_does_not_lead_answers_too(api, controller):
+async def test_follower_serves_queries(api, controller):
     name = {"name": "neuron-ultraserver-controller", "namespace": NAMESPACE}
     held = {"holderIdentity": "other", "leaseDurationSeconds": 3600, "renewTime": "2026-03-01T12:00:00.000000Z"}
     api.create({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": name, "spec": held})
@@ -292,7 +292,7 @@ async def test_a_replica_that_does_not_lead_answers_too(api, controller):
     assert [each.name for each in listed.ultraservers] == ["us-u0", "us-u1"]
 
 
-async def test_health_follows_what_the_controller_knows(controller):
+async def test_health_follows_the_caches(controller):
     async with dialled(controller) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         for name in ("", SERVICE):
@@ -313,7 +313,7 @@ async def test_a_unix_socket_is_for_its_owner_only(api, tmp_path):
         assert (await stub.Plan(pb.PlanRequest(), timeout=60)).workloads == []
 
 
-async def test_a_port_that_another_has_is_taken_when_it_is_free(api, monkeypatch):
+async def test_busy_port_is_taken_when_free(api, monkeypatch):
     monkeypatch.setattr(service_module, "RETRY_S", 0.05)
     async with controlling(api) as first:
         assert first.grpc is not None

@@ -20,7 +20,7 @@ def worker() -> Worker:
     return Worker("test")
 
 
-async def test_work_is_done_in_one_thread_in_the_order_of_asking(worker: Worker) -> None:
+async def test_work_runs_in_one_thread_in_order(worker: Worker) -> None:
     done: list[tuple[int, str]] = []
 
     def work(number: int) -> int:
@@ -31,7 +31,7 @@ async def test_work_is_done_in_one_thread_in_the_order_of_asking(worker: Worker)
     assert done == [(number, "test") for number in range(20)]
 
 
-async def test_what_goes_wrong_is_told_to_who_asked_and_the_next_is_served(worker: Worker) -> None:
+async def test_errors_reach_the_caller(worker: Worker) -> None:
     def work(number: int) -> int:
         return 10 // number
 
@@ -39,7 +39,7 @@ async def test_what_goes_wrong_is_told_to_who_asked_and_the_next_is_served(worke
     assert [type(results[0]), results[1]] == [ZeroDivisionError, 2]
 
 
-async def test_work_goes_on_when_nobody_waits_any_more(worker: Worker) -> None:
+async def test_work_completes_without_its_caller(worker: Worker) -> None:
     go_on, done = threading.Event(), []
 
     def work() -> None:
@@ -64,7 +64,7 @@ async def test_work_runs_in_the_context_of_who_asked(worker: Worker) -> None:
     assert await asyncio.gather(*(asyncio.ensure_future(ask(name)) for name in "abc")) == ["a", "b", "c"]
 
 
-async def test_the_event_loop_goes_on_while_the_disk_hangs(worker: Worker) -> None:
+async def test_event_loop_runs_while_the_disk_hangs(worker: Worker) -> None:
     hangs = threading.Event()
     waiting = asyncio.ensure_future(worker.do(hangs.wait, 5))
     await asyncio.sleep(0.01)
@@ -86,7 +86,7 @@ async def test_the_thread_ends_with_its_worker() -> None:
     await eventually(gone, what="the thread ended")
 
 
-def test_a_loop_that_was_closed_does_not_take_the_thread_with_it(worker: Worker) -> None:
+def test_thread_survives_a_closed_loop(worker: Worker) -> None:
     go_on = threading.Event()
 
     async def leave() -> None:
@@ -100,7 +100,7 @@ def test_a_loop_that_was_closed_does_not_take_the_thread_with_it(worker: Worker)
     assert asyncio.run(ask()) == "served"
 
 
-def test_a_disk_that_hangs_does_not_keep_the_process_from_ending() -> None:
+def test_hanging_disk_does_not_block_exit() -> None:
     program = (
         "import asyncio, time\n"
         "from neuron_dra.node.prepare.daemon_worker import Worker\n"
