@@ -85,9 +85,7 @@ async def dialled(path: Any) -> AsyncIterator[grpc.aio.Channel]:
 
 
 @pytest.mark.contract("R1")
-async def test_get_info_has_name_endpoint_and_services(
-    plugin: Plugin, host: PluginHost
-) -> None:
+async def test_get_info_has_name_endpoint_and_services(plugin: Plugin, host: PluginHost) -> None:
     async with dialled(host.registry / "neuron.aws.com-pod-1-reg.sock") as channel:
         stub = registration_pb2_grpc.RegistrationStub(channel)
         info = await stub.GetInfo(registration_pb2.InfoRequest(), timeout=60)
@@ -130,9 +128,7 @@ async def test_registration_works_while_others_hang(
 
 
 @pytest.mark.contract("R6")
-async def test_restarted_kubelet_finds_the_plugin(
-    plugin: Plugin, kubelet: ScriptedKubelet, api: EmbeddedApi
-) -> None:
+async def test_restarted_kubelet_finds_the_plugin(plugin: Plugin, kubelet: ScriptedKubelet, api: EmbeddedApi) -> None:
     made = api.create(allocated_claim("job", "node-a", [0]))
     for _ in range(2):
         await kubelet.registered(DRIVER)
@@ -234,9 +230,7 @@ def test_too_long_socket_path_is_rejected() -> None:
 
 
 @pytest.mark.contract("R13")
-async def test_two_plugins_end_independently(
-    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
-) -> None:
+async def test_two_plugins_end_independently(host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi) -> None:
     made = api.create(allocated_claim("job", "node-a", [0]))
     async with host.running("pod-2") as second:
         await kubelet.registered(DRIVER)
@@ -291,9 +285,7 @@ async def test_unknown_methods_are_unimplemented(plugin: Plugin, host: PluginHos
 
 @pytest.mark.contract("R18")
 @pytest.mark.contract("H7")
-async def test_one_connection_carries_concurrent_calls(
-    plugin: Plugin, host: PluginHost, api: EmbeddedApi
-) -> None:
+async def test_one_connection_carries_concurrent_calls(plugin: Plugin, host: PluginHost, api: EmbeddedApi) -> None:
     claims = [api.create(allocated_claim(f"job-{i}", "node-a", [i])) for i in range(8)]
     async with ScriptedKubelet(host.registry) as kubelet:
         await kubelet.registered(DRIVER)
@@ -398,9 +390,7 @@ async def test_retried_prepare_returns_the_same_result(
 
 
 @pytest.mark.contract("P5")
-async def test_recreated_claim_is_another_claim(
-    plugin: Plugin, kubelet: ScriptedKubelet, api: EmbeddedApi
-) -> None:
+async def test_recreated_claim_is_another_claim(plugin: Plugin, kubelet: ScriptedKubelet, api: EmbeddedApi) -> None:
     await kubelet.registered(DRIVER)
     old = api.create(allocated_claim("job", "node-a", [0]))
     api.patch("resourceclaims", "job", {"status": {"reservedFor": None, "allocation": None}}, "default")
@@ -444,9 +434,7 @@ async def test_unprepare_of_an_unknown_claim_succeeds(plugin: Plugin, kubelet: S
 
 
 @pytest.mark.contract("P3")
-async def test_failed_prepare_succeeds_on_retry(
-    plugin: Plugin, kubelet: ScriptedKubelet, api: EmbeddedApi
-) -> None:
+async def test_failed_prepare_succeeds_on_retry(plugin: Plugin, kubelet: ScriptedKubelet, api: EmbeddedApi) -> None:
     await kubelet.registered(DRIVER)
     made = api.create(allocated_claim("job", "node-a", [0]))
     api.faults.add(Fault(verb="get", resource="resourceclaims", status=403, times=1))
@@ -666,9 +654,7 @@ async def test_health_streams_are_independent(plugin: Plugin, kubelet: ScriptedK
 
 
 @pytest.mark.contract("H9")
-async def test_idle_health_reader_blocks_no_other(
-    plugin: Plugin, kubelet: ScriptedKubelet, api: EmbeddedApi
-) -> None:
+async def test_idle_health_reader_blocks_no_other(plugin: Plugin, kubelet: ScriptedKubelet, api: EmbeddedApi) -> None:
     await kubelet.registered(DRIVER)
     slow = kubelet.health()
     await anext(slow)
@@ -865,9 +851,7 @@ async def test_http_serves_readiness_and_metrics(host: PluginHost, api: Embedded
 
 
 @pytest.mark.contract("P22")
-async def test_full_disk_serves_prepared_claims(
-    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
-) -> None:
+async def test_full_disk_serves_prepared_claims(host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi) -> None:
     made = api.create(allocated_claim("job", "node-a", [0]))
     async with host.running("pod-1"):
         await kubelet.registered(DRIVER)

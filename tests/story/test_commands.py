@@ -31,7 +31,7 @@ def run(*words: str, program: list[str] = NEURON_DRA, **environment: str) -> sub
 
 
 @pytest.mark.parametrize("program", [NEURON_DRA, CONTROLLER], ids=["neuron-dra", "controller"])
-def test_a_reader_that_has_gone_ends_a_command_without_a_traceback(program: list[str]) -> None:
+def test_closed_pipe_ends_a_command_quietly(program: list[str]) -> None:
     read, write = os.pipe()
     os.close(read)
     try:
@@ -54,7 +54,7 @@ def test_a_reader_that_has_gone_ends_a_command_without_a_traceback(program: list
     ("program", "name"), [(NEURON_DRA, "neuron-dra"), (CONTROLLER, "neuron-ultraserver-controller")]
 )
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_output_that_finds_a_full_disk_is_one_line_of_regret(program: list[str], name: str, unbuffered: str) -> None:
+def test_full_disk_for_output_is_a_one_line_error(program: list[str], name: str, unbuffered: str) -> None:
     env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     with open("/dev/full", "w") as full:
         done = subprocess.run(
@@ -78,13 +78,13 @@ def test_output_that_finds_a_full_disk_is_one_line_of_regret(program: list[str],
     ],
     ids=["plugin", "slices"],
 )
-def test_a_name_that_no_node_has_is_refused_everywhere(words: tuple[str, ...]) -> None:
+def test_unknown_node_name_is_rejected(words: tuple[str, ...]) -> None:
     done = run(*words)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert "Bad Name!" in done.stderr
 
 
-def test_a_name_that_no_node_has_is_refused_by_the_network_driver_for_tests() -> None:
+def test_net_driver_rejects_an_unknown_node_name() -> None:
     program = [sys.executable, "-m", "tests.support.net_driver"]
     done = run("--node-name", "Bad Name!", "--instance-type", "trn2.48xlarge", program=program)
     assert (done.returncode, "Bad Name!" in done.stderr) == (2, True)
@@ -94,7 +94,7 @@ URLS = ["notaurl", "127.0.0.1:6443", "ftp://127.0.0.1", "https://", "http://a:po
 
 
 @pytest.mark.parametrize("url", URLS)
-def test_what_is_no_url_of_an_api_server_is_a_setting_to_change(url: str) -> None:
+def test_invalid_api_server_url_is_a_settings_error(url: str) -> None:
     done = run("plugin", "--node-name", "a", "--kube-api-server", url)
     assert done.returncode == 2
     last = done.stderr.splitlines()[-1]
@@ -143,9 +143,7 @@ def test_help_is_help(program: list[str], words: tuple[str, ...], same: tuple[st
 
 
 @pytest.mark.parametrize("more", [("--kube-api-server", "notaurl"), (), ("--emulation-mode", "nosuchtype")])
-def test_a_plugin_that_could_not_start_leaves_no_emulated_hardware_behind(
-    tmp_path: Path, more: tuple[str, ...]
-) -> None:
+def test_failed_start_leaves_no_emulated_hardware(tmp_path: Path, more: tuple[str, ...]) -> None:
     done = run(
         *("plugin", "--node-name", "a", "--emulation-mode", "trn2.48xlarge", "--metrics-bind-address="),
         *("--kubelet-plugins-directory-path", str(tmp_path / "kubelet" / "plugins")),
@@ -157,7 +155,7 @@ def test_a_plugin_that_could_not_start_leaves_no_emulated_hardware_behind(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_plugin_that_fails_after_its_hardware_was_made_takes_it_away(tmp_path: Path) -> None:
+def test_failed_start_removes_created_hardware(tmp_path: Path) -> None:
     (tmp_path / "registry").write_text("this is no folder")
     done = run(
         *("plugin", "--node-name", "a", "--emulation-mode", "trn2.48xlarge", "--metrics-bind-address="),

@@ -35,7 +35,7 @@ def refused(resource: str, verb: str = "patch", status: int = 403, **more: str) 
     return Fault(Do.RESPOND, verb=verb, resource=resource, status=status, times=None, **more)  # type: ignore[arg-type]
 
 
-async def test_labels_that_a_policy_forbids_keep_nobody_waiting(cluster: Cluster, hurried: None) -> None:  # noqa: F811
+async def test_forbidden_labels_delay_no_workload(cluster: Cluster, hurried: None) -> None:  # noqa: F811
     """13.10."""
     faults = cluster.api.faults.add(refused("nodes"))
     async with controlling(cluster):
@@ -47,7 +47,7 @@ async def test_labels_that_a_policy_forbids_keep_nobody_waiting(cluster: Cluster
     assert faults.hits == len(tried)
 
 
-async def test_a_workload_is_given_another_ultraserver_than_one_that_cannot_be_written(
+async def test_unwritable_ultraserver_is_avoided(
     cluster: Cluster,  # noqa: F811
     hurried: None,
 ) -> None:
@@ -64,7 +64,7 @@ async def test_a_workload_is_given_another_ultraserver_than_one_that_cannot_be_w
 
 
 @pytest.mark.parametrize("strange", STRANGE.values(), ids=STRANGE)
-async def test_an_answer_to_a_write_that_is_no_object_ends_nothing(
+async def test_malformed_write_reply_does_not_end_the_loop(
     cluster: Cluster,  # noqa: F811
     strange: Strange,
 ) -> None:
@@ -97,7 +97,7 @@ def waits_since(there: Cluster, name: str, seconds: float, started: str = "False
     there.api.patch("pods", name, {"status": status}, "ml")
 
 
-async def test_a_pod_that_its_node_refuses_is_evicted_and_others_are_not(cluster: Cluster) -> None:  # noqa: F811
+async def test_rejected_pod_is_evicted_others_stay(cluster: Cluster) -> None:  # noqa: F811
     """13.12: it was refused for ever."""
     async with controlling(cluster):
         cluster.submit("job", count=1)
@@ -119,7 +119,7 @@ async def test_a_pod_that_its_node_refuses_is_evicted_and_others_are_not(cluster
     assert {each.verb for each in asked if each.user_agent == NAME} <= {"get"}
 
 
-async def test_a_missing_namespace_is_one_error_that_says_what_to_do(
+async def test_missing_namespace_is_one_error_with_remedy(
     cluster: Cluster,  # noqa: F811
     caplog: pytest.LogCaptureFixture,
     hurried: None,
@@ -136,7 +136,7 @@ async def test_a_missing_namespace_is_one_error_that_says_what_to_do(
     ]
 
 
-async def test_a_lease_without_its_namespace_is_one_error_that_says_what_to_do(
+async def test_lease_without_namespace_is_one_error(
     cluster: Cluster,  # noqa: F811
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -151,7 +151,7 @@ async def test_a_lease_without_its_namespace_is_one_error_that_says_what_to_do(
     ]
 
 
-async def test_who_does_not_lead_shows_no_figures_of_the_cluster(cluster: Cluster) -> None:  # noqa: F811
+async def test_follower_shows_no_cluster_metrics(cluster: Cluster) -> None:  # noqa: F811
     """13.13: summed over both replicas, everything was there twice after a change of the leader."""
     async with controlling(cluster, "--leader-elect") as first:
         cluster.submit("job")
@@ -171,7 +171,7 @@ async def recorder() -> AsyncIterator[EventRecorder]:
         yield EventRecorder(client, "here")
 
 
-async def test_events_are_forgotten_when_the_server_has_forgotten_them(recorder: EventRecorder) -> None:
+async def test_expired_events_are_dropped_from_memory(recorder: EventRecorder) -> None:
     """13.13: events were kept in memory for ever."""
     about = {"apiVersion": "v1", "kind": "Node", "name": "node-0", "uid": "uid"}
     for minute in range(0, 300, 5):
@@ -180,7 +180,7 @@ async def test_events_are_forgotten_when_the_server_has_forgotten_them(recorder:
     assert recorder.remembered <= 13
 
 
-async def test_a_role_that_may_not_read_namespaces_only_costs_their_limits(
+async def test_role_without_namespaces_only_loses_limits(
     cluster: Cluster,  # noqa: F811
     hurried: None,
     caplog: pytest.LogCaptureFixture,

@@ -326,9 +326,7 @@ async def disturbed(flow: Flow, death: Death, expected: Obj) -> Obj:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("flow", FLOWS, ids=lambda flow: flow.name)
-async def test_another_controller_finishes_what_a_dead_one_began(
-    flow: Flow, record_property: Callable[[str, str], None]
-) -> None:
+async def test_next_controller_continues_after_a_crash(flow: Flow, record_property: Callable[[str, str], None]) -> None:
     writes, expected = await undisturbed(flow)
     if LONG:  # what one run wrote in two goes, another may write in one
         writes &= (await undisturbed(flow))[0]

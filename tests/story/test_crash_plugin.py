@@ -121,7 +121,7 @@ def some(found: list[Point], every: int, first: int) -> list[Point]:
 @pytest.mark.contract("P18")
 @pytest.mark.parametrize("rebooted", [False, True], ids=["restarted", "rebooted"])
 @pytest.mark.parametrize("flow", FLOWS, ids=lambda flow: flow.name)
-async def test_a_kill_at_any_point_loses_and_leaks_nothing(
+async def test_kill_at_any_point_loses_and_leaks_nothing(
     flow: Flow, rebooted: bool, lives: Lives, record_property: Callable[[str, str], None]
 ) -> None:
     found = points(await recorded(flow, lives))
@@ -135,7 +135,7 @@ async def test_a_kill_at_any_point_loses_and_leaks_nothing(
 @pytest.mark.timeout(600)
 @pytest.mark.contract("P22")
 @pytest.mark.parametrize("flow", FLOWS, ids=lambda flow: flow.name)
-async def test_a_disk_that_fails_at_any_point_is_told_and_made_good(
+async def test_disk_error_at_any_point_is_recovered(
     flow: Flow, lives: Lives, record_property: Callable[[str, str], None]
 ) -> None:
     found = disk_errors(await recorded(flow, lives))

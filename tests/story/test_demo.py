@@ -20,7 +20,7 @@ RANKS = {
 }
 
 
-def test_the_demo_tells_its_story_from_the_first_node_to_the_lost_one() -> None:
+def test_demo_runs_to_the_lost_node() -> None:
     out = io.StringIO()
     assert main.run(keep=False, view=View(Console(file=out, width=WIDTH, highlight=False))) == 0
     text = out.getvalue()
@@ -49,14 +49,14 @@ def test_the_demo_tells_its_story_from_the_first_node_to_the_lost_one() -> None:
     assert "4 other pods kept running" in text
 
 
-def test_numbers_are_written_as_people_write_them() -> None:
+def test_numbers_are_formatted_for_readers() -> None:
     assert ranges([]) == ""
     assert ranges([3]) == "3"
     assert ranges([4, 5]) == "4 5"
     assert ranges([15, 0, 1, 2, 3, 9]) == "0-3 9 15"
 
 
-async def test_a_plugin_that_cannot_start_ends_the_demo_with_its_last_words(tmp_path: Path) -> None:
+async def test_failing_plugin_ends_the_demo_with_its_log(tmp_path: Path) -> None:
     nodes = (cluster.NodeSpec("broken", "trn1.2xlarge"),)
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken/p").mkdir()

@@ -225,7 +225,7 @@ async def cluster(short_path: Path) -> AsyncIterator[Cluster]:
                 await running.aclose()
 
 
-async def test_a_broken_link_moves_the_pair_with_its_ranks(cluster: Cluster) -> None:
+async def test_broken_link_moves_the_pair_with_its_ranks(cluster: Cluster) -> None:
     cluster.submit("MigrateAffected", size=2, count=1)
     await cluster.until_ranks({"n0": "0", "n1": "1"})
     cluster.hosts["n1"].hardware.set_modes("4")
@@ -240,7 +240,7 @@ async def test_a_broken_link_moves_the_pair_with_its_ranks(cluster: Cluster) -> 
     ) == (1, 1, 2, 1)
 
 
-async def test_a_sick_device_moves_one_slot_and_the_pods_of_the_others_stay(cluster: Cluster) -> None:
+async def test_unhealthy_device_moves_only_its_slot(cluster: Cluster) -> None:
     cluster.submit("MigrateAffected", size=1, count=3)
     await cluster.until_ranks({"n0": "0", "n1": "1", "n2": "2"})
     before = cluster.uids()
@@ -251,7 +251,7 @@ async def test_a_sick_device_moves_one_slot_and_the_pods_of_the_others_stay(clus
     assert cluster.phases() == {"n0": "Bound", "n2": "Bound", "n3": "Bound"}
 
 
-async def test_restart_all_evicts_everybody_and_gives_new_ranks_away_from_the_fault(cluster: Cluster) -> None:
+async def test_restart_all_evicts_and_avoids_the_fault(cluster: Cluster) -> None:
     cluster.submit("RestartAll", size=1, count=3)
     await cluster.until_ranks({"n0": "0", "n1": "1", "n2": "2"})
     before = set(cluster.uids().values())
@@ -275,7 +275,7 @@ async def test_noop_tells_and_touches_nobody(cluster: Cluster) -> None:
     assert (cluster.uids(), cluster.phases()) == (before, {"n0": "Bound", "n1": "Bound"})
 
 
-async def test_a_dead_node_is_given_up_by_a_person_and_then_the_slot_has_moved(cluster: Cluster) -> None:
+async def test_slot_moves_after_dead_node_is_given_up(cluster: Cluster) -> None:
     cluster.submit("MigrateAffected", size=2, count=1)
     await cluster.until_ranks({"n0": "0", "n1": "1"})
     await cluster.die("n1")
@@ -291,7 +291,7 @@ async def test_a_dead_node_is_given_up_by_a_person_and_then_the_slot_has_moved(c
     await cluster.until_ranks({"n2": "0", "n3": "1"})
 
 
-async def test_a_plugin_that_is_away_under_an_allocated_workload_changes_nothing(cluster: Cluster) -> None:
+async def test_plugin_outage_keeps_the_allocation(cluster: Cluster) -> None:
     cluster.submit("RestartAll", size=2, count=1)
     await cluster.until_ranks({"n0": "0", "n1": "1"})
     before = cluster.uids()

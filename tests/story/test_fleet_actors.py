@@ -59,14 +59,14 @@ def test_an_actor_does_each_of_its_steps(name: str) -> None:
     assert not [text for text in did if text.endswith(": None")]
 
 
-def test_a_seed_chooses_the_same_actors_again_and_each_takes_part_somewhere() -> None:
+def test_seed_chooses_the_same_actors() -> None:
     found = [chosen(seed) for seed in range(200)]
     assert found == [chosen(seed) for seed in range(200)]
     assert frozenset.union(*found) == ACTORS.keys()
     assert len(set(found)) > 4
 
 
-def test_an_actor_that_is_named_takes_part_however_quiet_the_seed_has_it() -> None:
+def test_named_actor_always_takes_part() -> None:
     quiet = next(seed for seed in range(100) if loudness(seed, "cordons") == 0)
     mix = Mix.of(quiet, {"cordons": ACTORS["cordons"]}, STEPS)
     assert dict(zip(mix.steps, mix.weights, strict=True)) == {**STEPS, **ACTORS["cordons"].steps}
@@ -78,7 +78,7 @@ def test_a_person_names_actors() -> None:
     assert named("outages, back-off") == {"outages", "back-off"}
 
 
-def test_an_unknown_actor_is_an_error_that_names_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_actor_is_named_in_the_error(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--actors", "outages,gremlins"])
     assert "there is no gremlins" in capsys.readouterr().err
@@ -95,7 +95,7 @@ def test_a_replay_of_named_actors_names_them() -> None:
     ]
 
 
-def test_the_ledger_finds_the_thirteenth_vain_write_in_ten_minutes() -> None:
+def test_ledger_finds_thirteenth_ineffective_write() -> None:
     ledger = Ledger()
     for number in range(12):
         ledger.refused(1, "controller-0", "PATCH /x", "no", number * 50.0)

@@ -162,7 +162,7 @@ def lets_reservations_go_with_their_objects(patch: pytest.MonkeyPatch) -> None:
         (leaves_refused_pods, {"rogues", "refused-pods"}, "has been refused on"),
     ],
 )
-def test_the_fleet_with_actors_finds_a_program_that(
+def test_fleet_with_actors_finds(
     sabotage: Callable[[pytest.MonkeyPatch], None],
     actors: set[str],
     found: str,
@@ -182,7 +182,7 @@ def test_the_fleet_with_actors_finds_a_program_that(
         (lets_reservations_go_with_their_objects, r"both have rank|of \d+ pods of"),
     ],
 )
-def test_the_fleet_finds_that_a_deletion_by_force_takes_a_reservation(
+def test_fleet_finds_a_lost_reservation(
     sabotage: Callable[[pytest.MonkeyPatch], None], found: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """13.3."""
@@ -223,13 +223,13 @@ async def a_scheduler_that_sees_no_tags(fleet: Fleet, steps: int) -> None:
     await fleet.sleep(60.0)
 
 
-def test_a_late_scheduler_starts_nothing_on_reserved_nodes() -> None:
+def test_late_scheduler_starts_no_pod_on_reserved_nodes() -> None:
     outcome = run(1, drive=a_scheduler_that_sees_no_tags, actors=())
     assert outcome.violation == ""
     assert any("refuses claim" in line for line in outcome.trace)
 
 
-def test_the_fleet_finds_a_node_that_refuses_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fleet_finds_a_node_that_rejects_no_claim(monkeypatch: pytest.MonkeyPatch) -> None:
     opens_the_gate_on_the_node(monkeypatch)
     found = run(1, drive=a_scheduler_that_sees_no_tags, actors=()).violation
     assert re.search("started on .*, which is of", found), found

@@ -46,20 +46,20 @@ async def a_typo_in_the_evening(fleet: Fleet, steps: int) -> None:
     fleet.trace(f"the victim was allocated after {await allocated(fleet, 1, 1, None, 60.0):.0f} s")
 
 
-def test_a_typo_in_the_evening_holds_up_nobody_in_the_morning() -> None:
+def test_unsatisfiable_workload_blocks_no_other() -> None:
     """13.1"""
     assert re.search(r"allocated after \d s$", run(1, drive=a_typo_in_the_evening, actors=ACTORS).trace[-1])
 
 
 @pytest.mark.timeout(600)
-def test_a_few_sequences_find_a_controller_that_waits_for_the_impossible(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_sequences_find_a_blocking_controller(monkeypatch: pytest.MonkeyPatch) -> None:
     """13.1"""
     monkeypatch.setattr(queue, "exceeds_fleet", lambda *_: None)
     violations = (beside_a_victim(seed).violation for seed in range(1, AT_ONCE))
     assert "the victim was allocated after" in next((text for text in violations if text), "nothing")
 
 
-def test_a_controller_that_waits_for_the_impossible_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocking_controller_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """13.1"""
     monkeypatch.setattr(queue, "exceeds_fleet", lambda *_: None)
     assert re.search(r"allocated after \d\d s$", run(1, drive=a_typo_in_the_evening, actors=ACTORS).trace[-1])

@@ -124,7 +124,7 @@ def names(value: Any, path: str = "") -> Iterator[str]:
             yield from names(each, f"{path}[*]")
 
 
-def test_the_trial_has_every_field_that_our_crds_keep() -> None:
+def test_schema_check_tries_every_field() -> None:
     """13.5. A field that is not tried would be found missing after the first reservation."""
     spec, status = schema_check.ultraserver_sample()
     tried = {"neuronultraservers": {*names(spec), *names(status)}, KINDS[1]: {*names(schema_check.workload_sample())}}
@@ -147,7 +147,7 @@ def test_the_trial_has_every_field_that_our_crds_keep() -> None:
         ({"a": [1]}, {"a": 1}, ["a"]),
     ],
 )
-def test_what_did_not_come_back_is_named_by_its_path(sent: Obj, stored: Obj, lost: list[str]) -> None:
+def test_dropped_field_is_named_by_path(sent: Obj, stored: Obj, lost: list[str]) -> None:
     """13.5."""
     assert list(schema_check.dropped(sent, stored)) == lost
 
@@ -155,9 +155,7 @@ def test_what_did_not_come_back_is_named_by_its_path(sent: Obj, stored: Obj, los
 # -- what comes of it --------------------------------------------------------------------------------------------------
 
 
-async def test_with_awss_crds_nothing_is_reserved_and_each_workload_says_why_once(
-    cluster: Cluster, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_aws_crds_stop_reservations_with_a_reason(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     """13.5."""
     cluster.api.dropped_fields.update({kind: dropped_by_awss(kind) for kind in KINDS})
     with caplog.at_level(logging.ERROR):
@@ -182,9 +180,7 @@ async def test_with_awss_crds_nothing_is_reserved_and_each_workload_says_why_onc
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_crd_that_refuses_what_is_written_stops_the_controller_before_the_first_reservation(
-    cluster: Cluster, kind: str
-) -> None:
+async def test_rejecting_crd_stops_reservations(cluster: Cluster, kind: str) -> None:
     """13.5. An enum without a phase is a 422."""
     cluster.api.faults.add(Fault(resource=f"{kind}/status", verb="patch", status=422, times=None))
     cluster.submit("job")
@@ -194,9 +190,7 @@ async def test_a_crd_that_refuses_what_is_written_stops_the_controller_before_th
         assert len(writes(cluster)) <= 12
 
 
-async def test_a_crd_that_is_upgraded_lets_the_controller_go_on(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_upgraded_crd_lets_the_controller_continue(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """13.5."""
     monkeypatch.setattr(schema_check, "AGAIN", schema_check.AGAIN / 200)
     cluster.api.dropped_fields["neuronultraservers"] = dropped_by_awss("neuronultraservers")
@@ -208,9 +202,7 @@ async def test_a_crd_that_is_upgraded_lets_the_controller_go_on(
         await eventually(lambda: cluster.state("job") == "Allocated")
 
 
-async def test_a_crd_that_is_downgraded_is_noticed_by_the_answer_and_no_reservation_is_lost(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_downgraded_crd_loses_no_reservation(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """13.5, 13.3. The ids come back from the nodes when the CRD is ours again."""
     monkeypatch.setattr(schema_check, "AGAIN", schema_check.AGAIN / 200)
     cluster.submit("job", count=1)
@@ -226,7 +218,7 @@ async def test_a_crd_that_is_downgraded_is_noticed_by_the_answer_and_no_reservat
         assert [each for each in cluster.allocations() if each["workloadRef"] == "ml/job"] == before
 
 
-async def test_kinds_that_are_kept_are_not_looked_at_again(cluster: Cluster) -> None:
+async def test_checked_kinds_are_not_checked_again(cluster: Cluster) -> None:
     """13.5, 13.16: the smallest names of all UltraServers were sought in every pass."""
     async with controlling(cluster):
         cluster.submit("job")

@@ -29,7 +29,7 @@ async def kubelet(host: PluginHost) -> AsyncIterator[ScriptedKubelet]:
 
 @pytest.mark.contract("R5")
 @pytest.mark.contract("S14")
-async def test_it_starts_publishes_and_ends_leaving_its_slices_and_no_socket(
+async def test_plugin_leaves_slices_and_no_sockets(
     host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
     process = await started(host, kubelet, "pod-1")
@@ -46,7 +46,7 @@ async def test_it_starts_publishes_and_ends_leaving_its_slices_and_no_socket(
     await stream.aclose()
 
 
-async def test_what_reads_configuration_is_loaded_by_the_first_claim_that_has_some(
+async def test_config_parser_is_imported_on_demand(
     host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
     process = await started(host, kubelet, "pod-1")
@@ -83,9 +83,7 @@ async def test_after_a_kill_it_answers_as_before(host: PluginHost, kubelet: Scri
 
 
 @pytest.mark.contract("P18")
-async def test_a_kill_at_any_time_while_claims_are_prepared_loses_and_leaks_nothing(
-    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
-) -> None:
+async def test_kill_during_prepare_loses_nothing(host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi) -> None:
     claims = [api.create(allocated_claim(f"job-{i}", "node-a", [i])) for i in range(16)]
     process = await started(host, kubelet, "pod-1")
     calls = [asyncio.create_task(kubelet.prepare([claim])) for claim in claims]
@@ -102,9 +100,7 @@ async def test_a_kill_at_any_time_while_claims_are_prepared_loses_and_leaks_noth
 
 
 @pytest.mark.contract("N4")
-async def test_without_an_api_server_prepared_claims_keep_working_and_nothing_is_unpublished(
-    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
-) -> None:
+async def test_api_outage_keeps_claims_and_slices(host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi) -> None:
     kept, given_back = (api.create(allocated_claim(f"job-{i}", "node-a", [i])) for i in range(2))
     await started(host, kubelet, "pod-1")
     before = await published(api)
@@ -121,9 +117,7 @@ async def test_without_an_api_server_prepared_claims_keep_working_and_nothing_is
     await prepared(kubelet, given_back)
 
 
-async def test_it_starts_without_an_api_server_and_answers_for_what_is_prepared(
-    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
-) -> None:
+async def test_starts_without_an_api_server(host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi) -> None:
     claim = api.create(allocated_claim("job", "node-a", [0]))
     process = await started(host, kubelet, "pod-1")
     answer = await prepared(kubelet, claim)
@@ -138,7 +132,7 @@ async def test_it_starts_without_an_api_server_and_answers_for_what_is_prepared(
 
 @pytest.mark.contract("S7")
 @pytest.mark.contract("P19")
-async def test_slices_that_are_wiped_and_a_cdi_file_that_is_deleted_come_back(
+async def test_deleted_slices_and_cdi_file_are_restored(
     host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
     claim = api.create(allocated_claim("job", "node-a", [0]))
@@ -157,9 +151,7 @@ async def test_slices_that_are_wiped_and_a_cdi_file_that_is_deleted_come_back(
 @pytest.mark.contract("R13")
 @pytest.mark.contract("R14")
 @pytest.mark.contract("S23")
-async def test_in_a_rolling_update_the_newer_publishes_and_either_serves_the_other_s_claims(
-    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
-) -> None:
+async def test_rolling_update_shares_claims(host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi) -> None:
     one, two = (api.create(allocated_claim(f"job-{i}", "node-a", [i])) for i in range(2))
     old = await started(host, kubelet, "pod-old")
     await published(api)
@@ -178,7 +170,7 @@ async def test_in_a_rolling_update_the_newer_publishes_and_either_serves_the_oth
 
 
 @pytest.mark.contract("R14")
-async def test_when_the_newer_dies_the_older_publishes_again(
+async def test_older_plugin_publishes_when_newer_dies(
     host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
     old = await started(host, kubelet, "pod-old")
@@ -193,7 +185,7 @@ async def test_when_the_newer_dies_the_older_publishes_again(
 
 
 @pytest.mark.contract("R14")
-async def test_a_newer_one_that_the_kubelet_does_not_register_does_not_take_over(
+async def test_unregistered_plugin_does_not_publish(
     host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
     old = await started(host, kubelet, "pod-old")
@@ -211,7 +203,7 @@ def node_events(api: EmbeddedApi) -> list[str]:
     return [e["message"] for e in api.objects("events") if e["reason"] == "NeuronDevicePluginAlive"]
 
 
-async def test_a_node_that_offers_devices_twice_is_refused_with_an_event_until_it_does_not(
+async def test_double_offer_is_rejected_with_an_event(
     host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
     api.patch("nodes", "node-a", {"status": {"allocatable": {"aws.amazon.com/neuron": "10"}}})
@@ -226,7 +218,7 @@ async def test_a_node_that_offers_devices_twice_is_refused_with_an_event_until_i
     await published(api)
 
 
-async def test_a_device_plugin_s_live_socket_refuses_from_the_very_first_publish(
+async def test_device_plugin_blocks_the_first_publish(
     host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
     with socket.socket(socket.AF_UNIX) as listening:
@@ -237,7 +229,7 @@ async def test_a_device_plugin_s_live_socket_refuses_from_the_very_first_publish
         assert slice_writes(api) == []
 
 
-async def test_with_warn_it_publishes_beside_a_device_plugin(
+async def test_warn_mode_publishes_beside_a_device_plugin(
     host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
     api.patch("nodes", "node-a", {"status": {"allocatable": {"aws.amazon.com/neuron": "10"}}})
@@ -250,7 +242,7 @@ async def test_with_warn_it_publishes_beside_a_device_plugin(
 
 
 @pytest.mark.contract("P20")
-async def test_a_damaged_checkpoint_is_rebuilt_at_the_start(
+async def test_damaged_checkpoint_is_rebuilt_at_start(
     host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
     claims = [api.create(allocated_claim(f"job-{i}", "node-a", [i])) for i in range(3)]
@@ -276,9 +268,7 @@ async def test_a_damaged_checkpoint_is_rebuilt_at_the_start(
 
 
 @pytest.mark.contract("P19")
-async def test_after_a_reboot_nothing_is_prepared_any_more(
-    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
-) -> None:
+async def test_reboot_discards_prepared_claims(host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi) -> None:
     claim = api.create(allocated_claim("job", "node-a", [0]))
     process = await started(host, kubelet, "pod-1")
     answer = await prepared(kubelet, claim)
@@ -317,7 +307,7 @@ async def refused(host: PluginHost, *arguments: str, **environment: str) -> tupl
         (("--node-name=a", "--healthcheck-port=0"), {}, "no API server: this is not a pod in a cluster"),
     ],
 )
-async def test_settings_that_cannot_be_obeyed_end_it_with_two_and_the_reason(
+async def test_invalid_settings_exit_with_code_2(
     host: PluginHost, arguments: tuple[str, ...], environment: dict[str, str], reason: str
 ) -> None:
     folders = [f"--kubelet-plugins-directory-path={host.plugins}"]
@@ -329,7 +319,7 @@ async def test_settings_that_cannot_be_obeyed_end_it_with_two_and_the_reason(
 
 
 @pytest.mark.contract("R11")
-async def test_a_socket_that_cannot_be_bound_ends_it_with_the_reason(host: PluginHost) -> None:
+async def test_bind_error_ends_the_plugin_with_reason(host: PluginHost) -> None:
     host.data.mkdir()
     (host.data / "dra.sock").mkdir()
     process = await host.start_process()
@@ -338,7 +328,7 @@ async def test_a_socket_that_cannot_be_bound_ends_it_with_the_reason(host: Plugi
     assert "Traceback" not in process.log
 
 
-async def test_a_folder_that_cannot_be_written_ends_it_with_the_reason(host: PluginHost) -> None:
+async def test_unwritable_folder_ends_the_plugin_with_reason(host: PluginHost) -> None:
     host.data.write_text("no folder")
     process = await host.start_process()
     assert await process.ended(START_S) == 1
@@ -347,7 +337,7 @@ async def test_a_folder_that_cannot_be_written_ends_it_with_the_reason(host: Plu
 
 
 @pytest.mark.contract("S27")
-async def test_an_api_server_that_is_too_old_ends_it_with_the_reason(host: PluginHost, api: EmbeddedApi) -> None:
+async def test_old_api_server_ends_the_plugin_with_reason(host: PluginHost, api: EmbeddedApi) -> None:
     nodes = {"metadata": {"resourceVersion": "1"}, "items": [node_object("node-a")]}
 
     async def answer(request: web.Request) -> web.Response:
@@ -372,9 +362,7 @@ async def test_an_api_server_that_is_too_old_ends_it_with_the_reason(host: Plugi
     assert "Traceback" not in process.log
 
 
-async def test_an_ultraserver_changes_its_shape_only_when_no_claim_is_allocated(
-    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
-) -> None:
+async def test_layout_change_waits_for_claims(host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi) -> None:
     simulated_node.write(host.root / "host", "trn2u.48xlarge", node_id=2)
     claim = api.create(allocated_claim("job", "node-a", ["neuron-node-0"]))
     process = await started(host, kubelet, "pod-1")

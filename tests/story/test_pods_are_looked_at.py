@@ -42,7 +42,7 @@ def degraded(there: Cluster) -> tuple[str, str]:
     return found.get("reason", ""), found.get("message", "")
 
 
-async def test_a_job_whose_pods_cannot_be_scheduled_is_degraded_until_they_run(
+async def test_unschedulable_pods_make_degraded(
     cluster: Cluster,  # noqa: F811
     soon: None,
 ) -> None:
@@ -62,7 +62,7 @@ async def test_a_job_whose_pods_cannot_be_scheduled_is_degraded_until_they_run(
     assert {(each.verb, each.namespace) for each in reads} == {("list", "ml")}
 
 
-async def test_a_role_that_may_not_list_pods_costs_that_and_no_more(
+async def test_role_without_list_pods_skips_the_check(
     cluster: Cluster,  # noqa: F811
     soon: None,
 ) -> None:
@@ -76,7 +76,7 @@ async def test_a_role_that_may_not_list_pods_costs_that_and_no_more(
         await eventually(lambda: cluster.state("second") == "Allocated", 60, "the second is Allocated")
 
 
-async def test_a_job_on_two_ultraservers_without_efa_gets_one_warning(cluster: Cluster) -> None:  # noqa: F811
+async def test_missing_efa_claim_posts_one_warning(cluster: Cluster) -> None:  # noqa: F811
     """13.13."""
     async with controlling(cluster):
         workload = cluster.submit("job", count=2)
@@ -101,7 +101,7 @@ def foreign(there: Cluster, name: str, node: str) -> None:
 
 
 @pytest.mark.parametrize(("claims", "lists"), [(0, {"pods"}), (1_000_000, {"resourceclaims"})])
-async def test_a_hand_over_sees_a_claim_that_the_watch_does_not_show_yet(
+async def test_binding_check_sees_claims_before_the_watch(
     cluster: Cluster,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
     claims: int,
@@ -122,7 +122,7 @@ async def test_a_hand_over_sees_a_claim_that_the_watch_does_not_show_yet(
     assert {each.resource for each in asked} == lists
 
 
-async def test_a_hand_over_lists_all_claims_where_pods_may_not_be_listed(
+async def test_binding_check_works_without_list_pods(
     cluster: Cluster,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -136,7 +136,7 @@ async def test_a_hand_over_lists_all_claims_where_pods_may_not_be_listed(
     assert refused.hits > 0
 
 
-async def test_a_node_that_has_just_become_idle_is_no_sign_of_trouble(cluster: Cluster) -> None:  # noqa: F811
+async def test_recently_idle_node_is_not_reported(cluster: Cluster) -> None:  # noqa: F811
     """13.9: a job with more pods than nodes has unschedulable pods, and a node of it is idle while a pod restarts."""
     unschedulable(cluster, "surplus-9")
     began = datetime.datetime(2026, 3, 1, 13, 0, tzinfo=datetime.UTC)

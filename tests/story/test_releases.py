@@ -47,7 +47,7 @@ async def kubelet(host: PluginHost) -> AsyncIterator[ScriptedKubelet]:
 
 
 @pytest.mark.parametrize("release", RELEASES, ids=lambda path: path.name)
-def test_every_field_that_a_release_wrote_this_one_writes_too(release: Path) -> None:
+def test_all_fields_of_old_releases_are_written(release: Path) -> None:
     """It, or the release before this one, would miss it after a downgrade."""
     raw = (release / "checkpoint.json").read_bytes()
     then, now = json.loads(raw), json.loads(checkpoints.encode(checkpoints.decode(raw)))
@@ -65,7 +65,7 @@ def within(then: Any, now: Any) -> bool:
 
 
 @pytest.mark.parametrize("release", RELEASES, ids=lambda path: path.name)
-async def test_what_a_release_prepared_this_one_answers_for_and_takes_back(
+async def test_serves_claims_of_an_older_release(
     host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi, release: Path
 ) -> None:
     left = json.loads((release / "checkpoint.json").read_bytes())
@@ -193,9 +193,7 @@ class DaemonSet:
 
 @pytest.mark.contract("R13")
 @pytest.mark.contract("S23")
-async def test_an_update_to_the_next_release_and_back_under_a_stream_of_claims_fails_nobody(
-    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
-) -> None:
+async def test_update_and_rollback_fail_no_claim(host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi) -> None:
     first, second, third = claims = [
         api.create(allocated_claim(name, "node-a", [number, number + 4], config=[neuron_config(1)]))
         for number, name in enumerate(("first", "second", "third"))

@@ -138,9 +138,7 @@ def environment(prepared: PreparedClaim) -> dict[str, str]:
 # The tag.
 
 
-async def test_the_tag_follows_the_reservation_from_its_beginning_to_its_end(
-    api: EmbeddedApi, host: PluginHost
-) -> None:
+async def test_tag_follows_the_reservation(api: EmbeddedApi, host: PluginHost) -> None:
     async with host.running():
         await tagged(api, None)
         for phase in (Phase.PENDING, Phase.BOUND, Phase.DRAINING):
@@ -164,14 +162,14 @@ async def test_every_device_of_a_node_carries_the_tag(api: EmbeddedApi, host: Pl
         assert {device["attributes"]["allocationId"]["string"] for device in found["spec"]["devices"]} == {"alloc-1"}
 
 
-async def test_a_reservation_of_other_nodes_is_none_of_ours(api: EmbeddedApi, host: PluginHost) -> None:
+async def test_reservation_of_other_nodes_is_ignored(api: EmbeddedApi, host: PluginHost) -> None:
     reserve(api, replace(SLOT, nodes=("node-x", "node-y"), node_count=2))
     async with host.running() as plugin:
         await eventually(lambda: plugin.ultraserver.reading)
         await tagged(api, None)
 
 
-async def test_the_same_workload_reserved_anew_is_another_reservation(api: EmbeddedApi, host: PluginHost) -> None:
+async def test_new_reservation_of_a_workload_has_a_new_tag(api: EmbeddedApi, host: PluginHost) -> None:
     reserve(api, SLOT)
     async with host.running():
         await tagged(api, SLOT)
@@ -180,9 +178,7 @@ async def test_the_same_workload_reserved_anew_is_another_reservation(api: Embed
         await tagged(api, again)
 
 
-async def test_a_tag_of_another_workload_waits_for_the_claims_and_the_old_one_closes(
-    api: EmbeddedApi, host: PluginHost
-) -> None:
+async def test_new_tag_waits_for_claims_of_the_old(api: EmbeddedApi, host: PluginHost) -> None:
     reserve(api, SLOT)
     async with host.running() as plugin:
         await tagged(api, SLOT)
@@ -215,7 +211,7 @@ async def test_a_tag_edited_by_hand_is_put_right(api: EmbeddedApi, host: PluginH
         await tagged(api, SLOT)
 
 
-async def test_an_entry_that_cannot_be_read_ends_no_reservation(api: EmbeddedApi, host: PluginHost) -> None:
+async def test_unreadable_entry_ends_no_reservation(api: EmbeddedApi, host: PluginHost) -> None:
     reserve(api, SLOT)
     async with host.running() as plugin:
         await tagged(api, SLOT)
@@ -228,7 +224,7 @@ async def test_an_entry_that_cannot_be_read_ends_no_reservation(api: EmbeddedApi
 # Restarts, wipes, and an API server that is away.
 
 
-async def test_the_first_publish_after_a_restart_and_a_wipe_carries_the_tag(api: EmbeddedApi, host: PluginHost) -> None:
+async def test_first_publish_after_restart_has_the_tag(api: EmbeddedApi, host: PluginHost) -> None:
     reserve(api, SLOT)
     async with host.running():
         await tagged(api, SLOT)
@@ -241,7 +237,7 @@ async def test_the_first_publish_after_a_restart_and_a_wipe_carries_the_tag(api:
     assert remembered(host) == Tag.of(SLOT)
 
 
-async def test_a_wipe_under_a_running_plugin_brings_the_tag_back(api: EmbeddedApi, host: PluginHost) -> None:
+async def test_deleted_slices_return_with_the_tag(api: EmbeddedApi, host: PluginHost) -> None:
     reserve(api, SLOT)
     async with host.running():
         await tagged(api, SLOT)
@@ -250,9 +246,7 @@ async def test_a_wipe_under_a_running_plugin_brings_the_tag_back(api: EmbeddedAp
         assert tag(api) == Tag.of(SLOT)
 
 
-async def test_a_node_that_lost_its_disk_and_its_slices_asks_before_it_publishes(
-    api: EmbeddedApi, host: PluginHost
-) -> None:
+async def test_lost_state_is_read_before_publishing(api: EmbeddedApi, host: PluginHost) -> None:
     reserve(api, SLOT)
     slow = Fault(Do.DELAY, verb="list", resource="neuronultraservers", delay_s=0.6)
     api.faults.add(slow)
@@ -262,9 +256,7 @@ async def test_a_node_that_lost_its_disk_and_its_slices_asks_before_it_publishes
     assert slow.hits == 1
 
 
-async def test_a_node_that_lost_its_disk_believes_its_slice_until_it_knows_better(
-    api: EmbeddedApi, host: PluginHost
-) -> None:
+async def test_lost_disk_restores_the_tag_from_the_slice(api: EmbeddedApi, host: PluginHost) -> None:
     reserve(api, SLOT)
     async with host.running():
         await tagged(api, SLOT)
@@ -278,9 +270,7 @@ async def test_a_node_that_lost_its_disk_believes_its_slice_until_it_knows_bette
         assert "belongs to no workload" in await refusal(plugin, new_claim(api, "plain"))
 
 
-async def test_a_reservation_that_ended_while_the_plugin_was_away_is_taken_off(
-    api: EmbeddedApi, host: PluginHost
-) -> None:
+async def test_ended_reservation_is_removed_at_start(api: EmbeddedApi, host: PluginHost) -> None:
     reserve(api, SLOT)
     async with host.running():
         await tagged(api, SLOT)
@@ -313,7 +303,7 @@ async def test_tags_stay_while_the_api_server_is_away(api: EmbeddedApi, host: Pl
         assert tag(api) == Tag.of(SLOT)
 
 
-async def test_closing_a_node_does_not_wait_for_its_disk(api: EmbeddedApi, host: PluginHost) -> None:
+async def test_reserving_a_node_does_not_wait_for_disk(api: EmbeddedApi, host: PluginHost) -> None:
     files = FaultyFiles()
     reserve(api, SLOT)
     async with host.running(files=files):
@@ -325,7 +315,7 @@ async def test_closing_a_node_does_not_wait_for_its_disk(api: EmbeddedApi, host:
         await eventually(lambda: remembered(host) == Tag.of(replace(SLOT, phase=Phase.DRAINING)))
 
 
-async def test_a_checkpoint_that_is_damaged_costs_no_tag(
+async def test_damaged_checkpoint_keeps_the_tag(
     api: EmbeddedApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("neuron_dra.node.plugin.REPAIR_PERIOD_S", 0.1)
@@ -343,7 +333,7 @@ async def test_a_checkpoint_that_is_damaged_costs_no_tag(
         assert remembered(host) == Tag.of(replace(SLOT, phase=Phase.DRAINING))
 
 
-async def test_of_two_plugins_on_a_node_the_newer_one_goes_on_with_the_tag(api: EmbeddedApi, host: PluginHost) -> None:
+async def test_newer_plugin_continues_with_the_tag(api: EmbeddedApi, host: PluginHost) -> None:
     reserve(api, replace(SLOT, phase=Phase.PENDING))
     async with ScriptedKubelet(host.registry), host.running("old") as old:
         await tagged(api, replace(SLOT, phase=Phase.PENDING))
@@ -359,7 +349,7 @@ async def test_of_two_plugins_on_a_node_the_newer_one_goes_on_with_the_tag(api: 
 # Which object is watched, and whether there is one.
 
 
-async def test_a_label_that_arrives_late_changes_the_object_that_is_watched(api: EmbeddedApi, host: PluginHost) -> None:
+async def test_late_label_changes_the_watched_object(api: EmbeddedApi, host: PluginHost) -> None:
     label(api, None)
     reserve(api, OTHER, block=HARDWARE_ID)
     reserve(api, SLOT)
@@ -370,7 +360,7 @@ async def test_a_label_that_arrives_late_changes_the_object_that_is_watched(api:
         assert plugin.ultraserver.name == object_name(BLOCK)
 
 
-async def test_a_label_that_is_gone_for_a_while_changes_nothing(api: EmbeddedApi, host: PluginHost) -> None:
+async def test_temporarily_missing_label_changes_nothing(api: EmbeddedApi, host: PluginHost) -> None:
     """As when a Node is deleted and registers anew."""
     reserve(api, SLOT)
     async with host.running() as plugin:
@@ -380,7 +370,7 @@ async def test_a_label_that_is_gone_for_a_while_changes_nothing(api: EmbeddedApi
         assert plugin.ultraserver.name == object_name(BLOCK)
 
 
-async def test_a_node_watches_its_own_object_and_no_other(api: EmbeddedApi, host: PluginHost) -> None:
+async def test_node_watches_only_its_own_object(api: EmbeddedApi, host: PluginHost) -> None:
     async with host.running() as plugin:
         await eventually(lambda: plugin.ultraserver.reading)
         reserve(api, SLOT, block="cr-other")
@@ -388,7 +378,7 @@ async def test_a_node_watches_its_own_object_and_no_other(api: EmbeddedApi, host
         assert plugin.ultraserver.name == f"us-{BLOCK}"
 
 
-async def test_a_late_answer_about_the_former_object_is_not_believed(api: EmbeddedApi) -> None:
+async def test_late_reply_about_old_object_is_ignored(api: EmbeddedApi) -> None:
     reserve(api, SLOT)
     async with KubeClient(KubeConfig(api.url)) as client:
         watch = ultraserver.UltraServerWatch(client, lambda: None)
@@ -407,7 +397,7 @@ async def test_a_late_answer_about_the_former_object_is_not_believed(api: Embedd
         await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_a_node_that_is_of_no_ultraserver_watches_nothing(api: EmbeddedApi, short_path: Path) -> None:
+async def test_node_outside_ultraservers_watches_nothing(api: EmbeddedApi, short_path: Path) -> None:
     host = PluginHost(short_path, api.url, instance_type="trn2.48xlarge")
     reserve(api, SLOT)
     async with host.running() as plugin:
@@ -419,7 +409,7 @@ async def test_a_node_that_is_of_no_ultraserver_watches_nothing(api: EmbeddedApi
         await plugin.transactions.prepare(ClaimRef("default", "plain", meta["uid"]))
 
 
-async def test_without_the_crd_the_node_works_and_finds_the_operator_later(
+async def test_missing_crd_is_found_later(
     short_path: Path,
 ) -> None:
     async with EmbeddedApi(controllers=False) as api:
@@ -434,9 +424,7 @@ async def test_without_the_crd_the_node_works_and_finds_the_operator_later(
             await tagged(api, SLOT)
 
 
-async def test_the_labels_of_an_operator_make_the_node_look_for_it_at_once(
-    short_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_operator_labels_trigger_a_lookup(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with EmbeddedApi(controllers=False) as api:
         namespaces(api)
         api.create(node_object("node-a", labels={"topology.k8s.aws/capacity-block-id": BLOCK}))
@@ -453,9 +441,7 @@ async def test_the_labels_of_an_operator_make_the_node_look_for_it_at_once(
             await tagged(api, SLOT)
 
 
-async def test_a_crd_that_is_gone_for_good_frees_the_node(
-    api: EmbeddedApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_removed_crd_frees_the_node(api: EmbeddedApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch) -> None:
     """13.3: not before the reservation's last claim is gone."""
     monkeypatch.setattr(tag_keeper, "MISSING_S", 0.4)
     reserve(api, SLOT)
@@ -480,7 +466,7 @@ async def test_a_crd_that_is_gone_for_good_frees_the_node(
 # The object is deleted by force, and the pods run on.
 
 
-async def test_a_reservation_outlives_the_object_that_is_deleted_by_force(api: EmbeddedApi, host: PluginHost) -> None:
+async def test_reservation_survives_forced_deletion(api: EmbeddedApi, host: PluginHost) -> None:
     """13.3."""
     reserve(api, SLOT)
     async with host.running() as plugin:
@@ -503,7 +489,7 @@ async def test_a_reservation_outlives_the_object_that_is_deleted_by_force(api: E
         await tagged(api, None)
 
 
-async def test_a_reservation_outlives_its_object_and_the_plugin(api: EmbeddedApi, host: PluginHost) -> None:
+async def test_reservation_survives_object_and_plugin(api: EmbeddedApi, host: PluginHost) -> None:
     """13.3."""
     reserve(api, SLOT)
     async with host.running():
@@ -516,9 +502,7 @@ async def test_a_reservation_outlives_its_object_and_the_plugin(api: EmbeddedApi
         assert tag(api) == Tag.of(SLOT)
 
 
-async def test_a_node_that_awss_operator_reserved_takes_the_claims_of_that_workload(
-    api: EmbeddedApi, host: PluginHost
-) -> None:
+async def test_claims_start_on_nodes_of_the_aws_operator(api: EmbeddedApi, host: PluginHost) -> None:
     """13.3: an entry without ids, and a claim without a UID."""
     reserve(api, {k: v for k, v in SLOT.to_wire().items() if k not in ("workloadUid", "allocationId", "nodeUids")})
     async with host.running() as plugin:
@@ -546,7 +530,7 @@ async def test_a_node_that_awss_operator_reserved_takes_the_claims_of_that_workl
         assert "belongs to no workload" in await refusal(plugin, new_claim(api, "plain"))
 
 
-async def test_a_plugin_that_may_not_read_the_objects_keeps_what_it_knows(api: EmbeddedApi, host: PluginHost) -> None:
+async def test_forbidden_reads_keep_the_state(api: EmbeddedApi, host: PluginHost) -> None:
     reserve(api, SLOT)
     async with host.running():
         await tagged(api, SLOT)
@@ -560,7 +544,7 @@ async def test_a_plugin_that_may_not_read_the_objects_keeps_what_it_knows(api: E
 # Who may start.
 
 
-async def test_the_workloads_claim_gets_the_node_with_its_rank(api: EmbeddedApi, host: PluginHost) -> None:
+async def test_workloads_claim_gets_the_node_and_rank(api: EmbeddedApi, host: PluginHost) -> None:
     reserve(api, SLOT)
     async with ScriptedKubelet(host.registry) as kubelet, host.running() as plugin:
         await tagged(api, SLOT)
@@ -586,7 +570,7 @@ async def test_the_workloads_claim_gets_the_node_with_its_rank(api: EmbeddedApi,
         await eventually(lambda: plugin.metrics.registry.get_sample_value("neuron_dra_device_info", labels) == 1)
 
 
-async def test_the_inspector_shows_who_reserved_the_node_and_its_place(api: EmbeddedApi, host: PluginHost) -> None:
+async def test_inspector_shows_the_reservation(api: EmbeddedApi, host: PluginHost) -> None:
     async def ask() -> pb.GetReservationResponse:
         async with grpc.aio.insecure_channel(f"unix:{host.data / 'dra-pod-1.sock'}") as channel:
             return await inspector_pb2_grpc.NodeInspectorStub(channel).GetReservation(
@@ -614,7 +598,7 @@ async def test_the_inspector_shows_who_reserved_the_node_and_its_place(api: Embe
         )
 
 
-async def test_nobody_else_starts_and_each_is_told_why(api: EmbeddedApi, host: PluginHost) -> None:
+async def test_other_claims_are_rejected_with_the_reason(api: EmbeddedApi, host: PluginHost) -> None:
     reserve(api, SLOT)
     async with ScriptedKubelet(host.registry) as kubelet, host.running():
         await tagged(api, SLOT)
@@ -634,7 +618,7 @@ async def test_nobody_else_starts_and_each_is_told_why(api: EmbeddedApi, host: P
         assert host.checkpointed == set()
 
 
-async def test_an_administrator_starts_on_a_reserved_node(api: EmbeddedApi, host: PluginHost) -> None:
+async def test_admin_claim_starts_on_a_reserved_node(api: EmbeddedApi, host: PluginHost) -> None:
     reserve(api, SLOT)
     async with host.running() as plugin:
         await tagged(api, SLOT)
@@ -642,12 +626,12 @@ async def test_an_administrator_starts_on_a_reserved_node(api: EmbeddedApi, host
         assert prepared.devices[0].admin_access
 
 
-async def test_a_claim_that_names_a_workload_is_refused_on_a_free_node(api: EmbeddedApi, host: PluginHost) -> None:
+async def test_workload_claim_is_rejected_on_a_free_node(api: EmbeddedApi, host: PluginHost) -> None:
     async with host.running() as plugin:
         assert "this node is not reserved for it" in await refusal(plugin, ours(api))
 
 
-async def test_a_claim_that_comes_before_its_reservation_waits_for_it(
+async def test_early_claim_waits_for_its_reservation(
     api: EmbeddedApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reservation_gate, "REFUSAL_WAIT_S", 10.0)
@@ -661,7 +645,7 @@ async def test_a_claim_that_comes_before_its_reservation_waits_for_it(
         assert environment(await waiting)["NEURON_GLOBAL_TOPOID"] == "5"
 
 
-async def test_the_object_is_read_afresh_before_a_refusal(api: EmbeddedApi, host: PluginHost) -> None:
+async def test_object_is_read_again_before_a_rejection(api: EmbeddedApi, host: PluginHost) -> None:
     """Also when the watch is silent."""
     reserve(api, replace(SLOT, phase=Phase.PENDING))
     api.faults.add(Fault(Do.HANG, verb="watch", resource="neuronultraservers", times=None))
@@ -671,9 +655,7 @@ async def test_the_object_is_read_afresh_before_a_refusal(api: EmbeddedApi, host
         assert (await plugin.transactions.prepare(ours(api))).workload == "llm"
 
 
-async def test_a_refusal_comes_after_the_wait_and_well_before_the_kubelet_gives_up(
-    api: EmbeddedApi, host: PluginHost
-) -> None:
+async def test_rejection_precedes_the_kubelets_deadline(api: EmbeddedApi, host: PluginHost) -> None:
     reserve(api, SLOT)
     async with host.running() as plugin:
         await tagged(api, SLOT)
@@ -683,7 +665,7 @@ async def test_a_refusal_comes_after_the_wait_and_well_before_the_kubelet_gives_
         assert 0.4 <= time.monotonic() - started < 45  # the kubelet's deadline
 
 
-async def test_one_claim_that_waits_does_not_hold_up_another(
+async def test_waiting_claim_does_not_delay_others(
     api: EmbeddedApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reservation_gate, "REFUSAL_WAIT_S", 10.0)
@@ -698,9 +680,7 @@ async def test_one_claim_that_waits_does_not_hold_up_another(
             await waiting
 
 
-async def test_a_prepared_claim_is_answered_as_before_whatever_became_of_the_reservation(
-    api: EmbeddedApi, host: PluginHost
-) -> None:
+async def test_prepared_claim_survives_its_reservation(api: EmbeddedApi, host: PluginHost) -> None:
     reserve(api, SLOT)
     async with host.running() as plugin:
         await tagged(api, SLOT)
@@ -715,9 +695,7 @@ async def test_a_prepared_claim_is_answered_as_before_whatever_became_of_the_res
 # What breaks, and what is replaced.
 
 
-async def test_an_allocation_for_the_node_that_had_this_name_before_is_not_mirrored(
-    api: EmbeddedApi, host: PluginHost
-) -> None:
+async def test_allocation_of_a_replaced_node_is_ignored(api: EmbeddedApi, host: PluginHost) -> None:
     uid = api.get("nodes", "node-a")["metadata"]["uid"]
     predecessor = replace(SLOT, node_uids=("uid-x", "uid-of-before", "uid-y", "uid-z"))
     reserve(api, predecessor)
@@ -730,9 +708,7 @@ async def test_an_allocation_for_the_node_that_had_this_name_before_is_not_mirro
         await tagged(api, replace(SLOT, allocation_id="alloc-3"))
 
 
-async def test_a_node_that_registers_anew_leaves_the_reservation_of_its_former_self(
-    api: EmbeddedApi, host: PluginHost
-) -> None:
+async def test_reregistered_node_drops_the_reservation(api: EmbeddedApi, host: PluginHost) -> None:
     node = api.get("nodes", "node-a")
     slot = replace(SLOT, node_uids=("uid-x", node["metadata"]["uid"], "uid-y", "uid-z"))
     reserve(api, slot)
@@ -743,7 +719,7 @@ async def test_a_node_that_registers_anew_leaves_the_reservation_of_its_former_s
         await tagged(api, None)
 
 
-async def test_without_taints_a_sick_node_stays_in_sight_as_long_as_it_is_reserved(
+async def test_reserved_unhealthy_node_stays_published(
     api: EmbeddedApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("neuron_dra.node.plugin.HARDWARE_PERIOD_S", 0.05)

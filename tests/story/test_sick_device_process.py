@@ -27,9 +27,7 @@ async def published(api: EmbeddedApi, sick: dict[str, Any]) -> None:
 
 @pytest.mark.contract("T1")
 @pytest.mark.contract("H7")
-async def test_a_device_that_was_sick_before_a_crash_is_handed_out_only_after_it_was_watched(
-    host: PluginHost, api: EmbeddedApi
-) -> None:
+async def test_faults_survive_a_crash(host: PluginHost, api: EmbeddedApi) -> None:
     host.hardware.set_unhealthy_components(5, "link_efa")
     sick = {"neuron-device-5": ["link_efa"]}
     async with ScriptedKubelet(host.registry) as kubelet:

@@ -89,9 +89,7 @@ async def ours(api: EmbeddedApi) -> dict[str, Any]:
 
 
 @pytest.mark.contract("S25")
-async def test_it_takes_the_place_of_the_driver_before_it(
-    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
-) -> None:
+async def test_driver_replaces_another_driver(host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi) -> None:
     publish_theirs(api, reversed(SIXTEEN))
     running = api.create(allocated_claim("running", "node-a", [5]))
     rival = api.create(allocated_claim("rival", "node-a", [5]))
@@ -113,7 +111,7 @@ async def test_it_takes_the_place_of_the_driver_before_it(
 
 
 @pytest.mark.contract("P20")
-async def test_a_checkpoint_of_another_driver_is_kept_aside_and_what_it_handed_out_is_held(
+async def test_foreign_checkpoint_is_kept_and_claims_adopted(
     host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
     """Drivers made from Kubernetes' example call theirs `checkpoint.json` too."""
@@ -137,7 +135,7 @@ async def test_a_checkpoint_of_another_driver_is_kept_aside_and_what_it_handed_o
 
 @pytest.mark.contract("C5")
 @pytest.mark.parametrize("trace", ["slice", "json", "yaml"])
-async def test_what_another_driver_handed_out_since_we_were_here_is_held_too(
+async def test_claims_of_an_interim_driver_are_adopted(
     host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi, trace: str
 ) -> None:
     """The kubelet takes the slices of a driver that has been away for long; then its CDI files tell of it."""
@@ -162,9 +160,7 @@ async def test_what_another_driver_handed_out_since_we_were_here_is_held_too(
     await prepared(kubelet, rival)
 
 
-async def test_what_we_left_ourselves_is_not_counted_again(
-    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
-) -> None:
+async def test_own_claims_need_no_inventory(host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi) -> None:
     """A list of all claims of a cluster is dear: a fleet that restarts does without."""
     claim = api.create(allocated_claim("job", "node-a", [0]))
     process = await started(host, kubelet, "pod-1")
@@ -178,7 +174,7 @@ async def test_what_we_left_ourselves_is_not_counted_again(
     assert [entry for entry in api.requests(resource="resourceclaims")[seen:] if entry.verb == "list"] == []
 
 
-async def test_a_device_that_had_another_name_is_offered_under_ours_once_it_is_free(
+async def test_renamed_device_is_published_when_free(
     host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
     """Pages of AWS's beta show `neurondeviceN`."""
@@ -196,7 +192,7 @@ async def test_a_device_that_had_another_name_is_offered_under_ours_once_it_is_f
 
 
 @pytest.mark.parametrize("books", ["of a form of its own", "elsewhere"])
-async def test_a_device_of_an_unknown_name_may_be_any_and_holds_the_node(
+async def test_unknown_device_name_holds_all_devices(
     host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi, books: str
 ) -> None:
     simulated_node.write(host.root / "host", "trn2u.48xlarge", node_id=2)
@@ -217,7 +213,7 @@ async def test_a_device_of_an_unknown_name_may_be_any_and_holds_the_node(
     await prepared(kubelet, rival)
 
 
-async def test_a_claim_that_ends_while_no_driver_is_there_is_given_back_to_the_next(
+async def test_claim_deleted_without_driver_is_released(
     host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
     publish_theirs(api, SIXTEEN)

@@ -107,7 +107,7 @@ async def controlling(cluster: Cluster, *flags: str) -> AsyncIterator[Controller
     assert beyond_the_rights(requests) == set()
 
 
-async def test_a_workload_is_allocated_runs_and_is_released_without_a_trace(cluster):
+async def test_workload_is_allocated_and_released(cluster):
     async with controlling(cluster):
         workload = cluster.submit("job")
         await eventually(lambda: cluster.state("job") == "Allocated", what="the workload is Allocated")
@@ -139,7 +139,7 @@ async def test_a_steady_cluster_gets_no_writes(cluster):
         assert [r for r in cluster.api.log if r.verb in ("create", "update", "patch", "delete")] == []
 
 
-async def test_nodes_that_close_one_after_the_other_are_not_a_status_write_each(cluster):
+async def test_gradual_closing_is_one_status_write(cluster):
     async with controlling(cluster):
         cluster.submit("job")
         await eventually(lambda: cluster.state("job") == "Allocated", what="the workload is Allocated")
@@ -155,7 +155,7 @@ async def test_nodes_that_close_one_after_the_other_are_not_a_status_write_each(
         assert len(told) <= 2, told  # as it begins, and when its reservations are Draining
 
 
-async def test_an_eviction_that_a_budget_forbids_is_told_with_the_budgets_name(cluster):
+async def test_blocked_eviction_names_the_budget(cluster):
     cluster.api.create(
         {
             "apiVersion": "policy/v1",
@@ -175,7 +175,7 @@ async def test_an_eviction_that_a_budget_forbids_is_told_with_the_budgets_name(c
         await eventually(lambda: cluster.state("job") == "None", timeout_s=60, what="the workload is gone")
 
 
-async def test_a_claim_that_the_watch_has_not_told_of_yet_keeps_its_node_from_being_bound(cluster: Cluster) -> None:
+async def test_claim_before_the_watch_prevents_binding(cluster: Cluster) -> None:
     hung = cluster.api.faults.add(Fault(Do.HANG, verb="watch", resource="resourceclaims", times=None))
     async with controlling(cluster):
         await eventually(lambda: hung.hits and cluster.api.objects("neuronultraservers"), 60, "the first plan")
@@ -188,7 +188,7 @@ async def test_a_claim_that_the_watch_has_not_told_of_yet_keeps_its_node_from_be
 
 @pytest.mark.parametrize("verb", ["create", "patch", "delete"])
 @pytest.mark.parametrize("do", [Do.RESPOND, Do.DROP_AFTER])
-async def test_writes_that_fail_or_whose_answer_is_lost_only_delay(cluster, verb, do):
+async def test_failed_writes_only_delay(cluster, verb, do):
     for nth in (1, 3, 6):
         cluster.api.faults.add(Fault(do, verb=verb, nth=nth, status=409 if nth == 1 else 503))
     async with controlling(cluster):
@@ -200,7 +200,7 @@ async def test_writes_that_fail_or_whose_answer_is_lost_only_delay(cluster, verb
         await eventually(lambda: cluster.state("job") == "None", what="the workload is gone")
 
 
-async def test_a_foreign_claim_that_no_watch_has_told_is_seen_before_pods_may_start(cluster):
+async def test_foreign_claim_is_seen_before_binding(cluster):
     watch = cluster.api.faults.add(Fault(Do.HANG, verb="watch", resource="resourceclaims", times=None))
     cluster.silent = {"u0-3"}
     async with controlling(cluster):
@@ -213,7 +213,7 @@ async def test_a_foreign_claim_that_no_watch_has_told_is_seen_before_pods_may_st
         assert [(entry["leaderNodeName"], entry["phase"]) for entry in cluster.allocations()] == [("u1-0", "Bound")]
 
 
-async def test_a_namespace_reserves_what_its_annotation_allows_from_the_moment_that_it_allows_it(cluster: Cluster):
+async def test_namespace_limit_takes_effect_at_once(cluster: Cluster):
     """13.15. The Namespaces are watched: nobody has to touch the workload."""
     cluster.api.patch("namespaces", "ml", {"metadata": {"annotations": {"neuron.aws.com/max-reserved-nodes": "4"}}})
     async with controlling(cluster):
@@ -229,9 +229,7 @@ async def test_a_namespace_reserves_what_its_annotation_allows_from_the_moment_t
         assert (len(cluster.allocations()), cluster.state("job")) == (2, "Allocated")
 
 
-async def test_templates_of_others_that_ask_for_reserved_devices_are_listed_when_the_controller_starts(
-    cluster: Cluster, caplog: pytest.LogCaptureFixture
-):
+async def test_foreign_templates_are_logged_at_start(cluster: Cluster, caplog: pytest.LogCaptureFixture):
     """13.2. The admission policy refuses new ones, and leaves those that were there before it."""
 
     def listed() -> list[str]:
@@ -261,7 +259,7 @@ async def test_templates_of_others_that_ask_for_reserved_devices_are_listed_when
     assert listed() == ["ml/hidden, ml/older"]
 
 
-async def test_a_second_replica_takes_over_where_the_first_stopped(cluster):
+async def test_second_replica_takes_over(cluster):
     cluster.silent = {"u1-3"}
     elect = ("--leader-elect", "--identity", "a")
     async with controlling(cluster, *elect) as first:
@@ -278,7 +276,7 @@ async def test_a_second_replica_takes_over_where_the_first_stopped(cluster):
             assert {entry["allocationId"] for entry in cluster.allocations()} == before
 
 
-async def test_the_lease_of_a_dead_leader_is_taken_the_moment_that_it_runs_out(cluster, monkeypatch):
+async def test_expired_lease_is_taken_over(cluster, monkeypatch):
     monkeypatch.setattr(leader_module, "RETRY_S", 3600)
     dead = {"holderIdentity": "dead", "leaseDurationSeconds": 1, "renewTime": "2026-01-01T00:00:00.000000Z"}
     cluster.api.create(
@@ -293,7 +291,7 @@ async def test_the_lease_of_a_dead_leader_is_taken_the_moment_that_it_runs_out(c
         await eventually(follower.leadership.holds, timeout_s=60, what="it leads")
 
 
-async def test_a_leader_that_is_cut_off_stops_before_another_may_take_over(cluster):
+async def test_disconnected_leader_stops_in_time(cluster):
     async with controlling(cluster, "--leader-elect", "--identity", "a") as first:
         await eventually(first.leadership.holds, what="the first leads")
         before = first.leadership.term

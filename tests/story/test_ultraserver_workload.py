@@ -123,9 +123,7 @@ def claim_of(api: EmbeddedApi, template: str, node: str) -> ClaimRef:
     return ClaimRef("ml", made["metadata"]["name"], made["metadata"]["uid"])
 
 
-async def test_every_node_of_a_workload_starts_its_container_with_its_own_rank(
-    api: EmbeddedApi, short_path: Path
-) -> None:
+async def test_containers_start_with_their_nodes_rank(api: EmbeddedApi, short_path: Path) -> None:
     async with cluster(api, short_path) as plugins:
         submit(api, "job", size=2, count=2)
         await eventually(lambda: state(api, "job") == "Allocated", 60, "the workload is Allocated")
@@ -140,7 +138,7 @@ async def test_every_node_of_a_workload_starts_its_container_with_its_own_rank(
         assert ranks == {"n0": "0", "n1": "1", "n2": "2", "n3": "3"}
 
 
-async def test_only_the_two_nodes_of_a_pair_are_reserved_and_closed(api: EmbeddedApi, short_path: Path) -> None:
+async def test_only_the_nodes_of_a_pair_are_reserved(api: EmbeddedApi, short_path: Path) -> None:
     async with cluster(api, short_path) as plugins:
         submit(api, "pair", size=2, count=1)
         await eventually(lambda: state(api, "pair") == "Allocated", 60, "the workload is Allocated")
@@ -154,9 +152,7 @@ async def test_only_the_two_nodes_of_a_pair_are_reserved_and_closed(api: Embedde
         assert (await plugins["n2"].transactions.prepare(plain["n2"])).devices
 
 
-async def test_a_deleted_workload_leaves_no_tag_no_template_and_no_reservation(
-    api: EmbeddedApi, short_path: Path
-) -> None:
+async def test_deleted_workload_leaves_nothing(api: EmbeddedApi, short_path: Path) -> None:
     async with cluster(api, short_path):
         submit(api, "job", size=4, count=1)
         await eventually(lambda: state(api, "job") == "Allocated", 60, "the workload is Allocated")

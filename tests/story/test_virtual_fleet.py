@@ -35,7 +35,7 @@ def test_no_invariant_is_violated(first: int) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("first", range(1001, 2001, 50))
-def test_no_invariant_is_violated_in_a_thousand_runs(first: int) -> None:
+def test_invariants_hold_in_a_thousand_runs(first: int) -> None:
     assert violated(range(first, first + 50), ultraservers=2 + first // 50 % 3) == []
 
 
@@ -44,7 +44,7 @@ def test_a_seed_does_the_same_again() -> None:
     assert one.trace == two.trace
 
 
-def test_a_violation_comes_with_the_command_that_replays_it() -> None:
+def test_violation_prints_the_replay_command() -> None:
     async def fail(fleet: Fleet, steps: int) -> None:
         raise Violation("a pig flew by")
 
@@ -55,7 +55,7 @@ def test_a_violation_comes_with_the_command_that_replays_it() -> None:
     )
 
 
-def test_the_printed_command_shows_the_run_again() -> None:
+def test_printed_command_replays_the_run() -> None:
     outcome = run(3, ultraservers=2, steps=4)
     command = replay_command(3, 2, 4).split()
     environment = {**os.environ, "PYTHONHASHSEED": "7"}

@@ -56,7 +56,7 @@ async def allocate_and_release(controller: Controller, cluster: Cluster) -> None
         await task
 
 
-async def test_no_controller_module_is_called_by_what_it_called():
+async def test_controller_modules_call_downward_only():
     """From the watches to the writes, a workload's whole way (15, acceptance 2)."""
     parser = Parser()
     controller_settings.add_arguments(parser)
@@ -87,7 +87,7 @@ CLAIM = [
 """The modules of a prepare, from the gRPC call to the files."""
 
 
-async def test_no_node_module_is_called_by_what_it_called(api: EmbeddedApi, host: PluginHost) -> None:
+async def test_node_modules_call_downward_only(api: EmbeddedApi, host: PluginHost) -> None:
     """From the start to the end of a plugin that publishes, prepares and unprepares a claim (15, acceptance 2)."""
     with Walk(["neuron_dra.node"], uncounted=["neuron_dra.node.files"]) as walk:
         async with host.running(), ScriptedKubelet(host.registry) as kubelet:

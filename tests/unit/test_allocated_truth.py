@@ -54,7 +54,7 @@ LOST: dict[str, tuple[Any, float]] = {
 
 
 @pytest.mark.parametrize("reason", LOST)
-def test_migrate_affected_moves_away_from_a_node_where_no_pod_can_start(reason):
+def test_migrate_affected_leaves_unusable_nodes(reason):
     """13.9."""
     change, seconds = LOST[reason]
     world = running("MigrateAffected")
@@ -81,7 +81,7 @@ def test_the_other_strategies_only_report_it(reason, strategy):
     assert "acts at" not in degraded(world)[1]
 
 
-def test_a_tag_that_is_back_within_the_tag_timeout_is_not_told():
+def test_short_missing_tag_is_not_reported():
     """13.9."""
     world = running("MigrateAffected")
     lose_tag(world, "u1-2")
@@ -94,7 +94,7 @@ def test_a_tag_that_is_back_within_the_tag_timeout_is_not_told():
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_cordoned_node_is_told_and_nothing_is_done(strategy):
+def test_cordoned_node_is_only_reported(strategy):
     """13.9."""
     world = running(strategy)
     cordon(world, "u1-2")
@@ -104,7 +104,7 @@ def test_a_cordoned_node_is_told_and_nothing_is_done(strategy):
 
 
 @pytest.mark.parametrize("how", ["cordon", "ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted"])
-def test_on_cordon_migrate_moves_the_group_after_the_grace(how):
+def test_on_cordon_migrate_moves_after_the_grace(how):
     """13.9."""
     world = running("MigrateAffected")
     item = world.workload("job")
@@ -122,7 +122,7 @@ def test_on_cordon_migrate_moves_the_group_after_the_grace(how):
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("effect", ["NoSchedule", "NoExecute"])
-def test_a_node_that_is_tainted_is_told_and_nothing_is_done(strategy, effect):
+def test_tainted_node_is_only_reported(strategy, effect):
     """13.9."""
     world = running(strategy)
     taint(world, "u1-2", "example.com/maintenance", effect)
@@ -134,14 +134,14 @@ def test_a_node_that_is_tainted_is_told_and_nothing_is_done(strategy, effect):
 @pytest.mark.parametrize(
     ("key", "effect"), [("aws.amazon.com/neuron", "PreferNoSchedule"), ("node.kubernetes.io/not-ready", "NoSchedule")]
 )
-def test_a_taint_that_keeps_no_pod_away_or_is_told_otherwise_is_no_trouble(key, effect):
+def test_harmless_taints_are_ignored(key, effect):
     world = running("NoOp")
     taint(world, "u1-2", key, effect)
     world.settle(LIMITS)
     assert degraded(world) == ("", "")
 
 
-def test_a_taint_of_all_nodes_of_a_group_sets_them_aside_and_is_no_trouble():
+def test_taint_common_to_a_group_is_ignored():
     """13.9: nodes with accelerators are tainted from the start, and their pods tolerate it."""
     world = running("MigrateAffected")
     for name in (*U0, *U1, *U2):
@@ -150,7 +150,7 @@ def test_a_taint_of_all_nodes_of_a_group_sets_them_aside_and_is_no_trouble():
     assert degraded(world) == ("", "")
 
 
-def test_a_group_moves_to_nodes_that_publish_what_the_template_asks_for():
+def test_group_moves_to_nodes_the_template_fits():
     """13.9: not to nodes that publish as the node does that changed."""
     world = running("MigrateAffected", servers=4)
     for name in U1:

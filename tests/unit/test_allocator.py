@@ -96,7 +96,7 @@ def failed(outcome: allocator.Allocated | Failure) -> tuple[FailureKind, str]:
     return outcome.kind, " | ".join(outcome.reasons)
 
 
-def test_the_result_names_request_pool_and_device_and_pins_the_node() -> None:
+def test_result_names_device_and_pins_the_node() -> None:
     outcome = allocate(claim(exactly(count=2)))
     assert isinstance(outcome, allocator.Allocated)
     entry = {"request": "neurons", "driver": DRIVER, "pool": "a"}
@@ -115,7 +115,7 @@ def test_devices_in_use_are_passed_over() -> None:
 
 
 @pytest.mark.contract("S17")
-def test_slices_of_a_pool_are_tried_in_the_order_of_their_names_and_pools_by_driver() -> None:
+def test_slices_and_pools_are_tried_in_order() -> None:
     fields = {"resourceSliceCount": 2}
     slices = [
         slice_of([device(0)], name="z", pool_fields=fields),
@@ -140,7 +140,7 @@ def test_matched_devices_share_the_attribute(count: int, attribute: str, used: t
     assert devices(allocate(wanted, used=used)) == expected.split()
 
 
-def test_a_device_without_the_matched_attribute_is_never_taken() -> None:
+def test_device_without_matched_attribute_is_skipped() -> None:
     outcome = allocate(claim(exactly(), constraints=[match("neuron.aws.com/nope")]))
     assert failed(outcome) == (
         FailureKind.NO_SOLUTION,
@@ -170,7 +170,7 @@ def efa(index: int, group: int) -> Wire:
     return {"name": f"efa{index}", "attributes": {GROUP4: {"string": f"group-{group}"}}}
 
 
-def test_neuron_and_efa_devices_are_aligned_and_the_search_backtracks() -> None:
+def test_alignment_backtracks() -> None:
     nics = slice_of([efa(i, 2) for i in range(4)], driver="dra.net")
     wanted = claim(
         exactly("4-neurons", 4), exactly("4-efas", 4, "efa"), constraints=[match(GROUP4, "4-neurons", "4-efas")]
@@ -179,17 +179,17 @@ def test_neuron_and_efa_devices_are_aligned_and_the_search_backtracks() -> None:
     assert devices(outcome) == ["8", "9", "10", "11", "efa0", "efa1", "efa2", "efa3"]
 
 
-def test_a_constraint_concerns_only_the_requests_it_names() -> None:
+def test_constraint_applies_to_its_requests_only() -> None:
     wanted = claim(exactly("a", 3), exactly("b", 2), constraints=[match(GROUP4, "b")])
     assert ids(allocate(wanted, used=(1,)))[0] == [("a", "0"), ("a", "2"), ("a", "3"), ("b", "4"), ("b", "5")]
 
 
-def test_a_later_claim_makes_an_earlier_one_choose_again() -> None:
+def test_later_claim_causes_backtracking() -> None:
     picky = claim(exactly(cel=[f"{A}.deviceId == 0"]), name="picky")
     assert devices(allocate(claim(exactly()), picky)) == ["1", "0"]
 
 
-def test_all_takes_every_matching_device_and_waits_while_one_is_in_use() -> None:
+def test_all_mode_waits_for_devices_in_use() -> None:
     row = claim(everything(cel=[f"{A}.topology_x == 1"]))
     assert devices(allocate(row)) == ["4", "5", "6", "7"]
     assert failed(allocate(row, used=(5,))) == (
@@ -206,7 +206,7 @@ def test_all_of_nothing_is_no_solution() -> None:
     )
 
 
-def test_all_under_a_constraint_that_excludes_one_is_a_pod_error() -> None:
+def test_all_mode_with_unmet_constraint_is_an_error() -> None:
     kind, reason = failed(allocate(claim(everything(), constraints=[match()])))
     assert kind is FailureKind.POD_ERROR
     assert "cannot add device neuron.aws.com/a/neuron-device-4" in reason
@@ -227,7 +227,7 @@ def test_the_first_alternative_that_fits_is_taken() -> None:
 
 
 @pytest.mark.contract("A3")
-def test_an_alternative_is_given_up_when_the_rest_cannot_be_solved_with_it() -> None:
+def test_unsolvable_alternative_is_skipped() -> None:
     subs = [
         {"name": "all", "deviceClassName": DRIVER, "allocationMode": "All"},
         {"name": "one", "deviceClassName": DRIVER},
@@ -236,7 +236,7 @@ def test_an_alternative_is_given_up_when_the_rest_cannot_be_solved_with_it() -> 
     assert ids(allocate(wanted))[0] == [("first/one", "0"), ("second", "1")]
 
 
-def test_admin_access_takes_devices_in_use_and_holds_none() -> None:
+def test_admin_access_shares_devices_in_use() -> None:
     monitor = claim(everything(adminAccess=True), name="monitor")
     outcome = allocate(claim(exactly(count=2)), monitor, used=(0,))
     assert devices(outcome) == ["1", "2", *(str(i) for i in range(16))]
@@ -268,7 +268,7 @@ def test_admin_access_gives_a_device_once_per_claim() -> None:
         ("NoSchedule", [{"key": "neuron.aws.com/unhealthy", "value": "other"}], "1"),
     ],
 )
-def test_a_tainted_device_goes_to_those_who_tolerate_it(effect: str, tolerations: list[Wire], taken: str) -> None:
+def test_tainted_device_needs_a_toleration(effect: str, tolerations: list[Wire], taken: str) -> None:
     taint = {"key": "neuron.aws.com/unhealthy", "value": "ecc", "effect": effect}
     slices = [slice_of([device(0, taints=[taint]), device(1)])]
     outcome = allocate(claim(exactly(tolerations=tolerations)), slices=slices)
@@ -285,13 +285,13 @@ def test_a_taint_is_named_when_it_is_the_reason() -> None:
     )
 
 
-def test_only_the_newest_generation_of_a_pool_counts() -> None:
+def test_only_the_newest_pool_generation_counts() -> None:
     old = slice_of([device(0)], name="old")
     new = slice_of([device(1)], name="new", pool_fields={"generation": 2})
     assert devices(allocate(claim(exactly()), slices=[old, new])) == ["1"]
 
 
-def test_an_incomplete_pool_gives_nothing_and_fails_those_who_want_all() -> None:
+def test_incomplete_pool_gives_no_device() -> None:
     half = slice_of([device(0)], pool_fields={"resourceSliceCount": 2})
     assert failed(allocate(claim(exactly()), slices=[half]))[0] is FailureKind.NO_SOLUTION
     assert failed(allocate(claim(everything()), slices=[half])) == (
@@ -301,7 +301,7 @@ def test_an_incomplete_pool_gives_nothing_and_fails_those_who_want_all() -> None
     )
 
 
-def test_a_pool_whose_newer_slices_are_elsewhere_is_ignored() -> None:
+def test_pool_with_newer_slices_elsewhere_is_ignored() -> None:
     fields = {"resourceSliceCount": 2}
     old = slice_of([device(0)], name="old", pool="p", pool_fields=fields)
     new = slice_of([device(1)], node="b", name="new", pool="p", pool_fields={**fields, "generation": 2})
@@ -312,7 +312,7 @@ def test_a_pool_whose_newer_slices_are_elsewhere_is_ignored() -> None:
     )
 
 
-def test_a_pool_with_a_device_name_twice_is_invalid_and_says_so() -> None:
+def test_duplicate_device_name_invalidates_the_pool() -> None:
     fields = {"resourceSliceCount": 2}
     slices = [slice_of([device(0)], name=name, pool_fields=fields) for name in ("x", "y")]
     assert failed(allocate(claim(exactly()), slices=slices)) == (
@@ -321,7 +321,7 @@ def test_a_pool_with_a_device_name_twice_is_invalid_and_says_so() -> None:
     )
 
 
-def test_a_shared_pool_is_reached_through_its_node_selector_which_the_result_carries() -> None:
+def test_result_has_the_shared_pools_node_selector() -> None:
     requirement = {"key": "zone", "operator": "In", "values": ["one", "two"]}
     shared = slice_of(
         [device(0)], pool="fabric", where={"nodeSelector": {"nodeSelectorTerms": [{"matchExpressions": [requirement]}]}}
@@ -333,20 +333,20 @@ def test_a_shared_pool_is_reached_through_its_node_selector_which_the_result_car
     assert failed(allocate(claim(exactly()), slices=[shared], node=elsewhere))[0] is FailureKind.NO_SOLUTION
 
 
-def test_a_pool_for_all_nodes_leaves_the_claim_free_to_move() -> None:
+def test_pool_for_all_nodes_pins_no_node() -> None:
     outcome = allocate(claim(exactly()), slices=[slice_of([device(0)], pool="net", where={"allNodes": True})])
     assert isinstance(outcome, allocator.Allocated)
     assert "nodeSelector" not in outcome.allocations[0]
 
 
-def test_devices_may_choose_their_nodes_one_by_one() -> None:
+def test_devices_can_select_nodes_individually() -> None:
     slices = [
         slice_of([device(0, nodeName="b"), device(1, nodeName="a")], pool="p", where={}, perDeviceNodeSelection=True)
     ]
     assert devices(allocate(claim(everything()), slices=slices)) == ["1"]
 
 
-def test_configuration_of_class_and_claim_is_copied_in_that_order() -> None:
+def test_class_config_precedes_claim_config() -> None:
     parameters = {"opaque": {"driver": DRIVER, "parameters": {"kind": "NeuronConfig", "logicalNeuronCore": 1}}}
     other = {"opaque": {"driver": DRIVER, "parameters": {"kind": "Other"}}}
     wanted = claim(
@@ -373,7 +373,7 @@ def test_configuration_of_class_and_claim_is_copied_in_that_order() -> None:
     ]
 
 
-def test_configuration_for_an_alternative_applies_when_it_was_taken() -> None:
+def test_chosen_alternatives_config_applies() -> None:
     subs = [{"name": n, "deviceClassName": "configured", "count": c} for n, c in (("large", 17), ("small", 1))]
     config = [
         {"requests": [f"r/{n}"], "opaque": {"driver": DRIVER, "parameters": {"n": n}}} for n in ("large", "small")
@@ -384,7 +384,7 @@ def test_configuration_for_an_alternative_applies_when_it_was_taken() -> None:
     assert sources == [("FromClass", {"kind": "FromTheClass"}), ("FromClaim", {"n": "small"})]
 
 
-def test_more_than_32_devices_in_a_claim_is_a_pod_error() -> None:
+def test_more_than_32_devices_is_a_pod_error() -> None:
     kind, reason = failed(allocate(claim(exactly(count=33))))
     assert (kind, reason) == (
         FailureKind.POD_ERROR,
@@ -392,14 +392,14 @@ def test_more_than_32_devices_in_a_claim_is_a_pod_error() -> None:
     )
 
 
-def test_seventeen_devices_of_sixteen_is_told_in_numbers() -> None:
+def test_shortage_message_has_numbers() -> None:
     assert failed(allocate(claim(exactly(count=17)))) == (
         FailureKind.NO_SOLUTION,
         "request neurons wants 17 devices: 16 match",
     )
 
 
-def test_a_selector_that_fails_on_a_free_device_fails_the_pod_but_not_when_it_is_never_reached() -> None:
+def test_failing_selector_fails_the_pod_if_reached() -> None:
     late = f"{A}.deviceId == 0 || {A}.nope == 1"
     assert devices(allocate(claim(exactly(cel=[late])))) == ["0"]
     kind, reason = failed(allocate(claim(exactly(count=2, cel=[late]))))
@@ -407,7 +407,7 @@ def test_a_selector_that_fails_on_a_free_device_fails_the_pod_but_not_when_it_is
     assert "selector #0 on device neuron.aws.com/a/neuron-device-1: CEL runtime error: no such key: nope" in reason
 
 
-def test_a_hopeless_second_request_does_not_hide_a_selector_that_fails() -> None:
+def test_unsolvable_request_hides_no_selector_error() -> None:
     late = f"{A}.deviceId == 0 || {A}.nope == 1"
     kind, _ = failed(allocate(claim(exactly("x", cel=[late]), exactly("y", 17))))
     assert kind is FailureKind.POD_ERROR
@@ -432,7 +432,7 @@ def test_what_no_node_can_cure_is_a_pod_error(wanted: Wire, kind: FailureKind, m
 @pytest.mark.parametrize(
     "more", [{"consumesCounters": [{"counterSet": "s", "counters": {}}]}, {"allowMultipleAllocations": True}]
 )
-def test_a_device_that_cannot_be_judged_here_is_never_called_a_mismatch(more: Wire) -> None:
+def test_unevaluable_device_is_not_a_mismatch(more: Wire) -> None:
     outcome = allocate(claim(exactly()), slices=[slice_of([device(0, **more)])])
     assert failed(outcome)[0] is FailureKind.UNSUPPORTED
 
@@ -443,7 +443,7 @@ def test_an_impossible_alignment_ends_soon() -> None:
     assert failed(allocate(wanted, slices=[*ALL16, nics]))[0] is FailureKind.NO_SOLUTION
 
 
-def test_a_search_without_end_is_given_up_and_says_so() -> None:
+def test_search_has_a_limit() -> None:
     many = [{**device(i), "attributes": {"n": {"int": i % 2}}} for i in range(30)]
     wanted = claim(exactly("x", 15), exactly("y", 14), constraints=[match("neuron.aws.com/n", "y")])
     kind, reason = failed(allocate(wanted, slices=[slice_of(many)], used=(0,)))

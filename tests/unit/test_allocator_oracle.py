@@ -83,7 +83,7 @@ def asked(oracle: Oracle, expression: str, driver: str = DRIVER, attributes: Wir
 
 
 @pytest.mark.parametrize(("expression", "expected"), MEANINGS + ABSORBED)
-def test_our_table_of_meanings_is_that_of_kubernetes(oracle: Oracle, expression: str, expected: bool) -> None:
+def test_selector_results_equal_kubernetes(oracle: Oracle, expression: str, expected: bool) -> None:
     assert asked(oracle, expression) == {"matches": expected}
 
 
@@ -97,7 +97,7 @@ def test_what_does_not_compile_does_not_there(oracle: Oracle, expression: str) -
     assert asked(oracle, expression)["kind"] == "compile"
 
 
-def test_random_selectors_have_the_results_of_kubernetes(oracle: Oracle) -> None:
+def test_random_selectors_equal_kubernetes(oracle: Oracle) -> None:
     """NEURON_DRA_SELECTORS sets how many selectors are compared. ADR 10 lists the known differences, 5 in 10,000."""
     device = selectors.device_value(RANDOM_DRIVER, RANDOM_ATTRIBUTES, RANDOM_CAPACITIES)
     total = int(os.environ.get("NEURON_DRA_SELECTORS", "10000"))
@@ -281,7 +281,7 @@ def ours(case: Wire) -> allocator.Allocated | Failure:
 @pytest.mark.contract("A6")
 @given(case=cluster())
 @settings(max_examples=CASES, deadline=None, suppress_health_check=list(HealthCheck))
-def test_our_allocator_decides_as_the_schedulers_does(oracle: Oracle, case: Wire) -> None:
+def test_allocator_equals_the_schedulers(oracle: Oracle, case: Wire) -> None:
     theirs = oracle.ask(case)
     error = theirs.get("error", "")
     assume("filter operation aborted" not in error)

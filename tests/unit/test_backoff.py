@@ -16,7 +16,7 @@ from neuron_dra.core.backoff import delays
         (0.5, [0.75, 1.5, 3.0, 3.75, 3.75]),
     ],
 )
-def test_waits_double_up_to_the_limit_and_lie_between_half_and_the_whole(drawn: float, expected: list[float]) -> None:
+def test_backoff_doubles_with_jitter_up_to_limit(drawn: float, expected: list[float]) -> None:
     assert list(islice(delays(1.0, 5.0, lambda: drawn), 5)) == expected
 
 

@@ -73,7 +73,7 @@ def test_names_are_there_once():
 @pytest.mark.parametrize(
     "name", ["trn1.32xlarge", "trn1n.32xlarge", "trn2.48xlarge", "trn2u.48xlarge", "trn3p.48xlarge"]
 )
-def test_a_torus_joins_each_device_to_its_row_and_column(name):
+def test_torus_links_rows_and_columns(name):
     for device, neighbours in enumerate(by_name(name).links):
         row, column = divmod(device, 4)
         expected = {((row + step) % 4) * 4 + column for step in (1, -1)}
@@ -90,7 +90,7 @@ def test_links_stand_in_the_kernel_drivers_order():
     assert by_name("inf1.6xlarge").links == ((1,), (2, 0), (3, 1), (2,)), "as neuron-ls shows it"
 
 
-def test_only_links_that_a_document_gives_are_promises():
+def test_only_documented_links_are_expected():
     assert not by_name("inf1.6xlarge").links_promised
     assert not by_name("trn3.48xlarge").links_promised
     assert by_name("inf2.24xlarge").links_promised
@@ -106,12 +106,12 @@ def test_only_links_that_a_document_gives_are_promises():
         ("trn3e-dev0.24xlarge2", Platform.MAX, 4),
     ],
 )
-def test_a_name_is_taken_by_its_beginning_as_the_kernel_driver_takes_it(name, platform, devices):
+def test_type_is_matched_by_prefix(name, platform, devices):
     known = by_name(name)
     assert (known.name, known.platform, known.device_count) == (name, platform, devices)
 
 
-def test_a_name_known_only_by_its_beginning_has_no_efa_map():
+def test_type_matched_by_prefix_has_no_efa_map():
     assert by_name("trn2u.48xlarge").efa is not None
     assert by_name("trn2u.48xlarge-preview").efa is None, "an invented group id would pair the wrong devices"
 

@@ -108,23 +108,23 @@ def test_no_qualified_name_is_in_two_files(claims: list[PreparedClaim]) -> None:
 
 
 @given(prepared_claims())
-def test_the_ids_told_to_the_kubelet_are_those_in_the_file(claim: PreparedClaim) -> None:
+def test_returned_cdi_ids_are_in_the_file(claim: PreparedClaim) -> None:
     in_file = {f"{cdi.KIND}={device['name']}" for device in cdi.spec(claim)["devices"]}
     assert {cdi_id for device in claim.devices for cdi_id in device.cdi_ids} == in_file
 
 
 @given(prepared_claims())
-def test_a_file_tells_which_claim_it_was_written_for(claim: PreparedClaim) -> None:
+def test_file_contains_its_claim(claim: PreparedClaim) -> None:
     document = json.loads(cdi.encode(cdi.spec(claim)))
     assert cdi.annotated_ref(document) == (claim.ref.namespace, claim.ref.name, claim.ref.uid)
     assert cdi.claim_uid_of(cdi.file_name(claim.ref.uid)) == claim.ref.uid
 
 
-def test_the_file_is_named_as_the_kubelet_s_drivers_name_theirs() -> None:
+def test_file_name_follows_the_kubelet_convention() -> None:
     assert cdi.file_name("1-2") == "k8s.neuron.aws.com-claim_1-2.json"
 
 
-def test_a_file_in_yaml_is_another_drivers_of_our_name() -> None:
+def test_yaml_file_is_from_another_driver() -> None:
     assert cdi.other_file_name("1-2") == "k8s.neuron.aws.com-claim_1-2.yaml"
     assert cdi.other_claim_uid_of("k8s.neuron.aws.com-claim_1-2.yaml") == "1-2"
     assert cdi.other_claim_uid_of("k8s.neuron.aws.com-claim_1-2.json") is None
@@ -140,7 +140,7 @@ def test_a_file_in_yaml_is_another_drivers_of_our_name() -> None:
         "k8s.neuron.aws.com-claim_1.yaml",
     ],
 )
-def test_files_of_others_are_nobody_s_claim_of_ours(name: str) -> None:
+def test_foreign_files_contain_no_claim(name: str) -> None:
     assert cdi.claim_uid_of(name) is None
 
 
@@ -156,11 +156,11 @@ def test_files_of_others_are_nobody_s_claim_of_ours(name: str) -> None:
         {"annotations": {cdi.NAMESPACE: "ml", cdi.NAME: "job", cdi.UID: 1}},
     ],
 )
-def test_a_file_that_names_no_claim_is_not_guessed_at(document: object) -> None:
+def test_file_without_a_claim_is_ignored(document: object) -> None:
     assert cdi.annotated_ref(document) is None
 
 
-def test_devices_of_a_simulated_host_are_taken_from_its_folder() -> None:
+def test_simulated_devices_have_host_root_paths() -> None:
     nodes = cdi.container_edits([3, 1], (), cdi.DeviceFiles("/srv/dev"))
     assert nodes == {
         "deviceNodes": [
@@ -177,7 +177,7 @@ def test_devices_of_a_simulated_host_are_taken_from_its_folder() -> None:
     }
 
 
-def test_a_person_reads_a_file_line_by_line_one_for_each_field_and_device() -> None:
+def test_file_is_formatted_one_field_per_line() -> None:
     document = {
         "kind": "k",
         "devices": [{"name": "b", "a": [1, 2]}, {"name": "c"}],
@@ -196,7 +196,7 @@ def test_a_person_reads_a_file_line_by_line_one_for_each_field_and_device() -> N
 
 
 @given(prepared_claims())
-def test_a_claim_that_was_read_from_the_checkpoint_has_the_same_file(claim: PreparedClaim) -> None:
+def test_claim_from_checkpoint_has_the_same_file(claim: PreparedClaim) -> None:
     """Or every file would be taken for an altered one, and written again."""
     checkpoint = checkpoints.Checkpoint("boot", {claim.ref.uid: claim})
     again = checkpoints.decode(checkpoints.encode(checkpoint)).claims[claim.ref.uid]
@@ -213,12 +213,12 @@ def test_a_file_tells_which_devices_it_delivers(claim: PreparedClaim) -> None:
 
 
 @pytest.mark.parametrize("document", [None, [], {}, {"devices": 1}, {"devices": [1, {}, {"name": 2}, {"name": "x"}]}])
-def test_a_file_that_delivers_nothing_of_ours_is_not_guessed_at(document: object) -> None:
+def test_file_without_own_devices_is_ignored(document: object) -> None:
     assert cdi.device_names(document, "1") == ()
 
 
 @given(prepared_claims())
-def test_a_file_in_the_spelling_of_another_release_says_the_same(claim: PreparedClaim) -> None:
+def test_file_of_another_release_is_equal(claim: PreparedClaim) -> None:
     assert cdi.is_of(claim, cdi.encode(cdi.spec(claim)))
     assert cdi.is_of(claim, json.dumps(cdi.spec(claim), indent=3).encode())
 
@@ -252,11 +252,11 @@ def test_a_file_in_the_spelling_of_another_release_says_the_same(claim: Prepared
         "half a character",
     ],
 )
-def test_a_file_that_says_something_else_is_not_the_claims(raw: bytes) -> None:
+def test_different_file_is_not_equal(raw: bytes) -> None:
     claim = PreparedClaim(ClaimRef("ml", "job-0", "uid-1"), ())
     assert not cdi.is_of(claim, raw)
 
 
-def test_half_a_character_in_a_spec_is_spelled_as_json_can() -> None:
+def test_lone_surrogate_is_escaped() -> None:
     document = {"a": {"z": 1, "b": "\ud800"}}
     assert cdi.encode(document) == b'{\n  "a": {"b": "\\ud800", "z": 1}\n}\n'

@@ -72,14 +72,14 @@ def test_the_manifests_are_these_objects() -> None:
     }
 
 
-def test_every_namespaced_object_is_in_the_drivers_namespace() -> None:
+def test_objects_are_in_the_drivers_namespace() -> None:
     cluster_wide = {"Namespace", "ClusterRole", "ClusterRoleBinding", "DeviceClass"}
     cluster_wide |= {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
     places = {key: d["metadata"].get("namespace") for key, d in objects().items() if key[0] not in cluster_wide}
     assert set(places.values()) == {"neuron-dra-driver"}
 
 
-def test_the_plugin_runs_as_root_without_any_privilege(pod: dict[str, Any], container: dict[str, Any]) -> None:
+def test_plugin_runs_as_root_without_privileges(pod: dict[str, Any], container: dict[str, Any]) -> None:
     assert pod["securityContext"] == {
         "runAsUser": 0,
         "runAsGroup": 0,
@@ -94,7 +94,7 @@ def test_the_plugin_runs_as_root_without_any_privilege(pod: dict[str, Any], cont
     assert not {"hostNetwork", "hostPID", "hostIPC", "initContainers"} & set(pod)
 
 
-def test_the_pod_talks_to_the_api_server_as_its_service_account(pod: dict[str, Any]) -> None:
+def test_pod_uses_its_service_account(pod: dict[str, Any]) -> None:
     assert pod["serviceAccountName"] == "neuron-dra-driver-sa"
     assert pod["automountServiceAccountToken"] is True
     assert objects()["ServiceAccount", "neuron-dra-driver-sa"]["automountServiceAccountToken"] is False
@@ -117,7 +117,7 @@ def test_the_plugin_may_do_this_and_nothing_else() -> None:
     }
 
 
-def test_the_role_is_bound_to_the_service_account_that_the_pod_runs_as(pod: dict[str, Any]) -> None:
+def test_role_is_bound_to_the_pods_service_account(pod: dict[str, Any]) -> None:
     binding = objects()["ClusterRoleBinding", "neuron-dra-driver-kubelet-plugin"]
     assert binding["roleRef"]["name"] == "neuron-dra-driver-kubelet-plugin"
     assert binding["subjects"] == [
@@ -125,7 +125,7 @@ def test_the_role_is_bound_to_the_service_account_that_the_pod_runs_as(pod: dict
     ]
 
 
-def test_the_admission_policy_holds_for_the_identity_that_the_pod_has(pod: dict[str, Any]) -> None:
+def test_admission_policy_matches_the_pods_identity(pod: dict[str, Any]) -> None:
     policy = objects()["ValidatingAdmissionPolicy", "neuron-dra-driver-own-resourceslices"]["spec"]
     user = f"system:serviceaccount:neuron-dra-driver:{pod['serviceAccountName']}"
     assert [c["expression"] for c in policy["matchConditions"]] == [f"request.userInfo.username == '{user}'"]
@@ -148,7 +148,7 @@ def test_the_admission_policy_holds_for_the_identity_that_the_pod_has(pod: dict[
     assert binding == {"policyName": "neuron-dra-driver-own-resourceslices", "validationActions": ["Deny"]}
 
 
-def test_the_two_device_classes_share_out_every_device_of_the_driver() -> None:
+def test_device_classes_cover_all_devices() -> None:
     reserved = "has(device.attributes['neuron.aws.com'].workloadUid)"
     selectors = {
         name: [s["cel"]["expression"] for s in d["spec"]["selectors"]]
@@ -161,7 +161,7 @@ def test_the_two_device_classes_share_out_every_device_of_the_driver() -> None:
     }
 
 
-def test_the_folders_are_mounted_at_the_paths_that_the_host_has(pod: dict[str, Any], container: dict[str, Any]) -> None:
+def test_folders_are_mounted_at_host_paths(pod: dict[str, Any], container: dict[str, Any]) -> None:
     volumes = {v["name"]: (v["hostPath"]["path"], v["hostPath"]["type"]) for v in pod["volumes"]}
     mounts = {
         volumes[m["name"]]: (m["mountPath"], "ro" if m.get("readOnly") else "rw") for m in container["volumeMounts"]
@@ -176,7 +176,7 @@ def test_the_folders_are_mounted_at_the_paths_that_the_host_has(pod: dict[str, A
     }
 
 
-def test_the_environment_is_one_that_the_plugin_starts_with(container: dict[str, Any]) -> None:
+def test_environment_is_valid_for_the_plugin(container: dict[str, Any]) -> None:
     fields = {e["name"]: e["valueFrom"]["fieldRef"]["fieldPath"] for e in container["env"] if "valueFrom" in e}
     assert fields == {"NODE_NAME": "spec.nodeName", "POD_UID": "metadata.uid"}
     values = {e["name"]: e["value"] for e in container["env"] if "value" in e}
@@ -195,7 +195,7 @@ def test_the_environment_is_one_that_the_plugin_starts_with(container: dict[str,
     } == mounted
 
 
-def test_the_manifests_set_nothing_but_the_plugins_defaults(container: dict[str, Any]) -> None:
+def test_manifests_set_the_plugins_defaults(container: dict[str, Any]) -> None:
     values = {e["name"]: e["value"] for e in container["env"] if "value" in e}
     given = settings.load({}, {**values, "NODE_NAME": "n"})
     assert given == settings.load({}, {"NODE_NAME": "n"})
@@ -211,7 +211,7 @@ def test_the_probes_ask_what_the_plugin_serves(container: dict[str, Any]) -> Non
     assert container["readinessProbe"] == {**ready, "periodSeconds": 5, "failureThreshold": 3}
 
 
-def test_a_slow_start_is_waited_for_at_least_a_minute(container: dict[str, Any]) -> None:
+def test_startup_probe_allows_a_minute(container: dict[str, Any]) -> None:
     probe = container["startupProbe"]
     assert probe["periodSeconds"] * probe["failureThreshold"] >= 60
 
@@ -223,9 +223,7 @@ def test_memory_is_limited_and_cpu_is_not(container: dict[str, Any]) -> None:
     }
 
 
-def test_an_update_starts_the_new_pod_before_it_stops_the_old_one(
-    daemonset: dict[str, Any], pod: dict[str, Any]
-) -> None:
+def test_update_starts_the_new_pod_first(daemonset: dict[str, Any], pod: dict[str, Any]) -> None:
     assert daemonset["spec"]["updateStrategy"] == {
         "type": "RollingUpdate",
         "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1},
@@ -233,7 +231,7 @@ def test_an_update_starts_the_new_pod_before_it_stops_the_old_one(
     assert pod["terminationGracePeriodSeconds"] > 20  # the plugin waits that long for running claims
 
 
-def test_the_pod_runs_on_neuron_nodes_whatever_they_are_tainted_with(pod: dict[str, Any]) -> None:
+def test_pod_tolerates_all_taints_of_neuron_nodes(pod: dict[str, Any]) -> None:
     assert pod["priorityClassName"] == "system-node-critical"
     assert pod["tolerations"] == [
         {"key": "CriticalAddonsOnly", "operator": "Exists"},
@@ -255,7 +253,7 @@ def test_the_pod_runs_on_neuron_nodes_whatever_they_are_tainted_with(pod: dict[s
     }
 
 
-def test_nodes_of_every_known_instance_type_run_the_driver(pod: dict[str, Any]) -> None:
+def test_driver_runs_on_every_known_instance_type(pod: dict[str, Any]) -> None:
     [term] = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     served = term["matchExpressions"][0]["values"]
     assert [known.name for known in catalogue.all_types() if known.name not in served] == []
@@ -285,7 +283,7 @@ def test_every_value_has_a_place_in_the_schema() -> None:
         jsonschema.validate(misspelt, schema)
 
 
-def test_the_image_sees_only_the_wheels_and_their_lock() -> None:
+def test_image_context_has_wheels_and_lock_only() -> None:
     rules = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and line[0] != "#"]
     assert rules == ["*", "!build/wheels", "!requirements/plugin.txt"]
     dockerfile = (ROOT / "Dockerfile.plugin").read_text()
@@ -316,7 +314,7 @@ def test_helm_finds_nothing_wrong_with_the_chart() -> None:
 
 
 @needs_helm
-def test_without_an_image_the_chart_says_what_to_set() -> None:
+def test_chart_without_image_names_the_value() -> None:
     assert HELM is not None
     with pytest.raises(subprocess.CalledProcessError) as caught:
         script("render").template(HELM)
@@ -324,7 +322,7 @@ def test_without_an_image_the_chart_says_what_to_set() -> None:
 
 
 @needs_helm
-def test_a_release_in_the_drivers_namespace_makes_no_second_one() -> None:
+def test_release_namespace_is_not_created_twice() -> None:
     kinds = [d["kind"] for d in template("--namespace", "neuron-dra-driver")]
     assert "Namespace" not in kinds
     assert kinds.count("DaemonSet") == 1
@@ -394,7 +392,7 @@ def test_a_value_that_cannot_be_obeyed_is_refused(value: str, text: str) -> None
 
 
 @needs_helm
-def test_another_kubelet_folder_moves_mounts_and_settings_together() -> None:
+def test_kubelet_folder_moves_mounts_and_settings() -> None:
     [daemonset] = [d for d in template("--set", "draDriver.kubeletRootDir=/data/kubelet") if d["kind"] == "DaemonSet"]
     [container] = daemonset["spec"]["template"]["spec"]["containers"]
     values = {e["name"]: e.get("value") for e in container["env"]}
@@ -409,7 +407,7 @@ def test_another_kubelet_folder_moves_mounts_and_settings_together() -> None:
 
 
 @needs_helm
-def test_the_kubelets_pod_resources_need_not_be_mounted() -> None:
+def test_pod_resources_mount_is_optional() -> None:
     """14.9: AWS's chart does not mount them, either."""
     rendered = yaml.safe_dump_all(template("--set", "draDriver.podResources=false"))
     assert "DaemonSet" in rendered
@@ -418,7 +416,7 @@ def test_the_kubelets_pod_resources_need_not_be_mounted() -> None:
 
 
 @needs_helm
-def test_the_values_that_aws_documents_can_be_carried_over() -> None:
+def test_documented_aws_values_are_accepted() -> None:
     carried = ["--set", "devicePlugin.enabled=false", "--set", "npd.enabled=true", "--set", "draDriver.enabled=true"]
     carried += ["--set", "npd.nodeRecovery.enabled=false", "--set", "draDriver.nameOverride=neuron-dra-driver"]
     carried += ["--set", "draDriver.fullnameOverride=neuron-dra-driver-kubelet-plugin"]
@@ -427,7 +425,7 @@ def test_the_values_that_aws_documents_can_be_carried_over() -> None:
 
 @needs_helm
 @pytest.mark.parametrize("mode", ["trn2.48xlarge", "trn2u", "ml.trn1.32xlarge"])
-def test_emulation_takes_the_types_and_families_that_the_driver_takes(mode: str) -> None:
+def test_chart_accepts_the_drivers_emulation_types(mode: str) -> None:
     """14.16."""
     [daemonset] = [d for d in template("--set", f"draDriver.emulationMode={mode}") if d["kind"] == "DaemonSet"]
     [container] = daemonset["spec"]["template"]["spec"]["containers"]
@@ -436,7 +434,7 @@ def test_emulation_takes_the_types_and_families_that_the_driver_takes(mode: str)
     assert emulation.instance_type(mode)
 
 
-def test_the_chart_knows_the_instance_types_of_the_catalogue() -> None:
+def test_chart_has_all_instance_types() -> None:
     listed = (CHART / "files/instance-types.txt").read_text().splitlines()
     assert listed == [known.name for known in catalogue.all_types()]
 
@@ -452,7 +450,7 @@ def test_verbosity_and_device_wait_reach_the_driver() -> None:
 
 
 @needs_helm
-def test_affinity_and_labels_of_the_controller_can_be_set() -> None:
+def test_controller_affinity_and_labels_are_values() -> None:
     """14.16."""
     expression = "ultraserverOperator.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution"
     set_ = ["--set", "ultraserverOperator.enabled=true", "--set", "ultraserverOperator.podLabels.team=ml"]

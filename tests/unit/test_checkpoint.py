@@ -80,7 +80,7 @@ def test_what_is_written_is_read(checkpoint: Checkpoint) -> None:
 
 
 @given(_checkpoints)
-def test_equal_checkpoints_are_equal_bytes_in_any_order(checkpoint: Checkpoint) -> None:
+def test_equal_checkpoints_have_equal_bytes(checkpoint: Checkpoint) -> None:
     turned = replace(checkpoint, claims=dict(reversed(list(checkpoint.claims.items()))))
     assert checkpoints.encode(turned) == checkpoints.encode(checkpoint)
 
@@ -132,7 +132,7 @@ def body_of(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 @pytest.mark.contract("O7")
-def test_fields_of_a_newer_release_survive_a_write_of_this_one() -> None:
+def test_unknown_fields_survive_a_write() -> None:
     body = body_of(some())
     body["tags"] = {"workloadId": "llm"}
     body["claims"]["uid-0"]["workload"] = "llm"
@@ -162,7 +162,7 @@ def test_another_version_is_told_by_name() -> None:
         {"claims": {"uid-0": {"namespace": "ml", "name": "job", "preparedAt": "", "devices": 7}}},
     ],
 )
-def test_a_sealed_file_of_the_wrong_shape_is_damage(change: dict[str, Any]) -> None:
+def test_wrong_shape_with_valid_checksum_is_damage(change: dict[str, Any]) -> None:
     with pytest.raises(CheckpointDamaged):
         checkpoints.decode(sealed({**body_of(some()), **change}))
 
@@ -173,14 +173,14 @@ def test_an_empty_share_id_is_none() -> None:
     assert checkpoints.decode(sealed(body)).claims["uid-0"].devices[0].share_id is None
 
 
-def test_administrators_hold_nothing_and_keep_their_devices_published() -> None:
+def test_admin_claims_hold_no_device() -> None:
     device = replace(some().claims["uid-0"].devices[0], admin_access=True)
     checkpoint = Checkpoint("b", {"uid-0": replace(some().claims["uid-0"], devices=(device,))})
     assert checkpoint.held_device_ids == {}
     assert checkpoint.held_devices == {"neuron-device-0"}
 
 
-def test_claims_that_are_added_are_there_beside_the_others() -> None:
+def test_add_keeps_other_claims() -> None:
     one, other = some().claims.values()
     added = Checkpoint("boot-1", {one.ref.uid: one}).with_claims({other.ref.uid: other})
     assert added.claims == {one.ref.uid: one, other.ref.uid: other}
@@ -188,7 +188,7 @@ def test_claims_that_are_added_are_there_beside_the_others() -> None:
     assert added.with_claims({one.ref.uid: again}).claims == {one.ref.uid: again, other.ref.uid: other}
 
 
-def test_a_device_is_held_by_the_claim_that_has_it() -> None:
+def test_holder_of_a_device_is_its_claim() -> None:
     checkpoint = some()
     assert checkpoint.held_device_ids == {0: checkpoint.claims["uid-0"], 1: checkpoint.claims["uid-1"]}
     assert checkpoint.held_devices == {"neuron-device-0", "neuron-device-1"}
@@ -200,7 +200,7 @@ def test_a_device_is_held_by_the_claim_that_has_it() -> None:
 @pytest.mark.parametrize(
     "change", [{"shareId": {}}, {"deviceIds": [-1]}, {"deviceIds": ["0"]}, {"deviceIds": [True]}, {"cdiIds": [None]}]
 )
-def test_a_sealed_device_of_the_wrong_shape_is_damage(change: dict[str, Any]) -> None:
+def test_wrong_device_with_valid_checksum_is_damage(change: dict[str, Any]) -> None:
     body = body_of(some())
     body["claims"]["uid-0"]["devices"][0].update(change)
     with pytest.raises(CheckpointDamaged, match="of the wrong type"):
@@ -208,7 +208,7 @@ def test_a_sealed_device_of_the_wrong_shape_is_damage(change: dict[str, Any]) ->
 
 
 @given(_checkpoints, _claims())
-def test_adding_and_removing_a_claim_leaves_the_others(checkpoint: Checkpoint, claim: PreparedClaim) -> None:
+def test_add_and_remove_keep_other_claims(checkpoint: Checkpoint, claim: PreparedClaim) -> None:
     without = checkpoint.without([claim.ref.uid])
     assert without.with_claims({claim.ref.uid: claim}).without([claim.ref.uid]) == without
 
@@ -218,19 +218,19 @@ def test_adding_and_removing_a_claim_leaves_the_others(checkpoint: Checkpoint, c
 TAG = Tag("ml", "llm", "uid-llm", "a-1", Phase.BOUND)
 
 
-def test_a_tag_survives_the_checkpoint_and_is_forgotten_when_it_is_taken_off() -> None:
+def test_tag_is_stored_and_removed() -> None:
     tagged = checkpoints.decode(checkpoints.encode(Checkpoint("boot").with_tag(TAG)))
     assert tagged.tag == TAG
     assert checkpoints.decode(checkpoints.encode(tagged.with_tag(None))) == Checkpoint("boot")
 
 
-def test_a_tag_remembers_the_object_that_it_is_from() -> None:
+def test_tag_stores_its_object() -> None:
     """13.3."""
     remembered = replace(TAG, object_uid="us-1")
     assert checkpoints.decode(checkpoints.encode(Checkpoint("boot").with_tag(remembered))).tag == remembered
 
 
-def test_a_release_that_knows_no_tags_keeps_them_as_a_field_it_does_not_know() -> None:
+def test_older_release_keeps_tags() -> None:
     body = json.loads(checkpoints.encode(Checkpoint("boot").with_tag(TAG)))
     assert set(body) == {"checksum", "version", "bootId", "claims", "workloadTag"}
     assert (
@@ -263,7 +263,7 @@ def test_the_format_is_called_v1() -> None:
 @example({"z": {"y": 1, "x": 2}, "a": 3})
 @example({"c": "\ud800"})
 @example({"d": 2**80, "e": '</\\"\b\f\n\r\t\x00'})
-def test_the_checksum_is_over_the_standard_librarys_json_whoever_encodes_it(body: dict[str, Any]) -> None:
+def test_checksum_is_over_canonical_json(body: dict[str, Any]) -> None:
     expected = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
     assert checkpoints._canonical(body) == expected
 

@@ -79,7 +79,7 @@ def refusal(*args: Any, retryable: bool, **more: Any) -> str:
 
 
 @pytest.mark.contract("P1")
-def test_each_allocated_device_is_prepared_with_its_own_cdi_device() -> None:
+def test_each_device_has_its_own_cdi_device() -> None:
     prepared = decided(claim(device(3), device(7)))
     assert [d.device for d in prepared.devices] == ["neuron-device-3", "neuron-device-7"]
     assert [d.pool for d in prepared.devices] == [NODE_NAME, NODE_NAME]
@@ -91,7 +91,7 @@ def test_each_allocated_device_is_prepared_with_its_own_cdi_device() -> None:
     assert prepared.devices[0].env == ()
 
 
-def test_what_was_prepared_says_for_whom_when_and_what() -> None:
+def test_prepared_claim_has_names_time_and_devices() -> None:
     wanted = Claim(ref(), (device(3, "req/small", share_id="aa-1"),), pod="job-0")
     assert decide(
         wanted, node_name=NODE_NAME, node=TRN2, held=(), device_files=cdi.DeviceFiles(), prepared_at="2026-03-01"
@@ -114,12 +114,12 @@ def test_what_was_prepared_says_for_whom_when_and_what() -> None:
 
 
 @pytest.mark.contract("P8")
-def test_the_kubelet_is_told_the_request_without_its_alternative() -> None:
+def test_result_names_the_request_without_subrequest() -> None:
     assert decided(claim(device(0, "req/small"))).devices[0].request == "req"
 
 
 @pytest.mark.contract("P9")
-def test_two_requests_with_different_cores_stay_apart() -> None:
+def test_requests_have_separate_core_settings() -> None:
     wanted = claim(device(0, "one"), device(1, "two"), configs=(lnc(1, "one"), lnc(2, "two")))
     first, second = decided(wanted).devices
     assert first.env == ("NEURON_LOGICAL_NC_CONFIG=1", "NEURON_RT_VIRTUAL_CORE_SIZE=1")
@@ -128,7 +128,7 @@ def test_two_requests_with_different_cores_stay_apart() -> None:
 
 
 @pytest.mark.contract("P10")
-def test_the_configuration_of_the_chosen_alternative_applies() -> None:
+def test_chosen_alternatives_config_applies() -> None:
     wanted = claim(device(0, "req/small"), configs=(lnc(1, "req/large"), lnc(2, "req/small")))
     assert "NEURON_LOGICAL_NC_CONFIG=2" in decided(wanted).devices[0].env
 
@@ -137,7 +137,7 @@ def test_the_configuration_of_the_chosen_alternative_applies() -> None:
     "instance_type",
     [known.name for known in catalogue.all_types() if not known.lnc_allowed],
 )
-def test_a_fixed_core_size_is_refused_in_the_documented_words(instance_type: str) -> None:
+def test_fixed_lnc_is_rejected_as_documented(instance_type: str) -> None:
     for value in (1, 2):
         text = refusal(claim(device(0), configs=(lnc(value),)), node_of(instance_type), retryable=False)
         assert text.startswith(
@@ -145,19 +145,19 @@ def test_a_fixed_core_size_is_refused_in_the_documented_words(instance_type: str
         )
 
 
-def test_the_documented_words_for_trn1_2xlarge_are_exact() -> None:
+def test_trn1_2xlarge_message_is_the_documented_one() -> None:
     text = refusal(claim(device(0), configs=(lnc(1),)), TRN1_SMALL, retryable=False)
     assert text.startswith("error applying config: LNC value is not configurable for instance type trn1.2xlarge")
 
 
 @pytest.mark.parametrize("instance_type", [known.name for known in catalogue.all_types() if known.lnc_allowed])
-def test_a_core_size_that_the_type_offers_reaches_the_environment(instance_type: str) -> None:
+def test_supported_lnc_is_in_the_environment(instance_type: str) -> None:
     for value in (1, 2):
         env = decided(claim(device(0), configs=(lnc(value),)), node_of(instance_type)).devices[0].env
         assert env[:2] == (f"NEURON_LOGICAL_NC_CONFIG={value}", f"NEURON_RT_VIRTUAL_CORE_SIZE={value}")
 
 
-def test_a_core_size_that_the_type_does_not_offer_is_refused_with_those_it_does() -> None:
+def test_unsupported_lnc_error_lists_supported() -> None:
     node = node_of("trn2.48xlarge")
     assert node.spec is not None
     only_two = replace(node, spec=replace(node.spec, lnc_allowed=(2,)))
@@ -165,7 +165,7 @@ def test_a_core_size_that_the_type_does_not_offer_is_refused_with_those_it_does(
     assert "logicalNeuronCore 1 is not offered by instance type trn2.48xlarge; use one of 2" in text
 
 
-def test_on_an_unknown_type_what_depends_on_the_type_is_refused() -> None:
+def test_unknown_type_rejects_type_settings() -> None:
     devices = (DeviceFacts(0, 2, (), (243, 0), True),)
     unknown = topology.build(NodeFacts("trn9.96xlarge", "2.30.2.0", devices, UltraServerFacts()), NodeLabels())
     assert decided(claim(device(0)), unknown).devices[0].env == ()
@@ -205,14 +205,14 @@ def variables(mode: int, server: str, number: int) -> tuple[str, ...]:
         (TRN3, PDS, 1, variables(4, "00000000000000cc", 2)),
     ],
 )
-def test_a_group_of_nodes_gets_mode_server_and_node_as_the_init_script_says(
+def test_ultraserver_environment_as_documented(
     instance_type: str, facts: UltraServerFacts, nodes: int, expected: tuple[str, ...]
 ) -> None:
     wanted = claim(device("neuron-node-0"), configs=(group(nodes),))
     assert decided(wanted, node_of(instance_type, facts)).devices[0].env == expected
 
 
-def test_cores_and_group_are_both_in_the_environment() -> None:
+def test_environment_has_lnc_and_ultraserver() -> None:
     wanted = claim(device("neuron-node-0"), configs=(lnc(1), group(4)))
     assert decided(wanted, node_of("trn2u.48xlarge", TRN2U)).devices[0].env == (
         *("NEURON_LOGICAL_NC_CONFIG=1", "NEURON_RT_VIRTUAL_CORE_SIZE=1"),
@@ -220,12 +220,12 @@ def test_cores_and_group_are_both_in_the_environment() -> None:
     )
 
 
-def test_a_node_behind_switches_always_gets_a_mode() -> None:
+def test_switched_node_always_has_a_mode() -> None:
     assert decided(claim(device(0)), node_of(TRN3, PDS)).devices[0].env == ("NEURON_RT_ULTRASERVER_MODE=4",)
     assert decided(claim(device(0)), node_of("trn2u.48xlarge", TRN2U)).devices[0].env == ()
 
 
-def test_a_group_is_refused_where_the_type_is_part_of_no_ultraserver() -> None:
+def test_mode_is_rejected_outside_ultraservers() -> None:
     text = refusal(claim(device(0), configs=(group(2),)), retryable=False)
     assert text.startswith("error applying config: ultraserverMode 2 ")
     assert "trn2.48xlarge is not part of one" in text
@@ -236,7 +236,7 @@ def test_a_group_waits_while_the_driver_elects() -> None:
     assert "reads busy" in refusal(claim(device("neuron-node-0"), configs=(group(4),)), busy, retryable=True)
 
 
-def test_a_group_that_the_links_do_not_offer_is_refused_with_those_they_do() -> None:
+def test_unavailable_mode_error_lists_available() -> None:
     alone = node_of("trn2u.48xlarge", replace(TRN2U, modes=(3, 4)))
     text = refusal(claim(device("neuron-node-0"), configs=(group(4),)), alone, retryable=True)
     assert text.endswith("ultraserverMode 4 is not offered by this node (ultraserver_mode reads 3,4); use 1 or 2")
@@ -293,7 +293,7 @@ def test_who_may_not_start_on_a_node_is_told_why(wanted: Claim, reservation: Res
     assert text.startswith(f"claim {wanted.ref}: ")
 
 
-def test_a_claim_for_reserved_devices_that_names_no_workload_starts_on_no_node() -> None:
+def test_claim_without_workload_is_always_rejected() -> None:
     """13.2. Where no admission policy refuses it, it would hold a node that was reserved a moment ago."""
     intruder = whole(lnc(1), device_class="workload.neuron.aws.com")
     assert refusal(intruder, TRN2U_NODE, retryable=True) == (
@@ -305,30 +305,30 @@ def test_a_claim_for_reserved_devices_that_names_no_workload_starts_on_no_node()
     assert decided(whole(device_class="workload.neuron.aws.com", admin_access=True), TRN2U_NODE)
 
 
-def test_a_claim_of_awss_operator_names_its_workload_without_a_uid_and_starts() -> None:
+def test_claim_of_the_aws_operator_is_accepted() -> None:
     """13.3."""
     prepared = decided(whole(group(4, "llm")), TRN2U_NODE, (), RESERVED)
     assert "NEURON_GLOBAL_TOPOID=5" in prepared.devices[0].env
 
 
 @pytest.mark.parametrize("phase", Phase)
-def test_a_claim_of_nobody_is_refused_in_every_phase(phase: Phase) -> None:
+def test_claim_without_workload_fails_in_all_phases(phase: Phase) -> None:
     text = refusal(whole(), TRN2U_NODE, (), replace(RESERVED, phase=phase), retryable=True)
     assert "belongs to no workload" in text
 
 
-def test_one_device_that_names_no_workload_is_enough_to_be_refused() -> None:
+def test_each_device_must_name_the_workload() -> None:
     first, second = device(0, "one"), device(1, "two")
     wanted = Claim(ref(), (first, second), (replace(OURS, requests=("one",)),))
     assert "belongs to no workload" in refusal(wanted, TRN2U_NODE, (), RESERVED, retryable=True)
 
 
-def test_an_administrators_device_opens_a_reserved_node_for_no_other_of_its_claim() -> None:
+def test_admin_device_admits_no_other_device() -> None:
     wanted = Claim(ref(), (device(0, "watch", admin_access=True), device(1, "work")))
     assert "belongs to no workload" in refusal(wanted, TRN2U_NODE, (), RESERVED, retryable=True)
 
 
-def test_the_workload_to_which_the_node_is_bound_gets_it_with_its_rank() -> None:
+def test_bound_workload_gets_node_and_rank() -> None:
     prepared = decided(whole(OURS), TRN2U_NODE, (), RESERVED)
     assert prepared.workload == "llm"
     assert prepared.devices[0].env == (
@@ -341,37 +341,37 @@ def test_the_workload_to_which_the_node_is_bound_gets_it_with_its_rank() -> None
     )
 
 
-def test_a_monitor_beside_the_workloads_device_changes_nothing_of_it() -> None:
+def test_admin_device_does_not_change_the_rank() -> None:
     ours, monitor = device(0, "work"), device(1, "watch", admin_access=True)
     prepared = decided(Claim(ref(), (ours, monitor), (replace(OURS, requests=("work",)),)), TRN2U_NODE, (), RESERVED)
     assert prepared.workload == "llm"
     assert ["NEURON_GLOBAL_TOPOID=5" in each.env for each in prepared.devices] == [True, False]
 
 
-def test_a_node_knows_its_place_from_the_allocation_that_names_it() -> None:
+def test_rank_comes_from_the_allocation() -> None:
     held = Allocation(
         *("ml", "llm", "uid-llm", "a-1", Phase.BOUND, ("n0", "n1"), 2, 3), world_size=8, rank0_node="node-x"
     )
     assert Reservation.of(held, "n1") == Reservation("ml", "llm", "uid-llm", Phase.BOUND, Place(7, 2, 8, "node-x"))
 
 
-def test_a_tag_alone_tells_who_holds_the_node_and_not_its_place() -> None:
+def test_tag_without_allocation_has_no_rank() -> None:
     tag = Tag("ml", "llm", "uid-llm", "a-1", Phase.DRAINING)
     assert Reservation.remembered(tag) == Reservation("ml", "llm", "uid-llm", Phase.DRAINING, None)
 
 
-def test_an_administrator_who_comes_while_the_place_is_unknown_is_told_no_rank() -> None:
+def test_admin_claim_without_allocation_has_no_rank() -> None:
     env = decided(whole(OURS, admin_access=True), TRN2U_NODE, (), replace(RESERVED, place=None)).devices[0].env
     assert env == variables(1, "00000000000000bb", 3)
 
 
-def test_what_the_operator_does_not_say_is_not_in_the_environment() -> None:
+def test_absent_fields_are_not_in_the_environment() -> None:
     silent = replace(RESERVED, place=Place(5, 4, None, None))
     env = decided(whole(OURS), TRN2U_NODE, (), silent).devices[0].env
     assert [each for each in env if each.startswith(("NEURON_GLOBAL", "NEURON_DRA"))] == ["NEURON_GLOBAL_TOPOID=5"]
 
 
-def test_a_mode_of_another_size_than_the_allocation_is_refused() -> None:
+def test_mode_must_match_the_allocation() -> None:
     wanted = whole(group(2, "llm", "uid-llm"))
     text = refusal(wanted, TRN2U_NODE, (), RESERVED, retryable=False)
     assert "ultraserverMode 2 differs from the topologySize 4 of workload ml/llm" in text
@@ -387,7 +387,7 @@ def test_an_administrator_gets_in_anywhere(phase: Phase, configs: tuple[Entry, .
     assert ("NEURON_GLOBAL_TOPOID=5" in prepared.devices[0].env) is ours
 
 
-def test_a_group_without_a_workload_needs_no_reservation() -> None:
+def test_mode_without_workload_needs_no_reservation() -> None:
     prepared = decided(whole(group(4)), TRN2U_NODE)
     assert prepared.workload == ""
     assert not [each for each in prepared.devices[0].env if each.startswith("NEURON_GLOBAL")]
@@ -397,7 +397,7 @@ def test_a_group_without_a_workload_needs_no_reservation() -> None:
 
 
 @pytest.mark.contract("P13")
-def test_a_device_in_use_is_refused_naming_its_holder() -> None:
+def test_device_in_use_error_names_the_holder() -> None:
     holder = decided(claim(device(5), name="old"))
     text = refusal(claim(device(5)), TRN2, (holder,), retryable=True)
     assert text == (
@@ -406,7 +406,7 @@ def test_a_device_in_use_is_refused_naming_its_holder() -> None:
     )
 
 
-def test_who_waits_for_a_device_knows_the_claim_that_holds_it() -> None:
+def test_device_in_use_error_has_the_holders_uid() -> None:
     holder = decided(claim(device(5), name="old"))
     with pytest.raises(DeviceInUse) as caught:
         decided(claim(device(5)), TRN2, (holder,))
@@ -417,7 +417,7 @@ def test_who_waits_for_a_device_knows_the_claim_that_holds_it() -> None:
 @pytest.mark.parametrize(
     ("mine", "theirs"), [("neuron-node-0", "neuron-device-5"), ("neuron-device-5", "neuron-node-0")]
 )
-def test_the_whole_node_overlaps_every_device_of_it(mine: str, theirs: str) -> None:
+def test_node_overlaps_each_of_its_devices(mine: str, theirs: str) -> None:
     node = node_of("trn2u.48xlarge", TRN2U)
     holder = decided(claim(device(theirs), name="old"), node)
     assert "is held by claim ml/old" in refusal(claim(device(mine)), node, (holder,), retryable=True)
@@ -434,21 +434,21 @@ def test_a_neighbour_is_no_holder() -> None:
 
 
 @pytest.mark.contract("P14")
-def test_an_administrator_gets_a_device_in_use_and_holds_nothing() -> None:
+def test_admin_claim_gets_a_device_in_use() -> None:
     holder = decided(claim(device(5), name="old"))
     admin = decided(claim(device(5, admin_access=True), name="monitor"), TRN2, (holder,))
     assert admin.devices[0].edits == {"deviceNodes": [{"path": "/dev/neuron5"}]}
     assert decided(claim(device(5), name="new"), TRN2, (admin,)).devices[0].device_ids == (5,)
 
 
-def test_of_a_monitor_and_a_job_on_one_device_the_job_is_the_holder() -> None:
+def test_admin_claim_is_not_the_holder() -> None:
     job = decided(claim(device(5), name="old"))
     monitor = decided(claim(device(5, admin_access=True), name="monitor"), TRN2, (job,))
     assert "is held by claim ml/old" in refusal(claim(device(5)), TRN2, (monitor, job), retryable=True)
 
 
 @pytest.mark.contract("P15")
-def test_two_shares_of_one_device_are_two_cdi_devices() -> None:
+def test_device_shares_are_separate_cdi_devices() -> None:
     first = decided(claim(device(5, share_id="aa-1"), device(5, share_id="aa-2")))
     assert [d.share_id for d in first.devices] == ["aa-1", "aa-2"]
     assert len({cdi_id for d in first.devices for cdi_id in d.cdi_ids}) == 2
@@ -458,7 +458,7 @@ def test_two_shares_of_one_device_are_two_cdi_devices() -> None:
 
 
 @pytest.mark.contract("P15")
-def test_a_share_of_a_device_that_somebody_has_whole_is_refused() -> None:
+def test_share_of_a_device_in_use_is_rejected() -> None:
     holder = decided(claim(device(5), name="old"))
     assert "is in use" in refusal(claim(device(5, share_id="aa-1")), TRN2, (holder,), retryable=True)
 
@@ -472,13 +472,13 @@ def test_every_device_of_every_holder_counts(before: AllocatedDevice) -> None:
 
 
 @pytest.mark.contract("P13")
-def test_a_claim_made_anew_under_the_same_name_waits_for_the_one_before_it() -> None:
+def test_recreated_claim_waits_for_its_predecessor() -> None:
     before = decided(claim(device(5)))
     anew = Claim(ClaimRef("ml", "job", "uid-anew"), (device(5),))
     assert "held by claim ml/job (UID uid-job)" in refusal(anew, TRN2, (before,), retryable=True)
 
 
-def test_a_sick_device_is_refused_to_all_but_administrators() -> None:
+def test_unhealthy_device_is_for_admins_only() -> None:
     def sick(result: AllocatedDevice) -> str:
         return "neuron-device-5 is unhealthy" if result.device == "neuron-device-5" else ""
 
@@ -496,7 +496,7 @@ def test_a_sick_device_is_refused_to_all_but_administrators() -> None:
 # What is not there.
 
 
-def test_a_whole_node_without_a_device_left_is_refused() -> None:
+def test_node_without_devices_is_rejected() -> None:
     empty = node_of("trn2u.48xlarge", TRN2U, gone=tuple(range(16)))
     assert "neuron-node-0 has no Neuron device left" in refusal(claim(device("neuron-node-0")), empty, retryable=False)
 
@@ -508,26 +508,26 @@ def test_a_device_of_another_pool_is_refused() -> None:
 
 
 @pytest.mark.contract("P32")
-def test_a_device_that_the_node_never_had_is_refused_with_those_it_has() -> None:
+def test_unknown_device_error_lists_devices() -> None:
     text = refusal(claim(device(1)), TRN1_SMALL, retryable=True)
     assert "neuron-device-1 is allocated, but the node has no such device (it has neuron-device-0)" in text
 
 
 @pytest.mark.parametrize("name", ["5", "neuron-5", "neuron-device-05", "neuron-device-neuron-device-5"])
-def test_a_name_that_only_looks_like_a_device_is_none(name: str) -> None:
+def test_similar_name_is_not_a_device(name: str) -> None:
     assert "the node has no such device" in refusal(claim(device(name)), retryable=True)
 
 
-def test_a_device_without_its_file_is_refused_and_may_come_back() -> None:
+def test_device_without_file_is_a_retryable_error() -> None:
     assert "/dev/neuron2 is missing" in refusal(claim(device(2)), node_of("trn2.48xlarge", gone=(2,)), retryable=True)
 
 
-def test_a_whole_node_is_handed_out_without_the_devices_that_are_gone() -> None:
+def test_node_is_prepared_without_missing_devices() -> None:
     prepared = decided(claim(device("neuron-node-0")), node_of("trn2u.48xlarge", TRN2U, gone=(2,)))
     assert prepared.devices[0].device_ids == tuple(i for i in range(16) if i != 2)
 
 
-def test_a_claim_without_devices_of_ours_is_refused() -> None:
+def test_claim_without_own_devices_is_rejected() -> None:
     assert "no device of neuron.aws.com" in refusal(claim(), retryable=False)
 
 
@@ -552,7 +552,7 @@ def result(**more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.contract("P7")
-def test_results_and_configuration_of_other_drivers_are_passed_over() -> None:
+def test_other_drivers_results_are_ignored() -> None:
     body = raw(
         allocation=allocation(
             result(driver="dra.net", device="eth0"),
@@ -584,14 +584,14 @@ def test_results_and_configuration_of_other_drivers_are_passed_over() -> None:
     assert found.pod == "pod-0"
 
 
-def test_what_the_allocation_says_of_a_device_is_kept() -> None:
+def test_allocated_device_fields_are_kept() -> None:
     body = raw(allocation=allocation(result(adminAccess=True, shareID="aa-1", request="r/sub", tolerations=[])))
     assert wire.to_core(wire.decode_claim(body), ref()).devices == (
         AllocatedDevice("r/sub", "p", "neuron-device-0", True, "aa-1"),
     )
 
 
-def test_the_class_of_a_device_is_that_of_the_request_or_alternative_that_got_it() -> None:
+def test_class_is_that_of_the_chosen_request() -> None:
     """13.2. `firstAvailable` hides a class one level deeper."""
     alternatives = [{"name": "a", "deviceClassName": "one"}, {"name": "b", "deviceClassName": "two"}]
     requests = [
@@ -610,7 +610,7 @@ def test_the_class_of_a_device_is_that_of_the_request_or_alternative_that_got_it
 
 
 @pytest.mark.contract("P4")
-def test_a_replaced_claim_is_refused_naming_both_uids() -> None:
+def test_replaced_claim_error_names_both_uids() -> None:
     with pytest.raises(ClaimError, match=r"claim ml/job was replaced: .*uid-old.*uid-job"):
         wire.to_core(wire.decode_claim(raw(allocation=allocation(result()))), ClaimRef("ml", "job", "uid-old"))
 
@@ -621,20 +621,20 @@ def test_a_claim_without_allocation_is_refused() -> None:
         wire.to_core(wire.decode_claim(raw()), ref())
 
 
-def test_configuration_of_a_kind_that_nobody_knows_is_refused() -> None:
+def test_unknown_config_kind_is_rejected() -> None:
     body = raw(allocation=allocation(result(), config=[{"source": "FromClaim", "structured": {}}]))
     with pytest.raises(ClaimError, match=r"config\[0\] is not opaque configuration; use opaque"):
         wire.to_core(wire.decode_claim(body), ref())
 
 
 @pytest.mark.parametrize("answer", [b"", b"[]", b"<html>", b'{"metadata": 1}', b"\xff\xfe"])
-def test_an_answer_that_is_no_claim_is_told_and_may_be_tried_again(answer: bytes) -> None:
+def test_malformed_claim_is_a_retryable_error(answer: bytes) -> None:
     with pytest.raises(ClaimError, match="is not a ResourceClaim") as caught:
         wire.decode_claim(answer)
     assert caught.value.retryable
 
 
-def test_lists_that_the_api_server_calls_null_are_empty() -> None:
+def test_null_lists_are_empty() -> None:
     nothing = b'"allocation":{"devices":{"results":null,"config":null}},"reservedFor":null'
     body = b'{"metadata":{"uid":"u"},"status":{' + nothing + b"}}"
     found = wire.to_core(wire.decode_claim(body), ClaimRef("ml", "job", "u"))

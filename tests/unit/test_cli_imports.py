@@ -22,7 +22,7 @@ print(len(connector._SSL_CONTEXT_VERIFIED.get_ca_certs()), os.environ.get("SSL_C
 
 
 @pytest.mark.parametrize("is_set", [True, False])
-def test_the_system_s_authorities_are_not_read_and_what_is_set_stays(tmp_path: Path, is_set: bool) -> None:
+def test_system_authorities_are_not_loaded(tmp_path: Path, is_set: bool) -> None:
     """(14.15) They cost 1.7 MiB, and no connection of ours goes by them."""
     if shutil.which("openssl") is None:
         pytest.skip("needs the command openssl")

@@ -27,18 +27,18 @@ def listening(path: Path) -> socket.socket:
 
 
 @pytest.mark.parametrize("name", ["neuron-devplugin.sock", "neuroncore-devplugin.sock", "neuron.sock"])
-def test_a_socket_of_the_device_plugin_that_answers_is_found(folder: Path, name: str) -> None:
+def test_live_device_plugin_socket_is_found(folder: Path, name: str) -> None:
     with listening(folder / name):
         assert coexistence.live_socket(folder) == name
 
 
-def test_a_socket_that_nobody_serves_is_a_leftover(folder: Path) -> None:
+def test_unserved_socket_is_a_leftover(folder: Path) -> None:
     listening(folder / "neuron-devplugin.sock").close()
     assert (folder / "neuron-devplugin.sock").is_socket()
     assert coexistence.live_socket(folder) is None
 
 
-def test_sockets_of_others_and_plain_files_do_not_count(folder: Path) -> None:
+def test_other_sockets_and_files_are_ignored(folder: Path) -> None:
     (folder / "neuron-devplugin.sock").write_text("")
     with listening(folder / "kubelet.sock"), listening(folder / "nvidia.sock"):
         assert coexistence.live_socket(folder) is None
@@ -61,7 +61,7 @@ def test_a_folder_that_is_not_there_has_no_plugin(folder: Path) -> None:
         (None, None),
     ],
 )
-def test_only_resources_above_zero_tell_of_a_plugin(allocatable: Any, offer: str | None) -> None:
+def test_zero_resources_are_no_evidence(allocatable: Any, offer: str | None) -> None:
     assert coexistence.advertised({"status": {"allocatable": allocatable}}) == offer
 
 
@@ -70,7 +70,7 @@ def test_a_node_that_says_nothing_offers_nothing(node: Any) -> None:
     assert coexistence.advertised(node) is None
 
 
-def test_the_explanation_names_the_evidence_and_the_way_out() -> None:
+def test_message_names_evidence_and_remedy() -> None:
     assert coexistence.explanation(None, None, "a") == ""
     both = coexistence.explanation("neuron.sock", "aws.amazon.com/neuron: 16", "a")
     assert "its socket neuron.sock answers and the Node offers aws.amazon.com/neuron: 16" in both

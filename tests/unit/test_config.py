@@ -40,22 +40,20 @@ def refusal(parameters: object) -> str:
     ("parameters", "meant"),
     [(neuron(2), NeuronSettings(2)), (ultraserver(2), UltraServerSettings(2))],
 )
-def test_every_api_version_that_was_ever_documented_means_the_same(
-    version: str, parameters: dict[str, Any], meant: object
-) -> None:
+def test_documented_api_versions_are_equal(version: str, parameters: dict[str, Any], meant: object) -> None:
     assert wire.decode({**parameters, "apiVersion": version}, PATH) == meant
 
 
 @pytest.mark.parametrize(
     "version", ["neuron.aws.com/v2", "resource.neuron.aws.com/v1", "", None, 1, ["neuron.aws.com/v1"]]
 )
-def test_another_api_version_is_refused_with_the_one_to_write(version: object) -> None:
+def test_unknown_api_version_error_names_the_right_one(version: object) -> None:
     text = refusal({**neuron(), "apiVersion": version})
     assert text.startswith(f"error applying config: {PATH}.apiVersion ")
     assert "use 'neuron.aws.com/v1'" in text
 
 
-def test_a_misspelt_kind_is_refused_with_the_nearest() -> None:
+def test_misspelt_kind_error_names_the_nearest() -> None:
     assert 'did you mean "NeuronConfig"?' in refusal({**neuron(), "kind": "NeuronConfigs"})
     assert "use NeuronConfig or UltraServerConfig" in refusal({**neuron(), "kind": "Pod"})
     assert f"{PATH}.kind None" in refusal({"apiVersion": V1})
@@ -63,14 +61,14 @@ def test_a_misspelt_kind_is_refused_with_the_nearest() -> None:
 
 
 @pytest.mark.contract("P12")
-def test_an_unknown_field_is_refused_by_its_path_with_the_nearest_name() -> None:
+def test_unknown_field_error_names_the_nearest() -> None:
     text = refusal({"apiVersion": V1, "kind": "NeuronConfig", "logicalNeuronCoreCount": 1})
     assert f'unknown field "{PATH}.logicalNeuronCoreCount", did you mean "logicalNeuronCore"?' in text
     assert f'required field "{PATH}.logicalNeuronCore" is missing' in text
 
 
 @pytest.mark.contract("P12")
-def test_an_unknown_field_that_resembles_none_is_refused_with_all_there_are() -> None:
+def test_unknown_field_error_lists_all() -> None:
     text = refusal(neuron(1, zzz=1))
     assert text == (
         f'error applying config: strict decoding error: unknown field "{PATH}.zzz"; NeuronConfig has only '
@@ -80,13 +78,13 @@ def test_an_unknown_field_that_resembles_none_is_refused_with_all_there_are() ->
 
 @pytest.mark.contract("P12")
 @pytest.mark.parametrize("value", [0, 3, -1, "1", 1.0, 1.5, True, None, [1], {"a": 1}])
-def test_a_logical_core_is_the_number_one_or_two_and_nothing_like_it(value: object) -> None:
+def test_lnc_is_exactly_one_or_two(value: object) -> None:
     assert f'field "{PATH}.logicalNeuronCore" is {value!r}' in refusal(neuron(value))
 
 
 @pytest.mark.contract("P12")
 @pytest.mark.parametrize("value", [0, 3, 8, "4", True, 4.0, None])
-def test_an_ultraserver_mode_is_one_two_or_four_nodes(value: object) -> None:
+def test_ultraserver_mode_is_one_two_or_four(value: object) -> None:
     assert f'field "{PATH}.ultraserverMode" is {value!r}' in refusal(ultraserver(value))
 
 
@@ -100,7 +98,7 @@ def test_a_workload_is_named_by_name_and_uid() -> None:
     assert decoded == UltraServerSettings(4, "llm", "1-2")
 
 
-def test_every_problem_is_told_at_once_and_long_values_are_cut() -> None:
+def test_all_problems_are_reported_with_short_values() -> None:
     text = refusal(neuron("x" * 500, one=1, two=2))
     assert "one" in text
     assert "two" in text
@@ -109,7 +107,7 @@ def test_every_problem_is_told_at_once_and_long_values_are_cut() -> None:
 
 
 @pytest.mark.parametrize("parameters", [None, 1, "NeuronConfig", [neuron()]])
-def test_parameters_that_are_no_object_are_refused(parameters: object) -> None:
+def test_non_object_parameters_are_rejected(parameters: object) -> None:
     assert refusal(parameters).startswith(f"error applying config: {PATH} is not an object")
 
 
@@ -141,9 +139,7 @@ def entry(source: Source, settings: NeuronSettings | UltraServerSettings, *reque
         ([entry(Source.CLASS, ONE, "a/small"), entry(Source.CLAIM, TWO, "b")], "a/small", ONE),
     ],
 )
-def test_claim_beats_class_later_beats_earlier_and_requests_filter(
-    entries: list[Entry], request_name: str, wins: NeuronSettings | None
-) -> None:
+def test_config_precedence(entries: list[Entry], request_name: str, wins: NeuronSettings | None) -> None:
     assert effective(entries, request_name).neuron == wins
 
 
@@ -159,7 +155,7 @@ _names = ("a", "b", "c/x", "c/y")
 
 @pytest.mark.contract("P11")
 @given(st.lists(st.tuples(st.sampled_from(Source), _settings, st.booleans()), max_size=8))
-def test_an_entry_for_all_requests_means_the_same_written_with_every_name_or_with_none(
+def test_config_without_requests_applies_to_all(
     drawn: list[tuple[Source, NeuronSettings | UltraServerSettings, bool]],
 ) -> None:
     bare = [Entry(source, (), settings) for source, settings, _ in drawn]

@@ -30,12 +30,12 @@ def test_every_row_that_applies_has_a_test(contract: dict[str, Any]) -> None:
     assert [row.id for row in contract["rows"]() if not row.not_applicable and row.id not in marked] == []
 
 
-def test_a_row_that_does_not_apply_cites_the_design(contract: dict[str, Any]) -> None:
+def test_inapplicable_row_cites_the_design(contract: dict[str, Any]) -> None:
     reasons = [row.not_applicable for row in contract["rows"]() if row.not_applicable]
     assert [reason for reason in reasons if not reason.startswith("design ")] == []
 
 
-def test_a_row_is_as_good_as_the_worst_of_its_tests(contract: dict[str, Any]) -> None:
+def test_row_result_is_the_worst_of_its_tests(contract: dict[str, Any]) -> None:
     ended = {
         "a": Counter(passed=2),
         "b": Counter(failure=1),

@@ -31,7 +31,7 @@ def promised() -> dict[str, Any]:
 
 @pytest.mark.contract("S21")
 @pytest.mark.parametrize("release", RELEASES, ids=lambda path: path.stem)
-def test_what_a_release_published_this_one_publishes_with_the_same_name_and_type(release: Path) -> None:
+def test_attributes_of_old_releases_are_kept(release: Path) -> None:
     """More may be published; whoever breaks this breaks selectors that people have written."""
     now = promised()
     for name, then in json.loads(release.read_text()).items():
@@ -45,7 +45,7 @@ def test_there_is_a_release_to_compare_with() -> None:
 
 
 @pytest.mark.contract("S17")
-def test_slices_sort_by_name_as_they_are_to_be_used() -> None:
+def test_slice_names_sort_in_allocation_order() -> None:
     """The scheduler tries the slices of a pool in the order of their names."""
     devices = [{"name": f"d{number}"} for number in range(slices.DEVICES_PER_SLICE * 30)]
     made = slices.desired(slices.Pool("node-a", "uid"), devices, generation=1)
@@ -57,5 +57,5 @@ def test_slices_sort_by_name_as_they_are_to_be_used() -> None:
 
 
 @pytest.mark.contract("O6")
-def test_a_wait_that_a_server_asks_for_is_kept_and_spread() -> None:
+def test_retry_after_is_honored_with_jitter() -> None:
     assert [backoff.not_before(10.0, lambda draw=draw: draw) for draw in (0.0, 0.5, 0.75)] == [10.0, 12.5, 13.75]

@@ -70,7 +70,7 @@ def tagged(device: Wire) -> Wire:
 
 @pytest.mark.contract("A1")
 @pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_no_shipped_selector_fails_on_a_device_reserved_sick_or_plain(path: Path) -> None:
+def test_shipped_selectors_fail_on_no_device(path: Path) -> None:
     assert len(OURS) > 8
     for device in devices(path):
         for attributes in (device["attributes"], tagged(device)):
@@ -81,7 +81,7 @@ def test_no_shipped_selector_fails_on_a_device_reserved_sick_or_plain(path: Path
 
 
 @pytest.mark.contract("A1")
-def test_a_selector_that_reads_an_absent_attribute_would_have_failed() -> None:
+def test_selector_with_absent_attribute_fails() -> None:
     subject = selectors.device_value(names.DRIVER, devices(PUBLISHED[0])[0]["attributes"], {})
     with pytest.raises(selectors.EvaluationError, match="no such key: nope"):
         selectors.compile_selector(f"device.attributes['{names.DRIVER}'].nope == 1").matches(subject)
@@ -126,7 +126,7 @@ def blocks(count: int, size: int) -> list[list[int]]:
 @pytest.mark.contract("A2")
 @pytest.mark.parametrize("size", [1, 4, 8, 16])
 @pytest.mark.parametrize("instance_type", ["trn1.32xlarge", "trn1n.32xlarge", "trn2.48xlarge"])
-def test_claims_for_a_device_group_get_its_devices_and_then_the_next(instance_type: str, size: int) -> None:
+def test_device_group_claims_fill_groups_in_order(instance_type: str, size: int) -> None:
     path = ROOT / f"tests/golden/{instance_type}/slices.yaml"
     attribute = f"resource.aws.com/devicegroup{size}_id"
     assert allocated_in_turn(path, size, attribute) == blocks(16, size)
@@ -143,7 +143,7 @@ def test_claims_for_a_device_group_get_its_devices_and_then_the_next(instance_ty
         ("neuron.aws.com/instanceType", 16, blocks(16, 16)),
     ],
 )
-def test_claims_for_rows_and_columns_of_the_torus_get_them(attribute: str, count: int, groups: list[list[int]]) -> None:
+def test_torus_row_and_column_claims_are_allocated(attribute: str, count: int, groups: list[list[int]]) -> None:
     assert allocated_in_turn(ROOT / "tests/golden/trn2.48xlarge/slices.yaml", count, attribute) == groups
 
 

@@ -43,19 +43,19 @@ def pod(objects: dict[tuple[str, str], dict[str, Any]]) -> dict[str, Any]:
 
 
 @needs_helm
-def test_nobody_gets_a_controller_who_did_not_ask_for_it():
+def test_controller_is_disabled_by_default():
     assert rendered() == {}
 
 
 @needs_helm
-def test_two_replicas_elect_a_leader_and_a_drain_takes_one_at_a_time(objects):
+def test_two_replicas_with_election_and_budget(objects):
     assert objects["Deployment", "neuron-ultraserver-controller"]["spec"]["replicas"] == 2
     assert objects["PodDisruptionBudget", "neuron-ultraserver-controller"]["spec"]["maxUnavailable"] == 1
     assert "--leader-elect" in pod(objects)["containers"][0]["args"]
 
 
 @needs_helm
-def test_the_arguments_are_ones_that_the_controller_starts_with(objects):
+def test_arguments_are_valid_for_the_controller(objects):
     container = pod(objects)["containers"][0]
     parser = Parser()
     settings.add_arguments(parser)
@@ -67,7 +67,7 @@ def test_the_arguments_are_ones_that_the_controller_starts_with(objects):
 
 
 @needs_helm
-def test_the_controller_runs_as_nobody_without_any_privilege(objects):
+def test_controller_runs_unprivileged(objects):
     spec = pod(objects)
     assert (spec["securityContext"]["runAsNonRoot"], spec["securityContext"]["runAsUser"]) == (True, 65532)
     assert spec["containers"][0]["securityContext"] == {
@@ -78,7 +78,7 @@ def test_the_controller_runs_as_nobody_without_any_privilege(objects):
 
 
 @needs_helm
-def test_the_controller_may_do_this_and_nothing_else(objects):
+def test_controller_rights_are_exact(objects):
     rights = {
         (resource, tuple(rule["verbs"]))
         for kind in ("ClusterRole", "Role")
@@ -107,28 +107,28 @@ def test_the_controller_may_do_this_and_nothing_else(objects):
 
 
 @needs_helm
-def test_the_drivers_image_is_used_unless_another_is_named(objects):
+def test_drivers_image_is_the_default(objects):
     assert pod(objects)["containers"][0]["image"].startswith("example/driver:")
     other = rendered("ultraserverOperator.enabled=true", "ultraserverOperator.image.repository=example/controller")
     assert pod(other)["containers"][0]["image"].startswith("example/controller:")
 
 
 @needs_helm
-def test_two_replicas_without_election_are_refused():
+def test_two_replicas_need_an_election():
     with pytest.raises(subprocess.CalledProcessError) as refusal:
         rendered("ultraserverOperator.enabled=true", "ultraserverOperator.leaderElect=false")
     assert "replicas" in refusal.value.stderr
 
 
 @needs_helm
-def test_a_namespace_in_which_the_controller_would_find_nothing_is_refused():
+def test_mismatching_namespace_is_rejected():
     with pytest.raises(subprocess.CalledProcessError) as refusal:
         rendered("ultraserverOperator.enabled=true", "draDriver.namespaceOverride=elsewhere")
     assert "needs draDriver.namespaceOverride=neuron-dra-driver, not elsewhere" in refusal.value.stderr
 
 
 @needs_helm
-def test_a_pod_monitor_selects_the_pods_of_the_controller_and_a_port_that_they_have(objects):
+def test_pod_monitor_selects_pods_and_port(objects):
     monitored = rendered("ultraserverOperator.enabled=true", "ultraserverOperator.podMonitor.enabled=true")
     spec = monitored["PodMonitor", "neuron-ultraserver-controller"]["spec"]
     labels = objects["Deployment", "neuron-ultraserver-controller"]["spec"]["template"]["metadata"]["labels"]
@@ -138,7 +138,7 @@ def test_a_pod_monitor_selects_the_pods_of_the_controller_and_a_port_that_they_h
 
 
 @needs_helm
-def test_without_an_election_the_old_replica_is_gone_before_the_new_one_begins(objects):
+def test_without_election_strategy_is_recreate(objects):
     """13.13. Two that write at once would undo each other's plans."""
     alone = rendered(
         "ultraserverOperator.enabled=true", "ultraserverOperator.leaderElect=false", "ultraserverOperator.replicas=1"
@@ -167,7 +167,7 @@ def whole(*values: str) -> dict[tuple[str, str], dict[str, Any]]:
         ("false", [], []),
     ],
 )
-def test_which_of_kubernetes_own_roles_get_ours_is_a_value_that_understands_what_it_was_before(value, edit, view):
+def test_aggregation_value_accepts_old_booleans(value, edit, view):
     """13.15. true and false mean what they meant when they were all there was."""
     objects = whole(f"ultraserverOperator.aggregateRoles={value}")
     prefix = "rbac.authorization.k8s.io/aggregate-to-"
@@ -180,7 +180,7 @@ def test_which_of_kubernetes_own_roles_get_ours_is_a_value_that_understands_what
 
 
 @needs_helm
-def test_who_may_break_the_glass_is_in_the_policies_that_can_be_broken():
+def test_break_glass_users_are_in_the_policies():
     """13.2, 13.15. Not of Pods, whose claim the scheduler would be refused, and not of what the controller may do."""
     glass = "ultraserverOperator.admissionPolicies.breakGlass"
     objects = whole(f"{glass}.users={{eks:one,two}}", f"{glass}.groups={{sre}}")
@@ -194,7 +194,7 @@ def test_who_may_break_the_glass_is_in_the_policies_that_can_be_broken():
 
 
 @needs_helm
-def test_the_policies_name_the_service_account_that_the_controller_has():
+def test_policies_name_the_controllers_account():
     objects = whole("ultraserverOperator.serviceAccount.name=someone")
     user = "'system:serviceaccount:neuron-dra-driver:someone'"
     named = {
@@ -213,14 +213,14 @@ def test_the_policies_can_be_left_out():
 
 @needs_helm
 @pytest.mark.parametrize("value", ["-1", "many", "1.5"])
-def test_a_limit_that_is_no_number_of_nodes_is_refused(value):
+def test_invalid_namespace_limit_is_rejected(value):
     with pytest.raises(subprocess.CalledProcessError) as refusal:
         whole(f"ultraserverOperator.maxReservedNodes={value}")
     assert "maxReservedNodes" in refusal.value.stderr
 
 
 @needs_helm
-def test_users_who_may_label_capacity_blocks_are_in_the_policy_and_it_can_be_left_out():
+def test_label_policy_users_are_a_value():
     def policies(*values):
         command = [str(HELM), "template", "r", str(CHART), "--kube-version", "1.34.0"]
         command += ["--set", "draDriver.image.repository=d,ultraserverOperator.enabled=true"]
@@ -236,7 +236,7 @@ def test_users_who_may_label_capacity_blocks_are_in_the_policy_and_it_can_be_lef
 
 
 @needs_helm
-def test_the_custom_resources_are_templates_that_an_uninstall_keeps():
+def test_crds_are_templates_kept_on_uninstall():
     """13.5. Helm never upgrades what is in a chart's folder crds, and GitOps tools follow what a template says."""
     assert HELM is not None
 
@@ -257,7 +257,7 @@ def test_the_custom_resources_are_templates_that_an_uninstall_keeps():
     assert custom_resources() == []
 
 
-def test_the_chart_carries_the_custom_resources_of_this_tree_and_no_link():
+def test_chart_has_copies_of_the_crds():
     """13.5. A symbolic link is lost in archives, and is no file to some."""
     assert {path.name: path.read_text() for path in (CHART / "files/crds").glob("*.yaml")} == {
         path.name: path.read_text() for path in (ROOT / "deploy/crds").glob("*.yaml")
@@ -265,7 +265,7 @@ def test_the_chart_carries_the_custom_resources_of_this_tree_and_no_link():
     assert [path for path in CHART.rglob("*") if path.is_symlink()] == []
 
 
-def test_every_value_of_the_controller_has_a_place_in_the_schema():
+def test_schema_has_every_controller_value():
     schema = json.loads((CHART / "values.schema.json").read_text())
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     assert values["ultraserverOperator"].keys() == schema["properties"]["ultraserverOperator"]["properties"].keys()

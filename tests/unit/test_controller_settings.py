@@ -23,7 +23,7 @@ def load(*words: str, environ: dict[str, str] | None = None) -> ControllerSettin
     return settings.load(parser.parse_args(go_style(words)), environ or {}, "this-host")
 
 
-def test_the_official_operators_command_line_is_understood():
+def test_accepts_the_official_operators_flags():
     found = load("--leader-elect", "--health-probe-bind-address=:8081", "--metrics-bind-address=:8080", "-v=4")
     assert (found.leader_elect, found.v) == (True, 4)
     assert (found.health_probe_bind_address, found.metrics_bind_address) == (":8081", ":8080")
@@ -35,11 +35,11 @@ def test_who_we_are_comes_from_the_pod():
     assert (load().identity, load().leader_election_namespace) == ("this-host", "neuron-dra-driver")
 
 
-def test_0_switches_an_address_off_as_in_other_operators():
+def test_address_0_disables_the_endpoint():
     assert load("--metrics-bind-address=0", "--health-probe-bind-address=").metrics_bind_address == ""
 
 
-def test_the_grpc_service_is_for_this_pod_only_unless_told_otherwise():
+def test_grpc_listens_on_localhost_by_default():
     assert load().grpc_address == "127.0.0.1:8082"
     assert load("--grpc-address=").grpc_address == ""
     assert load("--grpc-address=unix:/run/us.sock").grpc_address == "unix:/run/us.sock"
@@ -53,7 +53,7 @@ def test_durations_have_units():
     assert found.node_failure_grace == datetime.timedelta(minutes=5)
 
 
-def test_an_outage_and_the_limit_of_restarts_are_numbers():
+def test_outage_and_restart_limit_are_numbers():
     """13.4."""
     found = load("--outage-nodes=5", "--outage-percent=100", "--restart-limit=0").limits
     assert (found.outage_nodes, found.outage_percent, found.restart_limit) == (5, 100, 0)
@@ -68,7 +68,7 @@ def test_an_outage_and_the_limit_of_restarts_are_numbers():
         (("--max-reserved-nodes=64",), 64),
     ],
 )
-def test_a_namespace_may_reserve_what_it_likes_unless_told_otherwise(words: tuple[str, ...], most: int | None):
+def test_namespace_limit_is_off_by_default(words: tuple[str, ...], most: int | None):
     """13.15."""
     assert load(*words).limits.max_reserved_nodes == most
 
@@ -93,14 +93,14 @@ def test_what_cannot_be_obeyed_is_named(word, message):
         load(word)
 
 
-def test_an_unknown_flag_ends_with_the_nearest_one(capsys):
+def test_unknown_flag_suggests_the_nearest(capsys):
     with pytest.raises(SystemExit) as end:
         operator_main(["--leader-electt"])
     assert end.value.code == 2
     assert "did you mean --leader-elect?" in capsys.readouterr().err
 
 
-def test_without_a_cluster_the_operator_says_what_is_missing(capsys, monkeypatch):
+def test_missing_cluster_error_names_the_setting(capsys, monkeypatch):
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     assert operator_main(["--metrics-bind-address=0"]) == 2

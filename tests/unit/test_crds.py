@@ -39,7 +39,7 @@ def schema_of(kind: str) -> Schema:
     return next(child for name, child in all_fields() if name == kind)
 
 
-def test_there_is_one_file_for_each_of_the_two_kinds():
+def test_one_file_per_kind():
     assert [(path.name, load(path)["spec"]["names"]["shortNames"]) for path in CRDS] == [
         ("neuron.aws.com_neuronultraservers.yaml", ["nus"]),
         ("neuron.aws.com_neuronultraserverworkloads.yaml", ["nusw"]),
@@ -75,7 +75,7 @@ def test_every_rule_says_what_to_write_instead():
     assert silent == []
 
 
-def test_the_published_fields_are_there_with_their_published_defaults():
+def test_documented_fields_have_documented_defaults():
     spec = schema_of("NeuronUltraServerWorkload.spec")
     assert sorted(spec["required"]) == ["instanceType", "serverCount", "topologySize"]
     policy, config = spec["properties"]["allocationPolicy"], spec["properties"]["config"]

@@ -16,7 +16,7 @@ def host(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_with_no_neuron_file_in_dev_the_numbers_in_sysfs_decide(host: Path) -> None:
+def test_empty_dev_uses_sysfs_numbers(host: Path) -> None:
     for file in (host / "dev").glob("neuron*"):
         file.unlink()
     (host / "sys/devices/virtual/neuron_device/neuron7/dev").unlink()
@@ -24,7 +24,7 @@ def test_with_no_neuron_file_in_dev_the_numbers_in_sysfs_decide(host: Path) -> N
     assert present == {device_id: device_id != 7 for device_id in range(16)}
 
 
-def test_with_the_other_files_in_dev_a_missing_one_is_missing(host: Path) -> None:
+def test_missing_dev_file_among_others_counts(host: Path) -> None:
     (host / "dev/neuron7").unlink()
     present = {device.device_id: device.node_present for device in sysfs.read_node(host).devices}
     assert present == {device_id: device_id != 7 for device_id in range(16)}

@@ -66,11 +66,11 @@ UNKNOWN = DeviceHealth(NAME, Health.UNKNOWN, "the kernel driver reports nothing 
         ),
     ],
 )
-def test_a_device_is_sick_by_what_the_kernel_driver_says(changes: dict[str, Any], expected: DeviceHealth) -> None:
+def test_kernel_driver_reports_make_unhealthy(changes: dict[str, Any], expected: DeviceHealth) -> None:
     assert after((0, replace(WELL, **changes))) == expected
 
 
-def test_a_device_of_which_nothing_is_told_is_neither_healthy_nor_sick() -> None:
+def test_device_without_reports_is_unknown() -> None:
     assert after((0, SILENT)) == after((0, BUSY)) == after((0, replace(SILENT, reset_state=0))) == UNKNOWN
 
 
@@ -82,14 +82,14 @@ def test_one_witness_is_enough_to_be_healthy() -> None:
 
 
 @pytest.mark.contract("T1")
-def test_a_sick_device_is_healthy_again_when_it_has_read_well_for_long_enough() -> None:
+def test_device_recovers_after_the_period() -> None:
     bad = replace(WELL, mem_ecc_uncorrected=1)
     waiting = sick("1 uncorrectable HBM error (recovering; awaiting confirmation)", "hbm_ecc")
     seen = [after((0, bad), (10, WELL), (now, WELL)) for now in (10, 69.9, 70)]
     assert seen == [waiting, waiting, HEALTHY]
 
 
-def test_one_bad_reading_in_between_begins_the_wait_anew() -> None:
+def test_bad_reading_restarts_the_recovery() -> None:
     bad = replace(WELL, mem_ecc_uncorrected=1)
     readings = ((0, bad), (10, WELL), (60, bad), (65, WELL))
     assert after(*readings, (124, WELL)).status is Health.UNHEALTHY
@@ -97,12 +97,12 @@ def test_one_bad_reading_in_between_begins_the_wait_anew() -> None:
 
 
 @pytest.mark.parametrize("unread", [SILENT, BUSY, replace(SILENT, reset_state=0)])
-def test_what_cannot_be_read_leaves_a_device_as_sick_as_it_was(unread: DeviceFacts) -> None:
+def test_unreadable_file_keeps_the_fault(unread: DeviceFacts) -> None:
     bad = replace(WELL, unhealthy_components=("hbm",), reset_state=2, mem_ecc_uncorrected=1, sram_ecc_uncorrected=1)
     assert after((0, bad), (1000, unread)).reasons == ("invalid", "sram_ecc", "hbm_ecc", "hbm")
 
 
-def test_what_cannot_be_read_does_not_count_as_time_of_reading_well() -> None:
+def test_unreadable_time_is_not_recovery_time() -> None:
     bad = replace(WELL, mem_ecc_uncorrected=1)
     assert after((0, bad), (10, WELL), (60, SILENT), (70, WELL), (129, WELL)).status is Health.UNHEALTHY
     assert after((0, bad), (10, WELL), (60, SILENT), (70, WELL), (130, WELL)) == HEALTHY
@@ -114,30 +114,30 @@ def test_each_fault_is_forgiven_for_itself() -> None:
     assert after((0, both), (10, link), (70, link)) == sick("component link_efa is unhealthy", "link_efa")
 
 
-def test_a_fault_that_stays_does_not_forgive_another() -> None:
+def test_faults_recover_independently() -> None:
     both = replace(WELL, sram_ecc_uncorrected=1, mem_ecc_uncorrected=1)
     sram = replace(WELL, sram_ecc_uncorrected=1)
     assert after((0, both), (10, sram), (69, sram)).reasons == ("sram_ecc", "hbm_ecc")
     assert after((0, both), (10, sram), (70, sram)).reasons == ("sram_ecc",)
 
 
-def test_a_device_that_was_gone_is_watched_before_it_counts_again() -> None:
+def test_returned_device_must_recover() -> None:
     assert after((0, WELL), (10, None)) == sick("the device is gone from the node", "missing")
     assert after((0, WELL), (10, None), (20, WELL), (79, WELL)).reasons == ("missing",)
     assert after((0, WELL), (10, None), (20, WELL), (80, WELL)) == HEALTHY
 
 
-def test_a_device_that_comes_later_than_the_plugin_is_not_held_back() -> None:
+def test_late_first_device_is_healthy() -> None:
     assert after((0, None), (10, WELL)) == HEALTHY
 
 
-def test_a_device_that_comes_later_is_held_back_for_its_other_faults() -> None:
+def test_late_device_with_a_fault_must_recover() -> None:
     absent = replace(WELL, node_present=False, mem_ecc_uncorrected=1)
     assert after((0, absent), (10, WELL), (69, WELL)).reasons == ("hbm_ecc",)
     assert after((0, absent), (10, WELL), (70, WELL)) == HEALTHY
 
 
-def test_a_device_keeps_its_faults_while_it_is_gone() -> None:
+def test_missing_device_keeps_its_faults() -> None:
     bad = replace(WELL, mem_ecc_uncorrected=1)
     assert after((0, bad), (10, None)).reasons == ("missing", "hbm_ecc")
 
@@ -150,7 +150,7 @@ def test_a_restart_forgives_nothing() -> None:
     assert health.judged(NAME, [3], watched((10, WELL), (70, WELL), before=began)) == HEALTHY
 
 
-def test_after_a_restart_a_device_that_was_gone_is_held_back_when_it_comes() -> None:
+def test_restart_keeps_recovery_of_missing_device() -> None:
     began = health.recall({}, [3], ["missing"])
     assert health.judged(NAME, [3], began).reasons == ("missing",)
     assert health.judged(NAME, [3], watched((10, WELL), (69, WELL), before=began)).reasons == ("missing",)
@@ -167,13 +167,13 @@ def test_after_a_restart_a_device_that_was_gone_is_held_back_when_it_comes() -> 
         ("link_efa", {"unhealthy_components": Unread.UNKNOWN}),
     ],
 )
-def test_what_a_restart_remembers_is_forgiven_only_by_what_showed_it(reason: str, unread: dict[str, Any]) -> None:
+def test_restored_fault_needs_its_own_source(reason: str, unread: dict[str, Any]) -> None:
     began = health.recall(watched((0, WELL)), [3], [reason])
     silent = replace(WELL, **unread)
     assert health.judged(NAME, [3], watched((10, silent), (1000, silent), before=began)).reasons == (reason,)
 
 
-def test_a_restart_adds_nothing_to_what_is_still_seen() -> None:
+def test_restart_does_not_duplicate_faults() -> None:
     watch = watched((0, replace(WELL, mem_ecc_uncorrected=1)))
     assert health.recall(watch, [3], ["hbm_ecc"]) == {3: replace(watch[3], seen=True)}
 
@@ -184,7 +184,7 @@ def test_a_restart_adds_nothing_to_what_is_still_seen() -> None:
         min_size=1,
     )
 )
-def test_no_history_makes_a_device_healthy_whose_last_reading_is_bad_or_missing(
+def test_last_bad_reading_is_never_healthy(
     history: list[DeviceFacts | None],
 ) -> None:
     result = after(*((10.0 * step, facts) for step, facts in enumerate(history)))
@@ -204,7 +204,7 @@ def whole_node(devices: dict[int, DeviceFacts]) -> DeviceHealth:
     return health.judged("neuron-node-0", range(4), health.observe({}, facts, range(4), 0, HOLD_S))
 
 
-def test_a_whole_node_is_as_sick_as_its_devices_and_says_which() -> None:
+def test_node_health_names_unhealthy_devices() -> None:
     bad = replace(WELL, mem_ecc_uncorrected=1)
     found = whole_node({0: WELL, 1: bad, 2: replace(bad, reset_state=2)})
     assert found == DeviceHealth(
@@ -216,13 +216,13 @@ def test_a_whole_node_is_as_sick_as_its_devices_and_says_which() -> None:
     )
 
 
-def test_a_whole_node_is_healthy_when_all_of_its_devices_are() -> None:
+def test_node_is_healthy_if_all_devices_are() -> None:
     assert whole_node(dict.fromkeys(range(4), WELL)) == DeviceHealth("neuron-node-0", Health.HEALTHY)
     silent = whole_node({**dict.fromkeys(range(3), WELL), 3: SILENT})
     assert silent == DeviceHealth("neuron-node-0", Health.UNKNOWN, "the health of some devices is unknown")
 
 
-def test_a_device_that_nobody_has_ever_seen_is_gone() -> None:
+def test_never_seen_device_is_missing() -> None:
     assert health.judged("neuron-device-9", [9], {}).message == "the device is gone from the node"
 
 
@@ -231,7 +231,7 @@ def test_a_device_that_nobody_has_ever_seen_is_gone() -> None:
 DEVICE = {"name": NAME, "attributes": {"deviceId": {"int": 3}}, "capacity": {"memory": {"value": "96Gi"}}}
 
 
-def test_a_sick_device_has_one_taint_for_each_reason_and_an_attribute_with_all() -> None:
+def test_unhealthy_device_has_taints_and_attribute() -> None:
     assert health.marked(DEVICE, ("invalid", "hbm_ecc"), "NoSchedule") == {
         **DEVICE,
         "attributes": {"deviceId": {"int": 3}, "unhealthy": {"string": "invalid,hbm_ecc"}},
@@ -242,19 +242,19 @@ def test_a_sick_device_has_one_taint_for_each_reason_and_an_attribute_with_all()
     }
 
 
-def test_a_device_that_is_well_again_loses_its_marks() -> None:
+def test_recovered_device_loses_its_taints() -> None:
     assert health.marked(health.marked(DEVICE, ("invalid",), "NoSchedule"), (), "NoSchedule") == DEVICE
     bare = {"name": NAME}
     assert health.marked(health.marked(bare, ("invalid",), "NoSchedule"), (), "NoSchedule") == bare
 
 
-def test_reported_only_a_sick_device_has_the_attribute_and_no_taint() -> None:
+def test_report_only_sets_no_taint() -> None:
     marked = health.marked(DEVICE, ("invalid",), "None")
     assert (marked["attributes"]["unhealthy"], "taints" in marked) == ({"string": "invalid"}, False)
 
 
 @given(st.lists(st.from_regex(r"[a-z0-9]([a-z0-9_]{0,61}[a-z0-9])?", fullmatch=True), min_size=1, unique=True))
-def test_the_marks_obey_the_rules_of_the_api_and_are_read_back(reasons: list[str]) -> None:
+def test_taints_are_valid_and_round_trip(reasons: list[str]) -> None:
     marked = health.marked(DEVICE, reasons, "NoSchedule")
     text = marked["attributes"]["unhealthy"]["string"]
     assert len(text) <= limits.TEXT_BYTES
@@ -264,12 +264,12 @@ def test_the_marks_obey_the_rules_of_the_api_and_are_read_back(reasons: list[str
 
 
 @pytest.mark.parametrize("attribute", [None, {"int": 3}, {"string": ""}, {"string": "-,A b"}])
-def test_an_attribute_that_is_not_ours_tells_no_reason(attribute: Any) -> None:
+def test_foreign_attribute_has_no_reason(attribute: Any) -> None:
     assert health.reasons_on({"name": NAME, "attributes": {"unhealthy": attribute}}) == ()
 
 
 @pytest.mark.parametrize("device", [{"name": NAME}, {"name": NAME, "attributes": None}])
-def test_a_device_without_attributes_tells_no_reason(device: dict[str, Any]) -> None:
+def test_device_without_attributes_has_no_reason(device: dict[str, Any]) -> None:
     assert health.reasons_on(device) == ()
 
 
@@ -286,7 +286,7 @@ def test_the_marks_change_no_slice_but_their_own() -> None:
 SICK = sick("1 uncorrectable HBM error", "hbm_ecc")
 
 
-def test_a_claim_is_refused_a_sick_device_and_told_why_and_what_to_do() -> None:
+def test_unhealthy_device_error_has_reason_and_remedy() -> None:
     assert health.why_refused(SICK, (), "NoSchedule") == (
         "neuron-device-3 is unhealthy: 1 uncorrectable HBM error; delete the pod so that it gets another device, or "
         "wait until the device is repaired: the kubelet tries again"
@@ -294,7 +294,7 @@ def test_a_claim_is_refused_a_sick_device_and_told_why_and_what_to_do() -> None:
 
 
 @pytest.mark.parametrize("state", [HEALTHY, UNKNOWN])
-def test_a_claim_gets_a_device_that_is_not_known_to_be_sick(state: DeviceHealth) -> None:
+def test_claim_gets_a_device_of_unknown_health(state: DeviceHealth) -> None:
     assert health.why_refused(state, (), "NoSchedule") == ""
 
 
@@ -316,7 +316,7 @@ def test_with_the_effect_none_nobody_is_refused() -> None:
         (Toleration("example.com/other", "Exists"), False),
     ],
 )
-def test_a_claim_that_tolerates_the_taint_may_have_the_device(toleration: Toleration, may: bool) -> None:
+def test_tolerating_claim_gets_the_device(toleration: Toleration, may: bool) -> None:
     assert (health.why_refused(SICK, [toleration], "NoSchedule") == "") is may
 
 
@@ -340,7 +340,7 @@ def test_every_reason_must_be_tolerated() -> None:
         ("None", "It is only reported, because of --unhealthy-device-effect"),
     ],
 )
-def test_an_event_says_what_is_wrong_what_to_do_and_what_happens(effect: str, says: str) -> None:
+def test_event_has_fault_remedy_and_effect(effect: str, says: str) -> None:
     text = health.told(sick("3 uncorrectable HBM errors", "hbm_ecc", "link_efa"), effect)
     assert text.startswith(
         "neuron-device-3 is unhealthy (hbm_ecc, link_efa): uncorrectable HBM errors since the kernel driver was "
@@ -349,11 +349,11 @@ def test_an_event_says_what_is_wrong_what_to_do_and_what_happens(effect: str, sa
     assert says in text
 
 
-def test_an_event_stays_the_same_while_errors_are_counted() -> None:
+def test_event_is_stable_while_errors_grow() -> None:
     assert health.told(SICK, "NoSchedule") == health.told(sick("9 uncorrectable HBM errors", "hbm_ecc"), "NoSchedule")
 
 
-def test_there_is_nothing_to_say_of_a_healthy_device():
+def test_healthy_device_has_no_event():
     assert health.judged("neuron-node-0", [0], {0: health.Watched(seen=True, told=True)}).message == ""
 
 
@@ -377,13 +377,11 @@ STILL = DeviceHealth(NAME, Health.UNKNOWN, "the firmware's health check does not
         ([(0.0, 1), (10.0, 2), (131.0, 2), (140.0, 3)], HEALTHY),
     ],
 )
-def test_a_health_check_that_stands_still_says_nothing_of_health(
-    values: list[tuple[float, int]], expected: DeviceHealth
-) -> None:
+def test_stalled_check_makes_health_unknown(values: list[tuple[float, int]], expected: DeviceHealth) -> None:
     assert beats(*values) == expected
 
 
-def test_what_a_health_check_found_before_it_stood_still_counts() -> None:
+def test_stalled_check_keeps_earlier_faults() -> None:
     found = replace(WELL, heartbeat=0, unhealthy_components=("hbm",))
     assert after((0.0, found)) == sick("component hbm is unhealthy", "hbm")
     assert after((0.0, found), (900.0, replace(WELL, heartbeat=0))) == sick("component hbm is unhealthy", "hbm")
@@ -392,7 +390,7 @@ def test_what_a_health_check_found_before_it_stood_still_counts() -> None:
 HUNG = replace(WELL, hangs=True)
 
 
-def test_a_device_whose_reading_hangs_is_not_known_and_a_sick_one_stays_sick() -> None:
+def test_hanging_read_is_unknown_or_unhealthy() -> None:
     unknown = DeviceHealth(NAME, Health.UNKNOWN, "the last reading did not end: the kernel driver hangs")
     assert after((0.0, HUNG)) == unknown
     assert after((0.0, WELL), (10.0, HUNG)) == unknown
@@ -404,7 +402,7 @@ def test_a_device_whose_reading_hangs_is_not_known_and_a_sick_one_stays_sick() -
     assert again.status is Health.UNHEALTHY
 
 
-def test_when_no_reading_ends_nothing_is_known_of_any_device() -> None:
+def test_no_finished_reading_makes_all_unknown() -> None:
     watch = health.unread(watched((0.0, WELL)))
     assert health.judged(NAME, [3], watch).status is Health.UNKNOWN
     assert health.judged("neuron-node-0", [3], watch) == DeviceHealth(

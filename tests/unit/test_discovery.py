@@ -21,7 +21,7 @@ def ready(item) -> tuple[str, str]:
     return condition["reason"], condition["message"]
 
 
-def test_four_nodes_of_one_capacity_block_are_an_ultraserver():
+def test_capacity_block_of_four_is_an_ultraserver():
     world = settled(*ultraserver("cr-1", "trn2u.48xlarge"))
     (item,) = world.all("NeuronUltraServer")
     assert (item["metadata"]["name"], item["spec"]["instanceType"]) == ("us-cr-1", "trn2u.48xlarge")
@@ -32,7 +32,7 @@ def test_four_nodes_of_one_capacity_block_are_an_ultraserver():
     assert (status["nodeCount"], status["freeNodeCount"]) == (4, 4)
 
 
-def test_ordinary_nodes_are_in_no_ultraserver_and_get_no_label():
+def test_plain_nodes_get_no_ultraserver_label():
     world = settled(*node_and_slice("plain", "trn1.32xlarge", None, UltraServerFacts()))
     assert world.all("NeuronUltraServer") == []
     assert not [name for name in world.get("Node", "plain")["metadata"]["labels"] if name.startswith(PREFIX)]
@@ -59,7 +59,7 @@ def test_nodes_get_the_labels_of_the_device_plugin():
     assert labels[0]["server-id-2"] == labels[1]["server-id-2"] != labels[2]["server-id-2"] == labels[3]["server-id-2"]
 
 
-def test_a_pair_on_trn3_has_a_label_of_its_own_though_the_hardware_has_one_id_for_all():
+def test_trn3_pair_has_its_own_label():
     world = settled(*ultraserver("cr-1", "trn3.48xlarge"))
     labels = [world.get("Node", f"cr-1-{n}")["metadata"]["labels"][f"{PREFIX}server-id-2"] for n in range(4)]
     assert labels[0] == labels[1] != labels[2] == labels[3]
@@ -67,7 +67,7 @@ def test_a_pair_on_trn3_has_a_label_of_its_own_though_the_hardware_has_one_id_fo
     assert numbers == ["0", "1", "0", "1"]
 
 
-def test_nodes_that_say_the_same_number_are_not_reserved_and_the_number_is_told():
+def test_duplicate_node_ids_are_reported():
     objects = ultraserver("cr-1")
     objects[-2:] = node_and_slice("cr-1-3", "trn3.48xlarge", "cr-1", facts("trn3.48xlarge", 2, "00000000000000aa"))
     for item in objects[1::2]:  # all of one partition
@@ -83,7 +83,7 @@ def test_nodes_that_say_the_same_number_are_not_reserved_and_the_number_is_told(
     assert (world.reserved("one"), world.reserved("two")) == ({0: ("cr-1-0",), 1: ("cr-1-1",)}, {})
 
 
-def test_a_node_that_tells_another_number_is_followed():
+def test_changed_node_id_is_followed():
     world = settled(*ultraserver("cr-1")[:-4])
     _, slice_ = node_and_slice("cr-1-1", "trn3.48xlarge", "cr-1", facts("trn3.48xlarge", 3, "00000000000000aa"))
     world.put(slice_)
@@ -92,7 +92,7 @@ def test_a_node_that_tells_another_number_is_followed():
     assert [(e["nodeName"], e["nodeId"]) for e in item["spec"]["topology"]] == [("cr-1-0", 0), ("cr-1-1", 3)]
 
 
-def test_a_busy_driver_does_not_take_the_number_of_another_instance():
+def test_busy_node_does_not_inherit_an_id():
     world = settled(*ultraserver("cr-1"))
     busy = UltraServerFacts(modes=Unread.BUSY, node_id=Unread.BUSY, reservation_id=Unread.UNKNOWN)
     node, slice_ = node_and_slice("cr-1-1", "trn3.48xlarge", "cr-1", busy)
@@ -103,7 +103,7 @@ def test_a_busy_driver_does_not_take_the_number_of_another_instance():
     assert [e["nodeId"] for e in world.all("NeuronUltraServer")[0]["spec"]["topology"]] == [0, 2, 3]
 
 
-def test_a_node_whose_driver_is_busy_from_the_start_joins_when_it_knows_its_place():
+def test_busy_node_joins_later():
     objects = ultraserver("cr-1")
     busy = UltraServerFacts(modes=Unread.BUSY, node_id=Unread.BUSY, reservation_id=Unread.UNKNOWN)
     world = settled(*objects[:2], *node_and_slice("cr-1-1", "trn3.48xlarge", "cr-1", busy), *objects[4:])
@@ -114,7 +114,7 @@ def test_a_node_whose_driver_is_busy_from_the_start_joins_when_it_knows_its_plac
     assert [e["nodeId"] for e in world.all("NeuronUltraServer")[0]["spec"]["topology"]] == [0, 1, 2, 3]
 
 
-def test_a_slice_whose_node_is_gone_stands_in_nobodys_way():
+def test_slice_without_node_is_ignored():
     world = settled(*ultraserver("cr-1"), *ultraserver("cr-2"))
     world.remove("Node", "cr-1-3")
     world.submit("job")
@@ -122,7 +122,7 @@ def test_a_slice_whose_node_is_gone_stands_in_nobodys_way():
     assert world.reserved("job") == {0: tuple(f"cr-2-{n}" for n in range(4))}
 
 
-def test_a_node_of_which_a_slice_is_missing_keeps_no_other_without_labels():
+def test_missing_slice_does_not_delay_other_labels():
     objects = ultraserver("cr-1")
     objects[1]["spec"]["pool"]["resourceSliceCount"] = 2
     world = settled(*objects)
@@ -130,7 +130,7 @@ def test_a_node_of_which_a_slice_is_missing_keeps_no_other_without_labels():
     assert modes == [None, "1_2_4", "1_2_4", "1_2_4"]
 
 
-def test_a_node_of_which_a_slice_is_missing_is_not_reserved():
+def test_node_with_missing_slice_is_not_reserved():
     objects = ultraserver("cr-1")
     objects[1]["spec"]["pool"]["resourceSliceCount"] = 2
     world = settled(*objects)
@@ -139,7 +139,7 @@ def test_a_node_of_which_a_slice_is_missing_is_not_reserved():
     assert (world.state("job")[0], world.reserved("job")) == ("Pending", {})
 
 
-def test_the_links_of_a_reserved_ultraserver_are_told_as_they_change():
+def test_link_changes_are_in_the_status():
     world = settled(*ultraserver("cr-1"))
     world.submit("job")
     world.settle()
@@ -152,7 +152,7 @@ def test_the_links_of_a_reserved_ultraserver_are_told_as_they_change():
     assert len(item["status"]["allocations"]) == 1
 
 
-def test_what_is_wrong_with_nodes_is_the_reason_of_their_ultraserver():
+def test_node_problems_are_the_ultraservers_reason():
     world = settled(*ultraserver("cr-1"))
     node = world.get("Node", "cr-1-2")
     node["status"]["conditions"][0]["status"] = "Unknown"
@@ -169,7 +169,7 @@ def test_what_is_wrong_with_nodes_is_the_reason_of_their_ultraserver():
     assert (reason, "cr-1-2" in message) == ("LinkDown", True)
 
 
-def test_nodes_that_a_dead_neighbour_keeps_closed_are_told():
+def test_quarantined_nodes_are_reported():
     world = settled(*ultraserver("cr-1"))
     world.submit("job")
     world.settle()
@@ -185,7 +185,7 @@ def test_nodes_that_a_dead_neighbour_keeps_closed_are_told():
     assert "stay closed after ml/job until cr-1-3 is Ready again" in message
 
 
-def test_labels_follow_the_hardware_and_go_when_it_leaves():
+def test_labels_follow_the_hardware():
     world = settled(*ultraserver("cr-1", "trn2u.48xlarge"))
     alone = UltraServerFacts(modes=(4,), node_id_4=Unread.UNKNOWN)
     _, slice_ = node_and_slice("cr-1-3", "trn2u.48xlarge", None, alone)
@@ -195,7 +195,7 @@ def test_labels_follow_the_hardware_and_go_when_it_leaves():
     assert [name for name in labels if name.startswith(PREFIX)] == []
 
 
-def test_a_capacity_block_over_two_servers_is_degraded_and_both_are_named():
+def test_block_across_two_servers_is_degraded():
     objects = ultraserver("cr-1", "trn2u.48xlarge")
     wrong = facts("trn2u.48xlarge", 3, "00000000000000aa")
     objects[-2:] = node_and_slice("cr-1-3", "trn2u.48xlarge", "cr-1", wrong)
@@ -210,7 +210,7 @@ def test_a_capacity_block_over_two_servers_is_degraded_and_both_are_named():
     assert world.state("job")[0] == "Pending"
 
 
-def test_a_label_that_contradicts_the_driver_is_told():
+def test_label_that_contradicts_driver_is_reported():
     world = settled(*ultraserver("cr-1"))
     node = world.get("Node", "cr-1-0")
     node["metadata"]["labels"]["topology.k8s.aws/capacity-block-id"] = "cr-9"
@@ -222,7 +222,7 @@ def test_a_label_that_contradicts_the_driver_is_told():
     )
 
 
-def test_an_ultraserver_without_one_of_its_nodes_is_degraded():
+def test_ultraserver_with_missing_node_is_degraded():
     world = settled(*ultraserver("cr-1")[:-2])
     (item,) = world.all("NeuronUltraServer")
     assert (item["status"]["state"], ready(item)) == ("Degraded", ("NodeMissing", "3 of 4 nodes exist"))
@@ -263,7 +263,7 @@ def test_a_wiped_slice_keeps_the_node_a_member():
     assert world.state("job")[0] == "Pending"
 
 
-def test_slices_of_a_former_instance_of_that_name_do_not_count():
+def test_slices_of_a_replaced_node_are_ignored():
     objects = ultraserver("cr-1")
     world = settled(*objects)
     node = world.get("Node", "cr-1-3")
@@ -286,7 +286,7 @@ def test_the_last_node_takes_the_object_with_it():
     assert world.all("NeuronUltraServer") == []
 
 
-def test_a_driver_that_says_busy_keeps_the_number_from_before_and_gives_no_slot():
+def test_busy_node_keeps_its_id_without_slot():
     world = settled(*ultraserver("cr-1"))
     busy = UltraServerFacts(modes=Unread.BUSY, node_id=Unread.BUSY, reservation_id=Unread.UNKNOWN)
     _, slice_ = node_and_slice("cr-1-1", "trn3.48xlarge", "cr-1", busy)
@@ -300,7 +300,7 @@ def test_a_driver_that_says_busy_keeps_the_number_from_before_and_gives_no_slot(
     assert world.reserved("pair") == {0: ("cr-1-2", "cr-1-3")}
 
 
-def test_a_link_that_is_down_is_named_with_its_nodes():
+def test_down_link_is_named_with_its_nodes():
     objects = ultraserver("cr-1")
     for n in (0, 1):
         broken = UltraServerFacts(modes=(4,), node_id=n, reservation_id="00000000000000aa")

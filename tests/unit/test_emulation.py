@@ -31,7 +31,7 @@ def emulated_by(loaded):
         return emulated
 
 
-def test_the_official_value_trn2u_makes_an_ultraserver_node(loaded):
+def test_trn2u_emulates_an_ultraserver_node(loaded):
     emulated = emulated_by(loaded)
     read = sysfs.read_node(Path(emulated.host_root))
     assert read.product_name == "trn2u.48xlarge"
@@ -39,7 +39,7 @@ def test_the_official_value_trn2u_makes_an_ultraserver_node(loaded):
     assert all(device.node_present for device in read.devices)
 
 
-def test_a_restart_is_no_reboot_and_writes_nothing(loaded):
+def test_restart_writes_no_hardware(loaded):
     first = emulated_by(loaded)
     before = stamps(first.host_root)
     again = emulated_by(loaded)
@@ -48,13 +48,13 @@ def test_a_restart_is_no_reboot_and_writes_nothing(loaded):
     assert plugin.boot_id(first) == plugin.boot_id(again) == "first-boot"
 
 
-def test_the_boot_id_is_the_machines_own_also_without_the_file(loaded, tmp_path):
+def test_boot_id_is_the_machines(loaded, tmp_path):
     (tmp_path / "boot_id").unlink()
     emulated = emulated_by(loaded)
     assert plugin.boot_id(emulated) == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
-def test_a_reboot_of_the_machine_is_seen_and_leaves_the_hardware(loaded, tmp_path):
+def test_machine_reboot_keeps_the_hardware(loaded, tmp_path):
     emulated = emulated_by(loaded)
     SimulatedNode(emulated.host_root).remove_device(4)
     (tmp_path / "boot_id").write_text("second-boot\n")
@@ -79,7 +79,7 @@ def test_another_type_is_written_anew(tmp_path):
     assert (node.instance_type, node.device_ids(), node.boot_id) == ("trn1.2xlarge", [0], "b")
 
 
-def test_a_tree_that_is_not_complete_is_written_anew(tmp_path):
+def test_incomplete_hardware_is_rewritten(tmp_path):
     mode.prepare(tmp_path, "trn2.48xlarge", "b")
     (tmp_path / ".fake-node").unlink()
     SimulatedNode(tmp_path).remove_device(3)
@@ -102,7 +102,7 @@ def test_an_unknown_type_is_refused_with_a_hint(tmp_path, wanted, hint):
         mode.prepare(tmp_path, wanted, "b")
 
 
-def test_a_folder_that_cannot_be_written_is_a_setting_that_cannot_be_obeyed(tmp_path):
+def test_unwritable_folder_is_a_settings_error(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(SettingsError, match=r"--emulation-mode trn2u: .*file"):
         mode.prepare(tmp_path / "file", "trn2u", "b")

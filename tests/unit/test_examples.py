@@ -97,7 +97,7 @@ def test_an_example_gets_what_its_comment_says(
 
 
 @pytest.mark.contract("A2")
-def test_neuron_and_efa_devices_come_from_one_group(slices: dict[str, list[Wire]]) -> None:
+def test_aligned_devices_come_from_one_group(slices: dict[str, list[Wire]]) -> None:
     nics = efa.resource_slice("trn2", "trn2.48xlarge")
     outcome = place("aligned-efa-neuron.yaml", slices, ("trn2",), (nics,))
     assert isinstance(outcome, scheduler.Placement), outcome
@@ -113,7 +113,7 @@ def test_neuron_and_efa_devices_come_from_one_group(slices: dict[str, list[Wire]
     )
 
 
-def test_the_aligned_example_waits_where_the_groups_differ(slices: dict[str, list[Wire]]) -> None:
+def test_aligned_example_waits_if_groups_differ(slices: dict[str, list[Wire]]) -> None:
     outcome = place("aligned-efa-neuron.yaml", slices, ("trn2",), (efa.resource_slice("trn2", "trn1.32xlarge"),))
     assert isinstance(outcome, scheduler.Unschedulable)
     assert outcome.message == "0/1 nodes are available: 1 cannot allocate all claims."
@@ -121,21 +121,21 @@ def test_the_aligned_example_waits_where_the_groups_differ(slices: dict[str, lis
 
 @pytest.mark.contract("A1")
 @pytest.mark.parametrize("file", FILES)
-def test_no_selector_of_an_example_fails_on_any_device_of_the_fleet(file: str, slices: dict[str, list[Wire]]) -> None:
+def test_example_selectors_fail_on_no_device(file: str, slices: dict[str, list[Wire]]) -> None:
     for name in FLEET:
         outcome = place(file, slices, (name,))
         assert isinstance(outcome, scheduler.Placement) or not outcome.error, (name, outcome)
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_an_example_is_one_template_and_what_uses_it(file: str) -> None:
+def test_example_is_a_template_and_its_user(file: str) -> None:
     template, user = yaml.safe_load_all((examples.folder() / file).read_text())
     assert template["apiVersion"] == "resource.k8s.io/v1"
     assert user["kind"] in ("Pod", "LeaderWorkerSet")
     assert template["metadata"]["name"] in str(user["spec"])
 
 
-def test_sixteen_pods_of_four_fill_a_fleet_of_four_nodes(tmp_path: Path) -> None:
+def test_sixteen_pods_of_four_fill_four_nodes(tmp_path: Path) -> None:
     simulated_node.write(tmp_path, "trn2.48xlarge")
     node = topology.build(sysfs.read_node(tmp_path), NodeLabels.from_labels({}))
     kept, _ = limits.check_devices(devices.published(node, driver_version=__version__, ultraserver_devices="node"))

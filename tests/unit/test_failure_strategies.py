@@ -32,7 +32,7 @@ from tests.support.ultraservers import ultraserver
 # -- when a failure counts ---------------------------------------------------------------------------------------------
 
 
-def test_a_node_that_is_back_within_the_grace_changes_nothing():
+def test_node_back_within_grace_changes_nothing():
     world = running("MigrateAffected")
     not_ready(world, "u1-2")
     world.later(59)
@@ -72,7 +72,7 @@ def test_a_flap_of_a_link_starts_its_grace_again():
     assert held(world) == [(0, "Bound", *U0), (1, "Bound", *U2)]
 
 
-def test_since_when_a_link_is_down_stands_in_the_allocation_and_not_in_the_controllers_memory():
+def test_link_fault_time_is_in_the_allocation():
     world = running("MigrateAffected")
     break_links(world, "u1-2")
     world.settle(LIMITS)
@@ -82,7 +82,7 @@ def test_since_when_a_link_is_down_stands_in_the_allocation_and_not_in_the_contr
 
 
 @pytest.mark.parametrize("unknown", ["busy", "no slice"])
-def test_what_a_node_does_not_say_is_neither_a_fault_nor_its_end(unknown):
+def test_unknown_state_neither_adds_nor_ends_a_fault(unknown):
     world = running("MigrateAffected")
     break_links(world, "u1-2")
     world.settle(LIMITS)
@@ -99,7 +99,7 @@ def test_what_a_node_does_not_say_is_neither_a_fault_nor_its_end(unknown):
 
 
 @pytest.mark.parametrize("strategy", ["NoOp", "RestartAll", "MigrateAffected"])
-def test_a_missing_slice_on_a_ready_node_never_evicts(strategy):
+def test_missing_slice_on_ready_node_never_evicts(strategy):
     world = running(strategy)
     world.remove("ResourceSlice", "u1-2-neuron.aws.com-00")
     world.later(7200)
@@ -111,7 +111,7 @@ def test_a_missing_slice_on_a_ready_node_never_evicts(strategy):
     )
 
 
-def test_a_node_that_publishes_no_device_is_told_like_one_without_slice():
+def test_node_without_devices_is_reported():
     world = running("MigrateAffected")
     item = world.get("ResourceSlice", "u1-2-neuron.aws.com-00")
     world.put({**item, "spec": {**item["spec"], "devices": []}})
@@ -120,7 +120,7 @@ def test_a_node_that_publishes_no_device_is_told_like_one_without_slice():
     assert (held(world), degraded(world)[0]) == ([(0, "Bound", *U0), (1, "Bound", *U1)], "SliceMissing")
 
 
-def test_a_link_that_a_slot_of_this_size_does_not_need_is_not_its_fault():
+def test_unneeded_link_is_not_a_fault():
     world = running("MigrateAffected", size=2, count=1)
     nodes = allocations(world)[0]["allocatedNodes"]
     attribute(world, nodes[0], "ultraserverModes", {"string": "1_2"})
@@ -131,7 +131,7 @@ def test_a_link_that_a_slot_of_this_size_does_not_need_is_not_its_fault():
 
 
 @pytest.mark.parametrize(("size", "moved"), [(1, False), (2, True), (4, True)])
-def test_unhealthy_links_between_nodes_matter_to_slots_of_more_than_one_node(size, moved):
+def test_node_links_matter_to_multi_node_slots(size, moved):
     world = running("MigrateAffected", size=size, count=1)
     before = held(world)
     attribute(world, before[0][2], "unhealthy", {"string": "link_interserver"})
@@ -142,7 +142,7 @@ def test_unhealthy_links_between_nodes_matter_to_slots_of_more_than_one_node(siz
     assert (held(world) != before) == moved
 
 
-def test_an_unhealthy_device_moves_even_a_single_node():
+def test_unhealthy_device_moves_a_single_node():
     world = running("MigrateAffected", size=1, count=1)
     attribute(world, "u0-0", "unhealthy", {"string": "hbm_ecc,sram_ecc"})
     world.settle(LIMITS)
@@ -172,7 +172,7 @@ def test_noop_only_reports(fault):
     assert "failureStrategy NoOp only reports it" in degraded(world)[1]
 
 
-def test_each_fault_is_told_with_its_own_nodes_the_worst_first():
+def test_faults_are_listed_worst_first():
     world = running("NoOp")
     break_links(world, "u1-2")
     attribute(world, "u0-1", "unhealthy", {"string": "hbm_ecc"})
@@ -188,7 +188,7 @@ def test_each_fault_is_told_with_its_own_nodes_the_worst_first():
 
 
 @pytest.mark.parametrize("strategy", ["MigrateAffected", "ReplaceAffected"])
-def test_a_broken_slot_moves_under_its_index_and_the_others_stay_as_they_are(strategy):
+def test_broken_slot_moves_and_keeps_its_index(strategy):
     world = running(strategy)
     stays = [entry for entry in allocations(world) if entry["ultraserverIndex"] == 0]
     break_links(world, "u1-2")
@@ -202,7 +202,7 @@ def test_a_broken_slot_moves_under_its_index_and_the_others_stay_as_they_are(str
     assert (world.state("job"), degraded(world)) == (("Allocated", "Allocated"), ("", ""))
 
 
-def test_the_steps_of_a_migration_come_in_their_order():
+def test_migration_steps_are_in_order():
     world = running("MigrateAffected")
     break_links(world, "u1-2")
     world.settle(LIMITS)
@@ -220,7 +220,7 @@ def test_the_steps_of_a_migration_come_in_their_order():
     ]
 
 
-def test_the_new_slot_is_bound_a_plan_after_the_old_one_closed_though_nobody_is_there_any_more():
+def test_new_slot_is_bound_after_old_one_closed():
     world = running("MigrateAffected")
     for name in U1:
         world.remove("ResourceClaim", f"claim-{name}", "ml")
@@ -239,7 +239,7 @@ def test_the_new_slot_is_bound_a_plan_after_the_old_one_closed_though_nobody_is_
     ]
 
 
-def test_nobody_is_evicted_before_every_node_of_the_new_slot_has_answered():
+def test_eviction_waits_for_all_new_nodes():
     world = running("MigrateAffected")
     world.silent = {"u2-3"}
     break_links(world, "u1-2")
@@ -255,7 +255,7 @@ def test_nobody_is_evicted_before_every_node_of_the_new_slot_has_answered():
     )
 
 
-def test_a_fault_that_ends_before_the_new_slot_answers_ends_the_migration():
+def test_ended_fault_cancels_the_migration():
     world = running("MigrateAffected")
     world.silent = {"u2-3"}
     break_links(world, "u1-2")
@@ -269,7 +269,7 @@ def test_a_fault_that_ends_before_the_new_slot_answers_ends_the_migration():
     assert (world.state("job"), evicted(world)) == (("Allocated", "Allocated"), [])
 
 
-def test_without_a_spare_group_it_waits_whole_and_says_what_is_short():
+def test_migration_without_spare_waits_and_reports():
     world = running("MigrateAffected", servers=2)
     break_links(world, "u1-2")
     world.settle(LIMITS)
@@ -285,7 +285,7 @@ def test_without_a_spare_group_it_waits_whole_and_says_what_is_short():
     assert held(world) == [(0, "Bound", *U0), (1, "Bound", *U2)]
 
 
-def test_a_workload_that_would_have_moved_already_is_not_told_of_a_later_moment():
+def test_waiting_migration_has_no_later_time():
     world = running("MigrateAffected", servers=1, count=1)
     break_links(world, "u0-0")
     world.settle(LIMITS)
@@ -298,7 +298,7 @@ def test_a_workload_that_would_have_moved_already_is_not_told_of_a_later_moment(
     )
 
 
-def test_two_broken_slots_get_two_spare_ones_or_none():
+def test_two_broken_slots_move_together():
     world = running("MigrateAffected", servers=3)
     break_links(world, "u0-1")
     break_links(world, "u1-2")
@@ -309,7 +309,7 @@ def test_two_broken_slots_get_two_spare_ones_or_none():
     assert "short of 4 nodes" in world.message("job")
 
 
-def test_a_dead_node_keeps_the_new_slot_waiting_until_a_person_gives_it_up():
+def test_dead_node_blocks_binding_until_given_up():
     world = running("MigrateAffected")
     not_ready(world, "u1-2")
     world.later(60)
@@ -325,7 +325,7 @@ def test_a_dead_node_keeps_the_new_slot_waiting_until_a_person_gives_it_up():
     assert world.state("job") == ("Allocated", "Allocated")
 
 
-def test_the_out_of_service_taint_lets_a_migration_finish_too():
+def test_out_of_service_taint_ends_a_migration():
     world = running("MigrateAffected")
     not_ready(world, "u1-2")
     world.later(60)
@@ -338,7 +338,7 @@ def test_the_out_of_service_taint_lets_a_migration_finish_too():
     assert held(world) == [(0, "Bound", *U0), (1, "Bound", *U2)]
 
 
-def test_a_dead_node_without_pods_does_not_keep_the_new_slot_waiting_but_its_own_stays_closed():
+def test_dead_node_without_pods_does_not_block():
     world = running("MigrateAffected")
     world.remove("ResourceClaim", "claim-u1-2", "ml")
     not_ready(world, "u1-2")
@@ -351,7 +351,7 @@ def test_a_dead_node_without_pods_does_not_keep_the_new_slot_waiting_but_its_own
     assert held(world) == [(0, "Bound", *U0), (1, "Bound", *U2)]
 
 
-def test_an_instance_that_was_replaced_under_the_same_name_is_another_node():
+def test_replaced_instance_is_another_node():
     world = running("MigrateAffected")
     remove_node(world, "u1-2")
     old = world.get("ResourceSlice", "u1-1-neuron.aws.com-00")
@@ -374,7 +374,7 @@ def test_an_instance_that_was_replaced_under_the_same_name_is_another_node():
     assert "workloadId" not in tags
 
 
-def test_a_group_that_moves_is_kept_although_the_workload_asks_for_more():
+def test_growth_keeps_a_moving_group():
     """13.7: growth that does not fit takes nothing from a workload whose only group is moving."""
     world = running("MigrateAffected", count=1)
     item = world.workload("job")
@@ -387,7 +387,7 @@ def test_a_group_that_moves_is_kept_although_the_workload_asks_for_more():
     assert world.state("job")[0] == "PartiallyAllocated"
 
 
-def test_without_a_spare_group_a_slot_with_a_replaced_instance_is_reserved_anew_where_it_is():
+def test_replaced_instance_is_reserved_in_place():
     world = running("MigrateAffected", servers=2)
     before = allocations(world)
     remove_node(world, "u1-2")
@@ -407,7 +407,7 @@ def test_without_a_spare_group_a_slot_with_a_replaced_instance_is_reserved_anew_
     assert (world.state("job"), after[1]["nodeUids"][2]) == (("Allocated", "Allocated"), "new-node")
 
 
-def test_a_slot_is_not_released_in_place_while_the_new_instance_does_not_know_its_place():
+def test_in_place_waits_for_the_new_instance():
     world = running("MigrateAffected", servers=2)
     remove_node(world, "u1-2")
     node, slice_ = ultraserver("u1")[4:6]
@@ -421,7 +421,7 @@ def test_a_slot_is_not_released_in_place_while_the_new_instance_does_not_know_it
     assert (world.state("job")[1], evicted(world)) == ("NoSpareGroup", [])
 
 
-def test_a_slot_is_not_released_in_place_while_a_claim_of_others_is_on_it():
+def test_in_place_waits_for_foreign_claims():
     world = running("MigrateAffected", servers=2)
     remove_node(world, "u1-2")
     node, slice_ = ultraserver("u1")[4:6]
@@ -434,7 +434,7 @@ def test_a_slot_is_not_released_in_place_while_a_claim_of_others_is_on_it():
     assert (world.state("job")[1], evicted(world)) == ("NoSpareGroup", [])
 
 
-def test_a_strategy_acts_on_the_first_fault_that_has_lasted():
+def test_strategy_acts_on_first_lasting_fault():
     world = running("MigrateAffected", count=1)
     break_links(world, "u0-0")
     world.settle(LIMITS)
@@ -448,7 +448,7 @@ def test_a_strategy_acts_on_the_first_fault_that_has_lasted():
     assert held(world) == [(0, "Bound", *U1)]
 
 
-def test_a_workload_moves_to_nodes_that_publish_as_its_own_do():
+def test_workload_moves_to_similar_nodes():
     world = World(ultraserver("u0", whole_nodes=False))
     world.settle(LIMITS)
     world.submit("job", allocationPolicy={"failureStrategy": "MigrateAffected"})
@@ -462,7 +462,7 @@ def test_a_workload_moves_to_nodes_that_publish_as_its_own_do():
     assert held(world) == [(0, "Bound", *U2)]
 
 
-def test_a_workload_moves_to_nodes_near_those_that_it_keeps():
+def test_workload_moves_near_its_other_nodes():
     here, there = ("nn-1", "nn-2", "nn-here"), ("nn-1", "nn-2", "nn-there")
     world = World([*ultraserver("u0", layers=here), *ultraserver("u1", layers=there)])
     world.settle(LIMITS)
@@ -477,7 +477,7 @@ def test_a_workload_moves_to_nodes_near_those_that_it_keeps():
     assert held(world) == [(0, "Bound", *U0), (1, "Bound", *(f"u3-{n}" for n in range(4)))]
 
 
-def test_a_restart_does_not_wait_for_a_dead_node_without_pods():
+def test_restart_ignores_dead_nodes_without_pods():
     world = running("RestartAll", servers=2, count=1)
     not_ready(world, "u0-1")
     world.remove("ResourceClaim", "claim-u0-1", "ml")
@@ -486,7 +486,7 @@ def test_a_restart_does_not_wait_for_a_dead_node_without_pods():
     assert held(world) == [(0, "Draining", *U0), (0, "Bound", *U1)]
 
 
-def test_a_restart_says_until_its_end_why_it_began():
+def test_restart_reports_its_reason_until_the_end():
     world = running("RestartAll")
     break_links(world, "u1-2")
     world.settle(LIMITS)
@@ -504,7 +504,7 @@ def test_a_restart_says_until_its_end_why_it_began():
     assert "u1-2" in said[0][2]
 
 
-def test_the_template_is_made_again_while_a_broken_group_waits_for_a_spare_one():
+def test_template_is_recreated_while_waiting():
     world = running("MigrateAffected", servers=2)
     break_links(world, "u1-2")
     world.settle(LIMITS)
@@ -517,7 +517,7 @@ def test_the_template_is_made_again_while_a_broken_group_waits_for_a_spare_one()
     assert world.state("job")[1] == "NoSpareGroup"
 
 
-def test_a_reserved_slot_whose_links_break_before_it_is_bound_is_replaced():
+def test_broken_pending_slot_is_replaced():
     world = World([item for n in range(2) for item in ultraserver(f"u{n}")])
     world.settle(LIMITS)
     world.silent = {"u0-1"}
@@ -530,7 +530,7 @@ def test_a_reserved_slot_whose_links_break_before_it_is_bound_is_replaced():
     assert held(world) == [(0, "Bound", *U1)]
 
 
-def test_a_replaced_node_does_not_take_over_the_reservation_of_its_predecessor():
+def test_replaced_node_gets_no_old_reservation():
     world = running("NoOp")
     remove_node(world, "u1-2")
     node, slice_ = ultraserver("u1")[4:6]
@@ -542,7 +542,7 @@ def test_a_replaced_node_does_not_take_over_the_reservation_of_its_predecessor()
     assert (degraded(world)[0], "workloadId" in tags) == ("NodeReplaced", False)
 
 
-def test_when_group_0_moves_every_slot_learns_the_new_node_of_rank_0():
+def test_moved_group_0_updates_rank_0_everywhere():
     world = running("MigrateAffected")
     break_links(world, "u0-1")
     world.settle(LIMITS)
@@ -557,7 +557,7 @@ def test_when_group_0_moves_every_slot_learns_the_new_node_of_rank_0():
     assert any("running pods of other groups keep NEURON_DRA_RANK0_NODE=u0-0" in text for text in said)
 
 
-def test_a_workload_of_one_group_is_told_nothing_of_rank_0_in_others_when_it_moves():
+def test_single_group_move_sends_no_rank_0_notice():
     world = running("MigrateAffected", servers=2, count=1)
     world.silent = {"u1-3"}
     break_links(world, "u0-1")
@@ -570,7 +570,7 @@ def test_a_workload_of_one_group_is_told_nothing_of_rank_0_in_others_when_it_mov
     )
 
 
-def test_a_foreign_claim_on_the_new_slot_sends_the_migration_elsewhere():
+def test_foreign_claim_redirects_the_migration():
     world = running("MigrateAffected", servers=4)
     world.silent = {"u2-0"}
     break_links(world, "u1-2")
@@ -596,7 +596,7 @@ def blocked_migration() -> World:
     return world
 
 
-def test_a_budget_that_forbids_an_eviction_is_named_and_keeps_the_new_slot_waiting():
+def test_blocked_eviction_delays_binding():
     world = blocked_migration()
     assert world.state("job") == ("PartiallyAllocated", "EvictionBlocked")
     assert "the disruption budget trainers needs 4 healthy pods" in world.message("job")
@@ -606,7 +606,7 @@ def test_a_budget_that_forbids_an_eviction_is_named_and_keeps_the_new_slot_waiti
     assert held(world)[1:] == [(1, "Bound", *U2)]
 
 
-def test_a_new_group_whose_node_dies_before_it_is_bound_says_what_to_do_about_it():
+def test_dead_pending_node_message_has_remedy():
     world = blocked_migration()
     assert held(world)[1:] == [(1, "Draining", *U1), (1, "Pending", *U2)]
     not_ready(world, "u2-1")
@@ -625,7 +625,7 @@ def test_a_new_group_whose_node_dies_before_it_is_bound_says_what_to_do_about_it
 # -- RestartAll --------------------------------------------------------------------------------------------------------
 
 
-def test_restart_all_releases_everything_and_then_reserves_anew_away_from_what_broke():
+def test_restart_all_reserves_away_from_faults():
     world = running("RestartAll")
     break_links(world, "u1-2")
     world.settle(LIMITS)
@@ -644,7 +644,7 @@ def test_restart_all_releases_everything_and_then_reserves_anew_away_from_what_b
     assert len(world.all("ResourceClaimTemplate")) == 1
 
 
-def test_a_restart_whose_template_is_gone_already_releases_what_is_still_bound():
+def test_restart_without_template_releases_slots():
     world = running("RestartAll")
     break_links(world, "u1-2")
     world.settle(LIMITS)
@@ -656,7 +656,7 @@ def test_a_restart_whose_template_is_gone_already_releases_what_is_still_bound()
     assert {phase for _, phase, *_ in held(world)} == {"Draining"}
 
 
-def test_a_restart_whose_slots_are_gone_already_still_takes_the_template_away():
+def test_restart_without_slots_deletes_the_template():
     world = running("RestartAll")
     break_links(world, "u1-2")
     world.settle(LIMITS)
@@ -675,7 +675,7 @@ def test_a_restart_whose_slots_are_gone_already_still_takes_the_template_away():
     assert held(world) == [(0, "Bound", *U0), (1, "Bound", *U2)]
 
 
-def test_restart_all_waits_for_the_pods_of_a_dead_node_before_it_gives_their_ranks_again():
+def test_restart_all_waits_for_pods_of_dead_nodes():
     world = running("RestartAll")
     not_ready(world, "u1-2")
     world.later(60)
@@ -687,7 +687,7 @@ def test_restart_all_waits_for_the_pods_of_a_dead_node_before_it_gives_their_ran
     assert held(world) == [(0, "Bound", *U0), (1, "Bound", *U2)]
 
 
-def test_restart_all_without_room_waits_in_its_old_place_of_the_queue():
+def test_restart_all_keeps_its_place_in_the_queue():
     world = running("RestartAll", servers=2)
     world.later(1)
     world.submit("younger", size=4)
@@ -701,7 +701,7 @@ def test_restart_all_without_room_waits_in_its_old_place_of_the_queue():
     assert {tuple(entry["allocatedNodes"]) for entry in allocations(world)} == {U0, U2}
 
 
-def test_a_restart_does_not_repeat_while_the_broken_node_stays_broken():
+def test_lasting_fault_restarts_once():
     world = running("RestartAll")
     attribute(world, "u1-2", "unhealthy", {"string": "hbm_ecc,sram_ecc"})
     for _ in range(5):
@@ -719,7 +719,7 @@ def test_a_restart_does_not_repeat_while_the_broken_node_stays_broken():
 
 @pytest.mark.parametrize("strategy", ["MigrateAffected", "RestartAll"])
 @pytest.mark.parametrize("writes", [0, 1, 2, 3])
-def test_a_controller_that_dies_after_any_write_is_continued_by_the_next(strategy, writes):
+def test_next_controller_continues_after_any_write(strategy, writes):
     world = running(strategy)
     break_links(world, "u1-2")
     world.settle(LIMITS)
@@ -737,7 +737,7 @@ def test_a_controller_that_dies_after_any_write_is_continued_by_the_next(strateg
 # -- growth ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_slot_that_never_answered_does_not_stay_closed_for_ever():
+def test_slot_without_answer_is_released():
     world = running("NoOp", servers=2, count=1)
     world.silent = {"u1-3"}
     item = world.workload("job")
@@ -758,7 +758,7 @@ def test_a_slot_that_never_answered_does_not_stay_closed_for_ever():
     assert held(world) == [(0, "Bound", *U0)]
 
 
-def test_a_reserved_node_that_dies_before_it_is_bound_is_replaced():
+def test_dead_pending_node_is_replaced():
     world = World([item for n in range(2) for item in ultraserver(f"u{n}")])
     world.settle(LIMITS)
     world.silent = {"u0-3"}
@@ -772,7 +772,7 @@ def test_a_reserved_node_that_dies_before_it_is_bound_is_replaced():
     assert held(world) == [(0, "Bound", *U1)]
 
 
-def test_a_reserved_node_that_answers_and_then_dies_is_replaced():
+def test_node_dying_after_its_tag_is_replaced():
     world = World([item for n in range(2) for item in ultraserver(f"u{n}")])
     world.settle(LIMITS)
     world.silent = {"u0-3"}
@@ -790,7 +790,7 @@ def test_a_reserved_node_that_answers_and_then_dies_is_replaced():
     assert held(world) == [(0, "Bound", *U1)]
 
 
-def test_a_fault_is_told_while_a_workload_waits_for_more():
+def test_fault_is_reported_while_growing():
     world = running("NoOp", servers=1, count=1)
     item = world.workload("job")
     item["spec"]["serverCount"] = 2
@@ -800,7 +800,7 @@ def test_a_fault_is_told_while_a_workload_waits_for_more():
     assert (world.state("job"), degraded(world)[0]) == (("PartiallyAllocated", "ExceedsFleet"), "LinkDown")
 
 
-def test_a_claim_of_somebody_else_on_a_bound_node_is_told():
+def test_foreign_claim_on_bound_node_is_reported():
     world = running("MigrateAffected")
     world.claim("foreign", ["u0-0"], pod="intruder")
     world.settle(LIMITS)
@@ -811,7 +811,7 @@ def test_a_claim_of_somebody_else_on_a_bound_node_is_told():
     assert evicted(world) == []
 
 
-def test_who_waits_for_a_dead_node_that_it_gave_back_is_told_the_way_out():
+def test_wait_for_dead_node_message_has_remedy():
     world = running("MigrateAffected")
     dead = world.reserved("job")[1][0]
     not_ready(world, dead)

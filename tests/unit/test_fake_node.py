@@ -45,7 +45,7 @@ def mode(path: Path) -> int:
 
 
 @pytest.mark.parametrize("known", catalogue.all_types(), ids=lambda known: known.name)
-def test_every_type_can_be_written_and_shows_its_devices(tmp_path, known):
+def test_every_type_shows_its_devices(tmp_path, known):
     node = write(tmp_path, known.name)
     assert node.instance_type == known.name
     assert node.device_ids() == list(range(known.device_count))
@@ -62,7 +62,7 @@ def test_every_type_can_be_written_and_shows_its_devices(tmp_path, known):
 
 
 @pytest.mark.parametrize(("version", "expected"), [("2.27.4.0", 0o400), ("2.28.0.0", 0o444), ("2.30.2.0", 0o444)])
-def test_older_drivers_show_two_files_to_root_alone(tmp_path, version, expected):
+def test_older_drivers_hide_two_files(tmp_path, version, expected):
     folder = write(tmp_path, "trn2.48xlarge", driver_version=version).folder(0)
     assert mode(folder / "core_count") == mode(folder / "connected_devices") == expected
     assert mode(folder / "reset") == 0o600
@@ -78,7 +78,7 @@ def test_older_drivers_show_two_files_to_root_alone(tmp_path, version, expected)
         ("2.30.2.0", True, True, True),
     ],
 )
-def test_files_come_with_the_driver_that_brought_them(tmp_path, version, health, components, firmware):
+def test_files_depend_on_the_driver_version(tmp_path, version, health, components, firmware):
     folder = write(tmp_path, "trn2.48xlarge", driver_version=version).folder(0)
     status = folder / "stats/hardware/health_status"
     assert (status / "hw_error_event").exists() is health
@@ -86,7 +86,7 @@ def test_files_come_with_the_driver_that_brought_them(tmp_path, version, health,
     assert (folder / "fw_build").exists() is firmware
 
 
-def test_inf1_has_neither_serial_number_nor_error_counters(tmp_path):
+def test_inf1_has_no_serial_number_or_counters(tmp_path):
     folder = write(tmp_path, "inf1.6xlarge", driver_version="2.24.7.0").folder(0)
     assert not (folder / "info/serial_number").exists()
     assert not (folder / "stats/hardware").exists()
@@ -111,7 +111,7 @@ def test_class_files_depend_on_driver_and_platform(tmp_path, instance_type, vers
     assert set(class_files(tmp_path)) == expected
 
 
-def test_an_ordinary_machine_under_an_old_driver_says_that_it_is_no_ultraserver(tmp_path):
+def test_old_driver_on_plain_machine_denies_ultraserver(tmp_path):
     write(tmp_path, "trn2.48xlarge", driver_version="2.24.7.0")
     assert class_files(tmp_path) == {
         "node_id_2": "-1\n",
@@ -126,7 +126,7 @@ def test_an_ordinary_machine_under_an_old_driver_says_that_it_is_no_ultraserver(
     ("node_id", "node_id_2", "server_id_2"),
     [(0, "0", SERVER), (1, "1", SERVER), (2, "0", "5a7b1c2d3e4f606f"), (3, "1", "5a7b1c2d3e4f606f")],
 )
-def test_trn2_nodes_are_numbered_among_four_and_in_their_pair(tmp_path, node_id, node_id_2, server_id_2):
+def test_trn2_nodes_have_numbers_in_four_and_pair(tmp_path, node_id, node_id_2, server_id_2):
     write(tmp_path, "trn2u.48xlarge", node_id=node_id, server_id=SERVER)
     said = class_files(tmp_path)
     assert said["node_id_4"] == f"{node_id}\n"
@@ -136,12 +136,12 @@ def test_trn2_nodes_are_numbered_among_four_and_in_their_pair(tmp_path, node_id,
     assert said["ultraserver_mode"] == "1,3,4\n", "a complete server offers no horizontal pair"
 
 
-def test_the_server_is_called_like_the_first_device_of_its_first_node(tmp_path):
+def test_server_id_is_first_nodes_first_serial(tmp_path):
     node = write(tmp_path, "trn2u.48xlarge", node_id=0, server_id=SERVER)
     assert (node.folder(0) / "info/serial_number").read_text() == SERVER + "\n"
 
 
-def test_trn3_nodes_keep_their_number_and_share_a_reservation(tmp_path):
+def test_trn3_nodes_share_a_reservation(tmp_path):
     write(tmp_path, "trn3.48xlarge", node_id=3, server_id="ab")
     said = class_files(tmp_path)
     assert (said["node_id"], said["node_cnt"]) == ("3\n", "4\n")
@@ -170,7 +170,7 @@ def test_root_gets_character_devices(tmp_path):
     assert stat.S_IMODE(about.st_mode) == 0o666
 
 
-def test_writing_again_leaves_nothing_of_the_former_node(tmp_path):
+def test_write_removes_the_former_node(tmp_path):
     write(tmp_path / "fresh", "trn3e.24xlarge", boot_id="b")
     write(tmp_path / "used", "trn2u.48xlarge", node_id=1, driver_version="2.24.7.0").remove_device(3)
     write(tmp_path / "used", "trn3e.24xlarge", boot_id="b")
@@ -202,7 +202,7 @@ def test_two_nodes_have_devices_of_their_own(tmp_path):
         ({"instance_type": "trn2.48xlarge", "driver_version": "new one"}, "such as 2.30.2.0"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_reason(tmp_path, arguments, why):
+def test_invalid_arguments_are_rejected_with_reason(tmp_path, arguments, why):
     with pytest.raises(NeuronDraError, match=why):
         write(tmp_path, **arguments)
     assert tree(tmp_path) == {}
@@ -223,7 +223,7 @@ def test_another_machines_root_is_left_alone(tmp_path):
     assert (tmp_path / "dev/null").exists()
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+def test_unwritable_folder_is_named(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(NeuronDraError, match=r"file.*choose a writable"):
         write(tmp_path / "file", "trn2.48xlarge")
@@ -252,7 +252,7 @@ BREAKS = {
 
 @pytest.mark.parametrize("what", BREAKS)
 @pytest.mark.parametrize("version", ["2.24.7.0", "2.30.2.0"])
-def test_repairing_restores_exactly_what_was_there(tmp_path, what, version):
+def test_repair_restores_the_original_files(tmp_path, what, version):
     if what == "components" and version == "2.24.7.0":
         what = "reset"  # that driver has no such file
     node = write(tmp_path, "trn2u.48xlarge", node_id=1, driver_version=version)
@@ -271,7 +271,7 @@ def test_repairing_restores_exactly_what_was_there(tmp_path, what, version):
 
 @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.permutations(sorted(BREAKS)), st.permutations(sorted(BREAKS)))
-def test_any_order_of_breaking_and_repairing_restores_the_node(tmp_path, breaking, repairing):
+def test_any_order_of_repairs_restores_the_node(tmp_path, breaking, repairing):
     node = write(tmp_path, "trn2u.48xlarge", node_id=1)
     before = tree(tmp_path)
     # A link to a device that is gone cannot change, so the device goes last and comes back first.
@@ -304,7 +304,7 @@ def test_a_file_that_breaks_is_changed_in_place(tmp_path):
     assert path.stat().st_ino == before, "what is bound to it must see the change"
 
 
-def test_while_busy_ids_are_nought_and_changes_show_afterwards(tmp_path):
+def test_busy_hides_ids_and_defers_changes(tmp_path):
     node = write(tmp_path, "trn2u.48xlarge", node_id=2, server_id=SERVER)
     node.busy()
     node.busy()
@@ -350,7 +350,7 @@ def test_what_is_not_there_cannot_break(tmp_path, break_it, why):
     assert tree(tmp_path) == before
 
 
-def test_an_ordinary_node_is_never_busy_and_has_no_modes(tmp_path):
+def test_plain_node_has_no_busy_or_modes(tmp_path):
     node = write(tmp_path, "trn2.48xlarge")
     with pytest.raises(NeuronDraError, match="no UltraServer files"):
         node.busy()
@@ -365,7 +365,7 @@ def test_a_reboot_is_a_new_boot_id(tmp_path):
     assert node.boot_id == fresh != "one"
 
 
-def test_the_simulated_node_needs_nothing_but_the_standard_library():
+def test_simulated_node_needs_the_stdlib_only():
     without_packages = "import sys; sys.path = [p for p in sys.path if 'site-packages' not in p]"
     program = f"{without_packages}; import neuron_dra.emulation.simulated_node"
     subprocess.run([sys.executable, "-S", "-c", program], check=True, cwd=Path(__file__).parents[2], timeout=60)

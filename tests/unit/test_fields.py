@@ -87,6 +87,6 @@ def test_decode_looks_at_nothing_that_is_not_read(item: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("item", [NODE, BARE])
-def test_what_is_kept_of_a_node_is_the_same_as_of_the_whole_object(item: dict[str, Any]) -> None:
+def test_projection_equals_the_whole_object(item: dict[str, Any]) -> None:
     part = msgspec.to_builtins(msgspec.json.decode(msgspec.json.encode(item), type=projections.Node))
     assert decode.cluster_node(part) == decode.cluster_node(item)

@@ -148,7 +148,7 @@ def change(course: Course, number: int, which: int) -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 40)), max_size=40))
 @settings(max_examples=80, deadline=None)
-def test_an_index_that_followed_every_change_plans_as_one_made_at_once(steps: list[tuple[int, int]]) -> None:
+def test_incremental_index_equals_a_new_one(steps: list[tuple[int, int]]) -> None:
     """Issue 13.16."""
     course = Course()
     course.look()

@@ -51,7 +51,7 @@ def test_what_is_free_follows_each_reservation(context: PlanningContext) -> None
     assert seen == [1, 1]
 
 
-def test_a_shortage_names_the_figures_of_this_moment(context: PlanningContext) -> None:
+def test_shortage_has_current_numbers(context: PlanningContext) -> None:
     asks = workload(context, "one")
     before = context.free_slots.shortage(asks, 9)
     context.holdings.reserve(workload(context, "two"), 0, context.free_slots.free(TYPE, 2)[0], START)
@@ -60,7 +60,7 @@ def test_a_shortage_names_the_figures_of_this_moment(context: PlanningContext) -
     assert before != after
 
 
-def test_the_slots_of_some_nodes_are_found_whoever_holds_them(context: PlanningContext) -> None:
+def test_slots_of_nodes_ignore_reservations(context: PlanningContext) -> None:
     have = {"u1-2", "u1-3", "u2-2", "u2-3"}
     others = frozenset(node.name for node in context.snapshot.nodes) - have
     groups = sorted(context.snapshot.groups, key=lambda each: each.name)

@@ -55,13 +55,13 @@ def test_group_ids_are_those_seen_on_real_nodes(name, vectors):
         ("trn3-dev0.48xlarge", {0: "0000:a9:00.0", 5: "0000:d4:00.0", 15: "0000:8d:00.0"}),
     ],
 )
-def test_a_group_of_one_is_the_devices_efa_function(name, functions):
+def test_group_of_one_is_its_efa_function(name, functions):
     ids = ids_of(name)
     assert {device: ids[device][1] for device in functions} == functions
 
 
 @pytest.mark.parametrize("name", ["trn1.2xlarge", "inf2.48xlarge", "trn2.3xlarge", "trn2n.48xlarge", "trn3sn.48xlarge"])
-def test_a_type_without_an_efa_map_has_no_group_ids(name):
+def test_type_without_efa_map_has_no_group_ids(name):
     assert ids_of(name) == {}
 
 
@@ -80,7 +80,7 @@ def test_groups_partition_the_devices_and_nest(known):
 
 
 @given(st.lists(st.sampled_from(["0000:c9:00.0", "0000:b4:00.0", "0000:10:1a.0", "0000:f6:00.0"]), min_size=1))
-def test_a_group_id_does_not_depend_on_order_or_repetition(functions):
+def test_group_id_ignores_order_and_duplicates(functions):
     value = groups.group_id(functions)
     assert re.fullmatch("[0-9a-f]{16}", value)
     assert value == groups.group_id(reversed(functions)) == groups.group_id([*functions, *functions])

@@ -20,7 +20,7 @@ from neuron_dra.emulation.hanging import (
 LONG_S = 30
 
 
-def test_a_read_of_a_file_that_hangs_ends_when_it_is_let_go(tmp_path: Path) -> None:
+def test_blocked_read_ends_on_release(tmp_path: Path) -> None:
     node = simulated_node.write(tmp_path, "trn1.2xlarge")
     path = tmp_path / simulated_node.CLASS / "neuron0" / "core_count"
     mode, text = stat.S_IMODE(path.stat().st_mode), path.read_text()
@@ -37,7 +37,7 @@ def test_a_read_of_a_file_that_hangs_ends_when_it_is_let_go(tmp_path: Path) -> N
     assert path.read_text() == text
 
 
-def test_the_command_lets_a_file_hang_and_lets_it_go(tmp_path: Path) -> None:
+def test_command_hangs_and_releases_a_file(tmp_path: Path) -> None:
     node = simulated_node.write(tmp_path, "trn1.2xlarge")
     fake_node_command.apply(node, "hang:0", up=False)
     fake_node_command.apply(node, "hang:0,reset", up=False)
@@ -48,7 +48,7 @@ def test_the_command_lets_a_file_hang_and_lets_it_go(tmp_path: Path) -> None:
     assert [(node.folder(0) / name).read_text() for name in names] == ["2", "1\n", "243:0\n"]
 
 
-def test_a_stopped_process_lives_and_does_nothing_until_the_end_of_the_block() -> None:
+def test_stopped_process_resumes_after_the_block() -> None:
     code = "import sys; print(input(), flush=True)"
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -55,24 +55,24 @@ def holdings(
 
 
 @pytest.mark.parametrize("ids", [("a-1", "a-2"), ("a-2", "a-1")])
-def test_of_two_reservations_for_one_index_the_bound_one_lives(ids: tuple[str, str]) -> None:
+def test_bound_reservation_wins_over_pending(ids: tuple[str, str]) -> None:
     bound = allocation(ids[0], Phase.BOUND)
     coming = allocation(ids[1], Phase.PENDING, nodes=("n2", "n3"))
     draining = allocation("a-0", Phase.DRAINING, nodes=("n4", "n5"))
     assert holdings(coming, bound, draining).live("uid-llm") == {0: Reservation("us-u0", bound)}
 
 
-def test_of_two_pending_reservations_for_one_index_one_lives_and_always_the_same() -> None:
+def test_duplicate_pending_choice_is_stable() -> None:
     one, other = (allocation(each, Phase.PENDING) for each in ("a-1", "a-2"))
     assert holdings(one, other).live("uid-llm") == holdings(other, one).live("uid-llm")
 
 
-def test_reservations_are_told_in_the_order_of_their_indices() -> None:
+def test_reservations_are_in_index_order() -> None:
     held = [allocation("a-3", index=0), allocation("a-1", index=2), allocation("a-2", index=1)]
     assert [each.allocation.ultraserver_index for each in holdings(*held).of("uid-llm")] == [0, 1, 2]
 
 
-def test_a_node_is_taken_by_a_reservation_in_any_phase_and_by_anybodys_claim() -> None:
+def test_nodes_with_reservation_or_claim_are_taken() -> None:
     held = [allocation(f"a-{n}", phase, n, nodes=(f"n{n}",)) for n, phase in enumerate(Phase)]
     found = holdings(*held, claims=(claim("x", "n7", "n8", workload_uid=None),))
     assert [name for name in (f"n{n}" for n in range(10)) if name in found] == ["n0", "n1", "n2", "n7", "n8"]
@@ -93,16 +93,14 @@ SHOWS = allocation(phase=Phase.PENDING)
         (published("elsewhere", SHOWS), node("n0")),
     ],
 )
-def test_a_node_that_does_not_show_exactly_this_reservation_has_not_answered(
-    shown: PublishedNode, there: ClusterNode
-) -> None:
+def test_only_the_exact_tag_is_an_answer(shown: PublishedNode, there: ClusterNode) -> None:
     found = holdings(SHOWS, nodes=(there, node("n1")), shown=(shown, published("n1", SHOWS)))
     assert (found.shows("n0", SHOWS, Phase.PENDING), found.unanswered(SHOWS), found.has_answered(SHOWS)) == (
         *(False, ["n0"], False),
     )
 
 
-def test_a_reservation_is_answered_by_ready_nodes_that_show_it_and_that_nobody_else_uses() -> None:
+def test_answered_needs_ready_tagged_unused_nodes() -> None:
     shown = tuple(published(name, SHOWS) for name in NODES)
     assert holdings(SHOWS, shown=shown).has_answered(SHOWS)
     assert holdings(SHOWS, shown=shown, claims=(claim("mine", "n0"),)).has_answered(SHOWS)
@@ -133,7 +131,7 @@ def closed(shown: PublishedNode | None, there: ClusterNode | None, *, final: boo
         (published("n1", DRAINING), node("n1")),
     ],
 )
-def test_a_node_is_closed_when_it_says_so_or_cannot_run_anything(
+def test_closed_needs_tag_or_no_running_plugin(
     shown: PublishedNode | None, there: ClusterNode | None, final: bool
 ) -> None:
     assert closed(shown, there, final=final)
@@ -141,12 +139,12 @@ def test_a_node_is_closed_when_it_says_so_or_cannot_run_anything(
 
 @pytest.mark.parametrize("final", [False, True])
 @pytest.mark.parametrize("shown", [OPEN, replace(OPEN, complete=False), published("n1", DRAINING, complete=False)])
-def test_a_node_that_may_still_be_open_is_not_closed(shown: PublishedNode, final: bool) -> None:
+def test_possibly_open_node_is_not_closed(shown: PublishedNode, final: bool) -> None:
     assert not closed(shown, node("n1"), final=final)
 
 
 @pytest.mark.parametrize("tagged", [None, allocation(phase=Phase.PENDING), allocation("a-old", Phase.BOUND)])
-def test_a_node_that_never_opened_is_closed_when_the_workload_goes_and_not_before(tagged: Allocation | None) -> None:
+def test_pending_node_closes_with_its_workload(tagged: Allocation | None) -> None:
     shown = published("n1", tagged)
     assert [closed(shown, node("n1"), final=final) for final in (False, True)] == [False, True]
 
@@ -163,14 +161,14 @@ def test_a_node_that_never_opened_is_closed_when_the_workload_goes_and_not_befor
         ((node("n0"), node("n1")), (), (claim("mine", "n9"),), False),
     ],
 )
-def test_pods_may_be_on_what_is_taken_back_while_a_live_node_is_open_or_a_claim_is_there(
+def test_pods_may_run_while_open_or_claimed(
     nodes: tuple[ClusterNode, ...], shown: tuple[PublishedNode, ...], claims: tuple[ClaimUse, ...], leaves: bool
 ) -> None:
     found = holdings(DRAINING, allocation("a-2"), nodes=nodes, shown=shown, claims=claims)
     assert [each.allocation.allocation_id for each in found.leaving("uid-llm")] == (["a-1"] if leaves else [])
 
 
-def test_a_claim_on_two_nodes_of_a_reservation_is_told_once() -> None:
+def test_claim_on_two_nodes_is_listed_once() -> None:
     claims = (claim("both", "n0", "n1"), claim("a", "n1", workload_uid="uid-other"))
     found = holdings(allocation(), claims=claims)
     assert found.uses(NODES) == [claims[0], claims[1]]
@@ -180,7 +178,7 @@ def test_a_claim_on_two_nodes_of_a_reservation_is_told_once() -> None:
 # -- what a plan changes -----------------------------------------------------------------------------------------------
 
 
-def test_changes_show_for_workload_and_ultraserver() -> None:
+def test_changes_update_workload_and_ultraserver() -> None:
     found = holdings(allocation("a-1"), allocation("a-2", Phase.DRAINING, index=1, nodes=("n2", "n3")))
     first, second = found.of("uid-llm")
     found.drain(first)
@@ -190,7 +188,7 @@ def test_changes_show_for_workload_and_ultraserver() -> None:
     assert [name for name in ("n0", "n1", "n2", "n3") if name in found] == ["n0", "n1"]
 
 
-def test_bound_nodes_are_closed_before_they_are_freed() -> None:
+def test_bound_nodes_drain_before_release() -> None:
     """Bound goes to Draining, Draining to free, and neither anywhere else (15)."""
     found = holdings(allocation("a-1"))
     with pytest.raises(ValueError, match="a reservation cannot go from Bound to free"):
@@ -205,7 +203,7 @@ def test_bound_nodes_are_closed_before_they_are_freed() -> None:
 # -- the world ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_workload_that_waits_to_grow_keeps_the_size_that_its_pods_were_told() -> None:
+def test_growing_workload_keeps_its_published_size() -> None:
     held = [allocation("a-0", index=0, world_size=4), allocation("a-1", index=1, nodes=("n2", "n3"), world_size=4)]
     wanted = Workload(
         *("ml", "llm", "uid-llm", "1", 1, START, False, (), "trn3.48xlarge"), size=2, count=3, strategy="NoOp",

@@ -37,16 +37,14 @@ def listed(name: str = "held", namespace: str = "ml", device: tuple[str, str, st
         ([OTHER, ListedPod("apps", "trainer")], True),
     ],
 )
-def test_a_claim_is_absent_only_from_a_list_that_would_show_it(pods: list[ListedPod], *, absent: bool) -> None:
+def test_claim_is_absent_only_from_valid_lists(pods: list[ListedPod], *, absent: bool) -> None:
     assert is_absent(claim(), pods) is absent
 
 
 @pytest.mark.parametrize(("namespace", "absent"), [("ml", False), ("apps", True)])
-def test_of_a_claim_whose_pod_is_not_known_any_silent_pod_of_its_namespace_may_be_it(
-    namespace: str, *, absent: bool
-) -> None:
+def test_claim_without_pod_matches_unlisted_pods(namespace: str, *, absent: bool) -> None:
     assert is_absent(claim(pod=""), [OTHER, ListedPod(namespace, "plain")]) is absent
 
 
-def test_claims_that_were_prepared_by_us_alone_are_not_doubtful() -> None:
+def test_own_claims_are_not_doubtful() -> None:
     assert [is_doubtful(each) for each in (claim(), claim(adopted=True), claim(doubtful=True))] == [False, True, True]

@@ -49,7 +49,7 @@ def refused(attribute: Attribute, name: str = "a") -> str:
         (Attribute("bool", 1), "neither true nor false"),
     ],
 )
-def test_a_bad_value_costs_the_attribute_and_says_why(attribute, why):
+def test_invalid_value_omits_the_attribute(attribute, why):
     assert why in refused(attribute)
 
 
@@ -85,7 +85,7 @@ def test_a_value_at_the_limit_stays(attribute):
 
 @pytest.mark.contract("S15")
 @pytest.mark.parametrize("name", ["Neuron-0", "neuron_0", "neuron.0", "", "-a", "a" * 64])
-def test_a_bad_device_costs_itself_and_not_the_slice(name):
+def test_invalid_device_is_omitted(name):
     good = Device("neuron-device-1", (1,))
     kept, problems = limits.check_devices([Device(name, (0,)), good])
     assert kept == (good,)
@@ -93,14 +93,14 @@ def test_a_bad_device_costs_itself_and_not_the_slice(name):
 
 
 @pytest.mark.contract("S19")
-def test_a_name_that_is_there_twice_costs_the_second():
+def test_duplicate_device_name_is_omitted():
     first = one(a=Attribute("int", 1))
     kept, problems = limits.check_devices([first, one(a=Attribute("int", 2))])
     assert kept == (first,)
     assert "occurs twice" in problems[0]
 
 
-def test_too_many_attributes_leave_room_for_capacities_tags_and_the_mark_of_a_sick_device():
+def test_attribute_limit_reserves_room():
     many = {f"a{n}": Attribute("int", n) for n in range(40)}
     (kept,), problems = limits.check_devices([Device("neuron-device-0", (0,), many, {"memory": "96Gi"})])
     assert len(kept.attributes) == 32 - 1 - len(TAGS) - len(MARKS)
@@ -110,14 +110,14 @@ def test_too_many_attributes_leave_room_for_capacities_tags_and_the_mark_of_a_si
     ]
 
 
-def test_a_capacity_that_is_no_quantity_is_left_out():
+def test_invalid_capacity_is_omitted():
     device = Device("neuron-device-0", (0,), {}, {"memory": "96 GiB", "neuronCores": "8"})
     (kept,), problems = limits.check_devices([device])
     assert kept.capacity == {"neuronCores": "8"}
     assert "not a quantity" in problems[0]
 
 
-def test_room_is_kept_for_every_tag_of_a_workload_and_for_every_mark_of_a_sick_device():
+def test_reserved_room_fits_all_tags_and_taints():
     assert (len(TAGS), len(MARKS)) == (limits.WORKLOAD_TAGS, limits.HEALTH_MARKS)
 
 
@@ -153,7 +153,7 @@ strange = st.builds(
 
 @pytest.mark.contract("S15")
 @given(st.lists(strange, max_size=5))
-def test_whatever_passes_obeys_every_limit_of_the_api(candidates):
+def test_accepted_devices_obey_api_limits(candidates):
     kept, problems = limits.check_devices(candidates)
     assert len({device.name for device in kept}) == len(kept)
     assert problems or list(kept) == candidates
@@ -175,7 +175,7 @@ def test_whatever_passes_obeys_every_limit_of_the_api(candidates):
 @pytest.mark.contract("S15")
 @pytest.mark.parametrize("mode", ["node", "devices"])
 @pytest.mark.parametrize("known", catalogue.all_types(), ids=lambda known: known.name)
-def test_every_type_obeys_every_limit_with_all_tags_and_full_labels(known, mode):
+def test_every_type_with_all_tags_obeys_limits(known, mode):
     labels = facts.NodeLabels(known.name, ("n" * 64, "n" * 64, "n" * 64), "c" * 64)
     node = topology.build(
         facts.NodeFacts(

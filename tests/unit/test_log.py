@@ -27,7 +27,7 @@ def no_operation() -> Iterator[None]:
     logs._operation.reset(token)
 
 
-def test_a_text_line_has_time_level_message_and_pairs() -> None:
+def test_text_line_has_time_level_message_and_pairs() -> None:
     line = logs.TextFormatter().format(record(claim="ml/job-0", devices=4))
     assert line == "2026-03-08T20:00:00.123Z INFO    claim prepared claim=ml/job-0 devices=4"
 
@@ -36,7 +36,7 @@ def test_a_text_line_has_time_level_message_and_pairs() -> None:
     ("value", "shown"),
     [("a b", '"a b"'), ("", '""'), ('a"b', '"a\\"b"'), ("a=b", '"a=b"'), ("a\nb", '"a\\nb"'), ("a", "a")],
 )
-def test_values_that_would_break_a_line_are_quoted(value: str, shown: str) -> None:
+def test_values_with_breaks_are_quoted(value: str, shown: str) -> None:
     assert logs.TextFormatter().format(record(x=value)).endswith(f" x={shown}")
 
 
@@ -52,7 +52,7 @@ def test_a_json_line_is_one_object() -> None:
     assert "\n" not in logs.JsonFormatter().format(record("one\ntwo"))
 
 
-def test_a_traceback_follows_the_text_line_and_is_a_field_of_the_json_one() -> None:
+def test_traceback_in_text_and_json() -> None:
     try:
         raise ValueError("broken")
     except ValueError:
@@ -65,7 +65,7 @@ def test_a_traceback_follows_the_text_line_and_is_a_field_of_the_json_one() -> N
 
 
 @pytest.mark.contract("O8")
-async def test_lines_of_one_operation_share_an_id_and_tasks_do_not_mix_theirs() -> None:
+async def test_operation_id_is_per_task() -> None:
     async def operation() -> tuple[str, str]:
         begun = logs.begin_operation()
         await asyncio.sleep(0)
@@ -78,7 +78,7 @@ async def test_lines_of_one_operation_share_an_id_and_tasks_do_not_mix_theirs() 
     assert "op=" not in logs.TextFormatter().format(record())
 
 
-def test_debugging_lines_are_shown_from_verbosity_four_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_verbosity_4_enables_debug(capsys: pytest.CaptureFixture[str]) -> None:
     root = logging.getLogger()
     before, level = root.handlers[:], root.level
     try:

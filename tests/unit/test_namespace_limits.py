@@ -52,7 +52,7 @@ def has(world: World, namespace: str) -> int:
     return sum(slots.values())
 
 
-def test_a_workload_that_exceeds_the_limit_waits_and_is_told_what_is_used_and_what_is_allowed():
+def test_workload_over_the_limit_waits():
     world = fleet("8")
     world.submit("first")
     world.settle()
@@ -67,7 +67,7 @@ def test_a_workload_that_exceeds_the_limit_waits_and_is_told_what_is_used_and_wh
     )
 
 
-def test_two_workloads_that_come_at_once_do_not_pass_the_limit_together():
+def test_concurrent_workloads_respect_the_limit():
     world = fleet("4")
     world.submit("first")
     world.submit("second")
@@ -76,7 +76,7 @@ def test_two_workloads_that_come_at_once_do_not_pass_the_limit_together():
     assert has(world, "ml") == 4
 
 
-def test_growth_beyond_the_limit_leaves_the_workload_as_it_is_and_says_so():
+def test_growth_over_the_limit_waits():
     world = fleet("8")
     world.submit("job", count=2)
     world.settle()
@@ -89,7 +89,7 @@ def test_growth_beyond_the_limit_leaves_the_workload_as_it_is_and_says_so():
     assert world.state("job") == ("Allocated", "Allocated")
 
 
-def test_a_workload_that_has_to_wait_for_its_limit_is_in_nobodys_way():
+def test_workload_over_limit_blocks_no_other():
     """It needs no node, however long it waits, so it must not be the one for whom nodes are kept."""
     world = fleet("4", count=2)
     world.submit("giant", count=2)
@@ -100,7 +100,7 @@ def test_a_workload_that_has_to_wait_for_its_limit_is_in_nobodys_way():
     assert (world.state("giant"), state_in(world, "other", "other")) == (("Pending", "NamespaceLimit"), "Allocated")
 
 
-def test_a_limit_that_is_lowered_takes_nothing_away_and_lets_nothing_grow():
+def test_lowered_limit_keeps_reservations():
     world = fleet("12")
     world.submit("job", count=2)
     world.settle()
@@ -112,7 +112,7 @@ def test_a_limit_that_is_lowered_takes_nothing_away_and_lets_nothing_grow():
     assert (world.state("job"), has(world, "ml")) == (("PartiallyAllocated", "NamespaceLimit"), 8)
 
 
-def test_a_limit_that_is_lowered_while_nodes_answer_lets_the_workload_begin():
+def test_lowered_limit_keeps_pending_reservations():
     world = fleet("8")
     world.silent = {"u0-1"}
     world.submit("job", count=2)
@@ -143,7 +143,7 @@ def test_a_group_that_moves_counts_once(text: str):
     assert {nodes[0][:2] for nodes in world.reserved("job").values()} == {"u1", "u2"}
 
 
-def test_nodes_that_are_being_given_back_still_count():
+def test_draining_nodes_count_for_the_limit():
     world = fleet("4")
     world.submit("old")
     world.settle()
@@ -173,7 +173,7 @@ def test_nodes_that_are_being_given_back_still_count():
         ("0", None, "Pending"),
     ],
 )
-def test_the_annotation_counts_and_without_it_the_default(text: str | None, default: int | None, state: str):
+def test_annotation_overrides_the_default_limit(text: str | None, default: int | None, state: str):
     world = fleet(text)
     world.submit("job", count=2)
     world.settle(Limits(max_reserved_nodes=default))
@@ -182,7 +182,7 @@ def test_the_annotation_counts_and_without_it_the_default(text: str | None, defa
 
 
 @pytest.mark.parametrize("text", ["ten", "-1", "8.0", "1e3", "9999999", "None"])
-def test_a_limit_that_cannot_be_read_lets_nothing_be_reserved_and_says_what_to_write(text: str):
+def test_invalid_limit_blocks_with_remedy(text: str):
     world = fleet(text)
     world.submit("job")
     world.settle()
@@ -193,7 +193,7 @@ def test_a_limit_that_cannot_be_read_lets_nothing_be_reserved_and_says_what_to_w
     )
 
 
-def test_nothing_is_reserved_for_a_namespace_that_has_not_been_seen():
+def test_unseen_namespace_gets_no_reservation():
     """The watch of workloads may be ahead of that of Namespaces, whose limit would be passed then."""
     world = fleet("8")
     world.submit("job", namespace="new")

@@ -28,7 +28,7 @@ def condition(world: World, kind: str) -> dict:
 
 
 @pytest.mark.parametrize("strategy", ACTING)
-def test_nothing_is_evicted_when_most_nodes_are_not_ready(strategy):
+def test_outage_evicts_no_pod(strategy):
     """13.4: kubelets that all stop for six minutes made RestartAll evict every pod as soon as they were back."""
     world = running(strategy)
     before = held(world)
@@ -59,7 +59,7 @@ def test_below_the_share_a_failure_is_one(strategy):
 
 
 @pytest.mark.parametrize("strategy", ACTING)
-def test_every_grace_period_starts_again_when_an_outage_ends(strategy):
+def test_outage_end_restarts_grace_periods(strategy):
     """13.4."""
     world = running(strategy)
     not_ready(world, *U0, *U1)
@@ -85,7 +85,7 @@ def test_every_grace_period_starts_again_when_an_outage_ends(strategy):
     assert "pod-u1-1" in evicted(world)
 
 
-def test_an_outage_that_begins_stops_a_migration_that_is_under_way():
+def test_outage_pauses_a_migration():
     """13.4: the pods of the old group are not evicted while nobody knows what is going on."""
     world = running("MigrateAffected")
     world.budget = {f"pod-claim-{name}": "not now" for name in U1}
@@ -108,7 +108,7 @@ def test_an_outage_that_begins_stops_a_migration_that_is_under_way():
     assert held(world) == [(0, "Bound", *U0), (1, "Bound", *U2)]
 
 
-def test_a_workload_that_is_deleted_is_released_during_an_outage_too():
+def test_deleted_workload_is_released_in_an_outage():
     """13.4: that is a person's will, not a failure's."""
     world = running("MigrateAffected")
     not_ready(world, *U0, *U1[:3])
@@ -118,7 +118,7 @@ def test_a_workload_that_is_deleted_is_released_during_an_outage_too():
     assert evicted(world) == ["pod-u1-3"]
 
 
-def test_nodes_that_lost_their_tags_are_away_as_well():
+def test_nodes_without_tags_count_for_an_outage():
     """13.4: a driver that is rolled back on all nodes drops every tag."""
     world = running("MigrateAffected")
     world.silent = {*U0, *U1}
@@ -152,7 +152,7 @@ def test_two_nodes_are_no_outage(away, is_outage):
     assert (found is not None) == is_outage
 
 
-def test_nodes_that_a_person_has_given_up_are_no_outage():
+def test_given_up_nodes_are_no_outage():
     """13.4."""
     off = {f"n{i}": ClusterNode(f"n{i}", f"uid{i}", "", False, True, None, out_of_service=True) for i in range(5)}
     nodes = {**off, "n5": ClusterNode("n5", "uid5", "", True, True, None)}
@@ -178,7 +178,7 @@ def test_the_share_and_the_number_are_settings():
 
 
 @pytest.mark.parametrize("strategy", ACTING)
-def test_a_group_whose_nodes_are_all_dead_closes_only_when_an_eviction_can_follow(strategy):
+def test_dead_group_drains_when_eviction_can_follow(strategy):
     """13.4: a rack that loses its switch is back with its pods; closing it had them evicted as soon as it was back."""
     world = running(strategy, servers=3, count=1)
     not_ready(world, *U0)
@@ -194,7 +194,7 @@ def test_a_group_whose_nodes_are_all_dead_closes_only_when_an_eviction_can_follo
     assert "restarts" not in world.workload("job")["status"]
 
 
-def test_a_migration_away_from_dead_nodes_says_whose_pods_it_waits_for():
+def test_migration_names_the_pods_it_waits_for():
     """13.4."""
     world = running("MigrateAffected", servers=3, count=1)
     not_ready(world, *U0)
@@ -206,7 +206,7 @@ def test_a_migration_away_from_dead_nodes_says_whose_pods_it_waits_for():
 
 
 @pytest.mark.parametrize("strategy", ACTING)
-def test_a_group_whose_dead_nodes_are_given_up_closes(strategy):
+def test_group_with_given_up_nodes_drains(strategy):
     """13.4."""
     world = running(strategy, servers=3, count=1)
     not_ready(world, *U0)
@@ -221,7 +221,7 @@ def test_a_group_whose_dead_nodes_are_given_up_closes(strategy):
     assert held(world) == [(0, "Bound", *U1)]
 
 
-def test_a_restart_that_has_not_closed_anything_yet_is_withdrawn_when_the_nodes_return():
+def test_early_restart_is_cancelled_on_recovery():
     """13.4: the controller dies after it wrote that it restarts, and the next one finds all nodes well."""
     world = running("RestartAll")
     not_ready(world, "u1-2")
@@ -236,7 +236,7 @@ def test_a_restart_that_has_not_closed_anything_yet_is_withdrawn_when_the_nodes_
     assert world.state("job") == ("Allocated", "Allocated")
 
 
-def test_a_restart_that_has_closed_something_goes_on_when_the_nodes_return():
+def test_draining_restart_continues_on_recovery():
     """13.4: Draining never becomes Bound again."""
     world = running("RestartAll")
     world.budget = {f"pod-claim-{name}": "not now" for name in (*U0, *U1)}

@@ -54,7 +54,7 @@ def tally(found: Partitioned) -> dict[str, int]:
     return dict(Counter(map(name, found.partitions)))
 
 
-def test_a_ring_has_every_arc_and_every_number_of_cores(nodes: dict[str, topology.Node]) -> None:
+def test_ring_has_all_arcs_and_core_counts(nodes: dict[str, topology.Node]) -> None:
     ring = made(nodes["inf2.48xlarge"])
     arcs = {f"set {size}": 12 for size in range(2, 12)} | {"set 12": 1}
     ranges = {f"cores {number}": 12 - number // 2 for number in range(3, 24, 2)}
@@ -62,7 +62,7 @@ def test_a_ring_has_every_arc_and_every_number_of_cores(nodes: dict[str, topolog
     assert ring.left_out == ()
 
 
-def test_what_does_not_fit_below_the_limit_is_left_out_by_whole_sizes(nodes: dict[str, topology.Node]) -> None:
+def test_excess_sets_are_omitted_by_size(nodes: dict[str, topology.Node]) -> None:
     ring = made(nodes["inf1.24xlarge"])
     sets = {f"set {size}": 16 for size in (2, 3, 4, 6, 8)} | {"set 16": 1}
     cores = {"cores 1": 64, "cores 2": 48, "cores 3": 32, "cores 9": 14, "cores 61": 1}
@@ -84,9 +84,7 @@ def test_what_does_not_fit_below_the_limit_is_left_out_by_whole_sizes(nodes: dic
         ("trn3e.24xlarge", {"device": 4, "cores 1": 16, "cores 2": 12, "cores 3": 8, "set 4": 1}),
     ],
 )
-def test_a_torus_has_the_sets_that_its_groups_name(
-    nodes: dict[str, topology.Node], name: str, expected: dict[str, int]
-) -> None:
+def test_torus_has_the_sets_of_its_groups(nodes: dict[str, topology.Node], name: str, expected: dict[str, int]) -> None:
     assert tally(made(nodes[name])) == expected
 
 
@@ -96,7 +94,7 @@ def test_a_line_does_not_wrap(nodes: dict[str, topology.Node]) -> None:
     assert sets == {tuple(range(first, first + size)) for size in range(2, 7) for first in range(7 - size)}
 
 
-def test_an_arc_over_a_broken_link_is_not_published(nodes: dict[str, topology.Node]) -> None:
+def test_arc_over_a_broken_link_is_not_published(nodes: dict[str, topology.Node]) -> None:
     ring = nodes["inf2.48xlarge"]
     cut = tuple(replace(one, connected=one.connected - {{3: 4, 4: 3}.get(one.device_id, -1)}) for one in ring.devices)
     over = [
@@ -108,7 +106,7 @@ def test_an_arc_over_a_broken_link_is_not_published(nodes: dict[str, topology.No
     assert over == ["neuron-set-12-0"]
 
 
-def test_nine_cores_are_contiguous_and_leave_the_rest_of_their_last_device(nodes: dict[str, topology.Node]) -> None:
+def test_nine_cores_are_contiguous(nodes: dict[str, topology.Node]) -> None:
     """The pod of the scheduler extension's documents, on the type of its log."""
     found = {one.device.name: one for one in made(nodes["inf1.6xlarge"]).partitions}
     nine = found["neuron-cores-9-0"]
@@ -123,7 +121,7 @@ def test_nine_cores_are_contiguous_and_leave_the_rest_of_their_last_device(nodes
     assert fits(made(nodes["inf1.6xlarge"]), [nine, found["neuron-cores-3-9"], found["neuron-device-3"]])
 
 
-def test_a_whole_node_and_its_devices_exclude_each_other(nodes: dict[str, topology.Node]) -> None:
+def test_node_and_its_devices_exclude_each_other(nodes: dict[str, topology.Node]) -> None:
     node = nodes["trn2u.48xlarge"]
     both = [
         *devices.published(node, driver_version="1.2.3", ultraserver_devices="node"),
@@ -147,9 +145,7 @@ def fits(found: Partitioned, chosen: list[Partition]) -> bool:
 
 @given(st.data())
 @settings(max_examples=300, deadline=None)
-def test_devices_fit_together_exactly_if_they_share_no_core(
-    nodes: dict[str, topology.Node], data: st.DataObject
-) -> None:
+def test_counters_exclude_shared_cores(nodes: dict[str, topology.Node], data: st.DataObject) -> None:
     """The law that keeps a core from two containers, and a free one from being refused."""
     found = made(nodes[data.draw(st.sampled_from(TYPES))])
     chosen = data.draw(st.lists(st.sampled_from(found.partitions), min_size=1, max_size=6, unique_by=id))
@@ -158,7 +154,7 @@ def test_devices_fit_together_exactly_if_they_share_no_core(
 
 
 @pytest.mark.parametrize("name", TYPES)
-def test_what_is_published_stays_below_the_limits_of_the_api(nodes: dict[str, topology.Node], name: str) -> None:
+def test_published_sets_obey_api_limits(nodes: dict[str, topology.Node], name: str) -> None:
     """kubernetes/api@v0.37: 8 counter sets a slice, 32 counters a set, 2 sets and 32 counters a device."""
     found = made(nodes[name])
     assert len(found.partitions) <= DEVICES_AT_MOST
@@ -174,7 +170,7 @@ def test_what_is_published_stays_below_the_limits_of_the_api(nodes: dict[str, to
 
 
 @pytest.mark.parametrize("known", catalogue.all_types(), ids=lambda known: known.name)
-def test_cores_of_a_partition_are_contiguous_on_every_type(known: catalogue.InstanceType, tmp_path: Path) -> None:
+def test_partition_cores_are_contiguous(known: catalogue.InstanceType, tmp_path: Path) -> None:
     simulated_node.write(tmp_path / "root", known.name)
     node = topology.build(sysfs.read_node(tmp_path / "root"), NodeLabels.from_labels({}))
     for one in made(node).partitions:

@@ -33,7 +33,7 @@ def test_a_pair_is_two_nodes_of_one_rack():
     assert world.reserved("pair") == {0: ("u0-2", "u0-3")}
 
 
-def test_two_nodes_joined_between_the_racks_are_a_pair_too():
+def test_pair_across_racks_is_valid():
     objects = []
     for n in (0, 1):
         found = UltraServerFacts(modes=(2, 4), node_id_2=n, node_id_4=n, server_id_2="aa", server_id_4="aa")
@@ -44,7 +44,7 @@ def test_two_nodes_joined_between_the_racks_are_a_pair_too():
     assert world.reserved("pair") == {0: ("h-0", "h-1")}
 
 
-def test_a_partly_used_ultraserver_is_filled_before_a_whole_one_is_broken():
+def test_partly_used_ultraserver_is_filled_first():
     world = fleet(0, 1)
     world.submit("a", size=2)
     world.settle()
@@ -55,7 +55,7 @@ def test_a_partly_used_ultraserver_is_filled_before_a_whole_one_is_broken():
     assert world.reserved("one") == {0: ("u0-2",)}
 
 
-def test_a_single_node_takes_the_rest_of_a_broken_pair_first():
+def test_single_node_uses_broken_pairs_first():
     world = fleet(0)
     world.claim("x", ["u0-3"])
     world.submit("one", size=1)
@@ -63,7 +63,7 @@ def test_a_single_node_takes_the_rest_of_a_broken_pair_first():
     assert world.reserved("one") == {0: ("u0-2",)}
 
 
-def test_slots_of_one_workload_lie_close_together_in_the_network():
+def test_slots_are_close_in_the_network():
     world = fleet(0, 1, 2, 3)
     world.claim("x", ["u0-0"])
     world.submit("job", size=4, count=2)
@@ -71,7 +71,7 @@ def test_slots_of_one_workload_lie_close_together_in_the_network():
     assert sorted(world.workload("job")["status"]["allocatedUltraServers"]) == ["us-u2", "us-u3"]
 
 
-def test_a_workload_that_fits_nowhere_close_is_spread():
+def test_workload_is_spread_if_no_layer_fits():
     world = fleet(0, 1, 2, 3)
     world.claim("x", ["u0-0"])
     world.submit("job", size=4, count=3)
@@ -79,7 +79,7 @@ def test_a_workload_that_fits_nowhere_close_is_spread():
     assert sorted(world.workload("job")["status"]["allocatedUltraServers"]) == ["us-u1", "us-u2", "us-u3"]
 
 
-def test_one_workload_gets_nodes_that_publish_alike():
+def test_workload_gets_similar_nodes():
     world = World([*ultraserver("whole"), *ultraserver("parts", whole_nodes=False)])
     world.settle()
     world.submit("job", size=4, count=2)
@@ -155,7 +155,7 @@ def check(world: World) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(histories(), st.randoms(use_true_random=False))
-def test_whatever_happens_no_node_serves_two_and_no_slot_is_split(history, shuffle: random.Random):
+def test_no_node_is_shared_and_no_slot_split(history, shuffle: random.Random):
     numbers, steps = history
     world = World([item for n in numbers for item in FLEET[n]])
     for number, step in enumerate(steps):
@@ -183,7 +183,7 @@ def test_whatever_happens_no_node_serves_two_and_no_slot_is_split(history, shuff
         )
 
 
-def test_slices_of_one_pool_are_put_together_and_the_newest_generation_counts():
+def test_newest_pool_generation_is_merged():
     items = [item for item in ultraserver("u", whole_nodes=False) if item["kind"] == "ResourceSlice"]
     first = items[0]
     assert len(decode.snapshot([first]).published) == 1
@@ -194,7 +194,7 @@ def test_slices_of_one_pool_are_put_together_and_the_newest_generation_counts():
     assert [each.complete for each in decode.snapshot([half, newer]).published] == [True]
 
 
-def test_numbers_and_modes_that_no_ultraserver_has_are_unknown():
+def test_invalid_node_ids_and_modes_are_unknown():
     [first, *_] = [item for item in ultraserver("u") if item["kind"] == "ResourceSlice"]
     device = first["spec"]["devices"][0]
     odd = {"ultraserverNodeId": {"int": 2**40}, "ultraserverModes": {"string": "1_2_\u00b2_0_100000000"}}
@@ -203,7 +203,7 @@ def test_numbers_and_modes_that_no_ultraserver_has_are_unknown():
     assert (published.node_id, published.sizes) == (None, (1, 2))
 
 
-def test_a_stored_number_of_any_size_costs_no_time():
+def test_huge_stored_numbers_are_cheap():
     [first, *_] = decode.snapshot(ultraserver("u")).published
     node = replace(first, node_id=2**40, sizes=(1,))
     group = Group("u", "u", node.instance_type, ({},), {2**40: node}, (1,), ())

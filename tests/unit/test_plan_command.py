@@ -33,7 +33,7 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return capsys.readouterr().out
 
 
-def test_the_plan_of_a_cluster_reads_as_its_golden_file(tmp_path, capsys):
+def test_plan_text_equals_the_golden_file(tmp_path, capsys):
     found = printed(capsys, "--snapshot", str(cluster(tmp_path / "c.yaml")), "--at", "2026-03-01T12:00:02Z")
     golden = GOLDEN / "two-ultraservers.txt"
     if os.environ.get("NEURON_DRA_WRITE_GOLDEN"):
@@ -59,7 +59,7 @@ def test_an_empty_cluster_has_nothing_to_do(tmp_path, capsys):
         ("kind: List\nitems: [{kind: Node}]", "a Node without metadata.name"),
     ],
 )
-def test_a_file_that_is_no_list_of_objects_is_refused_in_one_line(tmp_path, capsys, content, message):
+def test_invalid_snapshot_is_a_one_line_error(tmp_path, capsys, content, message):
     path = tmp_path / "c.yaml"
     if content is not None:
         path.write_text(content)

@@ -119,7 +119,7 @@ def test_plan_equals_what_the_controller_then_does(first: int) -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("first", range(0, FLEETS, AT_ONCE))
-def test_a_workload_that_is_tried_gets_what_it_would_get(first: int) -> None:
+def test_dry_run_equals_the_real_result(first: int) -> None:
     """13.14"""
     for seed in range(first, min(first + AT_ONCE, FLEETS)):
         rng = random.Random(seed)
@@ -140,7 +140,7 @@ def test_a_workload_that_is_tried_gets_what_it_would_get(first: int) -> None:
             assert planned.shortage.groups_free < count, f"fleet {seed}"
 
 
-def test_plan_groups_the_nodes_before_any_ultraserver_is_stored() -> None:
+def test_plan_groups_nodes_without_stored_objects() -> None:
     """13.14: it answered "0 of 1 groups are free" beside groups_free 1."""
     world = World(ultraserver("u0"))
     workload = pb.Workload(namespace="ml", name="job", instance_type=TYPE, topology_size=4, server_count=1)
@@ -153,7 +153,7 @@ def test_plan_groups_the_nodes_before_any_ultraserver_is_stored() -> None:
     )
 
 
-def test_the_controller_says_that_it_creates_ultraservers_first() -> None:
+def test_controller_reports_missing_ultraservers() -> None:
     """13.14"""
     world = World(ultraserver("u0"))
     world.submit("job")
@@ -221,7 +221,7 @@ def test_an_empty_file_is_refused(tmp_path: Any, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_every_object_of_a_living_cluster_can_be_read(tmp_path: Any, seed: int) -> None:
+def test_all_objects_of_a_cluster_are_readable(tmp_path: Any, seed: int) -> None:
     """13.14"""
     world = random_fleet(random.Random(seed))
     path = tmp_path / "c.yaml"

@@ -43,7 +43,7 @@ def tags(world: World) -> dict[str, str]:
     return found
 
 
-def test_without_settings_the_limits_are_those_of_the_handbook():
+def test_default_limits_are_documented():
     assert Limits() == Limits(
         tag_timeout=datetime.timedelta(seconds=60),
         starvation_threshold=datetime.timedelta(seconds=600),
@@ -58,7 +58,7 @@ def test_without_settings_the_limits_are_those_of_the_handbook():
 # -- allocation --------------------------------------------------------------------------------------------------------
 
 
-def test_a_workload_of_two_ultraservers_is_allocated_with_all_eight_nodes():
+def test_two_ultraservers_allocate_eight_nodes():
     world = fleet(2)
     world.submit("job", size=4, count=2)
     world.settle()
@@ -73,7 +73,7 @@ def test_a_workload_of_two_ultraservers_is_allocated_with_all_eight_nodes():
     assert set(tags(world).values()) == {"job"}
 
 
-def test_the_template_comes_only_after_every_node_showed_its_tag():
+def test_template_waits_for_all_tags():
     world = fleet(2)
     world.silent = {"u1-2"}
     world.submit("job", size=4, count=2)
@@ -86,7 +86,7 @@ def test_the_template_comes_only_after_every_node_showed_its_tag():
     assert (phases(world), len(world.all("ResourceClaimTemplate"))) == ({"Bound"}, 1)
 
 
-def test_a_workload_is_allocating_until_every_node_shows_that_it_is_bound():
+def test_allocating_until_all_nodes_show_bound():
     world = fleet(1)
     world.submit("job")
     world.step()
@@ -100,7 +100,7 @@ def test_a_workload_is_allocating_until_every_node_shows_that_it_is_bound():
     assert world.state("job") == ("Allocated", "Allocated")
 
 
-def test_a_node_that_is_late_is_named_but_not_at_once():
+def test_late_node_is_named_after_the_grace():
     world = fleet(1)
     world.silent = {"u0-2"}
     world.submit("job")
@@ -126,14 +126,14 @@ def test_nodes_that_are_late_are_counted():
     ("size", "count", "what"),
     [(1, 1, "1 node in 1 UltraServer"), (1, 2, "2 nodes in 1 UltraServer"), (4, 2, "8 nodes in 2 UltraServers")],
 )
-def test_who_has_all_is_told_how_many_nodes_and_how_pods_get_them(size, count, what):
+def test_allocated_message_explains_the_template(size, count, what):
     world = fleet(2)
     world.submit("job", size=size, count=count)
     world.settle()
     assert world.message("job") == f"{what} reserved; pods get them with resourceClaimTemplateName: job"
 
 
-def test_a_node_that_never_tags_is_replaced_and_not_chosen_again_while_it_is_silent():
+def test_untagging_node_is_replaced():
     world = fleet(2)
     world.silent = {"u0-0"}
     world.submit("job", size=2)
@@ -157,7 +157,7 @@ def test_a_node_that_never_tags_is_replaced_and_not_chosen_again_while_it_is_sil
     assert world.reserved("job") == {0: ("u0-2", "u0-3")}
 
 
-def test_an_old_tag_does_not_count_for_a_new_reservation():
+def test_old_tag_does_not_answer_new_reservation():
     world = fleet(1)
     world.silent = {"u0-0"}
     world.submit("job")
@@ -175,7 +175,7 @@ def test_an_old_tag_does_not_count_for_a_new_reservation():
     assert phases(world) == {"Pending"}
 
 
-def test_the_template_asks_for_the_nodes_of_this_workload_and_its_config_is_accepted_by_the_plugin():
+def test_template_selects_the_workloads_nodes():
     world = fleet(1)
     world.submit("job", config={"logicalNeuronCore": 1}, resourceClaimTemplate={"name": "job-rct"})
     world.settle()
@@ -204,7 +204,7 @@ def test_the_template_asks_for_the_nodes_of_this_workload_and_its_config_is_acce
     ]
 
 
-def test_on_nodes_that_publish_each_device_the_template_asks_for_all_of_a_node():
+def test_template_requests_all_devices_of_a_node():
     world = fleet(1, whole_nodes=False)
     world.submit("job")
     world.settle()
@@ -213,7 +213,7 @@ def test_on_nodes_that_publish_each_device_the_template_asks_for_all_of_a_node()
     assert "resourceType == 'neuron_device'" in exactly["selectors"][0]["cel"]["expression"]
 
 
-def test_without_our_second_device_class_the_template_uses_the_plain_one():
+def test_template_falls_back_to_the_plain_class():
     world = fleet(1)
     world.put({"kind": "DeviceClass", "metadata": {"name": "neuron.aws.com"}})
     world.submit("job")
@@ -222,7 +222,7 @@ def test_without_our_second_device_class_the_template_uses_the_plain_one():
     assert exactly["deviceClassName"] == "neuron.aws.com"
 
 
-def test_a_template_of_that_name_that_is_not_ours_fails_the_workload_and_is_left_alone():
+def test_foreign_template_fails_the_workload():
     world = fleet(1)
     other = {"kind": "ResourceClaimTemplate", "metadata": {"name": "job", "namespace": "ml"}, "spec": {}}
     before = world.put(other)
@@ -235,7 +235,7 @@ def test_a_template_of_that_name_that_is_not_ours_fails_the_workload_and_is_left
     assert world.state("job") == ("Allocated", "Allocated")
 
 
-def test_a_template_of_that_name_that_comes_while_nodes_answer_ends_the_reservation():
+def test_late_foreign_template_ends_reservation():
     world = fleet(1)
     world.silent = {"u0-2"}
     world.submit("job")
@@ -247,7 +247,7 @@ def test_a_template_of_that_name_that_comes_while_nodes_answer_ends_the_reservat
     assert (world.state("job"), phases(world)) == (("Failed", "TemplateNameTaken"), set())
 
 
-def test_a_template_deleted_by_hand_is_made_again_and_nothing_else_changes():
+def test_deleted_template_is_recreated():
     world = fleet(1)
     world.submit("job")
     world.settle()
@@ -264,7 +264,7 @@ def test_a_node_in_use_by_anybody_is_not_reserved():
     assert world.reserved("job") == {0: ("u1-0", "u1-1", "u1-2", "u1-3")}
 
 
-def test_a_claim_that_slips_in_before_the_tag_moves_the_reservation_and_is_named():
+def test_early_foreign_claim_moves_the_reservation():
     world = fleet(2)
     world.silent = {"u0-1"}
     world.submit("job")
@@ -277,7 +277,7 @@ def test_a_claim_that_slips_in_before_the_tag_moves_the_reservation_and_is_named
     assert world.reserved("job") == {0: ("u1-0", "u1-1", "u1-2", "u1-3")}
 
 
-def test_a_claim_that_got_reserved_devices_takes_no_reservation_away_and_delays_none():
+def test_bypassing_claim_delays_no_reservation():
     """13.2. Where no admission policy refuses such claims: its pod starts nowhere, so nobody is moved for it."""
     world = fleet(2)
     world.silent = {"u0-1"}
@@ -309,7 +309,7 @@ def test_a_claim_that_got_reserved_devices_takes_no_reservation_away_and_delays_
         ([], {"request": "r"}, False),
     ],
 )
-def test_a_claim_got_reserved_devices_by_the_class_of_its_request(requests, result, reserved):
+def test_bypassing_claim_is_known_by_its_class(requests, result, reserved):
     """13.2. None: it holds no device of ours, or looks at it only."""
     result = {"driver": PLAIN, "pool": "n", "device": "neuron-node-0", **result}
     status = {"allocation": {"devices": {"results": [result]}}}
@@ -318,7 +318,7 @@ def test_a_claim_got_reserved_devices_by_the_class_of_its_request(requests, resu
     assert (found and found.reserved_class) is reserved
 
 
-def test_reserving_costs_two_writes_for_each_ultraserver_and_four_more():
+def test_reservation_needs_few_writes():
     world = fleet(2)
     world.submit("job", count=2)
     world.log.clear()
@@ -328,7 +328,7 @@ def test_reserving_costs_two_writes_for_each_ultraserver_and_four_more():
     )
 
 
-def test_every_slot_knows_the_size_of_the_whole_and_the_node_of_rank_0():
+def test_slots_have_total_size_and_rank_0():
     world = fleet(2)
     world.submit("job", size=2, count=3)
     world.settle()
@@ -340,7 +340,7 @@ def test_every_slot_knows_the_size_of_the_whole_and_the_node_of_rank_0():
 # -- who waits, and why ------------------------------------------------------------------------------------------------
 
 
-def test_of_two_that_each_need_more_than_half_the_first_gets_all_and_the_second_nothing_until_then():
+def test_competing_workloads_get_all_or_nothing():
     world = fleet(4)
     world.submit("first", count=3)
     world.later(1)
@@ -356,7 +356,7 @@ def test_of_two_that_each_need_more_than_half_the_first_gets_all_and_the_second_
     assert world.state("second") == ("Allocated", "Allocated")
 
 
-def test_a_cordoned_node_is_not_reserved_and_those_who_wait_are_told():
+def test_cordoned_node_is_not_reserved():
     world = fleet(2)
     world.get("Node", "u0-1")["spec"]["unschedulable"] = True
     world.submit("job", count=2)
@@ -377,7 +377,7 @@ def test_a_cordoned_node_is_not_reserved_and_those_who_wait_are_told():
     assert world.state("job") == ("Allocated", "Allocated")
 
 
-def test_cordoning_a_reserved_node_changes_nothing_for_its_workload():
+def test_cordoning_a_reserved_node_changes_nothing():
     world = fleet(2)
     world.submit("job", count=1, allocationPolicy={"failureStrategy": "MigrateAffected"})
     world.settle()
@@ -387,7 +387,7 @@ def test_cordoning_a_reserved_node_changes_nothing_for_its_workload():
     assert (world.reserved("job"), world.state("job")) == (held, ("Allocated", "Allocated"))
 
 
-def test_capacity_that_is_split_over_ultraservers_is_said_to_be_so():
+def test_fragmented_capacity_is_reported():
     world = fleet(2)
     for n in range(4):
         world.submit(f"pair-{n}", size=2)
@@ -415,7 +415,7 @@ def test_a_type_that_nobody_has_is_said_to_be_so():
     assert "UltraServers here are of type trn3.48xlarge" in world.message("job")
 
 
-def test_small_ones_pass_a_waiting_big_one_until_it_has_waited_too_long():
+def test_small_workloads_pass_a_big_one_for_a_time():
     limits = Limits(starvation_threshold=datetime.timedelta(seconds=60))
     world = fleet(1)
     world.submit("holder", size=1)
@@ -435,7 +435,7 @@ def test_small_ones_pass_a_waiting_big_one_until_it_has_waited_too_long():
     )
 
 
-def test_a_plan_says_when_to_look_again_though_nothing_happens():
+def test_plan_has_the_next_deadline():
     world = fleet(1)
     world.silent = {"u0-0"}
     world.submit("job")
@@ -453,7 +453,7 @@ def test_a_plan_says_when_to_look_again_though_nothing_happens():
 @pytest.mark.parametrize(
     ("fault", "reason"), [("gone", "NodeGone"), ("not ready", "NodeNotReady"), ("no slice", "SliceMissing")]
 )
-def test_a_fault_under_an_allocated_workload_is_told_and_evicts_nobody(fault, reason):
+def test_noop_fault_is_only_reported(fault, reason):
     world = fleet(1)
     world.submit("job")
     world.settle()
@@ -475,7 +475,7 @@ def test_a_fault_under_an_allocated_workload_is_told_and_evicts_nobody(fault, re
     assert world.reserved("job") == {0: ("u0-0", "u0-1", "u0-2", "u0-3")}
 
 
-def test_a_slot_that_waits_for_another_in_vain_is_given_back_with_it():
+def test_incomplete_reservation_is_released_together():
     world = fleet(2)
     world.silent = {"u1-3"}
     world.submit("job", count=2)
@@ -498,7 +498,7 @@ def entry_in(world: World, ultraserver_name: str, entry: dict) -> None:
 
 
 @pytest.mark.parametrize("allocation_id", ["0000000000000000", "zzzzzzzzzzzzzzzz"])
-def test_a_second_reservation_for_an_index_goes_and_the_one_whose_pods_may_run_stays(allocation_id):
+def test_duplicate_index_keeps_the_bound_slot(allocation_id):
     world = fleet(2)
     world.submit("job")
     world.settle()
@@ -515,7 +515,7 @@ def test_a_second_reservation_for_an_index_goes_and_the_one_whose_pods_may_run_s
     assert not world.get("NeuronUltraServer", "us-u1", NAMESPACE)["status"].get("allocations")
 
 
-def test_of_two_pending_reservations_for_an_index_one_stays():
+def test_duplicate_pending_index_keeps_one():
     world = fleet(2)
     world.silent = {"u0-0", "u1-0"}
     world.submit("job")
@@ -533,7 +533,7 @@ def test_of_two_pending_reservations_for_an_index_one_stays():
 # -- release -----------------------------------------------------------------------------------------------------------
 
 
-def test_release_goes_template_draining_eviction_then_free():
+def test_release_steps_are_in_order():
     world = fleet(1)
     world.submit("job")
     world.settle()
@@ -555,7 +555,7 @@ def test_release_goes_template_draining_eviction_then_free():
     assert (world.all("NeuronUltraServerWorkload"), phases(world), tags(world)) == ([], set(), {})
 
 
-def test_a_workload_deleted_before_its_nodes_answered_gives_them_back():
+def test_deleted_pending_workload_frees_its_nodes():
     world = fleet(1)
     world.silent = {"u0-2"}
     world.submit("job")
@@ -567,7 +567,7 @@ def test_a_workload_deleted_before_its_nodes_answered_gives_them_back():
     assert (world.all("NeuronUltraServerWorkload"), phases(world)) == ([], set())
 
 
-def test_every_write_for_a_workload_names_it_so_that_a_failure_stops_the_rest_of_them():
+def test_writes_name_their_workload():
     world = fleet(2)
     world.log.clear()
     world.submit("job")
@@ -586,7 +586,7 @@ def test_every_write_for_a_workload_names_it_so_that_a_failure_stops_the_rest_of
     }
 
 
-def test_a_deleted_workload_does_not_wait_for_nodes_that_never_answered():
+def test_deletion_ignores_nodes_without_answer():
     world = fleet(1)
     world.silent = {"u0-2"}
     world.submit("job")
@@ -600,7 +600,7 @@ def test_a_deleted_workload_does_not_wait_for_nodes_that_never_answered():
     assert (world.all("NeuronUltraServerWorkload"), phases(world)) == ([], set())
 
 
-def test_a_deleted_workload_is_there_until_its_template_is_gone():
+def test_deletion_waits_for_the_template():
     world = fleet(1)
     world.submit("job")
     world.settle()
@@ -615,7 +615,7 @@ def test_a_deleted_workload_is_there_until_its_template_is_gone():
     assert (world.all("NeuronUltraServerWorkload"), world.all("ResourceClaimTemplate")) == ([], [])
 
 
-def test_a_release_evicts_no_pod_of_others_and_leaves_their_node_in_use():
+def test_release_evicts_only_own_pods():
     world = fleet(1)
     world.submit("job")
     world.settle()
@@ -630,7 +630,7 @@ def test_a_release_evicts_no_pod_of_others_and_leaves_their_node_in_use():
     assert world.reserved("next") == {0: ("u0-2", "u0-3")}
 
 
-def test_a_claim_that_no_pod_uses_keeps_its_node_reserved_until_it_is_gone():
+def test_unused_claim_keeps_its_node_reserved():
     world = fleet(1)
     world.submit("job")
     world.settle()
@@ -648,7 +648,7 @@ def test_a_claim_that_no_pod_uses_keeps_its_node_reserved_until_it_is_gone():
     assert (world.all("NeuronUltraServerWorkload"), phases(world)) == ([], set())
 
 
-def test_an_eviction_that_a_budget_forbids_is_told_with_its_reason():
+def test_blocked_eviction_is_reported():
     world = fleet(1)
     world.submit("job")
     world.settle()
@@ -663,7 +663,7 @@ def test_an_eviction_that_a_budget_forbids_is_told_with_its_reason():
     assert why in ready["message"]
 
 
-def test_a_dead_node_holds_back_only_itself_and_the_way_out_is_told():
+def test_dead_node_is_quarantined_alone():
     world = fleet(1)
     world.submit("job")
     world.settle()
@@ -689,7 +689,7 @@ def test_a_dead_node_holds_back_only_itself_and_the_way_out_is_told():
     assert (world.all("NeuronUltraServerWorkload"), phases(world)) == ([], set())
 
 
-def test_reservations_whose_workload_was_removed_by_force_are_taken_back():
+def test_reservations_without_workload_are_released():
     world = fleet(1)
     world.submit("job")
     world.settle()
@@ -698,7 +698,7 @@ def test_reservations_whose_workload_was_removed_by_force_are_taken_back():
     assert (phases(world), tags(world)) == (set(), {})
 
 
-def test_pods_of_a_workload_that_was_removed_by_force_are_evicted_before_its_nodes_are_free():
+def test_pods_without_workload_are_evicted_first():
     world = fleet(1)
     world.submit("job")
     world.settle()
@@ -713,7 +713,7 @@ def test_pods_of_a_workload_that_was_removed_by_force_are_evicted_before_its_nod
     assert (phases(world), world.all("ResourceClaim")) == (set(), [])
 
 
-def test_of_a_workload_that_was_removed_by_force_no_node_that_never_answered_is_kept_closed():
+def test_unanswered_nodes_without_workload_are_freed():
     world = fleet(1)
     world.silent = {"u0-2"}
     world.submit("job")
@@ -727,7 +727,7 @@ def test_of_a_workload_that_was_removed_by_force_no_node_that_never_answered_is_
     assert phases(world) == set()
 
 
-def test_a_workload_that_shrinks_gives_back_its_highest_index():
+def test_shrinking_releases_the_highest_index():
     world = fleet(2)
     world.submit("job", count=2)
     world.settle()
@@ -739,7 +739,7 @@ def test_a_workload_that_shrinks_gives_back_its_highest_index():
     assert world.reserved("job") == {0: before[0]}
 
 
-def test_a_rank_is_given_again_only_when_its_former_pods_are_gone():
+def test_rank_is_reused_after_its_pods_are_gone():
     world = fleet(3)
     world.submit("job", count=2)
     world.settle()
@@ -762,7 +762,7 @@ def test_a_rank_is_given_again_only_when_its_former_pods_are_gone():
     assert not [claim for claim in world.all("ResourceClaim") if claim["metadata"]["name"] == "worker"]
 
 
-def test_a_workload_that_grows_keeps_its_ranks_and_gets_all_or_nothing_more():
+def test_growth_keeps_ranks_and_is_all_or_nothing():
     world = fleet(2)
     world.submit("job", size=4)
     world.settle()

@@ -47,12 +47,12 @@ GONE = situation(reasons={THREE: ("missing",)})
 WITHOUT = [name for name in ALL if name != THREE]
 
 
-def test_what_is_offered_is_published_in_the_order_of_the_numbers() -> None:
+def test_devices_are_published_in_id_order() -> None:
     assert names(decide(0.0, situation(current={}), None)) == [f"neuron-device-{i}" for i in range(16)]
     assert decide(0.0, situation(), None) == Outcome(tuple(ALL.values()))
 
 
-def test_before_a_device_leaves_it_is_asked_who_has_it() -> None:
+def test_withdrawal_checks_allocations_first() -> None:
     assert decide(0.0, GONE, None) == Outcome(asks=True)
     assert names(decide(0.0, GONE, None, set())) == WITHOUT
     stays = decide(0.0, GONE, None, {THREE})
@@ -60,7 +60,7 @@ def test_before_a_device_leaves_it_is_asked_who_has_it() -> None:
     assert (stays.claimed, stays.look_at) == (Claimed(frozenset({THREE}), 5.0, 5.0), 5.0)
 
 
-def test_an_answer_holds_until_its_time_and_is_then_asked_for_again_ever_more_slowly() -> None:
+def test_allocation_check_is_cached_with_backoff() -> None:
     last = Claimed(frozenset({THREE}), 5.0, 5.0)
     for now in (0.0, 1.0, 4.9):
         again = decide(now, GONE, last)
@@ -77,14 +77,14 @@ def test_an_answer_holds_until_its_time_and_is_then_asked_for_again_ever_more_sl
     assert waits == [10.0, 20.0, 40.0, 60.0, 60.0, 60.0]
 
 
-def test_an_answer_about_one_device_lets_no_other_leave() -> None:
+def test_allocation_check_is_per_device() -> None:
     last = Claimed(frozenset({THREE}), 5.0, 5.0)
     two = situation(reasons={THREE: ("missing",), "neuron-device-4": ("missing",)})
     assert decide(1.0, two, last) == Outcome(asks=True)
 
 
 @given(st.lists(st.floats(0.0, 600.0), max_size=300).map(sorted))
-def test_however_often_it_is_woken_it_asks_as_rarely(wakes: list[float]) -> None:
+def test_wakeups_do_not_add_checks(wakes: list[float]) -> None:
     last: Claimed | None = None
     asked = []
     for now in wakes:
@@ -98,7 +98,7 @@ def test_however_often_it_is_woken_it_asks_as_rarely(wakes: list[float]) -> None
     assert all(later - earlier >= 5.0 for earlier, later in itertools.pairwise(asked))
 
 
-def test_a_prepared_device_stays_without_a_question() -> None:
+def test_prepared_device_stays_without_a_check() -> None:
     held = situation(reasons={THREE: ("missing",)}, prepared=(prepared(THREE, 3),))
     outcome = decide(0.0, held, None)
     assert (names(outcome), outcome.look_at) == (list(ALL), None)
@@ -106,7 +106,7 @@ def test_a_prepared_device_stays_without_a_question() -> None:
     assert names(decide(0.0, situation(offered=gone, prepared=(prepared(THREE, 3),)), None)) == list(ALL)
 
 
-def test_what_a_claim_holds_under_another_name_is_not_offered() -> None:
+def test_device_held_by_another_name_is_withheld() -> None:
     held = situation(current={}, prepared=(prepared("neuron-3", 3),))
     assert names(decide(0.0, held, None)) == WITHOUT
 
@@ -121,7 +121,7 @@ def test_while_refused_only_what_is_held_stays() -> None:
     assert names(decide(0.0, situation(refused=True, prepared=(prepared(THREE, 3),)), None, ())) == [THREE]
 
 
-def test_what_is_held_comes_back_though_refused_when_the_slices_were_wiped() -> None:
+def test_deleted_slices_return_with_held_devices() -> None:
     """14.5: else the scheduler and the pod's status lose a device that a container has."""
     wiped = situation(current={}, refused=True, prepared=(prepared(THREE, 3),))
     assert names(decide(0.0, wiped, None)) == [THREE]
@@ -137,7 +137,7 @@ def test_what_is_held_comes_back_though_refused_when_the_slices_were_wiped() -> 
         (("missing",), True, "None", True),
     ],
 )
-def test_a_sick_device_leaves_where_nothing_else_keeps_it_back(
+def test_unhealthy_device_is_withdrawn_without_taints(
     reasons: tuple[str, ...], keeps_taints: bool | None, effect: str, leaves: bool
 ) -> None:
     sick = situation(reasons={THREE: reasons}, keeps_taints=keeps_taints, effect=effect)
@@ -147,7 +147,7 @@ def test_a_sick_device_leaves_where_nothing_else_keeps_it_back(
 RESHAPED = situation(current={d.name: d.to_wire() for d in NODE}, offered=DEVICES, other=NODE)
 
 
-def test_a_new_shape_waits_until_no_claim_uses_the_old_one() -> None:
+def test_layout_change_waits_for_allocated_claims() -> None:
     assert decide(0.0, RESHAPED, None) == Outcome(asks=True)
     waits = decide(0.0, RESHAPED, None, {"neuron-node-0"})
     assert (names(waits), waits.keeps_shape, waits.look_at) == (["neuron-node-0"], True, 60.0)
@@ -157,7 +157,7 @@ def test_a_new_shape_waits_until_no_claim_uses_the_old_one() -> None:
     assert (len(names(done) or []), done.keeps_shape, done.look_at) == (16, False, None)
 
 
-def test_a_new_shape_waits_for_prepared_claims_without_a_question() -> None:
+def test_layout_change_waits_for_prepared_claims() -> None:
     held = situation(
         current=RESHAPED.current, offered=DEVICES, other=NODE, prepared=(prepared("neuron-node-0", *range(16)),)
     )

@@ -37,25 +37,25 @@ def pod(**changes: Any) -> dict[str, Any]:
     return made
 
 
-def test_pods_of_the_workload_that_holds_the_node_are_no_suspects():
+def test_own_pods_are_not_candidates():
     assert suspects(running("NoOp")) == []
 
 
-def test_a_pod_of_others_on_a_reserved_node_is_a_suspect():
+def test_foreign_pod_on_reserved_node_is_a_candidate():
     """13.12: it was refused for ever, and kept the node."""
     world = running("NoOp")
     world.claim("foreign", ["u0-1"], pod="intruder")
     assert suspects(world) == [("intruder", "u0-1", "node u0-1 is reserved for NeuronUltraServerWorkload ml/job")]
 
 
-def test_a_pod_of_another_workload_on_a_reserved_node_is_a_suspect():
+def test_other_workloads_pod_is_a_candidate():
     """13.12."""
     world = running("NoOp")
     world.claim("foreign", ["u0-1"], workload_uid="another", pod="intruder")
     assert [name for name, _, _ in suspects(world)] == ["intruder"]
 
 
-def test_a_pod_of_a_workload_on_a_node_that_was_given_back_is_a_suspect():
+def test_pod_on_a_released_node_is_a_candidate():
     """13.12: the scheduler had not seen that the node's tag was gone."""
     world = running("NoOp")
     world.claim("late", ["u2-1"], workload_uid=world.workload("job")["metadata"]["uid"], pod="straggler")
@@ -64,13 +64,13 @@ def test_a_pod_of_a_workload_on_a_node_that_was_given_back_is_a_suspect():
     ]
 
 
-def test_a_plain_pod_on_a_node_of_nobody_is_no_suspect():
+def test_plain_pod_on_a_free_node_is_no_candidate():
     world = running("NoOp")
     world.claim("plain", ["u2-1"], pod="plain")
     assert suspects(world) == []
 
 
-def test_while_a_node_does_not_say_whether_it_is_reserved_its_pods_are_no_suspects():
+def test_unknown_reservation_gives_no_candidate():
     """13.12: a plugin keeps its tag when the object is gone."""
     world = running("NoOp")
     world.claim("late", ["u2-1"], workload_uid=world.workload("job")["metadata"]["uid"], pod="straggler")
@@ -112,7 +112,7 @@ def test_a_pod_is_refused_after_two_minutes():
     ],
     ids=lambda changes: next(iter(changes)),
 )
-def test_a_pod_that_is_not_certain_to_be_refused_is_left_alone(changes):
+def test_possibly_starting_pod_is_kept(changes):
     """13.12: one that pulls a large image is ready to start containers."""
     assert refused_until(pod(**changes), SUSPECT) is None
 

@@ -57,7 +57,7 @@ def test_an_impossible_request_holds_no_other_back() -> None:
     )
 
 
-def test_a_size_that_no_ultraserver_has_is_answered_with_those_that_there_are() -> None:
+def test_impossible_size_message_lists_sizes() -> None:
     """13.1"""
     world = World(ultraserver("u0", group=2))
     world.submit("job", size=4)
@@ -68,7 +68,7 @@ def test_a_size_that_no_ultraserver_has_is_answered_with_those_that_there_are() 
     )
 
 
-def test_a_request_that_only_a_broken_node_stands_against_holds_no_other_back() -> None:
+def test_request_blocked_by_a_fault_blocks_no_other() -> None:
     """13.1"""
     world = fleet(2)
     world.get("Node", "u0-0")["spec"]["unschedulable"] = True
@@ -94,7 +94,7 @@ def starving_workload() -> World:
     return world
 
 
-def test_who_waits_for_a_giant_is_told_its_name_and_until_when() -> None:
+def test_wait_message_names_the_large_workload() -> None:
     """13.1"""
     world = starving_workload()
     assert world.state("job") == ("Pending", "WaitsForOlder")
@@ -103,7 +103,7 @@ def test_who_waits_for_a_giant_is_told_its_name_and_until_when() -> None:
     )
 
 
-def test_a_giant_holds_others_back_for_a_bounded_time() -> None:
+def test_large_workload_delays_others_for_a_time() -> None:
     """13.1"""
     world = starving_workload()
     ends = datetime.datetime(2026, 3, 1, 12, 6, 1, tzinfo=datetime.UTC)
@@ -116,7 +116,7 @@ def test_a_giant_holds_others_back_for_a_bounded_time() -> None:
     assert (world.state("job")[0], world.state("giant")) == ("Allocated", ("Pending", "InsufficientCapacity"))
 
 
-def test_many_giants_in_a_row_hold_nobody_back_for_longer_than_one() -> None:
+def test_several_large_workloads_delay_once() -> None:
     """13.1"""
     world = fleet(2)
     world.submit("holder", size=1)
@@ -151,7 +151,7 @@ def test_growth_queues_like_everybody_else() -> None:
     assert world.state("grows") == ("PartiallyAllocated", "WaitsForOlder")
 
 
-def test_growth_comes_after_those_who_asked_before_it() -> None:
+def test_growth_queues_after_earlier_requests() -> None:
     """13.1"""
     world = fleet(1)
     world.submit("grows", size=1)
@@ -173,7 +173,7 @@ def test_growth_comes_after_those_who_asked_before_it() -> None:
 # -- 13.6 --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_reservation_of_another_size_than_the_spec_is_surplus() -> None:
+def test_reservation_of_another_size_is_surplus() -> None:
     """13.6: topologySize changed between the reservation and the first status."""
     world = fleet(1)
     world.submit("job", size=2)
@@ -190,7 +190,7 @@ def test_a_reservation_of_another_size_than_the_spec_is_surplus() -> None:
     assert modes == [4, None]
 
 
-def test_a_bound_reservation_and_a_template_of_another_size_are_made_again() -> None:
+def test_changed_size_recreates_reservation() -> None:
     """13.6"""
     world = fleet(1)
     world.submit("job", size=2)
@@ -202,7 +202,7 @@ def test_a_bound_reservation_and_a_template_of_another_size_are_made_again() -> 
     assert template["spec"]["spec"]["devices"]["config"][0]["opaque"]["parameters"]["ultraserverMode"] == 1
 
 
-def test_a_reservation_of_another_instance_type_than_the_spec_is_surplus() -> None:
+def test_reservation_of_another_type_is_surplus() -> None:
     """13.6"""
     world = World([*ultraserver("u0"), *ultraserver("v0", "trn2u.48xlarge")])
     world.submit("job", size=2)
@@ -213,7 +213,7 @@ def test_a_reservation_of_another_instance_type_than_the_spec_is_surplus() -> No
 
 
 @pytest.mark.parametrize(("size", "count"), [(3, 1), (0, 1), (2, 0)])
-def test_a_spec_that_an_old_crd_let_pass_holds_nothing_and_says_what_to_write(size: int, count: int) -> None:
+def test_invalid_spec_reserves_nothing(size: int, count: int) -> None:
     """13.6"""
     world = fleet(1)
     world.submit("job", size=size, count=count)
@@ -227,7 +227,7 @@ def test_a_spec_that_an_old_crd_let_pass_holds_nothing_and_says_what_to_write(si
 # -- 13.7 --------------------------------------------------------------------------------------------------------------
 
 
-def test_of_two_workloads_with_one_template_name_the_younger_is_failed_and_holds_nothing() -> None:
+def test_duplicate_template_name_fails_the_younger() -> None:
     """13.7"""
     world = fleet(2)
     for name in ("a", "b"):
@@ -244,7 +244,7 @@ def test_of_two_workloads_with_one_template_name_the_younger_is_failed_and_holds
     assert world.state("b") == ("Allocated", "Allocated")
 
 
-def test_a_name_that_is_taken_is_found_before_anything_is_reserved() -> None:
+def test_taken_template_name_prevents_reservation() -> None:
     """13.7"""
     world = fleet(1)
     world.put(foreign_template("job"))
@@ -265,7 +265,7 @@ def replaced() -> World:
     return world
 
 
-def test_a_template_that_was_replaced_is_reported_and_the_workload_keeps_its_nodes() -> None:
+def test_replaced_template_keeps_the_nodes() -> None:
     """13.7: a workload with Bound slots never becomes Failed."""
     world = replaced()
     assert (world.state("job")[0], len(world.reserved("job"))) == ("Allocated", 2)
@@ -277,7 +277,7 @@ def test_a_template_that_was_replaced_is_reported_and_the_workload_keeps_its_nod
     )
 
 
-def test_a_template_that_was_replaced_freezes_neither_shrinking_nor_reports_of_faults() -> None:
+def test_replaced_template_allows_shrinking() -> None:
     """13.7"""
     world = replaced()
     world.get("Node", "u0-0")["status"]["conditions"][0]["status"] = "False"
@@ -288,7 +288,7 @@ def test_a_template_that_was_replaced_freezes_neither_shrinking_nor_reports_of_f
     assert "has another owner" in degraded(world, "job")[2]
 
 
-def test_a_template_comes_back_when_the_one_in_its_place_is_gone() -> None:
+def test_template_returns_after_a_replacement() -> None:
     """13.7"""
     world = replaced()
     world.remove("ResourceClaimTemplate", "job", "ml")
@@ -301,7 +301,7 @@ def test_a_template_comes_back_when_the_one_in_its_place_is_gone() -> None:
 # -- 13.11 -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_pair_whose_link_is_down_is_no_pair_because_the_other_two_are_not_in_the_cluster() -> None:
+def test_pair_with_a_down_link_is_no_pair() -> None:
     """13.11"""
     unseen = ("u0-2", "u0-3")
     world = World(

@@ -31,7 +31,7 @@ def restarted(world: World) -> int:
     return int(world.workload("job")["status"].get("restarts", 0))
 
 
-def test_after_three_restarts_in_a_row_nothing_is_evicted_any_more():
+def test_fourth_restart_in_a_row_is_denied():
     """13.4: a workload whose nodes break again and again was restarted for ever."""
     world = running("RestartAll", servers=2, count=1)
     for number in (1, 2, 3):
@@ -53,7 +53,7 @@ def test_after_three_restarts_in_a_row_nothing_is_evicted_any_more():
     assert "nodes with unhealthy or missing devices" in message
 
 
-def test_restarts_are_forgotten_after_an_hour_in_which_all_was_well():
+def test_restart_count_resets_after_an_hour():
     """13.4."""
     world = running("RestartAll", servers=2, count=1)
     break_it(world)
@@ -71,7 +71,7 @@ def test_restarts_are_forgotten_after_an_hour_in_which_all_was_well():
     assert restarted(world) == 1
 
 
-def test_the_second_restart_in_a_row_waits_ten_seconds_after_the_workload_was_allocated():
+def test_second_restart_waits_ten_seconds():
     """13.4."""
     world = running("RestartAll", servers=3, count=1)
     break_it(world)
@@ -116,7 +116,7 @@ def workload(begun: list[float], ready_for: float | None, degraded_for: float | 
 @pytest.mark.parametrize(
     ("begun", "waits"), [(1, 10), (2, 20), (3, 40), (4, 80), (5, 160), (6, 320), (7, 600), (8, 600)]
 )
-def test_waits_double_from_ten_seconds_to_ten_minutes(begun, waits):
+def test_restart_delay_doubles_to_ten_minutes(begun, waits):
     """13.4."""
     found = restart_limit.next_restart(workload([100.0] * begun, None, None), NOW, 16)
     assert found == restart_limit.NextRestart(begun + 1, NOW + datetime.timedelta(seconds=waits - 100))
@@ -136,9 +136,7 @@ def test_a_first_restart_begins_at_once():
     st.none() | st.integers(0, 8000).map(float),
     st.integers(1, 5),
 )
-def test_in_any_state_no_more_restarts_than_the_limit_begin_without_an_hour_of_health(
-    begun, ready, degraded_for, limit
-):
+def test_restart_limit_holds_in_any_state(begun, ready, degraded_for, limit):
     """13.4."""
     found = workload(begun, ready, degraded_for)
     healthy_for = min(ready, degraded_for) if ready is not None and degraded_for is not None else 0.0

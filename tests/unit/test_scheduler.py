@@ -71,7 +71,7 @@ def refused(outcome: scheduler.Placement | scheduler.Unschedulable) -> scheduler
     return outcome
 
 
-def test_a_pod_goes_to_the_first_node_that_has_room() -> None:
+def test_pod_goes_to_the_first_fitting_node() -> None:
     nodes = [node("a"), node("b")]
     first = place([claim(3)], nodes, slices("a", "b"))
     assert placed(first) == ("a", ["0", "1", "2"])
@@ -80,14 +80,14 @@ def test_a_pod_goes_to_the_first_node_that_has_room() -> None:
     assert placed(place([claim(3)], nodes, slices("a", "b"), held)) == ("b", ["0", "1", "2"])
 
 
-def test_who_asks_for_too_much_is_told_in_the_words_of_the_scheduler() -> None:
+def test_shortage_message_is_the_schedulers() -> None:
     outcome = refused(place([claim(17)], [node("a"), node("b")], slices("a", "b")))
     assert outcome.message == "0/2 nodes are available: 2 cannot allocate all claims."
     assert outcome.reasons == dict.fromkeys(("a", "b"), ("request neurons wants 17 devices: 4 match",))
     assert not outcome.error
 
 
-def test_reasons_of_different_nodes_are_counted_apart() -> None:
+def test_reasons_are_counted_per_node() -> None:
     taint = {"key": "dedicated", "value": "x", "effect": "NoSchedule"}
     nodes = [node("a"), node("b", taints=[taint]), node("c", unschedulable=True), node("d")]
     outcome = refused(place([claim(9)], nodes, slices("a", "b")))
@@ -102,7 +102,7 @@ def test_no_nodes_is_said_as_such() -> None:
     assert refused(place([claim()], [], [])).message == "no nodes available to schedule pods"
 
 
-def test_a_selector_that_fails_anywhere_fails_the_pod_everywhere() -> None:
+def test_failing_selector_fails_the_pod() -> None:
     untagged = slices("a", instance_type="trn1.2xlarge")
     del untagged[0]["spec"]["devices"][0]["attributes"]["instanceType"]
     picky = claim(cel=f"device.attributes['{DRIVER}'].instanceType == 'trn2.48xlarge'")
@@ -116,7 +116,7 @@ def test_a_selector_that_fails_anywhere_fails_the_pod_everywhere() -> None:
     assert placed(place([guarded], [node("a"), node("b")], [*untagged, *slices("b")])) == ("b", ["0"])
 
 
-def test_a_claim_that_is_allocated_already_binds_the_pod_to_its_node() -> None:
+def test_allocated_claim_pins_the_pod() -> None:
     first = place([claim()], [node("b")], slices("a", "b"))
     assert isinstance(first, scheduler.Placement)
     shared = claim(allocation=dict(first.allocations["claim"]))
@@ -150,13 +150,13 @@ def test_a_claim_shared_by_256_pods_takes_no_more() -> None:
         },
     ],
 )
-def test_the_pods_own_demands_on_the_node_are_kept(spec: Wire) -> None:
+def test_pods_node_constraints_apply(spec: Wire) -> None:
     nodes = [node("a", {"kind": "small", "size": "4"}), node("b", {"kind": "big", "size": "16"})]
     assert placed(place([claim()], nodes, slices("a", "b"), pod={"spec": spec})) == ("b", ["0"])
 
 
 @pytest.mark.contract("A3")
-def test_a_node_with_the_preferred_alternative_beats_an_earlier_node() -> None:
+def test_preferred_alternative_wins_over_node_order() -> None:
     subs = [{"name": n, "deviceClassName": DRIVER, "count": c} for n, c in (("large", 8), ("small", 1))]
     wanted = claim()
     wanted["spec"]["devices"]["requests"] = [{"name": "neurons", "firstAvailable": subs}]
@@ -164,7 +164,7 @@ def test_a_node_with_the_preferred_alternative_beats_an_earlier_node() -> None:
     assert placed(outcome)[0] == "b"
 
 
-def test_a_fleet_of_300_nodes_is_searched_with_few_evaluations() -> None:
+def test_fleet_of_300_needs_few_evaluations() -> None:
     names = [f"n{i}" for i in range(300)]
     inventory = Inventory(slices(*names, count=16))
     memo = scheduler.Selectors()

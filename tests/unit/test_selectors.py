@@ -135,7 +135,7 @@ MEANINGS: list[tuple[str, bool]] = [
 
 
 @pytest.mark.parametrize(("expression", "expected"), MEANINGS)
-def test_an_expression_means_what_it_means_to_the_scheduler(expression: str, expected: bool) -> None:
+def test_expression_results(expression: str, expected: bool) -> None:
     assert evaluate(expression, ATTRIBUTES, CAPACITIES) is expected
 
 
@@ -151,7 +151,7 @@ ABSORBED: list[tuple[str, bool]] = [
 
 
 @pytest.mark.parametrize(("expression", "expected"), ABSORBED)
-def test_an_error_is_absorbed_when_the_other_side_decides(expression: str, expected: bool) -> None:
+def test_logical_operators_absorb_errors(expression: str, expected: bool) -> None:
     assert evaluate(expression, ATTRIBUTES) is expected
 
 
@@ -185,7 +185,7 @@ EVALUATION_ERRORS: list[tuple[str, str]] = [
 
 
 @pytest.mark.parametrize(("expression", "message"), EVALUATION_ERRORS)
-def test_what_fails_on_a_device_is_an_error_and_not_a_mismatch(expression: str, message: str) -> None:
+def test_runtime_error_is_not_a_mismatch(expression: str, message: str) -> None:
     with pytest.raises(selectors.EvaluationError, match=message):
         evaluate(expression, ATTRIBUTES)
 
@@ -217,7 +217,7 @@ COMPILE_ERRORS: list[tuple[str, str]] = [
 
 
 @pytest.mark.parametrize(("expression", "message"), COMPILE_ERRORS)
-def test_what_the_api_server_would_refuse_does_not_compile(expression: str, message: str) -> None:
+def test_invalid_expression_does_not_compile(expression: str, message: str) -> None:
     with pytest.raises(selectors.CompileError, match=message):
         selectors.compile_selector(expression)
 
@@ -234,7 +234,7 @@ def test_what_the_api_server_would_refuse_does_not_compile(expression: str, mess
         ("(" * 40 + "true" + ")" * 40, "of this form or depth is"),
     ],
 )
-def test_an_expression_only_kubernetes_has_is_unsupported(expression: str, reason: str) -> None:
+def test_unsupported_expression_is_reported(expression: str, reason: str) -> None:
     with pytest.raises(selectors.UnsupportedError, match=f"{reason}.* not supported here"):
         selectors.compile_selector(expression)
 
@@ -245,17 +245,17 @@ for name in "abcdef":
 
 
 @pytest.mark.parametrize("expression", [LOOPS, "{'a': 1}.transformMap(k, v, v + 1) == {'a': 2}"])
-def test_an_evaluation_only_kubernetes_can_do_is_unsupported(expression: str) -> None:
+def test_unsupported_evaluation_is_reported(expression: str) -> None:
     with pytest.raises(selectors.UnsupportedError, match="not supported here"):
         evaluate(expression)
 
 
-def test_a_version_attribute_that_is_none_is_an_error() -> None:
+def test_invalid_version_attribute_is_an_error() -> None:
     with pytest.raises(selectors.EvaluationError, match=r"attribute v: '2\.26\.5\.0' is not a semantic version"):
         selectors.device_value(D, {"v": {"version": "2.26.5.0"}}, {})
 
 
-def test_a_selector_is_evaluated_once_for_equal_devices_and_an_error_is_remembered() -> None:
+def test_results_are_cached_for_equal_devices() -> None:
     memo = selectors.Selectors()
     device = selectors.device_value(D, {"x": {"int": 1}}, {})
     for _ in range(3):

@@ -72,7 +72,7 @@ EXAMPLES = {
 
 
 @pytest.mark.parametrize("row", SETTINGS, ids=lambda row: row.flag)
-def test_a_flag_beats_the_environment_which_beats_the_default(row):
+def test_flag_then_environment_then_default(row):
     name = row.flag.removeprefix("--").replace("-", "_")
     one, other = EXAMPLES.get(name, ("/one", "/other"))
 
@@ -87,7 +87,7 @@ def test_a_flag_beats_the_environment_which_beats_the_default(row):
         assert shown(given()) == (row.default, "default")
 
 
-def test_the_rows_are_every_setting_in_order_with_its_source():
+def test_rows_list_all_settings_with_source():
     rows = given("--v=4", CDI_ROOT="/cdi").rows()
     assert [name for name, _, _ in rows] == [row.flag[2:].replace("-", "_") for row in SETTINGS]
     sources = {name: source for name, _, source in rows}
@@ -153,7 +153,7 @@ def test_gos_words_for_true_are_understood(text):
         ({"NEURON_DRA_DRIVER_EMULATION_MODE": "trn2u", "HOST_ROOT": "/host"}, "set one"),
     ],
 )
-def test_a_malformed_or_contradictory_value_is_refused_with_the_reason(environ, why):
+def test_invalid_value_is_rejected_with_the_reason(environ, why):
     assert why in refused(**environ)
 
 
@@ -177,7 +177,7 @@ def test_everything_that_is_wrong_is_told_at_once():
 
 
 @pytest.mark.parametrize("flag", ["--cdi-root=", "--kubelet-plugins-directory-path=", "--boot-id-file=", "--v="])
-def test_an_empty_flag_is_refused_where_empty_means_nothing(flag):
+def test_meaningless_empty_flag_is_rejected(flag):
     assert flag in refused(flag)
 
 
@@ -203,7 +203,7 @@ def test_a_slash_at_the_end_is_none(text, folder):
     assert given(HOST_ROOT=text).host_root == folder
 
 
-def test_sockets_belong_to_the_pod_when_its_uid_is_known():
+def test_socket_names_contain_the_pod_uid():
     loaded = given(POD_UID="u")
     assert str(loaded.dra_socket) == "/var/lib/kubelet/plugins/neuron.aws.com/dra-u.sock"
     assert str(loaded.registration_socket) == "/var/lib/kubelet/plugins_registry/neuron.aws.com-u-reg.sock"
@@ -246,14 +246,14 @@ def ends(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]
         ("run", "unexpected argument 'run'"),
     ],
 )
-def test_an_unknown_flag_ends_the_program_and_suggests_the_nearest(capsys, argument, near):
+def test_unknown_flag_suggests_the_nearest(capsys, argument, near):
     code, err = ends(capsys, argument)
     assert code == 2
     assert near in err
     assert len(err.splitlines()) == 1
 
 
-def test_a_malformed_value_ends_the_program_in_one_line(capsys, monkeypatch):
+def test_malformed_value_is_a_one_line_error(capsys, monkeypatch):
     monkeypatch.delenv("NODE_NAME", raising=False)
     code, err = ends(capsys, "--healthcheck-port=x")
     assert code == 2

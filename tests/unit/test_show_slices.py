@@ -69,7 +69,7 @@ def test_a_table_is_aligned_and_cuts_nothing(trn2, capsys):
 
 
 @pytest.mark.parametrize("columns", [200, 60])
-def test_a_table_on_a_terminal_cuts_nothing_either(trn2, columns):
+def test_terminal_table_is_not_truncated(trn2, columns):
     here, there = pty.openpty()
     command = [
         sys.executable,
@@ -130,7 +130,7 @@ def test_a_capacity_block_comes_from_the_labels(tmp_path, capsys):
     assert attributes["ultraserverId"] == attributes["capacityBlockId"] == {"string": "cr-1"}
 
 
-def test_an_ultraserver_node_shows_its_devices_when_asked(tmp_path, capsys):
+def test_ultraserver_node_can_show_its_devices(tmp_path, capsys):
     run(capsys, "fake-node", "--instance-type", "trn2u.48xlarge", "--root", tmp_path)
     _, out, _ = run(
         capsys,
@@ -142,7 +142,7 @@ def test_an_ultraserver_node_shows_its_devices_when_asked(tmp_path, capsys):
     assert lines[1].split()[-2:] == ["1", "none"], "a node on its own has no links"
 
 
-def test_sick_devices_are_shown_as_they_would_be_published(trn2, tmp_path, capsys):
+def test_unhealthy_devices_are_shown_as_published(trn2, tmp_path, capsys):
     node = SimulatedNode(trn2)
     node.add_ecc(5)
     node.set_unhealthy_components(5, "link_efa")
@@ -159,7 +159,7 @@ def test_sick_devices_are_shown_as_they_would_be_published(trn2, tmp_path, capsy
     assert [line.split()[-1] for line in out.splitlines()] == ["SICK", "missing"]
 
 
-def test_connected_sets_are_shown_with_their_counters(tmp_path, capsys):
+def test_connected_sets_are_shown_with_counters(tmp_path, capsys):
     """16.1: on a ring with a sick device the sets that it is in are sick too."""
     run(capsys, "fake-node", "--instance-type", "inf2.24xlarge", "--root", tmp_path)
     run(capsys, "fake-node", "--root", tmp_path, "--break", "ecc:2")
@@ -187,7 +187,7 @@ def test_sets_that_there_is_no_room_for_are_named(tmp_path, capsys):
     assert err.startswith("neuron-dra: left out, as a node publishes 256 devices: set 12, set 5, ")
 
 
-def test_what_is_wrong_with_the_hardware_goes_to_standard_error(trn2, capsys):
+def test_findings_go_to_standard_error(trn2, capsys):
     code, out, err = run(capsys, "fake-node", "--root", trn2, "--break", "link:0,1", "--break", "device:9")
     assert (code, err) == (0, "")
     assert out.splitlines() == [f"{trn2}: broke link:0,1", f"{trn2}: broke device:9"]
@@ -266,7 +266,7 @@ def test_slices_refuses_in_one_line(tmp_path, capsys, arguments, line):
     assert line in err
 
 
-def test_a_machine_without_neuron_devices_is_told_so(tmp_path, capsys):
+def test_no_devices_is_an_error_message(tmp_path, capsys):
     code, out, err = run(capsys, "slices", "--host-root", tmp_path, "--node-name", "a", "-o", "json")
     assert code == 0
     assert "devices" not in json.loads(out)["items"][0]["spec"]
@@ -286,7 +286,7 @@ def test_help_explains_every_flag(capsys, command):
         assert len(" ".join(part.split()).split(" ")) > 2, f"says nothing: {part}"
 
 
-def test_help_of_fake_node_names_everything_that_can_break(capsys):
+def test_fake_node_help_lists_all_faults(capsys):
     _, out, _ = run(capsys, "fake-node", "--help")
     for word in (
         "link:A,B",
@@ -310,6 +310,6 @@ def test_no_command_is_one_line(capsys):
     assert "COMMAND" in err
 
 
-def test_a_node_that_was_removed_from_is_found_again(trn2, capsys):
+def test_node_with_removed_devices_is_found(trn2, capsys):
     run(capsys, "fake-node", "--root", trn2, "--break", "device:0")
     assert SimulatedNode.found(trn2).device_ids() == list(range(1, 16))

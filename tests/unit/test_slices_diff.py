@@ -73,7 +73,7 @@ def generations(items: Sequence[Mapping[str, Any]]) -> set[int]:
 
 
 @pytest.mark.contract("S1")
-def test_the_first_publish_is_generation_one_owned_by_the_node() -> None:
+def test_first_publish_is_generation_1() -> None:
     plan = diff(POOL, [], devices(2))
     assert (plan.delete, plan.update) == ((), ())
     assert plan.create == (
@@ -97,7 +97,7 @@ def test_the_first_publish_is_generation_one_owned_by_the_node() -> None:
 
 
 @pytest.mark.contract("S2")
-def test_slices_that_say_what_they_should_are_left_alone() -> None:
+def test_unchanged_slices_are_not_written() -> None:
     plan = diff(POOL, stored(devices(130), 7), devices(130))
     assert plan.empty
     assert plan.generation == 7
@@ -110,7 +110,7 @@ def test_a_plan_with_any_write_is_not_empty(writes: Any) -> None:
 
 
 @pytest.mark.contract("S3")
-def test_one_changed_slice_is_updated_in_place_at_its_generation() -> None:
+def test_single_change_keeps_the_generation() -> None:
     wanted = devices(70)
     wanted[69] = device(69, capacity={"memory": {"value": "96Gi"}})
     plan = diff(POOL, stored(devices(70), 4), wanted)
@@ -119,7 +119,7 @@ def test_one_changed_slice_is_updated_in_place_at_its_generation() -> None:
 
 
 @pytest.mark.contract("S4")
-def test_two_changed_slices_take_all_to_the_next_generation() -> None:
+def test_two_changes_raise_the_generation() -> None:
     wanted = devices(130, capacity={"memory": {"value": "96Gi"}})
     wanted[128:] = devices(130)[128:]
     plan = diff(POOL, stored(devices(130), 4), wanted)
@@ -129,7 +129,7 @@ def test_two_changed_slices_take_all_to_the_next_generation() -> None:
 
 @pytest.mark.contract("S4")
 @pytest.mark.parametrize(("before", "after"), [(64, 65), (65, 129), (129, 65), (65, 64), (64, 200)])
-def test_a_slice_more_or_less_takes_all_to_the_next_generation_with_the_new_count(before: int, after: int) -> None:
+def test_changed_count_raises_the_generation(before: int, after: int) -> None:
     current = stored(devices(before), 4)
     plan = diff(POOL, current, devices(after))
     left = applied(current, plan)
@@ -139,7 +139,7 @@ def test_a_slice_more_or_less_takes_all_to_the_next_generation_with_the_new_coun
 
 
 @pytest.mark.contract("S25")
-def test_slices_of_another_naming_are_replaced_in_one_step_of_generation() -> None:
+def test_other_naming_is_replaced_in_one_generation() -> None:
     current = [foreign("node-a-neuron.aws.com-x7k2p", devices(2), 9)]
     plan = diff(POOL, current, devices(2))
     assert names(plan.delete) == ["node-a-neuron.aws.com-x7k2p"]
@@ -149,7 +149,7 @@ def test_slices_of_another_naming_are_replaced_in_one_step_of_generation() -> No
 
 @pytest.mark.contract("S25")
 @pytest.mark.parametrize("node", ["node-a", "ip-10-1-1-200.ec2.internal", "n" * 253])
-def test_our_slices_are_told_from_those_of_another_program_by_their_names(node: str) -> None:
+def test_slice_names_identify_own_slices(node: str) -> None:
     assert all(slices.is_ours(slices.slice_name(node, index), node) for index in range(100))
     for name in (
         f"{node}-neuron.aws.com-x7k2p",
@@ -162,7 +162,7 @@ def test_our_slices_are_told_from_those_of_another_program_by_their_names(node: 
 
 
 @pytest.mark.contract("S25")
-def test_of_mixed_names_ours_stays_and_the_other_goes() -> None:
+def test_foreign_named_slice_is_deleted() -> None:
     current = [*stored(devices(2), 3), foreign("node-a-neuron.aws.com-x7k2p", devices(2), 3, 2)]
     plan = diff(POOL, current, devices(2))
     assert names(plan.delete) == ["node-a-neuron.aws.com-x7k2p"]
@@ -170,7 +170,7 @@ def test_of_mixed_names_ours_stays_and_the_other_goes() -> None:
     assert generations(plan.update) == {4}
 
 
-def test_a_slice_of_an_older_generation_is_made_anew() -> None:
+def test_older_generation_slice_is_recreated() -> None:
     current = stored(devices(70), 4)
     current[1]["spec"]["pool"]["generation"] = 3
     plan = diff(POOL, current, devices(70))
@@ -178,7 +178,7 @@ def test_a_slice_of_an_older_generation_is_made_anew() -> None:
     assert generations(applied(current, plan)) == {5}
 
 
-def test_a_slice_that_says_no_generation_is_of_the_first() -> None:
+def test_missing_generation_is_one() -> None:
     current = stored(devices(2), 0)
     del current[0]["spec"]["pool"]["generation"]
     assert diff(POOL, current, devices(2)).empty
@@ -192,7 +192,7 @@ def test_a_pool_of_another_name_is_made_anew() -> None:
 
 
 @pytest.mark.contract("S6")
-def test_a_lost_slice_comes_back_with_all_at_the_next_generation() -> None:
+def test_lost_slice_raises_the_generation() -> None:
     current = stored(devices(130), 4)
     del current[1]
     plan = diff(POOL, current, devices(130))
@@ -201,7 +201,7 @@ def test_a_lost_slice_comes_back_with_all_at_the_next_generation() -> None:
 
 
 @pytest.mark.contract("S6")
-def test_after_everything_was_deleted_the_generation_does_not_fall() -> None:
+def test_generation_survives_deletion_of_all() -> None:
     assert diff(POOL, [], devices(2), known_generation=7).generation == 7
 
 
@@ -241,12 +241,12 @@ def test_no_device_is_one_slice_without_devices() -> None:
 
 
 @pytest.mark.contract("S16")
-def test_no_slice_holds_more_than_a_tainted_one_may() -> None:
+def test_slices_have_at_most_the_tainted_limit() -> None:
     assert [len(chunk) for chunk in slices.layout(devices(129))] == [64, 64, 1]
 
 
 @pytest.mark.contract("S12")
-def test_the_time_a_server_gave_a_taint_is_no_difference_and_stays() -> None:
+def test_server_taint_time_is_kept() -> None:
     taint = {"key": "k", "value": "v", "effect": "NoSchedule"}
     current = stored(devices(2, taints=[taint]))
     for held in current[0]["spec"]["devices"]:
@@ -260,7 +260,7 @@ def test_the_time_a_server_gave_a_taint_is_no_difference_and_stays() -> None:
 
 
 @pytest.mark.contract("S12")
-def test_a_taints_time_stays_with_its_own_device_key_value_and_effect() -> None:
+def test_taint_time_is_kept_per_taint() -> None:
     def time_of(number: int) -> str:
         return f"2026-01-0{number + 1}T00:00:00Z"
 
@@ -297,7 +297,7 @@ def test_a_taint_that_says_its_own_time_keeps_it() -> None:
 
 
 @pytest.mark.contract("S11")
-def test_a_field_that_the_server_dropped_is_named_and_not_sent_again() -> None:
+def test_dropped_field_is_named_and_not_resent() -> None:
     sent = devices(2, taints=[{"key": "k", "effect": "NoSchedule"}])
     kept = devices(2)
     assert dropped_fields(sent, kept) == ("devices[0].taints", "devices[1].taints")
@@ -323,7 +323,7 @@ def test_a_slice_that_nobody_owns_is_owned_again() -> None:
 
 
 @pytest.mark.parametrize("parts", ["a.", "a-", "ab.", "a-b.", "a--b.", "abc-d."])
-def test_the_name_of_a_slice_is_a_name_that_kubernetes_accepts(parts: str) -> None:
+def test_slice_names_are_valid(parts: str) -> None:
     for start in range(len(parts)):
         node_name = (parts * 253)[start : start + 253].strip(".-")
         name = slice_name(node_name, 0)
@@ -331,7 +331,7 @@ def test_the_name_of_a_slice_is_a_name_that_kubernetes_accepts(parts: str) -> No
         assert all(re.fullmatch(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", label) for label in name.split("."))
 
 
-def test_long_node_names_make_names_that_fit_and_differ() -> None:
+def test_long_node_names_give_distinct_names() -> None:
     one, other = "a" * 252 + "b", "a" * 252 + "c"
     assert len(slice_name(one, 0)) <= 253
     assert slice_name(one, 0) != slice_name(other, 0)
@@ -357,7 +357,7 @@ def _messes(draw: st.DrawFn) -> Slices:
 
 
 @given(_messes(), _counts, st.integers(0, 9))
-def test_after_the_writes_nothing_is_left_to_write(current: Slices, count: int, known: int) -> None:
+def test_diff_after_writes_is_empty(current: Slices, count: int, known: int) -> None:
     left = applied(current, diff(POOL, current, devices(count), known_generation=known))
     assert diff(POOL, left, devices(count), known_generation=known).empty
 
@@ -371,9 +371,7 @@ def test_the_pool_ends_complete_at_one_generation(current: Slices, count: int) -
 
 
 @given(_messes(), _counts, st.integers(0, 9))
-def test_the_generation_never_falls_and_rises_whenever_more_than_one_slice_moves(
-    current: Slices, count: int, known: int
-) -> None:
+def test_generation_never_falls(current: Slices, count: int, known: int) -> None:
     plan = diff(POOL, current, devices(count), known_generation=known)
     before = max(generations(current), default=0)
     assert plan.generation >= before
@@ -383,7 +381,7 @@ def test_the_generation_never_falls_and_rises_whenever_more_than_one_slice_moves
 
 @pytest.mark.contract("S31")
 @given(_messes(), _counts)
-def test_what_a_reader_sees_between_two_writes_is_never_two_complete_pools(current: Slices, count: int) -> None:
+def test_readers_never_see_two_complete_pools(current: Slices, count: int) -> None:
     """A reader believes the highest generation alone, and only when it has all of that one's slices."""
     plan = diff(POOL, current, devices(count))
     steps = [SlicePlan(delete=(item,)) for item in plan.delete]
@@ -401,7 +399,7 @@ def test_what_a_reader_sees_between_two_writes_is_never_two_complete_pools(curre
 COUNTERS = [{"name": "devices", "counters": {"device-0": {"value": "2"}}}]
 
 
-def test_counters_have_a_slice_of_their_own_and_move_no_device() -> None:
+def test_counters_are_in_a_separate_slice() -> None:
     """16.1: the API server takes no slice with both; switching counters on rewrites all slices in one generation."""
     before = stored(devices(65))
     plan = diff(POOL, before, devices(65), counters=COUNTERS)

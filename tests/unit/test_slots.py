@@ -37,7 +37,7 @@ def found(size: int, *nodes: PublishedNode, taken: tuple[str, ...] = (), members
 FOUR = [node(number) for number in range(4)]
 
 
-def test_slots_begin_at_a_multiple_of_their_size_and_hold_no_taken_node() -> None:
+def test_slots_are_aligned_and_free() -> None:
     assert found(1, *FOUR, taken=("u-1",)) == [("u-0",), ("u-2",), ("u-3",)]
     assert found(2, *FOUR) == [("u-0", "u-1"), ("u-2", "u-3")]
     assert found(2, *FOUR, taken=("u-1",)) == [("u-2", "u-3")]
@@ -47,7 +47,7 @@ def test_slots_begin_at_a_multiple_of_their_size_and_hold_no_taken_node() -> Non
     assert found(1) == []
 
 
-def test_an_ultraserver_of_another_type_has_no_slot_and_hides_none() -> None:
+def test_other_types_have_no_slot() -> None:
     groups = [group(*FOUR, instance_type="trn2u.48xlarge"), group(node(0, "v"), name="v")]
     assert [slot.nodes for slot in placement.slots(groups, frozenset(), TYPE, 1)] == [("v-0",)]
 
@@ -78,9 +78,7 @@ def test_an_ultraserver_of_another_type_has_no_slot_and_hides_none() -> None:
         (4, {"vertical": None, "horizontal": None}, 1),
     ],
 )
-def test_a_node_that_does_not_fit_its_neighbours_takes_only_their_slot_away(
-    size: int, change: dict[str, Any], slots: int
-) -> None:
+def test_unfitting_node_removes_only_its_slot(size: int, change: dict[str, Any], slots: int) -> None:
     alike = {"reservation_id": "r", "server_id_2": "s2", "server_id_4": "s4"}
     if "server_id_4" in change:
         alike["reservation_id"] = ""
@@ -111,7 +109,7 @@ BETWEEN: dict[str, Any] = {"vertical": False, "horizontal": True, "sizes": (1, 2
         (2, ({"server_id_2": "a"}, {"server_id_2": "b"}), False),
     ],
 )
-def test_a_pair_is_what_the_modes_of_both_nodes_offer(
+def test_both_nodes_modes_decide_pairs(
     members: int, changes: tuple[dict[str, Any], dict[str, Any]], fits: bool
 ) -> None:
     """13.11"""
@@ -137,9 +135,7 @@ def test_a_pair_is_what_the_modes_of_both_nodes_offer(
         (2, {"vertical": False, "horizontal": False}, False),
     ],
 )
-def test_the_links_that_a_slot_needs_are_up_down_or_not_told(
-    size: int, change: dict[str, Any], up: bool | None
-) -> None:
+def test_slot_links_are_up_down_or_unknown(size: int, change: dict[str, Any], up: bool | None) -> None:
     one, mate = node(0, **change), node(1, **{**change, "server_id_2": "a"} if "server_id_2" in change else change)
     assert links_up(one, size, [one, mate]) is up
 
@@ -156,7 +152,7 @@ def names(chosen: tuple[Slot, ...] | None) -> list[str] | None:
     return None if chosen is None else [each.ultraserver for each in chosen]
 
 
-def test_slots_are_of_one_kind_and_the_workloads_own_if_it_has_any() -> None:
+def test_slots_are_of_one_kind() -> None:
     whole, parts = slot("w"), [slot("p"), slot("q", "neuron_device"), slot("r", "neuron_device")]
     free = [parts[1], whole, parts[2]]
     assert names(choose(free, 1)) == ["w"]
@@ -168,14 +164,14 @@ def test_slots_are_of_one_kind_and_the_workloads_own_if_it_has_any() -> None:
     assert placement.most_of_a_kind([]) == 0
 
 
-def test_the_slot_that_leaves_the_fewest_free_nodes_around_it_is_taken() -> None:
+def test_tightest_slot_is_chosen() -> None:
     free = [slot("a"), slot("b", free_nodes=3), slot("c", free_nodes=2, free_neighbours=2),
             slot("d", free_nodes=2, free_neighbours=1)]  # fmt: skip
     assert names(choose(free, 1)) == ["d"]
     assert names(choose([each for each in free if each.ultraserver != "d"], 1)) == ["c"]
 
 
-def test_slots_lie_in_the_deepest_place_that_has_enough_and_of_those_in_the_smallest() -> None:
+def test_deepest_smallest_layer_is_chosen() -> None:
     free = [
         *(slot(f"a{n}", layers=("x", "y", "deep-1"), free_nodes=1) for n in range(3)),
         *(slot(f"b{n}", layers=("x", "y", "deep-2")) for n in range(2)),
@@ -187,18 +183,18 @@ def test_slots_lie_in_the_deepest_place_that_has_enough_and_of_those_in_the_smal
     assert sorted(names(choose(free, 6)) or []) == ["a0", "a1", "a2", "b0", "b1", "c"]
 
 
-def test_slots_that_share_no_place_are_taken_as_they_fit() -> None:
+def test_unlayered_slots_are_taken_by_fit() -> None:
     free = [slot("c"), *(slot(name, layers=(None, None, None), free_nodes=n) for n, name in enumerate("ab", start=1))]
     assert names(choose(free, 2)) == ["a", "b"]
 
 
-def test_the_farthest_layer_counts_where_no_nearer_one_has_enough() -> None:
+def test_wider_layer_is_used_if_needed() -> None:
     free = [slot(f"a{n}", layers=("x", f"y{n}", f"deep-{n}")) for n in range(2)]
     free += [slot("b", layers=("w", None, None), free_nodes=1)]
     assert names(choose(free, 2)) == ["a0", "a1"]
 
 
-def test_a_workload_that_grows_or_moves_stays_near_the_slots_that_it_has() -> None:
+def test_growth_stays_near_existing_slots() -> None:
     free = [slot("far", layers=("x", "y", "deep-1"), free_nodes=1), slot("near", layers=("x", "y", "deep-2"))]
     have = [slot("have", layers=("x", "y", "deep-2"))]
     assert names(choose(free, 1, near=have)) == ["near"]
@@ -207,7 +203,7 @@ def test_a_workload_that_grows_or_moves_stays_near_the_slots_that_it_has() -> No
     assert names(choose(free, 1, near=spread)) == ["far"]
 
 
-def test_a_slot_lies_in_a_network_layer_only_if_all_of_its_nodes_do() -> None:
+def test_layer_must_contain_all_nodes_of_a_slot() -> None:
     nodes = [node(number, layers=("x", "y", f"deep-{number // 2}")) for number in range(4)]
     assert [each.layers for each in placement.slots([group(*nodes)], frozenset(), TYPE, 4)] == [("x", "y", None)]
 

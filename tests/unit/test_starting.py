@@ -45,7 +45,7 @@ def without_pods(world: World, *nodes: str) -> World:
     return world
 
 
-def test_pods_are_looked_at_only_where_a_bound_node_is_idle():
+def test_pods_are_checked_only_if_a_node_is_idle():
     """13.9: rare, for a job that runs needs no look."""
     world = running("NoOp", count=1)
     assert starting(world) == []
@@ -53,7 +53,7 @@ def test_pods_are_looked_at_only_where_a_bound_node_is_idle():
     assert (found.name, found.template, found.idle, found.pod) == ("job", "job", ("u0-2",), None)
 
 
-def test_pods_are_not_looked_at_before_a_group_is_open_in_an_outage_or_at_a_release():
+def test_pods_are_not_checked_in_other_phases():
     """13.9."""
     world = without_pods(running("NoOp", count=1), "u0-2")
     world.submit("waits", count=9)
@@ -73,7 +73,7 @@ def test_a_node_that_is_not_ready_is_not_idle():
     assert starting(world) == []
 
 
-def test_unschedulable_pods_make_the_workload_degraded_and_nothing_is_done():
+def test_unschedulable_pods_only_make_degraded():
     """13.9: Allocated said nothing of EFA interfaces, CPU and memory that other pods had taken."""
     for strategy in ("NoOp", "RestartAll", "MigrateAffected"):
         world = without_pods(running(strategy), "u1-2", "u1-3")
@@ -123,18 +123,18 @@ def test_other_pods_say_nothing_of_the_workload(changes: dict[str, Any]):
     assert unschedulable([pod(**changes)], JOB, NOW) == ""
 
 
-def test_a_pod_that_became_unschedulable_just_now_says_nothing_yet():
+def test_recently_unschedulable_pod_is_ignored():
     """13.9: a scheduler that has not seen the newest slices places it at its next try."""
     assert unschedulable([pod()], JOB, NOW - datetime.timedelta(seconds=1)) == ""
 
 
-def test_one_pod_of_a_job_with_several_groups_is_looked_at():
+def test_one_pod_per_group_is_checked():
     """13.13."""
     (found,) = starting(running("NoOp", count=2))
     assert (found.idle, found.pod, found.count) == ((), "pod-u0-0", 2)
 
 
-def test_pods_without_a_claim_for_efa_lack_a_network():
+def test_pods_without_efa_claim_are_reported():
     """13.13: ranks in different groups cannot reach each other, and nothing said so."""
     assert lacks_network(pod(), "job-rct")
     assert network_advice(JOB) == (
@@ -144,7 +144,7 @@ def test_pods_without_a_claim_for_efa_lack_a_network():
     )
 
 
-def test_another_claim_or_the_extended_resource_may_be_the_network():
+def test_other_claims_may_provide_efa():
     """13.13."""
     both = [*pod()["spec"]["resourceClaims"], {"name": "efa", "resourceClaimTemplateName": "efa-claim-template"}]
     assert not lacks_network(pod(spec__resourceClaims=both), "job-rct")

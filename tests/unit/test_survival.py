@@ -79,7 +79,7 @@ def take_tags(world: World) -> None:
 # -- the finalizer -----------------------------------------------------------------------------------------------------
 
 
-def test_only_an_ultraserver_with_a_reservation_has_the_finalizer() -> None:
+def test_reserved_ultraserver_has_the_finalizer() -> None:
     """13.3. World refuses a reservation that is written without it."""
     world = running()
     assert servers_with_finalizer(world) == ["us-u0"]
@@ -91,7 +91,7 @@ def test_only_an_ultraserver_with_a_reservation_has_the_finalizer() -> None:
     assert all(item["status"]["allocations"] == [] for item in world.all("NeuronUltraServer"))
 
 
-def test_reservations_of_the_release_before_get_the_finalizer_and_their_copy() -> None:
+def test_old_reservations_get_finalizer_and_copy() -> None:
     """13.3."""
     world = running()
     item, job = copy.deepcopy(server(world)), copy.deepcopy(world.workload("job"))
@@ -119,7 +119,7 @@ def deleted(world: World, name: str = "us-u0") -> None:
     world.put(item)
 
 
-def test_a_deletion_waits_for_the_workload_says_so_and_takes_nothing_new() -> None:
+def test_deletion_waits_for_the_workload() -> None:
     """13.3. `kubectl delete nus`."""
     world = running()
     deleted(world)
@@ -143,9 +143,7 @@ def test_a_deletion_waits_for_the_workload_says_so_and_takes_nothing_new() -> No
 
 @pytest.mark.parametrize("wiped", [False, True])
 @pytest.mark.parametrize("servers", [("us-u0",), ("us-u0", "us-u1")])
-def test_a_reservation_whose_object_was_deleted_by_force_is_made_again_before_anything_is_placed(
-    servers: tuple[str, ...], wiped: bool
-) -> None:
+def test_lost_reservation_is_restored_first(servers: tuple[str, ...], wiped: bool) -> None:
     """13.3. Ids, indices and order of the nodes are as before, and the pods run on; with all slices wiped as well."""
     world = running(count=2, servers=4)
     world.submit("next", count=2)
@@ -168,7 +166,7 @@ def test_a_reservation_whose_object_was_deleted_by_force_is_made_again_before_an
     assert {name: uids[name] for name in servers} == {name: server(world, name)["metadata"]["uid"] for name in servers}
 
 
-def test_a_group_that_is_moving_when_its_object_is_deleted_by_force_still_leaves_before_the_new_one_opens() -> None:
+def test_moving_group_survives_forced_deletion() -> None:
     """13.3. Otherwise two containers would have one rank."""
     world = running(allocationPolicy={"failureStrategy": "MigrateAffected"})
     world.budget = {f"pod-claim-{name}": "a budget" for name in NODES}
@@ -199,7 +197,7 @@ def test_a_group_that_is_moving_when_its_object_is_deleted_by_force_still_leaves
     )
 
 
-def test_what_the_object_itself_no_longer_has_is_not_made_again_from_the_copy() -> None:
+def test_removed_entry_is_not_restored() -> None:
     """13.3. A controller may die after it took a reservation back, and before it said so in the workload."""
     world = running()
     copied = copy.deepcopy(world.workload("job")["status"]["groups"])
@@ -211,7 +209,7 @@ def test_what_the_object_itself_no_longer_has_is_not_made_again_from_the_copy() 
     assert copied[0]["allocationId"] not in {e["allocationId"] for e in server(world)["status"]["allocations"]}
 
 
-def test_nodes_that_show_a_reservation_of_a_workload_that_is_gone_are_given_back_when_their_claims_are_gone() -> None:
+def test_orphaned_tags_are_released_after_claims() -> None:
     """13.3. Both kinds were deleted by force: the pods run on, and nothing else comes to their nodes."""
     world = running(servers=1)
     world.silent = set(NODES)  # plugins keep the tag of an object that is gone
@@ -231,7 +229,7 @@ def test_nodes_that_show_a_reservation_of_a_workload_that_is_gone_are_given_back
     assert world.reserved("next") == {0: NODES}
 
 
-def test_a_dead_node_that_shows_a_reservation_of_long_ago_is_not_reserved_for_it_again() -> None:
+def test_dead_nodes_old_tag_is_not_restored() -> None:
     """13.3."""
     world = running(servers=1)
     world.silent = set(NODES)
@@ -248,7 +246,7 @@ def test_a_dead_node_that_shows_a_reservation_of_long_ago_is_not_reserved_for_it
 # -- entries of AWS's operator, and of other releases ------------------------------------------------------------------
 
 
-def test_an_entry_of_awss_operator_gets_its_ids_in_place_and_nothing_is_evicted() -> None:
+def test_aws_entry_gets_ids_in_place() -> None:
     """13.3."""
     world = running()
     before = server(world)["status"]["allocations"]
@@ -272,7 +270,7 @@ def test_an_entry_of_awss_operator_gets_its_ids_in_place_and_nothing_is_evicted(
     assert world.workload("job")["status"]["conditions"][2]["reason"] == "NoProblem"  # the claims are its own
 
 
-def test_ids_that_an_old_schema_dropped_are_those_that_the_nodes_show() -> None:
+def test_dropped_ids_are_restored_from_tags() -> None:
     """13.3, 13.5."""
     world = running()
     before = server(world)["status"]["allocations"]
@@ -287,7 +285,7 @@ def test_ids_that_an_old_schema_dropped_are_those_that_the_nodes_show() -> None:
     assert server(world)["status"]["allocations"] == before
 
 
-def test_a_pending_entry_of_awss_operator_gets_the_whole_tag_timeout() -> None:
+def test_pending_aws_entry_gets_the_full_timeout() -> None:
     """13.3."""
     world = fleet()
     world.silent = set(NODES)
@@ -334,7 +332,7 @@ def test_a_pending_entry_without_ids_that_the_spec_outgrew_is_given_up_like_othe
         ),
     ],
 )
-def test_an_entry_that_cannot_be_read_keeps_its_nodes_and_stays_as_it_is(change: dict[str, Any], why: str) -> None:
+def test_unreadable_entry_keeps_its_nodes(change: dict[str, Any], why: str) -> None:
     """13.3. Its workload gets no second group under the same index."""
     world = running()
     item = copy.deepcopy(server(world))
@@ -360,7 +358,7 @@ def test_an_entry_that_cannot_be_read_keeps_its_nodes_and_stays_as_it_is(change:
     assert servers_with_finalizer(world) == ["us-u0"]
 
 
-def test_a_workload_waits_for_the_end_of_its_reservations_that_cannot_be_read() -> None:
+def test_workload_waits_for_unreadable_entries() -> None:
     """13.3."""
     world = running()
     item = copy.deepcopy(server(world))
@@ -379,7 +377,7 @@ def test_a_workload_waits_for_the_end_of_its_reservations_that_cannot_be_read() 
     assert [w["metadata"]["name"] for w in world.all("NeuronUltraServerWorkload")] == ["other"]
 
 
-def test_an_entry_of_a_workload_that_does_not_exist_stays() -> None:
+def test_unreadable_entry_without_workload_stays() -> None:
     """13.3."""
     world = running()
     world.remove("NeuronUltraServerWorkload", "job", "ml")
@@ -434,14 +432,12 @@ JOB = decode.workload(
         ({}, False),
     ],
 )
-def test_a_template_is_the_workloads_by_uid_kind_namespace_and_controller_reference(
-    meta: dict[str, Any], ours: bool
-) -> None:
+def test_own_template_needs_exact_owner(meta: dict[str, Any], ours: bool) -> None:
     """13.8."""
     assert decode.template(template(**meta)).is_of(JOB) is ours
 
 
-def test_a_template_of_awss_operator_is_the_workloads_own_and_is_replaced_when_all_nodes_are_bound() -> None:
+def test_aws_template_is_replaced_once_bound() -> None:
     """13.3. Its class offers no node that is tagged, so that new pods could start nowhere."""
     parameters = {"kind": "UltraServerConfig", "ultraserverMode": 4, "workloadId": "job"}
     config = [{"opaque": {"driver": "neuron.aws.com", "parameters": parameters}}]
@@ -489,7 +485,7 @@ NAMED = opaque(workloadId="job", workloadUid="uid-job")
         (used(), False),
     ],
 )
-def test_a_claim_is_the_workloads_by_uid_name_namespace_and_driver(claim: dict[str, Any], own: bool) -> None:
+def test_own_claim_needs_exact_match(claim: dict[str, Any], own: bool) -> None:
     """13.8."""
     world = fleet(1)
     world.submit("job")
@@ -501,7 +497,7 @@ def test_a_claim_is_the_workloads_by_uid_name_namespace_and_driver(claim: dict[s
     assert use.is_of(held) is own
 
 
-def test_a_claim_in_another_namespace_that_names_a_workload_is_neither_evicted_nor_waited_for() -> None:
+def test_foreign_claim_naming_a_workload_is_ignored() -> None:
     """13.8."""
     world = running()
     item = copy.deepcopy(world.get("ResourceClaim", "claim-u0-0", "ml"))
@@ -514,7 +510,7 @@ def test_a_claim_in_another_namespace_that_names_a_workload_is_neither_evicted_n
     assert {action.namespace for action in evictions(world)} == {"ml"}
 
 
-def test_a_template_in_another_namespace_that_names_a_workload_as_owner_holds_no_release_up() -> None:
+def test_foreign_template_does_not_delay_release() -> None:
     """13.8."""
     world = running()
     uid = world.workload("job")["metadata"]["uid"]

@@ -58,7 +58,7 @@ def test_an_empty_root_says_nothing(tmp_path):
     assert sysfs.read_node(tmp_path / "missing") == NodeFacts(None, None, ())
 
 
-def test_a_file_that_is_absent_is_unknown_never_nought(root):
+def test_absent_file_is_unknown(root):
     for name in ("core_count", "connected_devices", "reset", "stats/hardware/mem_ecc_uncorrected"):
         device_file(root, name).unlink()
     read = device(root)
@@ -83,7 +83,7 @@ def test_a_node_on_its_own_has_no_ids(tmp_path):
 
 
 @pytest.mark.parametrize("version", ["2.24.7.0", "2.30.2.0"])
-def test_an_ordinary_machine_says_the_same_with_old_class_files_and_without(tmp_path, version):
+def test_plain_machine_reads_same_with_class_files(tmp_path, version):
     simulated_node.write(tmp_path, "trn2.48xlarge", driver_version=version)
     assert sysfs.read_node(tmp_path).ultraserver == UltraServerFacts()
 
@@ -108,7 +108,7 @@ def test_a_core_count_may_have_a_newline_or_none(root, content, cores):
         ("99999\n", UNKNOWN),
     ],
 )
-def test_no_neighbours_is_not_the_same_as_nothing_said(root, content, connected):
+def test_no_links_differs_from_unknown_links(root, content, connected):
     put(device_file(root, "connected_devices"), content)
     assert device(root).connected == connected
 
@@ -140,7 +140,7 @@ def test_modes_are_those_that_the_runtime_knows(root, content, modes):
         ("busy\n", BUSY),
     ],
 )
-def test_a_server_id_is_sixteen_hex_digits_and_not_all_noughts(root, content, server):
+def test_server_id_is_16_hex_digits_not_zero(root, content, server):
     put(class_file(root, "server_id_4"), content)
     assert sysfs.read_node(root).ultraserver.server_id_4 == server
 
@@ -149,7 +149,7 @@ def test_a_server_id_is_sixteen_hex_digits_and_not_all_noughts(root, content, se
     ("content", "components"),
     [("hbm,link_host\n", ("hbm", "link_host")), ("\n", ()), ("", ()), ("hbm,,sram", UNKNOWN), ("Hbm!", UNKNOWN)],
 )
-def test_sick_components_are_listed_and_empty_means_well(root, content, components):
+def test_unhealthy_components_are_listed(root, content, components):
     put(device_file(root, "stats/hardware/health_status/unhealthy_components"), content)
     assert device(root).unhealthy_components == components
 
@@ -161,7 +161,7 @@ def test_a_file_is_found_at_its_other_places(root, place):
     assert device(root).unhealthy_components == ("sram",)
 
 
-def test_the_product_name_is_found_through_the_class_folder_too(root):
+def test_product_name_is_found_by_class_folder(root):
     read = root / "sys/devices/virtual/dmi/id/product_name"
     put(root / "other/product_name", read.read_bytes())
     read.unlink()
@@ -170,13 +170,13 @@ def test_the_product_name_is_found_through_the_class_folder_too(root):
     assert sysfs.read_node(root).product_name == "trn2u.48xlarge"
 
 
-def test_devices_stand_in_numeric_order_and_odd_names_are_none(root):
+def test_devices_are_in_numeric_order(root):
     for name in ("neuron", "neuron-1", "neuron01", "neuron٣", "neuronx", "neuron99999", "neuron_core0"):
         class_file(root, name).mkdir()
     assert [device.device_id for device in sysfs.read_node(root).devices] == list(range(16))
 
 
-def test_a_device_whose_folder_is_gone_is_listed_with_nothing_known(root):
+def test_device_without_folder_is_unknown(root):
     link = class_file(root, "neuron16")
     link.symlink_to("../../devices/virtual/neuron_device/neuron16")
     read = sysfs.read_node(root)
@@ -234,7 +234,7 @@ SOME = st.binary(max_size=40) | st.sampled_from(
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(SOME, SOME, SOME, SOME)
 @example(b"\xd9\xa3", b"\xd9\xa3", b"\xd9\xa3", b"\xd9\xa3")
-def test_random_bytes_are_never_an_exception_or_a_wrong_value(root, cores, links, server, name):
+def test_random_bytes_never_raise(root, cores, links, server, name):
     put(device_file(root, "core_count"), cores)
     put(device_file(root, "stats/hardware/mem_ecc_uncorrected"), cores)
     put(device_file(root, "connected_devices"), links)

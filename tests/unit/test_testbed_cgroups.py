@@ -23,7 +23,7 @@ def v2(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def test_a_machine_with_all_controllers_is_accepted(v2):
+def test_machine_with_all_controllers_is_accepted(v2):
     cgroups.check()
     assert cgroups.hierarchies() == [v2]
 
@@ -34,7 +34,7 @@ def test_a_missing_controller_is_named(v2):
         cgroups.check()
 
 
-def test_controllers_are_handed_on_before_the_node_gets_its_cgroup(v2):
+def test_controllers_are_enabled_before_the_cgroup(v2):
     below = v2 / "some-bed"
     below.mkdir()
     (below / "cgroup.controllers").write_text("cpuset cpu memory pids\n")
@@ -44,7 +44,7 @@ def test_controllers_are_handed_on_before_the_node_gets_its_cgroup(v2):
     assert (below / "a").is_dir()
 
 
-def test_a_cgroup_that_cannot_hand_on_is_refused_with_what_to_do(v2):
+def test_missing_controller_error_has_remedy(v2):
     (v2 / "cgroup.subtree_control").unlink()
     (v2 / "cgroup.subtree_control").mkdir()  # a write fails, as it does with processes inside
     with pytest.raises(NotPossibleHereError, match="--cgroupns=host"):

@@ -26,7 +26,7 @@ def bed(folder: Path, nodes: int) -> State:
     return State(folder / "state.json", nodes={spec.name: spec for spec in specs})
 
 
-def test_the_limit_grows_with_the_nodes_and_is_put_back(limit, tmp_path):
+def test_inotify_limit_grows_and_is_restored(limit, tmp_path):
     state = bed(tmp_path, 8)
     inotify.allow(state)
     assert int(limit.read_text()) == 128 + 8 * 24

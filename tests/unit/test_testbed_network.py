@@ -47,7 +47,7 @@ def mute() -> Iterator[str]:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
-def test_a_question_goes_out_with_its_query_and_headers_and_the_answer_comes_back(server):
+def test_request_and_reply_are_forwarded(server):
     answer = network.get(HERE, f"{server}/a/404?b=c", {"Authorization": "Bearer t"})
     assert answer == (404, b"/a/404?b=c Bearer t")
 
@@ -57,7 +57,7 @@ def test_only_success_is_an_answer(status, expected, server):
     assert network.answers(HERE, f"{server}/{status}") is expected
 
 
-def test_a_question_that_takes_too_long_is_no_answer(mute, monkeypatch):
+def test_slow_request_times_out(mute, monkeypatch):
     monkeypatch.setattr(network, "ANSWER_TIMEOUT_S", 0.05)
     assert network.answers(HERE, f"{mute}/healthz") is False
 

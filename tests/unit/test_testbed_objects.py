@@ -13,7 +13,7 @@ from bed import objects
 A, B, C = ({"kind": "Service", "metadata": {"name": name}} for name in "abc")
 
 
-def test_documents_follow_each_other_and_lists_are_taken_apart() -> None:
+def test_documents_and_lists_are_split() -> None:
     text = f"{json.dumps(A, indent=1)}\n{objects.as_list([B, C])}\n"
     assert list(objects.parse(text)) == [A, B, C]
 

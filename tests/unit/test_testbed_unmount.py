@@ -31,7 +31,7 @@ def mounted(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", folder], capture_output=True, check=False)
 
 
-def test_a_mount_that_is_busy_for_a_moment_is_waited_for(mounted: Path) -> None:
+def test_briefly_busy_mount_is_retried(mounted: Path) -> None:
     with subprocess.Popen(["sh", "-c", "echo; sleep 0.7"], cwd=mounted, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         holder.stdout.readline()
@@ -40,7 +40,7 @@ def test_a_mount_that_is_busy_for_a_moment_is_waited_for(mounted: Path) -> None:
         assert holder.wait(30) == 0
 
 
-def test_a_mount_that_stays_busy_is_told_with_those_who_hold_it(mounted: Path) -> None:
+def test_busy_mount_error_names_its_users(mounted: Path) -> None:
     with subprocess.Popen(["sleep", "1000"], cwd=mounted) as holder:
         try:
             with pytest.raises(BedError, match=rf"target is busy.*; held by: .*sleep \({holder.pid}\)"):

@@ -43,7 +43,7 @@ def kinds(node: topology.Node) -> list[str]:
 
 
 @pytest.mark.parametrize("known", catalogue.all_types(), ids=lambda known: known.name)
-def test_a_healthy_node_of_every_type_gives_no_finding(known):
+def test_healthy_node_has_no_finding(known):
     node = build(node_of(known.name))
     assert node.findings == ()
     assert [device.device_id for device in node.devices] == list(range(known.device_count))
@@ -56,12 +56,12 @@ def test_links_are_symmetric(known):
     assert all(one in connected[other] for one, others in connected.items() for other in others)
 
 
-def test_behind_a_switch_everyone_is_connected_whatever_the_driver_prints():
+def test_switched_devices_are_all_connected():
     node = build(node_of("trn3.48xlarge"))
     assert all(device.connected == frozenset(range(16)) - {device.device_id} for device in node.devices)
 
 
-def test_a_link_that_one_end_denies_counts_as_down_and_is_told_once():
+def test_one_sided_link_is_down():
     left = tuple(i for i in TORUS.links[1] if i != 0)
     node = build(changed(node_of(), 1, connected=left))
     assert 1 not in node.devices[0].connected
@@ -70,7 +70,7 @@ def test_a_link_that_one_end_denies_counts_as_down_and_is_told_once():
     assert "neuron0 reports a link to neuron1" in node.findings[0].message
 
 
-def test_a_link_that_both_ends_lost_is_missing_and_is_told_once():
+def test_missing_link_is_one_finding():
     read = node_of()
     read = changed(read, 0, connected=tuple(i for i in TORUS.links[0] if i != 4))
     read = changed(read, 4, connected=tuple(i for i in TORUS.links[4] if i != 0))
@@ -81,14 +81,14 @@ def test_a_link_that_both_ends_lost_is_missing_and_is_told_once():
 
 
 @pytest.mark.parametrize("reading", list(Unread))
-def test_a_device_that_says_nothing_of_its_links_is_neither_up_nor_down(reading):
+def test_unknown_links_are_neither_up_nor_down(reading):
     node = build(changed(node_of(), 3, connected=reading))
     assert node.findings == ()
     assert node.devices[3].connected == frozenset()
     assert 3 not in node.devices[2].connected
 
 
-def test_a_driver_that_prints_no_link_at_all_is_told_in_one_sentence():
+def test_no_links_at_all_is_one_finding():
     read = node_of()
     for device in range(16):
         read = changed(read, device, connected=())
@@ -96,7 +96,7 @@ def test_a_driver_that_prints_no_link_at_all_is_told_in_one_sentence():
     assert kinds(build(without(read, 9))) == ["missing-device", "no-links"]
 
 
-def test_a_driver_that_prints_no_link_is_not_told_while_it_is_busy_with_a_device():
+def test_busy_device_suppresses_link_finding():
     read = node_of()
     for device in range(16):
         read = changed(read, device, connected=Unread.BUSY if device == 3 else ())
@@ -110,7 +110,7 @@ def test_links_that_are_no_promise_are_not_missed():
     assert build(read).findings == ()
 
 
-def test_a_missing_device_is_named_and_the_others_stay():
+def test_missing_device_is_named():
     node = build(without(node_of(), 7))
     assert kinds(node) == ["missing-device"]
     assert "neuron7 of trn2.48xlarge's 16 devices is missing" in node.findings[0].message
@@ -135,7 +135,7 @@ def test_a_device_too_many_is_told_and_kept():
     assert len(node.devices) == 2
 
 
-def test_several_devices_too_many_are_one_sentence():
+def test_extra_devices_are_one_finding():
     read = node_of("trn2.3xlarge")
     more = tuple(DeviceFacts(i, 8, (), (243, i), True) for i in (1, 2))
     (finding,) = build(replace(read, devices=(*read.devices, *more))).findings
@@ -149,13 +149,13 @@ def test_a_wrong_core_count_is_told_and_kept():
 
 
 @pytest.mark.parametrize("reading", list(Unread))
-def test_a_core_count_that_cannot_be_read_is_the_types(reading):
+def test_unreadable_core_count_is_the_types(reading):
     node = build(changed(node_of(), 2, core_count=reading))
     assert node.findings == ()
     assert node.devices[2].core_count == 8
 
 
-def test_a_core_count_that_nothing_tells_is_nought():
+def test_unknown_core_count_is_zero():
     read = replace(changed(node_of(), 2, core_count=Unread.UNKNOWN), product_name=None)
     assert build(read).devices[2].core_count == 0
 
@@ -177,7 +177,7 @@ def test_dmi_is_believed_before_the_label():
 
 
 @pytest.mark.parametrize("product", [None, "Standard PC (Q35 + ICH9, 2009)"])
-def test_the_label_tells_the_type_where_dmi_does_not(product):
+def test_label_gives_the_type_without_dmi(product):
     node = build(replace(node_of(), product_name=product), instance_type="trn2.48xlarge")
     assert node.instance_type_name == "trn2.48xlarge"
     assert node.spec == TORUS
@@ -189,7 +189,7 @@ def test_sagemakers_label_agrees_with_ec2s_dmi():
     assert (node.instance_type_name, node.findings) == ("trn2.48xlarge", ())
 
 
-def test_an_unknown_type_is_told_and_its_devices_stay():
+def test_unknown_type_is_a_finding():
     node = build(replace(node_of(), product_name="trn9.48xlarge"))
     assert kinds(node) == ["unknown-instance-type"]
     assert "instance type trn9.48xlarge is not in this driver's catalogue" in node.findings[0].message
@@ -206,7 +206,7 @@ def test_no_type_at_all_is_told():
     assert "/sys" in node.findings[0].message
 
 
-def test_labels_are_picked_by_name_and_empty_ones_are_none():
+def test_empty_labels_are_none():
     labels = NodeLabels.from_labels(
         {
             "node.kubernetes.io/instance-type": "trn2u.48xlarge",
@@ -228,7 +228,7 @@ cores = st.sampled_from(list(Unread)) | st.integers(1, 16)
     st.sampled_from([known.name for known in catalogue.all_types()] + ["trn9.48xlarge", None]),
     st.dictionaries(st.integers(0, 20), st.tuples(readings, cores, st.booleans()), max_size=18),
 )
-def test_whatever_is_read_links_have_two_ends_and_no_device_is_invented(name, read):
+def test_links_are_symmetric_for_any_input(name, read):
     devices = tuple(
         DeviceFacts(i, core_count, connected, (243, i), present)
         for i, (connected, core_count, present) in sorted(read.items())

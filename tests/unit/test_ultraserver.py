@@ -58,7 +58,7 @@ def test_the_objects_name_shows_the_id(ultraserver_id: str, name: str) -> None:
 
 
 @given(st.text(max_size=80) | st.from_regex(r"(us|ush)?-?[-a-z0-9]{0,80}", fullmatch=True))
-def test_every_id_has_a_name_that_kubernetes_accepts(ultraserver_id: str) -> None:
+def test_every_id_gives_a_valid_name(ultraserver_id: str) -> None:
     name = object_name(ultraserver_id)
     assert len(name) <= 63
     assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", name)
@@ -66,7 +66,7 @@ def test_every_id_has_a_name_that_kubernetes_accepts(ultraserver_id: str) -> Non
 
 
 @pytest.mark.parametrize("length", [57, 58, 300])
-def test_the_name_of_a_long_id_shows_as_much_of_it_as_there_is_room_for(length: int) -> None:
+def test_long_id_name_keeps_a_prefix(length: int) -> None:
     name = object_name("cr-" + "a" * length)
     assert len(name) == 63
     assert name.startswith("us-cr-a" if length == 57 else "ush-cr-a")
@@ -86,12 +86,12 @@ def test_an_allocation_is_read_as_it_was_written() -> None:
     assert SLOT.to_wire()["leaderNodeName"] == "node-a"
 
 
-def test_what_the_object_does_not_say_about_the_whole_workload_is_none() -> None:
+def test_absent_workload_fields_are_none() -> None:
     entry = {k: v for k, v in SLOT.to_wire().items() if k not in ("worldSize", "rank0Node", "allocatedAt", "nodeCount")}
     assert decode_allocations(ultraserver(entry)) == (replace(SLOT, world_size=None, rank0_node=None, allocated_at=""),)
 
 
-def test_ranks_count_over_all_slots_in_the_order_of_the_nodes() -> None:
+def test_ranks_count_over_all_slots() -> None:
     assert [replace(SLOT, ultraserver_index=2).rank(node) for node in NODES] == [8, 9, 10, 11]
 
 
@@ -117,7 +117,7 @@ def test_ranks_count_over_all_slots_in_the_order_of_the_nodes() -> None:
         ({"worldSize": "8"}, "worldSize '8' is not a whole number"),
     ],
 )
-def test_an_entry_that_cannot_be_believed_is_left_out_with_a_reason(change: dict[str, Any], why: str) -> None:
+def test_invalid_entry_is_omitted_with_a_reason(change: dict[str, Any], why: str) -> None:
     reading = read_allocations(ultraserver({**SLOT.to_wire(), **change}, OTHER.to_wire()))
     assert reading.allocations == (OTHER,)
     (problem,) = reading.problems
@@ -150,11 +150,11 @@ def test_no_garbage_raises(garbage: Any) -> None:
         ({"metadata": {"uid": "us-1"}, "status": {"allocations": []}}, Reading(object_uid="us-1")),
     ],
 )
-def test_an_object_without_allocations_has_none_and_no_problem(obj: dict[str, Any], reading: Reading) -> None:
+def test_object_without_allocations_is_valid(obj: dict[str, Any], reading: Reading) -> None:
     assert read_allocations(obj) == reading
 
 
-def test_an_entry_of_awss_operator_has_no_ids_and_is_read_for_what_it_says() -> None:
+def test_aws_entry_without_ids_is_read() -> None:
     """13.3."""
     entry = {k: v for k, v in SLOT.to_wire().items() if k not in ("workloadUid", "allocationId")}
     assert read_allocations(ultraserver(entry, OTHER.to_wire())) == Reading(
@@ -171,7 +171,7 @@ def test_an_entry_of_awss_operator_has_no_ids_and_is_read_for_what_it_says() -> 
     )
 
 
-def test_an_entry_of_another_release_keeps_its_nodes_as_far_as_it_names_them() -> None:
+def test_unreadable_entry_keeps_named_nodes() -> None:
     """13.3."""
     newer = {**SLOT.to_wire(), "phase": "Suspended"}
     assert [(each.entry, each.nodes, each.official) for each in read_allocations(ultraserver(newer, "?")).unread] == [
@@ -188,7 +188,7 @@ LOST = [GONE, Reading(written=False), Reading(object_uid="us-2", written=False),
 
 
 @pytest.mark.parametrize("reading", LOST)
-def test_a_tag_on_which_pods_may_run_outlives_its_object(reading: Reading) -> None:
+def test_bound_tag_survives_its_object(reading: Reading) -> None:
     """13.3."""
     bound, closing = replace(TAG, object_uid="us-1"), replace(TAG, object_uid="us-1", phase=Phase.DRAINING)
     assert next_tag(bound, reading, "node-a", occupied=True) == bound
@@ -199,24 +199,24 @@ def test_a_tag_on_which_pods_may_run_outlives_its_object(reading: Reading) -> No
 
 
 @pytest.mark.parametrize("reading", LOST)
-def test_a_tag_that_no_pod_could_use_goes_with_its_object(reading: Reading) -> None:
+def test_pending_tag_ends_with_its_object(reading: Reading) -> None:
     """13.3."""
     assert next_tag(replace(TAG, phase=Phase.PENDING, object_uid="us-1"), reading, "node-a", occupied=True) is None
 
 
-def test_a_tag_goes_when_the_object_that_made_it_says_so() -> None:
+def test_tag_ends_when_its_object_drops_it() -> None:
     """13.3."""
     assert next_tag(replace(TAG, object_uid="us-1"), Reading(object_uid="us-1"), "node-a", occupied=True) is None
     assert next_tag(TAG, Reading(object_uid="us-1"), "node-a", occupied=True) is None
 
 
-def test_a_reservation_that_is_made_again_under_its_id_takes_its_tag_along() -> None:
+def test_restored_reservation_keeps_its_tag() -> None:
     """13.3."""
     reading = Reading((SLOT,), object_uid="us-2")
     assert next_tag(replace(TAG, object_uid="us-1"), reading, "node-a", occupied=True) == Tag.of(SLOT, "us-2")
 
 
-def test_a_tag_whose_object_stays_away_ends_with_the_last_claim() -> None:
+def test_tag_without_object_ends_with_last_claim() -> None:
     """13.3."""
     assert next_tag(TAG, GONE, "node-a", occupied=True, given_up=True) == TAG
     assert next_tag(TAG, GONE, "node-a", occupied=False, given_up=True) is None
@@ -224,7 +224,7 @@ def test_a_tag_whose_object_stays_away_ends_with_the_last_claim() -> None:
 
 
 @pytest.mark.parametrize("occupied", [False, True])
-def test_a_tag_ends_when_a_new_object_lists_it_for_a_former_node(occupied: bool) -> None:
+def test_tag_of_a_replaced_node_ends(occupied: bool) -> None:
     """13.3: the object was deleted by force and written again, then the Node was replaced under its name."""
     tag = replace(TAG, object_uid="uid-before")
     reading = Reading((replace(SLOT, node_uids=tuple(f"uid-{node}" for node in NODES)),), object_uid="uid-after")
@@ -233,7 +233,7 @@ def test_a_tag_ends_when_a_new_object_lists_it_for_a_former_node(occupied: bool)
     assert next_tag(tag, kept, "node-a", occupied=occupied) is None
 
 
-def test_the_uid_of_a_workload_that_awss_operator_leaves_out_is_taken_from_the_nodes_own_tag() -> None:
+def test_aws_entry_takes_uid_from_the_tag() -> None:
     """13.3."""
     entry = {k: v for k, v in SLOT.to_wire().items() if k not in ("workloadUid", "allocationId")}
     reading = read_allocations(ultraserver({**SLOT.to_wire(), "phase": "?"}, entry))
@@ -244,26 +244,26 @@ def test_the_uid_of_a_workload_that_awss_operator_leaves_out_is_taken_from_the_n
     assert official_slot(reading, "node-z", TAG) is None
 
 
-def test_a_free_node_takes_the_tag_of_its_reservation_at_once() -> None:
+def test_free_node_is_tagged_at_once() -> None:
     assert next_tag(None, Reading((OTHER,)), "node-a", occupied=True) == Tag.of(OTHER)
     assert next_tag(None, Reading((SLOT,)), "node-z", occupied=False) is None
 
 
 @pytest.mark.parametrize("before", Phase)
 @pytest.mark.parametrize("after", Phase)
-def test_the_phase_of_the_same_reservation_is_followed(before: Phase, after: Phase) -> None:
+def test_phase_of_the_reservation_is_followed(before: Phase, after: Phase) -> None:
     current = Tag.of(replace(SLOT, phase=before))
     wanted = replace(SLOT, phase=after)
     assert next_tag(current, Reading((wanted,)), "node-a", occupied=True) == Tag.of(wanted)
 
 
-def test_a_tag_ends_with_its_allocation_id_and_with_nothing_else() -> None:
+def test_tag_ends_with_its_allocation_id() -> None:
     again = replace(SLOT, allocation_id="a-2", phase=Phase.PENDING)
     assert next_tag(TAG, Reading(), "node-a", occupied=True) is None
     assert next_tag(TAG, Reading((again,)), "node-a", occupied=False) == Tag.of(again)
 
 
-def test_another_reservation_waits_for_the_claims_while_the_old_tag_is_closed() -> None:
+def test_next_reservation_waits_for_claims() -> None:
     reading = Reading((OTHER,))
     assert next_tag(TAG, reading, "node-a", occupied=True) == replace(TAG, phase=Phase.DRAINING)
     assert next_tag(TAG, reading, "node-a", occupied=False) == Tag.of(OTHER)
@@ -277,15 +277,15 @@ def test_an_entry_that_cannot_be_read_ends_no_tag() -> None:
     assert next_tag(TAG, Reading((OTHER,), ("nonsense",)), "node-a", occupied=False) == TAG
 
 
-def test_a_tag_and_its_allocation_call_the_workload_alike() -> None:
+def test_tag_and_allocation_name_the_workload_alike() -> None:
     assert (TAG.workload, SLOT.workload) == ("ml/llm", "ml/llm")
 
 
-def test_an_entry_that_cannot_be_read_waits_for_no_claims() -> None:
+def test_unreadable_entry_waits_for_no_claims() -> None:
     assert not waits_for_claims(TAG, Reading((OTHER,), ("nonsense",)), "node-a")
 
 
-def test_of_two_reservations_of_a_node_the_one_it_is_tagged_with_counts() -> None:
+def test_tagged_reservation_wins() -> None:
     reading = Reading((OTHER, replace(SLOT, phase=Phase.DRAINING)))
     assert slot_of(reading, "node-a", TAG) == replace(SLOT, phase=Phase.DRAINING)
     assert slot_of(reading, "node-a", None) == OTHER
@@ -314,7 +314,7 @@ def test_a_tag_that_is_not_whole_is_none(name: str) -> None:
     assert tag_on([device]) is None
 
 
-def test_the_tags_are_documented_and_have_their_room() -> None:
+def test_tags_are_documented_and_fit() -> None:
     assert {each.name for each in devices.TAGS} == set(TAG_ATTRIBUTES)
     assert len(TAG_ATTRIBUTES) == limits.WORKLOAD_TAGS
     assert {each.kind for each in devices.TAGS} == {"string"}
@@ -324,7 +324,7 @@ def with_uids(*uids: str) -> Allocation:
     return replace(SLOT, node_uids=uids)
 
 
-def test_an_allocation_for_another_node_of_the_same_name_is_not_ours() -> None:
+def test_allocation_of_a_replaced_node_is_ignored() -> None:
     reading = read_allocations(ultraserver(with_uids("uid-a", "uid-b", "uid-c", "uid-d").to_wire()))
     assert reading.without_predecessors_of("node-b", "uid-b") == reading
     without = reading.without_predecessors_of("node-b", "uid-new")
@@ -341,27 +341,27 @@ def test_an_allocation_for_another_node_of_the_same_name_is_not_ours() -> None:
         ("node-b", "uid-b", (), True),
     ],
 )
-def test_a_node_of_another_uid_is_another_node_and_one_that_does_not_know_its_uid_is_not(node, uid, known, expected):
+def test_other_uid_is_another_node(node, uid, known, expected):
     assert replace(SLOT, node_uids=known).is_for(node, uid) is expected
 
 
-def test_an_allocation_is_for_none_but_its_own_nodes() -> None:
+def test_allocation_is_for_its_nodes_only() -> None:
     assert SLOT.is_for("node-a", "uid-a")
     assert not SLOT.is_for("node-z", "uid-a")
 
 
 @pytest.mark.parametrize("said", [None, "", 5, ["node-a"]])
-def test_a_node_of_rank_0_that_is_no_name_is_not_told(said: Any) -> None:
+def test_invalid_rank_0_name_is_omitted(said: Any) -> None:
     (read,) = read_allocations(ultraserver({**SLOT.to_wire(), "rank0Node": said})).allocations
     assert read.rank0_node is None
 
 
-def test_an_allocation_that_names_no_uids_is_known_by_the_names_alone() -> None:
+def test_allocation_without_uids_matches_names() -> None:
     reading = read_allocations(ultraserver(SLOT.to_wire()))
     assert reading.without_predecessors_of("node-b", "any") == Reading((SLOT,))
 
 
-def test_uids_that_do_not_fit_the_nodes_make_an_entry_unreadable() -> None:
+def test_mismatched_uids_make_entry_unreadable() -> None:
     reading = read_allocations(ultraserver(with_uids("only-one").to_wire()))
     assert reading.allocations == ()
     assert reading.problems == (
@@ -369,7 +369,7 @@ def test_uids_that_do_not_fit_the_nodes_make_an_entry_unreadable() -> None:
     )
 
 
-def test_faults_are_read_back_as_they_were_written_and_what_is_none_is_left_out() -> None:
+def test_faults_round_trip() -> None:
     fault = Fault("node-b", "LinkDown", "2026-03-01T12:00:00Z")
     entry = replace(SLOT, faults=(fault,)).to_wire()
     entry["faults"] += [{"nodeName": "node-c"}, "nonsense"]

@@ -78,7 +78,7 @@ def test_these_objects_are_added() -> None:
     assert all(WITH[kind, NAME]["metadata"]["labels"] == LABELS for kind in kinds)
 
 
-def test_nothing_else_differs_but_that_the_plugin_expects_a_controller() -> None:
+def test_manifests_differ_only_in_the_controller() -> None:
     [(kind, name)] = [key for key in PLAIN if PLAIN[key] != WITH[key]]
     assert kind == "DaemonSet"
     [plain], [with_controller] = (each[kind, name]["spec"]["template"]["spec"]["containers"] for each in (PLAIN, WITH))
@@ -87,7 +87,7 @@ def test_nothing_else_differs_but_that_the_plugin_expects_a_controller() -> None
     assert [entry for entry in with_controller["env"] if entry not in added] == plain["env"]
 
 
-def test_two_replicas_on_two_nodes_where_there_are_two_of_which_a_drain_takes_one() -> None:
+def test_replicas_spread_with_a_budget() -> None:
     deployment = WITH["Deployment", NAME]["spec"]
     assert deployment["replicas"] == 2
     assert deployment["selector"] == {"matchLabels": SELECTED}
@@ -104,15 +104,13 @@ def test_two_replicas_on_two_nodes_where_there_are_two_of_which_a_drain_takes_on
     }
 
 
-def test_the_budget_and_the_daemonset_do_not_select_each_others_pods() -> None:
+def test_budget_and_daemonset_select_own_pods() -> None:
     plugin = WITH["DaemonSet", "neuron-dra-driver-kubelet-plugin"]["spec"]
     assert not plugin["selector"]["matchLabels"].items() <= LABELS.items()
     assert not SELECTED.items() <= plugin["template"]["metadata"]["labels"].items()
 
 
-def test_the_controller_runs_as_nobody_and_may_write_nothing_on_its_node(
-    pod: dict[str, Any], container: dict[str, Any]
-) -> None:
+def test_controller_runs_unprivileged_read_only(pod: dict[str, Any], container: dict[str, Any]) -> None:
     assert pod["securityContext"] == {
         "runAsNonRoot": True,
         "runAsUser": 65532,
@@ -127,7 +125,7 @@ def test_the_controller_runs_as_nobody_and_may_write_nothing_on_its_node(
     assert not {"hostNetwork", "hostPID", "hostIPC", "initContainers", "volumes"} & set(pod)
 
 
-def test_the_pod_is_its_own_service_account_and_only_the_pod_mounts_its_token(pod: dict[str, Any]) -> None:
+def test_only_the_pod_mounts_its_token(pod: dict[str, Any]) -> None:
     assert (pod["serviceAccountName"], pod["automountServiceAccountToken"]) == (NAME, True)
     assert WITH["ServiceAccount", NAME]["automountServiceAccountToken"] is False
     for kind in ("ClusterRole", "Role"):
@@ -146,7 +144,7 @@ def rules(kind: str) -> dict[tuple[str, str, tuple[str, ...]], list[str]]:
     }
 
 
-def test_in_every_namespace_the_controller_may_do_this_and_nothing_else() -> None:
+def test_cluster_rights_are_exact() -> None:
     read = ["get", "list", "watch"]
     assert rules("ClusterRole") == {
         ("resource.k8s.io", "resourceslices", ()): read,
@@ -164,7 +162,7 @@ def test_in_every_namespace_the_controller_may_do_this_and_nothing_else() -> Non
     }
 
 
-def test_ultraservers_and_the_lease_are_writable_in_one_namespace_only() -> None:
+def test_namespaced_rights_are_exact() -> None:
     assert rules("Role") == {
         ("neuron.aws.com", "neuronultraservers", ()): ["get", "list", "watch", "create", "patch", "delete"],
         ("neuron.aws.com", "neuronultraservers/status", ()): ["patch"],
@@ -173,7 +171,7 @@ def test_ultraservers_and_the_lease_are_writable_in_one_namespace_only() -> None
     }
 
 
-def test_who_may_view_a_namespace_may_look_and_who_may_edit_it_may_not_reserve_there() -> None:
+def test_view_role_reads_edit_role_cannot_reserve() -> None:
     """13.15. Whole nodes are not what the ClusterRoles edit and admin were given for."""
     found = {}
     for what in ("edit", "view"):
@@ -196,7 +194,7 @@ def test_who_may_view_a_namespace_may_look_and_who_may_edit_it_may_not_reserve_t
     }
 
 
-def test_every_policy_of_the_controller_is_in_force_and_stays_closed_when_it_cannot_be_evaluated() -> None:
+def test_policies_fail_closed() -> None:
     for name in POLICIES:
         assert WITH[GUARDS[0], f"neuron-dra-driver-{name}"]["spec"]["failurePolicy"] == "Fail"
         binding = WITH[GUARDS[1], f"neuron-dra-driver-{name}"]["spec"]
@@ -204,14 +202,14 @@ def test_every_policy_of_the_controller_is_in_force_and_stays_closed_when_it_can
 
 
 @pytest.mark.parametrize("name", ["templates", "claims", "pods"])
-def test_policies_of_reserved_devices_see_every_version_as_v1_and_leave_what_exists_alone(name: str) -> None:
+def test_reservation_policies_match_as_v1(name: str) -> None:
     """13.2. Updates are the garbage collector's; what asks for devices cannot be changed."""
     found = WITH[GUARDS[0], f"neuron-dra-driver-reserved-{name}"]["spec"]["matchConstraints"]
     [rule] = found["resourceRules"]
     assert (found["matchPolicy"], rule["apiVersions"], rule["operations"]) == ("Equivalent", ["v1"], ["CREATE"])
 
 
-def test_what_is_started_is_the_documented_program_with_its_defaults_and_an_election(container: dict[str, Any]) -> None:
+def test_command_has_defaults_and_election(container: dict[str, Any]) -> None:
     # The driver's image, which has both programs: the README's one `sed` names the registry of both.
     assert container["image"] == f"neuron-dra-driver:{__version__}"
     assert container["command"] == ["k8s-neuron-ultraserver-operator"]
@@ -273,7 +271,7 @@ def stages(name: str) -> tuple[list[str], list[str]]:
     return lines[:second], lines[second:]
 
 
-def test_the_controllers_image_is_built_as_the_drivers_and_runs_as_nobody(pod: dict[str, Any]) -> None:
+def test_controller_image_runs_unprivileged(pod: dict[str, Any]) -> None:
     (build, final), (drivers_build, drivers_final) = stages("Dockerfile.controller"), stages("Dockerfile.plugin")
     assert build == drivers_build
     assert final[:-2] == drivers_final[:-2]

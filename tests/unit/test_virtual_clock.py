@@ -22,7 +22,7 @@ async def wait_until_due() -> int:
     return woken
 
 
-def test_two_who_wait_for_the_same_moment_do_not_stop_the_time() -> None:
+def test_equal_timers_do_not_stop_the_clock() -> None:
     async def main() -> list[int]:
         tasks = [asyncio.create_task(wait_until_due()) for _ in range(2)]
         await asyncio.sleep(ALMOST)

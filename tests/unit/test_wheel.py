@@ -32,7 +32,7 @@ def test_the_package_called_controller_is_ours(wheel: Path, tmp_path: Path) -> N
     assert ran.stdout.decode().strip() == "['neuron-dra']"
 
 
-def test_the_wheel_holds_the_two_packages_with_their_data_and_nothing_else(wheel: Path) -> None:
+def test_wheel_has_two_packages_and_data_only(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names} == {"neuron_dra", "controller", f"neuron_dra-{version()}.dist-info"}
     assert "neuron_dra/data/instances.toml" in names
@@ -41,13 +41,13 @@ def test_the_wheel_holds_the_two_packages_with_their_data_and_nothing_else(wheel
     assert not [name for name in names if name.endswith((".pyc", ".so"))]
 
 
-def test_the_wheel_installs_both_names_of_the_plugin(wheel: Path) -> None:
+def test_wheel_installs_both_plugin_commands(wheel: Path) -> None:
     scripts = zipfile.ZipFile(wheel).read(f"neuron_dra-{version()}.dist-info/entry_points.txt").decode()
     assert "k8s-neuron-dra-driver = neuron_dra.cli:plugin_main" in scripts
     assert "neuron-dra = neuron_dra.cli:main" in scripts
 
 
-def test_every_dependency_of_the_plugin_is_locked_with_hashes() -> None:
+def test_dependencies_are_locked_with_hashes() -> None:
     locked = (ROOT / "requirements/plugin.txt").read_text()
     pinned = set(re.findall(r"^([a-z0-9._-]+)==", locked, re.MULTILINE))
     declared = re.search(r"^dependencies = \[(.*?)\]", (ROOT / "pyproject.toml").read_text(), re.MULTILINE | re.DOTALL)

@@ -15,9 +15,7 @@ uids = st.sampled_from([f"uid-{number}" for number in range(2 * KEPT)])
 
 
 @given(st.lists(st.lists(uids, min_size=1, max_size=KEPT + 3), max_size=12), st.data())
-def test_who_began_before_a_withdrawal_sees_it_and_who_began_after_it_does_not(
-    batches: list[list[str]], data: st.DataObject
-) -> None:
+def test_withdrawal_applies_to_earlier_prepares(batches: list[list[str]], data: st.DataObject) -> None:
     states = [Withdrawals()]
     for batch in batches:
         states.append(states[-1].adding(batch))
@@ -30,7 +28,7 @@ def test_who_began_before_a_withdrawal_sees_it_and_who_began_after_it_does_not(
         assert {uid for batch in batches for uid in batch if now.since(states[began].mark, uid)} == after
 
 
-def test_after_a_rebuild_nothing_that_began_before_counts() -> None:
+def test_rebuild_withdraws_all_earlier_prepares() -> None:
     before = Withdrawals().adding(["a"]).adding(["b"])
     rebuilt = Withdrawals(era="1f")
     assert rebuilt.since(before.mark, "c")
@@ -42,7 +40,7 @@ def test_a_count_that_went_back_is_not_believed() -> None:
     assert Withdrawals().since(Mark(count=1), "a")
 
 
-def test_the_checkpoint_keeps_withdrawals_beside_what_it_does_not_know() -> None:
+def test_checkpoint_keeps_withdrawals() -> None:
     before = Checkpoint("boot", extra={"newer": 1})
     after = decode(encode(before.withdrawing(["a", "b"])))
     assert json.loads(encode(after))["withdrawn"] == {"era": "", "count": 1, "floor": 0, "claims": {"a": 1, "b": 1}}
@@ -53,5 +51,5 @@ def test_the_checkpoint_keeps_withdrawals_beside_what_it_does_not_know() -> None
 @pytest.mark.parametrize(
     "wire", [None, [], {"era": 1}, {"era": "", "count": True, "floor": 0, "claims": {}}, {"era": "", "count": 1}]
 )
-def test_what_is_no_list_of_withdrawals_is_the_beginning(wire: object) -> None:
+def test_invalid_withdrawals_are_empty(wire: object) -> None:
     assert Withdrawals.from_wire(wire) == Withdrawals()

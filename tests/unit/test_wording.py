@@ -37,7 +37,7 @@ def wording() -> StatusThrottle:
 FEWER = write(status("waiting for 256 pods"), status("waiting for 255 pods"))
 
 
-def test_other_words_wait_and_the_plan_is_made_again_when_they_are_due(wording: StatusThrottle) -> None:
+def test_message_change_is_deferred_and_replanned(wording: StatusThrottle) -> None:
     others = CreateUltraServer({}), Evict("ml", "pod", "p")
     plan = wording.without_deferrable(Plan(actions=(*others, FEWER)), SOON)
     assert (plan.actions, plan.recheck) == (others, NOW + MESSAGE_INTERVAL)
@@ -48,7 +48,7 @@ def test_an_earlier_moment_to_look_again_stays(wording: StatusThrottle) -> None:
     assert wording.without_deferrable(Plan(actions=(FEWER,), recheck=earlier), SOON) == Plan(recheck=earlier)
 
 
-def test_other_words_are_written_when_they_have_waited(wording: StatusThrottle) -> None:
+def test_deferred_message_is_written_when_due(wording: StatusThrottle) -> None:
     plan = Plan(actions=(FEWER,))
     assert wording.without_deferrable(plan, NOW + MESSAGE_INTERVAL) == plan
 
@@ -61,11 +61,11 @@ def test_other_words_are_written_when_they_have_waited(wording: StatusThrottle) 
         {**status("waiting for 255 pods"), "state": "Pending"},
     ],
 )
-def test_anything_else_that_changes_is_written_at_once(wording: StatusThrottle, after: dict[str, Any]) -> None:
+def test_other_changes_are_written_at_once(wording: StatusThrottle, after: dict[str, Any]) -> None:
     plan = Plan(actions=(write(status("waiting for 256 pods"), after),))
     assert wording.without_deferrable(plan, SOON) == plan
 
 
-def test_words_of_a_workload_that_was_not_written_lately_are_written_at_once(wording: StatusThrottle) -> None:
+def test_message_is_written_after_quiet_time(wording: StatusThrottle) -> None:
     other = write(status("waiting for 8 pods"), status("waiting for 7 pods"), uid="other")
     assert wording.without_deferrable(Plan(actions=(other,)), SOON) == Plan(actions=(other,))

@@ -57,7 +57,7 @@ def tries(make: Callable[[int], Action], after: Callable[[Backoff, Action, datet
 
 @pytest.mark.parametrize("make", WRITES.values(), ids=WRITES)
 @pytest.mark.parametrize("after", [Backoff.refused, Backoff.written], ids=["refused", "without effect"])
-def test_an_object_gets_at_most_a_dozen_vain_writes_in_any_ten_minutes(make, after):
+def test_ineffective_writes_are_limited(make, after):
     """13.10: eight pods that a budget protects got 930 evictions in ten minutes."""
     found = tries(make, after)
     most = max(sum(begin <= other < begin + 600 for other in found) for begin in found)
@@ -75,7 +75,7 @@ def test_another_object_does_not_wait():
     assert backoff.due(again, START) == START
 
 
-def test_another_content_does_not_wait_for_one_that_had_no_effect_but_for_one_that_was_refused():
+def test_new_content_waits_only_after_rejection():
     backoff = Backoff()
     backoff.written(status("1"), START)
     assert backoff.due(status("2", "Degraded"), START) == START
@@ -84,7 +84,7 @@ def test_another_content_does_not_wait_for_one_that_had_no_effect_but_for_one_th
     assert backoff.due(status("4", "Degraded"), START) > START
 
 
-def test_what_is_written_again_after_something_else_had_an_effect():
+def test_effective_write_resets_the_backoff():
     """13.10: an UltraServer that many jobs have one after the other is free after each, in the same words."""
     backoff = Backoff()
     for number in range(30):
@@ -95,7 +95,7 @@ def test_what_is_written_again_after_something_else_had_an_effect():
             backoff.written(action, now)
 
 
-def test_a_write_that_works_begins_again_with_the_shortest_wait():
+def test_success_resets_the_delay():
     backoff = Backoff()
     for number in range(6):
         backoff.refused(status(str(number)), START)
@@ -104,7 +104,7 @@ def test_a_write_that_works_begins_again_with_the_shortest_wait():
     assert backoff.due(status("8"), START) == START
 
 
-def test_what_was_quiet_for_ten_minutes_is_forgotten():
+def test_quiet_objects_are_dropped():
     backoff, one = Backoff(), Evict("ml", "pod-0", "uid-0")
     for _ in range(9):
         backoff.refused(one, START)
@@ -124,7 +124,7 @@ def test_the_first_write_that_is_due_is_known():
 
 
 @given(st.lists(st.tuples(st.sampled_from(sorted(WRITES)), st.booleans(), st.floats(0, 30)), max_size=60))
-def test_in_any_order_of_answers_no_object_gets_more_than_a_dozen_refusals_in_ten_minutes(steps):
+def test_rejections_are_limited_in_any_order(steps):
     """13.10."""
     backoff, now, refused = Backoff(), START, {}
     for number, (name, is_refused, wait) in enumerate(steps):

@@ -53,7 +53,7 @@ async def test_writes_of_one_kind_overlap_up_to_a_bound():
     assert (len(server.done), server.most) == (64, batches.IN_FLIGHT)
 
 
-async def test_a_kind_begins_when_the_one_before_is_stored():
+async def test_kinds_are_written_in_order():
     server = Server()
     plan = [reservation("us-1", "a"), reservation("us-2", "a"), template("a"), status("a")]
     begun_after = []
@@ -71,7 +71,7 @@ async def test_a_kind_begins_when_the_one_before_is_stored():
     ]
 
 
-async def test_after_a_failure_the_rest_of_that_workload_waits_and_others_go_on():
+async def test_failure_stops_only_its_workload():
     refused = reservation("us-1", "a")
     server = Server([refused])
     others = [reservation("us-2", "b"), template("b"), status("b")]
@@ -79,13 +79,13 @@ async def test_after_a_failure_the_rest_of_that_workload_waits_and_others_go_on(
     assert (clean, server.done) == (False, [refused, *others])
 
 
-async def test_a_failure_that_is_nobodys_keeps_nothing_back():
+async def test_failure_without_workload_stops_nothing():
     refused = Evict("ml", "pod", "p")
     server = Server([refused])
     assert (await server.perform(refused, status("a")), server.done) == (False, [refused, status("a")])
 
 
-async def test_nothing_more_is_written_once_another_may_lead():
+async def test_lost_lease_stops_writing():
     server = Server()
     plan = [*(reservation(f"us-{number}", "a") for number in range(64)), template("a")]
     clean = await batches.perform(plan, server.write, lambda: len(server.done) < 20)
