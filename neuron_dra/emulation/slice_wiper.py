@@ -1,4 +1,4 @@
-"""Deletes a node's ResourceSlices as a kubelet does: all when it starts, a driver's if its plugin stays disconnected."""
+"""Deletes a node's ResourceSlices as a kubelet does: all at its start, a driver's if its plugin stays disconnected."""
 
 from __future__ import annotations
 

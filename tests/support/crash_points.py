@@ -216,7 +216,7 @@ class Life:
         theirs.close()
 
     async def serving(self) -> None:
-        """Wait until its DRA socket accepts connections. Raises TimeoutError, or AssertionError if the process ended."""
+        """Wait until its DRA socket accepts connections. Raises TimeoutError, or AssertionError if the process ends."""
         path = str(self._orders.settings.dra_socket)
         await eventually(lambda: not self.alive or _connects(path), LIFE_TIMEOUT_S, "the plugin to serve")
         if not self.alive:
