@@ -150,6 +150,13 @@ class Reading:
         kept = tuple(a for a in self.allocations if a not in gone)
         return replace(self, allocations=kept, replaced=frozenset(a.allocation_id for a in gone))
 
+    def may_hold(self, node_name: str) -> bool:
+        """Return True if an entry that cannot be read may reserve the node."""
+        return len(self.unread) < len(self.problems) or any(
+            not each.nodes or node_name in each.nodes or len(each.nodes) < len(each.entry["allocatedNodes"])
+            for each in self.unread
+        )
+
 
 GONE: Final = Reading(missing=True, written=False)
 """The reading of an object that does not exist."""
@@ -209,8 +216,7 @@ def _allocation(entry: Any) -> Allocation:
     try:
         phase = Phase(entry.get("phase"))
     except ValueError:
-        known = ", ".join(each.value for each in Phase)
-        raise ValueError(f"phase {entry.get('phase')!r} is not one of {known}") from None
+        raise ValueError(f"phase {entry.get('phase')!r} is not one of {', '.join(p.value for p in Phase)}") from None
     count = _number(entry, "nodeCount", at_least=1, missing=len(nodes))
     if count != len(nodes):
         raise ValueError(f"nodeCount is {count}, but allocatedNodes has {len(nodes)} nodes")
@@ -289,14 +295,8 @@ class Tag:
     @classmethod
     def of(cls, allocation: Allocation, object_uid: str = "") -> Tag:
         """Return the tag for `allocation`, from the object with the UID `object_uid`."""
-        return cls(
-            allocation.workload_namespace,
-            allocation.workload_name,
-            allocation.workload_uid,
-            allocation.allocation_id,
-            allocation.phase,
-            object_uid,
-        )
+        a = allocation
+        return cls(a.workload_namespace, a.workload_name, a.workload_uid, a.allocation_id, a.phase, object_uid)
 
     @classmethod
     def from_texts(cls, texts: Mapping[str, Any]) -> Tag | None:
@@ -358,15 +358,15 @@ def next_tag(
 
     Only allocation ids are compared. Closing the node is always allowed: a node without a tag gets one at once, and a
     tag that is to be replaced becomes Draining. The tag of another reservation replaces it when no claim is left
-    (`occupied` is False). An entry that cannot be read ends no tag. A tag that `outlives` its object stays while claims
-    are left; a Bound one also waits until the controller has reserved the node again, but not for ever (`given_up`).
+    (`occupied` is False). An unreadable entry of the node keeps its tag. A tag that `outlives` its object stays while
+    claims are left; a Bound one also waits until the controller has reserved the node again, unless `given_up`.
     """
     slot = slot_of(reading, node_name, current)
     if current is None:
         return None if slot is None else Tag.of(slot, reading.object_uid)
     if slot is not None and slot.allocation_id == current.allocation_id:
         return Tag.of(slot, reading.object_uid)
-    if reading.problems:
+    if reading.may_hold(node_name):
         return current
     if slot is None:
         kept = occupied or (current.phase is Phase.BOUND and not given_up)

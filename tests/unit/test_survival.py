@@ -358,6 +358,27 @@ def test_unreadable_entry_keeps_its_nodes(change: dict[str, Any], why: str) -> N
     assert servers_with_finalizer(world) == ["us-u0"]
 
 
+def test_nodes_beside_unreadable_entry_are_released_and_reserved() -> None:
+    """13.3: their tags stayed as they were, so that no pod and no workload got these nodes again."""
+    world = fleet(1)
+    for name in ("kept", "job"):
+        world.submit(name, size=2)
+        world.settle()
+    item = copy.deepcopy(server(world))
+    item["status"]["allocations"][0]["phase"] = "Suspended"
+    world.put(item)
+    world.delete_workload("job")
+    world.settle()
+    assert [
+        s["spec"]["nodeName"]
+        for s in world.all("ResourceSlice")
+        if "workloadPhase" in s["spec"]["devices"][0]["attributes"]
+    ] == ["u0-0", "u0-1"]
+    world.submit("next", size=2)
+    world.settle()
+    assert (world.state("next"), world.reserved("next")) == (("Allocated", "Allocated"), {0: ("u0-2", "u0-3")})
+
+
 def test_workload_waits_for_unreadable_entries() -> None:
     """13.3."""
     world = running()

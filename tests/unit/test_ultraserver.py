@@ -277,6 +277,24 @@ def test_an_entry_that_cannot_be_read_ends_no_tag() -> None:
     assert next_tag(TAG, Reading((OTHER,), ("nonsense",)), "node-a", occupied=False) == TAG
 
 
+@pytest.mark.parametrize(
+    ("changes", "ends"),
+    [
+        ({"allocationId": "c-1", "allocatedNodes": ["node-y", "node-z"], "nodeCount": 2}, True),
+        ({"allocationId": "c-1"}, False),
+        ({"allocatedNodes": ["node-y", "node-z"], "nodeCount": 2}, True),
+        ({"allocationId": "c-1", "allocatedNodes": None}, False),
+        ({"allocationId": "c-1", "allocatedNodes": ["node-y", 7]}, False),
+    ],
+)
+def test_unreadable_entry_keeps_tags_of_its_own_nodes_only(changes: dict[str, Any], ends: bool) -> None:
+    """13.3: beside one, the other nodes of the UltraServer stayed Draining for ever."""
+    reading = read_allocations(ultraserver({**SLOT.to_wire(), "phase": "Suspended", **changes}))
+    assert (next_tag(TAG, reading, "node-a", occupied=True) is None) == ends
+    other = replace(reading, allocations=(OTHER,))
+    assert (next_tag(TAG, other, "node-a", occupied=False) == Tag.of(OTHER)) == ends
+
+
 def test_tag_and_allocation_name_the_workload_alike() -> None:
     assert (TAG.workload, SLOT.workload) == ("ml/llm", "ml/llm")
 

@@ -39,7 +39,7 @@ class ReservationGate:
             )
             if slot is not None:
                 return Reservation.of(slot, self._node_name)
-            if not reading.problems and not ultraserver.outlives(tag, reading):
+            if not reading.may_hold(self._node_name) and not ultraserver.outlives(tag, reading):
                 return None
         return None if tag is None else Reservation.remembered(tag)
 
