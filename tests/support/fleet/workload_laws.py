@@ -123,11 +123,12 @@ def _not_stored_again(workload: Wire, live: list[Held], known: Known) -> list[Wi
 
 
 def _still_tagged(view: View, workload: Wire, nodes: Mapping[str, FleetNode], groups: Iterable[Wire]) -> Iterator[str]:
-    tags = view.tags()
+    """Nodes keep such a reservation as long as claims are there; without any they give it up after ten minutes."""
+    tags, uses = view.tags(), view.uses()
     for name in (name for group in groups for name in group["nodes"]):
         tag = tags.get(name)
         holds = tag is not None and tag.workload_uid == workload["metadata"]["uid"]
-        if nodes[name].healthy and nodes[name].tags_its_devices and name in tags and not holds:
+        if nodes[name].healthy and nodes[name].tags_its_devices and name in tags and name in uses and not holds:
             yield f"node {name} has given up workload {workload['metadata']['name']}, whose object was deleted by force"
 
 
