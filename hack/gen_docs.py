@@ -31,6 +31,7 @@ def attributes() -> str:
     """Return docs/attributes.md."""
     rows = [(f"`{each.name}`", each.kind, each.when, each.text) for each in devices.ATTRIBUTES]
     tags = [(f"`{each.name}`", each.kind, each.text) for each in devices.TAGS]
+    sizes_of = [(f"`{each.name}`", each.kind, each.when, each.text) for each in devices.SIZES]
     marks = [(f"`{each.name}`", each.kind, each.text) for each in devices.MARKS]
     capacities = [(f"`{name}`", text) for name, text in devices.CAPACITIES]
     types = [
@@ -60,6 +61,8 @@ have, this is an error and blocks the pod on every node**: write
 - `{names.DEVICE_PREFIX}N` is `/dev/neuronN`. Devices are published in the order of their ids, in which the scheduler
   allocates them.
 - `{names.NODE_DEVICE}` is a whole UltraServer node with all its devices.
+- `{names.SET_PREFIX}3-1` is the [connected set](connected-sets.md) of three devices that begins with device 1, and
+  `{names.CORES_PREFIX}9-0` the nine logical cores of the node that begin with core 0.
 
 ## Attributes
 
@@ -75,6 +78,9 @@ server keeps taints:
 
 {table(["attribute", "type", "meaning"], marks)}
 
+With [connected sets](connected-sets.md), devices have their sizes too:
+
+{table(["attribute", "type", "published", "meaning"], sizes_of)}
 Groups have {sizes} devices with consecutive ids. Their ids are equal on every node of a type, and equal to those that
 the EFA driver publishes, so `matchAttribute` pairs Neuron devices with their EFA interfaces.
 

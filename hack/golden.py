@@ -10,9 +10,9 @@ from pathlib import Path
 
 import yaml
 
-from neuron_dra.core import catalogue, devices, limits, topology
+from neuron_dra.core import catalogue, devices, limits, partitions, topology
 from neuron_dra.core.facts import NodeLabels
-from neuron_dra.emulation import simulated_node
+from neuron_dra.emulation import objects, simulated_node
 from neuron_dra.node import slices_command
 from neuron_dra.node.publish import sysfs
 
@@ -39,10 +39,33 @@ def slices(instance_type: str, *, mode: str = "node", node_id: int | None = None
     )
 
 
+def connected_sets(instance_type: str) -> str:
+    """Return what a node publishes with connected sets: the names by size, in order, and the number of slices."""
+    node = objects.healthy_node(instance_type)
+    shape = "both" if node.spec is not None and node.spec.whole_node else "devices"
+    published = devices.published(node, driver_version=DRIVER_VERSION, ultraserver_devices=shape)
+    found = partitions.partitioned(node, published)
+    if found is None:
+        raise SystemExit(f"{instance_type}: cannot be divided")
+    by_size: dict[str, list[str]] = {}
+    for one in found.partitions:
+        by_size.setdefault(one.device.name.rpartition("-")[0], []).append(one.device.name.rpartition("-")[2])
+    counters = {each.name: len(each.counters) for each in found.counters}
+    content = {
+        "slices": len(slices_command.slice_objects("node", published, found)),
+        "devices": len(found.partitions),
+        "counters": counters,
+        "left_out": " ".join(found.left_out),
+        "published": {size: " ".join(numbers) for size, numbers in by_size.items()},
+    }
+    return yaml.safe_dump(content, sort_keys=False, width=110)
+
+
 def wanted() -> Iterator[tuple[str, str]]:
     """Return every golden file's path below the folder, and its text."""
     for known in catalogue.all_types():
         yield f"{known.name}/slices.yaml", slices(known.name)
+        yield f"{known.name}/connected-sets.txt", connected_sets(known.name)
     for name in IN_ULTRASERVERS:
         yield f"{name}/node-2-of-4.yaml", slices(name, node_id=2)
         yield f"{name}/node-2-of-4-devices.yaml", slices(name, node_id=2, mode="devices")
@@ -51,7 +74,7 @@ def wanted() -> Iterator[tuple[str, str]]:
 def main() -> int:
     """Write the files that differ, and remove those that are no longer made."""
     texts = dict(wanted())
-    for path in sorted(FOLDER.glob("*/*.yaml")):
+    for path in sorted([*FOLDER.glob("*/*.yaml"), *FOLDER.glob("*/connected-sets.txt")]):
         if str(path.relative_to(FOLDER)) not in texts:
             path.unlink()
             print(f"removed {path.relative_to(FOLDER)}")

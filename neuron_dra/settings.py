@@ -14,6 +14,7 @@ from neuron_dra.arguments import OBJECT_NAME
 from neuron_dra.errors import SettingsError
 from neuron_dra.setting_table import SOCKET_PATH_BYTES, Setting, is_host_and_port, one_of, settings_of, truth_or_empty
 
+_SIZE = re.compile(r"(connected|cores)-[1-9]\d{0,3}", re.ASCII)
 _FILE_NAME = re.compile(r"[0-9A-Za-z][-.0-9A-Za-z]*")
 
 
@@ -88,7 +89,20 @@ class PluginSettings:
     host_root: str = _setting("", "folder with the host's sys, dev and proc")
     boot_id_file: str = _setting("/host/boot_id", "file with the host's boot id; if missing, /proc is read")
     ultraserver_devices: str = _setting(
-        "node", "what UltraServer nodes publish: one device for the whole node, or each device", ("node", "devices")
+        "node",
+        "what UltraServer nodes publish: one device for the whole node, each device, or both, which needs "
+        "--connected-sets; where connected sets cannot be published, both is the same as node",
+        ("node", "devices", "both"),
+    )
+    connected_sets: bool = _setting(
+        False,
+        "publish connected sets of devices and core partitions too, each as one device that shares counters with the "
+        "others (docs/connected-sets.md); needs Kubernetes 1.36",
+    )
+    connected_sizes: str = _setting(
+        "",
+        "the sizes to publish, such as connected-4,cores-9, the most important ones first; empty means all that fit "
+        "below 256 devices a node",
     )
     enable_ultraserver_operator: bool = _setting(
         False,
@@ -138,6 +152,11 @@ class PluginSettings:
         name = f"neuron.aws.com-{self.pod_uid}-reg.sock" if self.pod_uid else "neuron.aws.com-reg.sock"
         return Path(self.kubelet_registrar_directory_path) / name
 
+    @property
+    def connected_sizes_wanted(self) -> tuple[str, ...]:
+        """The sizes of connected sets and core partitions to publish; empty means all."""
+        return tuple(size for size in self.connected_sizes.replace(" ", "").split(",") if size)
+
     def rows(self) -> list[tuple[str, str, str]]:
         """Return name, value and source of every setting, for the log."""
         names = [setting.name for setting in settings_of(PluginSettings)]
@@ -178,6 +197,11 @@ def _contradictions(settings: PluginSettings) -> list[str]:
     origins = settings.sources.get("kubeconfig"), settings.sources.get("kube_api_server")
     if settings.kubeconfig and settings.kube_api_server and origins == ("flag", "flag"):
         problems.append("--kubeconfig and --kube-api-server name two API servers; set one of them")
+    if settings.ultraserver_devices == "both" and not settings.connected_sets:
+        problems.append("--ultraserver-devices both needs --connected-sets, whose counters keep the two apart")
+    for size in settings.connected_sizes_wanted:
+        if not _SIZE.fullmatch(size):
+            problems.append(f"--connected-sizes {size}: write connected-N or cores-N, such as connected-4")
     if settings.emulation_mode and settings.host_root:
         problems.append("--emulation-mode simulates hardware, --host-root reads the host's; set one of them")
     if not 0 <= settings.healthcheck_port <= 65535:

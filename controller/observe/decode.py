@@ -78,7 +78,7 @@ def published_slice(item: Wire) -> PublishedSlice | None:
     if spec.get("driver") != names.DRIVER or not spec.get("nodeName"):
         return None
     devices = [_attributes(device) for device in spec.get("devices") or []]
-    first = devices[0] if devices else {}
+    first = min(devices, key=_rank, default={})
     owners = (item.get("metadata") or {}).get("ownerReferences") or []
     tags = {_tag(device) for device in devices}
     number, modes = _int(first, "ultraserverNodeId"), (_string(first, "ultraserverModes") or "").split("_")
@@ -112,8 +112,24 @@ def published_slice(item: Wire) -> PublishedSlice | None:
     return PublishedSlice(int(pool.get("generation") or 0), int(pool.get("resourceSliceCount") or 1), node)
 
 
+KINDS = ("neuron_node", "neuron_device")
+"""The devices that describe their node, best first; connected sets and core partitions do not."""
+
+
+def _kind_rank(kind: str | None) -> int:
+    """Return how well a device of this kind describes its node; lower is better."""
+    return KINDS.index(kind) if kind in KINDS else len(KINDS) + (not kind)
+
+
+def _rank(device: Mapping[str, Any]) -> int:
+    return _kind_rank(_string(device, "resourceType"))
+
+
 def published_nodes(slices: Iterable[PublishedSlice]) -> tuple[PublishedNode, ...]:
-    """Join the slices of each node. Only the newest generation counts; `complete` is True if all its slices exist."""
+    """Join the slices of each node. Only the newest generation counts; `complete` is True if all its slices exist.
+
+    Slices of counters, and those whose devices are all withdrawn, have no kind and describe nothing.
+    """
     by_node: dict[str, list[PublishedSlice]] = {}
     for one in slices:
         by_node.setdefault(one.node.name, []).append(one)
@@ -123,10 +139,12 @@ def published_nodes(slices: Iterable[PublishedSlice]) -> tuple[PublishedNode, ..
             found.append(parts[0].node)  # the usual case, and the same object each time
             continue
         newest = max(part.generation for part in parts)
-        current = sorted((part for part in parts if part.generation == newest), key=lambda part: repr(part.node))
-        agree = len({part.node.tag for part in current}) == 1
-        whole = len(current) == current[0].count and all(part.node.complete for part in current)
-        found.append(replace(current[0].node, complete=whole and agree))
+        current = [part for part in parts if part.generation == newest]
+        main = min(current, key=lambda part: (_kind_rank(part.node.kind), repr(part.node)))
+        nodes = [part.node for part in current if part.node.kind] or [main.node]
+        whole = len(current) == main.count and all(node.complete for node in nodes)
+        sick = tuple(sorted({word for node in nodes for word in node.sick}))
+        found.append(replace(main.node, sick=sick, complete=whole and len({node.tag for node in nodes}) == 1))
     return tuple(found)
 
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from neuron_dra.core import groups, health, names
 from neuron_dra.core.catalogue import GIB
+from neuron_dra.core.counters import CounterSet
 from neuron_dra.core.facts import Unread
 from neuron_dra.core.topology import NeuronDevice, Node
 
@@ -26,12 +27,13 @@ class Attribute:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A device as published; `device_ids` are the Neuron devices behind it."""
+    """A device as published: `device_ids` are the Neuron devices behind it, `consumes` its part of shared counters."""
 
     name: str
     device_ids: tuple[int, ...]
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
     capacity: Mapping[str, str] = field(default_factory=dict)
+    consumes: tuple[CounterSet, ...] = ()
 
     def to_wire(self) -> dict[str, Any]:
         """Return the device in the form of resource.k8s.io/v1, with its attributes and capacities sorted by name."""
@@ -40,6 +42,8 @@ class Device:
             wire["attributes"] = {name: {a.kind: a.value} for name, a in sorted(self.attributes.items())}
         if self.capacity:
             wire["capacity"] = {name: {"value": value} for name, value in sorted(self.capacity.items())}
+        if self.consumes:
+            wire["consumesCounters"] = [each.to_wire("counterSet") for each in self.consumes]
         return wire
 
 
@@ -58,7 +62,13 @@ ATTRIBUTES: tuple[Described, ...] = (
     Described("instanceType", "string", "always", "EC2 instance type"),
     Described("neuronDriverVersion", "string", "always", "version of the kernel driver, as it reports it"),
     Described("draDriverVersion", "version", "always", "version of this driver"),
-    Described("resourceType", "string", "always", "`neuron_device`, or `neuron_node` for a whole UltraServer node"),
+    Described(
+        "resourceType",
+        "string",
+        "always",
+        "`neuron_device`, or `neuron_node` for a whole UltraServer node; with connected sets also `neuron_set` and "
+        "`neuron_cores`",
+    ),
     Described("networkNodeLayer1", "string", "if the Node has the label", "EC2 instance topology, farthest layer"),
     Described("networkNodeLayer2", "string", "if the Node has the label", "EC2 instance topology, middle layer"),
     Described("networkNodeLayer3", "string", "if the Node has the label", "EC2 instance topology, nearest layer"),
@@ -100,6 +110,13 @@ TAGS: tuple[Described, ...] = (
 )
 """The attributes that a reserved UltraServer node adds to its devices (core/ultraserver.py, Tag)."""
 
+SIZES: tuple[Described, ...] = (
+    Described("connectedDevices", "int", "with connected sets; not on core partitions", "number of Neuron devices"),
+    Described("cores", "int", "with connected sets", "number of logical NeuronCores, at the type's default size"),
+    Described("firstCore", "int", "on core partitions", "number of the first of these cores on the node"),
+)
+"""The attributes of devices that are published with connected sets (core/partitions.py)."""
+
 MARKS: tuple[Described, ...] = (
     Described(
         health.ATTRIBUTE,
@@ -119,14 +136,19 @@ CAPACITIES: tuple[tuple[str, str], ...] = (
 def published(node: Node, *, driver_version: str, ultraserver_devices: str = "node") -> tuple[Device, ...]:
     """Return what `node` publishes, in the order of ids: its devices, or one device for a whole UltraServer node.
 
-    It is never both, because they overlap. A device without its file in /dev cannot be used and is left out.
+    Both overlap, so they are published together only with the counters of core/partitions. A device without its file in
+    /dev cannot be used and is left out.
     `driver_version` is this driver's; `ultraserver_devices` is the setting of that name.
     """
     present = [device for device in node.devices if device.node_present]
+    whole: tuple[Device, ...] = ()
+    if present and node.spec is not None and node.spec.whole_node and ultraserver_devices != "devices":
+        whole = (_whole_node(node, present, driver_version),)
     if node.spec is not None and node.spec.whole_node and ultraserver_devices == "node":
-        return (_whole_node(node, present, driver_version),) if present else ()
+        return whole
     ids = groups.group_ids(node.spec) if node.spec else {}
-    return tuple(_device(node, device, ids.get(device.device_id, {}), driver_version) for device in present)
+    singles = (_device(node, device, ids.get(device.device_id, {}), driver_version) for device in present)
+    return (*whole, *singles)
 
 
 def _device(node: Node, device: NeuronDevice, group: Mapping[int, str], driver_version: str) -> Device:

@@ -51,7 +51,10 @@ def cores_each(spec: InstanceType) -> int:
 
 
 def of(name: str, spec: InstanceType | None) -> Members | None:
-    """Return what a connected set or a core partition consists of; None for other names and impossible ones."""
+    """Return what a connected set or a core partition consists of; None for other names and impossible ones.
+
+    Cores of several devices begin at the first core of one.
+    """
     match = _NAME.fullmatch(name)
     if match is None or spec is None:
         return None
@@ -60,6 +63,7 @@ def of(name: str, spec: InstanceType | None) -> Members | None:
         if number > spec.device_count or first >= spec.device_count:
             return None
         return Members(tuple((first + step) % spec.device_count for step in range(number)))
-    if first + number > spec.device_count * each:
+    inside_one = first % each + number <= each
+    if first + number > spec.device_count * each or (first % each and not inside_one):
         return None
     return Members(tuple(range(first // each, (first + number - 1) // each + 1)), Cores(first, number))

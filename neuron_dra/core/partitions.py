@@ -14,13 +14,15 @@ Sources: docs of the Neuron scheduler extension; kubernetes/api@v0.37 resource/v
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
+from neuron_dra.core import members, names
 from neuron_dra.core.catalogue import InstanceType
+from neuron_dra.core.counters import CounterSet
 from neuron_dra.core.devices import Attribute, Device
-from neuron_dra.core.topology import NeuronDevice, Node
+from neuron_dra.core.topology import Node
 
 DEVICES_AT_MOST: Final = 256
 """The most devices that a node publishes; a size that would exceed it is left out completely."""
@@ -28,8 +30,6 @@ DEVICES_AT_MOST: Final = 256
 COUNTERS_PER_SET: Final = 32
 COUNTER_SETS_PER_SLICE: Final = 8
 
-SET_PREFIX: Final = "neuron-set-"
-CORES_PREFIX: Final = "neuron-cores-"
 SET: Final = "neuron_set"
 CORES: Final = "neuron_cores"
 DEVICES_COUNTERS: Final = "devices"
@@ -43,90 +43,114 @@ GROUPS: Final = (4, 8, 16)
 
 
 @dataclass(frozen=True, slots=True)
-class CounterSet:
-    """A named set of counters, or the part of one that a device consumes."""
-
-    name: str
-    counters: Mapping[str, int]
-
-    def to_wire(self, name_field: str = "name") -> dict[str, Any]:
-        """Return it in the form of resource.k8s.io/v1; `name_field` is counterSet for consumed counters."""
-        return {name_field: self.name, "counters": {name: {"value": str(n)} for name, n in self.counters.items()}}
-
-
-@dataclass(frozen=True, slots=True)
 class Partition:
-    """A device as published and the counters that it consumes; `cores` are its logical cores, numbered in the node."""
+    """A device as published with what it consumes; `cores` are its logical cores, numbered in the node."""
 
     device: Device
     cores: frozenset[int]
-    consumes: tuple[CounterSet, ...]
-
-    def to_wire(self) -> dict[str, Any]:
-        """Return the device in the form of resource.k8s.io/v1."""
-        return {**self.device.to_wire(), "consumesCounters": [each.to_wire("counterSet") for each in self.consumes]}
 
 
 @dataclass(frozen=True, slots=True)
 class Partitioned:
     """Everything that a node publishes, in the order in which the scheduler should use it, and the counters.
 
-    `left_out` are the sizes, such as `cores 3` or `set 5`, that did not fit below the limit of devices.
+    `position` is the place of each name among all that the instance type can publish, so that a device that comes or
+    goes moves no other one. `left_out` are the sizes, such as `cores-3` or `connected-5`, that did not fit below the
+    limit of devices.
     """
 
     partitions: tuple[Partition, ...]
     counters: tuple[CounterSet, ...]
+    position: Mapping[str, int]
     left_out: tuple[str, ...] = ()
 
 
-def partitioned(node: Node, published: Sequence[Device], at_most: int = DEVICES_AT_MOST) -> Partitioned | None:
+def partitioned(
+    node: Node, published: Sequence[Device], at_most: int = DEVICES_AT_MOST, sizes: Sequence[str] = ()
+) -> Partitioned | None:
     """Return what `node` publishes with connected sets and core partitions beside its devices.
 
     `published` are its devices; one that represents several Neuron devices is a whole node. `at_most` limits the number
-    of devices. Returns None if nothing can be divided: the instance type is unknown, or the devices do not all have the
-    same known number of cores.
+    of devices. `sizes`, such as `connected-4`, are the sizes that are wanted, the most important ones first; if it is
+    empty, all are. Returns None if nothing can be divided, because the instance type is unknown.
     """
-    present = [device for device in node.devices if device.node_present]
-    if node.spec is None or not present or len({device.core_count for device in present}) != 1:
+    if node.spec is None:
         return None
-    each = present[0].core_count // node.spec.lnc_default
-    if each == 0:
-        return None
-    made = _Maker(node, node.spec, present, each)
-    kept = [made.whole(device) for device in published]
-    left_out = []
-    for name, of_size in made.sizes():
-        if not of_size:
-            continue
-        if len(kept) + len(of_size) > at_most:
+    shown = [device for device in published if device.name == names.NODE_DEVICE or _is_of(device, node.spec)]
+    made = _Maker(node, node.spec, with_node=any(device.name == names.NODE_DEVICE for device in shown))
+    singles = [f"{names.DEVICE_PREFIX}{i}" for i in made.ids]
+    slots = {name: _use_order(made.whole(Device(name, (i,)))) for i, name in enumerate(singles)}
+    if any(device.name == names.NODE_DEVICE for device in shown):
+        slots[names.NODE_DEVICE] = _use_order(made.whole(Device(names.NODE_DEVICE, made.ids)))
+    if [device.name for device in shown] == [names.NODE_DEVICE]:
+        return Partitioned(tuple(map(made.whole, shown)), made.counters(), {names.NODE_DEVICE: 0})
+    kept, left_out = [made.whole(device) for device in shown], []
+    for name, of_size in made.sizes(sizes):
+        if len(slots) + len(of_size) > at_most:
             left_out.append(name)
         else:
-            kept += of_size
-    return Partitioned(tuple(sorted(kept, key=_use_order)), made.counters(), tuple(left_out))
+            slots |= {one.device.name: _use_order(one) for one in of_size}
+            kept += [one for one in of_size if made.serves(one)]
+    position = {name: n for n, name in enumerate(sorted(slots, key=lambda name: slots[name]))}
+    ordered = sorted(kept, key=lambda one: position[one.device.name])
+    return Partitioned(tuple(ordered), made.counters(), position, tuple(left_out))
 
 
-def _use_order(one: Partition) -> tuple[int, int]:
+def named(node: Node, name: str) -> Device | None:
+    """Return a connected set, a core partition or the counters of a device by its name, whatever is published now.
+
+    A claim that was allocated earlier may have it. Returns None for names that the instance type cannot have.
+    """
+    if node.spec is None:
+        return None
+    made = _Maker(node, node.spec, with_node=False)
+    behind = members.of(name, node.spec)
+    if behind is not None:
+        return (made.set_of(behind.ids) if behind.cores is None else made.cores_of(behind.cores.all)).device
+    if name == names.NODE_DEVICE:
+        return made.whole(Device(name, made.ids)).device
+    suffix = name.removeprefix(names.DEVICE_PREFIX)
+    if name.startswith(names.DEVICE_PREFIX) and suffix.isdecimal() and int(suffix) in made.ids:
+        return made.whole(Device(name, (int(suffix),))).device
+    return None
+
+
+def _is_of(device: Device, spec: InstanceType) -> bool:
+    """Return True if a single device is one that the type has; others have no counters, and are left out."""
+    return len(device.device_ids) == 1 and device.device_ids[0] < spec.device_count
+
+
+def _use_order(one: Partition) -> tuple[int, int, str]:
     """Sort small partitions first, by their first core, so that small allocations gather at one end of the node."""
-    return len(one.cores), min(one.cores)
+    return len(one.cores), min(one.cores), one.device.name
 
 
 class _Maker:
-    """Makes the partitions of one node; `each` is the number of logical cores of a device."""
+    """Makes the partitions of one node, as if all devices of its type were there.
 
-    def __init__(self, node: Node, spec: InstanceType, present: Sequence[NeuronDevice], each: int) -> None:
+    `each` is the number of logical cores of a device. With `with_node`, the whole node is published as one device, so a
+    set of all devices is not.
+    """
+
+    def __init__(self, node: Node, spec: InstanceType, *, with_node: bool) -> None:
         self._spec = spec
-        self._by_id = {device.device_id: device for device in present}
-        self._ids = sorted(self._by_id)
-        self._each = each
+        self._with_node = with_node
+        self._usable = {
+            device.device_id: device
+            for device in node.devices
+            if device.node_present and device.core_count == spec.cores_per_device
+        }
+        self.ids = tuple(range(spec.device_count))
+        self._each = members.cores_each(spec)
         self._common = _common_attributes(node)
 
     def counters(self) -> tuple[CounterSet, ...]:
         """Return all counter sets."""
         sets: dict[str, dict[str, int]] = {}
-        for device_id in self._ids:
+        for device_id in self.ids:
             name = self._cores_set(device_id)
             sets.setdefault(name, {}).update({self._core_counter(core): 1 for core in self._cores_of(device_id)})
-        devices = {self._device_counter(device_id): self._each for device_id in self._ids}
+        devices = {self._device_counter(device_id): self._each for device_id in self.ids}
         return (
             CounterSet(DEVICES_COUNTERS, devices),
             *(CounterSet(name, sets[name]) for name in sorted(sets, key=_last)),
@@ -134,65 +158,73 @@ class _Maker:
 
     def whole(self, device: Device) -> Partition:
         """Return a published device, single or whole node, with its counters and sizes."""
-        ids = tuple(each for each in device.device_ids if each in self._by_id)
-        return self._of_devices(device, ids)
+        return self._of_devices(device, self.ids if device.name == names.NODE_DEVICE else device.device_ids)
 
-    def sizes(self) -> Iterator[tuple[str, list[Partition]]]:
-        """Yield every size with all its partitions, the most requested sizes first."""
-        sets = {size: [self._set(ids) for ids in found] for size, found in self._sets().items()}
-        ranges = {number: self._ranges(number) for number in self._range_sizes()}
-        for number in range(1, self._each):
-            yield (
-                f"cores {number}",
-                [self._part(device_id, number, n) for device_id in self._ids for n in self._starts(number)],
-            )
-        first = [("cores", number) for number in CORES_FIRST] + [
-            ("set", size) for size in (*SETS_FIRST, len(self._ids))
-        ]
-        rest = [("set", size) for size in sorted(sets)] + [("cores", number) for number in sorted(ranges)]
-        for kind, size in dict.fromkeys((*first, *rest)):
-            yield f"{kind} {size}", (sets if kind == "set" else ranges).get(size, [])
+    def serves(self, one: Partition) -> bool:
+        """Return True if all devices of a partition can be used, and its links are up."""
+        ids = one.device.device_ids
+        if not all(device_id in self._usable for device_id in ids):
+            return False
+        if self._spec.shape not in ("ring", "line") or len(ids) == len(self.ids):
+            return True
+        return all(after in self._usable[before].connected for before, after in itertools.pairwise(ids))
+
+    def sizes(self, wanted: Sequence[str] = ()) -> Iterator[tuple[str, list[Partition]]]:
+        """Yield each size with all its partitions, in the order of `wanted`, or the most requested ones first."""
+        sets = {f"connected-{size}": [self.set_of(ids) for ids in found] for size, found in self._sets().items()}
+        parts = {
+            f"cores-{number}": [
+                self._part(device_id, number, n) for device_id in self.ids for n in self._starts(number)
+            ]
+            for number in range(1, self._each)
+        }
+        ranges = {f"cores-{number}": self._ranges(number) for number in self._range_sizes()}
+        first = (
+            *parts,
+            *(f"cores-{number}" for number in CORES_FIRST),
+            *(f"connected-{size}" for size in (*SETS_FIRST, len(self.ids))),
+        )
+        every = {**sets, **parts, **ranges}
+        for name in dict.fromkeys(wanted or (*first, *every)):
+            if every.get(name):
+                yield name, every[name]
 
     # Sets of whole devices
 
     def _sets(self) -> dict[int, list[tuple[int, ...]]]:
         """Return the connected sets by size, each as device ids in the order of the links."""
-        total = len(self._ids)
-        if total < 2 or total != self._spec.device_count:
-            return {}  # a device is missing, so the links are not those of the type
+        total = len(self.ids)
+        if total < 2:
+            return {}
         if self._spec.shape in ("ring", "line"):
             found = {size: list(self._arcs(size)) for size in range(2, total)}
         else:
             found = {size: list(self._blocks(size)) for size in GROUPS if size < total}
-        return {**{size: sets for size, sets in found.items() if sets}, total: [tuple(self._ids)]}
+        return found if self._with_node else {**found, total: [self.ids]}
 
     def _arcs(self, size: int) -> Iterator[tuple[int, ...]]:
-        """Yield the sets of `size` consecutive devices of a ring or line whose links are all up."""
-        for first in self._ids:
-            ids = tuple((first + step) % len(self._ids) for step in range(size))
-            if all(self._linked(one, other) for one, other in itertools.pairwise(ids)):
-                yield ids
+        """Yield the sets of `size` consecutive devices; those of a ring wrap."""
+        total = len(self.ids)
+        for first in self.ids if self._spec.shape == "ring" else self.ids[: total - size + 1]:
+            yield tuple((first + step) % total for step in range(size))
 
     def _blocks(self, size: int) -> Iterator[tuple[int, ...]]:
         """Yield the sets of `size` devices with consecutive ids: the groups of a torus."""
-        for first in range(0, len(self._ids), size):
+        for first in range(0, len(self.ids), size):
             yield tuple(range(first, first + size))
 
-    def _linked(self, one: int, other: int) -> bool:
-        return other in self._by_id[one].connected
-
-    def _set(self, ids: tuple[int, ...]) -> Partition:
+    def set_of(self, ids: tuple[int, ...]) -> Partition:
         """Return the device for a connected set, named after its size and first device."""
-        name = f"{SET_PREFIX}{len(ids)}-{ids[0]}"
+        name = f"{names.SET_PREFIX}{len(ids)}-{ids[0]}"
         attributes = {**self._common, "deviceId": Attribute("int", ids[0]), "resourceType": Attribute("string", SET)}
         return self._of_devices(Device(name, ids, attributes), ids)
 
-    def _of_devices(self, device: Device, ids: tuple[int, ...]) -> Partition:
+    def _of_devices(self, device: Device, ids: Sequence[int]) -> Partition:
         """Return `device` as a partition that consumes all cores of the devices `ids`."""
         cores = frozenset(core for device_id in ids for core in self._cores_of(device_id))
-        sized = replace(device, attributes={**device.attributes, **_sizes(len(ids), len(cores))})
         used = CounterSet(DEVICES_COUNTERS, {self._device_counter(device_id): self._each for device_id in sorted(ids)})
-        return Partition(sized, cores, (used,))
+        attributes = {**device.attributes, **_sizes(len(ids), len(cores))}
+        return Partition(replace(device, attributes=attributes, consumes=(used,)), cores)
 
     # Parts of devices, and ranges of cores
 
@@ -201,26 +233,22 @@ class _Maker:
 
     def _part(self, device_id: int, number: int, start: int) -> Partition:
         """Return the partition of `number` cores inside one device, from its core `start` on."""
-        return self._cores(range(device_id * self._each + start, device_id * self._each + start + number))
+        return self.cores_of(range(device_id * self._each + start, device_id * self._each + start + number))
 
-    def _range_sizes(self) -> Iterable[int]:
+    def _range_sizes(self) -> Collection[int]:
         """Return the numbers of cores that end inside a device, which only a range can have; rings and lines only."""
-        if self._spec.shape not in ("ring", "line") or not self._sets():
+        total = len(self.ids) * self._each
+        if self._spec.shape not in ("ring", "line") or len(self.ids) < 2:
             return ()
-        total = len(self._ids) * self._each
         return [number for number in range(self._each + 1, total) if number % self._each]
 
     def _ranges(self, number: int) -> list[Partition]:
         """Return the ranges that start at a device and do not wrap past the last: visible cores must increase."""
-        found = []
         span = -(-number // self._each)
-        for first in self._ids[: len(self._ids) - span + 1]:
-            ids = range(first, first + span)
-            if all(self._linked(one, one + 1) for one in ids[:-1]):
-                found.append(self._cores(range(first * self._each, first * self._each + number)))
-        return found
+        starts = self.ids[: len(self.ids) - span + 1]
+        return [self.cores_of(range(first * self._each, first * self._each + number)) for first in starts]
 
-    def _cores(self, cores: range) -> Partition:
+    def cores_of(self, cores: range) -> Partition:
         """Return the partition of a range of logical cores, numbered in the node.
 
         It consumes the number of its cores in `devices`, and the single cores of a device that it covers only partly.
@@ -233,10 +261,9 @@ class _Maker:
         }
         consumes = [CounterSet(DEVICES_COUNTERS, used)]
         partly = [device_id for device_id in ids if used[self._device_counter(device_id)] < each]
-        if partly:  # at most one, because a range starts at a device's first core
-            [last] = partly
-            single = {self._core_counter(core): 1 for core in self._cores_of(last) if core in cores}
-            consumes.append(CounterSet(self._cores_set(last), single))
+        single = {self._core_counter(core): 1 for one in partly for core in self._cores_of(one) if core in cores}
+        if partly:  # at most one as published, because a range starts at a device's first core
+            consumes.append(CounterSet(self._cores_set(partly[-1]), single))
         attributes = {
             **self._common,
             "deviceId": Attribute("int", ids[0]),
@@ -244,8 +271,8 @@ class _Maker:
             "cores": Attribute("int", len(cores)),
             "firstCore": Attribute("int", cores.start),
         }
-        device = Device(f"{CORES_PREFIX}{len(cores)}-{cores.start}", ids, attributes)
-        return Partition(device, frozenset(cores), tuple(consumes))
+        device = Device(f"{names.CORES_PREFIX}{len(cores)}-{cores.start}", ids, attributes, consumes=tuple(consumes))
+        return Partition(device, frozenset(cores))
 
     # Names
 

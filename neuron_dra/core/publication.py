@@ -7,9 +7,9 @@ loop causes a request.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from neuron_dra.core import health, names, ultraserver
 from neuron_dra.core.claims import PreparedClaim
@@ -92,7 +92,7 @@ def decide(now: float, situation: Situation, last: Claimed | None, answer: Colle
         if situation.prepared or (known is not None and known.names):
             offered, keeps_shape = situation.other, True
             last = known if known is not None else Claimed(frozenset(), now + SHAPE_S, SHAPE_S)
-    wire = _free(situation, offered, held)
+    wire = free(situation, offered, held)
     claimed: Claimed | None = None
     if leaving := set(current) - set(wire) - held:
         known = _known(now, leaving, last, answer, CLAIMED_S[0])
@@ -106,7 +106,7 @@ def decide(now: float, situation: Situation, last: Claimed | None, answer: Colle
     for name in held - set(wire):
         if name in by_name or name in current:
             wire[name] = by_name.get(name) or current[name]  # allocated: stays published, even unhealthy or gone
-    return Outcome(_marked(situation, wire), claimed=claimed, keeps_shape=keeps_shape)
+    return Outcome(marked(situation, wire), claimed=claimed, keeps_shape=keeps_shape)
 
 
 def _refused(
@@ -128,15 +128,18 @@ def _refused(
     wire = {name: there.get(name) or current[name] for name in held if name in there or name in current}
     if not wire and not current:
         return Outcome()
-    return Outcome(_marked(situation, wire), claimed=claimed)
+    return Outcome(marked(situation, wire), claimed=claimed)
 
 
-def _marked(situation: Situation, wire: Mapping[str, Wire]) -> tuple[Wire, ...]:
+def marked(situation: Situation, wire: Mapping[str, Wire]) -> tuple[Wire, ...]:
     """Return the devices of `wire` in order, with the marks of unhealthy ones and the tag."""
-    marked = {
-        name: health.marked(device, situation.reasons.get(name, ()), situation.effect) for name, device in wire.items()
-    }
-    return tuple(ultraserver.tagged(marked[name], situation.tag) for name in sorted(marked, key=order))
+    return tuple(with_marks(situation, wire[name]) for name in sorted(wire, key=order))
+
+
+def with_marks(situation: Situation, device: Wire) -> dict[str, Any]:
+    """Return a device with the marks of an unhealthy one and the tag, as they are now."""
+    reasons = situation.reasons.get(device["name"], ())
+    return ultraserver.tagged(health.marked(device, reasons, situation.effect), situation.tag)
 
 
 def _is_reshaped(situation: Situation) -> bool:
@@ -160,19 +163,29 @@ def _known(
     return None
 
 
-def _free(situation: Situation, offered: Iterable[Device], held: Collection[str]) -> dict[str, Wire]:
-    """Return the offered devices that may be published, by name, and those that claims hold in any case."""
+def free(
+    situation: Situation,
+    offered: Iterable[Device],
+    held: Collection[str],
+    counted: Callable[[str], bool] = lambda name: False,
+) -> dict[str, Wire]:
+    """Return the offered devices that may be published, by name, and those that claims hold in any case.
+
+    `counted` returns True for the name of a device that is published with counters while a claim holds it.
+    """
     offered = tuple(offered)
-    elsewhere = _held_elsewhere(situation, {device.name for device in offered})
+    known = {device.name for device in offered}
+    known |= {device.device for claim in situation.prepared for device in claim.devices if counted(device.device)}
+    elsewhere = held_elsewhere(situation, known)
     return {
         device.name: device.to_wire()
         for device in offered
         if device.name in held
-        or not (_is_withheld(situation, device.name) or elsewhere.intersection(situation.ids.get(device.name, ())))
+        or not (is_withheld(situation, device.name) or elsewhere.intersection(situation.ids.get(device.name, ())))
     }
 
 
-def _held_elsewhere(situation: Situation, offered: Collection[str]) -> set[int]:
+def held_elsewhere(situation: Situation, offered: Collection[str]) -> set[int]:
     """Return the ids of Neuron devices that claims hold under names that are not offered, such as another driver's.
 
     Under the offered names the scheduler would consider them free, and prepare would reject its pods.
@@ -186,7 +199,7 @@ def _held_elsewhere(situation: Situation, offered: Collection[str]) -> set[int]:
     }
 
 
-def _is_withheld(situation: Situation, name: str) -> bool:
+def is_withheld(situation: Situation, name: str) -> bool:
     """Return True if a device must leave the slice unless a claim holds it, because no taint or tag protects it."""
     reasons = situation.reasons.get(name, ())
     if health.MISSING in reasons and name != names.NODE_DEVICE:

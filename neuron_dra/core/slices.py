@@ -75,11 +75,20 @@ def is_ours(name: str, node_name: str) -> bool:
     return index.isdecimal() and name == slice_name(node_name, int(index))
 
 
-def layout(devices: Sequence[Wire]) -> list[list[Wire]]:
-    """Return the devices split over slices; without devices there is still one, empty slice."""
-    return [
-        list(devices[start : start + DEVICES_PER_SLICE]) for start in range(0, len(devices), DEVICES_PER_SLICE)
-    ] or [[]]
+def layout(devices: Sequence[Wire], position: Mapping[str, int] | None = None) -> list[list[Wire]]:
+    """Return the devices split over slices; without devices there is still one, empty slice.
+
+    With `position`, each device that it names has its place in a fixed slice, so that one that comes or goes moves no
+    other; the rest follow in more slices.
+    """
+    position = position or {}
+    fixed: list[list[Wire]] = [[] for _ in range(-(-len(position) // DEVICES_PER_SLICE))]
+    rest: list[Wire] = []
+    for device in devices:
+        place = position.get(device["name"])
+        (rest if place is None else fixed[place // DEVICES_PER_SLICE]).append(device)
+    more = [list(rest[start : start + DEVICES_PER_SLICE]) for start in range(0, len(rest), DEVICES_PER_SLICE)]
+    return [*fixed, *more] or [[]]
 
 
 def slice_names(node_name: str, count: int, *, have: Collection[str] = (), taken: Collection[str] = ()) -> list[str]:
@@ -100,12 +109,14 @@ def desired(
     generation: int,
     called: Sequence[str] | None = None,
     counters: Sequence[Wire] = (),
+    position: Mapping[str, int] | None = None,
 ) -> list[dict[str, Any]]:
     """Return the slices of `pool` as they are to be sent, with the names `called`, by default the first ones.
 
-    `counters` are the counter sets that devices consume; the API server requires a separate slice for them.
+    `counters` are the counter sets that devices consume; the API server requires a separate slice for them. `position`
+    is that of `layout`.
     """
-    contents = _contents(devices, counters)
+    contents = _contents(devices, counters, position)
     called = called if called is not None else slice_names(pool.node_name, len(contents))
     return [
         {
@@ -127,9 +138,11 @@ def desired(
     ]
 
 
-def _contents(devices: Sequence[Wire], counters: Sequence[Wire]) -> list[dict[str, Any]]:
+def _contents(
+    devices: Sequence[Wire], counters: Sequence[Wire], position: Mapping[str, int] | None
+) -> list[dict[str, Any]]:
     """Return the part of each slice's spec in which they differ."""
-    chunks: list[dict[str, Any]] = [{"devices": chunk} if chunk else {} for chunk in layout(devices)]
+    chunks: list[dict[str, Any]] = [{"devices": chunk} if chunk else {} for chunk in layout(devices, position)]
     return [*chunks, {"sharedCounters": list(counters)}] if counters else chunks
 
 
@@ -139,11 +152,12 @@ def diff(
     devices: Sequence[Wire],
     *,
     counters: Sequence[Wire] = (),
+    position: Mapping[str, int] | None = None,
     known_generation: int = 0,
     accepted: Mapping[str, tuple[Sequence[Wire], Sequence[Wire]]] | None = None,
     taken: Collection[str] = (),
 ) -> SlicePlan:
-    """Return the writes after which the slices of `pool` have `devices` and `counters`.
+    """Return the writes after which the slices of `pool` have `devices` and `counters`, laid out by `position`.
 
     `current` are all slices of this driver and node. `known_generation` is the last generation written, so that it
     never falls, even after all slices were deleted. `accepted` maps a slice's name to the devices that were sent last
@@ -151,8 +165,8 @@ def diff(
     slices of other programs have; raises ValueError if they leave too few.
     """
     by_name = {item["metadata"]["name"]: item for item in current}
-    called = slice_names(pool.node_name, len(_contents(devices, counters)), have=by_name, taken=taken)
-    wanted = desired(pool, devices, generation=0, called=called, counters=counters)
+    called = slice_names(pool.node_name, len(_contents(devices, counters, position)), have=by_name, taken=taken)
+    wanted = desired(pool, devices, generation=0, called=called, counters=counters, position=position)
     generation = max([_generation(item) for item in current], default=0)
     obsolete = [
         item

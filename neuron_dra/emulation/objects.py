@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from neuron_dra.core import catalogue, names, topology
+from neuron_dra.core import catalogue, connected, names, topology
 from neuron_dra.core.facts import DeviceFacts, NodeFacts, NodeLabels, UltraServerFacts
 from neuron_dra.core.topology import Node
 
@@ -112,6 +112,8 @@ def device_class(name: str, selector: str) -> Obj:
 
 
 DEVICE_CLASSES = (
-    device_class(names.DRIVER, f"!has(device.attributes['{names.DRIVER}'].workloadUid)"),
-    device_class(f"workload.{names.DRIVER}", f"has(device.attributes['{names.DRIVER}'].workloadUid)"),
+    device_class(names.DRIVER, f"!has(device.attributes['{names.DRIVER}'].workloadUid) && {connected.EXCLUSION}"),
+    device_class(
+        f"workload.{names.DRIVER}", f"has(device.attributes['{names.DRIVER}'].workloadUid) && {connected.EXCLUSION}"
+    ),
 )

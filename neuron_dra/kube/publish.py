@@ -46,18 +46,32 @@ class SlicePublisher:
         self.taken: dict[str, str] = {}
         """This driver's slice names that other programs' slices have, and the owners of those slices."""
         self.keeps_taints: bool | None = None  # whether the API server kept the last taint; None before the first
+        self.keeps_counters: bool | None = None  # likewise, shared counters
 
     @property
     def current(self) -> list[dict[str, Any]]:
         """The slices as last seen, sorted by name."""
         return [self._reflector.items[key] for key in sorted(self._reflector.items)]
 
-    async def publish(self, pool: slices.Pool, devices: Sequence[slices.Wire]) -> Published:
+    @property
+    def devices(self) -> list[slices.Wire]:
+        """The devices in these slices."""
+        return [device for item in self.current for device in item["spec"].get("devices") or []]
+
+    async def publish(
+        self,
+        pool: slices.Pool,
+        devices: Sequence[slices.Wire],
+        counters: Sequence[slices.Wire] = (),
+        position: Mapping[str, int] | None = None,
+    ) -> Published:
         """Write the difference and return the result. Raises ApiError.
 
+        `counters` and `position` are those of slices.diff.
         After Conflict, AlreadyExists or NotFound the slices have been listed again, and the caller can retry.
         """
-        if len(self.taken) + len(slices.layout(devices)) > slices.NAMES:
+        count = len(slices.layout(devices, position)) + bool(counters)
+        if len(self.taken) + count > slices.NAMES:
             raise ApiError(
                 f"other programs' slices have {len(self.taken)} of the {slices.NAMES} slice names of node "
                 f"{pool.node_name}; delete those slices"
@@ -66,6 +80,8 @@ class SlicePublisher:
             pool,
             self.current,
             devices,
+            counters=counters,
+            position=position,
             known_generation=self._generation,
             accepted=self._accepted,
             taken=self.taken,
@@ -89,7 +105,7 @@ class SlicePublisher:
         self._report(tuple(dict.fromkeys(dropped)))
         return Published(
             generation=plan.generation,
-            slices=len(slices.layout(devices)),
+            slices=count,
             devices=len(devices),
             writes=len(plan.delete) + len(plan.update) + len(plan.create),
             dropped=self._reported,
@@ -115,6 +131,29 @@ class SlicePublisher:
             log.warning(
                 "the API server keeps no taints of devices: unhealthy ones leave the slice once no claim has them"
             )
+
+    async def learn_counters(self, pool: slices.Pool) -> None:
+        """Find out by dry runs whether the API server keeps shared counters, and what devices consume of them.
+
+        If the API server rejects a dry run, it counts as keeping none. Raises ApiError for errors worth a retry.
+        """
+        one = {"name": "devices", "counters": {"device-0": {"value": "1"}}}
+        device = {
+            "name": "neuron-device-0",
+            "consumesCounters": [{"counterSet": "devices", "counters": one["counters"]}],
+        }
+        kept = []
+        for item in slices.desired(pool, [device], generation=1, counters=[one]):
+            field = "devices" if "devices" in item["spec"] else "sharedCounters"
+            try:
+                [stored] = (await self._probe(item, pool))["spec"].get(field) or [{}]
+            except ApiError as err:
+                if not 400 <= err.status < 500 or err.status == 429:
+                    raise
+                log.warning("cannot determine whether the API server keeps counters", extra={"error": str(err)})
+                stored = {}
+            kept.append(bool(stored.get("consumesCounters" if field == "devices" else "counters")))
+        self.keeps_counters = all(kept)
 
     async def _probe(self, item: dict[str, Any], pool: slices.Pool) -> dict[str, Any]:
         """Create a slice as a dry run, under a name that is not in use, and return it. Raises ApiError."""
@@ -162,6 +201,10 @@ class SlicePublisher:
         dropped = slices.dropped_fields(before, after)
         if any(device.get("taints") for device in before):
             self.keeps_taints = not any(path.endswith(".taints") for path in dropped)
+        if any(path.endswith(".consumesCounters") for path in dropped) or (
+            sent["spec"].get("sharedCounters") and not stored["spec"].get("sharedCounters")
+        ):
+            self.keeps_counters = False
         name = sent["metadata"]["name"]
         if dropped:
             self._accepted[name] = (before, after)

@@ -47,6 +47,7 @@ from neuron_dra.node.prepare.prepared_claims import PreparedClaims
 from neuron_dra.node.prepare.store import Store
 from neuron_dra.node.prepare.transactions import Transactions
 from neuron_dra.node.publish.coexistence import DevicePluginWatch
+from neuron_dra.node.publish.connected import ConnectedSets
 from neuron_dra.node.publish.hardware import Hardware
 from neuron_dra.node.publish.loop import Publishing, PublishState
 from neuron_dra.node.publish.publisher_lock import PublisherLock
@@ -115,6 +116,7 @@ class Plugin:
         )
         ours = f"spec.driver={names.DRIVER},spec.nodeName={name}"
         self.slices = Reflector(self.client, RESOURCE_SLICES, field_selector=ours, on_change=self.dirty.notify)
+        publisher = SlicePublisher(self.client, self.slices)
         self.publishing = Publishing(
             settings,
             self.dirty,
@@ -125,9 +127,10 @@ class Plugin:
             inventory=Inventory(self.prepared, self.recovery, self.claims, self._adopted),
             watch=self.ultraserver,
             tags=tags,
+            connected=ConnectedSets(settings, self.node, self.client, publisher, self.events, files),
             device_plugin=self.device_plugin,
             lock=self.publisher_lock,
-            publisher=SlicePublisher(self.client, self.slices),
+            publisher=publisher,
             slice_cache=self.slices,
             health_source=self.health,
             events=self.events,

@@ -57,15 +57,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--ultraserver-devices",
-        choices=("node", "devices"),
+        choices=("node", "devices", "both"),
         default="node",
-        help="what UltraServer nodes publish: one whole-node device, or each device (default node)",
+        help="what UltraServer nodes publish: one whole-node device, each device, or both, which needs "
+        "--connected-sets (default node)",
     )
     parser.add_argument(
         "--connected-sets",
         action="store_true",
-        help="show connected sets of devices and core partitions too, with the counters that keep them apart; the "
-        "driver does not publish them yet",
+        help="show connected sets of devices and core partitions too, with the counters that keep them apart",
+    )
+    parser.add_argument(
+        "--connected-sizes",
+        default="",
+        metavar="SIZE,...",
+        help="the sizes to show, such as connected-4,cores-9, the most important ones first (default: all that fit)",
     )
     parser.add_argument(
         "--labels",
@@ -80,6 +86,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the slices; findings about the hardware go to standard error."""
+    if args.ultraserver_devices == "both" and not args.connected_sets:
+        raise SettingsError("--ultraserver-devices both needs --connected-sets, whose counters keep the two apart")
     if not args.host_root.is_dir():
         raise SettingsError(f"--host-root {args.host_root} is no folder")
     facts = sysfs.read_node(args.host_root)
@@ -92,9 +100,10 @@ def run(args: argparse.Namespace) -> int:
         problems += [finding.message for finding in node.findings]
     for text in problems:
         print(f"neuron-dra: {text}", file=sys.stderr)
-    divided = partitions.partitioned(node, kept) if args.connected_sets else None
+    sizes = [size for size in args.connected_sizes.split(",") if size]
+    divided = partitions.partitioned(node, kept, sizes=sizes) if args.connected_sets else None
     if args.connected_sets and divided is None:
-        print("neuron-dra: nothing is known of this node's cores: no sets of devices are published", file=sys.stderr)
+        print("neuron-dra: the instance type is unknown: no sets of devices are published", file=sys.stderr)
     elif divided is not None and divided.left_out:
         limit = partitions.DEVICES_AT_MOST
         print(
@@ -122,7 +131,13 @@ def slice_objects(
     if divided is None:
         return slices.desired(pool, [device.to_wire() for device in kept], generation=1)
     counters = [each.to_wire() for each in divided.counters]
-    return slices.desired(pool, [one.to_wire() for one in divided.partitions], generation=1, counters=counters)
+    return slices.desired(
+        pool,
+        [one.device.to_wire() for one in divided.partitions],
+        generation=1,
+        counters=counters,
+        position=divided.position,
+    )
 
 
 def as_published(item: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,8 +15,9 @@ import pytest
 import yaml
 
 from neuron_dra import __version__, settings
-from neuron_dra.core import catalogue
+from neuron_dra.core import catalogue, connected, devices, partitions
 from neuron_dra.emulation import mode as emulation
+from neuron_dra.emulation.objects import healthy_node
 from neuron_dra.setting_table import settings_of
 from tests.support.built_tools import HELM, needs
 
@@ -156,9 +157,61 @@ def test_device_classes_cover_all_devices() -> None:
         if kind == "DeviceClass"
     }
     assert selectors == {
-        "neuron.aws.com": [f"device.driver == 'neuron.aws.com' && !{reserved}"],
-        "workload.neuron.aws.com": [f"device.driver == 'neuron.aws.com' && {reserved}"],
+        "neuron.aws.com": [f"device.driver == 'neuron.aws.com' && !{reserved} && {connected.EXCLUSION}"],
+        "workload.neuron.aws.com": [f"device.driver == 'neuron.aws.com' && {reserved} && {connected.EXCLUSION}"],
     }
+    assert connected.excludes_partitions(selectors["neuron.aws.com"])
+
+
+def test_the_chart_knows_the_sizes_that_the_types_publish() -> None:
+    """16.2."""
+    sizes = set()
+    for known in catalogue.all_types():
+        node = healthy_node(known.name)
+        found = partitions.partitioned(node, devices.published(node, driver_version="1", ultraserver_devices="devices"))
+        assert found is not None
+        for one in found.partitions:
+            values = one.device.attributes
+            sizes.add(("cores", values["cores"].value))
+            sizes |= {("connected", values["connectedDevices"].value)} if "connectedDevices" in values else set()
+    listed = (CHART / "files/connected-sizes.txt").read_text().splitlines()
+    assert listed == [f"{kind}-{size}" for kind, size in sorted(sizes)]
+
+
+@needs_helm
+@pytest.mark.parametrize(("sizes", "expected"), [((), 40), (("connected-4", "cores-9"), 3)])
+def test_each_size_has_a_class_that_excludes_reserved_devices(sizes: tuple[str, ...], expected: int) -> None:
+    """16.2."""
+    set_ = [word for n, size in enumerate(sizes) for word in ("--set", f"scheduler.sizes[{n}]={size}")]
+    made = {(d["kind"], d["metadata"]["name"]): d for d in template("--set", "scheduler.enabled=true", *set_)}
+    classes = {name: d for (kind, name), d in made.items() if kind == "DeviceClass" and name[:1] == "c"}
+    assert len(classes) == expected
+    [selector] = classes["cores-9.neuron.aws.com"]["spec"]["selectors"]
+    values = "device.attributes['neuron.aws.com']"
+    assert selector["cel"]["expression"] == (
+        f"device.driver == 'neuron.aws.com' && has({values}.cores) && {values}.cores == 9 && !has({values}.workloadUid)"
+    )
+    assert "spec" in classes["connected-1.neuron.aws.com"]
+    [container] = made["DaemonSet", "neuron-dra-driver-kubelet-plugin"]["spec"]["template"]["spec"]["containers"]
+    env = {e["name"]: e.get("value") for e in container["env"]}
+    assert (env["CONNECTED_SETS"], env.get("CONNECTED_SIZES")) == ("true", ",".join(sizes) or None)
+    rules = made["ClusterRole", "neuron-dra-driver-kubelet-plugin"]["rules"]
+    assert {
+        "apiGroups": ["resource.k8s.io"],
+        "resources": ["deviceclasses"],
+        "resourceNames": ["neuron.aws.com"],
+        "verbs": ["get"],
+    } in rules
+
+
+@needs_helm
+def test_both_shapes_need_the_counters() -> None:
+    """16.1."""
+    both = ("--set", "draDriver.ultraserverDevices=both")
+    assert template(*both, "--set", "scheduler.enabled=true")
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        template(*both)
+    assert "draDriver.ultraserverDevices=both needs scheduler.enabled" in refused.value.stderr
 
 
 def test_folders_are_mounted_at_host_paths(pod: dict[str, Any], container: dict[str, Any]) -> None:

@@ -68,7 +68,7 @@ def test_excess_sets_are_omitted_by_size(nodes: dict[str, topology.Node]) -> Non
     cores = {"cores 1": 64, "cores 2": 48, "cores 3": 32, "cores 9": 14, "cores 61": 1}
     assert tally(ring) == {"device": 16, **cores, **sets}
     assert len(ring.partitions) == DEVICES_AT_MOST
-    assert ring.left_out[:3] == ("set 12", "set 5", "set 7")
+    assert ring.left_out[:3] == ("connected-12", "connected-5", "connected-7")
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_nine_cores_are_contiguous(nodes: dict[str, topology.Node]) -> None:
     found = {one.device.name: one for one in made(nodes["inf1.6xlarge"]).partitions}
     nine = found["neuron-cores-9-0"]
     assert (nine.device.device_ids, nine.cores) == ((0, 1, 2), frozenset(range(9)))
-    assert nine.to_wire()["consumesCounters"] == [
+    assert nine.device.to_wire()["consumesCounters"] == [
         {
             "counterSet": "devices",
             "counters": {"device-0": {"value": "4"}, "device-1": {"value": "4"}, "device-2": {"value": "1"}},
@@ -137,7 +137,7 @@ def fits(found: Partitioned, chosen: list[Partition]) -> bool:
     """Tell whether the counters allow these devices at once, as the scheduler counts."""
     left = {(each.name, name): number for each in found.counters for name, number in each.counters.items()}
     for one in chosen:
-        for used in one.consumes:
+        for used in one.device.consumes:
             for name, number in used.counters.items():
                 left[used.name, name] -= number
     return min(left.values()) >= 0
@@ -163,8 +163,8 @@ def test_published_sets_obey_api_limits(nodes: dict[str, topology.Node], name: s
     assert all(len(each.counters) <= COUNTERS_PER_SET for each in found.counters)
     known = {(each.name, name) for each in found.counters for name in each.counters}
     for one in found.partitions:
-        used = [(each.name, name) for each in one.consumes for name in each.counters]
-        assert len(one.consumes) <= 2
+        used = [(each.name, name) for each in one.device.consumes for name in each.counters]
+        assert len(one.device.consumes) <= 2
         assert len(used) <= 32
         assert set(used) <= known
 

@@ -184,7 +184,7 @@ def test_sets_that_there_is_no_room_for_are_named(tmp_path, capsys):
     """16.1."""
     run(capsys, "fake-node", "--instance-type", "inf1.24xlarge", "--root", tmp_path)
     _, _, err = run(capsys, "slices", "--host-root", tmp_path, "--node-name", "a", "--connected-sets", "-ojson")
-    assert err.startswith("neuron-dra: left out, as a node publishes 256 devices: set 12, set 5, ")
+    assert err.startswith("neuron-dra: left out, as a node publishes 256 devices: connected-12, connected-5, ")
 
 
 def test_findings_go_to_standard_error(trn2, capsys):

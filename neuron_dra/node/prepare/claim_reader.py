@@ -36,11 +36,14 @@ class ClaimReader:
             return await asyncio.to_thread(wire.to_core, claim, ref)
         return wire.to_core(claim, ref)
 
-    async def allocated(self) -> AsyncIterator[Claim]:
-        """Yield every claim in the cluster that holds a device of this node; configuration is left out."""
+    async def allocated(self, *, reserved: bool = True) -> AsyncIterator[Claim]:
+        """Yield every claim in the cluster that holds a device of this node; configuration is left out.
+
+        With `reserved`, only those that are reserved for a pod; others keep their allocation until the next pod.
+        """
         async for page in self._client.list(RESOURCE_CLAIMS):
             for item in wire.decode_claim_list(page).items or ():
                 held = tuple(d for d in wire.allocated_devices(item) if d.pool == self._node_name)
-                if held and item.status.reserved_for:
+                if held and (item.status.reserved_for or not reserved):
                     meta = item.metadata
                     yield Claim(ClaimRef(meta.namespace, meta.name, meta.uid), held, pod=wire.first_pod(item))

@@ -186,7 +186,8 @@ class Hardware:
         """Return the names that this node would publish if all devices were present and healthy."""
         if self.node.spec is not None and self.node.spec.whole_node and ultraserver_devices == "node":
             return [names.NODE_DEVICE]
-        return [f"{names.DEVICE_PREFIX}{i}" for i in sorted(self._watch)]
+        both = self.node.spec is not None and self.node.spec.whole_node and ultraserver_devices == "both"
+        return [*([names.NODE_DEVICE] if both else []), *(f"{names.DEVICE_PREFIX}{i}" for i in sorted(self._watch))]
 
     def device_ids(self, device_name: str) -> tuple[int, ...]:
         """Return the ids of the Neuron devices behind a published name, present or not."""

@@ -13,9 +13,8 @@ import random
 from dataclasses import dataclass
 from typing import Any, Final
 
-from neuron_dra import __version__
-from neuron_dra.core import backoff, checkpoint, devices, health, limits, names, publication, slices
-from neuron_dra.core.topology import Node
+from neuron_dra.core import backoff, checkpoint, health, names, publication, slices
+from neuron_dra.core.members import is_partition
 from neuron_dra.errors import AlreadyExists, ApiError, ClaimError, Conflict, NeuronDraError, NotFound
 from neuron_dra.kube.publish import Published, SlicePublisher
 from neuron_dra.kube.reflector import Reflector
@@ -27,8 +26,10 @@ from neuron_dra.node.prepare.claim_reader import ClaimReader
 from neuron_dra.node.prepare.inventory import Inventory
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
 from neuron_dra.node.publish.coexistence import DevicePluginWatch
+from neuron_dra.node.publish.connected import ConnectedSets
 from neuron_dra.node.publish.hardware import Hardware
 from neuron_dra.node.publish.publisher_lock import PublisherLock
+from neuron_dra.node.publish.wanted import WantedDevices
 from neuron_dra.node.signal import Signal
 from neuron_dra.node.ultraserver.tag_keeper import TagKeeper
 from neuron_dra.node.ultraserver.watch import UltraServerWatch
@@ -66,6 +67,7 @@ class Publishing:
         inventory: Inventory,
         watch: UltraServerWatch,
         tags: TagKeeper,
+        connected: ConnectedSets,
         device_plugin: DevicePluginWatch,
         lock: PublisherLock,
         publisher: SlicePublisher,
@@ -78,7 +80,6 @@ class Publishing:
         self._hardware = hardware
         self._node = node
         self._prepared = prepared
-        self._claims = claims
         self._inventory: Inventory | None = inventory  # None once it was taken
         self._lock = lock
         self._publisher = publisher
@@ -88,15 +89,14 @@ class Publishing:
         self._metrics = metrics
         self._watch = watch
         self._tags = tags
+        self._connected = connected
         self._device_plugin = device_plugin
+        self._wanted = WantedDevices(settings, hardware, prepared, claims, publisher, tags, connected)
         self._dirty = dirty
         self._effect = settings.unhealthy_device_effect
         self._sick: frozenset[str] = frozenset()
-        self._offered: dict[str, tuple[Node, tuple[devices.Device, ...]]] = {}
         self._recalled = False
-        self._keeps_shape = False
         self._logged: dict[str, health.DeviceHealth] = {}
-        self._claimed: publication.Claimed | None = None
         self._look_at: float | None = None  # when to publish again even without a change
         self.state = PublishState()
 
@@ -189,15 +189,19 @@ class Publishing:
         pool = slices.Pool(self._settings.node_name, node["metadata"]["uid"])
         if self._sick and self._effect != health.NO_EFFECT and self._publisher.keeps_taints is None:
             await self._publisher.learn_taints(pool)
-        wanted = await self._wanted(refusal)
+        wanted = await self._wanted.decide(refusal, pool)
+        self._look_at = min((at for at in (self._look_at, self._wanted.look_at) if at is not None), default=None)
         if wanted is None:
             self.state = PublishState(self.state.result, refusal, self.state.at)
             return
         kept_taints = self._publisher.keeps_taints
-        result = await self._publisher.publish(pool, wanted)
+        kept_counters = self._publisher.keeps_counters
+        result = await self._publisher.publish(pool, wanted.devices, wanted.counters, wanted.position)
+        if wanted.ends_division:
+            self._connected.ended()
         self._post_taken_names()
-        if self._publisher.keeps_taints is not kept_taints:
-            self._dirty.notify()  # the API server's version changed: without taints, unhealthy devices are removed
+        if (self._publisher.keeps_taints, self._publisher.keeps_counters) != (kept_taints, kept_counters):
+            self._dirty.notify()  # the API server's version changed: what it drops is published in another way
         if result.writes:
             log.info(
                 "slices published",
@@ -215,65 +219,19 @@ class Publishing:
             await self._inventory.take(others_published=others)
             self._inventory = None
 
-    async def _wanted(self, refusal: str) -> list[slices.Wire] | None:
-        """Return the devices to publish, or None if no slices exist and none may be created. Raises ApiError."""
-        situation = self._situation(refusal)
-        now = asyncio.get_running_loop().time()
-        outcome = publication.decide(now, situation, self._claimed)
-        if outcome.asks:
-            answer = {device.device async for claim in self._claims.allocated() for device in claim.devices}
-            outcome = publication.decide(asyncio.get_running_loop().time(), situation, self._claimed, answer)
-        if outcome.keeps_shape and not self._keeps_shape:
-            log.warning(
-                "--ultraserver-devices changed while claims are allocated on the node; its devices are published as "
-                "before until those claims are gone",
-                extra={"wanted": self._settings.ultraserver_devices},
-            )
-        self._claimed, self._keeps_shape = outcome.claimed, outcome.keeps_shape
-        self._look_at = min((at for at in (self._look_at, outcome.look_at) if at is not None), default=None)
-        return None if outcome.devices is None else list(outcome.devices)
-
-    def _situation(self, refusal: str) -> publication.Situation:
-        shape = self._settings.ultraserver_devices
-        current = {device["name"]: device for device in self._published}
-        offered, other = self._checked(shape), self._checked("devices" if shape == "node" else "node")
-        named = {*current, *(device.name for device in (*offered, *other))}
-        prepared = tuple(self._prepared.claims.values())
-        named |= checkpoint.device_names(prepared)
-        return publication.Situation(
-            current=current,
-            offered=offered,
-            other=other,
-            refused=bool(refusal),
-            prepared=prepared,
-            ids={name: self._hardware.device_ids(name) for name in named},
-            reasons={name: self._hardware.health_of(name).reasons for name in named},
-            effect=self._effect,
-            keeps_taints=self._publisher.keeps_taints,
-            tag=self._tags.current,
-        )
-
     def _recall(self) -> None:
         """Restore the faults in the published slices, once: faults persist across restarts."""
         if not self._recalled:
             self._recalled = True
-            for device in self._published:
-                self._hardware.recall(device["name"], health.reasons_on(device))
+            published = {device["name"]: device for device in self._published if not is_partition(device["name"])}
+            if len(published) > 1:
+                published.pop(names.NODE_DEVICE, None)  # the devices themselves are there
+            for name, device in published.items():
+                self._hardware.recall(name, health.reasons_on(device))
 
     @property
     def _published(self) -> list[slices.Wire]:
-        return [device for item in self._publisher.current for device in item["spec"].get("devices") or []]
-
-    def _checked(self, shape: str) -> tuple[devices.Device, ...]:
-        """Return the devices that the hardware offers in this shape, computed once per reading."""
-        node = self._hardware.node
-        if shape not in self._offered or self._offered[shape][0] is not node:
-            proposed = devices.published(node, driver_version=__version__, ultraserver_devices=shape)
-            kept, problems = limits.check_devices(proposed)
-            for problem in problems:
-                log.error("device not published: it violates a limit of the API", extra={"problem": problem})
-            self._offered[shape] = (node, kept)
-        return self._offered[shape][1]
+        return self._publisher.devices
 
     def report_health(self) -> None:
         """Report the devices' health to the kubelet's streams, the metrics and the log."""
@@ -304,8 +262,8 @@ class Publishing:
 
     def _states(self) -> tuple[health.DeviceHealth, ...]:
         """Return the health of every device that is published, held, or would be published if healthy."""
-        own = self._hardware.device_names(self._settings.ultraserver_devices)
-        seen = [device["name"] for device in self._published]
+        own = self._hardware.device_names(self._connected.shape)
+        seen = [device["name"] for device in self._published if not is_partition(device["name"])]
         held = checkpoint.device_names(self._prepared.claims.values())
         return tuple(self._hardware.health_of(name) for name in sorted({*own, *seen, *held}, key=publication.order))
 

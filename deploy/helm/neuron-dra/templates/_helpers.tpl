@@ -95,6 +95,14 @@ app.kubernetes.io/component: controller
 - name: ENABLE_ULTRASERVER_OPERATOR
   value: "true"
 {{- end }}
+{{- if $.Values.scheduler.enabled }}
+- name: CONNECTED_SETS
+  value: "true"
+{{- with $.Values.scheduler.sizes }}
+- name: CONNECTED_SIZES
+  value: {{ join "," . | quote }}
+{{- end }}
+{{- end }}
 {{- with .emulationMode }}
 - name: NEURON_DRA_DRIVER_EMULATION_MODE
   value: {{ . | quote }}

@@ -1,0 +1,136 @@
+"""What a node publishes with connected sets: devices that consume shared counters, and how they come and go.
+
+The scheduler counts what an allocated device consumes only while that device is published. So a device leaves the
+slices in three steps, whatever the setting says: a taint keeps new claims away; half a minute later, when every
+allocation that began before is written, the claims are listed; a device that no allocation names and no claim holds is
+removed. The others stay with their counters until that is true of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from neuron_dra.core import members, names, publication
+from neuron_dra.core.claims import PreparedClaim
+from neuron_dra.core.devices import Device
+from neuron_dra.core.publication import CLAIMED_S, Situation
+from neuron_dra.core.slices import Wire
+
+WITHDRAW_S: Final = 30.0  # between the taint of a device that leaves, and the list of claims that decides
+TAINT_KEY: Final = f"{names.DRIVER}/withdrawn"
+TAINT: Final[Wire] = {"key": TAINT_KEY, "value": "true", "effect": "NoSchedule"}
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """What the node can publish with counters.
+
+    `offered` are the wanted devices in the order of use, with sets if `on`; `position` is the place of each name in the
+    slices. `named` returns a device with its counters by its name, or None.
+    """
+
+    on: bool
+    offered: tuple[Device, ...]
+    counters: tuple[Wire, ...]
+    position: Mapping[str, int]
+    named: Callable[[str], Device | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """The devices that leave, since when, and when the claims are listed next; `wait_s` is the last wait."""
+
+    names: frozenset[str]
+    since: float
+    look_at: float
+    wait_s: float = CLAIMED_S[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The decision: `devices` and whether anything is still `divided`; without that, the node publishes plain devices.
+
+    `asks` means that the decision needs the names of all allocated devices, reserved for a pod or not: decide again
+    with them at the same time. `leaving` is to be passed as `last` to the next decision.
+    """
+
+    devices: tuple[Wire, ...] = ()
+    counters: tuple[Wire, ...] = ()
+    divided: bool = True
+    asks: bool = False
+    leaving: Leaving | None = None
+    look_at: float | None = None
+
+
+def is_in_play(published: Iterable[Wire], prepared: Iterable[PreparedClaim]) -> bool:
+    """Return True if devices with counters are published, or a claim holds a connected set or a core partition."""
+    held = {device.device for claim in prepared for device in claim.devices}
+    counted = any(device.get("consumesCounters") or members.is_partition(device["name"]) for device in published)
+    return counted or any(members.is_partition(name) for name in held)
+
+
+def decide(
+    now: float, situation: Situation, division: Division, last: Leaving | None, answer: Collection[str] | None = None
+) -> Outcome:
+    """Return what to publish at time `now`.
+
+    `last` is the `leaving` of the decision before, None in a new process. `answer` are the names of the allocated
+    devices, if they were listed from `now` on because a decision had `asks`.
+    """
+    current = situation.current
+    held = {device.device for claim in situation.prepared for device in claim.devices}
+    offered = () if situation.refused else division.offered
+    wire = publication.free(situation, offered, held, lambda name: division.named(name) is not None)
+    leaving = frozenset(current) - set(wire) - held
+    if last is None:
+        unseen = not division.on or not set(division.position) <= {*wire, *current}
+        if unseen and answer is None:
+            return Outcome(asks=True)  # a claim may have a device that is not published, as after a wipe of the slices
+        last = Leaving(leaving, now, now + WITHDRAW_S)
+    elif not leaving <= last.names:
+        last = Leaving(leaving, now, now + WITHDRAW_S)
+    else:
+        last = replace(last, names=leaving)
+    waits = bool(leaving) or not (division.on or held - set(wire))
+    due = waits and now >= last.look_at
+    if due and answer is None:
+        return Outcome(asks=True)
+    stay = {name for name in {*leaving, *(answer or ())} if not due or name in (answer or ())} - set(wire) - held
+    kept = _kept(situation, division, {*stay, *(held - set(wire))})
+    if due and not kept and not division.on:
+        return Outcome(divided=False)
+    if due:
+        wait_s = min(2 * last.wait_s, CLAIMED_S[1])
+        last = Leaving(frozenset(stay), last.since, now + wait_s, wait_s)
+    ordered = [wire[name] for name in sorted(wire, key=lambda name: (division.position.get(name, len(wire)), name))]
+    devices: tuple[Wire, ...] = tuple(publication.with_marks(situation, device) for device in ordered)
+    devices += tuple(_withdrawn(publication.with_marks(situation, kept[name]), situation) for name in sorted(kept))
+    counters = division.counters
+    if [device["name"] for device in devices] == [names.NODE_DEVICE]:  # alone, it shares with none: one slice, as ever
+        devices = tuple({k: v for k, v in device.items() if k != "consumesCounters"} for device in devices)
+        counters = ()
+    return Outcome(devices, counters, leaving=last, look_at=last.look_at if waits or stay else None)
+
+
+def _kept(situation: Situation, division: Division, wanted: Collection[str]) -> dict[str, Wire]:
+    """Return the devices `wanted` by name, as published and with their counters; unknown names are left out."""
+    found: dict[str, Wire] = {}
+    for name in wanted:
+        made = division.named(name)
+        published = situation.current.get(name)
+        if published is not None:
+            consumes = {"consumesCounters": made.to_wire()["consumesCounters"]} if made is not None else {}
+            found[name] = {**published, **consumes}
+        elif made is not None:
+            found[name] = made.to_wire()
+    return found
+
+
+def _withdrawn(device: Wire, situation: Situation) -> Wire:
+    """Return a device with the taint that keeps new claims away, unless the API server keeps no taints."""
+    if situation.keeps_taints is False:
+        return device
+    taints: list[Any] = [taint for taint in device.get("taints") or () if taint["key"] != TAINT_KEY]
+    return {**device, "taints": [*taints, TAINT]}

@@ -1,0 +1,161 @@
+"""Connected sets and core partitions: whether this node publishes them, and what it would publish."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, Final
+
+from neuron_dra.core import connected, devices, divided, names, partitions, slices
+from neuron_dra.core.claims import PreparedClaim
+from neuron_dra.core.divided import Division, Leaving
+from neuron_dra.core.topology import Node
+from neuron_dra.errors import ApiError
+from neuron_dra.kube.client import KubeClient
+from neuron_dra.kube.publish import SlicePublisher
+from neuron_dra.kube.requests import DEVICE_CLASSES
+from neuron_dra.node import version
+from neuron_dra.node.event_queue import EventQueue
+from neuron_dra.node.files import Files, write_atomically
+from neuron_dra.node.own_node import OwnNode
+from neuron_dra.settings import PluginSettings
+
+log = logging.getLogger(__name__)
+
+RECHECK_S: Final = 60.0  # first wait while something forbids connected sets; it doubles
+CHECK_S: Final = 720.0  # longest wait, and the wait while they are published
+EVENT: Final = "NeuronConnectedSetsOff"
+MARKER: Final = "connected-sets"
+"""A file in the plugin's folder while claims may have connected sets: slices may be wiped, and the setting changed."""
+
+
+class ConnectedSets:
+    """Decides once in a while whether the node publishes connected sets, and remembers that it did."""
+
+    def __init__(
+        self,
+        settings: PluginSettings,
+        node: OwnNode,
+        client: KubeClient,
+        publisher: SlicePublisher,
+        events: EventQueue,
+        files: Files,
+    ) -> None:
+        self._settings = settings
+        self._node = node
+        self._client = client
+        self._publisher = publisher
+        self._events = events
+        self._files = files
+        self._marker: bool | None = None  # None until it is read
+        self._made: tuple[Node, bool, Division | None] | None = None
+        self.why_not = "it is not known yet"  # why they are not published although the setting is on; empty if they are
+        self.look_at: float | None = None  # when to check again
+        self._wait_s = RECHECK_S
+        self.leaving: Leaving | None = None
+
+    @property
+    def shape(self) -> str:
+        """What an UltraServer's node publishes: the setting, except that only counters allow both."""
+        shape = self._settings.ultraserver_devices
+        return "node" if shape == "both" and not self.on else shape
+
+    @property
+    def _path(self) -> Path:
+        return self._settings.data_folder / MARKER
+
+    @property
+    def on(self) -> bool:
+        """Whether the node may publish connected sets now."""
+        return self._settings.connected_sets and not self.why_not
+
+    async def settle(
+        self, pool: slices.Pool, published: Collection[slices.Wire], prepared: Collection[PreparedClaim]
+    ) -> bool:
+        """Return whether the node publishes devices with counters, or did and has not ended it. Raises ApiError."""
+        if self._marker is None:
+            self._marker = self._files.read(self._path) is not None
+        wanted = self._settings.connected_sets
+        in_play = self._marker or divided.is_in_play(published, prepared)
+        if not wanted and not in_play:
+            self.look_at = None
+            return False
+        await self._check(pool, wanted=wanted)
+        if self.on and not self._marker:
+            try:
+                write_atomically(self._files, self._path, b"", 0o600)
+                self._marker = True
+            except OSError as err:
+                self.why_not = f"{self._path} cannot be written: {err}"
+                self._events.post("Warning", EVENT, f"connected sets of devices are not published: {self.why_not}")
+                self.look_at = asyncio.get_running_loop().time() + RECHECK_S
+        return self._publisher.keeps_counters is True and (self.on or in_play)
+
+    async def _check(self, pool: slices.Pool, *, wanted: bool) -> None:
+        """Look again, if it is time, whether the node may publish connected sets. Raises ApiError."""
+        now = asyncio.get_running_loop().time()
+        if self.look_at is not None and now < self.look_at and (self._publisher.keeps_counters or not self.on):
+            return
+        why = await self._find_out(pool) if wanted else ""
+        if not wanted and not self._publisher.keeps_counters:
+            await self._publisher.learn_counters(pool)
+        if why:
+            self._events.post("Warning", EVENT, f"connected sets of devices are not published: {why}")
+            if why != self.why_not:
+                log.warning("connected sets of devices are not published", extra={"reason": why})
+        self._wait_s = min(2 * self._wait_s, CHECK_S) if why and why == self.why_not else RECHECK_S
+        self.why_not = why
+        self.look_at = now + (self._wait_s if why else CHECK_S)
+
+    async def _find_out(self, pool: slices.Pool) -> str:
+        """Return why connected sets must not be published; what costs no request is checked first. Raises ApiError."""
+        why = connected.why_not_kubelet(version.parse(self._node.kubelet_version))
+        why = why or connected.why_not_class(await self._device_class())
+        if not why and not self._publisher.keeps_counters:
+            await self._publisher.learn_counters(pool)
+            why = "" if self._publisher.keeps_counters else connected.NO_COUNTERS
+        return why
+
+    async def _device_class(self) -> dict[str, Any] | None:
+        """Return the DeviceClass of plain devices; None if it is missing or may not be read. Raises ApiError."""
+        try:
+            found = json.loads(await self._client.get(DEVICE_CLASSES, "", names.DRIVER))
+        except ApiError as err:
+            if err.status in (403, 404):
+                return None
+            raise
+        return found if isinstance(found, dict) else None
+
+    def division(self, node: Node, offered: tuple[devices.Device, ...]) -> Division | None:
+        """Return what the node can publish with counters, computed once per reading; None if its type is unknown."""
+        if self._made is None or self._made[0] is not node or self._made[1] is not self.on:
+            self._made = (node, self.on, self._divide(node, offered))
+        return self._made[2]
+
+    def _divide(self, node: Node, offered: tuple[devices.Device, ...]) -> Division | None:
+        found = partitions.partitioned(node, offered, sizes=self._settings.connected_sizes_wanted)
+        if found is None:
+            return None
+        if self.on and found.left_out:
+            sizes, limit = ", ".join(found.left_out), partitions.DEVICES_AT_MOST
+            log.info("sizes are left out: a node publishes few devices", extra={"sizes": sizes, "limit": limit})
+        wanted = {device.name for device in offered}
+        return Division(
+            on=self.on,
+            offered=tuple(one.device for one in found.partitions if self.on or one.device.name in wanted),
+            counters=tuple(each.to_wire() for each in found.counters),
+            position=found.position,
+            named=lambda name: partitions.named(node, name),
+        )
+
+    def ended(self) -> None:
+        """Record that no connected set is published or allocated any more. Raises OSError."""
+        self.leaving = None
+        if self._marker and not self.on:
+            self._files.remove(self._path)
+            self._files.sync_folder(self._path.parent)
+            self._marker = False
+            log.info("connected sets of devices have ended on this node")

@@ -1,0 +1,140 @@
+"""What the node publishes now: gathers the facts for the decisions of core/publication and core/divided."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from neuron_dra import __version__
+from neuron_dra.core import checkpoint, devices, divided, limits, publication, slices
+from neuron_dra.core.topology import Node
+from neuron_dra.kube.publish import SlicePublisher
+from neuron_dra.node.prepare.claim_reader import ClaimReader
+from neuron_dra.node.prepare.prepared_claims import PreparedClaims
+from neuron_dra.node.publish.connected import ConnectedSets
+from neuron_dra.node.publish.hardware import Hardware
+from neuron_dra.node.ultraserver.tag_keeper import TagKeeper
+from neuron_dra.settings import PluginSettings
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to publish; `ends_division` means that the node had devices with counters and has none from now on."""
+
+    devices: tuple[slices.Wire, ...]
+    counters: tuple[slices.Wire, ...] = ()
+    position: Mapping[str, int] | None = None
+    ends_division: bool = False
+
+
+class WantedDevices:
+    """Decides what to publish; `look_at` is when to decide again even without a change."""
+
+    def __init__(
+        self,
+        settings: PluginSettings,
+        hardware: Hardware,
+        prepared: PreparedClaims,
+        claims: ClaimReader,
+        publisher: SlicePublisher,
+        tags: TagKeeper,
+        connected: ConnectedSets,
+    ) -> None:
+        self._settings = settings
+        self._hardware = hardware
+        self._prepared = prepared
+        self._claims = claims
+        self._publisher = publisher
+        self._tags = tags
+        self._connected = connected
+        self._offered: dict[str, tuple[Node, tuple[devices.Device, ...]]] = {}
+        self._keeps_shape = False
+        self._claimed: publication.Claimed | None = None
+        self.look_at: float | None = None
+
+    async def decide(self, refusal: str, pool: slices.Pool) -> Wanted | None:
+        """Return what to publish, or None if no slices exist and none may be created. Raises ApiError."""
+        is_divided = await self._connected.settle(pool, self._published, self._prepared.claims.values())
+        offered = self._checked(self._connected.shape)
+        division = self._connected.division(self._hardware.node, offered) if is_divided else None
+        situation = self._situation(refusal, division)
+        answer: set[str] | None = None
+        if division is not None:
+            found, answer = await self._divided(situation, division)
+            if found.divided:
+                self._look_again(self._connected.look_at, found.look_at)
+                return Wanted(found.devices, found.counters, division.position if found.counters else None)
+        now = asyncio.get_running_loop().time()
+        outcome = publication.decide(now, situation, self._claimed, answer)
+        if outcome.asks:
+            answer = {device.device async for claim in self._claims.allocated() for device in claim.devices}
+            outcome = publication.decide(asyncio.get_running_loop().time(), situation, self._claimed, answer)
+        if outcome.keeps_shape and not self._keeps_shape:
+            log.warning(
+                "--ultraserver-devices changed while claims are allocated on the node; its devices are published as "
+                "before until those claims are gone",
+                extra={"wanted": self._settings.ultraserver_devices},
+            )
+        self._claimed, self._keeps_shape = outcome.claimed, outcome.keeps_shape
+        self._look_again(self._connected.look_at, outcome.look_at)
+        if outcome.devices is None:
+            return None
+        return Wanted(outcome.devices, ends_division=division is not None)
+
+    async def _divided(
+        self, situation: publication.Situation, division: divided.Division
+    ) -> tuple[divided.Outcome, set[str] | None]:
+        """Decide on devices with counters; return the allocated devices too, if they were listed. Raises ApiError."""
+        now = asyncio.get_running_loop().time()
+        answer: set[str] | None = None
+        found = divided.decide(now, situation, division, self._connected.leaving)
+        if found.asks:
+            claims = self._claims.allocated(reserved=False)
+            answer = {device.device async for claim in claims for device in claim.devices}
+            found = divided.decide(now, situation, division, self._connected.leaving, answer)
+        self._connected.leaving = found.leaving
+        return found, answer
+
+    def _look_again(self, *times: float | None) -> None:
+        self.look_at = min((at for at in times if at is not None), default=None)
+
+    def _situation(self, refusal: str, division: divided.Division | None) -> publication.Situation:
+        shape = self._connected.shape
+        current = {device["name"]: device for device in self._published}
+        offered, other = self._checked(shape), self._checked("devices" if shape == "node" else "node")
+        named = {*current, *(device.name for device in (*offered, *other))}
+        prepared = tuple(self._prepared.claims.values())
+        named |= checkpoint.device_names(prepared)
+        if division is not None:
+            named |= division.position.keys()
+        return publication.Situation(
+            current=current,
+            offered=offered,
+            other=other,
+            refused=bool(refusal),
+            prepared=prepared,
+            ids={name: self._hardware.device_ids(name) for name in named},
+            reasons={name: self._hardware.health_of(name).reasons for name in named},
+            effect=self._settings.unhealthy_device_effect,
+            keeps_taints=self._publisher.keeps_taints,
+            tag=self._tags.current,
+        )
+
+    @property
+    def _published(self) -> list[slices.Wire]:
+        return self._publisher.devices
+
+    def _checked(self, shape: str) -> tuple[devices.Device, ...]:
+        """Return the devices that the hardware offers in this shape, computed once per reading."""
+        node = self._hardware.node
+        if shape not in self._offered or self._offered[shape][0] is not node:
+            proposed = devices.published(node, driver_version=__version__, ultraserver_devices=shape)
+            kept, problems = limits.check_devices(proposed)
+            for problem in problems:
+                log.error("device not published: it violates a limit of the API", extra={"problem": problem})
+            self._offered[shape] = (node, kept)
+        return self._offered[shape][1]

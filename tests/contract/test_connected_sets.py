@@ -1,0 +1,190 @@
+"""16.1: a plugin with --connected-sets publishes them where it may, and withdraws them without losing a counter."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neuron_dra.core import divided, publication
+from neuron_dra.core.claims import ClaimRef
+from neuron_dra.emulation import objects
+from neuron_dra.emulation.embedded_api import EmbeddedApi
+from neuron_dra.emulation.objects import allocated_claim, node_object
+from neuron_dra.errors import DeviceInUse
+from neuron_dra.node.publish import connected, loop
+from tests.support.plugin_host import PluginHost
+from tests.support.waiting import always, eventually
+
+ON: dict[str, Any] = {"connected_sets": True}
+SET = "neuron-set-3-0"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("neuron_dra.node.plugin.HARDWARE_PERIOD_S", 0.05)
+    monkeypatch.setattr(loop, "GATHER_S", 0.02)
+    monkeypatch.setattr(loop, "RETRY_S", (0.05, 0.5))
+    monkeypatch.setattr(publication, "CLAIMED_S", (0.1, 0.1))
+    monkeypatch.setattr(divided, "WITHDRAW_S", 0.5)
+    monkeypatch.setattr(connected, "RECHECK_S", 0.1)
+    monkeypatch.setattr(connected, "CHECK_S", 0.3)
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[EmbeddedApi]:
+    async with EmbeddedApi(controllers=False) as server:
+        server.create(node_object("node-a"))
+        for each in objects.DEVICE_CLASSES:
+            server.create(each)
+        yield server
+
+
+@pytest.fixture
+async def host(api: EmbeddedApi, short_path: Path) -> AsyncIterator[PluginHost]:
+    made = PluginHost(short_path, api.url, instance_type="inf2.48xlarge")
+    yield made
+    await made.close()
+
+
+def published(api: EmbeddedApi) -> dict[str, dict[str, Any]]:
+    """Return the devices of the newest generation, if it is complete."""
+    items = api.objects("resourceslices")
+    newest = max((item["spec"]["pool"]["generation"] for item in items), default=0)
+    whole = [item for item in items if item["spec"]["pool"]["generation"] == newest]
+    if not whole or len(whole) != whole[0]["spec"]["pool"]["resourceSliceCount"]:
+        return {}
+    return {device["name"]: device for item in whole for device in item["spec"].get("devices", [])}
+
+
+def counters(api: EmbeddedApi) -> list[str]:
+    return [each["name"] for item in api.objects("resourceslices") for each in item["spec"].get("sharedCounters", [])]
+
+
+def writes(api: EmbeddedApi) -> int:
+    asked = api.requests(resource="resourceslices")
+    return len([e for e in asked if e.verb in ("create", "update", "delete") and "dryRun" not in e.query])
+
+
+def off_events(api: EmbeddedApi) -> list[str]:
+    return [e["message"] for e in api.objects("events", "default") if e["reason"] == "NeuronConnectedSetsOff"]
+
+
+def ref(claim: dict[str, Any]) -> ClaimRef:
+    return ClaimRef("default", claim["metadata"]["name"], claim["metadata"]["uid"])
+
+
+async def all_published(api: EmbeddedApi) -> None:
+    await eventually(lambda: len(published(api)) == 223, 30, "the sets")
+
+
+@pytest.mark.contract("S22")
+async def test_sets_are_published_in_one_pool_and_then_nothing_is_written(api: EmbeddedApi, host: PluginHost) -> None:
+    async with host.running(**ON):
+        await all_published(api)
+        assert counters(api) == ["devices", "cores-0"]
+        sizes = [len(item["spec"].get("devices", [])) for item in api.objects("resourceslices")]
+        assert sizes == [64, 64, 64, 31, 0]
+        before = writes(api)
+        await always(lambda: writes(api) == before, 1.0)
+    async with host.running(**ON):
+        await always(lambda: writes(api) == before, 1.0)
+
+
+@pytest.mark.parametrize("dropped", ["spec.devices[*].consumesCounters", "spec.sharedCounters"])
+async def test_an_api_server_that_drops_counters_gets_plain_slices(
+    api: EmbeddedApi, host: PluginHost, dropped: str
+) -> None:
+    api.dropped_fields["resourceslices"] = {dropped}
+    async with host.running(**ON):
+        await eventually(lambda: len(published(api)) == 12, 30)
+        await eventually(lambda: "DRAPartitionableDevices" in "".join(off_events(api)), 30)
+        assert (counters(api), writes(api)) == ([], 1)
+        api.dropped_fields["resourceslices"] = set()  # it is upgraded
+        await all_published(api)
+
+
+async def test_the_class_must_exclude_sets_first(api: EmbeddedApi, host: PluginHost) -> None:
+    api.delete("deviceclasses", "neuron.aws.com")
+    api.create(objects.device_class("neuron.aws.com", "true"))
+    async with host.running(**ON):
+        await eventually(lambda: "also selects connected sets" in "".join(off_events(api)), 30)
+        assert len(published(api)) == 12
+        api.delete("deviceclasses", "neuron.aws.com")
+        api.create(objects.DEVICE_CLASSES[0])
+        await all_published(api)
+
+
+async def test_an_old_kubelet_gets_plain_slices(api: EmbeddedApi, host: PluginHost) -> None:
+    api.delete("nodes", "node-a")
+    node = node_object("node-a")
+    node["status"]["nodeInfo"]["kubeletVersion"] = "v1.35.4-eks-1"
+    api.create(node)
+    async with host.running(**ON):
+        await eventually(lambda: "kubelet is 1.35" in "".join(off_events(api)), 30)
+        assert len(published(api)) == 12
+
+
+async def test_without_the_setting_nothing_is_asked_and_nothing_differs(api: EmbeddedApi, host: PluginHost) -> None:
+    async with host.running() as plugin:
+        await eventually(lambda: plugin.publish_state.result is not None, 30)
+        [item] = api.objects("resourceslices")
+        assert "sharedCounters" not in item["spec"]
+        assert api.requests(resource="deviceclasses") == []
+        assert not (host.data / connected.MARKER).exists()
+
+
+async def test_turned_off_allocated_sets_stay_until_they_are_free(api: EmbeddedApi, host: PluginHost) -> None:
+    held = api.create(allocated_claim("held", "node-a", [SET]))
+    async with host.running(**ON) as plugin:
+        await all_published(api)
+        assert len((await plugin.transactions.prepare(ref(held))).devices) == 1
+    waiting = allocated_claim("waiting", "node-a", ["neuron-cores-3-20"])
+    del waiting["status"]["reservedFor"]  # its pod is gone, and its next one is not there yet
+    waiting = api.create(waiting)
+    kept = {*(f"neuron-device-{i}" for i in range(12)), SET, "neuron-cores-3-20"}
+    async with host.running() as plugin:
+        await eventually(lambda: set(published(api)) == kept, 30)
+        assert all(device["consumesCounters"] for device in published(api).values())
+        taints = published(api)[SET]["taints"]
+        assert [(taint["key"], taint["effect"]) for taint in taints] == [(divided.TAINT_KEY, "NoSchedule")]
+        one = api.create(allocated_claim("one", "node-a", ["neuron-device-1"]))
+        with pytest.raises(DeviceInUse):
+            await plugin.transactions.prepare(ref(one))
+        api.delete("resourceclaims", "waiting", "default")
+        await plugin.transactions.unprepare(ref(held))
+        api.delete("resourceclaims", "held", "default")
+        await eventually(lambda: len(published(api)) == 12 and not counters(api), 30)
+        assert not any("consumesCounters" in device for device in published(api).values())
+        await eventually(lambda: not (host.data / connected.MARKER).exists(), 30)
+
+
+async def test_after_a_wipe_and_with_the_setting_off_allocated_sets_return(api: EmbeddedApi, host: PluginHost) -> None:
+    async with host.running(**ON):
+        await all_published(api)
+    api.create(allocated_claim("waiting", "node-a", [SET]))
+    for item in api.objects("resourceslices"):
+        api.delete("resourceslices", item["metadata"]["name"])
+    async with host.running():
+        await eventually(lambda: published(api), 30)
+        assert SET in published(api)
+        assert published(api)[SET]["consumesCounters"]
+        await always(lambda: SET in published(api), 1.0)
+
+
+async def test_a_sick_device_posts_one_event_and_taints_its_sets(api: EmbeddedApi, host: PluginHost) -> None:
+    async with host.running(**ON):
+        await all_published(api)
+        before = writes(api)
+        host.hardware.add_ecc(5)
+        await eventually(lambda: published(api) and published(api)["neuron-set-4-3"].get("taints"), 30)
+        tainted = {name for name, device in published(api).items() if device.get("taints")}
+        assert {"neuron-device-5", "neuron-cores-1-10", "neuron-set-2-4"} <= tainted
+        assert "neuron-set-2-6" not in tainted
+        assert writes(api) <= before + 5
+        told = [e["message"] for e in api.objects("events", "default") if e["reason"] == "NeuronDeviceUnhealthy"]
+        assert [message.split()[0] for message in told] == ["neuron-device-5"]
+    async with host.running(**ON):  # a set's mark is not a fault of its other devices
+        await always(lambda: {n for n, d in published(api).items() if d.get("taints")} == tainted, 1.0)
