@@ -1,7 +1,7 @@
 """Structured allocation on one node: the devices that the claims of a pod get.
 
-Pure: values in, `status.allocation` or a failure out. Shared counters, consumable capacity and derived attributes are
-reported as unsupported when a claim or device needs them.
+Pure: values in, `status.allocation` or a failure out. Consumable capacity and derived attributes are reported as
+unsupported when a claim or device needs them.
 """
 
 from __future__ import annotations

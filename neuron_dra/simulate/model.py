@@ -6,10 +6,13 @@ Decoding is lenient: what the API server has admitted is not validated again, un
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import msgspec
+
+from neuron_dra.simulate import quantity
 
 Wire = Mapping[str, Any]
 
@@ -59,6 +62,10 @@ class Where:
     selector: Wire | None = None
 
 
+Counters = Mapping[tuple[str, str], Fraction]
+"""Amounts by counter set and counter."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Device:
     """A published device. Devices with equal `key` have equal results for every selector."""
@@ -73,6 +80,7 @@ class Device:
     binds_to_node: bool
     binding: Wire  # bindingConditions and bindingFailureConditions, as published
     unsupported: str  # why the simulator cannot allocate this device; empty if it can
+    consumes: Counters = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,6 +97,7 @@ class Slice:
     has_counters: bool
     compatibility_groups: bool
     devices: tuple[Device, ...]
+    counters: tuple[Counters, ...] = ()  # of each counter set
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +234,15 @@ def resource_slice(wire: Wire) -> Slice:
         has_counters=bool(spec.get("sharedCounters")),
         compatibility_groups=any(device.get("compatibilityGroups") for device in spec.get("devices") or ()),
         devices=devices,
+        counters=tuple(_counters(each["name"], each) for each in spec.get("sharedCounters") or ()),
     )
+
+
+def _counters(counter_set: str, wire: Wire) -> dict[tuple[str, str], Fraction]:
+    return {
+        (counter_set, name): quantity.parse(str(entry.get("value", "0"))).value
+        for name, entry in (wire.get("counters") or {}).items()
+    }
 
 
 def _where(wire: Wire) -> Where:
@@ -247,12 +264,15 @@ def _device(wire: Wire, driver: str, pool: str, where: Where, per_device: bool) 
         binds_to_node=bool(wire.get("bindsToNode")),
         binding={k: wire[k] for k in ("bindingConditions", "bindingFailureConditions") if wire.get(k)},
         unsupported=_unsupported_device(wire, name),
+        consumes={
+            key: amount
+            for each in wire.get("consumesCounters") or ()
+            for key, amount in _counters(each["counterSet"], each).items()
+        },
     )
 
 
 def _unsupported_device(wire: Wire, name: str) -> str:
-    if wire.get("consumesCounters"):
-        return f"device {name} consumes shared counters, which is not supported here"
     if wire.get("allowMultipleAllocations"):
         return f"device {name} allows multiple allocations (consumable capacity), which is not supported here"
     return ""

@@ -1,14 +1,16 @@
 """The resource pools that one node can use.
 
 Source: dynamic-resource-allocation/structured, GatherPools. Only the newest generation of a
-pool counts. The pool is incomplete while slices of it are missing, and invalid if a device name occurs twice.
+pool counts. The pool is incomplete while slices of it are missing. It is invalid if the name of a device or of a
+counter set occurs twice, or if a device consumes a counter that the pool does not have.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
 
 from neuron_dra.simulate import model, nodes
 from neuron_dra.simulate.model import Device, Node, Slice, Wire
@@ -23,6 +25,7 @@ class Pool:
     devices: tuple[Device, ...] = ()
     incomplete: bool = False
     invalid: str = ""
+    counters: Mapping[tuple[str, str], Fraction] = field(default_factory=dict)  # the totals
 
     @property
     def usable(self) -> bool:
@@ -73,7 +76,15 @@ class Inventory:
         twice = next((name for name in names if names.count(name) > 1), "") if len(set(names)) < len(names) else ""
         if twice:
             return Pool(*key, invalid=f"the device name {twice} occurs more than once")
-        return Pool(*key, devices=devices)
+        sets = [each for s in slices for each in s.counters]
+        known = {counter: total for each in sets for counter, total in each.items()}
+        if sum(len({name for name, _ in each}) for each in sets) > len({name for name, _ in known}):
+            return Pool(*key, invalid="a counter set occurs more than once")
+        for device in devices:
+            if unknown := device.consumes.keys() - known.keys():
+                name, counter = min(unknown)
+                return Pool(*key, invalid=f"device {device.id.device} consumes the unknown counter {counter} of {name}")
+        return Pool(*key, devices=devices, counters=known)
 
 
 def _relevant(candidate: Slice, node: Node) -> bool:

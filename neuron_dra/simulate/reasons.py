@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence, Set
 
 from neuron_dra.simulate import constraints
+from neuron_dra.simulate.counting import Counting
 from neuron_dra.simulate.failures import AllocationError
 from neuron_dra.simulate.model import Device, DeviceId
 from neuron_dra.simulate.pools import Pool
@@ -36,8 +37,11 @@ def _shortage(need: Need, pools: Sequence[Pool], in_use: Set[DeviceId], matcher:
         return str(err)
     admin = need.alternative.admin_access
     used = [] if admin else [device for device in matching if device.id in in_use]
-    tainted = [device for device in matching if device not in used and need.blocking_taint(device) is not None]
-    free = [device for device in matching if device not in used and device not in tainted]
+    counting = Counting([pool for pool in pools if pool.usable], in_use)
+    overlapping = [device for device in matching if device not in used and not counting.allows(device)]
+    left = [device for device in matching if device not in used and device not in overlapping]
+    tainted = [device for device in left if need.blocking_taint(device) is not None]
+    free = [device for device in left if device not in tainted]
     wanted = "all devices" if need.all_devices is not None else _count(need.count, "device")
     head = f"request {need.result_name} wants {wanted}"
     if not matching:
@@ -45,6 +49,8 @@ def _shortage(need: Need, pools: Sequence[Pool], in_use: Set[DeviceId], matcher:
     amount = f"{len(matching)} of {len(devices)} match" if len(matching) < len(devices) else f"{len(matching)} match"
     if used:
         amount += f", {len(used)} in use"
+    if overlapping:
+        amount += f", {len(overlapping)} overlap devices in use"
     if tainted:
         taint = need.blocking_taint(tainted[0])
         amount += f", {len(tainted)} tainted{f' ({taint.key})' if taint else ''}"

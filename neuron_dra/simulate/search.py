@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from neuron_dra.simulate import constraints
+from neuron_dra.simulate.counting import Counting
 from neuron_dra.simulate.failures import AllocationError, FailureKind
 from neuron_dra.simulate.model import Device, DeviceId
 from neuron_dra.simulate.pools import Pool
@@ -60,6 +61,7 @@ class Search:
         self._constraints = [constraints.states(claim) if claim else () for claim in claims]
         self._picks: list[list[Pick]] = [[] for _ in self._needs]
         self._taken: dict[DeviceId, set[int]] = {}  # the claims of this search that hold each device
+        self._counting = Counting([pool for pool in self._pools if pool.usable], self._in_use)
         self._shortcuts = shortcuts
 
     def run(self) -> list[list[Pick]] | None:
@@ -176,6 +178,7 @@ class Search:
         return (
             self._free(claim, need, device)
             and self._matches(need, device)
+            and self._counting.allows(device)
             and need.blocking_taint(device) is None
             and self._allowed(claim, need, device)
         )
@@ -196,12 +199,14 @@ class Search:
     def _take(self, claim: int, need: Need, device: Device) -> None:
         for state in self._states(claim, need):
             state.push(device)
+        self._counting.take(device)
         self._taken.setdefault(device.id, set()).add(claim)
         self._picks[claim].append(Pick(need, device))
 
     def _release(self, claim: int, need: Need, device: Device) -> None:
         for state in self._states(claim, need):
             state.pop()
+        self._counting.release(device)
         self._taken[device.id].discard(claim)
         self._picks[claim].pop()
 
@@ -215,7 +220,9 @@ class Search:
         if len(self._picks[claim]) + len(devices) - index > MAX_RESULTS:
             return False
         device = devices[index]
-        if not self._free(claim, need, device) or need.blocking_taint(device) is not None:
+        if not self._free(claim, need, device) or not self._counting.allows(device):
+            return False
+        if need.blocking_taint(device) is not None:
             return False
         if not self._allowed(claim, need, device):
             message = (

@@ -429,11 +429,8 @@ def test_what_no_node_can_cure_is_a_pod_error(wanted: Wire, kind: FailureKind, m
     assert message in reason
 
 
-@pytest.mark.parametrize(
-    "more", [{"consumesCounters": [{"counterSet": "s", "counters": {}}]}, {"allowMultipleAllocations": True}]
-)
-def test_unevaluable_device_is_not_a_mismatch(more: Wire) -> None:
-    outcome = allocate(claim(exactly()), slices=[slice_of([device(0, **more)])])
+def test_unevaluable_device_is_not_a_mismatch() -> None:
+    outcome = allocate(claim(exactly()), slices=[slice_of([device(0, allowMultipleAllocations=True)])])
     assert failed(outcome)[0] is FailureKind.UNSUPPORTED
 
 
