@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import os
 import signal
 import sys
@@ -13,6 +12,7 @@ from typing import Final
 
 from neuron_dra import settings
 from neuron_dra.errors import NeuronDraError
+from neuron_dra.setting_table import settings_of
 
 STOP_TIMEOUT_S: Final = 10.0
 CONTROLLER: Final = "import sys; from controller.main import main; sys.exit(main())"
@@ -64,5 +64,5 @@ class Process:
 
 def _clean_environment() -> dict[str, str]:
     """Return this process's environment without the variables that would configure a plugin."""
-    taken = {f.metadata["env"] for f in dataclasses.fields(settings.PluginSettings) if f.metadata}
+    taken = {setting.variable for setting in settings_of(settings.PluginSettings)}
     return {name: value for name, value in os.environ.items() if name not in taken}

@@ -141,7 +141,8 @@ def test_unprivileged_pods_see_their_nodes_hardware(node, namespace):
     for instance_type, count in types.items():
         pod = instance_type.replace(".", "-")
         namespace.wait_ready(pod)
-        assert namespace.logs(pod).split() == [count, instance_type, "2.30.2.0"]
+        seen = [count, instance_type, "2.30.2.0"]
+        eventually(f"{pod} sees {seen}", lambda pod=pod, seen=seen: namespace.logs(pod).split() == seen)
 
 
 def test_simulated_devices_are_read_only_in_pods(node, namespace):

@@ -230,7 +230,7 @@ async def test_broken_link_moves_the_pair_with_its_ranks(cluster: Cluster) -> No
     await cluster.until_ranks({"n0": "0", "n1": "1"})
     cluster.hosts["n1"].hardware.set_modes("4")
     await cluster.until_ranks({"n2": "0", "n3": "1"})
-    assert {"LinkDown", "Migrating", "Recovered"} <= cluster.told()
+    await eventually(lambda: {"LinkDown", "Migrating", "Recovered"} <= cluster.told(), what="the events")
     assert cluster.status()["migrations"] == 1
     assert (
         cluster.counted("failures_total", reason="LinkDown"),
@@ -248,7 +248,8 @@ async def test_unhealthy_device_moves_only_its_slot(cluster: Cluster) -> None:
     await cluster.until_ranks({"n0": "0", "n2": "2", "n3": "1"})
     after = cluster.uids()
     assert (after["n0"], after["n2"]) == (before["n0"], before["n2"])
-    assert cluster.phases() == {"n0": "Bound", "n2": "Bound", "n3": "Bound"}
+    bound = {"n0": "Bound", "n2": "Bound", "n3": "Bound"}
+    await eventually(lambda: cluster.phases() == bound, what="the end of the slot that drains")
 
 
 async def test_restart_all_evicts_and_avoids_the_fault(cluster: Cluster) -> None:

@@ -25,6 +25,7 @@ from neuron_dra.emulation import simulated_node
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.node.files import Files
 from neuron_dra.node.plugin import Plugin
+from neuron_dra.setting_table import settings_of
 from neuron_dra.settings import PluginSettings
 from tests.support.waiting import eventually
 
@@ -160,11 +161,12 @@ class PluginHost:
     async def start_process(self, pod_uid: str = "", **more: Any) -> PluginProcess:
         """Start a plugin as a process; `more` are settings by name."""
         settings = self.settings(pod_uid, **more)
+        defaults = {f.name: f.default for f in dataclasses.fields(settings)}
         flags = []
-        for f in dataclasses.fields(settings):
-            if f.metadata and getattr(settings, f.name) != f.default:
-                value = getattr(settings, f.name)
-                flags.append(f"{f.metadata['flag']}={str(value).lower() if isinstance(value, bool) else value}")
+        for setting in settings_of(type(settings)):
+            value = getattr(settings, setting.name)
+            if value != defaults[setting.name]:
+                flags.append(f"{setting.flag}={str(value).lower() if isinstance(value, bool) else value}")
         return await self.start_command("plugin", *flags)
 
     async def start_command(self, *arguments: str, **environment: str) -> PluginProcess:
