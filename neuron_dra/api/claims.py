@@ -14,9 +14,10 @@ from neuron_dra.errors import ClaimError
 
 
 class Annotations(msgspec.Struct):
-    """The one annotation that is decoded: the scheduler sets it on the claims that it makes for resource limits."""
+    """The annotations that are decoded; the scheduler sets `extended` on claims that it makes for resource limits."""
 
     extended: str = msgspec.field(default="", name="resource.kubernetes.io/extended-resource-claim")
+    device_count: str = msgspec.field(default="", name=names.COUNT_ANNOTATION)
 
 
 class Metadata(msgspec.Struct):
@@ -215,7 +216,8 @@ def to_core(wire: ResourceClaim, ref: ClaimRef) -> Claim:
         entries.append(Entry(source, tuple(entry.requests or ()), settings))
     notes = wire.metadata.annotations
     made_for_limits = notes is not None and notes.extended == "true"
-    return Claim(ref, allocated_devices(wire), tuple(entries), first_pod(wire), made_for_limits)
+    count = notes.device_count if notes is not None else ""
+    return Claim(ref, allocated_devices(wire), tuple(entries), first_pod(wire), made_for_limits, count)
 
 
 def first_pod(claim: ResourceClaim) -> str:

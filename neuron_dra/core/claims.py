@@ -44,7 +44,8 @@ class AllocatedDevice:
 class Claim:
     """A claim with the part of its allocation that concerns this driver.
 
-    `extended_resources`: the scheduler made it for the resource limits of a pod's containers.
+    `extended_resources`: the scheduler made it for the resource limits of a pod's containers. `device_count` is the
+    number of Neuron devices that it must have, as its annotation has it; empty for any number.
     """
 
     ref: ClaimRef
@@ -52,6 +53,7 @@ class Claim:
     configs: tuple[config.Entry, ...] = ()
     pod: str = ""  # the first pod that the claim is reserved for
     extended_resources: bool = False
+    device_count: str = ""
 
 
 @dataclass(frozen=True, slots=True)

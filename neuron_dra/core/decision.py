@@ -62,6 +62,7 @@ def decide(
         if key not in agreed:
             agreed[key] = _agreed(claim, result, node, reservation)
         parts.append((result, members))
+    _refuse_another_count(claim, {i for _, members in parts for i in members.ids})
     visible = _visible_cores(claim, parts, node)
     prepared = tuple(
         _prepared(
@@ -75,6 +76,19 @@ def decide(
     )
     workload = next((bound_to for _, bound_to in reversed(agreed.values()) if bound_to), "")
     return PreparedClaim(claim.ref, prepared, prepared_at, claim.pod, workload=workload)
+
+
+def _refuse_another_count(claim: Claim, ids: set[int]) -> None:
+    """Raise ClaimError if the claim's annotation requires another number of devices than `ids`.
+
+    Without it, `allocationMode: All` on Kubernetes 1.34 and 1.35 means 15 while one of 16 devices is unhealthy.
+    """
+    if claim.device_count and claim.device_count != str(len(ids)):
+        raise ClaimError(
+            f"claim {claim.ref} has {len(ids)} Neuron devices, and its annotation {names.COUNT_ANNOTATION} requires "
+            f"{claim.device_count}: a device of this node is missing or unhealthy, or the annotation is wrong; delete "
+            "the pod so that its claim is allocated again"
+        )
 
 
 def _prepared(
