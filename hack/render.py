@@ -1,6 +1,7 @@
 """Render the chart into deploy/manifests, for installation without Helm. `--check` compares instead.
 
-deploy/manifests/ultraserver is the same with the UltraServer controller; the custom resources are in deploy/crds. The
+deploy/manifests/ultraserver is the same with the UltraServer controller, deploy/manifests/connected-sets with connected sets
+and the policies for Kubernetes 1.36; the custom resources are in deploy/crds. The
 files are numbered so that `kubectl apply -f` of a folder creates them in an order that works. Needs helm, 3 or 4: from
 `HELM`, or from the PATH.
 """
@@ -8,16 +9,19 @@ files are numbered so that `kubectl apply -f` of a folder creates them in an ord
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CHART = ROOT / "deploy" / "helm" / "neuron-dra"
 OUT = ROOT / "deploy" / "manifests"
+SIZES = CHART / "files" / "sizes.json"
 IMAGE = "neuron-dra-driver"  # a placeholder that the user replaces
 FILES = {
     "namespace.yaml": "00-namespace.yaml",
@@ -27,12 +31,43 @@ FILES = {
     "daemonset.yaml": "40-daemonset.yaml",
     "controller.yaml": "50-ultraserver-controller.yaml",
     "ultraserver-access.yaml": "60-ultraserver-access.yaml",
+    "limits-policies.yaml": "35-limits-policies.yaml",
     "reservation-policies.yaml": "70-reservation-policies.yaml",
 }
 ULTRASERVERS = ("--set", "ultraserverOperator.enabled=true", "--set", "ultraserverOperator.crds.enabled=false")
-VARIANTS = {".": (), "ultraserver": ULTRASERVERS}  # folder in OUT, values
+CONNECTED_SETS = ("--set", "scheduler.enabled=true", "--kube-version", "1.36.0")
+VARIANTS = {".": (), "ultraserver": ULTRASERVERS, "connected-sets": CONNECTED_SETS}  # folder in OUT, values
 HEADER = "# Rendered from deploy/helm/neuron-dra by `make manifests`. Change the chart, not this file.\n"
 SOURCE = re.compile(r"^# Source: neuron-dra/templates/(\S+)\n", re.MULTILINE)
+
+
+def served() -> str:
+    """Return the chart's files/sizes.json: by group of instance types, the numbers of devices and cores that one container
+    can have. `leftOut` are those that nodes do not publish by default, because a node publishes so many devices."""
+    from neuron_dra.core import catalogue, devices, names, partitions, sizes, topology
+    from neuron_dra.core.facts import NodeLabels
+    from neuron_dra.emulation import simulated_node
+    from neuron_dra.node.publish import sysfs
+
+    groups: dict[tuple[object, ...], dict[str, object]] = {}
+    types: dict[tuple[object, ...], list[str]] = {}
+    for spec in catalogue.all_types():
+        key = (spec.shape, spec.device_count, sizes.cores_per_device(spec), spec.whole_node)
+        types.setdefault(key, []).append(spec.name)
+        if key in groups:
+            continue
+        with tempfile.TemporaryDirectory() as root:
+            simulated_node.write(Path(root, "node"), spec.name)
+            node = topology.build(sysfs.read_node(Path(root, "node")), NodeLabels.from_labels({}))
+        devices_of = devices.published(node, driver_version="1", ultraserver_devices="devices")
+        found = partitions.partitioned(node, devices_of).partitions
+        whole = [one for one in found if not one.device.name.startswith(names.CORES_PREFIX)]
+        published = {"device": {len(one.device.device_ids) for one in whole}, "core": {len(one.cores) for one in found}}
+        groups[key] = {"types": types[key], "wholeNode": spec.whole_node}
+        for kind, counts in published.items():
+            groups[key][kind] = sorted(sizes.counts(spec, kind))
+            groups[key][f"{kind}sLeftOut"] = sorted(sizes.counts(spec, kind) - counts)
+    return "[\n" + ",\n".join(json.dumps(group) for group in groups.values()) + "\n]\n"
 
 
 def helm() -> str | None:
@@ -81,6 +116,8 @@ def main() -> int:
     binary = helm()
     if binary is None:
         raise SystemExit("helm is not on the PATH; `hack/testbed/testbed build` builds one, name it with HELM=")
+    if not check:
+        SIZES.write_text(served())
     wanted, found = render(binary), present()
     if check:
         differing = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
