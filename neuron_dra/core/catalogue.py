@@ -29,11 +29,15 @@ class Platform(enum.Enum):
 class InstanceType:
     """The specified hardware of one instance type.
 
-    `lnc_allowed` are the sizes of a logical NeuronCore, in physical cores, that a claim may request; empty means that
-    the size is fixed. `efa` has the PCI function of each device's EFA interface, None if AWS publishes no map.
-    `links` are each device's neighbors in the order in which the kernel driver prints them; empty if it prints none.
-    `links_promised` is False if a node may differ from `links`: Inf1 reads them from its hardware, and a switch has
-    none.
+    - `device_count`, `cores_per_device`, `memory_bytes_per_device`: devices of the node, physical NeuronCores and bytes
+      of HBM of each.
+    - `lnc_default`: the size of a logical NeuronCore in physical cores that the runtime uses by default.
+    - `lnc_allowed`: the sizes that a claim may request; empty means that the size is fixed.
+    - `shape`: how the links connect the devices.
+    - `efa`: the PCI function of each device's EFA interface; None if AWS publishes no map.
+    - `links`: each device's neighbors in the order in which the kernel driver prints them; empty if it prints none.
+    - `links_promised`: False if a node may differ from `links`: Inf1 reads them from its hardware, and a switch has
+      none.
     """
 
     name: str
@@ -77,7 +81,9 @@ def all_types() -> tuple[InstanceType, ...]:
 def lookup(name: str) -> InstanceType | None:
     """Return the instance type `name`, or None if it is unknown.
 
-    A name outside the catalogue matches by the prefixes that the kernel driver uses for it; such a type has no EFA map.
+    A name outside the catalogue matches by the prefixes that the kernel driver uses for it, so that a new size of a
+    known family works; such a type has no EFA map, because that differs between sizes.
+
     SageMaker's names are EC2's with the prefix `ml.`, for the same machines.
     """
     if name.startswith(SAGEMAKER):

@@ -80,7 +80,11 @@ def _uid_in(file: str, suffix: str) -> str | None:
 
 
 def container_edits(device_ids: Sequence[int], env: Sequence[str], files: DeviceFiles) -> dict[str, Any]:
-    """Return the CDI container edits for the devices `neuronN` of `device_ids` and for `env`, as NAME=value."""
+    """Return the CDI container edits for the devices `neuronN` of `device_ids` and for `env`, as NAME=value.
+
+    Inside the container the devices keep their names on the host. Simulated hardware without device nodes is
+    bind-mounted as plain files.
+    """
     edits: dict[str, Any] = {}
     if env:
         edits["env"] = list(env)
@@ -99,7 +103,10 @@ def container_edits(device_ids: Sequence[int], env: Sequence[str], files: Device
 
 
 def spec(claim: PreparedClaim) -> dict[str, Any]:
-    """Return the CDI spec of a prepared claim: one CDI device for each allocated device."""
+    """Return the CDI spec of a prepared claim: one CDI device for each allocated device.
+
+    The annotations name the claim, so that a lost checkpoint can be rebuilt from the files.
+    """
     return {
         "cdiVersion": VERSION,
         "kind": KIND,
@@ -115,7 +122,10 @@ def spec(claim: PreparedClaim) -> dict[str, Any]:
 
 
 def device_names(document: object, claim_uid: str) -> tuple[str, ...]:
-    """Return the names of the published devices in a spec of this driver; unreadable parts are skipped."""
+    """Return the names of the published devices in a spec of this driver.
+
+    Unreadable parts are skipped: the spec may be from a later release, or damaged.
+    """
     devices = document.get("devices") if isinstance(document, dict) else None
     found = []
     for device in devices if isinstance(devices, list) else ():

@@ -31,9 +31,11 @@ _TAG_OBJECT = "ultraserverUid"  # UID of the NeuronUltraServer that the tag come
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Prepared claims by UID, and the id of the boot in which they were prepared.
+    """The state that a plugin keeps across restarts; immutable, each change returns a new one.
 
-    `extra` are the document's other fields: the tag, the withdrawals, and fields of newer releases.
+    - `boot_id`: the boot in which the claims were prepared; after a reboot none of them is.
+    - `claims`: prepared claims by UID.
+    - `extra`: the document's other fields: the tag, the withdrawals, and fields of newer releases.
     """
 
     boot_id: str
@@ -114,7 +116,11 @@ def device_names(claims: Iterable[PreparedClaim]) -> frozenset[str]:
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
-    """Return the file contents for `checkpoint`; equal checkpoints give equal bytes."""
+    """Return the file contents for `checkpoint`; equal checkpoints give equal bytes.
+
+    The checksum is the first field, so that it can be put in front of the other fields' JSON without encoding them
+    twice.
+    """
     body = {
         **checkpoint.extra,
         "version": VERSION,
@@ -128,7 +134,8 @@ def encode(checkpoint: Checkpoint) -> bytes:
 def decode(raw: bytes) -> Checkpoint:
     """Return the checkpoint in the file contents `raw`.
 
-    Raises CheckpointDamaged, with the reason, for anything that `encode` of this format version cannot have written.
+    Raises CheckpointDamaged, with the reason, for anything that `encode` of this format version cannot have written:
+    other JSON, another version, a wrong checksum, a missing field or one of the wrong type. Unknown fields are kept.
     """
     try:
         body = json.loads(raw, parse_constant=_refuse, parse_float=_refuse)
@@ -159,7 +166,10 @@ _quick = msgspec.json.Encoder(order="sorted").encode
 
 
 def _canonical(body: Mapping[str, Any]) -> bytes:
-    """Return the JSON for the checksum: msgspec's, which is fast, or the standard library's if the two differ."""
+    """Return the JSON for the checksum: msgspec's, which is fast, or the standard library's if the two differ.
+
+    They differ for text outside ASCII and for DEL, which only one of them escapes.
+    """
     with contextlib.suppress(UnicodeEncodeError):  # a lone surrogate
         text = _quick(body)
         if text.isascii() and b"\x7f" not in text:
@@ -168,6 +178,7 @@ def _canonical(body: Mapping[str, Any]) -> bytes:
 
 
 def _digest(text: bytes) -> str:
+    """Return the checksum of the canonical JSON: SHA-256 in hex digits."""
     return hashlib.sha256(text).hexdigest()
 
 
@@ -202,6 +213,7 @@ def _claim_to_wire(claim: PreparedClaim) -> dict[str, Any]:
 
 
 def _device_to_wire(device: PreparedDevice) -> dict[str, Any]:
+    """Return a device in the form of the file; fields without a value are left out."""
     wire: dict[str, Any] = {
         "request": device.request,
         "pool": device.pool,
@@ -258,6 +270,7 @@ def _text(wire: Mapping[str, Any], name: str) -> str:
 
 
 def _optional(wire: Mapping[str, Any], name: str) -> str | None:
+    """Return a field that must be a string if it is present; None if it is absent. Raises TypeError."""
     return _text(wire, name) if wire.get(name) is not None else None
 
 

@@ -12,7 +12,7 @@ from neuron_dra.core.members import Cores
 
 @dataclass(frozen=True, slots=True)
 class ClaimRef:
-    """A claim as the kubelet refers to it."""
+    """A claim as the kubelet refers to it; the UID tells a recreated claim from its predecessor."""
 
     namespace: str
     name: str
@@ -24,7 +24,10 @@ class ClaimRef:
 
 @dataclass(frozen=True, slots=True)
 class AllocatedDevice:
-    """One result of an allocation that belongs to this driver (resource/v1, DeviceRequestAllocationResult)."""
+    """One result of an allocation that belongs to this driver (resource/v1, DeviceRequestAllocationResult).
+
+    `pool` is the name of the node; `share_id` is set if several claims share the device's capacity.
+    """
 
     request: str  # "req", or "req/sub" if the scheduler chose an alternative of firstAvailable
     pool: str
@@ -60,8 +63,12 @@ class Claim:
 class PreparedDevice:
     """One allocated device, as prepared.
 
-    `device_ids` are the Neuron devices behind it, `cores` the part of them that a core partition has, and `edits` the
-    CDI container edits that add them to a container.
+    - `request`: the request without the alternative, as the kubelet expects it.
+    - `device_ids`: the Neuron devices behind it.
+    - `cores`: the part of them that a core partition has; None for whole devices.
+    - `cdi_ids`: qualified CDI names for the reply to the kubelet.
+    - `edits`: the CDI container edits that add the devices to a container.
+    - `admin_access`: True for monitoring; such a device is not held.
     """
 
     request: str

@@ -1,4 +1,8 @@
-"""Opaque configuration: which entries of an allocation apply to a device, and which of them has precedence."""
+"""Opaque configuration: which entries of an allocation apply to a device, and which of them has precedence.
+
+api/config.py decodes the users' objects and validates them; the values here are already valid. Source of the rules:
+kubernetes/api resource/v1, DeviceAllocationConfiguration.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,12 @@ class NeuronSettings:
 
 @dataclass(frozen=True, slots=True)
 class UltraServerSettings:
-    """An UltraServerConfig: the number of nodes in a group (not the runtime's mode number), and the workload."""
+    """An UltraServerConfig.
+
+    - `nodes`: the number of nodes in a group, not the runtime's mode number.
+    - `workload_id`, `workload_uid`: name and UID of the NeuronUltraServerWorkload in the claim's namespace; set by the
+      controller's ResourceClaimTemplates, None in templates without a workload.
+    """
 
     nodes: Literal[1, 2, 4]
     workload_id: str | None = None
@@ -56,7 +65,11 @@ class Settings:
 
 
 def effective(entries: Iterable[Entry], request: str) -> Settings:
-    """Return the configuration of `request`: of each kind the last entry, those of the claim after those of classes."""
+    """Return the configuration of `request`, which is a full name such as "req" or "req/sub".
+
+    Of each kind the last entry applies. Entries of the claim come after those of DeviceClasses, whatever their order in
+    the allocation, so a user can override a class.
+    """
     neuron, ultraserver = None, None
     for entry in sorted((e for e in entries if e.applies_to(request)), key=lambda e: e.source):
         if isinstance(entry.settings, NeuronSettings):

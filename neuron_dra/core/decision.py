@@ -1,4 +1,9 @@
-"""What a claim gets on this node, decided from its allocation, the hardware, and the devices that claims hold."""
+"""What a claim gets on this node, decided from its allocation, the hardware, and the devices that claims hold.
+
+The decision is pure: `prepare` passes in what it read, and commits the result. The scheduler has already allocated the
+devices; this module checks that the node still has them, that no other claim holds them, and that the node offers the
+requested configuration. A ClaimError is shown in the pod's Events by the kubelet, which retries.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +35,12 @@ def decide(
 ) -> PreparedClaim:
     """Return the prepared claim for `claim`: its devices, their CDI edits and environment.
 
-    `held` are the claims that are already prepared. `sick` returns why a device must not be prepared, or an empty
-    string. `prepared_at` is a time in RFC 3339.
+    - `node_name`: the name of this node, which is also its pool's.
+    - `held`: the claims that are already prepared; `claim` itself may be among them.
+    - `device_files`: where the device files of the host are.
+    - `reservation`: the workload for which this node is reserved; None if it is not reserved.
+    - `sick`: returns why a device must not be prepared, or an empty string; not called for adminAccess.
+    - `prepared_at`: a time in RFC 3339.
 
     Raises ClaimError, which names the field, device or other claim that is the cause, and DeviceInUse if another claim
     holds one of the devices.
@@ -94,6 +103,7 @@ def _refuse_another_count(claim: Claim, ids: set[int]) -> None:
 def _prepared(
     ref: ClaimRef, result: AllocatedDevice, members: Members, env: tuple[str, ...], device_files: cdi.DeviceFiles
 ) -> PreparedDevice:
+    """Return one allocated device as prepared; `env` is the environment of its request, as NAME=value."""
     return PreparedDevice(
         request=result.base_request,
         pool=result.pool,
@@ -110,7 +120,8 @@ def _prepared(
 def _physical(ref: ClaimRef, device_name: str, node: Node, there: Mapping[str, NeuronDevice]) -> Members:
     """Return the Neuron devices behind a published name, and its cores; `there` are the node's devices by name.
 
-    Raises ClaimError if one of them is missing.
+    A whole node has all devices that are present now. Raises ClaimError if a single device, or a member of a set, is
+    missing or has no file in /dev: unlike a node, a set must be complete.
     """
     if device_name == names.NODE_DEVICE:
         ids = tuple(device.device_id for device in node.devices if device.node_present)
@@ -197,7 +208,10 @@ def _visible_cores(
 def _agreed(
     claim: Claim, result: AllocatedDevice, node: Node, reservation: Reservation | None
 ) -> tuple[tuple[str, ...], str]:
-    """Return the environment of a request, and the name of its workload if the node is bound to that, or ""."""
+    """Return the environment of a request, and the name of its workload if the node is bound to that, or "".
+
+    All devices of a request share the result. adminAccess skips the check of the group's size. Raises ClaimError.
+    """
     settings = config.effective(claim.configs, result.request)
     env = environment(settings, node)
     if reservation is None or not reservation.names(settings.ultraserver, claim.ref):
@@ -209,6 +223,9 @@ def _agreed(
 
 def environment(settings: config.Settings, node: Node) -> tuple[str, ...]:
     """Return the environment, as NAME=value, of a container that gets a device of `node` with `settings`.
+
+    A NeuronConfig sets the logical core size under both of the runtime's names. An UltraServerConfig sets mode, server
+    id and node id; Trn3 UltraServer nodes get the mode even without one.
 
     Raises ClaimError if the node does not offer a setting. Sources: Neuron SDK, logical-neuroncore-config, and AWS's
     UltraServer init script.
@@ -257,7 +274,10 @@ RUNTIME_MODES: dict[int, tuple[int, ...]] = {4: (1,), 2: (3, 2), 1: (4,)}
 def ultraserver_environment(nodes: Literal[1, 2, 4], node: Node) -> tuple[str, ...]:
     """Return the runtime's UltraServer variables, as NAME=value, for a group of `nodes` nodes.
 
-    Raises ClaimError if the node's `ultraserver_mode` does not offer such a group.
+    The mode is the first of RUNTIME_MODES that the node's `ultraserver_mode` lists; the ids are those of the group, as
+    AWS's init script chooses them.
+
+    Raises ClaimError if the node's `ultraserver_mode` does not offer such a group, or reads busy.
     """
     facts = node.ultraserver
     if node.spec is None or node.spec.platform is Platform.STANDARD:
@@ -290,7 +310,11 @@ def ultraserver_environment(nodes: Literal[1, 2, 4], node: Node) -> tuple[str, .
 
 
 def _identity(nodes: int, node: Node) -> tuple[str, int]:
-    """Return server id and node id as AWS's UltraServer init script chooses them, with its defaults."""
+    """Return server id and node id as AWS's UltraServer init script chooses them.
+
+    A reservation id or node id from firmware (Trn3) wins over the elected ids (Trn2). Defaults for unknown ones, as in
+    the script: a server id of zeros, and -1 for the node.
+    """
     facts = node.ultraserver
     by_size = {2: (facts.server_id_2, facts.node_id_2), 4: (facts.server_id_4, facts.node_id_4)}
     server_id, node_id = by_size.get(nodes, (Unread.UNKNOWN, Unread.UNKNOWN))

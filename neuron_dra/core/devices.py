@@ -1,7 +1,9 @@
 """The devices that a node publishes, with their attributes and capacities.
 
 Names, types and conditions of the attributes are those of AWS's driver. The types are part of the contract, because
-selectors break if one changes.
+selectors break if one changes: a CEL expression that reads an absent attribute or compares two types fails the pod.
+Attributes without a domain belong to the driver's domain, neuron.aws.com. docs/attributes.md is generated from the
+tables here.
 """
 
 from __future__ import annotations
@@ -19,7 +21,11 @@ from neuron_dra.core.topology import NeuronDevice, Node
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """The typed value of one attribute."""
+    """The typed value of one attribute, as in resource/v1, DeviceAttribute.
+
+    `kind` is the field of the API that holds the value: `string` and `version` hold text, `int` a 64-bit number, `bool`
+    true or false. core/limits.py checks the values.
+    """
 
     kind: Literal["string", "int", "bool", "version"]
     value: str | int | bool
@@ -27,7 +33,13 @@ class Attribute:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A device as published: `device_ids` are the Neuron devices behind it, `consumes` its part of shared counters."""
+    """A device as published.
+
+    - `name`: the name in the ResourceSlice, a DNS label; unique in the pool.
+    - `device_ids`: the Neuron devices behind it, one or, for a whole node, all present ones.
+    - `attributes`, `capacity`: by name, without a domain for those of this driver; capacities are canonical quantities.
+    - `consumes`: its part of shared counters.
+    """
 
     name: str
     device_ids: tuple[int, ...]
@@ -49,7 +61,13 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """An attribute for docs/attributes.md: its name, its type, when it is published, and its meaning."""
+    """An attribute for docs/attributes.md.
+
+    - `name`: with a domain only if it is not this driver's.
+    - `kind`: the type, as in `Attribute.kind`.
+    - `when`: the condition under which a device has it.
+    - `text`: its meaning and source.
+    """
 
     name: str
     kind: str
@@ -137,8 +155,11 @@ def published(node: Node, *, driver_version: str, ultraserver_devices: str = "no
     """Return what `node` publishes, in the order of ids: its devices, or one device for a whole UltraServer node.
 
     Both overlap, so they are published together only with the counters of core/partitions. A device without its file in
-    /dev cannot be used and is left out.
-    `driver_version` is this driver's; `ultraserver_devices` is the setting of that name.
+    /dev cannot be used and is left out; a node without any usable device publishes none.
+
+    - `driver_version`: of this driver, the attribute draDriverVersion.
+    - `ultraserver_devices`: the setting of that name; `node` publishes an UltraServer node as one device, `devices`
+      each device. Other nodes ignore it.
     """
     present = [device for device in node.devices if device.node_present]
     whole: tuple[Device, ...] = ()
@@ -187,7 +208,11 @@ def _common(node: Node, resource_type: str, driver_version: str) -> dict[str, At
 
 
 def _coordinates(node: Node, device: NeuronDevice) -> dict[str, Attribute | None]:
-    """Return the attributes of the torus: x is the row and y the column, as in AWS's driver."""
+    """Return the attributes of the torus: x is the row and y the column, as in AWS's driver.
+
+    Only single Trainium nodes with a 4 x 4 torus have them: UltraServer nodes are published without, and an id beyond
+    the type's device count has no place.
+    """
     spec = node.spec
     if spec is None or not spec.is_trainium or spec.whole_node or spec.shape != "torus":
         return {}
@@ -203,7 +228,11 @@ def _coordinates(node: Node, device: NeuronDevice) -> dict[str, Attribute | None
 
 
 def ultraserver_id(node: Node) -> str | None:
-    """Return `ultraserverId`: the capacity block's id, or else the hardware's; None while both are unknown."""
+    """Return `ultraserverId`: the capacity block's id, or else the hardware's; None while both are unknown.
+
+    The hardware's id is the reservation on Trn3 and the id of the four nodes on Trn2. None for a type without
+    UltraServers.
+    """
     if node.spec is None or not node.spec.whole_node:
         return None
     facts = node.ultraserver
@@ -216,7 +245,11 @@ NODES_OF_MODE = {1: 4, 2: 2, 3: 2, 4: 1}
 
 
 def _ultraserver(node: Node) -> dict[str, Attribute | None]:
-    """Return the UltraServer attributes; values that the kernel driver does not know yet are None and not published."""
+    """Return the UltraServer attributes; unknown values are None and not published.
+
+    `modes` decide the links: linkVertical is up in the modes for four nodes and for a vertical pair, linkHorizontal in
+    those for four and for a horizontal pair.
+    """
     spec, facts = node.spec, node.ultraserver
     if spec is None or not spec.whole_node:
         return {}
@@ -238,7 +271,10 @@ def _ultraserver(node: Node) -> dict[str, Attribute | None]:
 
 
 def _capacity(devices: Iterable[NeuronDevice]) -> dict[str, str]:
-    """Return the total cores and memory of the devices; one that is unknown for a device is left out."""
+    """Return the total cores and memory of the devices, as quantities.
+
+    A capacity that is unknown for one of them is left out, because a partial sum would be wrong.
+    """
     devices = list(devices)
     capacity = {}
     if all(device.core_count for device in devices):
@@ -251,12 +287,15 @@ def _capacity(devices: Iterable[NeuronDevice]) -> dict[str, str]:
 
 
 def _string(value: str | Unread | None) -> Attribute | None:
+    """Return a string attribute; None, for no attribute, if the value is unread or empty."""
     return Attribute("string", value) if isinstance(value, str) and value else None
 
 
 def _int(value: int | Unread) -> Attribute | None:
+    """Return an int attribute; None, for no attribute, if the value is unread."""
     return None if isinstance(value, Unread) else Attribute("int", value)
 
 
 def _present(values: Mapping[str, Attribute | None]) -> dict[str, Attribute]:
+    """Return the attributes that have a value."""
     return {name: value for name, value in values.items() if value is not None}

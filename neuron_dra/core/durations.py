@@ -25,6 +25,8 @@ LONGEST: Final = datetime.timedelta(days=3650)
 def parse(text: str) -> datetime.timedelta:
     """Return the duration in `text`, to the microsecond.
 
+    `90` and `90s` are 90 seconds, `1h30m` is 5,400. Signs, blanks and exponents are not accepted.
+
     Raises ValueError, which says what to write, for anything else and for more than ten years.
     """
     if _SECONDS.fullmatch(text):

@@ -1,4 +1,8 @@
-"""Readings of a node's hardware, without interpretation: each is a value, or the reason why there is none."""
+"""Readings of a node's hardware, without interpretation: each is a value, or the reason why there is none.
+
+node/publish/sysfs.py reads them; core/topology.py and core/health.py interpret them. Sources: aws-neuron-driver,
+neuron_cdev.c (sysfs class and device files) and neuron_sysfs_metrics.c (counters).
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,14 @@ class Unread(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """The readings of one Neuron device; `dev` is (major, minor), and counters start when the kernel driver loads."""
+    """The readings of one Neuron device.
+
+    - `device_id`: N of /dev/neuronN.
+    - `connected`: ids of the devices to which this end reports a link, in the driver's order.
+    - `dev`: (major, minor) of the device file.
+
+    Counters start at 0 when the kernel driver loads.
+    """
 
     device_id: int
     core_count: int | Unread = Unread.UNKNOWN  # physical NeuronCores
@@ -56,9 +67,12 @@ class UltraServerFacts:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """All readings from one node's sysfs, /dev and DMI; devices are in the order of their ids.
+    """All readings from one node's sysfs, /dev and DMI.
 
-    `hanging` are the paths whose read blocks, relative to the root.
+    - `product_name`: from DMI, on EC2 the instance type.
+    - `driver_version`: of the kernel driver, as it reports it.
+    - `devices`: in the order of their ids.
+    - `hanging`: the paths whose read blocks, relative to the root.
     """
 
     product_name: str | None
@@ -70,7 +84,10 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True)
 class NodeLabels:
-    """The labels of the Node object that matter here; None for a label that it does not have."""
+    """The labels of the Node object that matter here; None for a label that it does not have.
+
+    `network_layers` are EC2's instance topology, from the layer that most instances share to the nearest one.
+    """
 
     instance_type: str | None = None
     network_layers: tuple[str | None, str | None, str | None] = (None, None, None)

@@ -22,7 +22,8 @@ def group_id(efa_functions: Iterable[str]) -> str:
 def group_ids(spec: InstanceType) -> dict[int, dict[int, str]]:
     """Return the group ids by device id and group size; empty if AWS publishes no EFA map for the type.
 
-    The id of a group of one is its EFA function. Larger groups are blocks of consecutive device ids.
+    The id of a group of one is its EFA function, such as `0000:c9:00.0`. Larger groups are blocks of consecutive device
+    ids, of 4, 8 and 16 devices; their ids are hashes (`group_id`).
     """
     if spec.efa is None:
         return {}

@@ -37,12 +37,16 @@ class ListedPod:
 
 
 def is_doubtful(claim: PreparedClaim) -> bool:
-    """Return True if the kubelet may never unprepare `claim`."""
+    """Return True if the kubelet may never unprepare `claim`: it is adopted or doubtful (see PreparedClaim)."""
     return claim.adopted or claim.doubtful
 
 
 def is_absent(claim: PreparedClaim, listed: Iterable[ListedPod]) -> bool:
-    """Return True if `listed`, the kubelet's whole list, is evidence that no container has `claim`."""
+    """Return True if `listed`, the kubelet's whole list, is evidence that no container has `claim`.
+
+    It is none if the list has no claim at all, if a container has a claim of this name with one of its devices, or if
+    the claim's pod (or, for an unknown pod, any pod of the namespace) is listed without claims.
+    """
     pods = list(listed)
     if not any(pod.claims for pod in pods):
         return False  # this kubelet may not list claims at all

@@ -1,5 +1,8 @@
 """The API server's rules for published devices, checked in advance: it rejects a whole slice for one bad value.
 
+Values come from hardware, labels and users, so any of them may be too long or malformed. A bad value costs only its own
+attribute or device, and the log names it.
+
 Source: kubernetes/api@v0.37 resource/v1/types.go and Kubernetes' validation.go.
 """
 
@@ -26,7 +29,11 @@ _QUANTITY = re.compile(r"\d+(\.\d+)?(Ki|Mi|Gi|Ti|Pi|Ei|n|u|m|k|M|G|T|P|E)?", re.
 def check_devices(devices: Iterable[Device]) -> tuple[tuple[Device, ...], list[str]]:
     """Return the devices that the API server accepts, and a sentence for each thing that was left out.
 
-    For a bad attribute or capacity only that one is left out; for a bad or repeated name, the device.
+    For a bad attribute or capacity only that one is left out; for a bad or repeated name, the device. Of too many
+    attributes the last ones are left out, so that the tags of a reservation and the mark of an unhealthy device always
+    fit.
+
+    The order of the devices stays. The sentences are for the log and name the device, the value and the rule.
     """
     kept: dict[str, Device] = {}
     problems: list[str] = []
@@ -41,7 +48,10 @@ def check_devices(devices: Iterable[Device]) -> tuple[tuple[Device, ...], list[s
 
 
 def _checked(device: Device, problems: list[str]) -> Device:
-    """Return the device without invalid attributes and capacities; add a sentence for each to `problems`."""
+    """Return the device without invalid attributes and capacities.
+
+    Adds a sentence for each to `problems`. Capacities have precedence over attributes if both do not fit.
+    """
     attributes = {}
     for name, attribute in device.attributes.items():
         why = _name_problem(name) or _value_problem(attribute)
@@ -74,7 +84,10 @@ def _name_problem(name: str) -> str:
 
 
 def _value_problem(attribute: Attribute) -> str:
-    """Return what is wrong with an attribute's value, or an empty string."""
+    """Return what is wrong with an attribute's value, or an empty string.
+
+    Text has at most 64 bytes in UTF-8, numbers have 64 bits, versions are semantic versions 2.0.0.
+    """
     value = attribute.value
     if attribute.kind in ("string", "version"):
         if not isinstance(value, str) or not value:
@@ -95,6 +108,7 @@ def _value_problem(attribute: Attribute) -> str:
 
 
 def _version_problem(text: str) -> str:
+    """Return why `text` is not a semantic version, or an empty string."""
     try:
         semver.parse(text)
     except ValueError as err:

@@ -143,7 +143,10 @@ def with_marks(situation: Situation, device: Wire) -> dict[str, Any]:
 
 
 def _is_reshaped(situation: Situation) -> bool:
-    """Return True if the published devices are those of the other shape."""
+    """Return True if the published devices are those of the other shape.
+
+    The setting ultraserver_devices chooses between one device for the whole node and one for each Neuron device.
+    """
     current = set(situation.current)
     return not current & {d.name for d in situation.offered} and bool(current & {d.name for d in situation.other})
 
@@ -210,6 +213,9 @@ def is_withheld(situation: Situation, name: str) -> bool:
 
 
 def order(name: str) -> tuple[int, str]:
-    """Return the sort key of a device name: names of other forms first, then by number."""
+    """Return the sort key of a device name: names of other forms first, then by number.
+
+    So `neuron-device-10` follows `neuron-device-9`, and slices keep their devices when one is added.
+    """
     suffix = name.removeprefix(names.DEVICE_PREFIX)
     return (int(suffix), name) if suffix.isdigit() else (-1, name)

@@ -16,7 +16,13 @@ from neuron_dra.core.ultraserver import Allocation, Phase, Tag
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The node's place in its workload; ranks start at 0, and None means that the NeuronUltraServer has no value."""
+    """The node's place in its workload; None means that the NeuronUltraServer has no value.
+
+    - `rank`: the number of this node among all nodes of the workload, from 0; NEURON_GLOBAL_TOPOID.
+    - `node_count`: nodes in this slot: 1, 2 or 4.
+    - `world_size`: nodes in all slots; NEURON_DRA_WORLD_SIZE.
+    - `rank0_node`: name of the Node with rank 0; NEURON_DRA_RANK0_NODE.
+    """
 
     rank: int
     node_count: int  # nodes in this slot
@@ -26,7 +32,12 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """The workload for which this node is reserved; `place` is None while only the node's own tag is known."""
+    """The workload for which this node is reserved.
+
+    - `namespace`, `workload`, `workload_uid`: the NeuronUltraServerWorkload.
+    - `phase`: of the allocation; pods start only while it is Bound.
+    - `place`: None while only the node's own tag is known, because its NeuronUltraServer cannot be read.
+    """
 
     namespace: str
     workload: str
@@ -48,7 +59,7 @@ class Reservation:
 
     @classmethod
     def remembered(cls, tag: Tag) -> Reservation:
-        """Return the reservation that a node's tag describes."""
+        """Return the reservation that a node's tag describes; it has no place, so claims wait for the object."""
         return cls(tag.workload_namespace, tag.workload_name, tag.workload_uid, tag.phase)
 
     def names(self, wanted: config.UltraServerSettings | None, ref: ClaimRef) -> bool:
@@ -64,7 +75,11 @@ class Reservation:
 
 
 def why_refused(claim: Claim, reservation: Reservation | None, node_name: str) -> str:
-    """Return why `claim` is rejected on the node, for `kubectl describe pod`, or an empty string."""
+    """Return why `claim` is rejected on the node, for `kubectl describe pod`, or an empty string.
+
+    Requests with adminAccess are never rejected. On a node that is not reserved (`reservation` None) a claim is
+    rejected if it names a workload, or uses the DeviceClass of reserved devices.
+    """
     for request in dict.fromkeys(device.request for device in claim.devices if not device.admin_access):
         wanted = config.effective(claim.configs, request).ultraserver
         reserved_class = any(
@@ -155,7 +170,10 @@ def _not_yet(holder: str, reservation: Reservation, node_name: str) -> str:
 
 
 def environment(reservation: Reservation) -> tuple[str, ...]:
-    """Return the environment, as NAME=value, that the reservation adds: rank, world size, and the Node of rank 0."""
+    """Return the environment, as NAME=value, that the reservation adds.
+
+    The variables are rank, world size, and the Node of rank 0; a value that the NeuronUltraServer lacks adds none.
+    """
     place = reservation.place
     if place is None:
         return ()

@@ -34,6 +34,7 @@ class Semver:
         return self._key() < other._key()
 
     def _key(self) -> tuple[object, ...]:
+        """Return the sort key of section 11 of the specification."""
         # A version without a pre-release is above every pre-release of it; numbers are below words.
         marks = tuple((0, int(part), "") if part.isdigit() else (1, 0, part) for part in self.pre)
         return (self.major, self.minor, self.patch, not self.pre, marks)
@@ -48,9 +49,12 @@ def is_admitted(text: str) -> bool:
 
 
 def parse(text: str, *, normalize: bool = False) -> Semver:
-    """Read one version, as the scheduler does. Raises ValueError.
+    """Read one version, as the scheduler does.
 
-    `normalize` accepts a leading "v", a missing minor and patch, and leading zeros.
+    `normalize` accepts a leading "v", a missing minor and patch, and leading zeros, as `semver(text, true)` in CEL
+    does. Build metadata is accepted and dropped.
+
+    Raises ValueError for another form, and for a number that needs more than 64 bits.
     """
     match = _FORM.fullmatch(_normalized(text) if normalize else text)
     if match is None:

@@ -28,7 +28,7 @@ API_VERSION = "resource.k8s.io/v1"
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """The pool of one node, which all its slices belong to."""
+    """The pool of one node, to which all its slices belong; it is named after the node."""
 
     node_name: str
     node_uid: str
@@ -47,7 +47,13 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class SlicePlan:
-    """The writes, in the order in which to make them: delete, update, create; `generation` is the pool's afterwards."""
+    """The writes, in the order in which to make them: delete, update, create.
+
+    - `delete`: current objects.
+    - `update`: objects with the resourceVersion that was read, so that a concurrent change is a conflict.
+    - `create`: new objects.
+    - `generation`: the pool's generation after the writes.
+    """
 
     delete: tuple[Wire, ...] = ()
     update: tuple[Wire, ...] = ()
@@ -61,7 +67,10 @@ class SlicePlan:
 
 
 def slice_name(node_name: str, index: int) -> str:
-    """Return the fixed name of a slice: at most 253 characters, unique per node and index."""
+    """Return the fixed name of a slice: at most 253 characters, unique per node and index.
+
+    A node name that is too long is cut and gets a hash of the whole name.
+    """
     suffix = f"-{names.DRIVER}-{index:02d}"
     if len(node_name) + len(suffix) > 253:
         digest = hashlib.sha256(node_name.encode()).hexdigest()[:10]
@@ -159,10 +168,17 @@ def diff(
 ) -> SlicePlan:
     """Return the writes after which the slices of `pool` have `devices` and `counters`, laid out by `position`.
 
-    `current` are all slices of this driver and node. `known_generation` is the last generation written, so that it
-    never falls, even after all slices were deleted. `accepted` maps a slice's name to the devices that were sent last
-    and those that the API server stored: if it drops a field, the same write is not repeated. `taken` are names that
-    slices of other programs have; raises ValueError if they leave too few.
+    One changed slice is updated at the same generation. Any larger change raises the generation of all slices:
+    consumers use only the highest generation, and only if all its slices are present, so they never combine old and new
+    slices.
+
+    - `current`: all slices of this driver and node.
+    - `known_generation`: the last generation written, so that it never falls, even after all slices were deleted.
+    - `accepted`: by slice name, the devices that were sent last and those that the API server stored; if it drops a
+      field, the same write is not repeated.
+    - `taken`: names that slices of other programs have.
+
+    Raises ValueError if `taken` leaves too few names.
     """
     by_name = {item["metadata"]["name"]: item for item in current}
     called = slice_names(pool.node_name, len(_contents(devices, counters, position)), have=by_name, taken=taken)
@@ -195,6 +211,7 @@ def diff(
 
 
 def _generation(item: Wire) -> int:
+    """Return the generation of a slice's pool; 0 if it has none."""
     return int(item["spec"]["pool"].get("generation", 0))
 
 
@@ -230,6 +247,7 @@ def _taint_times(have: Wire) -> dict[tuple[str, str, str, str], str]:
 
 
 def _taint_key(device_name: str, taint: Wire) -> tuple[str, str, str, str]:
+    """Return the identity of a taint: device, key, value and effect."""
     return device_name, str(taint.get("key")), str(taint.get("value", "")), str(taint.get("effect"))
 
 

@@ -1,4 +1,9 @@
-"""The node that the readings describe: its devices and links, and findings where these differ from the catalogue."""
+"""The node that the readings describe: its devices and links, and findings where these differ from the catalogue.
+
+Three sources are combined: sysfs and /dev for what is present, DMI or the Node's label for the instance type, and the
+catalogue for what the type should have. A difference never stops the plugin: what is present and usable is published,
+and the finding becomes an Event and the metric neuron_dra_findings.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +17,13 @@ from neuron_dra.core.facts import DeviceFacts, NodeFacts, NodeLabels, UltraServe
 
 @dataclass(frozen=True, slots=True, order=True)
 class Finding:
-    """A difference from the catalogue; `kind` is a stable slug, `message` says what is wrong and what to do."""
+    """A difference between the hardware and the catalogue, shown as an Event and a metric.
+
+    - `kind`: a stable slug, such as `missing-link`; programs and alerts match it.
+    - `message`: what is wrong, its effect, and what to do, in one or two sentences.
+
+    Findings sort by kind, then by message, so that a node's list is the same for the same hardware.
+    """
 
     kind: str
     message: str
@@ -20,7 +31,15 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class NeuronDevice:
-    """One Neuron device; `connected` has only links that both ends report, and `core_count` is 0 if it is unknown."""
+    """One Neuron device of the node.
+
+    - `device_id`: N of /dev/neuronN.
+    - `core_count`: physical NeuronCores; 0 if neither the kernel driver nor the catalogue has the number.
+    - `memory_bytes`: device memory from the catalogue; None for an unknown instance type.
+    - `connected`: ids of the devices to which both ends report a link.
+    - `dev`: major and minor number of the device file; None if unread.
+    - `node_present`: True if /dev/neuronN exists. Without it the device cannot be used.
+    """
 
     device_id: int
     core_count: int
@@ -37,7 +56,15 @@ class NeuronDevice:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node as publishing and prepare see it; `spec` is None for an unknown instance type."""
+    """A node as publishing and prepare see it, made by `build`.
+
+    - `instance_type_name`: from DMI or the Node's label; None if neither has one.
+    - `spec`: the catalogue's entry; None for an unknown instance type.
+    - `driver_version`: the kernel driver's version as it reports it; None if unread.
+    - `devices`: in the order of their ids, including those without a file in /dev.
+    - `ultraserver`: the sysfs class attributes; UNKNOWN on nodes that are not part of an UltraServer.
+    - `findings`: sorted; empty for a healthy node.
+    """
 
     instance_type_name: str | None
     spec: InstanceType | None
@@ -49,7 +76,12 @@ class Node:
 
 
 def build(facts: NodeFacts, labels: NodeLabels) -> Node:
-    """Return the node that `facts` and `labels` describe; each difference from the catalogue is a finding."""
+    """Return the node that `facts` and `labels` describe; each difference from the catalogue is a finding.
+
+    The function is pure and never raises: absent readings give findings or unknown values, and a device that the
+    catalogue does not expect is kept. An unknown instance type has no memory, groups or coordinates, because only the
+    catalogue has them.
+    """
     findings: list[Finding] = []
     name = _instance_type(facts, labels, findings)
     spec = catalogue.lookup(name) if name else None
@@ -78,7 +110,11 @@ def build(facts: NodeFacts, labels: NodeLabels) -> Node:
 
 
 def hangs(paths: Iterable[str]) -> list[Finding]:
-    """Return a finding for each of `paths`, whose reads do not end."""
+    """Return a finding for each of `paths`, whose reads do not end.
+
+    Paths are relative to the host's root. A hanging read is a fault of the kernel driver; the plugin keeps the last
+    value.
+    """
     return [
         Finding(
             "reading-hangs",
@@ -90,7 +126,11 @@ def hangs(paths: Iterable[str]) -> list[Finding]:
 
 
 def _instance_type(facts: NodeFacts, labels: NodeLabels, findings: list[Finding]) -> str | None:
-    """Return the instance type from DMI, which is read on the machine itself, or else from the label."""
+    """Return the instance type from DMI, which is read on the machine itself, or else from the label.
+
+    Adds a finding if the two disagree; SageMaker's `ml.` prefix is not a disagreement. A DMI name outside the catalogue
+    gives way to a label inside it: under another virtual machine monitor DMI has that product's name.
+    """
     dmi, label = facts.product_name, labels.instance_type
     if dmi and catalogue.lookup(dmi) is None and label and catalogue.lookup(label):
         return label  # a virtual machine monitor's own product name, such as "Standard PC"
@@ -139,7 +179,11 @@ def _links(facts: NodeFacts, spec: InstanceType | None, findings: list[Finding])
 
 
 def _missing_links(spec: InstanceType, said: dict[int, frozenset[int] | None], findings: list[Finding]) -> None:
-    """Add a finding for each link that neither end reports; links of a device that is gone or unread do not count."""
+    """Add a finding for each link that neither end reports.
+
+    Links of a device that is gone or unread do not count, and if no device reports any link there is one finding for
+    all. A link that one end reports is the finding `one-sided-link` instead.
+    """
     if spec.links and said and not any(said.values()):
         if all(neighbours is not None for neighbours in said.values()):
             findings.append(
@@ -166,7 +210,10 @@ def _missing_links(spec: InstanceType, said: dict[int, frozenset[int] | None], f
 def _device(
     facts: DeviceFacts, spec: InstanceType | None, connected: frozenset[int], findings: list[Finding]
 ) -> NeuronDevice:
-    """Return one device, and add the findings about its cores and its file in /dev."""
+    """Return one device, and add the findings about its cores and its file in /dev.
+
+    The core count that the kernel driver reports wins over the catalogue's, which is used only if the file is unread.
+    """
     if isinstance(facts.core_count, Unread):
         cores = spec.cores_per_device if spec else 0
     else:
@@ -198,7 +245,7 @@ def _device(
 
 
 def _count(facts: NodeFacts, spec: InstanceType | None, findings: list[Finding]) -> None:
-    """Add the findings about missing and unexpected devices."""
+    """Add the findings about missing and unexpected devices: one for each kind, with all ids."""
     if not facts.devices and spec is not None:
         findings.append(
             Finding(

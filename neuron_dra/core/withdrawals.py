@@ -53,7 +53,10 @@ class Withdrawals:
         return Withdrawals(self.era, count, floor, {uid: claims[uid] for uid in newest[:KEPT]})
 
     def since(self, mark: Mark, uid: str) -> bool:
-        """Return True if claim `uid` was, or may have been, withdrawn after `mark`."""
+        """Return True if claim `uid` was, or may have been, withdrawn after `mark`.
+
+        It may have been if the era changed, or if its withdrawal may be among the dropped ones.
+        """
         if mark.era != self.era or mark.count > self.count:
             return True
         return mark.count < self.claims.get(uid, self.floor)
