@@ -1,4 +1,9 @@
-"""The actions of a plan, each of them one write. Pure values; `controller.apply` performs them."""
+"""The actions of a plan, each of them one write. Pure values; `controller.apply` performs them.
+
+An action has everything that its request needs, so performing it takes no decision. `version` is the resourceVersion
+that the plan has seen: if the object has changed since, the API server rejects the write, and the next plan decides
+anew. Deletions and evictions are guarded by the UID instead.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +17,28 @@ from controller.observe.model import Starting, Suspect
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One write. `owners` are the UIDs of its workloads: if it fails, their later writes wait for the next plan."""
+    """One write to the API server.
+
+    `owners` are the UIDs of the workloads that the write is for. If it fails, their later writes wait for the next
+    plan; writes of other workloads go on. Empty: it concerns no workload.
+    """
 
     owners: frozenset[str] = field(default_factory=frozenset, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
 class CreateUltraServer(Action):
-    """Create a NeuronUltraServer."""
+    """Create the NeuronUltraServer `body`."""
 
     body: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateTopology(Action):
-    """Write spec.topology of a NeuronUltraServer, guarded by its resourceVersion."""
+    """Write spec.topology of a NeuronUltraServer, guarded by its resourceVersion.
+
+    `topology` has one entry for each node.
+    """
 
     name: str
     version: str
@@ -35,7 +47,10 @@ class UpdateTopology(Action):
 
 @dataclass(frozen=True, slots=True)
 class DeleteUltraServer(Action):
-    """Delete a NeuronUltraServer without nodes and reservations."""
+    """Delete a NeuronUltraServer without nodes and reservations.
+
+    Guarded by UID and resourceVersion: a reservation that was made since then prevents it.
+    """
 
     name: str
     uid: str
@@ -44,7 +59,7 @@ class DeleteUltraServer(Action):
 
 @dataclass(frozen=True, slots=True)
 class SetUltraServerFinalizers(Action):
-    """Write the finalizers of a NeuronUltraServer, guarded by its resourceVersion."""
+    """Write all finalizers of a NeuronUltraServer, guarded by its resourceVersion."""
 
     name: str
     version: str
@@ -55,7 +70,8 @@ class SetUltraServerFinalizers(Action):
 class WriteUltraServerStatus(Action):
     """Write the status of a NeuronUltraServer, reservations included, guarded by its resourceVersion.
 
-    `finalizers`, if any, are written first, so that no reservation is in an object without our finalizer.
+    - `before`, `status`: the stored status and the whole new one.
+    - `finalizers`: written first unless None, so that no reservation is in an object without our finalizer.
     """
 
     name: str
@@ -85,7 +101,7 @@ def _phase(entry: Mapping[str, Any] | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LabelNode(Action):
-    """Set labels of the Node with this UID; None removes a label."""
+    """Set labels of a Node; None removes a label. The UID prevents labels on a recreated Node of the same name."""
 
     name: str
     uid: str
@@ -94,7 +110,7 @@ class LabelNode(Action):
 
 @dataclass(frozen=True, slots=True)
 class SetFinalizers(Action):
-    """Write a workload's finalizers, guarded by its resourceVersion."""
+    """Write all finalizers of a workload, guarded by its resourceVersion."""
 
     namespace: str
     name: str
@@ -104,14 +120,14 @@ class SetFinalizers(Action):
 
 @dataclass(frozen=True, slots=True)
 class CreateTemplate(Action):
-    """Create a workload's ResourceClaimTemplate."""
+    """Create the ResourceClaimTemplate `body`, from which the pods of a workload get their claims."""
 
     body: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteTemplate(Action):
-    """Delete a workload's ResourceClaimTemplate."""
+    """Delete a workload's ResourceClaimTemplate, guarded by its UID; existing claims stay."""
 
     namespace: str
     name: str
@@ -120,7 +136,10 @@ class DeleteTemplate(Action):
 
 @dataclass(frozen=True, slots=True)
 class Evict(Action):
-    """Evict a pod with a claim on a node that is being released, within its disruption budget."""
+    """Evict a pod with a claim on a node that is being released.
+
+    It uses the Eviction API, which honors PodDisruptionBudgets: a rejected eviction is tried again.
+    """
 
     namespace: str
     name: str
@@ -129,7 +148,12 @@ class Evict(Action):
 
 @dataclass(frozen=True, slots=True)
 class WriteWorkloadStatus(Action):
-    """Write a workload's status, and post an Event if its reason changed."""
+    """Write a workload's status, and post an Event if its reason changed.
+
+    - `before`, `status`: the stored status and the whole new one.
+    - `warning`: the Event is a Warning.
+    - `explains_stop`: it says why the controller has stopped, so it is written although other actions are not.
+    """
 
     namespace: str
     name: str
@@ -143,7 +167,13 @@ class WriteWorkloadStatus(Action):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of a plan for a workload, as its status shows it: `degraded` is a reason and a message."""
+    """The result of a plan for a workload, as its status shows it.
+
+    - `state`: one of `states.STATES`.
+    - `reason`, `message`: of the condition Ready.
+    - `degraded`: reason and message of the condition Degraded; None if it is False.
+    - `restarting`: `status.restarting` while RestartAll releases the workload: since, reason and message.
+    """
 
     state: str
     reason: str
@@ -154,7 +184,12 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What a workload's status keeps for later plans; `outage` is value and message of the condition Outage."""
+    """What a workload's status keeps for later plans.
+
+    - `restarts`: the number of restarts so far.
+    - `restarted_at`: start times of the restarts in a row, RFC 3339, oldest first.
+    - `outage`: value and message of the condition Outage; None if the workload has none.
+    """
 
     restarts: int = 0
     restarted_at: tuple[str, ...] = ()
@@ -163,11 +198,15 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Writes in their order, the verdict on each workload (by UID), and when to plan again at the latest (`recheck`).
+    """The result of planning.
 
-    `suspects` are pods that their nodes may reject permanently; the pods themselves show whether they do. `starting`
-    are workloads whose pods are checked: can they be scheduled? `settled` and `settled_nodes` are the names of
-    UltraServers and Nodes that need no write.
+    - `actions`: the writes, in the order in which they must be made.
+    - `verdicts`: by workload UID.
+    - `suspects`: pods that their nodes may reject permanently; the pods themselves show whether they do.
+    - `starting`: workloads whose pods are checked: can they be scheduled?
+    - `recheck`: when to plan again at the latest, even if nothing changes.
+    - `settled`, `settled_nodes`: names of UltraServers and Nodes that need no write; later plans skip them until they
+      change.
     """
 
     actions: tuple[Action, ...] = ()

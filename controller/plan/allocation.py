@@ -39,7 +39,10 @@ LATE_NODE_GRACE = datetime.timedelta(seconds=5)
 
 
 def allocate(context: PlanningContext, workload: Workload) -> Verdict:
-    """Plan the next step of a workload towards Allocated, and return its state."""
+    """Plan the next step of a workload towards Allocated, and return its state.
+
+    Reserves missing slots, binds those whose nodes answered, replaces those with faults, and creates the template.
+    """
     problem = _blocking_problem(context, workload)
     bound = any(each.allocation.phase is Phase.BOUND for each in context.holdings.of(workload.uid))
     if problem is not None and not (bound or workload.restarting):
@@ -72,7 +75,10 @@ def allocate(context: PlanningContext, workload: Workload) -> Verdict:
 
 
 def _blocking_problem(context: PlanningContext, workload: Workload) -> tuple[str, str] | None:
-    """Return what a user must correct before anything is reserved, as a reason and a message; None if nothing."""
+    """Return what a user must correct before anything is reserved; None if nothing.
+
+    A reason and a message.
+    """
     if workload.size not in SLOT_SIZES or not workload.count:
         return "InvalidSpec", (
             f"spec.topologySize is {workload.size}, spec.serverCount {workload.count}: write 1, 2 or 4 nodes for each "

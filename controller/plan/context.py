@@ -1,4 +1,9 @@
-"""The state of a plan in progress: its input, its limits and its decisions so far. Pure, no I/O."""
+"""The state of a plan in progress: its input, its limits and its decisions so far. Pure, no I/O.
+
+The functions of this package receive the context and add their decisions to it: reservations to `holdings`, writes to
+the lists of actions, times to `recheck`. Workloads are planned one after the other, so each sees the decisions for
+those before it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +22,18 @@ from neuron_dra.core.ultraserver import Phase
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of a plan: waits, and how many nodes or restarts."""
+    """The limits of a plan: waits, and numbers of nodes or restarts. Each is a flag of the controller.
+
+    - `tag_timeout`: a node that has not tagged after this time loses its Pending reservation.
+    - `starvation_threshold`: a workload that has waited for so long holds back others of its type.
+    - `starvation_limit`: it does so for at most this time.
+    - `node_failure_grace`: a node may be gone or not Ready for so long before a strategy acts.
+    - `fault_grace`: the same for all other faults.
+    - `outage_nodes`, `outage_percent`: nothing is evicted if at least so many nodes, and more than so many percent, are
+      away.
+    - `restart_limit`: restarts in a row, for RestartAll.
+    - `max_reserved_nodes`: by a namespace without the annotation; None is no limit.
+    """
 
     tag_timeout: datetime.timedelta = datetime.timedelta(seconds=60)
     starvation_threshold: datetime.timedelta = datetime.timedelta(minutes=10)
@@ -34,9 +50,9 @@ DEFAULT_LIMITS = Limits()
 
 
 class FreeSlots:
-    """The free slots at this point of a plan. Results are cached until a reservation is made or dropped.
+    """The free slots at this point of a plan.
 
-    A thousand workloads may wait for the same slots.
+    Results are cached until a reservation is made or dropped, because a thousand workloads may wait for the same slots.
     """
 
     def __init__(self, index: FleetIndex, holdings: Holdings) -> None:
@@ -47,7 +63,10 @@ class FreeSlots:
         self._shortages: dict[tuple[str, int, int], placement.Shortage] = {}
 
     def free(self, instance_type: str, size: int) -> Sequence[placement.Slot]:
-        """Return the free slots in UltraServers that have an object to write to, the best fit first."""
+        """Return the free slots of `size` nodes of an instance type, the best fit first.
+
+        Only UltraServers that have an object count, because the reservation is stored in it.
+        """
         self._renew()
         key = (instance_type, size)
         if key not in self._free:
@@ -67,7 +86,10 @@ class FreeSlots:
         return self._index.capacity(instance_type, size, kind)
 
     def shortage(self, workload: Workload, count: int) -> placement.Shortage:
-        """Return why `count` more slots are not available."""
+        """Return why `count` more slots of the workload's type and size are not available, with numbers.
+
+        While the objects of enough free nodes are being created, the reason is CreatingUltraServers.
+        """
         free = self.free(workload.instance_type, workload.size)
         key = (workload.instance_type, workload.size, count)
         if key not in self._shortages:
@@ -80,7 +102,7 @@ class FreeSlots:
         return self._shortages[key]
 
     def of_nodes(self, names: set[str], instance_type: str, size: int) -> tuple[placement.Slot, ...]:
-        """Return the slots that these nodes form, reserved or not."""
+        """Return the slots of `size` nodes that these nodes form, reserved or not."""
         groups = {group.name: group for name in sorted(names) for group in self._index.groups_of(name)}
         others = frozenset(name for group in groups.values() for name in group.node_names) - names
         return placement.slots(groups.values(), others, instance_type, size)
@@ -110,7 +132,11 @@ class FreeSlots:
 
 @dataclass(slots=True)
 class PlanningContext:
-    """The state of one call of `planning.plan`."""
+    """The state of one call of `planning.plan`.
+
+    Actions are collected in four lists and written in this order: `before` (finalizers and templates), reservations,
+    `after`, `statuses`, `last`.
+    """
 
     snapshot: FleetIndex
     now: datetime.datetime
@@ -131,7 +157,10 @@ class PlanningContext:
 
     @classmethod
     def of(cls, index: FleetIndex, now: datetime.datetime, limits: Limits) -> PlanningContext:
-        """Return a context without decisions, except that lost reservations are restored."""
+        """Return a context without decisions, except that lost reservations are restored.
+
+        `now` is the time of the plan; every duration is measured against it.
+        """
         holdings = Holdings(index)
         restoration.restore(index, holdings, now)
         found = outage.judge(index.countable, index.away, at_least=limits.outage_nodes, percent=limits.outage_percent)
@@ -159,9 +188,10 @@ class PlanningContext:
 def template_names(
     workloads: Iterable[Workload], templates: Mapping[tuple[str, str], Template], holdings: Holdings
 ) -> dict[tuple[str, str], Workload]:
-    """Return which workload gets each template name that several request.
+    """Return which workload gets each template name that several request, by namespace and name.
 
-    It is the one whose template exists, else one with Bound nodes, else the oldest.
+    It is the one whose template exists, else one with Bound nodes, else the oldest. A name that one workload requests
+    is not in the result.
     """
     asking: dict[tuple[str, str], list[Workload]] = {}
     for each in workloads:

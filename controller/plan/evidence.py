@@ -1,6 +1,7 @@
 """Evidence of reservations outside NeuronUltraServers: ids on nodes, and copies in workloads. No I/O.
 
 It follows the objects as the whole index does. Nearly always every id is known, and plans have nothing to restore.
+`restoration` uses the evidence when a NeuronUltraServer was deleted by force.
 """
 
 from __future__ import annotations
@@ -13,9 +14,13 @@ from neuron_dra.core.ultraserver import Phase, Unread
 
 
 class Evidence:
-    """`unread` are the entries that cannot be read, or not yet, by UltraServer.
+    """Which allocationIds are known, and where the others are.
 
-    `unknown` are allocationIds that nodes show as Bound and `lost` those in workloads' copies, without an object.
+    - `unread`: by UltraServer, the entries that cannot be read, or not yet.
+    - `unknown`: ids that nodes show as Bound and that no object has.
+    - `lost`: ids in workloads' copies that no object has.
+
+    The `put_*` methods take the old and the new value of an object; None means that it does not exist.
     """
 
     def __init__(self) -> None:

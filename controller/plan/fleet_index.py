@@ -40,7 +40,8 @@ class FleetIndex:
     """The objects by name, and what follows from them for each UltraServer.
 
     The `put_*` methods take an object's new value, or None when it is gone. What is derived is up to date after
-    `refresh`. It is read like a `Snapshot`; `groups` and `slots` are those of `discovery` and `placement`.
+    `refresh`. It is read like a `Snapshot`; `groups` and `slots` are those of `discovery` and `placement`. Not
+    thread-safe.
     """
 
     def __init__(self) -> None:
@@ -105,7 +106,7 @@ class FleetIndex:
         return index
 
     def snapshot(self) -> Snapshot:
-        """Return the objects; `of` builds an equal index from them."""
+        """Return the objects, without what is derived; `of` builds an equal index from them."""
         return Snapshot(
             published=tuple(self.published),
             nodes=tuple(self.nodes),
@@ -176,7 +177,7 @@ class FleetIndex:
         return self._reserved.holders
 
     def uses(self, node: str) -> tuple[ClaimUse, ...]:
-        """Return the claims that are allocated on a node, by namespace and name."""
+        """Return the claims that are allocated on a node, by namespace and name; none for an unknown node."""
         return self._uses.get(node, ())
 
     def reserved(self, node: str) -> int:
@@ -200,7 +201,10 @@ class FleetIndex:
         return sorted(self._templates_of.get(owner_uid, {}).values(), key=lambda each: (each.namespace, each.name))
 
     def slots(self, instance_type: str, size: int) -> Sequence[placement.Slot]:
-        """Return the free slots in UltraServers that have an object, the best fit first."""
+        """Return the free slots of `size` nodes in UltraServers that have an object, the best fit first.
+
+        A slot is free if no node of it is reserved or used by a claim.
+        """
         return self._slots.free(instance_type, size)
 
     def capacity(self, instance_type: str, size: int, kind: str | None = None) -> int:
@@ -284,12 +288,19 @@ class FleetIndex:
             self._templates_of.setdefault(template.owner_uid, {})[key] = template
 
     def settle(self, ultraservers: Iterable[str], nodes: Iterable[str]) -> None:
-        """Mark these as needing no write until they change."""
+        """Mark UltraServers and Nodes as needing no write until they change.
+
+        The names are those in `Plan.settled` and `Plan.settled_nodes`.
+        """
         self.unsettled.difference_update(ultraservers)
         self.unsettled_nodes.difference_update(nodes)
 
     def refresh(self) -> None:
-        """Derive again what depends on changed objects."""
+        """Derive again what depends on changed objects.
+
+        Call it after changes and before reading groups, slots or counts. It costs time for the changed UltraServers
+        only.
+        """
         for name in self._stale:
             self._refresh(name)
         self.unsettled |= self._stale

@@ -1,4 +1,8 @@
-"""The reservations of all nodes during a plan: as stored at first, then as the plan changes them. Pure, no I/O."""
+"""The reservations of all nodes during a plan: as stored at first, then as the plan changes them. Pure, no I/O.
+
+A node is in one reservation at most. It is *taken* while it is in one, readable or not, or while a claim is allocated
+on it; taken nodes are not free for other workloads.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +26,10 @@ from neuron_dra.core.ultraserver import Allocation, Phase, Unread
 
 
 class Holdings(Container[str]):
-    """All reservations, and what nodes and claims show of them. As a container it has the reserved and used nodes.
+    """All reservations, and what nodes and claims show of them.
 
-    It reads stored reservations from the index and keeps copies of those that the plan changes.
+    As a container it has the names of the reserved and used nodes. It reads stored reservations from the index and
+    keeps copies of those that the plan changes; `planning` compares the two and writes the difference.
     """
 
     def __init__(self, index: FleetIndex) -> None:
@@ -64,7 +69,7 @@ class Holdings(Container[str]):
         return self._index.in_use
 
     def at(self, ultraserver: str) -> Sequence[Reservation]:
-        """The reservations of one UltraServer."""
+        """The reservations of one UltraServer, in their stored order; none if it has no object."""
         found = self._held.get(ultraserver)
         if found is not None:
             return found
@@ -72,14 +77,17 @@ class Holdings(Container[str]):
         return stored.reservations if stored else ()
 
     def of(self, workload_uid: str) -> list[Reservation]:
-        """The reservations of one workload, by index."""
+        """The reservations of one workload, by index and allocationId, in all phases."""
         found = self._of.get(workload_uid)
         if found is None:
             found = self._index.held(workload_uid)
         return sorted(found, key=lambda each: (each.allocation.ultraserver_index, each.allocation.allocation_id))
 
     def live(self, workload_uid: str) -> dict[int, Reservation]:
-        """The reservations of one workload that are not Draining, by index; of two, the Bound one."""
+        """The reservations of one workload that are not Draining, by index.
+
+        There may be two for one index after a failed write: the Bound one counts, because its pods may run.
+        """
         found: dict[int, Reservation] = {}
         for each in self.of(workload_uid):
             index = each.allocation.ultraserver_index
@@ -128,7 +136,10 @@ class Holdings(Container[str]):
         return list(dict.fromkeys(use for name in nodes for use in self._index.uses(name)))
 
     def shows(self, node: str, allocation: Allocation, phase: Phase) -> bool:
-        """Return True if the node's slices have the tag of exactly this reservation, in this phase."""
+        """Return True if the node's slices have the tag of exactly this reservation, in this phase.
+
+        Incomplete slices show nothing, and neither does another Node with its name.
+        """
         published = self._published.get(node)
         tag = published.tag if published else None
         return (
@@ -140,11 +151,14 @@ class Holdings(Container[str]):
         )
 
     def has_answered(self, allocation: Allocation) -> bool:
-        """Return True if all nodes are Ready and show this reservation, and no other claim came before it."""
+        """Return True if all nodes are Ready and show this reservation, and no other claim came before it.
+
+        It may then be bound.
+        """
         return not self.unanswered(allocation) and not self.untagged_claims(allocation)
 
     def unanswered(self, allocation: Allocation) -> list[str]:
-        """Return the nodes of a Pending reservation that do not show it, or are not Ready."""
+        """Return the nodes of a Pending reservation that do not show it, or are not Ready, in the order of ranks."""
         return [
             name
             for name in allocation.nodes
@@ -179,7 +193,11 @@ class Holdings(Container[str]):
         return node in self._nodes and self._nodes[node].ready
 
     def is_closed(self, node: str, allocation: Allocation, *, final: bool) -> bool:
-        """Return True if no pod of the workload can be placed on the node: its slices show it, or there are none."""
+        """Return True if no pod of the workload can be placed on the node.
+
+        That is so if the node shows the reservation as Draining, publishes nothing, is gone, or was given up by a user.
+        `final`: another tag, or none, is enough, because the workload will not be bound again.
+        """
         published = self._published.get(node)
         if published is None or not self.is_there(node, allocation) or self._nodes[node].out_of_service:
             return True
@@ -200,7 +218,7 @@ class Holdings(Container[str]):
     # What the plan changes
 
     def reserve(self, workload: Workload, index: int, slot: Slot, now: datetime.datetime) -> None:
-        """Reserve a slot for a workload.
+        """Reserve a slot for a workload: a new Pending reservation.
 
         The allocationId contains the object's resourceVersion, which guards the write: no two written reservations can
         have the same id, and planning twice gives the same one.
@@ -296,7 +314,10 @@ class Holdings(Container[str]):
 
 
 def sizes(held: Iterable[Reservation]) -> dict[int, int]:
-    """Return how many nodes there are for each index; of two reservations for one, the larger counts."""
+    """Return how many nodes a workload has for each index.
+
+    Of two reservations for one index the larger counts.
+    """
     found: dict[int, int] = {}
     for each in held:
         index = each.allocation.ultraserver_index

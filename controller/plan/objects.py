@@ -1,4 +1,8 @@
-"""Builds the Kubernetes objects that the controller writes. Pure."""
+"""Builds the Kubernetes objects that the controller writes. Pure.
+
+Statuses are always built whole: fields that are no longer needed disappear, and a status that equals the stored one is
+not written. Times are those of the plan.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +42,11 @@ def time(moment: datetime.datetime) -> str:
 def new_condition(
     current: Wire, kind: str, value: bool, reason: str, message: str, now: datetime.datetime, generation: int
 ) -> dict[str, Any]:
-    """Return a condition. Its lastTransitionTime changes only with its status; the message is cut to its limit."""
+    """Return a condition of the type `kind`, as metav1.Condition.
+
+    Its lastTransitionTime changes only with its status, so grace periods can be measured from it. `current` is the
+    stored status. The message is cut to its limit of 4,096 characters.
+    """
     status = "True" if value else "False"
     before = condition(current, kind)
     since = before.get("lastTransitionTime") if before.get("status") == status else None
@@ -53,7 +61,7 @@ def new_condition(
 
 
 def ultraserver(group: Group) -> dict[str, Any]:
-    """Return a NeuronUltraServer to create."""
+    """Return a NeuronUltraServer to create; its status is written once it exists."""
     return {
         "apiVersion": API_VERSION,
         "kind": "NeuronUltraServer",
@@ -63,7 +71,7 @@ def ultraserver(group: Group) -> dict[str, Any]:
 
 
 def topology(group: Group) -> list[dict[str, Any]]:
-    """Return spec.topology."""
+    """Return spec.topology, as copies that the caller may change."""
     return [dict(entry) for entry in group.topology]
 
 
@@ -76,9 +84,15 @@ def ultraserver_status(
     unread: Sequence[Unread] = (),
     more: Sequence[Problem] = (),
 ) -> dict[str, Any]:
-    """Return the whole status of a NeuronUltraServer. `in_use` are the nodes with an allocated claim.
+    """Return the whole status of a NeuronUltraServer.
 
-    `unread` are entries that stay unchanged, `more` are problems besides those of the nodes.
+    - `reservations`: written to `allocations`, in a stable order.
+    - `in_use`: the nodes with an allocated claim; they are not free.
+    - `unread`: entries that stay unchanged.
+    - `more`: problems besides those of the nodes.
+
+    `availability` is Available without a reserved node, FullyAllocated if all nodes are reserved, else
+    PartiallyAllocated. The first problem gives the reason of Degraded, all of them its message.
     """
     reserved = {node for each in reservations for node in each.allocation.nodes}
     reserved |= {node for each in unread for node in each.nodes}
@@ -121,9 +135,10 @@ def ultraserver_status(
 
 
 def claim_template(workload: Workload, kind: str, device_class: str) -> dict[str, Any]:
-    """Return the ResourceClaimTemplate: one whole node of the workload's reservation for each claim.
+    """Return the ResourceClaimTemplate of a workload: one whole node of its reservation for each claim.
 
-    `kind` is the resourceType that the nodes publish.
+    `kind` is the resourceType that the nodes publish: a whole node is one device, or all devices of a node. The
+    template is owned by the workload, and its configuration has the workload's name and UID, which plugins check.
     """
     owner = {
         "apiVersion": API_VERSION,
@@ -199,7 +214,10 @@ def _selector(workload: Workload, kind: str) -> str:
 
 
 def device_class(workload_class: bool) -> str:
-    """Return the DeviceClass for templates: the one of reserved devices, or the plain one if that is not installed."""
+    """Return the DeviceClass for templates.
+
+    It is the one of reserved devices; if the cluster does not have that, the plain one.
+    """
     return WORKLOAD_CLASS if workload_class else names.DRIVER
 
 
@@ -224,7 +242,15 @@ def workload_status(
     record: Record,
     groups: Sequence[Wire] = (),
 ) -> dict[str, Any]:
-    """Return the whole status of a NeuronUltraServerWorkload. Reservations can be restored from `groups`."""
+    """Return the whole status of a NeuronUltraServerWorkload.
+
+    - `reservations`: those that count for the workload, without Draining ones.
+    - `record`: restarts and outages for later plans.
+    - `groups`: copies from which reservations can be restored (`restoration`).
+
+    `migrations` counts the beginnings of the reason Migrating; `allocatedAt` is the time of the first Allocated and
+    stays until no slot is left.
+    """
     state, reason, message = verdict.state, verdict.reason, verdict.message
 
     def made(kind: str, value: bool, why: str, text: str) -> dict[str, Any]:

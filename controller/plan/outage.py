@@ -29,7 +29,10 @@ from neuron_dra.core.ultraserver import Phase
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """The nodes of UltraServers that are away: not Ready, or without the tag of the group that is bound there."""
+    """Many nodes of UltraServers are away: not Ready, or without the tag of the group that is bound there.
+
+    `away` are their names, sorted; `total` is the number of nodes of all UltraServers that count.
+    """
 
     away: tuple[str, ...]
     total: int
@@ -47,7 +50,7 @@ class Outage:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """How many nodes of one UltraServer count, and which of them are away."""
+    """The nodes of one UltraServer: how many count, and which of them are away."""
 
     total: int = 0
     away: tuple[str, ...] = ()
@@ -59,7 +62,11 @@ def count(
     nodes: Mapping[str, ClusterNode],
     published: Mapping[str, PublishedNode],
 ) -> Count:
-    """Count the nodes of an UltraServer with these reservations. Nodes that a user has given up do not count."""
+    """Count the nodes of an UltraServer with these reservations.
+
+    Nodes that a user has given up (taint out-of-service, or a deleted Node) do not count. A node is away if it is not
+    Ready, or is Bound and does not show the tag of its reservation.
+    """
     known = [name for name in members if name in nodes and not nodes[name].out_of_service]
     bound = {
         name: one.allocation.allocation_id
@@ -83,7 +90,10 @@ def _shown(published: PublishedNode | None) -> str | None:
 
 
 def judge(total: int, away: Collection[str], *, at_least: int, percent: int) -> Outage | None:
-    """Return the outage if `at_least` nodes, and more than `percent` % of `total`, are away; None otherwise."""
+    """Return the outage, or None.
+
+    An outage needs `at_least` nodes, and more than `percent` % of `total`; at least one node even if the limit is 0.
+    """
     if len(away) < max(1, at_least) or 100 * len(away) <= percent * total:
         return None
     return Outage(tuple(sorted(away)), total)
@@ -95,7 +105,10 @@ def was_hit(workload: Workload) -> Wire:
 
 
 def over_since(workload: Workload, now: datetime.datetime) -> datetime.datetime:
-    """Return the end of the last outage that affected the workload: no grace period began before it."""
+    """Return the end of the last outage that affected the workload: no grace period began before it.
+
+    While an outage lasts that is `now`; without one, the epoch.
+    """
     stored = was_hit(workload)
     if not stored:
         return decode.EPOCH

@@ -19,7 +19,15 @@ KINDS = ("neuron_node", "neuron_device")
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Free nodes of one UltraServer with the links between them, in the order of their ranks."""
+    """Free nodes of one UltraServer with the links between them.
+
+    - `kind`: the resourceType that the nodes publish.
+    - `nodes`: names in the order of their ranks.
+    - `layers`: networkNodeLayer1 to 3, the widest first; None where nodes differ.
+    - `free_nodes`: free nodes of its UltraServer, including this slot's.
+    - `free_neighbours`: free nodes of the pairs that it is in, including this slot's.
+    - `first_id`: the number of its first node in the UltraServer.
+    """
 
     ultraserver: str
     kind: str
@@ -37,14 +45,18 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """Why a workload waits: a reason and a message with numbers."""
+    """Why a workload waits: a reason in CamelCase for the condition Ready, and a message with numbers."""
 
     reason: str
     message: str
 
 
 def slots(groups: Iterable[Group], taken: Container[str], instance_type: str, size: int) -> tuple[Slot, ...]:
-    """Return every free slot of this size; they do not overlap. `taken` are names of nodes that are not free."""
+    """Return every free slot of this size in `groups`; slots do not overlap.
+
+    `taken` has the names of nodes that are not free. A slot needs one resourceType, one hardware id, and the links
+    between its nodes.
+    """
     found = []
     for group in groups:
         if group.instance_type != instance_type:
@@ -114,8 +126,8 @@ def choose(
     """Return `count` slots, or None if there are fewer of one resourceType.
 
     They share the deepest network layer that has enough free slots, and of several such places the smallest; within it
-    the best fits are chosen. `kind` and `near` are resourceType and slots that the workload has. The result does not
-    depend on the order of `free`.
+    the best fits are chosen. Without a common layer the best fits are spread. `kind` and `near` are resourceType and
+    slots that the workload has. The result does not depend on the order of `free`.
     """
     for wanted in (kind,) if kind else KINDS:
         candidates = sorted((slot for slot in free if slot.kind == wanted), key=lambda slot: slot.fit)
@@ -150,7 +162,14 @@ def _closest(candidates: Sequence[Slot], count: int, near: Sequence[Slot]) -> Se
 def shortage(
     groups: Iterable[Group], taken: Container[str], workload: Workload, free: Sequence[Slot], count: int
 ) -> Shortage:
-    """Return why `count` more slots are not available, with numbers."""
+    """Return why `count` more slots are not available, with numbers.
+
+    - NoUltraServers: no UltraServer has the instance type.
+    - CapacitySplit: enough nodes are free, but not in slots of this size.
+    - InsufficientCapacity: too few nodes are free.
+
+    The message names cordoned nodes, which are not free.
+    """
     kind = workload.instance_type
     mine = sorted((group for group in groups if group.instance_type == kind), key=lambda group: group.name)
     wanted = f"{count} x {workload.size} {kind} node{'s' if count * workload.size > 1 else ''}"

@@ -60,12 +60,20 @@ SHORTAGE_REASONS = ("InsufficientCapacity", "CapacitySplit", "NoUltraServers", "
 
 
 def plan(snapshot: Snapshot, now: datetime.datetime, limits: Limits = DEFAULT_LIMITS) -> Plan:
-    """Return the writes that bring the cluster one step closer, and nothing when there is none."""
+    """Return the writes that bring the cluster one step closer, and nothing when there is none.
+
+    Planning again after the writes gives the next step, so a failed write needs no special care. `now` decides about
+    timeouts and grace periods; `Plan.recheck` is when the next one ends.
+    """
     return plan_of(FleetIndex.of(snapshot), now, limits)
 
 
 def plan_of(index: FleetIndex, now: datetime.datetime, limits: Limits = DEFAULT_LIMITS) -> Plan:
-    """Return the same for an index that follows the objects. Objects that it marks as settled are skipped."""
+    """Return the plan for an index that follows the objects, as `plan` does for a snapshot.
+
+    Objects that the index marks as settled are skipped. If the CRDs are outdated (`index.outdated`), the plan only says
+    so.
+    """
     if index.outdated:
         return _stopped(index, now)
     context = PlanningContext.of(index, now, limits)
@@ -104,7 +112,10 @@ def plan_of(index: FleetIndex, now: datetime.datetime, limits: Limits = DEFAULT_
 
 
 def _stopped(index: FleetIndex, now: datetime.datetime) -> Plan:
-    """Return a plan that only writes into each workload why the controller has stopped."""
+    """Return a plan that only writes into each workload why the controller has stopped.
+
+    Nothing is reserved, released or evicted: the API server would drop fields that the CRDs lack.
+    """
     verdicts, actions = {}, []
     for workload in sorted(index.workloads, key=lambda each: each.ref):
         verdict = Verdict(workload.state, objects.OUTDATED, index.outdated)
@@ -117,7 +128,10 @@ def _stopped(index: FleetIndex, now: datetime.datetime) -> Plan:
 
 
 def _suspects(context: PlanningContext) -> tuple[Suspect, ...]:
-    """Return the pods that a Ready node may reject; none in an outage, because nothing is evicted then."""
+    """Return the pods that a Ready node may reject.
+
+    None in an outage, because nothing is evicted then.
+    """
     if context.outage is not None:
         return ()
     return tuple(each for each in context.snapshot.suspects() if context.holdings.is_ready(each.node))
@@ -127,7 +141,11 @@ def _suspects(context: PlanningContext) -> tuple[Suspect, ...]:
 
 
 def _ultraservers(context: PlanningContext, names: Sequence[str]) -> tuple[list[Action], list[Action]]:
-    """Return the writes of NeuronUltraServers, at most one for each object: those of statuses come second."""
+    """Return the writes of NeuronUltraServers, at most one for each object.
+
+    The first list has creations, deletions, finalizers and topologies, the second one statuses with reservations. If
+    reservations change, the object's other writes wait for the next plan.
+    """
     others: list[Action] = []
     statuses: list[Action] = []
     for name in names:
@@ -154,7 +172,10 @@ def _ultraservers(context: PlanningContext, names: Sequence[str]) -> tuple[list[
 def _status(
     context: PlanningContext, group: Group, stored: UltraServer, finalizers: tuple[str, ...] | None
 ) -> list[WriteUltraServerStatus]:
-    """Return the write of a NeuronUltraServer's status, if the status changes."""
+    """Return the write of a NeuronUltraServer's status, if the status changes.
+
+    Its owners are the workloads whose reservations change.
+    """
     held, unread = context.holdings.at(stored.name), context.holdings.unread.get(stored.name, ())
     more = restoration.problems(stored, held, unread)
     status = objects.ultraserver_status(group, stored, held, context.holdings.in_use, context.now, unread, more)
@@ -172,7 +193,8 @@ def _is_reserved(context: PlanningContext, stored: UltraServer) -> bool:
 def _finalizers(context: PlanningContext, stored: UltraServer) -> tuple[str, ...] | None:
     """Return the finalizers that the object needs, or None if it has them.
 
-    Ours stays while there is any reservation, readable or not. An object that is being deleted accepts no new ones.
+    Ours stays while there is any reservation, readable or not, so `kubectl delete` waits for the workloads. An object
+    that is being deleted accepts no new ones.
     """
     wanted = _is_reserved(context, stored)
     if wanted == (RESERVED in stored.finalizers) or (wanted and stored.deleting):
@@ -200,7 +222,10 @@ def _reservations_change(context: PlanningContext, stored: UltraServer) -> bool:
 
 
 def _labels(context: PlanningContext) -> list[LabelNode]:
-    """Return the label changes of nodes that publish. A node without slices keeps its labels."""
+    """Return the label changes of nodes that publish.
+
+    A node without slices, or with incomplete ones, keeps its labels. Only labels of this controller are removed.
+    """
     actions: list[LabelNode] = []
     for name in sorted(context.snapshot.unsettled_nodes):
         node, published = context.nodes.get(name), context.snapshot.published_by_name.get(name)
@@ -227,7 +252,10 @@ def _with_unwritable(unwritable: Mapping[str, str], verdict: Verdict) -> Verdict
 
 
 def _write_status(context: PlanningContext, workload: Workload, verdict: Verdict) -> None:
-    """Plan the write of a workload's status, if it changes."""
+    """Plan the write of a workload's status, if it changes.
+
+    Draining reservations are not in it: they no longer belong to the workload's allocation.
+    """
     if any(isinstance(a, SetFinalizers) and a.owners == {workload.uid} for a in (*context.before, *context.last)):
         return  # that write changes the resourceVersion; the next plan writes the status
     status = objects.workload_status(

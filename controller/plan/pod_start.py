@@ -28,7 +28,11 @@ MESSAGE_QUOTED: Final = 300
 
 
 def look_at(context: PlanningContext, workload: Workload) -> Starting | None:
-    """Return what to read of a workload's pods; None if nothing, or in an outage."""
+    """Return what to read of a workload's pods; None if nothing, or in an outage.
+
+    Pods are read only if a Bound node is idle: that is rare, because a job that runs uses all its nodes. With several
+    groups one running pod is read too, to check that it has an EFA claim.
+    """
     holdings, uses = context.holdings, context.snapshot.uses
     bound = [one.allocation for one in holdings.live(workload.uid).values() if one.allocation.phase is Phase.BOUND]
     if not bound or workload.deleting or workload.restarting or context.outage is not None:
@@ -45,7 +49,11 @@ def look_at(context: PlanningContext, workload: Workload) -> Starting | None:
 
 
 def unschedulable(pods: Iterable[Wire], starting: Starting, now: datetime.datetime) -> str:
-    """Return a message if pods of the workload cannot be scheduled although its nodes are idle; else empty."""
+    """Return a message if pods of the workload cannot be scheduled although its nodes are idle; else empty.
+
+    `pods` are objects of the API server. Only pods that use the workload's template count, and only if they have been
+    unschedulable for PATIENCE. The message quotes the scheduler's message about the first pod by name.
+    """
     found = {pod["metadata"]["name"]: message for pod in pods if (message := _refusal(pod, starting.template, now))}
     if not found:
         return ""
@@ -58,7 +66,10 @@ def unschedulable(pods: Iterable[Wire], starting: Starting, now: datetime.dateti
 
 
 def _refusal(pod: Wire, template: str, now: datetime.datetime) -> str:
-    """Return the scheduler's message about a pod of this template that it cannot schedule; else empty."""
+    """Return the scheduler's message about a pod of this template that it cannot schedule; else empty.
+
+    A pod with a node, or one that is being deleted, does not count.
+    """
     meta, spec, status = pod.get("metadata") or {}, pod.get("spec") or {}, pod.get("status") or {}
     asked = [each.get("resourceClaimTemplateName") for each in spec.get("resourceClaims") or []]
     if template not in asked or spec.get("nodeName") or meta.get("deletionTimestamp"):
@@ -72,7 +83,10 @@ def _refusal(pod: Wire, template: str, now: datetime.datetime) -> str:
 
 
 def lacks_network(pod: Wire, template: str) -> bool:
-    """Return True if the pod has no other claim, and no container requests EFA as an extended resource."""
+    """Return True if the pod has no other claim, and no container requests EFA as an extended resource.
+
+    Another claim may be for EFA interfaces: its driver decides that, so it is not an error.
+    """
     spec = pod.get("spec") or {}
     if any(each.get("resourceClaimTemplateName") != template for each in spec.get("resourceClaims") or []):
         return False

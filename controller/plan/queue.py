@@ -23,7 +23,8 @@ Order = tuple[bool, bool, datetime.datetime, str]
 def order(workload: Workload, holdings: Holdings, now: datetime.datetime) -> Order:
     """Return the sort key: first workloads that release, then complete ones, then first come, first served.
 
-    A workload that grows queues from the time of its request to grow.
+    A workload that grows queues
+    from the time of its request to grow.
     """
     grows = _grows(workload, holdings)
     settled = bool(holdings.of(workload.uid)) and not grows
@@ -40,13 +41,16 @@ def _grows(workload: Workload, holdings: Holdings) -> bool:
 
 
 def grown_to(workload: Workload, live: Mapping[int, Reservation]) -> int:
-    """Return how many groups the workload's nodes were bound for. A request beyond that is growth, within it repair."""
+    """Return how many groups the workload's nodes were bound for.
+
+    A request beyond that is growth, within it repair. `live` are the reservations that are not Draining, by index.
+    """
     stored = [each.allocation.world_size for each in live.values() if each.allocation.world_size]
     return max(stored) // max(1, workload.size) if stored else len(live)
 
 
 def waits_since(workload: Workload, now: datetime.datetime) -> datetime.datetime:
-    """Return since when the workload has not been Ready, from its status."""
+    """Return since when the workload has not been Ready, from its status; `now` for one that is Ready."""
     ready = condition(workload.status, "Ready")
     if ready.get("status") == "True":
         return now
@@ -54,7 +58,10 @@ def waits_since(workload: Workload, now: datetime.datetime) -> datetime.datetime
 
 
 def starving_workload(context: PlanningContext, workload: Workload) -> Workload | None:
-    """Return the starving workload that goes first; None without one, or if this one has waited for it long enough."""
+    """Return the starving workload of the same type that goes first.
+
+    None without one, or if this workload has waited for it for `starvation_limit`.
+    """
     first = context.starving.get(workload.instance_type)
     until = waits_since(workload, context.now) + context.limits.starvation_limit
     if first is None or context.now >= until:
@@ -91,7 +98,11 @@ def note_starving(context: PlanningContext, workload: Workload) -> None:
 def exceeds_fleet(
     context: PlanningContext, workload: Workload, live: Mapping[int, Reservation], kind: str | None
 ) -> int | None:
-    """Return the largest serverCount that all healthy UltraServers together allow; None if the spec is within it."""
+    """Return the largest serverCount that all healthy UltraServers together allow.
+
+    None if the spec is within it. Slots of other workloads count as available, because they will be released; the
+    workload's own `live` slots count too.
+    """
     free_slots, size = context.free_slots, workload.size
     mine = {name for each in live.values() for name in each.allocation.nodes}
     usable = len(free_slots.of_nodes(mine, workload.instance_type, size))

@@ -19,7 +19,11 @@ _NUMBER = re.compile(r"\d{1,6}", re.ASCII)
 
 
 class Quota:
-    """The limits of namespaces, in one plan."""
+    """The limits of namespaces, in one plan.
+
+    `default` is the limit, in nodes, of a namespace without the annotation; None is no limit. If Namespaces cannot be
+    read (an older ClusterRole), the default applies to all.
+    """
 
     def __init__(self, index: FleetIndex, default: int | None, holdings: Holdings) -> None:
         self._index = index
@@ -27,7 +31,11 @@ class Quota:
         self._holdings = holdings
 
     def refusal(self, workload: Workload, indices: Collection[int]) -> Shortage | None:
-        """Return why the slots of these indices may not be reserved, or None if they may."""
+        """Return why the slots of these indices may not be reserved, or None if they may.
+
+        The reason is NamespaceLimit, or NamespaceUnknown until the Namespace is in the cache. A malformed annotation
+        allows no reservation: a typo must not lift a limit.
+        """
         name = workload.namespace
         limit_text, limit = self._limit_text(name), self._default
         if limit_text is None:

@@ -53,7 +53,10 @@ MOVED_FROM = ("UltraServerChanged", "TagLost", "ShapeChanged", "NodeCordoned")
 
 @dataclass(frozen=True, slots=True)
 class NodeFault:
-    """A fault of a node of a slot. The strategy acts on it at `acts_at`; None means never."""
+    """A fault of a node of a slot.
+
+    `reason` is a key of FAULT_TEXTS, `name` the Node's. The strategy acts on the fault at `acts_at`; None means never.
+    """
 
     reason: str
     name: str
@@ -61,7 +64,10 @@ class NodeFault:
 
 
 def note_faults(context: PlanningContext, workload: Workload) -> None:
-    """Record in the workload's bound slots when the faults of their nodes began."""
+    """Record in the workload's bound slots when the faults of their nodes began.
+
+    The times are part of the allocation in the NeuronUltraServer, so another replica continues the grace periods.
+    """
     for one in context.holdings.of(workload.uid):
         if one.allocation.phase is Phase.BOUND:
             faults = tuple(_faults(context, workload, one))
@@ -70,7 +76,10 @@ def note_faults(context: PlanningContext, workload: Workload) -> None:
 
 
 def _faults(context: PlanningContext, workload: Workload, one: Reservation) -> Iterable[Fault]:
-    """Yield the faults of a slot's nodes, each with its recorded start time, or `now` for a new one."""
+    """Yield the faults of a slot's nodes, each with its recorded start time, or `now` for a new one.
+
+    A fault whose state is unknown stays if it was recorded.
+    """
     allocation = one.allocation
     since = {(fault.node, fault.reason): fault for fault in allocation.faults}
     slot = [found for each in allocation.nodes if (found := context.holdings.published(each, allocation)) is not None]
@@ -124,7 +133,12 @@ def _closed_nodes(context: PlanningContext, one: Reservation) -> Iterable[NodeFa
 
 
 def node_faults(context: PlanningContext, workload: Workload, one: Reservation) -> list[NodeFault]:
-    """Return the faults of a slot's nodes. No grace period begins before the end of the last outage."""
+    """Return the faults of a slot's nodes.
+
+    No grace period begins before the end of the last outage. A Node that is gone or was replaced is acted on at once;
+    NodeNotReady after `node_failure_grace`; recorded faults after `fault_grace`, TagLost also after the tag timeout;
+    the others are only reported.
+    """
     holdings, allocation = context.holdings, one.allocation
     calm = outage.over_since(workload, context.now)
     found = []
@@ -167,7 +181,11 @@ def current_faults(context: PlanningContext, workload: Workload, one: Reservatio
 
 
 def faulty_slots(context: PlanningContext, workload: Workload) -> set[str]:
-    """Return the allocationIds of the bound slots on which the workload's strategy acts now; none in an outage."""
+    """Return the allocationIds of the bound slots on which the workload's strategy acts now.
+
+    None for the strategy NoOp, and none in an outage. The times of faults whose grace period has not ended are added to
+    the context.
+    """
     if workload.strategy not in ("RestartAll", "MigrateAffected") or context.outage is not None:
         return set()
     found = set()
@@ -182,7 +200,11 @@ def faulty_slots(context: PlanningContext, workload: Workload) -> set[str]:
 
 
 def degradation(context: PlanningContext, workload: Workload, *more: str) -> tuple[str, str] | None:
-    """Return the faults of nodes on which pods of the workload may run, as a reason and a message; None without any."""
+    """Return the faults of nodes on which pods of the workload may run; None without any.
+
+    The result is the reason and the message of the condition Degraded. The reason is that of the worst fault
+    (FAULT_TEXTS), unless the limit of restarts outranks it; `more` texts are added to the message.
+    """
     holdings = context.holdings
     leaving = holdings.leaving(workload.uid)
     bound = [each for each in holdings.of(workload.uid) if each.allocation.phase is Phase.BOUND]
@@ -223,7 +245,14 @@ def _outlook(
 def replace(
     context: PlanningContext, workload: Workload, indices: set[int], kind: str | None, near: Iterable[placement.Slot]
 ) -> placement.Shortage | None:
-    """Reserve a replacement for each slot with a fault that has none: for all of them or for none; return why none."""
+    """Reserve a replacement for each slot with a fault that has none: for all of them or for none.
+
+    - `indices`: indices of the slots with a fault.
+    - `kind`: the resourceType that the nodes must publish; None for any.
+    - `near`: slots near which the new ones should be.
+
+    Returns why there is none, or None.
+    """
     holdings = context.holdings
     coming = {each.allocation.ultraserver_index for each in holdings.pending(workload.uid)}
     wanted = sorted(indices - coming)
@@ -260,7 +289,8 @@ def _in_place(context: PlanningContext, workload: Workload, wanted: list[int]) -
 def drain_replaced(context: PlanningContext, workload: Workload, indices: set[int]) -> set[int]:
     """Drain each slot whose replacement shows its tags, and return the indices.
 
-    A slot whose pods are on dead nodes only stays Bound: its nodes may come back.
+    `indices` are those of slots with a fault; if the fault has ended, the slot stays. A slot whose pods are on dead
+    nodes only stays Bound: its nodes may come back.
     """
     closed = set()
     coming = {each.allocation.ultraserver_index: each for each in context.holdings.pending(workload.uid)}

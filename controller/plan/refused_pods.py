@@ -33,7 +33,15 @@ def suspects(
     uses: Mapping[str, tuple[ClaimUse, ...]],
     published: Mapping[str, PublishedNode],
 ) -> tuple[Suspect, ...]:
-    """Return the pods that the nodes of an UltraServer with these reservations must reject."""
+    """Return the pods that the nodes of an UltraServer with these reservations must reject.
+
+    - `nodes`: names of its nodes.
+    - `held`: its reservations.
+    - `uses`: by node, the claims that are allocated there.
+    - `published`: by node, what it publishes.
+
+    A pod that started before the reservation is among them; `refused_until` excludes it.
+    """
     holder = {name: one for one in held for name in one.allocation.nodes}
     found = []
     for node in sorted(nodes):
@@ -59,7 +67,8 @@ def _why(use: ClaimUse, node: str, one: Reservation | None, published: Published
 def refused_until(pod: Wire, suspect: Suspect) -> datetime.datetime | None:
     """Return when the pod may be evicted; None if its node has not rejected it.
 
-    A pod that pulls a large image is not rejected: it has a sandbox, so its claims are prepared.
+    A pod that pulls a large image is not rejected: it has a sandbox, so its claims are prepared. The condition
+    PodReadyToStartContainers shows that.
     """
     meta, spec, status = pod.get("metadata") or {}, pod.get("spec") or {}, pod.get("status") or {}
     if meta.get("uid") != suspect.uid or meta.get("deletionTimestamp") or spec.get("nodeName") != suspect.node:

@@ -30,7 +30,10 @@ QUARANTINE = 10
 
 
 def release(context: PlanningContext, workload: Workload) -> Verdict | None:
-    """Plan the next step of a deleted workload's release; return None when nothing of it is left."""
+    """Plan the next step of a deleted workload's release; return None when nothing of it is left.
+
+    The last step removes the workload's finalizer, after which the API server deletes it.
+    """
     owners = frozenset({workload.uid})
     left = delete_templates(context, workload)
     holdings = context.holdings
@@ -49,7 +52,10 @@ def release(context: PlanningContext, workload: Workload) -> Verdict | None:
 
 
 def delete_templates(context: PlanningContext, workload: Workload) -> bool:
-    """Delete the workload's templates; return whether any still exist."""
+    """Plan the deletion of the workload's templates; return True while any exist.
+
+    The template goes first, so that no new claims are made from it.
+    """
     found = context.snapshot.templates_of(workload.uid)
     named = context.templates.get((workload.namespace, workload.template_name))
     templates = [each for each in dict.fromkeys((*found, *([named] if named else []))) if each.is_of(workload)]
@@ -69,11 +75,14 @@ def release_reservations(
     final: bool = False,
     failed: bool = False,
 ) -> tuple[str, str] | None:
-    """Plan the next step of each reservation's release; return what it waits for, as a reason and a message.
+    """Plan the next step of each reservation's release.
 
-    A slot is free once its nodes show Draining, so that no new pods are placed there, and no claim of the workload is
-    left. `final`: the workload is being deleted, so a node that never showed Bound need not show Draining. `failed`:
-    the cause is a fault, so nothing is evicted during an outage.
+    Returns what it waits for, as a reason and a message; None if nothing. A Pending reservation is dropped at once, a
+    Bound one becomes Draining. A Draining slot is free once its nodes show Draining, so that no new pods are placed
+    there, and no claim of the workload is left.
+
+    - `final`: the workload is being deleted, so a node that never showed Bound need not show Draining.
+    - `failed`: the cause is a fault, so nothing is evicted during an outage.
     """
     hold = context.outage.message if failed and context.outage is not None else ""
     holdings = context.holdings
@@ -129,10 +138,10 @@ def _holders(pods: Iterable[str]) -> str:
 def pods_on_dead_nodes(
     context: PlanningContext, workload_uid: str, reservations: Iterable[Reservation]
 ) -> tuple[str, str] | None:
-    """Return a reason and a message if the pods of these groups are on dead nodes only; None if some can be evicted.
+    """Return a reason and a message if the pods of these groups are on dead nodes only.
 
-    Such nodes may come back with their pods running, so the groups stay Bound until then, or until a user gives up the
-    nodes.
+    None if some can be evicted, or if there are none. Dead nodes may come back with their pods running, so the groups
+    stay Bound until then, or until a user gives up the nodes.
     """
     names = [name for one in reservations for name in one.allocation.nodes]
     uses = [use for use in context.holdings.uses(names) if use.workload_uid == workload_uid]

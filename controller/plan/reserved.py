@@ -1,4 +1,8 @@
-"""The stored reservations of all NeuronUltraServers, by workload, node and namespace. No I/O."""
+"""The stored reservations of all NeuronUltraServers, by workload, node and namespace. No I/O.
+
+`FleetIndex` has one of these. Every sum is updated with each change, so reading it costs the same for any number of
+nodes.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,11 @@ from neuron_dra.core.ultraserver import Allocation
 
 @dataclass(slots=True)
 class Totals:
-    """Sums over the stored status of all NeuronUltraServers: objects by state, and numbers of nodes."""
+    """Sums over the stored status of all NeuronUltraServers, for metrics.
+
+    - `states`: objects by `status.state`.
+    - `nodes`, `free`, `reserved`: numbers of nodes.
+    """
 
     states: Counter[str]
     nodes: int = 0
@@ -37,7 +45,10 @@ def _number(status: Mapping[str, Any], name: str) -> int:
 
 
 class Reserved:
-    """The stored reservations. `put` replaces those of one NeuronUltraServer."""
+    """The stored reservations; `put` replaces those of one NeuronUltraServer.
+
+    Unreadable entries count for their nodes (`entries`), but for no workload and no namespace.
+    """
 
     def __init__(self) -> None:
         self.totals = Totals(Counter())
@@ -52,7 +63,7 @@ class Reserved:
         return self._held.keys()
 
     def held(self, workload_uid: str) -> list[Reservation]:
-        """Return the stored reservations of a workload."""
+        """Return the stored reservations of a workload, in no order."""
         return [each for found in self._held.get(workload_uid, {}).values() for each in found]
 
     def entries(self, node: str) -> int:

@@ -20,6 +20,8 @@ def restart(context: PlanningContext, workload: Workload, broken_now: set[str]) 
 
     The decision is written into the workload's status first and stays there until everything is released, because a
     slot with a fault may be gone while others are still Bound. It is withdrawn if the faults end before a slot drains.
+
+    `broken_now` are the allocationIds of slots with a fault whose grace period has ended.
     """
     holdings = context.holdings
     held = holdings.of(workload.uid)
@@ -57,7 +59,10 @@ def restart(context: PlanningContext, workload: Workload, broken_now: set[str]) 
 
 
 def record(context: PlanningContext, workload: Workload, verdict: Verdict) -> Record:
-    """Return what later plans need to know about restarts and outages."""
+    """Return what later plans need to know about restarts and outages.
+
+    A restart that begins adds its time; one that was withdrawn removes it.
+    """
     number, begun = int(workload.status.get("restarts") or 0), restart_limit.recent_restarts(workload, context.now)
     forgotten = restart_limit.forgotten_at(workload)
     if forgotten is not None:

@@ -25,14 +25,17 @@ LIMIT_EXCEEDED = "RestartLimitExceeded"
 
 @dataclass(frozen=True, slots=True)
 class NextRestart:
-    """When the next restart may begin; `begins_at` is None if the limit is reached."""
+    """When the next restart may begin.
+
+    `number` is its number in the row, from 1; `begins_at` is None if the limit is reached.
+    """
 
     number: int
     begins_at: datetime.datetime | None
 
 
 def recent_restarts(workload: Workload, now: datetime.datetime) -> tuple[str, ...]:
-    """Return when the restarts in a row began, the oldest first."""
+    """Return when the restarts in a row began, RFC 3339, the oldest first; none if they are forgotten by now."""
     found = tuple(str(each) for each in workload.status.get("restartedAt") or ())
     until = forgotten_at(workload)
     return () if until is not None and now >= until else found
@@ -49,7 +52,11 @@ def forgotten_at(workload: Workload) -> datetime.datetime | None:
 
 
 def next_restart(workload: Workload, now: datetime.datetime, limit: int) -> NextRestart:
-    """Return when the next restart may begin: the first at once, each later one after twice the wait."""
+    """Return when the next restart may begin: the first at once, each later one after twice the wait.
+
+    The wait starts when the workload was Allocated again, or else at the last restart. `limit` is the number of
+    restarts in a row.
+    """
     begun = recent_restarts(workload, now)
     number = len(begun) + 1
     if len(begun) >= limit:

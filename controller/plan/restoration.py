@@ -31,7 +31,11 @@ _CLOSING = (Phase.DRAINING, Phase.BOUND, Phase.PENDING)
 
 
 def restore(index: FleetIndex, holdings: Holdings, now: datetime.datetime) -> None:
-    """Add to the holdings what is reserved but not stored properly."""
+    """Add to the holdings what is reserved but not stored properly.
+
+    Three sources in this order: entries of AWS's operator, copies in workloads, ids on nodes. Runs before any workload
+    is planned, so that no node is reserved twice.
+    """
     if index.evidence.unread:
         _adopt_entries(index, holdings, now)
     if index.evidence.lost:
@@ -44,7 +48,10 @@ def restore(index: FleetIndex, holdings: Holdings, now: datetime.datetime) -> No
 
 
 def _adopt_entries(index: FleetIndex, holdings: Holdings, now: datetime.datetime) -> None:
-    """Give ids to the entries of AWS's operator whose workload is certain."""
+    """Give ids to the entries of AWS's operator whose workload is certain.
+
+    The other entries stay unchanged, with the reason; their nodes stay reserved.
+    """
     workloads = {each.ref: each for each in index.workloads}
     for name, unread in sorted(index.evidence.unread.items()):
         left: list[Unread] = []
@@ -62,7 +69,11 @@ def _adopt_entries(index: FleetIndex, holdings: Holdings, now: datetime.datetime
 
 
 def _why_not_adopted(official: Allocation, workload: Workload | None, others: Iterable[Reservation]) -> str:
-    """Return why the workload of an entry is not certain; empty if it is."""
+    """Return why the workload of an entry is not certain; empty if it is.
+
+    It is certain if the workload exists, has the entry's UID (if it has one), needs the entry's index and size, and has
+    no other group with this index. A workload that is being deleted needs none of its groups, so theirs are released.
+    """
     entry = f"the entry of AWS's operator for {official.workload}, group {official.ultraserver_index},"
     if workload is None:
         return f"{entry} names a NeuronUltraServerWorkload that does not exist"
@@ -83,7 +94,11 @@ def _why_not_adopted(official: Allocation, workload: Workload | None, others: It
 def _with_ids(
     official: Allocation, workload: Workload, index: FleetIndex, ultraserver: str, now: datetime.datetime
 ) -> Allocation:
-    """Return the allocation with ids, if possible the one that its nodes show: an old CRD may have dropped it."""
+    """Return the allocation with the ids that AWS's operator does not write.
+
+    The allocationId is the one that its nodes show or the workload's copy has, if that is unambiguous: an old CRD may
+    have dropped it. Otherwise it is derived from the entry, so that each plan derives the same.
+    """
     nodes = index.node_by_name
     tags = [published.tag for name in official.nodes if (published := index.published_by_name.get(name))]
     shown = {
@@ -112,7 +127,10 @@ def _with_ids(
 
 
 def groups(reservations: Iterable[Reservation], objects: Mapping[str, UltraServer]) -> list[dict[str, Any]]:
-    """Return `status.groups` of a workload, from which its reservations can be restored."""
+    """Return `status.groups` of a workload, from which its reservations can be restored.
+
+    `objects` are the NeuronUltraServers by name; their UIDs show later whether an object was recreated.
+    """
     ordered = sorted(reservations, key=lambda each: (each.allocation.ultraserver_index, each.allocation.allocation_id))
     return [
         {
@@ -128,7 +146,11 @@ def groups(reservations: Iterable[Reservation], objects: Mapping[str, UltraServe
 
 
 def _restore_lost(index: FleetIndex, holdings: Holdings, now: datetime.datetime) -> None:
-    """Restore reservations of deleted objects from the workloads' copies. An object that exists overrides the copy."""
+    """Restore reservations of deleted objects from the workloads' copies.
+
+    An object that exists overrides the copy. The phase is the one that the nodes show; else Bound if the workload was
+    ever Allocated, because pods may run.
+    """
     lost = index.evidence.lost - {
         each.allocation.allocation_id for name in holdings.changed for each in holdings.at(name)
     }
@@ -206,7 +228,10 @@ def _drain_unknown(index: FleetIndex, holdings: Holdings, now: datetime.datetime
 
 
 def problems(stored: UltraServer, reservations: Iterable[Reservation], unread: Iterable[Unread]) -> tuple[Problem, ...]:
-    """Return what delays an UltraServer's deletion, and what cannot be read in its status."""
+    """Return what delays an UltraServer's deletion, and what cannot be read in its status.
+
+    They become the reason of its condition Degraded.
+    """
     found = []
     unread = tuple(unread)
     if stored.deleting:
@@ -233,7 +258,10 @@ def problems(stored: UltraServer, reservations: Iterable[Reservation], unread: I
 
 
 def unreadable(unread: Mapping[str, Iterable[Unread]], workload: Workload) -> str:
-    """Return where a workload has unreadable reservations, empty if nowhere. Until they are gone it gets no others."""
+    """Return where a workload has unreadable reservations, as a message; empty if nowhere.
+
+    Until they are gone it gets no others, because its groups would have the same indices.
+    """
     where = [
         name
         for name, entries in sorted(unread.items())

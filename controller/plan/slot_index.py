@@ -11,7 +11,11 @@ from controller.plan import placement
 
 
 class SlotIndex:
-    """The results of `placement.slots` for each UltraServer. `put` updates one."""
+    """The results of `placement.slots` for each UltraServer; `put` updates one.
+
+    Lists of free slots are sorted by fit, so that choosing among thousands of UltraServers needs no sorting.
+    `instance_type` is EC2's name, `size` the number of nodes of a slot.
+    """
 
     def __init__(self) -> None:
         self._free: dict[tuple[str, int], list[placement.Slot]] = {}  # by type and size, the best fit first
@@ -26,7 +30,10 @@ class SlotIndex:
         return self._free.get((instance_type, size), ())
 
     def capacity(self, instance_type: str, size: int, kind: str | None = None) -> int:
-        """Return the number of slots, free or not, of one resourceType; without `kind`, of the more frequent one."""
+        """Return the number of slots, free or not, of one resourceType.
+
+        Without `kind`, of the more frequent one: a workload gets nodes of one resourceType only.
+        """
         kinds = placement.KINDS if kind is None else (kind,)
         return max(self._whole[instance_type, size, each] for each in kinds)
 
@@ -35,7 +42,11 @@ class SlotIndex:
         return self._nodes[instance_type]
 
     def put(self, name: str, group: Group | None, taken: Container[str], *, stored: bool) -> None:
-        """Follow a change of an UltraServer; None: it is gone. Without an object (`stored`) its slots are not free."""
+        """Follow a change of an UltraServer; None: it is gone.
+
+        `taken` are names of nodes that are not free. Without an object (`stored` False) its slots are not free, because
+        a reservation is stored in the object.
+        """
         self._put_free(name, group if stored else None, taken)
         self._put_whole(name, group)
 

@@ -31,6 +31,9 @@ Pods may run on Bound nodes, so these are never freed at once: Draining closes t
 
 
 def check_step(before: Phase, after: Phase | None) -> None:
-    """Raise ValueError if a reservation cannot go from one phase to the other."""
+    """Raise ValueError if a reservation cannot go from one phase to the other.
+
+    `after` None means that the reservation is removed.
+    """
     if after not in NEXT_PHASES[before]:
         raise ValueError(f"a reservation cannot go from {before.value} to {after.value if after else 'free'}")
