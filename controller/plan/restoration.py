@@ -72,7 +72,7 @@ def _why_not_adopted(official: Allocation, workload: Workload | None, others: It
     """Return why the workload of an entry is not certain; empty if it is.
 
     It is certain if the workload exists, has the entry's UID (if it has one), needs the entry's index and size, and has
-    no other group with this index. A workload that is being deleted needs none of its groups, so theirs are released.
+    no other group with this index. For a workload that is being deleted, index and size do not matter.
     """
     entry = f"the entry of AWS's operator for {official.workload}, group {official.ultraserver_index},"
     if workload is None:

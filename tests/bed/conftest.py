@@ -1,4 +1,5 @@
-"""The test bed as fixtures: started once per run and shared, a namespace per test, nodes taken by one test at a time.
+"""Fixtures of the test bed: started once per run and shared; each test has its own namespace, and its nodes while it
+runs.
 
 `bed` is enough for the API server; `node` needs root and Linux, and its tests are skipped with the reason otherwise
 (NEURON_DRA_REQUIRE_TESTBED=1 makes that a failure). A failing test keeps all logs in build/testbed-logs.
@@ -43,13 +44,13 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 def impossible(reason: str) -> None:
     """Skip the test with the reason, or fail it where skips are not allowed."""
     if os.environ.get("NEURON_DRA_REQUIRE_TESTBED"):
-        pytest.fail(f"{reason}, and NEURON_DRA_REQUIRE_TESTBED forbids to skip", pytrace=False)
+        pytest.fail(f"{reason}, and NEURON_DRA_REQUIRE_TESTBED does not allow skips", pytrace=False)
     pytest.skip(reason)
 
 
 @pytest.fixture(scope="session")
 def running_bed() -> Iterator[TestBed]:
-    """The shared test bed; one that ran before is used, and left running."""
+    """The shared test bed; a running one is used, and left running."""
     if sys.platform != "linux":
         impossible(f"the test bed needs Linux, this is {sys.platform}")
     from bed import layout
@@ -65,7 +66,7 @@ def running_bed() -> Iterator[TestBed]:
 
 @pytest.fixture
 def bed(running_bed: TestBed, request: pytest.FixtureRequest) -> Iterator[TestBed]:
-    """The shared test bed, for one test: the API server is there, without root too."""
+    """The shared test bed, for one test. Without root it has the API server only."""
     yield running_bed
     if request.node.stash.get(FAILED, False):
         name = re.sub(r"[^A-Za-z0-9_.-]+", "-", request.node.name)
@@ -74,7 +75,7 @@ def bed(running_bed: TestBed, request: pytest.FixtureRequest) -> Iterator[TestBe
 
 @pytest.fixture
 def other_bed(bed: TestBed) -> Iterator[TestBed]:
-    """A second test bed beside the shared one, not started; for tests of starting and stopping."""
+    """A second test bed beside the shared one, not started, for tests of `up` and `down`."""
     if not bed.where.is_root:
         impossible("a whole test bed needs root")
     name = f"{bed.where.name}-other"
@@ -95,7 +96,9 @@ def namespace(bed: TestBed) -> Iterator[Namespace]:
 
 @pytest.fixture
 def node(bed: TestBed) -> Iterator[Callable[[str], BedNode]]:
-    """`node("trn2.48xlarge")` gives the test a node of that type for itself; a second call gives another one."""
+    """Returns a function: `node("trn2.48xlarge")` reserves a node of that type for the test; each call reserves
+    another.
+    """
     if not bed.where.is_root:
         impossible("nodes need root: a kubelet makes cgroups, mounts and network namespaces")
     locks = NodeLocks(REPOSITORY / "build" / "testbed-locks" / bed.where.name)
@@ -126,7 +129,7 @@ def running_driver(running_bed: TestBed) -> TestBed:
 
 @pytest.fixture
 def driver(running_driver: TestBed, bed: TestBed) -> TestBed:
-    """The test bed with the driver installed as its DaemonSet, on the nodes there are and on those that follow."""
+    """The test bed with the driver installed as its DaemonSet, on present and later nodes."""
     if not is_installed(bed):
         bed.command("up", "--driver", "daemonset", timeout_s=1200)
     return bed
@@ -136,7 +139,7 @@ def driver(running_driver: TestBed, bed: TestBed) -> TestBed:
 def running_fleet(running_bed: TestBed) -> TestBed:
     """The shared test bed with two UltraServers, u1 and u2, and the driver and controller that users install.
 
-    The controller does not wait as long as it usually would before it acts on what is broken.
+    The controller's grace periods are short.
     """
     if not running_bed.where.is_root:
         impossible("UltraServers need nodes, and nodes need root")

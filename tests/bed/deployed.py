@@ -1,4 +1,4 @@
-"""The deployed driver, as tests on the test bed see it: slices, prepared claims, pods and what is in them."""
+"""Reads the deployed driver on the test bed: slices, prepared claims, and pods with their devices and variables."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ Object = dict[str, Any]
 
 
 def is_installed(bed: TestBed) -> bool:
-    """Say whether the DaemonSet has a ready pod on every node that should have one."""
+    """Return True if the DaemonSet has a ready pod on every node that should have one."""
     with contextlib.suppress(BedError):
         words = ("rollout", "status", f"daemonset/{DAEMONSET}", "--namespace", NAMESPACE, "--timeout=1s")
         return bed.parts.state.driver == "daemonset" and "successfully" in bed.kubectl(*words)
     return False
 
 
-# What a node offers and holds.
+# Devices and claims of a node
 
 
 def slices(bed: TestBed, node: str, driver: str = "neuron.aws.com") -> list[Object]:
@@ -54,7 +54,7 @@ def devices(bed: TestBed, node: str) -> list[Object]:
 
 
 def plugin_pods(bed: TestBed, node: str) -> list[Object]:
-    """Return the ready driver pods of a node, the newest first; those that are to go are left out."""
+    """Return the ready driver pods of a node, the newest first, without terminating ones."""
     pods = bed.get("pods", "--namespace", NAMESPACE, ONLY_PLUGINS)["items"]
     mine = [p for p in pods if p["spec"].get("nodeName") == node and "deletionTimestamp" not in p["metadata"]]
     return sorted(filter(is_ready, mine), key=lambda p: p["metadata"]["creationTimestamp"], reverse=True)
@@ -77,7 +77,7 @@ def registered_pods(node: BedNode) -> set[str]:
 
 
 def allocated(bed: TestBed, node: str) -> set[str]:
-    """Return the UIDs of the claims that the API server has as allocated on a node."""
+    """Return the UIDs of the claims that are allocated on a node, from the API server."""
     return {
         claim["metadata"]["uid"]
         for claim in bed.get("resourceclaims", "--all-namespaces")["items"]
@@ -93,7 +93,7 @@ def sockets(node: BedNode) -> list[str]:
 
 
 def relabel(node: BedNode, instance_type: str) -> None:
-    """Say what a node is: the driver's DaemonSet has business on Neuron nodes alone."""
+    """Set a node's instance type label; the driver's DaemonSet runs on Neuron nodes only."""
     node.bed.kubectl("label", "node", node.name, f"{TYPE_LABEL}={instance_type}", "--overwrite")
 
 
@@ -105,7 +105,7 @@ def metrics(node: BedNode) -> list[str]:
 
 
 def prepares(node: BedNode) -> float:
-    """Return how many claims a node's plugin has been asked to prepare, and did."""
+    """Return how many claims a node's plugin has been called to prepare, and how many it has prepared."""
     wanted = 'neuron_dra_claim_operation_seconds_count{operation="prepare",result="ok"} '
     return sum(float(line.removeprefix(wanted)) for line in metrics(node) if line.startswith(wanted))
 

@@ -1,4 +1,4 @@
-"""UltraServers on the test bed: workloads, who holds which node, and what pods were told about their place."""
+"""UltraServers on the test bed: workloads, the nodes that they hold, and the ranks in their pods."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from real_cluster import QUICK, BedError, Namespace, TestBed, eventually
 TRN3 = "trn3.48xlarge"
 NODES = tuple(f"{ultraserver}-{position}" for ultraserver in ("u1", "u2") for position in range(4))
 RANK = "NEURON_GLOBAL_TOPOID"
-OUTAGE = "testbed.local/outage"  # a taint that takes the plugin, and not the pods of `job`, from a node
+OUTAGE = "testbed.local/outage"  # a taint that evicts the plugin from a node, but not the pods of `job`
 
 
 # Workloads.
@@ -41,7 +41,7 @@ def workload(
 
 
 def wait_state(place: Namespace, name: str, state: str, timeout_s: int = 30) -> Object:
-    """Wait until a workload is in a state, and return it; the error has what it said instead."""
+    """Wait until a workload is in a state, and return it; the error has its status."""
     try:
         place.kubectl(
             "wait", f"nusw/{name}", f"--for=jsonpath={{.status.state}}={state}", f"--timeout={timeout_s}s",
@@ -97,7 +97,7 @@ def slots(bed: TestBed) -> dict[str, dict[int, tuple[str, ...]]]:
 
 
 def tags(bed: TestBed) -> dict[str, str]:
-    """Return the workload that the devices of each reserved node name."""
+    """Return the workload in the tag of each reserved node."""
     return {
         item["spec"]["nodeName"]: device["attributes"]["workloadId"]["string"]
         for item in bed.get("resourceslices")["items"]
@@ -121,7 +121,7 @@ def published(bed: TestBed) -> dict[str, dict[str, Any]]:
 
 
 def job(name: str, replicas: int, *templates: str) -> Object:
-    """Return a Deployment whose pods take a claim from each template, and end at once when they are to."""
+    """Return a Deployment whose pods have a claim from each template, and end at once on SIGTERM."""
     names = [f"claim-{number}" for number in range(len(templates))]
     container = {
         "name": "main",
@@ -152,7 +152,7 @@ def job(name: str, replicas: int, *templates: str) -> Object:
 
 
 def wait_available(place: Namespace, name: str, timeout_s: int = 60) -> None:
-    """Wait until all pods of a Deployment are ready; the error has what the scheduler and the kubelets said."""
+    """Wait until all pods of a Deployment are ready; the error has the messages of scheduler and kubelets."""
     try:
         place.kubectl("rollout", "status", f"deployment/{name}", f"--timeout={timeout_s}s", timeout_s=timeout_s + 10)
     except BedError as err:
@@ -188,7 +188,7 @@ def told(place: Namespace, by_node: dict[str, Object]) -> dict[str, dict[str, st
 
 
 def ranks(place: Namespace, by_node: dict[str, Object]) -> dict[str, int]:
-    """Return the rank that each node's pod was told."""
+    """Return the rank in each node's pod."""
     return {node: int(variables[RANK]) for node, variables in told(place, by_node).items()}
 
 
@@ -231,7 +231,7 @@ def resize(place: Namespace, name: str, count: int) -> None:
 
 
 def outage(place: Namespace, name: str, node: str) -> None:
-    """Wait until a node whose plugin is away has no slices, check what is said, and let the plugin come back."""
+    """Wait until a node without its plugin has no slices, check the message, and let the plugin return."""
     eventually(f"no slice of {node}", lambda: not slices(place.bed, node), 90)
     assert f"nodes that publish no ResourceSlice: {node}" in wait_said(place, name, "SliceMissing", "Degraded")
     assert place.get("nusw", name)["status"]["state"] == "Allocated"
@@ -242,7 +242,7 @@ def outage(place: Namespace, name: str, node: str) -> None:
 
 @contextlib.contextmanager
 def without_policies(bed: TestBed) -> Iterator[None]:
-    """Take the policies of reserved devices out of force, and put them back."""
+    """Remove the bindings of the policies of reserved devices, and restore them at the end."""
     names = [f"neuron-dra-driver-reserved-{name}" for name in ("templates", "claims", "pods")]
     found = [bed.get("validatingadmissionpolicybindings", name) for name in names]
     bed.kubectl("delete", "validatingadmissionpolicybindings", *names)

@@ -1,4 +1,4 @@
-"""Who may write what: one row for each attempt, with who tries, what is written, and what has to become of it.
+"""A table of forged writes: one row for each attempt, with the user, the write, and the expected result.
 
 Every attempt is a dry run of a real request by an impersonated user, so rows do not depend on one another. `ends` is
 empty if the write is accepted, the name of the policy that refuses it, or RBAC.
@@ -15,7 +15,7 @@ Obj = dict[str, Any]
 DRIVER_NAMESPACE = "neuron-dra-driver"
 OURS, ELSEWHERE, WATCHED = "forged-tenant", "forged-other", "forged-watch"  # namespaces
 NODE, OTHER = "forged-node-a", "forged-node-b"
-LONG = "forged." + "n" * 239  # a node name so long that slices cannot be called after the whole of it
+LONG = "forged." + "n" * 239  # a node name that is too long for the names of its slices
 RBAC = "rbac"
 PLAIN, RESERVED = "neuron.aws.com", "workload.neuron.aws.com"
 IMPLICIT = f"deviceclass.resource.kubernetes.io/{RESERVED}"
@@ -36,7 +36,7 @@ LIMITS = "neuron-dra-driver-namespace-limits"
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Somebody as the API server knows them."""
+    """A user, as the API server identifies it."""
 
     name: str
     groups: tuple[str, ...] = ()
@@ -44,13 +44,13 @@ class User:
 
 
 def account(namespace: str, name: str, node: str = "") -> User:
-    """A service account; `node` is where its pod runs, as the kubelet's tokens say."""
+    """A service account; `node` is the node of its pod, which tokens of pods contain."""
     groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}")
     extra = {"authentication.kubernetes.io/node-name": node} if node else {}
     return User(f"system:serviceaccount:{namespace}:{name}", groups, extra)
 
 
-TENANT = User("forged-tenant")  # every verb on everything in OURS: what careless platforms give
+TENANT = User("forged-tenant")  # every verb on everything in OURS, as some platforms grant
 EDITOR, ADMIN = User("forged-editor"), User("forged-admin")  # ClusterRoles edit and admin, in OURS
 RESERVER = User("forged-reserver")  # neuron-ultraserver-workloads-edit in OURS
 RESCUE = User("forged-rescue", ("forged-masters",))  # every right in the cluster, and in breakGlass.users
@@ -157,7 +157,7 @@ class Row:
 
     @property
     def text(self) -> str:
-        """What the row is, for a failure."""
+        """Describe the row, for a failure."""
         return f"{self.who.name}{dict(self.who.extra) or ''} {self.verb} {self.path} {self.body}"
 
 
@@ -172,7 +172,7 @@ def patches(path: str, body: Obj, ends: str, *users: User) -> list[Row]:
 PEOPLE = (TENANT, EDITOR, ADMIN, MASTER)
 
 ROWS: Sequence[Row] = (
-    # Templates of reserved devices: by the controller, and who may break the glass.
+    # Templates of reserved devices: written by the controller and break-glass users.
     *creates(TEMPLATE_PLACE, template(exactly(RESERVED)), TEMPLATES, *PEOPLE),
     *creates(TEMPLATE_PLACE, template(exactly(RESERVED)), "", CONTROLLER, RESCUE, RESCUERS),
     *creates(TEMPLATE_PLACE, template(exactly(RESERVED)), RBAC, PLUGIN, KUBELET, SCHEDULER),
@@ -193,7 +193,7 @@ ROWS: Sequence[Row] = (
         TEMPLATES,
         EDITOR,
     ),
-    # With admin access a device is only looked at.
+    # With admin access a device is not held.
     *creates(TEMPLATE_PLACE.replace(OURS, WATCHED), template(exactly(RESERVED, adminAccess=True)), "", EDITOR, MASTER),
     *creates(
         TEMPLATE_PLACE.replace(OURS, WATCHED),
@@ -201,9 +201,9 @@ ROWS: Sequence[Row] = (
         TEMPLATES,
         EDITOR,
     ),
-    # What exists may be changed, by the garbage collector above all.
+    # Existing objects may be changed, for example by the garbage collector.
     *patches(f"{TEMPLATE_PLACE}/older", OWNED, "", COLLECTOR, EDITOR),
-    # Claims of reserved devices: by Kubernetes' claim controller.
+    # Claims of reserved devices: written by Kubernetes' claim controller.
     *creates(CLAIM_PLACE, claim(exactly(RESERVED)), CLAIMS, *PEOPLE, SCHEDULER),
     *creates(CLAIM_PLACE, claim(exactly(RESERVED)), "", CLAIM_CONTROLLER, MANAGER, RESCUE, RESCUERS),
     *creates(CLAIM_PLACE, claim(exactly(RESERVED)), RBAC, CONTROLLER, PLUGIN, KUBELET, RESERVER),
@@ -218,13 +218,13 @@ ROWS: Sequence[Row] = (
     *creates(CLAIM_PLACE.replace(OURS, WATCHED), claim(exactly(RESERVED, adminAccess=True)), "", EDITOR),
     *creates(CLAIM_PLACE.replace(OURS, ELSEWHERE), claim(exactly(RESERVED)), RBAC, TENANT, EDITOR, ADMIN),
     *patches(f"{CLAIM_PLACE}/older", OWNED, "", COLLECTOR, EDITOR),
-    # Pods that have the scheduler make such a claim.
+    # Pods for which the scheduler creates such a claim.
     *creates(POD_PLACE, pod(amount()), PODS, *PEOPLE, REPLICAS, RESCUE, since=36),
     *creates(POD_PLACE, pod(amount(), init=True), PODS, EDITOR, since=36),
     *creates(POD_PLACE, pod(amount("deviceclass.resource.kubernetes.io/neuron.aws.com")), "", EDITOR, since=36),
     *creates(POD_PLACE, pod({"limits": {"cpu": "1"}}), "", EDITOR, REPLICAS),
     *creates(POD_PLACE, pod(template_name="job"), "", EDITOR, REPLICAS),
-    # What NeuronUltraServers say of who has reserved which node.
+    # Reservations in NeuronUltraServers.
     *patches(f"{ULTRASERVER}/status", ALLOCATED, STATUS, MASTER, LANDLORD),
     *patches(f"{ULTRASERVER.replace('/v1/', '/v1beta1/')}/status", ALLOCATED, STATUS, MASTER),
     *patches(f"{ULTRASERVER}/status", ALLOCATED, "", CONTROLLER, RESCUE, RESCUERS),
@@ -233,7 +233,7 @@ ROWS: Sequence[Row] = (
     *patches(ULTRASERVER, {"metadata": {"finalizers": None}}, RBAC, ADMIN, PLUGIN),
     Row(MASTER, "DELETE", ULTRASERVER, None, ""),
     Row(EDITOR, "DELETE", ULTRASERVER, None, RBAC),
-    # Nodes: the controller's labels, and nothing else of them.
+    # Nodes: only the controller's labels.
     *patches(f"/api/v1/nodes/{NODE}", LABELLED, "", CONTROLLER, MASTER),
     *patches(f"/api/v1/nodes/{NODE}", {"metadata": {"labels": {f"{LABEL}-x": None}}}, "", CONTROLLER),
     *patches(f"/api/v1/nodes/{NODE}", LABELLED, RBAC, TENANT, ADMIN, PLUGIN),
@@ -248,7 +248,7 @@ ROWS: Sequence[Row] = (
     Row(CONTROLLER, "DELETE", f"/api/v1/nodes/{NODE}", None, RBAC),
     *patches(f"/api/v1/nodes/{NODE}", {"metadata": {"labels": {BLOCK: "cr-2"}}}, BLOCKS, MASTER, KUBELET),
     *patches(f"/api/v1/nodes/{NODE}", {"metadata": {"labels": {BLOCK: None}}}, BLOCKS, MASTER),
-    # How many nodes a namespace may reserve.
+    # The limit of reserved nodes of a namespace.
     *patches(f"/api/v1/namespaces/{OURS}", annotated("99"), LIMITS, TENANT, PATCHER),
     *patches(f"/api/v1/namespaces/{OURS}", annotated(None), LIMITS, TENANT, PATCHER),
     *patches(f"/api/v1/namespaces/{OURS}/status", annotated("99"), LIMITS, TENANT),
@@ -260,7 +260,7 @@ ROWS: Sequence[Row] = (
     *creates("/api/v1/namespaces", {"metadata": {"name": "f", "annotations": {LIMIT: "1"}}}, LIMITS, PATCHER),
     *creates("/api/v1/namespaces", {"metadata": {"name": "f", "annotations": {LIMIT: "1"}}}, "", LIMITER),
     *creates("/api/v1/namespaces", meta("f"), "", PATCHER),
-    # Slices: each plugin its own node's.
+    # Slices: each plugin may write those of its node.
     *creates(SLICE_PLACE, slice_(f"{NODE}-neuron.aws.com-01"), "", PLUGIN, MASTER),
     *creates(SLICE_PLACE, slice_(f"{NODE}-neuron.aws.com-01"), SLICES, NEIGHBOUR, NOWHERE),
     *creates(SLICE_PLACE, slice_(f"{NODE}-neuron.aws.com-01"), RBAC, TENANT, ADMIN, CONTROLLER),
@@ -272,17 +272,17 @@ ROWS: Sequence[Row] = (
     *creates(SLICE_PLACE, slice_(f"{NODE}-neuron.aws.com-01", pool=OTHER), SLICES, PLUGIN),
     *patches(f"{SLICE_PLACE}/{NODE}-neuron.aws.com-00", LABELLED, "", PLUGIN),
     *patches(f"{SLICE_PLACE}/{NODE}-neuron.aws.com-00", LABELLED, SLICES, NEIGHBOUR),
-    *patches(f"{SLICE_PLACE}/of-aws-x7k2p", LABELLED, "", PLUGIN),  # as AWS's driver left it: to be replaced
+    *patches(f"{SLICE_PLACE}/of-aws-x7k2p", LABELLED, "", PLUGIN),  # left by AWS's driver, to be replaced
     Row(PLUGIN, "DELETE", f"{SLICE_PLACE}/of-aws-x7k2p", None, ""),
     Row(PLUGIN, "DELETE", f"{SLICE_PLACE}/of-another-pool", None, ""),
     Row(NEIGHBOUR, "DELETE", f"{SLICE_PLACE}/{NODE}-neuron.aws.com-00", None, SLICES),
     Row(NEIGHBOUR, "DELETE", SLICE_PLACE, None, RBAC, query={"fieldSelector": f"spec.nodeName={NODE}"}),
-    # Workloads: who was given that right.
+    # Workloads: users who were granted the right.
     *creates(WORKLOAD_PLACE, workload(), RBAC, EDITOR, ADMIN, PLUGIN, CONTROLLER),
     *creates(WORKLOAD_PLACE, workload(), "", RESERVER, TENANT, MASTER),
     *patches(f"{WORKLOAD_PLACE}/older/status", {"status": {"state": "Failed"}}, RBAC, EDITOR, ADMIN, RESERVER),
     *patches(f"{WORKLOAD_PLACE}/older/status", {"status": {"state": "Pending"}}, "", CONTROLLER),
-    # The ways around all of it.
+    # Ways to bypass the policies.
     Row(ADMIN, "DELETE", f"{POLICY_PLACE}/{CLAIMS}", None, RBAC),
     Row(TENANT, "DELETE", f"{POLICY_PLACE}/{LIMITS}", None, RBAC),
     *creates("/apis/resource.k8s.io/v1/deviceclasses", {**meta("forged"), "spec": {}}, RBAC, TENANT, ADMIN, CONTROLLER),

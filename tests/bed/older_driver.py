@@ -2,8 +2,8 @@
 
     python older_driver.py NODE_DATA_FOLDER REGISTRY CDI_FOLDER
 
-It is made as drivers on Kubernetes' example are: CDI files as CDI's library names and writes them, a `checkpoint.json`
-of a form of its own. The slices are published by whoever starts it. It needs kubectl, and ends with SIGTERM.
+It is written like Kubernetes' example driver: CDI files as CDI's library names and writes them, and a `checkpoint.json`
+in its own format. The caller publishes the slices. It needs kubectl, and ends on SIGTERM.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ KIND = "k8s.neuron.aws.com/claim"
 
 
 class OlderDriver(SmallPlugin):
-    """Prepares whatever is allocated, and keeps books as another program would."""
+    """Prepares all allocated devices, and keeps its own checkpoint."""
 
     def __init__(self, data: Path, registry: Path, cdi: Path) -> None:
         super().__init__(data, "older")
@@ -57,7 +57,7 @@ class OlderDriver(SmallPlugin):
 
 
 def edits(result: dict[str, Any]) -> dict[str, Any]:
-    """Return what gives a container the device."""
+    """Return the container edits for the device."""
     number = result["device"].removeprefix("neuron-device-")
     return {"deviceNodes": [{"path": f"/dev/neuron{number}"}]}
 

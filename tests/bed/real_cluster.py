@@ -1,6 +1,6 @@
-"""What tests on the test bed work with: the running bed, its nodes, and kubectl in a namespace.
+"""The running test bed, its nodes, and kubectl in a namespace, for tests.
 
-State is changed through the program `hack/testbed/testbed`, as a person would; reading goes through its modules.
+Tests change state with the program `hack/testbed/testbed`, as users do, and read through its modules.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ sys.path.insert(0, str(TESTBED))
 
 from bed import layout, lifecycle, network  # noqa: E402
 from bed.errors import BedError  # noqa: E402
-from bed.images import QUICK  # noqa: E402, F401 - the path to it is set here
+from bed.images import QUICK  # noqa: E402, F401 - the import path is set here
 
 from neuron_dra.kube import requests  # noqa: E402
 
@@ -42,7 +42,7 @@ PLURALS = {
     "nus": "neuronultraservers",
     "nusw": "neuronultraserverworkloads",
 }
-# What tests ask for most, in the versions that kubectl prefers.
+# The kinds that tests read most, in the versions that kubectl prefers.
 SERVED = {
     resource.plural: resource
     for resource in (
@@ -62,16 +62,16 @@ T = TypeVar("T")
 
 
 class CommandFailedError(AssertionError):
-    """A command of the test bed ended with an error; the text is what it said."""
+    """A command of the test bed failed; the text is its output."""
 
 
 LONGEST_PAUSE_S = 0.4
 
 
 def api_path(words: Sequence[str]) -> str:
-    """Return where the API has what `kubectl get WORDS` asks for; empty if that is for kubectl to say.
+    """Return the API path for `kubectl get WORDS`; empty if only kubectl can resolve it.
 
-    Most questions of the tests are asked again and again, and each kubectl takes a tenth of a second of a core.
+    Tests repeat most reads, and each kubectl takes a tenth of a second of a core.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("kind")
@@ -90,9 +90,9 @@ def api_path(words: Sequence[str]) -> str:
 
 
 def eventually(what: str, check: Callable[[], T], timeout_s: float = 30, interval_s: float | None = None) -> T:
-    """Call `check` until its answer is true and return it; the last answer is in the error.
+    """Call `check` until its result is true and return it; the error has the last result.
 
-    Some checks start a program, which takes a tenth of a second of a core: the longer it lasts, the seldomer it asks.
+    Some checks start a program, which takes a tenth of a second of a core, so the pauses grow.
     """
     began = time.monotonic()
     deadline = began + timeout_s
@@ -109,7 +109,7 @@ def eventually(what: str, check: Callable[[], T], timeout_s: float = 30, interva
 class TestBed:
     """One running test bed."""
 
-    __test__ = False  # not a test, whatever its name says
+    __test__ = False  # not a test class, despite its name
 
     where: layout.Layout
 
@@ -133,7 +133,7 @@ class TestBed:
         return bool(parts.state.processes) and parts.processes.is_running("kube-apiserver")
 
     def has(self, node: str, instance_type: str) -> bool:
-        """Say whether the node is there and nothing of the test bed has died."""
+        """Return True if the node exists and all processes of the test bed run."""
         parts = self.parts
         known = node in parts.state.nodes and parts.state.nodes[node].instance_type == instance_type
         running = all(parts.processes.is_running(name) for name in parts.state.processes)
@@ -154,7 +154,7 @@ class TestBed:
             yield
 
     def keep_logs(self, target: Path) -> None:
-        """Copy every component's log to `target`, and write down what the API server has."""
+        """Copy every component's log and the API server's objects to `target`."""
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
         if self.where.log_dir.exists():
@@ -177,7 +177,7 @@ class TestBed:
 
 @dataclass(slots=True)
 class BedNode:
-    """A node that the running test has for itself."""
+    """A node that only the running test uses."""
 
     bed: TestBed
     name: str
@@ -198,7 +198,7 @@ class BedNode:
         return answer
 
     def repair_all(self) -> None:
-        """Undo what the test broke and left so."""
+        """Repair the faults that the test left."""
         for what, which in reversed(list(self.broken)):
             self.repair(what, which)
 
@@ -254,7 +254,7 @@ class Namespace:
             raise AssertionError(f"pod {pod} is not Ready: {err}; events: {self.events(pod)}") from err
 
     def exec(self, pod: str, *command: str, timeout_s: float = 30) -> str:
-        """Run a command in the pod; a kubelet that was just restarted does not know its pods for a moment."""
+        """Run a command in the pod; retries while a restarted kubelet has not listed its pods."""
         deadline = time.monotonic() + timeout_s
         while True:
             try:
@@ -279,21 +279,21 @@ class Namespace:
         return sum(status["restartCount"] for status in statuses)
 
     def remove(self) -> None:
-        """End the pods, so that their devices are free for the next test, and let the namespace go."""
+        """End the pods, so that their devices are free for the next test, and delete the namespace."""
         theirs = "pods,resourceclaims,resourceclaimtemplates"
         self.kubectl("delete", theirs, "--all", "--grace-period=1", "--timeout=60s", timeout_s=90)
         self.bed.kubectl("delete", "namespace", self.name, "--wait=false")
 
 
 class NodeLocks:
-    """Nodes that tests in several processes take turns with."""
+    """Nodes that tests in several processes share, one test at a time."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._held: dict[str, Any] = {}
 
     def take(self, prefix: str) -> str:
-        """Return the name of a node of this kind that nobody has: the first of ours, waiting for other processes."""
+        """Return the name of a free node of this kind; wait for other processes if none is free."""
         self.directory.mkdir(parents=True, exist_ok=True)
         name = next(f"{prefix}-{number}" for number in range(100) if f"{prefix}-{number}" not in self._held)
         lock = (self.directory / name).open("a")

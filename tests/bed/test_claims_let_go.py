@@ -1,4 +1,4 @@
-"""The kubelet's pod-resources API as it is, and what the driver concludes from it on a real node (14.9)."""
+"""The kubelet's real pod-resources API, and the driver's conclusions from it (14.9)."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def trn2(driver: TestBed, node: Callable[[str], BedNode]) -> BedNode:
 
 
 def listed(node: BedNode, namespace: str) -> dict[str, pb.PodResources]:
-    """Return what the kubelet lists of the pods of a namespace, as far as this driver reads it."""
+    """Return the part of the kubelet's list of a namespace's pods that this driver reads."""
     text = node.run("env", f"PYTHONPATH={REPOSITORY}", sys.executable, "-c", ASK)
     answer = json_format.Parse(text, pb.ListPodResourcesResponse(), ignore_unknown_fields=True)
     return {each.name: each for each in answer.pod_resources if each.namespace == namespace}
 
 
 class Known:
-    """What the kubelet of a node must know: its pods, and the claims in the driver's checkpoint."""
+    """The kubelet's list of pods must agree with the claims in the driver's checkpoint."""
 
     def __init__(self, node: BedNode, place: Namespace) -> None:
         found = place.get("pods", f"--field-selector=spec.nodeName={node.name}")["items"]
@@ -63,7 +63,7 @@ class Known:
 
 
 def test_the_kubelet_lists_what_its_double_lists(trn2: BedNode, namespace: Namespace) -> None:
-    """Claims by name, without their UIDs; nothing of a container that has none; nothing of a pod that has gone."""
+    """The list has names of claims without UIDs, no containers without claims, and no deleted pods."""
     namespace.apply(template("two", 2))
     namespace.apply(pod("holder", "two", node=trn2.name))
     beside = pod("beside", "two", node=trn2.name)
@@ -76,12 +76,12 @@ def test_the_kubelet_lists_what_its_double_lists(trn2: BedNode, namespace: Names
     double = PodResources(known, Path("unused"))
     assert listed(trn2, namespace.name) == {each["metadata"]["name"]: double._pod(each) for each in known.pods}
     namespace.delete("pod", "holder")
-    eventually("the kubelet lists it no more", lambda: set(listed(trn2, namespace.name)) == {"beside", "plain"}, 60)
+    eventually("the kubelet no longer lists it", lambda: set(listed(trn2, namespace.name)) == {"beside", "plain"}, 60)
 
 
 @pytest.mark.long
 def test_releases_orphaned_claims(driver: TestBed, trn2: BedNode, namespace: Namespace) -> None:
-    """It takes five minutes: what the API server says once is not enough."""
+    """It takes five minutes, because one reply of the API server is not enough."""
     namespace.apply(template("one"))
     namespace.apply(pod("witness", "one", node=trn2.name))
     namespace.wait_ready("witness")

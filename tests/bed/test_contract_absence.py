@@ -1,4 +1,4 @@
-"""A plugin that goes away, the kubelet that does, and a second driver that fails: running pods do not notice."""
+"""Outages of the plugin and the kubelet, and failures of a second driver: running pods are unaffected."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from deployed import (
 from real_cluster import BedNode, Namespace, TestBed, eventually
 
 TRN2 = "trn2.48xlarge"
-REFUSE = "/run/refuse-dra-net"  # dra.net fails while this file is there
+REFUSE = "/run/refuse-dra-net"  # dra.net fails while this file exists
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def trn2(driver: TestBed, node: Callable[[str], BedNode]) -> BedNode:
 
 @pytest.fixture
 def uninstall(trn2: BedNode) -> Iterator[Callable[[], None]]:
-    """Take the driver off the node, as an uninstall does: its DaemonSet has no business there any more."""
+    """Remove the driver from the node, as an uninstall does."""
     yield lambda: relabel(trn2, "not-a-neuron-node")
     relabel(trn2, TRN2)
 
@@ -55,7 +55,7 @@ def uninstall(trn2: BedNode) -> Iterator[Callable[[], None]]:
 def test_slices_follow_the_plugin_while_pods_run(
     driver: TestBed, trn2: BedNode, namespace: Namespace, uninstall: Callable[[], None]
 ) -> None:
-    """The kubelet waits 30 s before it takes the slices of a driver that has gone."""
+    """The kubelet waits 30 s before it deletes the slices of a removed driver."""
     namespace.apply(template("two", 2))
     for name in ("done", "runs"):
         namespace.apply(pod(name, "two", node=trn2.name))
@@ -64,14 +64,14 @@ def test_slices_follow_the_plugin_while_pods_run(
     namespace.delete("pod", "done")
     told = tells_health(driver)
     if told:
-        eventually("its devices are told well", lambda: healths(namespace, "runs") == {"Healthy"})
+        eventually("its devices are reported healthy", lambda: healths(namespace, "runs") == {"Healthy"})
     running = prepared(trn2)
     assert (len(running), len(sockets(trn2))) == (1, 2)
 
     uninstall()
     eventually("no socket is left", lambda: sockets(trn2) == [], 30)
     assert len(slices(driver, trn2.name)) == 1
-    eventually("the kubelet takes the slices", lambda: slices(driver, trn2.name) == [], 60)
+    eventually("the kubelet deletes the slices", lambda: slices(driver, trn2.name) == [], 60)
     if told:
         eventually("the health of its devices is unknown", lambda: healths(namespace, "runs") == {"Unknown"}, 60)
     assert cdi_claims(trn2) == prepared(trn2) == running
@@ -80,7 +80,7 @@ def test_slices_follow_the_plugin_while_pods_run(
     relabel(trn2, TRN2)
     settled(trn2)
     if told:
-        eventually("its devices are told well again", lambda: healths(namespace, "runs") == {"Healthy"}, 60)
+        eventually("its devices are reported healthy again", lambda: healths(namespace, "runs") == {"Healthy"}, 60)
     assert neurons(namespace, "runs") == held
     assert (namespace.restarts("runs"), prepared(trn2)) == (0, running)
     namespace.delete("pod", "runs")
@@ -97,7 +97,7 @@ def both(trn2: BedNode, tmp_path: Path) -> Iterator[BedNode]:
 
 @pytest.fixture
 def place(both: BedNode, namespace: Namespace) -> Iterator[Namespace]:
-    """A namespace whose pods can end before the second driver does, whatever the test left."""
+    """A namespace whose pods end before the second driver does."""
     yield namespace
     both.run("rm", "-f", REFUSE)
 
@@ -111,7 +111,7 @@ def paired(name: str) -> dict[str, Any]:
 
 
 def nudge(place: Namespace, name: str, count: int) -> None:
-    """Change a pod, so that the kubelet looks at it now instead of in a minute and a half. Raises BedError."""
+    """Change a pod, so that the kubelet syncs it now instead of in 90 s. Raises BedError."""
     place.kubectl("annotate", "pod", name, f"nudge={count}", "--overwrite")
 
 
@@ -132,7 +132,7 @@ def test_claims_survive_failing_driver_and_kubelet_restart(both: BedNode, place:
         nudge(place, "pair", next(nudges))
         return len(prepared(both)) == 2
 
-    eventually("our half of the pair is prepared", known, 60, 1.0)  # the kubelet asks the drivers in any order
+    eventually("our half of the pair is prepared", known, 60, 1.0)  # the kubelet calls the drivers in any order
     assert place.get("pod", "pair")["status"]["phase"] == "Pending"
     claims = prepared(both)
 

@@ -1,4 +1,4 @@
-"""What pods may ask for, and how they come and go: a real kubelet gives each its devices and leaves nothing behind."""
+"""Requests and deletions of pods: a real kubelet gives each pod its devices and leaves no files behind."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_pods_sharing_a_claim_see_the_same_devices(trn2: BedNode, namespace: Nam
 @pytest.mark.contract("P23")
 @pytest.mark.contract("C6")
 def test_container_gets_exactly_the_claims_it_names(trn2: BedNode, namespace: Namespace) -> None:
-    """Three claims: two are one container's, of which one sets logical cores; the third is no container's."""
+    """Three claims: one container has two, one of which sets logical cores; no container has the third."""
     for name, count, config in (("plain", 2, None), ("cores", 1, lnc(1)), ("unused", 1, None)):
         namespace.apply(template(name, count, config=config))
     claims = [{"name": name, "resourceClaimTemplateName": name} for name in ("plain", "cores", "unused")]
@@ -161,7 +161,7 @@ def test_devices_are_free_after_any_pod_deletion(trn2: BedNode, namespace: Names
 
 @pytest.mark.contract("C8")
 def test_missing_cdi_folder_fails_the_first_pod(trn2: BedNode, namespace: Namespace) -> None:
-    """Rather a container that does not start, with the reason in its events, than one without its devices."""
+    """The container does not start, and the reason is in its events."""
     namespace.apply(template("four", 4, group=4))
     trn2.break_("cdi")
     namespace.apply(pod("first", "four", node=trn2.name))

@@ -1,6 +1,6 @@
-"""Our simulator against the real scheduler, on small clusters made at random: who gets which devices, and who waits.
+"""The simulator against the real scheduler, on small random clusters: which pods get which devices, and which wait.
 
-The nodes have no kubelet, and each case has a driver, a class and a node of its own, so that all are scheduled at once.
+The nodes have no kubelet, and each case has its own driver, class and node, so that all are scheduled together.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Case:
 
     def slices(self) -> list[Wire]:
         count = self.random.choice((1, 1, 2))
-        announced = count + self.seldom()  # sometimes one is missing, and the pool incomplete
+        announced = count + self.seldom()  # sometimes one is missing, so the pool is incomplete
         return [
             {
                 "apiVersion": "resource.k8s.io/v1",
@@ -134,7 +134,7 @@ class Case:
 
 
 def results(allocation: Any) -> Any:
-    """What a claim got, in the order in which it was given: request, pool and device."""
+    """Return a claim's results in their order: request, pool and device."""
     devices = (allocation or {}).get("devices") or {}
     return [(item["request"], item["pool"], item["device"]) for item in devices.get("results") or []]
 
@@ -169,7 +169,7 @@ def test_simulator_allocates_as_the_scheduler(bed: TestBed, namespace: Namespace
         bed.kubectl("create", "-f", "-", stdin=listed(clusters))
         namespace.kubectl("create", "-f", "-", stdin=listed([item for group in claims.values() for item in group]))
         namespace.kubectl("create", "-f", "-", stdin=listed(list(pods.values())))
-        eventually("the scheduler has looked at every pod", judged, 60, 0.5)
+        eventually("the scheduler has tried every pod", judged, 60, 0.5)
         stored = {item["metadata"]["name"]: item for item in namespace.get("resourceclaims")["items"]}
         theirs = {name: results(item.get("status", {}).get("allocation")) for name, item in stored.items()}
         ours: dict[str, Any] = {}
@@ -180,4 +180,4 @@ def test_simulator_allocates_as_the_scheduler(bed: TestBed, namespace: Namespace
         bed.kubectl("delete", "--ignore-not-found", "--wait=false", "-f", "-", stdin=listed(clusters), timeout_s=120)
     assert ours == theirs
     waiting = sum(1 for given in ours.values() if not given)
-    assert 0 < waiting < len(ours) / 2, "cases where all wait, or all get what they want, show little"
+    assert 0 < waiting < len(ours) / 2, "cases in which all pods wait, or none does, test little"

@@ -1,6 +1,6 @@
-"""An update of the DaemonSet on a real node: two plugins at once, under a stream of pods, there and back.
+"""An update of the DaemonSet and its rollback on a real node, with two plugins at once and a stream of pods.
 
-Nobody may notice: no pod, no device, not the ResourceSlice. And sockets that something else takes are taken back.
+No pod fails, no device is freed early, and the ResourceSlice stays. Stolen sockets are recreated.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from neuron_dra.emulation.hanging import stopped
 TRN2 = "trn2.48xlarge"
 TARGET = (f"daemonset/{DAEMONSET}", "--namespace", NAMESPACE)
 AT_ONCE = 5  # pods of the stream
-# What one pod of the stream does: it says which devices it saw, from when to when.
+# Each pod of the stream prints the devices that it has, and its start and end time.
 LOOK = r"ls /dev | grep -E '^neuron[0-9]+$' | xargs echo"
 SCRIPT = f"seen=$({LOOK}); began=$EPOCHREALTIME; sleep 0.5; echo $seen $began $EPOCHREALTIME"
 
@@ -63,7 +63,7 @@ def trn2(driver: TestBed, node: Callable[[str], BedNode]) -> BedNode:
 
 @pytest.fixture
 def stream(trn2: BedNode, namespace: Namespace) -> Iterator[Namespace]:
-    """A Job on the node that goes on until it is suspended: short pods with one device each, five at a time."""
+    """A Job on the node that runs until it is suspended: short pods with one device each, five at a time."""
     namespace.apply(template("one"))
     namespace.apply(job(trn2))
     yield namespace
@@ -95,13 +95,13 @@ def status(place: Namespace) -> Object:
 
 
 def goes_on(place: Namespace) -> None:
-    """Return when more pods have ended well than run at a time: one of them began only now."""
+    """Return when more pods have succeeded than run at a time, so that at least one started after the call."""
     before = status(place).get("succeeded", 0)
     eventually("more pods end well", lambda: status(place).get("succeeded", 0) > before + AT_ONCE, 60, 0.3)
 
 
 def suspend(place: Namespace) -> None:
-    """End the stream: the pods that run are deleted, though they may still end well; those that had ended stay."""
+    """End the stream: running pods are deleted, though they may still succeed; ended ones stay."""
     place.kubectl("patch", "job", "stream", "--type=merge", "--patch", json.dumps({"spec": {"suspend": True}}))
 
     def states() -> set[tuple[str, bool]]:
@@ -118,7 +118,8 @@ DELETED = re.compile(r"FailedMount: .*failed to fetch token: pod \"[^\"]+\" not 
 def complaints(place: Namespace) -> set[str]:
     """Return the warnings about the pods of a namespace.
 
-    Left out are the scheduler's, which may wait, and the kubelet's about pods that were deleted before they started.
+    Without those of the scheduler, whose pods may wait, and of the kubelet about pods that were deleted before their
+    start.
     """
     found = place.get("events", "--field-selector=type=Warning")["items"]
     texts = {f"{item['reason']}: {item['message']}" for item in found if item["reason"] != "FailedScheduling"}
@@ -126,12 +127,12 @@ def complaints(place: Namespace) -> set[str]:
 
 
 def uses(place: Namespace) -> dict[str, list[tuple[float, float]]]:
-    """Return from when to when each device was seen, by the pods of the stream that have ended, in order."""
+    """Return the intervals in which ended pods of the stream had each device, in order."""
     logs = place.kubectl("logs", "--selector=job-name=stream", "--tail=-1").splitlines()
     assert len(logs) == len(place.get("pods", "--selector=job-name=stream")["items"])
     found: dict[str, list[tuple[float, float]]] = {}
     for line in logs:
-        assert len(line.split()) == 3, f"a pod saw something else than one device: {line}"
+        assert len(line.split()) == 3, f"a pod did not have exactly one device: {line}"
         device, began, ended = line.split()
         found.setdefault(device, []).append((float(began), float(ended)))
     return {device: sorted(times) for device, times in found.items()}
@@ -142,9 +143,9 @@ def uses(place: Namespace) -> dict[str, list[tuple[float, float]]]:
 
 @pytest.fixture
 def everywhere_at_once(driver: TestBed, trn2: BedNode) -> Iterator[None]:
-    """Let the update not go from node to node, for there may be many; on each it is the same.
+    """Update all nodes at once.
 
-    Only once the node is there: Helm does not like what others have changed.
+    Only after the node exists: Helm rejects fields that others have changed.
     """
     strategy = driver.get(*TARGET)["spec"]["updateStrategy"]
     assert strategy == {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
@@ -175,7 +176,7 @@ def log_of(node: BedNode) -> str:
 
 
 def versions(bed: TestBed, node: BedNode) -> dict[str, str]:
-    """Return UID and resourceVersion of a node's slices: as long as they are the same, nobody has written any."""
+    """Return UID and resourceVersion of a node's slices: equal values mean that there was no write."""
     return {item["metadata"]["uid"]: item["metadata"]["resourceVersion"] for item in slices(bed, node.name)}
 
 
@@ -215,12 +216,12 @@ def test_update_and_rollback_fail_no_pod(driver: TestBed, trn2: BedNode, stream:
         assert all(ended <= began for (_, ended), (began, _) in itertools.pairwise(times)), f"{device} had two users"
 
 
-# An unprepare that the other plugin answers.
+# An unprepare by the other plugin
 
 
 @pytest.fixture
 def two_at_once(driver: TestBed, trn2: BedNode, everywhere_at_once: None) -> Iterator[tuple[str, str]]:
-    """Both plugins of an update that stands still: the UIDs of the old one and the new one."""
+    """The UIDs of the old and the new plugin of a paused update."""
     [old] = registered_pods(trn2)
 
     def wait_after_ready(seconds: int, annotation: str) -> None:
@@ -240,7 +241,7 @@ def two_at_once(driver: TestBed, trn2: BedNode, everywhere_at_once: None) -> Ite
 
 
 def ask(node: BedNode, plugin: str, verb: str, claim: Object) -> Object:
-    """Ask a plugin, by its pod's UID, about a claim as the kubelet does; return its answer for that claim."""
+    """Call a plugin, by its pod's UID, for a claim as the kubelet does; return the claim's result."""
     meta = claim["metadata"]
     asked = json.dumps({"claims": [{key: meta[key] for key in ("namespace", "name", "uid")}]})
     words = ("grpcurl", "-plaintext", "-unix", "-d", asked, f"{DATA}/dra-{plugin}.sock")
@@ -249,7 +250,7 @@ def ask(node: BedNode, plugin: str, verb: str, claim: Object) -> Object:
 
 
 def allocate(place: Namespace, name: str, node: BedNode, device: str) -> Object:
-    """Make a claim and allocate it, as the scheduler does, for a pod that no kubelet knows."""
+    """Create a claim and allocate it, as the scheduler does, for a pod that does not exist."""
     request = {"name": "r", "exactly": {"deviceClassName": "neuron.aws.com"}}
     spec = {"devices": {"requests": [request]}}
     place.apply({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name}, "spec": spec})
@@ -277,7 +278,7 @@ def test_old_plugin_does_not_prepare_unprepared_claim(
         error = prepare.result()["error"]
     assert "claim was unprepared while it was being prepared" in error.replace(f"{namespace.name}/withdrawn ", "")
     assert claim["metadata"]["uid"] not in prepared(trn2) | cdi_claims(trn2)
-    # It is no verdict for ever: whoever asks afterwards has the claim.
+    # The withdrawal is not permanent: a later prepare succeeds.
     [device] = ask(trn2, old, "Prepare", claim)["devices"]
     assert "neuron-device-5" in device.values()
     assert ask(trn2, new, "Unprepare", claim) == {}
@@ -299,7 +300,7 @@ time.sleep(300)
 
 @contextlib.contextmanager
 def stolen(node: BedNode, path: str, log: Path) -> Iterator[None]:
-    """Let a process take the place of a socket, and listen there without ever answering."""
+    """Let a process replace a socket and listen there without replying."""
     script = log.with_suffix(".py")
     script.write_text(THIEF)
     with python_on(node.name, f"{script} {path}", log):
@@ -320,7 +321,7 @@ def test_stolen_or_removed_sockets_are_recreated(
     dra, registration = f"{DATA}/dra-{uid}.sock", f"{REGISTRY}/neuron.aws.com-{uid}-reg.sock"
 
     def serves() -> bool:
-        """The liveness that the plugin tells on its DRA socket is that of both sockets."""
+        """The liveness on the plugin's DRA socket covers both sockets."""
         words = ("grpcurl", "-plaintext", "-unix", "-max-time", "2", "-d", '{"service": "liveness"}', dra)
         with contextlib.suppress(BedError):
             return "SERVING" in trn2.run(*words, "grpc.health.v1.Health/Check").split('"')
@@ -334,7 +335,7 @@ def test_stolen_or_removed_sockets_are_recreated(
     with stolen(trn2, dra, tmp_path / "thief.log"):
         trn2.run("rm", registration)
         eventually("both sockets are served again", serves, 15)
-        eventually("the kubelet has the plugin again", is_ready, 30)
+        eventually("the kubelet has registered the plugin again", is_ready, 30)
         namespace.apply(pod("next", "one", node=trn2.name))
         namespace.wait_ready("next")
     assert set(neurons(namespace, "next")).isdisjoint(held)

@@ -1,4 +1,4 @@
-"""The real API server takes the custom resources, and refuses bad workloads with the message that a person needs."""
+"""The real API server accepts the CRDs, and rejects invalid workloads with a helpful message."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ JOB: Obj = {
 
 @pytest.fixture(scope="module")
 def without_controller(running_bed: TestBed) -> Iterator[None]:
-    """No controller: it would write back the states that these tests write by hand."""
+    """No controller runs: it would overwrite the states that these tests write."""
     deployment = ("deployment", CONTROLLER, "--namespace", NAMESPACE)
     found = running_bed.kubectl("get", *deployment, "--ignore-not-found", "-o", "name")
     if not found:
@@ -62,7 +62,7 @@ def served(bed: TestBed) -> bool:
 
 @pytest.fixture
 def place(kinds: TestBed, namespace: Namespace) -> Iterator[Namespace]:
-    """A namespace; workloads in it are gone before it is, also those that a controller holds with a finalizer."""
+    """A namespace; its workloads are deleted first, including those with a controller's finalizer."""
     yield namespace
     namespace.kubectl("delete", "nusw", "--all", "--timeout=60s")
 

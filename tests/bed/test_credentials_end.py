@@ -1,4 +1,4 @@
-"""A kubeconfig whose login program gives certificates that end after a minute, to the controller and the plugin."""
+"""Controller and plugin with a kubeconfig whose login program returns certificates that expire after a minute."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GROUP = "system:masters"
 
 
 class Logins:
-    """A kubeconfig of the test bed whose login program gives each time a certificate that was made a moment ago."""
+    """A kubeconfig of the test bed whose login program returns a new certificate at each call."""
 
     def __init__(self, bed: TestBed, folder: Path) -> None:
         pki = bed.where.pki_dir
@@ -73,14 +73,14 @@ def installed(name: str) -> Path:
 
 
 def controller(logins: Logins, log: Path) -> contextlib.AbstractContextManager[None]:
-    """Run the controller outside of the cluster; it renews its Lease every other second."""
+    """Run the controller outside the cluster; it renews its Lease every 2 s."""
     serves = [f"--{name}-address=" for name in ("health-probe-bind", "metrics-bind", "grpc")]
     words = ("run", f"--kubeconfig={logins.login.kubeconfig}", "--leader-elect=true", "--identity=outside", *serves)
     return program(log, "--", installed("neuron-ultraserver-controller"), *words)
 
 
 def plugin(logins: Logins, node: BedNode, log: Path) -> contextlib.AbstractContextManager[None]:
-    """Run the plugin on a node without a pod of its own."""
+    """Run the plugin on a node as a process, without a pod."""
     words = (
         f"--kubeconfig={logins.login.kubeconfig}",
         f"--node-name={node.name}",
@@ -93,11 +93,11 @@ def plugin(logins: Logins, node: BedNode, log: Path) -> contextlib.AbstractConte
 
 @pytest.fixture
 def trn2(driver: TestBed, node: Callable[[str], BedNode]) -> Iterator[BedNode]:
-    """A trn2.48xlarge that the DaemonSet's plugin has left; it is back there afterwards."""
+    """A trn2.48xlarge without the DaemonSet's plugin, which returns afterwards."""
     taken = node(TRN2)
     settled(taken)
     relabel(taken, "not-a-neuron-node")
-    eventually("the DaemonSet's plugin leaves", lambda: registered_pods(taken) == set(), 60)
+    eventually("the DaemonSet's plugin has ended", lambda: registered_pods(taken) == set(), 60)
     yield taken
     taken.repair_all()
     relabel(taken, TRN2)
@@ -105,12 +105,12 @@ def trn2(driver: TestBed, node: Callable[[str], BedNode]) -> Iterator[BedNode]:
 
 
 def sick(node: BedNode) -> set[str]:
-    """Return the names of the devices that a node publishes as sick."""
+    """Return the names of the devices that a node publishes as unhealthy."""
     return {each["name"] for each in devices(node.bed, node.name) if "unhealthy" in each["attributes"]}
 
 
 def submit(place: Namespace, name: str) -> None:
-    """Ask for UltraServers of a type that this cluster has none of."""
+    """Request UltraServers of a type that this cluster does not have."""
     spec = {"instanceType": "trn2u.48xlarge", "topologySize": 4, "serverCount": 1}
     kind = {"apiVersion": "neuron.aws.com/v1", "kind": "NeuronUltraServerWorkload"}
     place.apply({**kind, "metadata": {"name": name}, "spec": spec})
@@ -139,7 +139,7 @@ def test_programs_survive_certificate_expiry(
         submit(namespace, "last")
         eventually("the last workload has a status", lambda: waits(namespace, "last"), 60)
         trn2.break_("ecc", "3")
-        eventually("a sick device is published", lambda: sick(trn2) == {"neuron-device-3"}, 60)
+        eventually("an unhealthy device is published", lambda: sick(trn2) == {"neuron-device-3"}, 60)
         lease = driver.get("lease", CONTROLLER, "--namespace", NAMESPACE)
         assert lease["spec"]["holderIdentity"].startswith("outside_")
         renewed = [log.read_text().count("credentials for the API server renewed") for log in logs]

@@ -231,7 +231,7 @@ def test_pods_on_one_node_have_different_lnc(trn2: BedNode, namespace: Namespace
     assert not set(neurons(namespace, "pod-1")) & set(neurons(namespace, "pod-2"))
 
 
-# What is refused, and in which words.
+# Rejections and their messages
 
 
 def test_unsupported_lnc_is_rejected_as_documented(trn1: BedNode, namespace: Namespace) -> None:
@@ -292,14 +292,14 @@ def test_replacements_of_force_deleted_pods_start(trn2: BedNode, namespace: Name
 
 @pytest.fixture
 def efa(trn2: BedNode, tmp_path: Path) -> Iterator[BedNode]:
-    """A trn2.48xlarge whose EFA interfaces are published too, by a driver of their own."""
+    """A trn2.48xlarge with a second driver that publishes its EFA interfaces."""
     with net_drivers(trn2.bed, [trn2.name], TRN2, tmp_path):
         yield trn2
 
 
 @pytest.fixture
 def place(efa: BedNode, namespace: Namespace) -> Namespace:
-    """A namespace whose pods are gone before the second driver is: the kubelet needs it to end them."""
+    """A namespace whose pods end before the second driver does: the kubelet needs it to unprepare."""
     return namespace
 
 
@@ -422,7 +422,7 @@ def test_no_files_remain_of_deleted_pods_claims(trn2: BedNode, namespace: Namesp
     eventually("an empty CDI folder", lambda: not cdi_claims(trn2), 10)
 
 
-# Beside a device plugin.
+# Beside a device plugin
 
 
 def test_nothing_is_published_beside_device_plugin(driver: TestBed, trn1: BedNode) -> None:
@@ -439,13 +439,13 @@ def test_nothing_is_published_beside_device_plugin(driver: TestBed, trn1: BedNod
 
 
 def offer(node: BedNode, count: int) -> None:
-    """Let a Node offer so many devices of a device plugin, as its kubelet would say."""
+    """Set the number of a device plugin's devices in a Node's status, as its kubelet does."""
     status = {name: {"aws.amazon.com/neuron": str(count)} for name in ("capacity", "allocatable")}
     patch = json.dumps({"status": status})
     node.bed.kubectl("patch", "node", node.name, "--subresource=status", "--type=merge", "--patch", patch)
 
 
-# The driver's own services.
+# The driver's own services
 
 
 def test_services_support_reflection(driver: TestBed, trn2: BedNode) -> None:

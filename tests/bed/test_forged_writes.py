@@ -1,7 +1,7 @@
-"""Writes by those who may not (13, acceptance 3): refused by the API server, each by the policy or role that is for it.
+"""Writes without permission (13, acceptance 3): the API server rejects each by the policy or role that covers it.
 
-The table is in `forged_writes`. The policies and roles are those of the chart, with somebody on the break-glass list.
-The control plane is enough: nobody has to run for it.
+The table is in `forged_writes`. The policies and roles are those of the chart, with one user on the break-glass list.
+The control plane is enough: no pods are needed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ POLICY = re.compile(r"ValidatingAdmissionPolicy '([^']+)' with binding '[^']+' d
 
 @dataclass(slots=True)
 class Api:
-    """The real API server, asked as whoever one likes to be."""
+    """The real API server, called with impersonated users."""
 
     connection: http.client.HTTPSConnection
     token: str
@@ -56,7 +56,7 @@ class Api:
             return answer.status, json.loads(answer.read())
 
     def outcome(self, row: Row) -> str:
-        """What becomes of an attempt, in the words of the table, or what the API server said instead."""
+        """Return the result of an attempt as in the table, or the API server's message."""
         return _told(*self.attempt(row))
 
     def attempt(self, row: Row) -> tuple[int, Obj]:
@@ -66,7 +66,7 @@ class Api:
         return self.ask(row.who, method, path, row.body, kind)
 
     def put(self, item: Obj, who: User = table.MASTER) -> None:
-        """Have an object as it is given: made, or replaced, also where it is another one of that name now."""
+        """Create an object, or replace an existing one with its name."""
         status, answer = self.try_to_put(item, who)
         assert status in (200, 201), (item["kind"], item["metadata"]["name"], answer.get("message"))
 
@@ -121,14 +121,16 @@ PLURALS = {
 
 
 def place(item: Obj) -> str:
-    """The path of an object's collection."""
+    """Return the path of an object's collection."""
     group, namespace = item["apiVersion"], item["metadata"].get("namespace")
     root = f"/api/{group}" if "/" not in group else f"/apis/{group}"
     return f"{root}/{f'namespaces/{namespace}/' if namespace else ''}{PLURALS[item['kind']]}"
 
 
 def chart(helm: str) -> list[Obj]:
-    """The roles and policies of the chart; `forged-rescue`, and who is of `forged-rescuers`, may break the glass."""
+    """The roles and policies of the chart; the user `forged-rescue` and the group `forged-rescuers` are on the
+    break-glass list.
+    """
     glass = "ultraserverOperator.admissionPolicies.breakGlass"
     values = {
         "draDriver.image.repository": "d",
@@ -161,7 +163,7 @@ def bound(role: str, who: User | str, namespace: str = "", kind: str = "ClusterR
 
 
 def rights() -> list[Obj]:
-    """Who may do what, besides the chart's own roles."""
+    """Return the role bindings besides the chart's own."""
     writes = ["create", "update", "patch", "delete"]
     dra = {"apiGroups": ["resource.k8s.io"], "verbs": writes}
     claims = {**dra, "resources": ["resourceclaims"]}
@@ -184,7 +186,7 @@ def rights() -> list[Obj]:
 
 
 def present() -> list[Obj]:
-    """What is there before anybody forges anything."""
+    """Return the objects that exist before the attempts."""
     labels = {"zone": "a", f"{table.LABEL}-x": "1", table.BLOCK: "cr-1"}
     topology = [{"nodeName": NODE, "nodeId": 0}]
     slices = (
@@ -224,7 +226,7 @@ def api(running_bed: TestBed) -> Iterator[Api]:
 
 @pytest.fixture(scope="module")
 def undisturbed(running_bed: TestBed, api: Api) -> Iterator[None]:
-    """A controller that is installed would tidy up what is forged: none runs meanwhile."""
+    """An installed controller would remove forged objects, so none runs during the test."""
     running_bed.kubectl("apply", "-f", str(REPOSITORY / "deploy/crds"))
     deployment = f"/apis/apps/v1/namespaces/{DRIVER_NAMESPACE}/deployments/neuron-ultraserver-controller"
     found = api.get(deployment)
@@ -240,7 +242,7 @@ def undisturbed(running_bed: TestBed, api: Api) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def guards(running_bed: TestBed, api: Api, undisturbed: None) -> Iterator[list[str]]:
-    """The chart's roles and policies, in force; what was there before is put back afterwards. The policies' names."""
+    """The chart's roles and policies, in force; the former ones are restored afterwards. The policies' names."""
     path = running_bed.parts.plane.environment()["PATH"].split(":")
     items = chart(next(str(Path(each, "helm")) for each in path if Path(each, "helm").exists()))
     own = [
@@ -251,16 +253,16 @@ def guards(running_bed: TestBed, api: Api, undisturbed: None) -> Iterator[list[s
     ]
     before = {address(item): api.get(address(item)) for item in items}
     if api.get(f"/api/v1/namespaces/{DRIVER_NAMESPACE}") is None:
-        # It stays: a namespace that is going is in the way of the next test.
+        # The namespace stays: one that is being deleted would block the next test.
         api.put(made("Namespace", DRIVER_NAMESPACE))
     for item in (*items, *own):
         api.put(item)
     account = f"/api/v1/namespaces/{OURS}/serviceaccounts/default"
     eventually("pods can be made", lambda: api.get(account), 60)
     eventually("rights are known", lambda: api.ask(table.RESCUE, "GET", "/api/v1/nodes")[0] == 200, 60)
-    for item in present():  # policies that were there before may exempt others for a moment more
+    for item in present():  # former policies may still apply for a moment
         exempt = lambda item=item: api.try_to_put(item, table.RESCUE)[0] in (200, 201)  # noqa: E731
-        eventually("what the break-glass list exempts can be made", exempt, 60)
+        eventually("break-glass users can create objects", exempt, 60)
     names = sorted({item["metadata"]["name"] for item in items if item["kind"] in GUARDS})
     for name in names:
         in_force(api, name)
@@ -288,7 +290,7 @@ def minor_of(api: Api) -> int:
 
 def refused_by(name: str) -> list[Row]:
     found = [row for row in ROWS if row.ends == name]
-    assert found, f"no row of the table is refused by {name}: nobody would notice if it were not there"
+    assert found, f"no row of the table is refused by {name}: no test would fail without it"
     return found
 
 

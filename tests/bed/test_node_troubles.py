@@ -1,4 +1,4 @@
-"""A node that hangs, a device plugin beside the driver, a name that another node's plugin took: on a real cluster."""
+"""Node failures on a real cluster: hanging reads, a device plugin beside the driver, a slice name that is taken."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DEVICE_PLUGIN = "/var/lib/kubelet/device-plugins/neuron-devplugin.sock"
 POLICY = "neuron-dra-driver-own-resourceslices"
 BINDING = f"validatingadmissionpolicybinding/{POLICY}"
 SERVICE_ACCOUNT = "neuron-dra-driver-sa"
-OTHER_DRIVER = "dra.example.com"  # of our own the neighbour's plugin would clear away
+OTHER_DRIVER = "dra.example.com"  # one of our driver would be deleted by the other plugin
 MADE_BY_SERVER = ("creationTimestamp", "generation", "managedFields", "resourceVersion", "uid")
 
 Object = dict[str, Any]
@@ -62,7 +62,7 @@ def names(node: BedNode) -> set[str]:
     return {device["name"] for device in devices(node.bed, node.name)}
 
 
-# A read that does not end.
+# A read that does not end
 
 HUNG = 8  # devices; the driver finds one every 20 s
 
@@ -88,7 +88,7 @@ def log(bed: TestBed, name: str) -> str:
 def test_hanging_read_blocks_nothing_else(
     driver: TestBed, trn2: BedNode, namespace: Namespace, uninstall: Callable[[], None]
 ) -> None:
-    """(14.1) In a plugin that runs, in one that starts again, and in one that is to end."""
+    """(14.1) In a running plugin, in a restarting one, and in one that is stopped."""
     told = tells_health(driver)
     namespace.apply(template("one"))
     namespace.apply(pod("runs", "one", node=trn2.name))
@@ -99,7 +99,7 @@ def test_hanging_read_blocks_nothing_else(
     if told:
         eventually("all is well", lambda: healths(namespace, "runs") == healths(namespace, "leaves") == {"Healthy"}, 60)
 
-    # In a plugin that runs: one device is not known, the others are used as before.
+    # A running plugin: the health of one device is unknown, the others are used as before.
     trn2.break_("hang", f"{held[0]}:core_count")
     if told:
         eventually("nothing is known", lambda: healths(namespace, "leaves") == {"Unknown"}, 60)
@@ -109,7 +109,7 @@ def test_hanging_read_blocks_nothing_else(
     namespace.apply(pod("fresh", "one", node=trn2.name))
     namespace.wait_ready("fresh")
 
-    # In one that starts again: the kubelet has it at once, what is prepared stays, and can be given back.
+    # A restarting plugin: it registers at once, prepared claims stay and can be unprepared.
     plugin = plugin_pod(driver, trn2.name)["metadata"]["name"]
     before = restarts(trn2, plugin)
     for number in sorted({*range(HUNG)} - {*held}):
@@ -126,7 +126,7 @@ def test_hanging_read_blocks_nothing_else(
         eventually("nothing is known", lambda: healths(namespace, "runs") == {"Unknown"}, 60)
     namespace.delete("pod", "early")
 
-    # In one that is to end: sockets and locks are free.
+    # A stopped plugin: sockets and locks are free.
     uninstall()
     eventually("no socket is left", lambda: sockets(trn2) == [], 60)
     eventually("no lock is held", lambda: held_locks(trn2) == [], 60)
@@ -140,7 +140,7 @@ def test_hanging_read_blocks_nothing_else(
     assert (neurons(namespace, "runs"), namespace.restarts("runs")) == (held, 0)
 
 
-# A device plugin beside the driver.
+# A device plugin beside the driver
 
 LISTEN = """
 import os, signal, socket, sys
@@ -169,7 +169,7 @@ def allocate(place: Namespace, pod_name: str, node: BedNode, device: str) -> Non
 def test_device_plugin_blocks_new_claims_only(
     driver: TestBed, trn2: BedNode, namespace: Namespace, tmp_path: Path
 ) -> None:
-    """(14.5) One claim is prepared already, another one is only allocated, and its pod comes to the node later."""
+    """(14.5) One claim is already prepared; the pod of another, allocated one is created later."""
     namespace.apply(template("one"))
     namespace.apply(pod("runs", "one", node=trn2.name))
     namespace.wait_ready("runs")
@@ -191,7 +191,7 @@ def test_device_plugin_blocks_new_claims_only(
     script.write_text(LISTEN)
     with python_on(trn2.name, f"{script} {DEVICE_PLUGIN}", tmp_path / "plugin.log"):
         claimed = {f"neuron-device-{held}", f"neuron-device-{free}"}
-        eventually("only what claims have is published", lambda: names(trn2) == claimed, 60)
+        eventually("only devices of claims are published", lambda: names(trn2) == claimed, 60)
         namespace.kubectl(
             "patch", "pod", "waits", "--type=json", "-p", '[{"op":"remove","path":"/spec/schedulingGates"}]'
         )
@@ -212,12 +212,12 @@ def test_device_plugin_blocks_new_claims_only(
 
 @pytest.fixture
 def neighbour(trn2: BedNode, node: Callable[[str], BedNode]) -> BedNode:
-    """Another node, whose plugin misbehaves."""
+    """Another node, whose plugin writes slices with names of the first."""
     return node(TRN2)
 
 
 def squat(victim: BedNode, neighbour: BedNode, slice_of: str) -> str:
-    """Let the plugin of a node make a slice under a name of another node; return why not, empty if it did."""
+    """Let the plugin of a node create a slice with a name of another node; return the error, empty on success."""
     token = victim.bed.kubectl(
         *("create", "token", SERVICE_ACCOUNT, "--namespace", NAMESPACE),
         *("--bound-object-kind=Node", f"--bound-object-name={neighbour.name}"),
@@ -241,7 +241,7 @@ def first_name(node: BedNode) -> str:
 
 @pytest.fixture
 def binding(driver: TestBed) -> Iterator[Callable[[], str]]:
-    """Take away the binding of the policy that keeps plugins to their own names; it is put back."""
+    """Remove the binding of the policy for slice names; it is restored at the end."""
     found = json.loads(driver.kubectl("get", BINDING, "-o", "json"))
     meta = {key: value for key, value in found["metadata"].items() if key not in MADE_BY_SERVER}
     yield lambda: driver.kubectl("delete", BINDING)
@@ -256,7 +256,7 @@ def test_taken_slice_name_is_avoided(
     uninstall: Callable[[], None],
     binding: Callable[[], str],
 ) -> None:
-    """(14.10) The policy refuses it; without the policy it is reported, and costs nothing."""
+    """(14.10) The policy rejects it; without the policy it is reported, and another name is used."""
     uninstall()
     eventually("the driver leaves", lambda: registered_pods(trn2) == set(), 60)
     for each in slices(driver, trn2.name):
@@ -279,6 +279,6 @@ def test_taken_slice_name_is_avoided(
 
 
 def taken_names(node: BedNode) -> list[str]:
-    """Return what Events say of names of a node's slices that others have."""
+    """Return the messages of Events about taken names of a node's slices."""
     chosen = f"--field-selector=involvedObject.name={node.name},reason=NeuronSliceNameTaken"
     return [item["message"] for item in node.bed.get("events", "--all-namespaces", chosen)["items"]]

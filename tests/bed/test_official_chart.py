@@ -1,7 +1,7 @@
-"""Our image in the DaemonSet of AWS's own chart: same names, same settings, nothing but the image changed.
+"""Our image in the DaemonSet of AWS's chart: only the image is changed.
 
-The manifest has what chart 1.10.0 renders for the driver: the host's network, privileged, 20m of CPU, no readiness
-probe and no mount of the boot id. Its service account and roles are ours, for the names are the same.
+The manifest is rendered by chart 1.10.0: host network, privileged, 20m of CPU, no readiness probe, no mount of the boot
+id. Its service account and roles are ours, because the names are the same.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def test_image_runs_in_the_official_chart(other_bed: TestBed) -> None:
 
     other_bed.kubectl("apply", "-f", "-", stdin=MANIFEST.read_text().replace("IMAGE", ours["image"]))
 
-    # 20m of CPU stretch the start of any Python program to some twenty seconds.
+    # With 20m of CPU a Python program takes about 20 s to start.
     [published] = eventually("slices", lambda: other_bed.get("resourceslices")["items"], 180)
     assert len(published["spec"]["devices"]) == 16
     place = Namespace(other_bed, "default")

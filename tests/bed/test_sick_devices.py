@@ -1,6 +1,7 @@
-"""A sick device on a real Kubernetes: no new pod gets it, who has it is told, and repaired it comes back.
+"""An unhealthy device on a real cluster: new pods do not get it, pods that have it show it, and it returns when
+repaired.
 
-API servers up to 1.35 keep no taints and their kubelets tell no health of devices; there sick devices leave the slice.
+API servers up to 1.35 drop taints and their kubelets report no device health; there unhealthy devices leave the slice.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import pytest
 from deployed import all_well, devices, metrics, neurons, pod, prepared, settled, template
 from real_cluster import BedNode, Namespace, TestBed, eventually
 
-DETECTED_S = 30  # what is promised (docs/health.md)
+DETECTED_S = 30  # documented in docs/health.md
 REPAIRED_S = 40  # one reading, the test bed's hold of 5 s, and one more reading
 TAINT = "neuron.aws.com/unhealthy"
 
@@ -24,7 +25,7 @@ Marks = dict[str, tuple[str, list[str]]]
 
 @pytest.fixture
 def trn2(driver: TestBed, node: Callable[[str], BedNode]) -> BedNode:
-    """A trn2.48xlarge with the driver on it, all of it well."""
+    """A trn2.48xlarge with the driver on it and healthy devices."""
     taken = node("trn2.48xlarge")
     settled(taken)
     return taken
@@ -37,7 +38,7 @@ def minor(bed: TestBed) -> int:
 
 
 def marks(node: BedNode) -> Marks:
-    """Return, for each sick device that is published, its number, its attribute and its taints."""
+    """Return number, attribute and taints of each published unhealthy device."""
     return {
         device["name"].removeprefix("neuron-device-"): (
             device["attributes"]["unhealthy"]["string"],
@@ -53,7 +54,7 @@ def numbers(node: BedNode) -> set[int]:
 
 
 def expected(minor: int) -> tuple[Marks, set[int]]:
-    """Return the marks, and the numbers of the devices that are published, once the faults are seen."""
+    """Return the faults' attributes and taints, and the numbers of the published devices, once the faults are seen."""
     if minor < 36:
         return {HELD: ("hbm_ecc", [])}, set(range(16)) - {1, 2, 3}
     reasons = {HELD: "hbm_ecc", COMPONENT: "link_efa", INVALID: "invalid"}
@@ -83,7 +84,7 @@ def start(place: Namespace, name: str, node: BedNode, wants: str = "one") -> lis
 
 
 def tolerant(name: str) -> dict[str, Any]:
-    """Return a template for one device, sick or not."""
+    """Return a template for one device that tolerates the taint."""
     made = template(name)
     [request] = made["spec"]["spec"]["devices"]["requests"]
     request["exactly"]["tolerations"] = [{"key": TAINT, "operator": "Exists"}]
@@ -99,7 +100,9 @@ def test_unhealthy_device_is_not_allocated_until_repair(
     namespace.apply(template("one"))
     assert start(namespace, "holder", trn2) == [0]
     if minor >= 36:
-        eventually("the pod's devices are told well", lambda: healths(namespace, "holder") == ["Healthy"], DETECTED_S)
+        eventually(
+            "the pod's devices are reported healthy", lambda: healths(namespace, "holder") == ["Healthy"], DETECTED_S
+        )
 
     for what, which in FAULTS:
         trn2.break_(what, which)
@@ -116,7 +119,9 @@ def test_unhealthy_device_is_not_allocated_until_repair(
         "neuron-device-3 is unhealthy (missing)",
     }
     if minor >= 36:
-        eventually("the pod's device is told sick", lambda: healths(namespace, "holder") == ["Unhealthy"], DETECTED_S)
+        eventually(
+            "the pod's device is reported unhealthy", lambda: healths(namespace, "holder") == ["Unhealthy"], DETECTED_S
+        )
         [(cdi_id, _, message)] = told(namespace, "holder")
         assert cdi_id.startswith("k8s.neuron.aws.com/")
         assert message == "1 uncorrectable HBM error"
@@ -128,7 +133,9 @@ def test_unhealthy_device_is_not_allocated_until_repair(
     eventually("all is well again", lambda: all_well(trn2), REPAIRED_S)
     assert start(namespace, "last", trn2) == [2 if minor >= 36 else 1]
     if minor >= 36:
-        eventually("the pod's device is told well", lambda: healths(namespace, "holder") == ["Healthy"], DETECTED_S)
+        eventually(
+            "the pod's device is reported healthy", lambda: healths(namespace, "holder") == ["Healthy"], DETECTED_S
+        )
 
 
 @pytest.mark.contract("T4")

@@ -1,6 +1,6 @@
-"""In place of AWS's driver, on a real node: its slices, its CDI files, and pods that run with what it prepared.
+"""Replaces AWS's driver on a real node: its slices, its CDI files, and running pods with devices that it prepared.
 
-No device is offered twice, not for a moment; pods run on and give their devices back; new ones get what is free.
+No device is offered twice at any time; pods keep running and their devices become free; new pods get free devices.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Object = dict[str, Any]
 
 @pytest.fixture
 def trn2(driver: TestBed, node: Callable[[str], BedNode]) -> Iterator[BedNode]:
-    """A trn2.48xlarge that our driver has left, with nothing of it on the disk; it is back there afterwards."""
+    """A trn2.48xlarge without our driver and its files; the driver returns afterwards."""
     taken = node(TRN2)
     settled(taken)
     relabel(taken, "not-a-neuron-node")
@@ -60,7 +60,7 @@ def trn2(driver: TestBed, node: Callable[[str], BedNode]) -> Iterator[BedNode]:
 
 @pytest.fixture
 def older(trn2: BedNode, tmp_path: Path) -> Iterator[contextlib.ExitStack]:
-    """The driver before ours, with the node's slice in place of ours; it ends when this is closed."""
+    """The older driver, with its slice in place of ours; it ends with the context."""
     [ours] = slices(trn2.bed, trn2.name)
     trn2.bed.kubectl("create", "-f", "-", stdin=json.dumps(their_slice(ours)))
     trn2.bed.kubectl("delete", "resourceslice", ours["metadata"]["name"])
@@ -77,13 +77,13 @@ def older(trn2: BedNode, tmp_path: Path) -> Iterator[contextlib.ExitStack]:
 
 @pytest.fixture
 def place(trn2: BedNode, older: contextlib.ExitStack, namespace: Namespace) -> Iterator[Namespace]:
-    """A namespace whose pods can end, whatever the test left: the kubelet needs a driver for it."""
+    """A namespace whose pods end before the driver does, which the kubelet needs for that."""
     yield namespace
     older.close()
     relabel(trn2, TRN2)
 
 
-# A file of theirs that belongs to no claim, and one, `gone`, that is not even a specification.
+# One of its files belongs to no claim, and another one, `gone`, is not a CDI spec.
 COMMON = {
     "cdiVersion": "0.5.0",
     "kind": "k8s.neuron.aws.com/device",
@@ -92,7 +92,7 @@ COMMON = {
 
 
 def their_slice(ours: Object) -> Object:
-    """Return what AWS's driver publishes of the same devices: a generated name, any order, no capacity."""
+    """Return a slice as AWS's driver publishes it: a generated name, any order, no capacity."""
     devices = [{"name": d["name"], "attributes": d["attributes"]} for d in reversed(ours["spec"]["devices"])]
     node = ours["spec"]["nodeName"]
     pool = {"name": node, "generation": GENERATION, "resourceSliceCount": 1}
@@ -107,12 +107,12 @@ def their_slice(ours: Object) -> Object:
     }
 
 
-# What is seen meanwhile.
+# Changes of the slices
 
 
 @contextlib.contextmanager
 def watched_slices(log: Path) -> Iterator[Callable[[], list[Object]]]:
-    """Watch all slices; the function returns the changes so far, as the API server told them."""
+    """Watch all slices; the function returns the watch events so far."""
     words = ["kubectl", "get", "resourceslices", "--watch", "--output-watch-events", "-o", "json"]
     with log.open("wb") as out:
         process = subprocess.Popen([TESTBED / "testbed", "exec", "--", *words], stdout=out)
@@ -137,7 +137,7 @@ def watched_slices(log: Path) -> Iterator[Callable[[], list[Object]]]:
 
 
 def most_offers(changes: list[Object], node: str) -> int:
-    """Return how often the most frequent device was on offer at a time, by any slice of the node's pool."""
+    """Return the highest number of times that one device was published at once, in any slice of the node's pool."""
     now: dict[str, Object] = {}
     most = 0
     for change in changes:
@@ -175,7 +175,7 @@ def their_files(node: BedNode) -> set[str]:
 
 
 def rival(place: Namespace, running: str, node: BedNode) -> None:
-    """Give a pod, past the scheduler, a claim on the devices of a pod that runs."""
+    """Give a pod, without the scheduler, a claim for the devices of a running pod."""
     theirs = claim_of(place, running)
     place.apply(
         {
@@ -209,12 +209,12 @@ def test_takeover_allocates_no_device_twice(
 
     with watched_slices(tmp_path / "slices.json") as changes:
         older.close()
-        place.kubectl("delete", "pod", "stops", "--wait=false")  # there is nobody to take its devices back
+        place.kubectl("delete", "pod", "stops", "--wait=false")  # no driver runs that could unprepare its claim
         relabel(trn2, TRN2)
         plugin_pod(driver, trn2.name)
         [stopped] = set(before) - set(held_by(place, "runs", "ends"))
         del before[stopped]
-        eventually("the devices of the pod that stopped are given back", lambda: prepared(trn2) == set(before), 60)
+        eventually("the claim of the ended pod is unprepared", lambda: prepared(trn2) == set(before), 60)
         [ours] = slices(driver, trn2.name)
         pool = {"name": trn2.name, "generation": GENERATION + 1, "resourceSliceCount": 1}
         assert ours["metadata"]["name"] == f"{trn2.name}-neuron.aws.com-00"

@@ -1,4 +1,4 @@
-"""The test bed itself: what it shows, what it breaks, and what it leaves behind."""
+"""The test bed itself: its nodes, its faults, and its cleanup."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def neighbours(node, device: int) -> set[int]:
 
 
 def devices(node) -> tuple[set[str], set[str]]:
-    """The names in sysfs and in /dev."""
+    """The names of the devices in sysfs and in /dev."""
     in_sysfs = {name for name in node.run("ls", "/sys/class/neuron_device").split() if name.startswith("neuron")}
     return in_sysfs, {name for name in node.run("ls", "/dev").split() if name.startswith("neuron")}
 
@@ -283,7 +283,7 @@ def test_ultraserver_of_four_splits_with_a_link(other_bed):
 
 
 def left_behind(bed: TestBed) -> list[str]:
-    """What is on this machine of a test bed."""
+    """Return the processes, mounts and interfaces of a test bed on this machine."""
     from bed import cgroups, processes
 
     where = bed.where

@@ -1,4 +1,4 @@
-"""Who may do what with UltraServers, to the real API server: users of a namespace, and the capacity block label."""
+"""Rights on UltraServers with a real API server: users of a namespace, and the capacity block label."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VERBS = ("get", "create", "delete")
 
 @pytest.fixture
 def access(bed: TestBed) -> Iterator[TestBed]:
-    """The test bed with our roles and our policy; they are left if they were there before."""
+    """The test bed with our roles and our policy; existing ones stay afterwards."""
     was_there = POLICY in bed.kubectl("get", "validatingadmissionpolicies", "--output=name").replace(
         "validatingadmissionpolicy.admissionregistration.k8s.io", "validatingadmissionpolicy"
     )
@@ -41,7 +41,7 @@ def registered(bed: TestBed) -> Iterator[str]:
 
 
 def refusal(bed: TestBed, node: str, label: str) -> str:
-    """Try to label a node; return why not, empty if it was done."""
+    """Try to label a node; return the error, empty on success."""
     try:
         bed.kubectl("label", "--overwrite", "node", node, label)
     except BedError as err:

@@ -1,4 +1,4 @@
-"""What becomes of running workloads when nodes die under them, and what a person has to do about it."""
+"""Running workloads whose nodes die, and the steps that a user must take."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ def leader_worker_set(name: str, replicas: int) -> Object:
     }
 
 
-# Three dead nodes and a plugin that is away, at once.
+# Three dead nodes and a stopped plugin at once
 
 
 @dataclass(slots=True)
 class Stricken:
-    """Four workloads of single nodes, and what was seen of them: before, and when a person was needed."""
+    """Four workloads of single nodes, their state before, and their state when a user must act."""
 
     bed: TestBed
     place: Namespace
     slots: dict[str, dict[int, tuple[str, ...]]] = field(default_factory=dict)
     uids: dict[str, dict[str, str]] = field(default_factory=dict)
     ranks: dict[str, dict[str, int]] = field(default_factory=dict)
-    hit: dict[str, str] = field(default_factory=dict)  # the node of each workload to which something happens
+    hit: dict[str, str] = field(default_factory=dict)  # the affected node of each workload
     words: dict[str, str] = field(default_factory=dict)
 
     def pods(self, name: str) -> dict[str, Object]:
@@ -99,7 +99,7 @@ def _run(seen: Stricken) -> None:
         )
         seen.uids[name], seen.ranks[name] = uids(running), ranks(place, running)
     seen.slots = slots(seen.bed)
-    # Of each workload its last rank; rank 0 would change what the others were told.
+    # Of each workload its last rank; a change of rank 0 would concern the other pods.
     seen.hit = {name: held[max(held)][0] for name, held in seen.slots.items()}
 
 

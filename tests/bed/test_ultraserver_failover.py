@@ -1,4 +1,4 @@
-"""Two replicas of the controller: whenever the leader dies, the other goes on, and no node is given twice."""
+"""Two replicas of the controller: when the leader dies, the other continues, and no node is reserved twice."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FAILOVER_S = 20  # what is promised
 
 
 def leader(bed: TestBed) -> tuple[str, dict[str, Any]]:
-    """Return who holds the lease, and the lease."""
+    """Return the holder of the Lease, and the Lease."""
     spec = bed.get("lease", CONTROLLER, "--namespace", NAMESPACE)["spec"]
     return spec.get("holderIdentity", ""), spec
 
@@ -87,7 +87,7 @@ def test_leader_deaths_reserve_no_node_twice(fleet: TestBed, place: Namespace, t
     dice = random.Random(kills)
     seen, late = tmp_path / "ultraservers.json", []
     eventually("two replicas", lambda: [is_ready(pod) for pod in replicas(fleet)] == [True, True], 60)
-    # Four nodes and six: of eight, only one of the two can have what it wants.
+    # Four nodes and six, of eight: only one of the two fits.
     wanted = {"four": workload("four", 4, 1), "six": workload("six", 2, 3)}
     with every_version(fleet, seen):
         for number in range(kills):

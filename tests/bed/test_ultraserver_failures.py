@@ -1,4 +1,4 @@
-"""What becomes of running workloads when kubelets restart, plugins are away, and links between nodes break."""
+"""Running workloads when kubelets restart, plugins stop, and links between nodes break."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_two_minute_plugin_outage_changes_nothing(fleet: TestBed, place: Namespa
     assert (uids(pods(place, "kept")), allocations(fleet)) == (before, held)
 
 
-# Links between nodes, in sysfs.
+# Links between nodes, in sysfs
 
 
 def set_strategy(place: Namespace, name: str, strategy: str) -> None:

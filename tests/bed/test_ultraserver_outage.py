@@ -1,4 +1,4 @@
-"""Kubelets that all stop, and pods that their node refuses: what the controller makes of it on a real control plane."""
+"""Stopped kubelets, and pods that their node rejects: the controller on a real control plane."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BEYOND_THE_GRACE_S = GRACE_S + 15.0
 
 @pytest.fixture(scope="module", autouse=True)
 def patient(running_fleet: TestBed) -> Iterator[None]:
-    """The controller acts on a node that has been NotReady for GRACE_S, and not after 2 s as in other tests."""
+    """The controller acts on nodes that have been NotReady for GRACE_S instead of 2 s as in other tests."""
     words = ("up", "--driver", "daemonset", "--set")
     running_fleet.command(*words, f"ultraserverOperator.nodeFailureGrace={GRACE_S}s")
     yield
@@ -127,7 +127,7 @@ def outage_status(place: Namespace) -> str:
 
 
 def said_all(place: Namespace, number: int) -> str:
-    """What Degraded says, when it counts so many nodes."""
+    """Return the message of Degraded for this number of nodes."""
     message = next(each["message"] for each in status(place)["conditions"] if each["type"] == "Degraded")
     return str(message) if f"outage: {number} of" in message else ""
 
@@ -137,11 +137,11 @@ def pods_on(place: Namespace, nodes: tuple[str, ...]) -> list[str]:
     return [item["metadata"]["name"] for item in found if item["spec"].get("nodeName") in nodes]
 
 
-# Pods that their node refuses.
+# Pods that their node rejects
 
 
 def placed_late(place: Namespace, name: str, node: str, workload_uid: str = "") -> str:
-    """Put a pod with an allocated claim on a node, as a scheduler would that had old slices; return the pod's UID."""
+    """Bind a pod with an allocated claim to a node, as a scheduler with old slices does; return the pod's UID."""
     request = {"name": "neuron", "exactly": {"deviceClassName": "neuron.aws.com"}}
     parameters = {
         "apiVersion": "neuron.aws.com/v1",
@@ -197,7 +197,7 @@ def placed_late(place: Namespace, name: str, node: str, workload_uid: str = "") 
 
 @pytest.mark.long
 def test_rejected_pods_are_evicted_after_two_minutes(fleet: TestBed, place: Namespace) -> None:
-    """Issue 13.12: they were refused for ever, and kept their nodes."""
+    """Issue 13.12: they were rejected permanently, and kept their nodes."""
     submit(place, workload("job", 4, 1))
     [reserved] = slots(fleet)["job"].values()
     free = next(name for name in NODES if name not in reserved)

@@ -1,4 +1,4 @@
-"""Reservations outlive their objects, and CRDs the chart that brought them; pods run on through all of it."""
+"""Reservations survive their objects, and CRDs their chart; pods keep running."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def allocations(bed: TestBed, name: str) -> list[Object]:
 
 
 def without_time(entries: list[Object]) -> list[Object]:
-    """Leave out when it was reserved: the workload knows when it was Allocated first."""
+    """Return the entries without allocatedAt, which differs after a restoration."""
     return [{key: value for key, value in entry.items() if key != "allocatedAt"} for entry in entries]
 
 
@@ -34,7 +34,7 @@ def problem(bed: TestBed, name: str) -> str:
 
 @pytest.fixture
 def running(fleet: TestBed, place: Namespace) -> Iterator[tuple[str, dict[str, str]]]:
-    """An UltraServer with a workload whose pods run; its name, and the pods' UIDs by node. They run on."""
+    """An UltraServer with a workload and running pods: its name, and the pods' UIDs by node. They run on."""
     made = submit(place, workload("job", 4, 1))
     place.apply(job("job", 4, "job"))
     wait_available(place, "job")
@@ -52,7 +52,7 @@ def test_deletion_keeps_reservations_of_running_pods(
     before = allocations(fleet, name)
     first = server(fleet, name)["metadata"]["uid"]
     fleet.kubectl("delete", "nus", name, "--namespace", NAMESPACE, "--wait=false")
-    eventually("it says for whom it waits", lambda: problem(fleet, name) == "DeletionWaits", 30)
+    eventually("its status names the workload", lambda: problem(fleet, name) == "DeletionWaits", 30)
     assert server(fleet, name)["metadata"]["uid"] == first
 
     patch = json.dumps({"metadata": {"finalizers": None}})
@@ -63,14 +63,14 @@ def test_deletion_keeps_reservations_of_running_pods(
         again = [each for each in found if each["metadata"]["name"] == name and each["metadata"]["uid"] != first]
         return bool(again and again[0].get("status", {}).get("allocations"))
 
-    eventually("the reservation is made again", made_again, 60)
+    eventually("the reservation is restored", made_again, 60)
     assert without_time(allocations(fleet, name)) == without_time(before)
     assert tags(fleet) == dict.fromkeys(nodes, "job")
     assert server(fleet, name)["metadata"]["finalizers"] == ["neuron.aws.com/ultraserver-reserved"]
 
 
 def test_chart_adopts_and_keeps_existing_crds(fleet: TestBed) -> None:
-    """13.5. Those that an earlier chart put there belong to no release."""
+    """13.5. CRDs of an earlier chart belong to no release."""
     chart = str(REPOSITORY / "deploy/helm/neuron-dra")
     words = ("upgrade", "neuron-dra", chart, "--namespace", NAMESPACE, "--reuse-values", "--set")
     enabled = "ultraserverOperator.crds.enabled=true"

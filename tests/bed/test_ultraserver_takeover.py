@@ -1,4 +1,4 @@
-"""AWS's operator and its custom resources on a real control plane: what they left is taken over, and pods run on."""
+"""AWS's operator and its CRDs on a real control plane: reservations are adopted, and pods keep running."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FIRST = NODES[:4]
 
 @pytest.fixture
 def without_controller(fleet: TestBed, place: Namespace) -> Iterator[TestBed]:
-    """No controller runs, until the test starts it or ends; it is there again to give back what `place` has."""
+    """No controller runs until the test starts it or ends; then it releases the workloads of `place`."""
     replicas(fleet, 0)
     yield fleet
     replicas(fleet, 2)
@@ -42,7 +42,7 @@ def ultraserver_of(bed: TestBed, node: str) -> Object:
 
 
 def allocate_as_aws_does(bed: TestBed, ref: str) -> None:
-    """Write what AWS's operator writes when all four nodes are bound: no id, and no UID of anything."""
+    """Write the status of AWS's operator with all four nodes bound: it has no ids and no UIDs."""
     name = ultraserver_of(bed, FIRST[0])["metadata"]["name"]
     entry = {
         "workloadRef": ref,
@@ -117,7 +117,7 @@ def test_takes_over_reservations_of_the_aws_operator(without_controller: TestBed
 
 @pytest.fixture
 def awss_crds(fleet: TestBed, place: Namespace) -> Iterator[TestBed]:
-    """A test that puts AWS's CRDs in the place of ours; ours are back before the workloads of `place` are deleted."""
+    """A function that replaces our CRDs by AWS's; ours are restored before the workloads of `place` are deleted."""
     yield fleet
     fleet.kubectl("replace", "-f", str(OURS))
 
@@ -129,7 +129,7 @@ def written(place: Namespace, name: str) -> tuple[str, str]:
 
 
 def test_aws_crds_stop_the_controller_not_the_pods(awss_crds: TestBed, place: Namespace) -> None:
-    """13.5: the API server drops what AWS's CRDs do not know; the controller wrote the same for ever."""
+    """13.5: the API server drops fields that AWS's CRDs lack; the controller repeated the same write without end."""
     bed = awss_crds
     submit(place, workload("job", 4, 1))
     place.apply(job("job", 4, "job"))
@@ -150,7 +150,9 @@ def test_aws_crds_stop_the_controller_not_the_pods(awss_crds: TestBed, place: Na
     ] == [1, 1]
     assert uids(pods(place, "job")) == before
 
-    place.kubectl("annotate", WORKLOADS, "job", "testbed.local/changed=1")  # what changes plans again
+    place.kubectl(
+        "annotate", WORKLOADS, "job", "testbed.local/changed=1"
+    )  # a change, after which the controller plans again
     eventually("the change is there", lambda: written(place, "job")[0] != versions[0])
     assert written(place, "second")[0] == versions[1]
 

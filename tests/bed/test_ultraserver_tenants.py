@@ -1,4 +1,4 @@
-"""Several tenants on one fleet: nobody gets another's reserved nodes (13.2), nobody more than is theirs (13.15)."""
+"""Several tenants on one fleet: none gets another's reserved nodes (13.2) or exceeds its limit (13.15)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ POD = {
 
 @pytest.fixture
 def tenants(bed: TestBed, fleet: TestBed) -> Iterator[Namespace]:
-    """A namespace of somebody else, with an editor and an administrator of it."""
+    """Another tenant's namespace, with an editor and an administrator."""
     own = Namespace(bed, f"tenant-{uuid.uuid4().hex[:8]}")
     bed.kubectl("create", "namespace", own.name)
     for role in ("edit", "admin"):
@@ -43,7 +43,7 @@ def tenants(bed: TestBed, fleet: TestBed) -> Iterator[Namespace]:
 
 
 def refusal(place: Namespace, made: dict, *words: str) -> str:
-    """Try to create something; return why not, empty if it was created."""
+    """Try to create an object; return the error, empty on success."""
     try:
         place.kubectl("create", "-f", "-", *words, stdin=json.dumps(made))
     except BedError as err:

@@ -1,4 +1,4 @@
-"""UltraServers are reserved, used and given back, by the deployed controller and plugins on a real Kubernetes."""
+"""UltraServers are reserved, used and released by the deployed controller and plugins on a real cluster."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def pair(request: pytest.FixtureRequest, fleet: TestBed) -> tuple[str, list[str]
 
 @pytest.fixture
 def training(fleet: TestBed, pair: tuple[str, list[str]], tmp_path: Any) -> Iterator[None]:
-    """The second driver, for the network between UltraServers, on the eight nodes."""
+    """The second driver, for EFA interfaces, on the eight nodes."""
     instance_type, nodes = pair
     with net_drivers(fleet, nodes, instance_type, tmp_path):
         yield
@@ -72,7 +72,7 @@ def training(fleet: TestBed, pair: tuple[str, list[str]], tmp_path: Any) -> Iter
 
 @pytest.fixture
 def job_place(training: None, place: Namespace) -> Namespace:
-    """A namespace whose pods are gone before the second driver is."""
+    """A namespace whose pods end before the second driver does."""
     return place
 
 
@@ -107,7 +107,7 @@ def test_documented_job_gets_two_ultraservers(
     replacements = {item["metadata"]["uid"] for item in waiting}
     assert not replacements & set(uids(running).values())
     words = eventually(
-        "a word about the template", lambda: events_of(job_place, replacements, "FailedResourceClaimCreation")
+        "a message about the template", lambda: events_of(job_place, replacements, "FailedResourceClaimCreation")
     )
     assert (
         f'resource claim template "{TEMPLATE}": resourceclaimtemplate.resource.k8s.io "{TEMPLATE}" not found'
@@ -125,7 +125,7 @@ def test_documented_job_gets_two_ultraservers(
 
 
 def variables_of(facts: dict[str, Any], mode: str) -> dict[str, str]:
-    """Return what the hardware of a node tells its containers in a slot of four nodes."""
+    """Return the UltraServer variables of a node's containers in a slot of four nodes."""
     server, number = (
         facts.get("serverId4", facts.get("reservationId")),
         facts.get("nodeId4", facts["ultraserverNodeId"]),
@@ -140,7 +140,7 @@ def variables_of(facts: dict[str, Any], mode: str) -> dict[str, str]:
 
 
 def told_interfaces(bed: TestBed, node: str) -> str:
-    """Return the names of all EFA interfaces of a node, as its containers are told."""
+    """Return the value of DRA_NET_DEVICES for all EFA interfaces of a node."""
     [item] = [
         each
         for each in bed.get("resourceslices")["items"]
@@ -217,10 +217,10 @@ def test_workload_scales_while_pods_run(fleet: TestBed, place: Namespace) -> Non
     eventually("the highest index has left", lambda: in_order(slots(fleet)["grown"]) == first, 60)
     wait_state(place, "grown", "Allocated")
     assert uids(pods(place, "grown")) == uids(before)
-    eventually("the devices of the others name it no more", lambda: set(tags(fleet)) == set(first))
+    eventually("the released nodes have no tag", lambda: set(tags(fleet)) == set(first))
 
 
-# A reserved node is closed.
+# A reserved node rejects other claims
 
 
 @pytest.fixture
@@ -267,7 +267,7 @@ def test_pair_pods_run_on_reserved_nodes_only(fleet: TestBed, trn1: str, place: 
 
 
 def created(space: Namespace, item: Object) -> bool:
-    """Create an object; tell whether the policies let it pass."""
+    """Create an object; return True if the policies accept it."""
     try:
         space.apply(item)
     except BedError:
@@ -284,7 +284,7 @@ def test_nobody_else_starts_on_a_reserved_node(fleet: TestBed, place: Namespace,
     del bare["spec"]["spec"]["devices"]["config"]
     with pytest.raises(BedError, match="is only for the ResourceClaimTemplates that the UltraServer controller makes"):
         other.apply(elsewhere)
-    with without_policies(fleet):  # as on a cluster that has none, the plugins have to refuse
+    with without_policies(fleet):  # as on a cluster without policies, the plugins must reject the claims
         for space, item in ((other, elsewhere), (place, bare)):
             eventually("the policy is out of force", lambda space=space, item=item: created(space, item), 60)
         other.apply(pod("copied", "copied", node=first))

@@ -1,4 +1,4 @@
-"""A cluster for the controller: the embedded API server, with two UltraServers whose plugins answer."""
+"""A cluster for the controller: the embedded API server, and two UltraServers with simulated plugins."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Obj = dict[str, Any]
 
 
 class Cluster:
-    """The embedded API server, with two UltraServers whose plugins answer."""
+    """The embedded API server, and two UltraServers with simulated plugins."""
 
     def __init__(self, api: EmbeddedApi) -> None:
         self.api = api
@@ -40,7 +40,7 @@ class Cluster:
             self.api.create(item)
 
     def answer(self) -> None:
-        """Tag every slice as its NeuronUltraServer says, and end pods that are to end, as kubelets do."""
+        """Tag each slice according to its NeuronUltraServer, and remove terminating pods, as kubelets do."""
         for pod in self.api.objects("pods"):
             if pod["metadata"].get("deletionTimestamp"):
                 self.api.delete("pods", pod["metadata"]["name"], pod["metadata"]["namespace"], grace_s=0)
@@ -75,7 +75,7 @@ class Cluster:
         )
 
     def pod_with_claim(self, name: str, node: str, workload: Obj, *, plain: bool = False) -> None:
-        """A pod that runs on a node of the workload, and the claim that it holds; a plain one it names itself."""
+        """Create a running pod on a node of the workload, and its claim, from the template or plain."""
         claims = [{"name": "neuron", "resourceClaimName": name}] if plain else []
         pod = self.api.create(
             {

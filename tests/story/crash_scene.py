@@ -1,7 +1,7 @@
-"""A node on which a plugin dies, and comes back: what is arranged before, what is done, what must hold after.
+"""A node on which a plugin is killed and restarted: preparation, action, and invariants.
 
-One `Flow` is one thing that a plugin does: its points are recorded in a run that is not disturbed, and then met one by
-one. What must hold does not depend on the flow.
+A `Flow` is one action of a plugin: an undisturbed run records its points, and later runs are killed at each. The
+invariants do not depend on the flow.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ Sabotage = Callable[[], None]
 
 
 class Scene:
-    """A Trn2 UltraServer node, its API server, and the claims `old`, `new` and `rival`, which wants what `new` has."""
+    """A Trn2 UltraServer node, its API server, and the claims `old`, `new` and `rival`, which needs the devices of
+    `new`.
+    """
 
     def __init__(self, api: EmbeddedApi, root: Path, lives: Lives, sabotage: Sabotage | None) -> None:
         api.register_neuron_kinds()
@@ -51,23 +53,23 @@ class Scene:
         self.host = PluginHost(root, api.url, instance_type="trn2u.48xlarge", node_id=0, server_id="00000000deadbeef")
         self.life: Life | None = None
         self.reserve(None)
-        self.disk_says = ""  # how an error of the disk begins
+        self.disk_says = ""  # the beginning of the messages of disk errors
         self.told: list[str] = []  # the errors that the kubelet got from the disk
         self.claims: dict[str, Obj] = {}
-        self.answers: dict[str, Any] = {}  # what the kubelet was told, and may rely on
+        self.answers: dict[str, Any] = {}  # results that the kubelet has received
         for name, devices in (("old", [0]), ("new", [4, 5, 6, 7]), ("rival", [7])):
             self.claims[name] = allocated_claim(name, "node-a", devices, namespace="ml", config=[neuron_config(2)])
 
     # What others do
 
     def allocate(self, *names: str) -> None:
-        """Have the scheduler allocate claims; those that it has allocated stay."""
+        """Allocate claims, as the scheduler does; earlier ones stay."""
         for name in names:
             if "uid" not in self.claims[name]["metadata"]:
                 self.claims[name] = self.api.create(self.claims[name])
 
     def reserve(self, slot: Allocation | None) -> None:
-        """Have the operator reserve the node, or give it back."""
+        """Reserve the node, as the controller does, or release it."""
         self.api.apply(
             {
                 "apiVersion": "neuron.aws.com/v1beta1",
@@ -79,7 +81,7 @@ class Scene:
         )
 
     def reboot(self) -> None:
-        """The host starts again: another boot id, and nothing in /var/run."""
+        """Reboot the host: a new boot id, and an empty /var/run."""
         self.empty_cdi()
         self.host.hardware.set_boot_id()
         self.answers.clear()
@@ -92,7 +94,7 @@ class Scene:
     # The plugin
 
     def start(self, *, counting: bool = False, killed_at: Point | None = None) -> Life:
-        """Start a plugin, in place of the one before."""
+        """Start a plugin; the one before has ended."""
         self.end()
         settings = self.host.settings(ultraserver_devices="devices")
         self.life = self.lives.start(settings, counting=counting, killed_at=killed_at, sabotage=self._sabotage)
@@ -104,7 +106,7 @@ class Scene:
             self.life = None
 
     async def published(self) -> None:
-        """Wait until the slice offers all devices, under the tag of the reservation, and the checkpoint keeps it."""
+        """Wait until the slice has all devices and the reservation's tag, and the checkpoint has the tag."""
         (found,) = self.api.objects("neuronultraservers")
         wanted = [entry["allocationId"] for entry in found["status"]["allocations"]]
         await eventually(lambda: self._has_published(wanted), CALL_S, f"16 devices with the tags {wanted}")
@@ -124,10 +126,10 @@ class Scene:
         return None
 
     async def call(self, verb: str, name: str) -> str:
-        """Call the plugin for one claim as a kubelet does; return the error. Its answer must be as it ever was."""
+        """Call the plugin for one claim as a kubelet does; return the error. The result must equal the earlier one."""
         meta = self.claims[name]["metadata"]
         if verb == "unprepare":
-            self.answers.pop(name, None)  # from here on the claim may be there or not
+            self.answers.pop(name, None)  # from here on the claim may be prepared or not
         claim = dra_pb2.Claim(namespace="ml", name=name, uid=meta["uid"])
         options = (("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1))
         async with grpc.aio.insecure_channel(f"unix:{self.host.settings().dra_socket}", options=options) as channel:
@@ -148,7 +150,7 @@ class Scene:
         return str(result.error)
 
     async def must(self, verb: str, name: str) -> None:
-        """Call until it succeeds, as the kubelet does; an error must say that trying again may help."""
+        """Call until it succeeds, as the kubelet does; an error must be retryable."""
         for _ in range(100):
             error = await self.call(verb, name)
             disk = f"claim ml/{name}: the node's state cannot be written: {self.disk_says}"
@@ -163,7 +165,7 @@ class Scene:
     # What must hold
 
     def check_commit(self) -> None:
-        """Whatever moment it is: what the checkpoint calls prepared has its CDI file, whole and right."""
+        """At any time each prepared claim in the checkpoint has its complete CDI file."""
         try:
             found = checkpoints.decode(self.host.checkpoint.read_bytes())
         except FileNotFoundError:
@@ -179,13 +181,13 @@ class Scene:
         assert set(self.answers) <= names, "what was answered is not in the checkpoint"
 
     def check_boot(self) -> None:
-        """A plugin that serves knows which boot this is, and nothing of another is prepared."""
+        """A serving plugin has the current boot id, and no prepared claims of another boot."""
         with contextlib.suppress(FileNotFoundError, CheckpointDamaged):
             found = checkpoints.decode(self.host.checkpoint.read_bytes())
-            assert found.boot_id == self.host.hardware.boot_id, "claims of another boot are taken for prepared"
+            assert found.boot_id == self.host.hardware.boot_id, "claims of another boot count as prepared"
 
     async def check(self, prepared: frozenset[str]) -> None:
-        """These claims and no others are prepared, nothing is left over, and no device can be had twice."""
+        """Exactly these claims are prepared, no files are left over, and no device can be prepared twice."""
         for name in sorted(prepared):
             await self.must("prepare", name)
         await self.published()
@@ -222,14 +224,14 @@ async def _nothing(scene: Scene) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """One thing that a plugin does. `arrange` runs with a plugin that is not disturbed, `damage` after its end."""
+    """One action of a plugin. `arrange` runs with an undisturbed plugin, `damage` after its end."""
 
     name: str
     act: Step
     prepared: frozenset[str] = field(default=frozenset())  # afterwards
     arrange: Step = _nothing
-    damage: Callable[[Scene], None] | None = None  # then the points begin with the process
-    fresh: bool = False  # no plugin ever ran here
+    damage: Callable[[Scene], None] | None = None  # if so, points are recorded from the process's start
+    fresh: bool = False  # no plugin has run on this node
 
     @property
     def from_start(self) -> bool:
@@ -238,11 +240,11 @@ class Flow:
 
 @contextlib.asynccontextmanager
 async def arranged(flow: Flow, lives: Lives, sabotage: Sabotage | None) -> AsyncIterator[Scene]:
-    """Everything before the first point."""
+    """Run the steps before the first point."""
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="nd", dir=memory) as folder:
         async with EmbeddedApi(controllers=False) as api:
-            root = Path(folder, "node")  # points have names: it has the same in each life
+            root = Path(folder, "node")  # the same in each process, because names of points contain it
             root.mkdir()
             scene = Scene(api, root, lives, sabotage)
             try:
@@ -269,7 +271,7 @@ async def _began(flow: Flow, scene: Scene, target: Point | None) -> Life:
 
 
 async def _acted(flow: Flow, scene: Scene, life: Life) -> None:
-    """Act until it is done or the plugin is dead."""
+    """Act until the action is done or the plugin is dead."""
     try:
         await life.serving()
     except AssertionError:
@@ -280,7 +282,7 @@ async def _acted(flow: Flow, scene: Scene, life: Life) -> None:
 
 
 async def recorded(flow: Flow, lives: Lives) -> dict[str, int]:
-    """Return what a plugin passes while it does this."""
+    """Return the points that a plugin passes in this flow."""
     async with arranged(flow, lives, None) as scene:
         life = await _began(flow, scene, None)
         await _acted(flow, scene, life)
@@ -293,7 +295,7 @@ async def recorded(flow: Flow, lives: Lives) -> dict[str, int]:
 async def killed(
     flow: Flow, target: Point, lives: Lives, *, rebooted: bool = False, sabotage: Sabotage | None = None
 ) -> None:
-    """Kill a plugin at a point, start another, and see that nothing is lost, doubled or left."""
+    """Kill a plugin at a point, start another, and check that nothing is lost, duplicated or left over."""
     async with arranged(flow, lives, sabotage) as scene:
         life = await _began(flow, scene, target)
         acting = asyncio.create_task(_dying(flow, scene, life))
@@ -318,7 +320,7 @@ async def _dying(flow: Flow, scene: Scene, life: Life) -> None:
 
 
 async def failed(flow: Flow, target: Point, lives: Lives, *, sabotage: Sabotage | None = None) -> None:
-    """Let an operation fail as a disk does, and see that it is told, and made good when the disk is."""
+    """Let an operation fail with a disk error, and check that it is reported, and recovered when the disk works."""
     assert target.error is not None
     async with arranged(flow, lives, sabotage) as scene:
         scene.disk_says = f"[Errno {target.error}] {os.strerror(target.error)}"

@@ -1,4 +1,4 @@
-"""`neuron-dra` as its next release may be: the same program, with one more field at each level of the checkpoint."""
+"""`neuron-dra` as a later release may be: the same program with another field at each level of the checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stories of a plugin process are told with: it starts, publishes, prepares and unprepares."""
+"""Steps of tests with a plugin process: start, publish, prepare, unprepare."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ START_S = 30.0  # a process on a loaded machine
 
 
 async def started(host: PluginHost, kubelet: ScriptedKubelet, pod_uid: str = "", **more: Any) -> PluginProcess:
-    """Start a plugin and return when the kubelet has it."""
+    """Start a plugin and return when the kubelet has registered it."""
     process = await host.start_process(pod_uid, **more)
     await accepted(host, kubelet, process, pod_uid)
     return process
 
 
 async def accepted(host: PluginHost, kubelet: ScriptedKubelet, process: PluginProcess, pod_uid: str) -> None:
-    """Return when the kubelet has a plugin that was started."""
+    """Return when the kubelet has registered this plugin."""
     endpoint = str(host.settings(pod_uid).dra_socket)
     registered = asyncio.create_task(kubelet.registered(DRIVER, START_S, endpoint=endpoint))
     ended = asyncio.create_task(process.ended(START_S))

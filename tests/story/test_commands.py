@@ -1,4 +1,4 @@
-"""The commands as a new user types them: what goes wrong is one line, and nothing is left behind (14.16)."""
+"""The commands with a new user's mistakes: each error is one line, and no files are left behind (14.16)."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_failed_start_removes_created_hardware(tmp_path: Path) -> None:
 
 
 def test_lines_of_the_test_beds_come_one_by_one() -> None:
-    """Not 4 KiB at a time: a person waits for them."""
+    """Output is flushed at once, not in blocks of 4 KiB."""
     [function] = re.findall(r"^indented\(\) \{.*\}", (ROOT / "hack/test.sh").read_text(), re.MULTILINE)
     with subprocess.Popen(
         ["bash", "-c", f"{function}\nindented"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

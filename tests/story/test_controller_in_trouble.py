@@ -1,4 +1,6 @@
-"""The controller and a server that refuses, answers nonsense, or lacks what it needs. Issue 13, numbers 10 and 13."""
+"""The controller with a server that rejects writes, sends malformed replies, or lacks objects. Issue 13, numbers 10 and
+13.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ NOW = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
 
 @pytest.fixture
 def hurried(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    """Waits between writes that fail are a hundredth of what they are."""
+    """Pauses between failed writes are a hundredth of the real ones."""
     for name, seconds in (("FIRST_S", 0.002), ("FIRST_EVICTION_S", 0.05), ("LONGEST_S", 0.9)):
         monkeypatch.setattr(backoff_module, name, seconds)
 
@@ -87,7 +89,7 @@ async def test_malformed_write_reply_does_not_end_the_loop(
 
 
 def waits_since(there: Cluster, name: str, seconds: float, started: str = "False") -> None:
-    """Have a kubelet say that it has had the pod for so long, and whether its sandbox is there."""
+    """Set a pod's startTime and its condition about the sandbox, as its kubelet does."""
     since = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=seconds)
     status = {
         "phase": "Pending",
@@ -98,7 +100,7 @@ def waits_since(there: Cluster, name: str, seconds: float, started: str = "False
 
 
 async def test_rejected_pod_is_evicted_others_stay(cluster: Cluster) -> None:  # noqa: F811
-    """13.12: it was refused for ever."""
+    """13.12: it was rejected permanently."""
     async with controlling(cluster):
         cluster.submit("job", count=1)
         await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
@@ -109,7 +111,7 @@ async def test_rejected_pod_is_evicted_others_stay(cluster: Cluster) -> None:  #
         ):
             cluster.pod_with_claim(name, first[number], other)
             waits_since(cluster, name, seconds, started)
-        await eventually(lambda: cluster.api.find("pods", "refused", "ml") is None, 60, "the refused pod is evicted")
+        await eventually(lambda: cluster.api.find("pods", "refused", "ml") is None, 60, "the rejected pod is evicted")
         await asyncio.sleep(0.5)
         assert [pod["metadata"]["name"] for pod in cluster.api.objects("pods")] == ["pulls", "young"]
         (event,) = [each for each in cluster.api.objects("events") if each["reason"] == "RefusedPodEvicted"]
@@ -152,7 +154,7 @@ async def test_lease_without_namespace_is_one_error(
 
 
 async def test_follower_shows_no_cluster_metrics(cluster: Cluster) -> None:  # noqa: F811
-    """13.13: summed over both replicas, everything was there twice after a change of the leader."""
+    """13.13: after a change of the leader the sum over both replicas counted everything twice."""
     async with controlling(cluster, "--leader-elect") as first:
         cluster.submit("job")
         await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
@@ -172,7 +174,7 @@ async def recorder() -> AsyncIterator[EventRecorder]:
 
 
 async def test_expired_events_are_dropped_from_memory(recorder: EventRecorder) -> None:
-    """13.13: events were kept in memory for ever."""
+    """13.13: events were never removed from memory."""
     about = {"apiVersion": "v1", "kind": "Node", "name": "node-0", "uid": "uid"}
     for minute in range(0, 300, 5):
         at = NOW + datetime.timedelta(minutes=minute)

@@ -1,6 +1,6 @@
-"""The controller dies before and after each of its writes; another one, on the same API server, finishes the work.
+"""The controller dies before and after each of its writes; another one on the same API server completes the work.
 
-It ends where a controller that nobody disturbed ends, and at no time does a node belong to two reservations.
+The result equals that of an undisturbed controller, and a node is never in two reservations.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconcile_module, "GATHER_S", 0.005)
     monkeypatch.setattr(backoff_module, "FIRST_EVICTION_S", 0.05)
     monkeypatch.setattr(backoff_module, "LONGEST_S", 1.0)
-    # A copy that is short of groups waits for MESSAGE_INTERVAL.
+    # A write that adds only groups waits for MESSAGE_INTERVAL.
     monkeypatch.setattr(wording_module, "MESSAGE_INTERVAL", datetime.timedelta(0))
     monkeypatch.setattr(program, "KubeClient", MortalClient)
 
 
 class Death:
-    """When a controller dies: the `nth` time, from 1, that it makes this write. `writes` counts what it has written."""
+    """The point at which a controller dies: its `nth` write of this kind, from 1. `writes` counts its writes."""
 
     def __init__(self, write: str = "", nth: int = 0, moment: Moment = Moment.BEFORE) -> None:
         self._write, self._nth, self._moment = write, nth, moment
@@ -61,7 +61,7 @@ class Death:
 
     @property
     def of_an_event(self) -> bool:
-        """How many Events there are depends on what the controller happens to see in between."""
+        """The number of Events depends on timing."""
         return self._write.endswith("/events/") or self._write.endswith("/events")
 
     def __str__(self) -> str:
@@ -102,7 +102,7 @@ class MortalClient(KubeClient):
 
 
 class Watched(Cluster):
-    """A cluster that is looked at whenever its nodes answer."""
+    """A cluster that checks its invariant whenever nodes answer."""
 
     def answer(self) -> None:
         super().answer()
@@ -122,7 +122,7 @@ class Watched(Cluster):
         self.api.patch("nodes", name, {"status": {"conditions": [condition]}})
 
     def picture(self) -> Obj:
-        """Everything that the controller has made, without times and ids."""
+        """Return all objects of the controller, without times and ids."""
         kinds = ("neuronultraservers", "neuronultraserverworkloads", "resourceclaimtemplates", "pods", "resourceclaims")
         found: Obj = {kind: [self._plain(item) for item in self.api.objects(kind)] for kind in kinds}
         found["labels"] = {n["metadata"]["name"]: n["metadata"]["labels"] for n in self.api.objects("nodes")}
@@ -146,7 +146,7 @@ def _without_ids(value: Any) -> Any:
 
 @contextlib.asynccontextmanager
 async def controlling(cluster: Watched, death: Death) -> AsyncIterator[None]:
-    """Run a controller that dies as told; leaving it stops it."""
+    """Run a controller that dies at this point; it stops at the end of the block."""
     parser = Parser()
     controller_settings.add_arguments(parser)
     words = ["--kube-api-server", cluster.api.url, "--health-probe-bind-address=0", "--metrics-bind-address=0"]
@@ -182,7 +182,7 @@ async def fleet() -> AsyncIterator[Watched]:
             await asyncio.gather(task, return_exceptions=True)
 
 
-# What the controller does.
+# Flows
 
 
 def submitted(cluster: Watched, strategy: str = "NoOp") -> None:
@@ -230,7 +230,7 @@ ONE, OTHER, TWO = (0, "Bound", "u0-0"), (0, "Bound", "u1-0"), (1, "Bound", "u1-0
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """`before` are acts and what they come to, with a controller that lives; then one act, and what it comes to."""
+    """`before` are actions with their conditions, under an undisturbed controller; `act` is the action under test."""
 
     name: str
     act: Callable[[Watched], None]
@@ -269,7 +269,7 @@ FLOWS = [
 
 @contextlib.asynccontextmanager
 async def begun(flow: Flow) -> AsyncIterator[Watched]:
-    """Everything before the act."""
+    """Run the steps before the action."""
     async with fleet() as cluster:
         if flow.before:
             async with controlling(cluster, Death()):
@@ -281,7 +281,7 @@ async def begun(flow: Flow) -> AsyncIterator[Watched]:
 
 
 async def quiet(cluster: Watched) -> None:
-    """Wait until nobody writes any more."""
+    """Wait until there are no more writes."""
     revision = -1
     while revision != cluster.api.store.revision:
         revision = cluster.api.store.revision
@@ -289,7 +289,7 @@ async def quiet(cluster: Watched) -> None:
 
 
 async def finished(flow: Flow, cluster: Watched, expected: Obj | None = None) -> Obj:
-    """Wait for the end, and return what is there then; with `expected` also until it is this."""
+    """Wait for the end and return the objects; with `expected`, until they equal it."""
     await eventually(lambda: flow.done(cluster), DONE_S, f"the end of {flow.name}: {cluster.servers()}")
     if expected is None:
         await quiet(cluster)
@@ -301,7 +301,7 @@ async def finished(flow: Flow, cluster: Watched, expected: Obj | None = None) ->
 
 
 async def undisturbed(flow: Flow) -> tuple[Counter[str], Obj]:
-    """Return what a controller writes that lives, and what comes of it."""
+    """Return an undisturbed controller's writes and their result."""
     async with begun(flow) as cluster:
         death = Death()
         async with controlling(cluster, death):
@@ -311,7 +311,7 @@ async def undisturbed(flow: Flow) -> tuple[Counter[str], Obj]:
 
 
 async def disturbed(flow: Flow, death: Death, expected: Obj) -> Obj:
-    """Return what comes of it with a controller that dies and another after it."""
+    """Return the result with a controller that dies and another after it."""
     async with begun(flow) as cluster:
         async with controlling(cluster, death):
             flow.act(cluster)
@@ -328,7 +328,7 @@ async def disturbed(flow: Flow, death: Death, expected: Obj) -> Obj:
 @pytest.mark.parametrize("flow", FLOWS, ids=lambda flow: flow.name)
 async def test_next_controller_continues_after_a_crash(flow: Flow, record_property: Callable[[str, str], None]) -> None:
     writes, expected = await undisturbed(flow)
-    if LONG:  # what one run wrote in two goes, another may write in one
+    if LONG:  # two writes of one run may be one write of another
         writes &= (await undisturbed(flow))[0]
     points = [
         (write, nth, moment)

@@ -1,4 +1,4 @@
-"""The plugin, a process of its own, is killed at every operation on its files and at every request: nothing is lost."""
+"""The plugin's process is killed at each operation on its files and at each request; nothing is lost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.crash_points import (
 
 AT_ONCE = 3
 LONG = bool(os.environ.get("NEURON_DRA_LONG"))
-EVERY = 11  # without `LONG`; coprime to what repeats, so that each kind of operation has its turn
+EVERY = 11  # without `LONG`; coprime to the period of operations, so that each kind is covered
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ FLOWS = [
 
 
 async def each(chosen: list[Point], one: Callable[[Point], Awaitable[None]]) -> None:
-    """Meet these points, a few at a time. Raises AssertionError with all that went wrong."""
+    """Run these points, a few at a time. Raises AssertionError with all failures."""
     turns = asyncio.Semaphore(AT_ONCE)
     wrong: list[str] = []
 
@@ -144,7 +144,7 @@ async def test_disk_error_at_any_point_is_recovered(
     await each(chosen, lambda point: failed(flow, point, lives))
 
 
-# The harness notices what it is there for; what a power cut would show is in test_power_cut.py.
+# The harness detects planted bugs; test_power_cut.py covers power cuts.
 
 
 def commit_before_the_cdi_file() -> None:

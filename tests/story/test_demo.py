@@ -1,4 +1,4 @@
-"""The demo, whole: real plugins as processes, scripted kubelets, and what it prints."""
+"""The whole demo: real plugins as processes, scripted kubelets, and its output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Controller and plugins together when something breaks: who is evicted, who gets which rank, who stays as it was."""
+"""Controller and plugins together when nodes fail: evictions, ranks, and unaffected pods."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Cluster:
         self.running: dict[str, contextlib.AsyncExitStack] = {}
         self.dead: set[str] = set()
         self.claims: dict[str, tuple[str, ClaimRef]] = {}  # by pod: node and claim
-        self.variables: dict[str, dict[str, str]] = {}  # by pod: what its container found
+        self.variables: dict[str, dict[str, str]] = {}  # by pod: the container as started
         self.controller: Controller | None = None
 
     async def start(self, node: str) -> None:
@@ -66,14 +66,14 @@ class Cluster:
         self.plugins[node] = await self.running[node].enter_async_context(self.hosts[node].running())
 
     async def die(self, node: str) -> None:
-        """The node falls silent: no plugin, no kubelet, and soon not Ready."""
+        """Stop plugin and kubelet of the node, and make it not Ready."""
         self.dead.add(node)
         await self.running.pop(node).aclose()
         conditions = [{"type": "Ready", "status": "Unknown", "lastTransitionTime": _now()}]
         self.api.patch("nodes", node, {"status": {"conditions": conditions}})
 
     async def answer(self) -> None:
-        """Place a pod on each empty node that is Bound, and end those that are to end."""
+        """Bind a pod to each empty node that is Bound, and end terminating pods."""
         for pod in self.api.objects("pods"):
             name = pod["metadata"]["name"]
             node, ref = self.claims[name]
@@ -107,14 +107,14 @@ class Cluster:
         self.claims[name] = node, ClaimRef("ml", name, made["metadata"]["uid"])
 
     async def _prepare(self, name: str) -> None:
-        """Start the container; a refusal, of a pod that came as its node was closing, is tried again."""
+        """Start the container; a pod whose node is closing is rejected, and retried."""
         node, ref = self.claims[name]
         with contextlib.suppress(ClaimError):
             prepared = await self.plugins[node].transactions.prepare(ref)
             self.variables[name] = dict(text.split("=", 1) for device in prepared.devices for text in device.env)
 
     def give_up(self, node: str) -> None:
-        """A person deletes the Node, and Kubernetes what was on it."""
+        """Delete the Node, and its pods, as Kubernetes does."""
         self.api.delete("nodes", node)
         for item in self.api.objects("resourceslices"):
             if item["spec"]["nodeName"] == node:
@@ -125,7 +125,7 @@ class Cluster:
                 self.api.delete("resourceclaims", pod["metadata"]["name"], "ml")
 
     def is_whole(self) -> bool:
-        """All nodes were found, and none is reserved."""
+        """Return True if all nodes are discovered and none is reserved."""
         found = [item.get("status") or {} for item in self.api.objects("neuronultraservers")]
         return [status.get("freeNodeCount") for status in found] == [len(NODES)]
 
@@ -139,7 +139,7 @@ class Cluster:
         }
 
     def ranks(self) -> dict[str, str]:
-        """The rank that the container of each pod found, by node; pods that are to end left out."""
+        """Return the rank in each pod's container, by node, without terminating pods."""
         return {
             pod["spec"]["nodeName"]: self.variables[pod["metadata"]["name"]]["NEURON_GLOBAL_TOPOID"]
             for pod in self.api.objects("pods")
@@ -281,7 +281,7 @@ async def test_slot_moves_after_dead_node_is_given_up(cluster: Cluster) -> None:
     await cluster.until_ranks({"n0": "0", "n1": "1"})
     await cluster.die("n1")
     await eventually(lambda: sorted(cluster.uids()) == ["n1"], 60, "the pod of the node that answers is evicted")
-    await eventually(lambda: "WaitingForPods" in cluster.told(), 60, "it is told what is waited for")
+    await eventually(lambda: "WaitingForPods" in cluster.told(), 60, "the message names the dead node")
     ready = next(c for c in cluster.status()["conditions"] if c["type"] == "Ready")
     assert "to give up a node that will not come back, delete its Node" in ready["message"]
     assert {node: phase for node, phase in cluster.phases().items() if node in ("n2", "n3")} == {
@@ -299,7 +299,7 @@ async def test_plugin_outage_keeps_the_allocation(cluster: Cluster) -> None:
     await cluster.running.pop("n1").aclose()
     for item in cluster.api.objects("resourceslices"):
         if item["spec"]["nodeName"] == "n1":
-            cluster.api.delete("resourceslices", item["metadata"]["name"])  # as a kubelet does that starts
+            cluster.api.delete("resourceslices", item["metadata"]["name"])  # as a kubelet does when it starts
     await eventually(lambda: "SliceMissing" in cluster.told(), 60, "it is told")
     await asyncio.sleep(1.5)  # longer than every grace
     assert cluster.uids() == before

@@ -1,4 +1,5 @@
-"""The virtual fleet's actors: each does what it says, a seed chooses the same ones again, a person can name them."""
+"""The virtual fleet's actors: each acts as documented, a seed chooses the same ones again, and the user can name them.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ TRIES = 8
 
 
 def performing(name: str) -> Callable[[Fleet, int], Coroutine[Any, Any, None]]:
-    """Return a run in which an actor does each of its steps, whatever is violated by it."""
+    """Return a run in which an actor makes each of its steps; violations do not matter."""
 
     async def drive(fleet: Fleet, steps: int) -> None:
         schedule = Schedule(fleet)
@@ -39,7 +40,7 @@ def performing(name: str) -> Callable[[Fleet, int], Coroutine[Any, Any, None]]:
         for step in ACTORS[name].steps:
             did = None
             for _ in range(TRIES):
-                with contextlib.suppress(ApiError):  # what it wanted to touch has changed
+                with contextlib.suppress(ApiError):  # its target has changed
                     did = did or await step(schedule)
             fleet.trace(f"DID {step.__name__}: {did}")
         await schedule.heal()

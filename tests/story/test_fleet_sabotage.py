@@ -1,4 +1,4 @@
-"""Proof that the fleet's invariants can fail: programs with one thing broken, each of which a few seeds find."""
+"""Proof that the fleet's invariants can fail: a few seeds find each of these programs with a planted bug."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def gives_no_reason(patch: pytest.MonkeyPatch) -> None:
 
 
 def reserves_across_racks(patch: pytest.MonkeyPatch) -> None:
-    """Takes {1, 2}, and {0, 3} with it, where it can: as many pairs as there are in racks."""
+    """Chooses the pairs {1, 2} and {0, 3} where it can, instead of those inside the racks."""
     find = placement.slots
 
     def slots(groups: Any, taken: Any, instance_type: str, size: int) -> Any:
@@ -83,13 +83,13 @@ def reserves_across_racks(patch: pytest.MonkeyPatch) -> None:
 
 
 def never_steps_down(patch: pytest.MonkeyPatch) -> None:
-    """A leader that was cut off goes on, and its writes are not guarded."""
+    """A leader that lost its Lease continues, and its writes are not guarded."""
     patch.setattr(Leader, "holds", lambda self: self.term > 0)
     patch.setattr(requests, "_guarded", lambda version, changes: changes)
 
 
 def waits_for_the_impossible(patch: pytest.MonkeyPatch) -> None:
-    """13.1: whoever has waited for long holds others back, whatever it asks for, and until it has it."""
+    """13.1: a workload that has waited for long blocks others without end, even if its request is impossible."""
     patch.setattr(queue, "exceeds_fleet", lambda *_: None)
     patch.setattr(queue, "starving_until", lambda context, workload: context.now + datetime.timedelta(days=1))
     patch.setattr(queue, "starving_workload", lambda context, workload: context.starving.get(workload.instance_type))
@@ -106,7 +106,7 @@ def gives_one_template_name_to_two(patch: pytest.MonkeyPatch) -> None:
 
 
 def drops_reservations_for_any_claim(patch: pytest.MonkeyPatch) -> None:
-    """13.2: also for one that got its devices by asking for reserved ones."""
+    """13.2: also for claims that requested reserved devices without a workload."""
     patch.setattr(Holdings, "untagged_claims", Holdings.foreign)
 
 
@@ -136,12 +136,12 @@ def leaves_refused_pods(patch: pytest.MonkeyPatch) -> None:
 
 
 def makes_no_reservation_again(patch: pytest.MonkeyPatch) -> None:
-    """What stood in an object that was deleted by force is lost to the controller."""
+    """The controller loses the reservations of objects that are deleted by force."""
     patch.setattr(restoration, "restore", lambda index, holdings, now: None)
 
 
 def lets_reservations_go_with_their_objects(patch: pytest.MonkeyPatch) -> None:
-    """As it was before: no finalizer, no copy, and a node forgets what its object does not say."""
+    """As before the fix: no finalizer, no copy, and nodes drop tags that their object does not have."""
     makes_no_reservation_again(patch)
     patch.setattr(planning, "_finalizers", lambda context, stored: None)
     patch.setattr(ultraserver, "outlives", lambda current, reading: False)
@@ -214,7 +214,7 @@ def test_the_fleet_finds_a_program_that(
 
 
 async def a_scheduler_that_sees_no_tags(fleet: Fleet, steps: int) -> None:
-    """Plain pods are placed by what was true some seconds ago, when nodes were not reserved yet."""
+    """The scheduler's view is some seconds old, from before the reservation."""
     await Schedule(fleet).begin()
     fleet.scheduler_line.lag_s = (5.0, 5.0)
     fleet.pods.jobs["plain"] = Job("plain", USERS, PLAIN, len(fleet.nodes))

@@ -1,6 +1,5 @@
-"""Whatever a tenant asks for in its own namespace, the workload of another is allocated in time.
-
-13, the first point of its acceptance: `make acceptance ONLY=interference` plays ten thousand such days.
+"""A tenant's requests in its own namespace never delay another tenant's workload for long. Issue 13, acceptance 1:
+`make acceptance ONLY=interference` runs ten thousand such sequences.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ def test_a_tenant_does_all_that_it_can_do() -> None:
 
 
 async def a_typo_in_the_evening(fleet: Fleet, steps: int) -> None:
-    """A tenant asks for what nobody has; when that has waited for long, somebody else comes."""
+    """A tenant's impossible request has waited for long when another tenant creates a workload."""
     schedule = Schedule(fleet)
     await schedule.begin()
     await Tenant(schedule, 1, 0, enforced=False).ask_for_the_impossible()

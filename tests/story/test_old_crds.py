@@ -94,12 +94,12 @@ def fields(node: Obj, path: str = "") -> Iterator[str]:
 
 
 def dropped_by_awss(kind: str) -> set[str]:
-    """What an API server with AWS's CRD drops of what ours keeps."""
+    """Return the fields that an API server with AWS's CRD drops and ours keeps."""
     return {*fields(ours(kind))} - {*fields(schema(OFFICIAL.read_text(), kind))}
 
 
 def writes(cluster: Cluster) -> list[Request]:
-    """What the controller has written of its own two kinds, trials aside."""
+    """Return the controller's writes of its two kinds, without dry runs."""
     return [
         each
         for each in cluster.api.log
@@ -125,7 +125,7 @@ def names(value: Any, path: str = "") -> Iterator[str]:
 
 
 def test_schema_check_tries_every_field() -> None:
-    """13.5. A field that is not tried would be found missing after the first reservation."""
+    """13.5. An unchecked field would be lost with the first reservation."""
     spec, status = schema_check.ultraserver_sample()
     tried = {"neuronultraservers": {*names(spec), *names(status)}, KINDS[1]: {*names(schema_check.workload_sample())}}
     untried = {"apiVersion", "kind", "metadata", "spec.instanceType"}
@@ -219,7 +219,7 @@ async def test_downgraded_crd_loses_no_reservation(cluster: Cluster, monkeypatch
 
 
 async def test_checked_kinds_are_not_checked_again(cluster: Cluster) -> None:
-    """13.5, 13.16: the smallest names of all UltraServers were sought in every pass."""
+    """13.5, 13.16: every pass searched the smallest names of all UltraServers."""
     async with controlling(cluster):
         cluster.submit("job")
         await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")

@@ -1,4 +1,4 @@
-"""The plugin as a process of its own, through what happens to a node: starts, ends, kills, updates, outages."""
+"""The plugin as a process: starts, ends, kills, updates, outages."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ async def test_unregistered_plugin_does_not_publish(
     await always(lambda: "another plugin on this node" not in old.log, 1.5)
 
 
-# A device plugin on the same node.
+# A device plugin on the same node
 
 
 def node_events(api: EmbeddedApi) -> list[str]:
@@ -284,7 +284,7 @@ async def test_reboot_discards_prepared_claims(host: PluginHost, kubelet: Script
     assert host.specified == host.checkpointed == {claim["metadata"]["uid"]}
 
 
-# How it refuses to start.
+# Failed starts
 
 
 async def refused(host: PluginHost, *arguments: str, **environment: str) -> tuple[int, str]:

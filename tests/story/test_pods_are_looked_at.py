@@ -1,4 +1,4 @@
-"""What the controller reads of a workload's pods: seldom, and with the rights that its manifests give. Issue 13."""
+"""The controller's reads of a workload's pods: rare, and within the rights of its manifests. Issue 13."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def unschedulable(there: Cluster, name: str) -> None:
-    """A pod of the workload that the scheduler has refused for a long time."""
+    """A pod of the workload that has been unschedulable for a long time."""
     claims = [{"name": "neuron", "resourceClaimTemplateName": "job"}]
     spec = {"containers": [{"name": "c", "image": "i"}], "resourceClaims": claims}
     meta = {"name": name, "namespace": "ml"}
@@ -46,7 +46,7 @@ async def test_unschedulable_pods_make_degraded(
     cluster: Cluster,  # noqa: F811
     soon: None,
 ) -> None:
-    """13.9: Allocated, while other pods had taken the CPU of its nodes."""
+    """13.9: It was Allocated while other pods used the CPU of its nodes."""
     async with controlling(cluster):
         workload = cluster.submit("job", count=1)
         await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
@@ -107,7 +107,7 @@ async def test_binding_check_sees_claims_before_the_watch(
     claims: int,
     lists: set[str],
 ) -> None:
-    """13.13: all claims of the cluster were listed each time; where they are many, the pods of the nodes say it."""
+    """13.13: all claims of the cluster were listed each time; if there are many, the nodes' pods are read instead."""
     monkeypatch.setattr(caches, "CLAIMS_FOR_A_NODE", claims)
     foreign(cluster, "elsewhere", "u1-3")
     cluster.api.faults.add(Fault(Do.HANG, verb="watch", resource="resourceclaims", times=None))

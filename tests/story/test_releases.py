@@ -1,7 +1,7 @@
-"""From one release to the next and back, by the plugin as a process: no claim is lost, and no call fails.
+"""Updates from one release to the next and back, with plugin processes: no claim is lost, and no call fails.
 
-`tests/golden/checkpoints` has what each release wrote; such files never change. The next release is this one with more
-fields in its checkpoint, which is all that a release may change of it.
+`tests/golden/checkpoints` has a checkpoint of each release; these files never change. The next release is this one with
+more fields in its checkpoint, the only change that a release may make.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ async def kubelet(host: PluginHost) -> AsyncIterator[ScriptedKubelet]:
         yield made
 
 
-# What a former release left on the disk.
+# Files of a former release
 
 
 @pytest.mark.parametrize("release", RELEASES, ids=lambda path: path.name)
 def test_all_fields_of_old_releases_are_written(release: Path) -> None:
-    """It, or the release before this one, would miss it after a downgrade."""
+    """The older release needs them after a downgrade."""
     raw = (release / "checkpoint.json").read_bytes()
     then, now = json.loads(raw), json.loads(checkpoints.encode(checkpoints.decode(raw)))
     del then["checksum"], now["checksum"]
@@ -56,7 +56,7 @@ def test_all_fields_of_old_releases_are_written(release: Path) -> None:
 
 
 def within(then: Any, now: Any) -> bool:
-    """Return whether `now` has everything of `then`, unchanged; objects may have more fields."""
+    """Return True if `now` has all fields of `then`, unchanged; objects may have more fields."""
     if isinstance(then, dict) and isinstance(now, dict):
         return all(name in now and within(value, now[name]) for name, value in then.items())
     if isinstance(then, list) and isinstance(now, list):
@@ -96,7 +96,7 @@ async def test_serves_claims_of_an_older_release(
 
 
 def answered(claim: dict[str, Any]) -> tuple[PreparedDevice, ...]:
-    """Return what a kubelet was told of a claim in a checkpoint."""
+    """Return the kubelet's result for a claim in a checkpoint."""
     return tuple(
         PreparedDevice(
             (device["request"],), device["pool"], device["device"], tuple(device["cdiIds"]), device.get("shareId")
@@ -105,11 +105,11 @@ def answered(claim: dict[str, Any]) -> tuple[PreparedDevice, ...]:
     )
 
 
-# There and back, with both releases running for a moment.
+# Update and rollback, with both releases running for a moment
 
 
 class Stream:
-    """Claims that are prepared and unprepared without a pause, four at a time, each on a device of its own."""
+    """Claims that are prepared and unprepared without a pause, four at a time, each on its own device."""
 
     def __init__(self, api: EmbeddedApi, kubelet: ScriptedKubelet) -> None:
         self._api, self._kubelet = api, kubelet
@@ -126,7 +126,7 @@ class Stream:
             self.rounds[device] += 1
 
     async def goes_on(self) -> None:
-        """Return when each device has been through three more claims; raises what went wrong."""
+        """Return when each device has had three more claims; raises the errors."""
         before = self.rounds.copy()
 
         def further() -> bool:
@@ -138,13 +138,13 @@ class Stream:
         await eventually(further, 60)
 
     async def end(self) -> None:
-        """Let every claim that is prepared be unprepared; raises what went wrong."""
+        """Wait until all prepared claims are unprepared; raises the errors."""
         self._ended = True
         await asyncio.gather(*self._tasks)
 
 
 def fields_since(host: PluginHost, *claims: dict[str, Any]) -> list[bool]:
-    """Return whether the next release's fields are in the checkpoint, and in its entry of each of these claims."""
+    """Return True if the next release's fields are in the checkpoint and in its entry of each of these claims."""
     body = json.loads(host.checkpoint.read_bytes())
     entries = [body["claims"][claim["metadata"]["uid"]] for claim in claims]
     found = [all(each.get(FIELD) == VALUE for each in (entry, *entry["devices"])) for entry in entries]
@@ -159,10 +159,10 @@ class DaemonSet:
         self._running: tuple[PluginProcess, str] | None = None
         self._uids = (f"pod-{number}" for number in itertools.count())
         with socket.create_server(("127.0.0.1", 0)) as free:
-            self._probed_at = free.getsockname()[1]  # on the host's network all of them want the same port
+            self._probed_at = free.getsockname()[1]  # on the host's network all plugins use the same port
 
     async def roll_out(self, program: tuple[str, ...], stream: Stream | None = None) -> None:
-        """Start a plugin, and end the one before once the new one publishes; the stream has to go on all the time."""
+        """Start a plugin, and end the one before once the new one publishes; the stream must continue."""
         uid = next(self._uids)
         self._host.program = program
         new = await started(self._host, self._kubelet, uid, healthcheck_port=self._probed_at)

@@ -1,4 +1,4 @@
-"""A node of an UltraServer while an operator reserves it: its tag, who may start there, and who is told what."""
+"""A node of an UltraServer that is reserved: its tag, the claims that may start there, and the messages."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def label(api: EmbeddedApi, block: str | None) -> None:
 
 
 def reserve(api: EmbeddedApi, *slots: Allocation | dict[str, Any], block: str = BLOCK) -> None:
-    """What the operator writes: these allocations and no others."""
+    """Write exactly these allocations, as the controller does."""
     api.apply(
         {
             "apiVersion": "neuron.aws.com/v1beta1",
@@ -88,7 +88,7 @@ def tag(api: EmbeddedApi) -> Tag | None:
 
 
 def remembered(host: PluginHost) -> Tag | None:
-    """The tag in the checkpoint, without the object that it is from."""
+    """Return the tag in the checkpoint, without its object's UID."""
     found = checkpoints.decode(host.checkpoint.read_bytes()).tag
     return found and replace(found, object_uid="")
 
@@ -105,7 +105,7 @@ async def tagged(api: EmbeddedApi, slot: Allocation | None, timeout_s: float = 1
 def new_claim(
     api: EmbeddedApi, name: str, workload: str = "", uid: str = "", *, namespace: str = "ml", **device: Any
 ) -> ClaimRef:
-    """An allocated claim for the whole node, naming a workload if one is given."""
+    """Return an allocated claim for the whole node, of a workload if one is given."""
     parameters = {"apiVersion": "neuron.aws.com/v1", "kind": "UltraServerConfig", "ultraserverMode": 4}
     if workload:
         parameters |= {"workloadId": workload, "workloadUid": uid}
@@ -221,7 +221,7 @@ async def test_unreadable_entry_ends_no_reservation(api: EmbeddedApi, host: Plug
         assert "belongs to no workload" in await refusal(plugin, new_claim(api, "plain"))
 
 
-# Restarts, wipes, and an API server that is away.
+# Restarts, deleted slices, and outages of the API server
 
 
 async def test_first_publish_after_restart_has_the_tag(api: EmbeddedApi, host: PluginHost) -> None:
@@ -346,7 +346,7 @@ async def test_newer_plugin_continues_with_the_tag(api: EmbeddedApi, host: Plugi
         await tagged(api, None)
 
 
-# Which object is watched, and whether there is one.
+# The watched object
 
 
 async def test_late_label_changes_the_watched_object(api: EmbeddedApi, host: PluginHost) -> None:
@@ -361,7 +361,7 @@ async def test_late_label_changes_the_watched_object(api: EmbeddedApi, host: Plu
 
 
 async def test_temporarily_missing_label_changes_nothing(api: EmbeddedApi, host: PluginHost) -> None:
-    """As when a Node is deleted and registers anew."""
+    """For example when a Node is deleted and registered again."""
     reserve(api, SLOT)
     async with host.running() as plugin:
         await tagged(api, SLOT)
@@ -434,7 +434,7 @@ async def test_operator_labels_trigger_a_lookup(short_path: Path, monkeypatch: p
             monkeypatch.setattr(ultraserver, "PROBE_S", 600.0)
             looks = lambda: [entry for entry in api.log if "neuronultraservers" in entry.resource]  # noqa: E731
             asked = len(looks())
-            await eventually(lambda: len(looks()) > asked, what="the last look without a reason")
+            await eventually(lambda: len(looks()) > asked, what="the last periodic check")
             api.register_neuron_kinds()
             reserve(api, SLOT)
             api.patch("nodes", "node-a", {"metadata": {"labels": {"neuron.amazonaws.com/ultraserver-id": "us-1"}}})
@@ -453,7 +453,7 @@ async def test_removed_crd_frees_the_node(api: EmbeddedApi, host: PluginHost, mo
     async with host.running() as plugin:
         await eventually(lambda: absent.hits == 1 and plugin.ultraserver.reading is not None)
         await tagged(api, SLOT)
-    # Once is not for good. The CRD was there again, and meanwhile the tag was not taken off.
+    # One absence does not count. The CRD was recreated, and the tag stayed.
     assert len(api.requests(resource="resourceslices", verb="update")) == before
     job = ours(api)
     api.faults.add(Fault(resource="neuronultraservers", status=404, times=None))
@@ -463,7 +463,7 @@ async def test_removed_crd_frees_the_node(api: EmbeddedApi, host: PluginHost, mo
         await tagged(api, None)
 
 
-# The object is deleted by force, and the pods run on.
+# Forced deletion of the object while pods run
 
 
 async def test_reservation_survives_forced_deletion(api: EmbeddedApi, host: PluginHost) -> None:
@@ -646,7 +646,7 @@ async def test_early_claim_waits_for_its_reservation(
 
 
 async def test_object_is_read_again_before_a_rejection(api: EmbeddedApi, host: PluginHost) -> None:
-    """Also when the watch is silent."""
+    """Even if the watch is silent."""
     reserve(api, replace(SLOT, phase=Phase.PENDING))
     api.faults.add(Fault(Do.HANG, verb="watch", resource="neuronultraservers", times=None))
     async with host.running() as plugin:
@@ -692,7 +692,7 @@ async def test_prepared_claim_survives_its_reservation(api: EmbeddedApi, host: P
             assert await plugin.transactions.prepare(ref) == prepared
 
 
-# What breaks, and what is replaced.
+# Faults and replaced nodes
 
 
 async def test_allocation_of_a_replaced_node_is_ignored(api: EmbeddedApi, host: PluginHost) -> None:
@@ -733,7 +733,7 @@ async def test_reserved_unhealthy_node_stays_published(
     async with host.running():
         await tagged(api, SLOT)
         host.hardware.add_ecc(5)
-        await eventually(lambda: sick() == ["hbm_ecc"], what="the node says that it is sick")
+        await eventually(lambda: sick() == ["hbm_ecc"], what="the node publishes its fault")
         await always(lambda: sick() == ["hbm_ecc"], 0.5)
         reserve(api)
-        await eventually(lambda: sick() == [], what="nobody is offered the sick node")
+        await eventually(lambda: sick() == [], what="the node is withdrawn")

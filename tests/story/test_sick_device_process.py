@@ -1,4 +1,4 @@
-"""A sick device through the end and the restart of the plugin's process."""
+"""An unhealthy device across restarts of the plugin's process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ START_S = 30.0  # a process on a loaded machine, and a reading of the hardware
 
 
 async def published(api: EmbeddedApi, sick: dict[str, Any]) -> None:
-    """Wait until the slice holds all 16 devices, of which these are sick with these taints."""
+    """Wait until the slice has all 16 devices, of which these have these taints."""
 
     def is_so(items: list[dict[str, Any]]) -> bool:
         devices = [device for item in items for device in item["spec"].get("devices", [])]

@@ -1,7 +1,7 @@
-"""In place of AWS's driver, by the plugin as a process: its slices, its CDI files, and the claims it handed out.
+"""The plugin as a process replaces AWS's driver: its slices, its CDI files, and its claims.
 
-What is known of its slices: generated names, one for each node, `neuron-device-N` in any order. What nobody has
-published, the name of its device for a whole UltraServer node and the form of its checkpoint, may be anything here.
+Known facts of its slices: generated names, one per node, `neuron-device-N` in any order. Unpublished facts, such as its
+device for a whole UltraServer node and the format of its checkpoint, may be anything here.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ async def kubelet(host: PluginHost) -> AsyncIterator[ScriptedKubelet]:
 
 
 def publish_theirs(api: EmbeddedApi, devices: Iterable[str], generation: int = 3) -> None:
-    """Publish these devices as the driver before us does: under a generated name."""
+    """Publish these devices as the older driver does, under a generated name."""
     item = {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceSlice",
@@ -59,9 +59,9 @@ def publish_theirs(api: EmbeddedApi, devices: Iterable[str], generation: int = 3
 
 
 def their_cdi_file(host: PluginHost, claim: dict[str, Any], suffix: str = "yaml") -> Path:
-    """Write the CDI file of a claim as another driver does: with nothing that says whose it is but its name.
+    """Write the CDI file of a claim as another driver does: only the file's name identifies the claim.
 
-    CDI's own library writes YAML, which JSON is too.
+    CDI's own library writes YAML, of which JSON is a subset.
     """
     uid = claim["metadata"]["uid"]
     path = host.cdi / f"k8s.neuron.aws.com-claim_{uid}.{suffix}"
@@ -81,7 +81,7 @@ def names_of(item: dict[str, Any]) -> list[str]:
 
 
 async def ours(api: EmbeddedApi) -> dict[str, Any]:
-    """Wait until the node's one slice is called as we call it, and return it."""
+    """Wait until the node's only slice has our name, and return it."""
     (made,) = await api.until(
         "resourceslices", lambda found: len(found) == 1 and found[0]["metadata"]["name"] == NAME, timeout_s=START_S
     )
@@ -114,7 +114,7 @@ async def test_driver_replaces_another_driver(host: PluginHost, kubelet: Scripte
 async def test_foreign_checkpoint_is_kept_and_claims_adopted(
     host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
-    """Drivers made from Kubernetes' example call theirs `checkpoint.json` too."""
+    """Drivers based on Kubernetes' example use the name `checkpoint.json` too."""
     publish_theirs(api, SIXTEEN)
     running = api.create(allocated_claim("running", "node-a", [5]))
     rival = api.create(allocated_claim("rival", "node-a", [5]))
@@ -138,7 +138,7 @@ async def test_foreign_checkpoint_is_kept_and_claims_adopted(
 async def test_claims_of_an_interim_driver_are_adopted(
     host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi, trace: str
 ) -> None:
-    """The kubelet takes the slices of a driver that has been away for long; then its CDI files tell of it."""
+    """The kubelet deletes the slices of an absent driver; its CDI files remain."""
     process = await started(host, kubelet, "pod-1")
     await published(api)
     await process.stop()
@@ -161,7 +161,7 @@ async def test_claims_of_an_interim_driver_are_adopted(
 
 
 async def test_own_claims_need_no_inventory(host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi) -> None:
-    """A list of all claims of a cluster is dear: a fleet that restarts does without."""
+    """A list of all claims of a cluster is expensive, so a restarting fleet must not need it."""
     claim = api.create(allocated_claim("job", "node-a", [0]))
     process = await started(host, kubelet, "pod-1")
     await published(api)
@@ -177,7 +177,7 @@ async def test_own_claims_need_no_inventory(host: PluginHost, kubelet: ScriptedK
 async def test_renamed_device_is_published_when_free(
     host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
 ) -> None:
-    """Pages of AWS's beta show `neurondeviceN`."""
+    """Documents of AWS's beta show `neurondeviceN`."""
     publish_theirs(api, [f"neurondevice{i}" for i in range(16)])
     running = api.create(allocated_claim("running", "node-a", ["neurondevice5"]))
     rival = api.create(allocated_claim("rival", "node-a", [5]))
@@ -222,7 +222,7 @@ async def test_claim_deleted_without_driver_is_released(
     away = api.faults.add(Fault(Do.RESPOND, verb="list", resource="resourceclaims", status=503, times=None))
     await started(host, kubelet, "pod-1")
     await eventually(lambda: away.hits, START_S)
-    await unprepared(kubelet, ended)  # the kubelet does not wait until we know what we hold
+    await unprepared(kubelet, ended)  # the kubelet does not wait for the inventory
     assert not theirs.exists()
     api.delete("resourceclaims", "ended", "default")
     api.faults.clear()

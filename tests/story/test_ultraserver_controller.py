@@ -1,4 +1,4 @@
-"""The controller against the embedded API server: slices come from simulated nodes that answer as plugins do."""
+"""The controller with the embedded API server, and simulated nodes that tag slices as plugins do."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def cluster() -> AsyncIterator[Cluster]:
 
 
 def beyond_the_rights(requests: Iterable[Request]) -> set[tuple[str, str, str]]:
-    """Return verb, resource and namespace of the requests that the manifests' roles do not allow to the controller."""
+    """Return verb, resource and namespace of the controller's requests that the manifests' roles do not allow."""
     path = Path(__file__).resolve().parents[2] / "deploy/manifests/ultraserver/50-ultraserver-controller.yaml"
     rules = [
         (item["metadata"].get("namespace"), rule)
@@ -90,7 +90,7 @@ def beyond_the_rights(requests: Iterable[Request]) -> set[tuple[str, str, str]]:
 
 @contextlib.asynccontextmanager
 async def controlling(cluster: Cluster, *flags: str) -> AsyncIterator[Controller]:
-    """Run a controller; it is stopped as by SIGTERM, and may have done what the manifests' roles allow."""
+    """Run a controller; stop it as SIGTERM does, and check its requests against the manifests' roles."""
     parser = Parser()
     controller_settings.add_arguments(parser)
     words = ["--kube-api-server", cluster.api.url, "--health-probe-bind-address", "127.0.0.1:0"]
@@ -152,7 +152,7 @@ async def test_gradual_closing_is_one_status_write(cluster):
             await asyncio.sleep(0.15)
         await eventually(lambda: cluster.state("job") == "None", what="the workload is gone")
         told = [each for each in cluster.api.log if (each.verb, each.resource) == ("patch", STATUS)]
-        assert len(told) <= 2, told  # as it begins, and when its reservations are Draining
+        assert len(told) <= 2, told  # at its start, and while its reservations are Draining
 
 
 async def test_blocked_eviction_names_the_budget(cluster):
@@ -214,7 +214,7 @@ async def test_foreign_claim_is_seen_before_binding(cluster):
 
 
 async def test_namespace_limit_takes_effect_at_once(cluster: Cluster):
-    """13.15. The Namespaces are watched: nobody has to touch the workload."""
+    """13.15. The Namespaces are watched, so the workload need not change."""
     cluster.api.patch("namespaces", "ml", {"metadata": {"annotations": {"neuron.aws.com/max-reserved-nodes": "4"}}})
     async with controlling(cluster):
         cluster.submit("job", count=2)
@@ -230,7 +230,7 @@ async def test_namespace_limit_takes_effect_at_once(cluster: Cluster):
 
 
 async def test_foreign_templates_are_logged_at_start(cluster: Cluster, caplog: pytest.LogCaptureFixture):
-    """13.2. The admission policy refuses new ones, and leaves those that were there before it."""
+    """13.2. The admission policy rejects new templates, but existing ones stay."""
 
     def listed() -> list[str]:
         return [str(each.__dict__["templates"]) for each in caplog.records if "ask for reserved" in each.message]

@@ -67,12 +67,12 @@ async def cluster(api: EmbeddedApi, folder: Path) -> AsyncIterator[dict[str, Plu
             plugins[name] = await stack.enter_async_context(host.running())
         controller = Controller(loaded, KubeConfig(loaded.kube_api_server))
         stack.push_async_callback(_ended, controller, _started(controller))
-        await eventually(lambda: is_ready(api), 60, "the UltraServer is there, with all of its nodes")
+        await eventually(lambda: is_ready(api), 60, "the UltraServer is discovered with all nodes")
         yield plugins
 
 
 def is_ready(api: EmbeddedApi) -> bool:
-    """Whether all nodes were discovered: a workload that comes earlier takes what is there."""
+    """Return True if all nodes are discovered; an earlier workload would use those present."""
     return any(
         condition["type"] == "Ready" and condition["status"] == "True" and len(item["spec"]["topology"]) == len(NODES)
         for item in api.objects("neuronultraservers")
@@ -106,7 +106,7 @@ def state(api: EmbeddedApi, name: str) -> str:
 
 
 def tags(api: EmbeddedApi) -> dict[str, str]:
-    """The workload that each node's devices name."""
+    """Return the workload in each node's tag."""
     return {
         item["spec"]["nodeName"]: device["attributes"]["workloadId"]["string"]
         for item in api.objects("resourceslices")
@@ -116,7 +116,7 @@ def tags(api: EmbeddedApi) -> dict[str, str]:
 
 
 def claim_of(api: EmbeddedApi, template: str, node: str) -> ClaimRef:
-    """What kube-scheduler makes of a claim from this template that it places on `node`."""
+    """Return a claim from this template as kube-scheduler allocates it on `node`."""
     found = api.get("resourceclaimtemplates", template, "ml")
     config = [{**entry, "source": "FromClaim"} for entry in found["spec"]["spec"]["devices"]["config"]]
     made = api.create(allocated_claim(f"{template}-{node}", node, ["neuron-node-0"], namespace="ml", config=config))

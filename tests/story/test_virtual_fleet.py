@@ -1,4 +1,4 @@
-"""Seeds of the virtual fleet: whatever users do and whatever goes wrong, no invariant is violated."""
+"""Seeds of the virtual fleet: no actions of users and no faults violate an invariant."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ AT_ONCE = 10
 
 
 def violated(seeds: range, ultraservers: int = ULTRASERVERS) -> list[str]:
-    """Run the seeds; return what is to be read about each that failed, the end of its trace included."""
+    """Run the seeds; return a report on each failure, with the end of its trace."""
     found = []
     for seed in seeds:
         outcome = run(seed, ultraservers=ultraservers, steps=STEPS)

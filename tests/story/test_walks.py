@@ -22,7 +22,7 @@ from tests.support.walk import Walk
 
 @contextlib.asynccontextmanager
 async def answering() -> AsyncIterator[Cluster]:
-    """A cluster whose plugins tag their slices as they are reserved."""
+    """A cluster with simulated plugins that tag their slices."""
     async with EmbeddedApi() as api:
         api.register_neuron_kinds()
         cluster = Cluster(api)
@@ -57,7 +57,7 @@ async def allocate_and_release(controller: Controller, cluster: Cluster) -> None
 
 
 async def test_controller_modules_call_downward_only():
-    """From the watches to the writes, a workload's whole way (15, acceptance 2)."""
+    """The calls for a workload, from the watches to the writes (15, acceptance 2)."""
     parser = Parser()
     controller_settings.add_arguments(parser)
     async with answering() as cluster:
@@ -88,7 +88,7 @@ CLAIM = [
 
 
 async def test_node_modules_call_downward_only(api: EmbeddedApi, host: PluginHost) -> None:
-    """From the start to the end of a plugin that publishes, prepares and unprepares a claim (15, acceptance 2)."""
+    """The calls of a plugin that starts, publishes, prepares, unprepares and ends (15, acceptance 2)."""
     with Walk(["neuron_dra.node"], uncounted=["neuron_dra.node.files"]) as walk:
         async with host.running(), ScriptedKubelet(host.registry) as kubelet:
             await kubelet.registered("neuron.aws.com")
