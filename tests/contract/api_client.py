@@ -1,4 +1,4 @@
-"""A tiny HTTP client for the contract suite, and the two servers that it is held against."""
+"""A small HTTP client for the contract suite, and the two servers that it tests."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Answer:
 
     @property
     def causes(self) -> set[tuple[str, str]]:
-        """The reasons and fields of a refusal; a message is for people and may differ."""
+        """The reasons and fields of an error; messages may differ."""
         listed = (self.body.get("details") or {}).get("causes") or []
         return {(cause.get("reason", ""), cause.get("field", "")) for cause in listed}
 
@@ -78,7 +78,7 @@ class Watch:
 
 @dataclass(slots=True)
 class Server:
-    """One API server, and a namespace on it that is this test's own."""
+    """One API server, and the test's own namespace on it."""
 
     session: aiohttp.ClientSession
     name: str
@@ -117,7 +117,7 @@ class Server:
         return await self.call("DELETE", path, body, **params)
 
     async def made(self, path: str, body: Obj) -> Obj:
-        """Create an object and return it; anything but 201 is a failure of the test."""
+        """Create an object and return it; any status but 201 fails the test."""
         answer = await self.post(path, body)
         assert answer.status == 201, answer.body
         return dict(answer.body)
@@ -130,7 +130,7 @@ class Server:
             yield Watch(response)
 
     async def until(self, path: str, condition: Callable[[Answer], Any], timeout_s: float = 30.0) -> Answer:
-        """GET until the condition holds of the answer; controllers take their time."""
+        """GET until the reply meets the condition, because controllers need time."""
         deadline = asyncio.get_running_loop().time() + timeout_s
         while not condition(answer := await self.get(path)):
             assert asyncio.get_running_loop().time() < deadline, f"{path} after {timeout_s} s: {answer.body}"
@@ -138,7 +138,7 @@ class Server:
         return answer
 
     def place(self, plural: str) -> str:
-        """The path of a namespaced resource in this test's namespace."""
+        """Return the path of a namespaced resource in this test's namespace."""
         roots = {
             "pods": "/api/v1",
             "configmaps": "/api/v1",
@@ -153,7 +153,7 @@ class Server:
     async def open(self) -> None:
         answer = await self.post("/api/v1/namespaces", {"metadata": {"name": self.namespace}})
         assert answer.status == 201, answer.body
-        await self.post(self.place("serviceaccounts"), {"metadata": {"name": "default"}})  # pods are refused without
+        await self.post(self.place("serviceaccounts"), {"metadata": {"name": "default"}})  # needed by pods
 
     async def close(self) -> None:
         for path in reversed(self._leftovers):

@@ -27,7 +27,7 @@ REAL = (pytest.mark.testbed, pytest.mark.timeout(600))
 
 @dataclass(frozen=True, slots=True)
 class RealCluster:
-    """A kubeconfig, and how sockets are made that reach its server."""
+    """A kubeconfig, and a function that creates sockets to its server."""
 
     kubeconfig: Path
     make_socket: Callable[[Any], socket.socket]
@@ -36,13 +36,13 @@ class RealCluster:
 def _impossible(reason: str) -> None:
     """Skip the test with the reason, or fail it where skips are not allowed."""
     if os.environ.get("NEURON_DRA_REQUIRE_TESTBED"):
-        pytest.fail(f"{reason}, and NEURON_DRA_REQUIRE_TESTBED forbids to skip", pytrace=False)
+        pytest.fail(f"{reason}, and NEURON_DRA_REQUIRE_TESTBED does not allow skips", pytrace=False)
     pytest.skip(reason)
 
 
 @pytest.fixture(scope="session")
 def real_cluster() -> Iterator[RealCluster]:
-    """The test bed's control plane, started if it does not run; or that of NEURON_DRA_TESTBED_KUBECONFIG."""
+    """The control plane of NEURON_DRA_TESTBED_KUBECONFIG, or that of the test bed, which is started if needed."""
     chosen = os.environ.get("NEURON_DRA_TESTBED_KUBECONFIG")
     if chosen:
         yield RealCluster(Path(chosen), lambda address: socket.socket(*address[:3]))
@@ -57,7 +57,7 @@ def real_cluster() -> Iterator[RealCluster]:
         bed.command("up", timeout_s=UP_TIMEOUT_S)
 
     def make_socket(address: Any) -> socket.socket:
-        with bed.inside():  # a socket stays in the network that it was made in
+        with bed.inside():  # a socket stays in the network namespace in which it was created
             return socket.socket(*address[:3])
 
     yield RealCluster(bed.where.kubeconfig, make_socket)
@@ -82,7 +82,7 @@ async def _real(cluster: RealCluster) -> AsyncIterator[Server]:
 
 @pytest.fixture(params=["embedded", pytest.param("real", marks=REAL)])
 async def server(request: pytest.FixtureRequest) -> AsyncIterator[Server]:
-    """An API server with a namespace of the test's own; each test runs against both kinds."""
+    """An API server with the test's own namespace; each test runs against both kinds."""
     servers = _embedded() if request.param == "embedded" else _real(request.getfixturevalue("real_cluster"))
     async for server in servers:
         await server.open()
@@ -99,7 +99,7 @@ async def things(server: Server) -> Server:
 
 @pytest.fixture
 async def newest(server: Server) -> None:
-    """For rules that moved between releases: the embedded server follows the newest one that it was held against."""
+    """For rules that changed between releases: the embedded server follows the newest tested one."""
     minor = int((await server.get("/version")).body["minor"].rstrip("+"))
     if minor < EMBEDDED_MINOR:
         pytest.skip(f"the embedded server has the rules of Kubernetes 1.{EMBEDDED_MINOR}, this one is 1.{minor}")

@@ -1,4 +1,4 @@
-"""What any API server does with device slices, claims, pods and budgets, the real one and the embedded one."""
+"""Device slices, claims, pods and budgets on a real API server and on the embedded one."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def allocation(*devices: str, request: str = "neurons") -> Obj:
 
 
 def pod(name: str = "p", *, labels: Obj | None = None, **spec: Any) -> Obj:
-    """A pod that no scheduler looks at."""
+    """A pod without a scheduler."""
     body = {"schedulerName": "nobody", "containers": [{"name": "c", "image": "app"}], **spec}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels or {}}, "spec": body}
 
@@ -117,7 +117,9 @@ async def test_strict_validation_names_unknown_fields(server: Server) -> None:
 
 @pytest.mark.contract("S11")
 async def test_dry_run_shows_if_taints_are_kept(server: Server) -> None:
-    """Two of one key are kept both; a server that keeps none says nothing. Asked by SlicePublisher.learn_taints."""
+    """Two taints of one key are both kept; a server that drops taints returns none. SlicePublisher.learn_taints relies
+    on it.
+    """
     minor = int((await server.get("/version")).body["minor"].rstrip("+"))
     taints = [{"key": "neuron.aws.com/unhealthy", "value": v, "effect": "NoSchedule"} for v in ("invalid", "hbm_ecc")]
     wanted = device_slice(server, devices=[device(taints=taints)])
@@ -418,7 +420,7 @@ def template(name: str = "t") -> Obj:
 
 
 async def generated(server: Server, name: str = "p") -> Obj:
-    """Return the claim that was made for a pod."""
+    """Return the generated claim of a pod."""
     answer = await server.until(
         f"{server.place('pods')}/{name}", lambda found: found.body["status"].get("resourceClaimStatuses")
     )
@@ -451,7 +453,7 @@ async def test_a_pod_gets_a_claim_from_its_template(server: Server) -> None:
 async def test_a_template_that_comes_later_is_found(server: Server) -> None:
     await server.made(server.place("pods"), pod_with_claim(resourceClaimTemplateName="t"))
     await server.made(server.place("resourceclaimtemplates"), template())
-    # The controller comes back to the pod after its pause, or when the pod changes.
+    # The controller syncs the pod again after a pause, or when the pod changes.
     await server.patch(f"{server.place('pods')}/p", {"metadata": {"labels": {"touched": "yes"}}})
     assert (await generated(server))["spec"]["devices"]["requests"]
 
@@ -693,7 +695,7 @@ async def running(server: Server, name: str) -> None:
 
 
 async def budget(server: Server, allowed: int, **spec: Any) -> None:
-    """A budget over the pods of `running`, whose status says how many may go."""
+    """Create a budget for the pods of `running`, and wait until its status is current."""
     body = {"metadata": {"name": "b"}, "spec": {"selector": {"matchLabels": {"app": "job"}}, **spec}}
     await server.made(server.place("poddisruptionbudgets"), body)
 

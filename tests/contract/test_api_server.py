@@ -1,4 +1,4 @@
-"""What any API server does, the real one and the embedded one: objects, versions, lists, watches, patches.
+"""Objects, versions, lists, watches and patches on a real API server and on the embedded one.
 
 One suite, two servers. A difference is a bug of the embedded server.
 """

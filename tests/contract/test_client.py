@@ -1,4 +1,4 @@
-"""The transport against an API server that fails in every way one can: each failure has a name and an end."""
+"""The client with an API server that fails in every way: each failure is an error of its own and ends in time."""
 
 from __future__ import annotations
 
@@ -323,7 +323,7 @@ async def test_the_embedded_server_serves_the_v1_api(client: KubeClient) -> None
 
 
 async def test_gathering_watch_leaves_the_socket_unread(api: EmbeddedApi) -> None:
-    """13.16: kubelets of 10,000 nodes send a heartbeat every 30 ms; each that is read on arrival wakes the process."""
+    """13.16: kubelets of 10,000 nodes send a heartbeat every 30 ms; reading each on arrival would wake the process."""
     url = f"{api.url}{NODES.path('')}"
     async with aiohttp.ClientSession() as session, session.get(url, params={"watch": "true"}) as response:
         lines = client_module._lines(response, gather_s=0.3)

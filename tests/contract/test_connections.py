@@ -1,4 +1,4 @@
-"""The client's connections, to a server that answers byte by byte, too late, too much, or not at all."""
+"""The client's connections to a server that replies byte by byte, too late, too much, or not at all."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\none\r\n4\r
 
 
 class Script:
-    """A server on loopback: what `serve` does with a connection is up to the test."""
+    """A server on loopback; the test defines `serve`, which handles a connection."""
 
     def __init__(self) -> None:
         self.port = 0
@@ -44,7 +44,7 @@ class Script:
         self.requests.append(await reader.readuntil(b"\r\n\r\n"))
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Give the answers in turn, the last one for ever."""
+        """Send the replies in turn, the last one repeatedly."""
         while True:
             await self.read(reader)
             writer.write(self.answers.pop(0) if len(self.answers) > 1 else self.answers[0])
@@ -166,7 +166,7 @@ async def test_get_on_a_closed_connection_is_sent_again(server: Script, client: 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await server.read(reader)
         writer.write(OK)
-        await server.read(reader)  # and go without an answer
+        await server.read(reader)  # and close without a reply
 
     server.serve = serve
     await get(client)

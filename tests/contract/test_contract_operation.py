@@ -1,4 +1,4 @@
-"""A plugin at work: what blocks it is told, what it holds keeps nothing from being published."""
+"""A running plugin: blocking is reported, and prepared claims do not prevent publishing."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ async def test_blocked_event_loop_is_measured_and_logged(host: PluginHost, caplo
         return value or 0.0
 
     async with host.running() as plugin:
-        await eventually(lambda: lag(plugin) > 0, 60)  # the supervisor is at work
-        time.sleep(SUPERVISE_PERIOD_S + LAG_ALARM_S + 0.1)  # whenever in its period the supervisor was to wake
+        await eventually(lambda: lag(plugin) > 0, 60)  # the supervisor runs
+        time.sleep(SUPERVISE_PERIOD_S + LAG_ALARM_S + 0.1)  # at any time of the supervisor's period
         await eventually(lambda: lag(plugin) > LAG_ALARM_S, 60)
         told = [record for record in caplog.records if record.message == "the event loop was blocked"]
         assert told
@@ -63,7 +63,7 @@ def test_admin_claim_leaves_no_trace(short_path) -> None:  # type: ignore[no-unt
 
     def state() -> tuple[bytes, checkpoints.Checkpoint]:
         stored = checkpoints.decode((disk.folder / "checkpoint.json").read_bytes())
-        # That a claim was unprepared is remembered for a while, for a plugin that still prepares it.
+        # An unprepare is recorded for a while, for another plugin that still prepares the claim.
         return file.read_bytes(), stored.with_withdrawals(Withdrawals())
 
     before = state()

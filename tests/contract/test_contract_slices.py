@@ -1,4 +1,4 @@
-"""Slices that no API server refuses, and what they look like while they change; held against the real one as well."""
+"""Slices that every API server accepts, and their states during changes; tested with a real server too."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LETTERS = string.ascii_letters + string.digits + '_-./ \n\u00e9\u20ac\U0001f600"
 
 
 def dice(seed: int) -> Callable[[], Device]:
-    """Return a maker of strange devices: names, keys, values and quantities around the limits, and beyond."""
+    """Return a strategy of unusual devices: names, keys, values and quantities around the limits and beyond."""
     rng = random.Random(seed)
 
     def text(longest: int) -> str:
@@ -108,7 +108,7 @@ async def test_server_rejects_duplicate_device_names(server: Server) -> None:
 
 @pytest.mark.contract("S28")
 async def test_server_accepts_the_largest_slice(server: Server) -> None:
-    """Every device, attribute and value as long as may be, and each character as long as JSON makes it."""
+    """Every device, attribute and value has its maximal length, in characters with the longest JSON form."""
     largest = [
         Device(
             f"{number:02d}-{'a' * 60}",
@@ -167,7 +167,7 @@ NODES = 10
 async def test_retry_after_spreads_the_fleet(
     api: EmbeddedApi, host: PluginHost, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The server refuses each node's first write, and some nodes' second: three writes are enough for all."""
+    """The server rejects each node's first write, and some nodes' second: three writes are enough for all."""
     hosts = []
     for name in (f"fleet-{number}" for number in range(NODES)):
         (host.root / name).mkdir()

@@ -1,4 +1,4 @@
-"""Credentials that end: renewed before they do, and after a 401; read again when their files change."""
+"""Expiring credentials: renewed before they expire, and after a 401; read again when their files change."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def client_of(path: Path | str) -> KubeClient:
 
 
 async def ask(client: KubeClient) -> bool:
-    """Return whether the API server answers, in both of the ways that requests take."""
+    """Return True if both kinds of requests succeed."""
     try:
         await client.get(NODES, "", "node-a")
         return bool([page async for page in client.list(NODES)])
@@ -56,7 +56,7 @@ async def test_a_token_is_renewed_before_it_ends(
     async with await client_of(login.kubeconfig) as client:
         assert await ask(client)
         login.gives_token("two", life_s=900)
-        monkeypatch.setattr(credentials, "AHEAD_SHARE", 1.0)  # as if it were about to end
+        monkeypatch.setattr(credentials, "AHEAD_SHARE", 1.0)  # as if it were about to expire
         await eventually(lambda: client._config.proof.token() == "two", what="the renewal")  # type: ignore[misc]
         api.require_tokens("two")
         assert await ask(client)
@@ -65,7 +65,7 @@ async def test_a_token_is_renewed_before_it_ends(
 
 @pytest.mark.parametrize("life_s", [0, 900])
 async def test_rejected_token_is_replaced_within_the_call(api: EmbeddedApi, login: Login, life_s: int) -> None:
-    """14.8: the clocks differ, or the token does not say when it ends."""
+    """14.8: the clocks differ, or the token has no expiration time."""
     api.require_tokens("one")
     login.gives_token("one", life_s=life_s)
     async with await client_of(login.kubeconfig) as client:
@@ -89,7 +89,7 @@ async def test_rejected_watch_renews_credentials(api: EmbeddedApi, login: Login)
 
 
 async def test_permanent_401_limits_login_runs(api: EmbeddedApi, login: Login, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(credentials, "REFUSED_S", (600.0, 600.0))  # longer than the slowest machine takes
+    monkeypatch.setattr(credentials, "REFUSED_S", (600.0, 600.0))  # more than a slow machine needs
     api.require_tokens("another")
     login.gives_token("one")
     async with await client_of(login.kubeconfig) as client:
@@ -148,7 +148,7 @@ def authority(tmp_path: Path) -> Authority:
 
 @pytest.fixture
 async def https(authority: Authority) -> AsyncIterator[EmbeddedApi]:
-    """An API server that knows people by their certificates."""
+    """An API server that authenticates users by certificates."""
     async with EmbeddedApi(controllers=False, tls=authority.server_context()) as server:
         server.create(node_object("node-a"))
         server.require_certificates()
@@ -174,7 +174,7 @@ async def test_login_certificate_is_renewed_before_expiry(
 async def test_expired_certificate_is_replaced_within_the_call(
     https: EmbeddedApi, authority: Authority, tmp_path: Path
 ) -> None:
-    """Connections that were made with the old one are not used again: the API server looks at each request."""
+    """Connections with the old certificate are not used again, because the API server checks each request."""
     login = Login(tmp_path, https.url, ca=authority.certificate)
     login.gives_certificate(*authority.issue("old", life_s=-5, begin_s=-60))
     async with await client_of(login.kubeconfig) as client:
@@ -185,7 +185,7 @@ async def test_expired_certificate_is_replaced_within_the_call(
 async def test_certificates_in_files_are_read_again(
     https: EmbeddedApi, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """14.8: as the kubelet's, which replaces its own once a day."""
+    """14.8: the kubelet's certificate is replaced daily."""
     monkeypatch.setattr(credentials, "LOOK_S", 0.05)
     crt, key = (Path(shutil.copy(file, tmp_path)) for file in authority.issue("one"))
     user = {"client-certificate": crt.name, "client-key": key.name}
@@ -226,7 +226,7 @@ async def test_replaced_authority_is_read_again(
 
 
 async def test_several_kubeconfigs_are_one(https: EmbeddedApi, authority: Authority, tmp_path: Path) -> None:
-    """As kubectl reads KUBECONFIG=a:b, of which some may not be there."""
+    """As kubectl reads KUBECONFIG=a:b, in which some files may be missing."""
     https.require_tokens("one")
     whole = write_kubeconfig(tmp_path / "whole", https.url, {"token": "one"}, ca=authority.certificate).read_text()
     (tmp_path / "a").write_text(whole.partition("users:")[0])
@@ -267,7 +267,7 @@ class Clock:
 
 
 async def test_login_runs_back_off_on_rejected_tokens() -> None:
-    """Its tokens are new each time, and refused each time: at most every five minutes in the end."""
+    """Its tokens are always new and always rejected: the pause grows to five minutes."""
     clock, read = Clock(), []
 
     async def fresh() -> Proof:

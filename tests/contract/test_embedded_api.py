@@ -1,4 +1,4 @@
-"""What only the embedded API server can do: go wrong on request, count requests, and be changed from the test."""
+"""Features of the embedded API server alone: injected faults, counted requests, and direct changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The virtual fleet on a real kube-apiserver and kube-controller-manager: what the embedded server is only like."""
+"""The virtual fleet on a real kube-apiserver and kube-controller-manager instead of the embedded server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ULTRASERVERS, STEPS = 2, 15
 
 
 class InsideClient(KubeClient):
-    """A client whose sockets are made where the server can be reached."""
+    """A client that creates its sockets in the server's network namespace."""
 
     def __init__(self, config: KubeConfig, make_socket: Callable[[Any], Any], user_agent: str) -> None:
         super().__init__(config, user_agent=user_agent)
@@ -66,7 +66,7 @@ def connect(real_cluster: Any) -> Callable[[str], KubeClient]:
 
 
 def played(seed: int, connect: Callable[[str], KubeClient]) -> str:
-    """Run one seed; return what is to be read if it failed, else nothing."""
+    """Run one seed; return a report if it failed, else an empty string."""
     outcome = run(seed, ultraservers=ULTRASERVERS, steps=STEPS, server=connect)
     if not outcome.violation:
         return ""

@@ -1,4 +1,4 @@
-"""A read of the hardware that never ends holds up nothing but itself (14.1)."""
+"""A hanging read of the hardware blocks nothing else (14.1)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def kubelet(host: PluginHost) -> AsyncIterator[ScriptedKubelet]:
 
 
 def states(plugin: Plugin) -> dict[str, str]:
-    """Return the health of the devices, but of those that are well."""
+    """Return the health of the devices that are not healthy."""
     return {d.name: d.status.value for d in plugin.health.devices if d.status.value != "HEALTHY"}
 
 
@@ -58,7 +58,7 @@ async def test_hanging_device_does_not_block_others(host: PluginHost, api: Embed
     async with host.running("pod-1") as plugin:
         await well(plugin)
         hang(host.hardware.folder(3) / "reset")
-        await eventually(lambda: states(plugin) == {"neuron-device-3": "UNKNOWN"}, LONG_S, "only device 3 is not known")
+        await eventually(lambda: states(plugin) == {"neuron-device-3": "UNKNOWN"}, LONG_S, "only device 3 is unknown")
         unknown = next(d for d in plugin.health.devices if d.name == "neuron-device-3")
         assert unknown.message == "the last reading did not end: the kernel driver hangs"
         host.hardware.add_ecc(5)
@@ -192,7 +192,7 @@ def test_marker_file_identifies_simulated_hardware() -> None:
 
 
 def test_the_helper_loads_no_more_than_it_needs() -> None:
-    """It is to be small: its memory counts as the plugin's."""
+    """It must be small: its memory counts as the plugin's."""
     code = (
         "import sys; before = set(sys.modules); "
         f"exec(open({sysfs_helper.__file__!r}).read(), {{'__name__': 'loaded'}}); "

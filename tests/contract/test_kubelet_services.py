@@ -1,4 +1,4 @@
-"""The plugin as the kubelet meets it: real sockets, both dialects, a kubelet that restarts, refuses and gives up."""
+"""The plugin with a kubelet on real sockets: both services, and a kubelet that restarts, rejects and gives up."""
 
 from __future__ import annotations
 
@@ -363,7 +363,7 @@ async def test_claims_of_a_batch_fail_independently(
     plugin: Plugin, kubelet: ScriptedKubelet, api: EmbeddedApi, host: PluginHost
 ) -> None:
     await kubelet.registered(DRIVER)
-    await eventually(lambda: plugin.publish_state.result, 60)  # what was allocated before is taken for another driver's
+    await eventually(lambda: plugin.publish_state.result, 60)  # else counted as another driver's
     good = api.create(allocated_claim("good", "node-a", [0]))
     typo = {"apiVersion": "neuron.aws.com/v1", "kind": "NeuronConfig", "logicalNeuronCoreCount": 1}
     wrong = api.create(allocated_claim("wrong", "node-a", [1], config=[opaque(typo)]))
@@ -475,12 +475,12 @@ async def test_hanging_api_server_is_reported_before_deadline(
     assert "resourceclaims/job: the API server does not answer" in error
 
 
-# A device plugin that hands out the same devices.
+# A device plugin that allocates the same devices
 
 
 @contextlib.contextmanager
 def device_plugin(host: PluginHost) -> Iterator[None]:
-    """A device plugin whose socket answers."""
+    """A device plugin whose socket accepts connections."""
     path = host.device_plugins / "neuron-devplugin.sock"
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(path))
@@ -543,7 +543,7 @@ TROUBLE: dict[str, Fault | Strange] = {
 async def test_transient_api_errors_fail_no_claim(
     plugin: Plugin, kubelet: ScriptedKubelet, api: EmbeddedApi, monkeypatch: pytest.MonkeyPatch, trouble: str
 ) -> None:
-    """14.7: a refusal costs the pod 90 s, and the kubelet waits 45 s for one answer."""
+    """14.7: a failure delays the pod by 90 s, and the kubelet's deadline is 45 s."""
     monkeypatch.setattr(transactions, "FETCH_AGAIN_S", (0.01, 0.1))
     monkeypatch.setattr(transactions, "LONGEST_RETRY_AFTER_S", 0.1)
     await kubelet.registered(DRIVER)
@@ -561,7 +561,7 @@ async def test_transient_api_errors_fail_no_claim(
 async def test_short_api_outage_fails_no_claim(
     plugin: Plugin, kubelet: ScriptedKubelet, api: EmbeddedApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """14.7, as while an API server is updated and the load balancer has no other."""
+    """14.7: for example during an update of the only API server behind the load balancer."""
     monkeypatch.setattr(transactions, "FETCH_AGAIN_S", (0.01, 0.1))
     await kubelet.registered(DRIVER)
     made = api.create(allocated_claim("job", "node-a", [0]))
@@ -626,7 +626,7 @@ async def test_health_list_is_complete_on_each_update(
         first = await anext(stream)
         assert [device.device_name for device in first] == [f"neuron-device-{i}" for i in range(16)]
         assert {(d.health, d.pool_name, d.timeout_s) for d in first} == {("HEALTHY", "node-a", 60)}
-        assert await anext(stream)  # nothing changed: the period
+        assert await anext(stream)  # no change: sent after the period
         host.hardware.add_ecc(3)
         while (device := (await anext(stream))[3]).health == "HEALTHY":
             pass
@@ -711,7 +711,7 @@ async def test_stop_fails_claims_waiting_for_a_device(
     assert "neuron5 is held by claim default/old" in (await waiting)[new["metadata"]["uid"]].error
 
 
-# Looking in from outside.
+# Reflection and the inspector
 
 
 async def test_services_support_reflection(plugin: Plugin, host: PluginHost) -> None:

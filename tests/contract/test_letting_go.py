@@ -1,4 +1,4 @@
-"""Claims that nobody will ever unprepare are let go when that is certain, and not before (14.9)."""
+"""Claims that the kubelet will never unprepare are released once that is certain (14.9)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Running:
         return self.claims.get((namespace, name))
 
     def run(self, pod: str, claim: str, device: str, *, namespace: str = "default", known: bool = True) -> None:
-        """List a pod with a claim; the kubelet may not know it (any more), and says nothing then."""
+        """List a pod with a claim; a kubelet without information lists no claim."""
         container = {"name": "main", "resources": {"claims": [{"name": "neurons"}]}}
         spec = {"containers": [container], "resourceClaims": [{"name": "neurons", "resourceClaimName": claim}]}
         self.pods.append({"metadata": {"namespace": namespace, "name": pod}, "spec": spec})
@@ -53,7 +53,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def running() -> Running:
-    """Another claim than those in question runs, of which the kubelet speaks."""
+    """An unrelated claim is in use, and the kubelet lists it."""
     made = Running()
     made.run("witness", "witness", "neuron-device-0")
     return made
@@ -72,7 +72,7 @@ async def kubelet(host: PluginHost) -> AsyncIterator[ScriptedKubelet]:
 
 
 def publish_theirs(api: EmbeddedApi) -> None:
-    """Publish a slice as AWS's driver does: under a generated name."""
+    """Publish a slice as AWS's driver does, with a generated name."""
     spec = {
         "driver": DRIVER,
         "nodeName": "node-a",
@@ -93,7 +93,7 @@ async def holds(plugin: Plugin, *names: str) -> None:
 
 @pytest.fixture
 async def adopted(host: PluginHost, api: EmbeddedApi) -> AsyncIterator[Plugin]:
-    """A plugin that holds a claim of the driver before it: device 5, of the pod `old`."""
+    """A plugin with an adopted claim: device 5, of the pod `old`."""
     publish_theirs(api)
     api.create(allocated_claim("old", "node-a", [5]))
     async with host.running("pod-1") as plugin:
@@ -102,16 +102,16 @@ async def adopted(host: PluginHost, api: EmbeddedApi) -> AsyncIterator[Plugin]:
 
 
 def rival(api: EmbeddedApi) -> Object:
-    """Return a claim to which the scheduler has given device 5, when the API server had nothing against it."""
+    """Return a claim for device 5, allocated once the API server has no other allocation of it."""
     return api.create(allocated_claim("rival", "node-a", [5]))
 
 
-# The four kinds of claims that were held until a reboot.
+# The four kinds of claims that were held until a reboot
 
 
 @pytest.mark.usefixtures("pod_resources")
 async def test_orphaned_adopted_claim_is_released(adopted: Plugin, api: EmbeddedApi, kubelet: ScriptedKubelet) -> None:
-    """Also one of another node that had this name: the API server had its claims, and the kubelet never knew them."""
+    """Including a claim of another node that had this name: the kubelet never had it."""
     api.delete("resourceclaims", "old", "default")
     await holds(adopted)
     await kubelet.registered(DRIVER)
@@ -123,7 +123,7 @@ async def test_orphaned_adopted_claim_is_released(adopted: Plugin, api: Embedded
 async def test_claim_unprepared_by_another_driver_is_released(
     host: PluginHost, api: EmbeddedApi, kubelet: ScriptedKubelet
 ) -> None:
-    """Us, AWS's driver, and us again, without a reboot."""
+    """Our driver, AWS's driver, and ours again, without a reboot."""
     ours = api.create(allocated_claim("ours", "node-a", [5]))
     async with host.running("pod-1") as plugin:
         await kubelet.registered(DRIVER)
@@ -142,7 +142,7 @@ async def test_claim_unprepared_by_another_driver_is_released(
 async def test_rebuilt_claim_without_allocation_is_released(
     host: PluginHost, api: EmbeddedApi, kubelet: ScriptedKubelet
 ) -> None:
-    """Until its object is gone, what it says is that the claim holds a device."""
+    """Until its object is deleted, the claim counts as holding a device."""
     ours = api.create(allocated_claim("ours", "node-a", [5]))
     async with host.running("pod-1") as plugin:
         await kubelet.registered(DRIVER)
@@ -159,7 +159,7 @@ async def test_rebuilt_claim_without_allocation_is_released(
 
 @pytest.mark.usefixtures("pod_resources")
 async def test_deallocated_claim_counts_as_gone(adopted: Plugin, api: EmbeddedApi) -> None:
-    """A claim that people made outlives its pods."""
+    """A claim that users created survives its pods."""
     api.patch("resourceclaims", "old", {"status": {"reservedFor": None, "allocation": None}}, "default")
     await holds(adopted)
 
@@ -182,12 +182,12 @@ async def test_claim_known_to_api_or_kubelet_is_kept(
 
 
 def silent(running: Running, api: PodResources) -> None:
-    """A kubelet before 1.34, and one of which a feature gate is off, list no claim."""
+    """A kubelet before 1.34, or with the feature gate off, lists no claim."""
     api.lists_claims = False
 
 
 def alone(running: Running, api: PodResources) -> None:
-    """No other claim runs: the list would be empty if the kubelet did not know any."""
+    """No other claim is in use, so the list may be empty for lack of information."""
     running.pods.clear()
 
 
@@ -196,7 +196,7 @@ def failing(running: Running, api: PodResources) -> None:
 
 
 def unsure(running: Running, api: PodResources) -> None:
-    """The kubelet could not look up the claims of the pod that had it."""
+    """The kubelet could not look up the claims of its pod."""
     running.run("old", "old", "neuron-device-5", known=False)
 
 
@@ -228,7 +228,7 @@ async def test_missing_mount_keeps_claims_and_warns_once(
     api.delete("resourceclaims", "old", "default")
 
     def warnings() -> int:
-        # The plugin can log it while the fixture still runs: `caplog.records` has the records of this phase alone.
+        # The plugin may log it during the fixture: `caplog.records` has the records of the current phase only.
         records = [*caplog.get_records("setup"), *caplog.get_records("call")]
         return sum("until a reboot" in record.getMessage() for record in records)
 
@@ -253,7 +253,7 @@ async def test_inconclusive_reply_keeps_the_claim(adopted: Plugin, api: Embedded
     fault = Fault(verb="get", resource="resourceclaims", status=strange.status, body=strange.body, times=None)
     api.faults.add(fault)
     api.delete("resourceclaims", "old", "default")
-    await eventually(lambda: fault.hits > 3, what="questions about the claim")
+    await eventually(lambda: fault.hits > 3, what="requests about the claim")
     assert held(adopted) == {"old"}
     api.faults.clear()
     await holds(adopted)
@@ -262,7 +262,7 @@ async def test_inconclusive_reply_keeps_the_claim(adopted: Plugin, api: Embedded
 async def test_own_claim_is_never_released_as_orphaned(
     host: PluginHost, api: EmbeddedApi, kubelet: ScriptedKubelet, pod_resources: PodResources
 ) -> None:
-    """It leaves by unprepare alone: the kubelet repeats that until it succeeds."""
+    """Only unprepare releases it, which the kubelet repeats until it succeeds."""
     async with host.running("pod-1") as plugin:
         await kubelet.registered(DRIVER)
         await eventually(lambda: plugin.publish_state.result is not None)

@@ -65,7 +65,7 @@ def test_a_type_without_a_map_is_refused() -> None:
 
 @contextlib.asynccontextmanager
 async def running(folder: Path) -> AsyncIterator[tuple[EmbeddedApi, ScriptedKubelet]]:
-    """Run the driver on node a, registered."""
+    """Run the driver on node `a` until it is registered."""
     registry = folder / "registry"
     registry.mkdir()
     async with EmbeddedApi() as api:
@@ -85,7 +85,7 @@ async def running(folder: Path) -> AsyncIterator[tuple[EmbeddedApi, ScriptedKube
 
 
 def allocated(api: EmbeddedApi, *devices: str) -> dict[str, Any]:
-    """Create a claim that the scheduler gave these devices, and return it."""
+    """Create a claim with these allocated devices, and return it."""
     api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ml"}})
     requests = [{"name": "nic", "exactly": {"deviceClassName": "efa.networking.k8s.aws", "count": len(devices)}}]
     results = [{"request": "nic", "driver": "dra.net", "pool": "a", "device": device} for device in devices]
@@ -135,4 +135,4 @@ async def test_unknown_device_is_rejected(tmp_path: Path) -> None:
     async with running(tmp_path) as (api, kubelet):
         claim = allocated(api, "pci-0000-ff-00-0")
         answer = (await kubelet.prepare([claim]))[claim["metadata"]["uid"]]
-        assert answer.error == "a/pci-0000-ff-00-0 is no device of node a"
+        assert answer.error == "a/pci-0000-ff-00-0 is not a device of node a"

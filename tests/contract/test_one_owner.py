@@ -1,4 +1,4 @@
-"""Whatever happens to a node, no device belongs to two claims at once: a random walk through all that can happen."""
+"""No device is ever held by two claims: a random walk through all events of a node."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ def adopted(wanted: Claim) -> PreparedClaim:
 
 
 async def known() -> None:
-    """The node is known at once."""
+    """The node needs no discovery."""
 
 
 class Api:
-    """Claims by name, allocated as nobody should: a device may be in several."""
+    """Claims by name, with invalid allocations: a device may be in several."""
 
     def __init__(self) -> None:
         self.claims: dict[str, Claim] = {}
@@ -86,7 +86,7 @@ class Api:
 
 @dataclass(frozen=True)
 class Admitting:
-    """Decides as the node does, on the claims of its API server."""
+    """Decides as the plugin does, from the claims of its API server."""
 
     node: Any
 
@@ -99,7 +99,7 @@ class Admitting:
 
 @dataclass
 class Process:
-    """A plugin that runs on the node."""
+    """A running plugin."""
 
     files: FaultyFiles
     store: Store
@@ -109,7 +109,7 @@ class Process:
 
 @dataclass(frozen=True)
 class Container:
-    """What the kubelet was told of a claim whose containers may run."""
+    """The kubelet's result for a claim whose containers may run."""
 
     devices: frozenset[int]
     answer: PreparedClaim
@@ -117,7 +117,7 @@ class Container:
 
 
 class Node(RuleBasedStateMachine):
-    """The kubelet, who remembers what it was told, against one or two plugins on one disk."""
+    """The kubelet, which keeps all results, with one or two plugins on one disk."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -130,18 +130,18 @@ class Node(RuleBasedStateMachine):
         self.api, self.boot = Api(), 1
         self.processes: list[Process] = []
         self.running: dict[ClaimRef, Container] = {}
-        self.asked: set[ClaimRef] = set()  # and not unprepared since: the kubelet will unprepare them
+        self.asked: set[ClaimRef] = set()  # not unprepared yet; the kubelet will do so
         self.given_back: set[ClaimRef] = set()
-        self.doubtful: set[ClaimRef] = set()  # given back, allocated still, and the checkpoint that knew it is lost
+        self.doubtful: set[ClaimRef] = set()  # unprepared, still allocated, and its checkpoint is lost
 
     decide = staticmethod(decided)
 
     def teardown(self) -> None:
-        """When all is given back, all can be had."""
+        """After all claims are unprepared, all devices can be prepared."""
         try:
             for process in self.processes:
                 process.files.heal()
-            self.start()  # who sweeps what was left by those that died
+            self.start()  # a new process removes files of dead ones
             process = self.processes[-1]
             for ref in sorted(self.asked, key=str):
                 self.call(-1, "unprepare", ref)
@@ -161,7 +161,7 @@ class Node(RuleBasedStateMachine):
             logging.disable(logging.NOTSET)
 
     def do(self, process: Process, work: Coroutine[Any, Any, Any]) -> Any:
-        """Have a plugin do something, and rebuild its checkpoint if that turns out to be damaged.
+        """Run an operation of a plugin; rebuild its checkpoint if that is damaged.
 
         Returns an error as a value; a power cut ends the process.
         """
@@ -178,7 +178,7 @@ class Node(RuleBasedStateMachine):
             return PowerCut()
 
     def call(self, number: int, verb: str, ref: ClaimRef) -> Any:
-        """Call a plugin as the kubelet does, which tries again."""
+        """Call a plugin as the kubelet does, with retries."""
         process = self.processes[number % len(self.processes)]
         result = self.do(process, getattr(process.transactions, verb)(ref))
         if isinstance(result, ClaimError) and "is being rebuilt" in str(result) and process in self.processes:
@@ -189,7 +189,7 @@ class Node(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES), devices=st.frozensets(st.sampled_from(DEVICES), min_size=1, max_size=3))
     def allocate(self, name: str, devices: frozenset[int]) -> None:
-        """A new claim, in place of the one of that name."""
+        """Replace the claim of that name by a new one."""
         self.api.put(name, devices)
 
     @rule(name=st.sampled_from(NAMES))
@@ -205,7 +205,7 @@ class Node(RuleBasedStateMachine):
     @precondition(lambda self: len(self.processes) < 2)
     @rule()
     def start(self) -> None:
-        """A first plugin, one after a crash, or a second one beside the first."""
+        """Start the first plugin, one after a crash, or a second one beside the first."""
         files = FaultyFiles()
         store = Store(self.data, self.cdi_root, f"boot-{self.boot}", files)
         transactions = Transactions(PreparedClaims(store), Admitting(self))
@@ -230,7 +230,7 @@ class Node(RuleBasedStateMachine):
 
     @rule(both=st.booleans(), keep=st.integers(0, 200))
     def damage(self, both: bool, keep: int) -> None:
-        """The checkpoint is cut off, perhaps its last good copy too."""
+        """Truncate the checkpoint, perhaps its last good copy too."""
         self.doubtful |= {claim.ref for claim in self.api.claims.values()} & self.given_back
         for name in ("checkpoint.json", "checkpoint.json.bak")[: 2 if both else 1]:
             if (self.data / name).exists():
@@ -239,14 +239,14 @@ class Node(RuleBasedStateMachine):
     @precondition(lambda self: self.processes)
     @rule()
     def repair(self) -> None:
-        """CDI files are lost, and the plugin looks after them in time."""
+        """Delete CDI files; the plugin repairs them later."""
         process = self.processes[0]
         failed = isinstance(self.do(process, process.transactions.prepared.repair()), Exception)
         if failed or process not in self.processes:
-            return  # perhaps over a checkpoint that was damaged: then the files are all that is left
+            return  # the checkpoint may have been damaged: then only the files are left
         held = process.transactions.prepared.claims
         for ref, container in self.running.items():
-            if not held[ref.uid].adopted:  # of an adopted claim the file is the only thing that is known
+            if not held[ref.uid].adopted:  # the file is the only trace of an adopted claim
                 path = self.cdi_root / cdi.file_name(ref.uid)
                 path.unlink(missing_ok=True)
                 for _ in range(2):  # the disk may fail once
@@ -262,7 +262,7 @@ class Node(RuleBasedStateMachine):
         error=st.sampled_from([None, *DISK_ERRORS]),
     )
     def arm(self, number: int, nth: int, moment: Moment, error: int | None) -> None:
-        """The disk or the power fails at a later operation of a plugin."""
+        """Fail the disk or the power at a later operation of a plugin."""
         process = self.processes[number % len(self.processes)]
         process.files.fail(nth, PowerCut() if error is None else disk_error(error), moment)
 
@@ -278,15 +278,15 @@ class Node(RuleBasedStateMachine):
         if not isinstance(result, PreparedClaim):
             return
         devices = frozenset(number for device in result.devices for number in device.device_ids)
-        answer = replace(result, doubtful=False)  # that is what the node thinks of the claim, and not in the answer
+        answer = replace(result, doubtful=False)  # internal state, which the kubelet does not get
         told = Container(devices, answer, (self.cdi_root / cdi.file_name(ref.uid)).read_bytes())
-        assert self.running.setdefault(ref, told) == told, "another answer for the same claim"
+        assert self.running.setdefault(ref, told) == told, "another result for the same claim"
 
     @precondition(lambda self: self.processes and self.asked)
     @rule(number=st.integers(0, 1), data=st.data())
     def unprepare(self, number: int, data: st.DataObject) -> None:
         ref = data.draw(st.sampled_from(sorted(self.asked, key=str)))
-        self.running.pop(ref, None)  # its containers are gone
+        self.running.pop(ref, None)  # its containers have ended
         if self.call(number, "unprepare", ref) is None:
             self.asked.discard(ref)
             self.given_back.add(ref)
@@ -314,7 +314,7 @@ def walk(node: type[Node], walks: int, steps: int, *, always_the_same: bool = no
             derandomize=always_the_same,
             database=None,
             suppress_health_check=list(HealthCheck),
-            phases=[Phase.generate],  # a walk is told as a whole: to make one shorter takes minutes
+            phases=[Phase.generate],  # failing walks are not minimized, which would take minutes
         ),
     )
 
@@ -329,7 +329,7 @@ def test_no_device_ever_has_two_owners(record_property: Callable[[str, str], Non
 
 
 class Forgetful(Node):
-    """Its plugins do not ask who holds a device."""
+    """Its plugins do not check the holder of a device."""
 
     @staticmethod
     def decide(wanted: Claim, held: list[PreparedClaim]) -> PreparedClaim:

@@ -1,7 +1,7 @@
-"""The power fails while the checkpoint and the CDI files are written: every state of the disk that this may leave.
+"""Power cuts during writes of the checkpoint and the CDI files: every state of the disk that they may leave.
 
-Besides the power cut itself, after which the boot id is another one, each state is judged as if the boot were the same:
-then what the kubelet was told must be there, which is what the durable writes are for.
+Besides the power cut itself, after which the boot id is another one, each state is checked as if the boot were the
+same: then all results that the kubelet got must be there, which the durable writes are for.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def decided(wanted: Claim, held: list[PreparedClaim]) -> PreparedClaim:
 
 
 class Quick(Files):
-    """For disks that nobody cuts."""
+    """For disks without a power cut."""
 
     def sync_file(self, handle: int) -> None:
         pass
@@ -72,7 +72,7 @@ def store_of(root: Path, files: Files, boot_id: str) -> Store:
 
 
 async def opened(store: Store, *, may_be_damaged: bool) -> Checkpoint:
-    """Open a store as the plugin does; a damaged one is rebuilt, with an API server that knows claims 7 and 8."""
+    """Open a store as the plugin does; a damaged one is rebuilt with an API server that has claims 7 and 8."""
     prepared = PreparedClaims(store)
     await prepared.open()
     if prepared.damaged is not None:
@@ -82,7 +82,7 @@ async def opened(store: Store, *, may_be_damaged: bool) -> Checkpoint:
 
 
 class Cluster:
-    """An API server that knows claims 7 and 8."""
+    """An API server that has claims 7 and 8."""
 
     async def fetch(self, ref: ClaimRef) -> Claim:
         return claim(int(ref.uid.removeprefix("uid-")))
@@ -104,7 +104,7 @@ def adopted(wanted: Claim) -> PreparedClaim:
 
 
 class Life:
-    """A plugin's life on a disk, with marks for what it was asked and what it has promised."""
+    """A plugin's operations on a disk, with marks for calls and results."""
 
     def __init__(self, root: Path, boot_id: str, make_store: MakeStore, recorder: Recorder) -> None:
         self.files = recorder(root)
@@ -182,7 +182,7 @@ def the_checkpoint_is_damaged(root: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """What is on the disk, what is promised, and what is done then. `whole` says that no CDI file is missing."""
+    """The disk at the start, its promises, and the operations. `whole`: no CDI file is missing."""
 
     live: Callable[[Life], Awaitable[None]]
     before: Callable[[Path], None]
@@ -207,7 +207,7 @@ STORIES = {
 
 @dataclass(slots=True)
 class Promised:
-    """What holds after these marks, and what may hold."""
+    """Return the claims that must be prepared after these marks, and those that may be."""
 
     prepared: set[int]
     tags: list[Tag | None]
@@ -273,13 +273,13 @@ class Judge:
         store = self.make_store(self.root, Quick(), self.story.boot_id)
         current = await opened(store, may_be_damaged=self.story.damaged)
         numbers = {int(uid.removeprefix("uid-")) for uid in current.claims}
-        assert promised.prepared <= numbers, "what was answered is not in the checkpoint"
-        assert numbers <= promised.prepared | promised.perhaps, "what was given back is still held"
+        assert promised.prepared <= numbers, "a claim with a result is not in the checkpoint"
+        assert numbers <= promised.prepared | promised.perhaps, "an unprepared claim is still held"
         assert current.tag in promised.tags, "the tag is another one"
         self.clean(current)
         for number in promised.prepared | promised.perhaps:
             answer = store.prepare(claim(number), decided)
-            # After damage nothing but the kubelet can say that a claim was not unprepared since.
+            # After damage only the kubelet can show that a claim was not unprepared.
             assert replace(answer, doubtful=False) == decided(claim(number), [])
             assert self.story.damaged or not answer.doubtful
         for number in promised.prepared | promised.perhaps:
@@ -290,7 +290,7 @@ class Judge:
         store = self.make_store(self.root, Quick(), "boot-9")
         current = await opened(store, may_be_damaged=self.story.damaged)
         answered = [prepared for prepared in current.claims.values() if not prepared.adopted]
-        assert self.story.damaged or answered == [], "claims of the boot before are taken for prepared"
+        assert self.story.damaged or answered == [], "claims of an earlier boot count as prepared"
         assert current.tag in promised.tags, "the tag is another one"
         self.clean(current)
         assert replace(store.prepare(claim(7), decided), doubtful=False) == decided(claim(7), [])
@@ -307,7 +307,7 @@ class Judge:
 async def run(
     story: Story, folder: Path, make_store: MakeStore = store_of, recorder: Recorder = RecordingFiles
 ) -> tuple[int, int]:
-    """Record a story and judge every state that a power cut in it may leave; return operations and states."""
+    """Record a scenario and check every state that a power cut may leave; return operations and states."""
     live, cut_root = folder / "live", folder / "cut"
     live.mkdir()
     story.before(live)
@@ -329,7 +329,7 @@ async def test_promises_survive_any_power_cut(
     record_property("covered", f"power cut, {name}: {states} states after {operations} operations")
 
 
-# The harness notices what it is there for.
+# The harness detects planted bugs.
 
 
 class WithoutFolderFlush(RecordingFiles):
@@ -349,7 +349,7 @@ class WithoutFileFlush(RecordingFiles):
 
 
 class CheckpointFirst(Store):
-    """Commits before the CDI files are there."""
+    """Commits before the CDI files are written."""
 
     def _write_spec(self, claim: PreparedClaim, **more: Any) -> None:
         self.__dict__.setdefault("late", []).append((claim, more))
@@ -375,7 +375,7 @@ def without_boot_id(root: Path, files: Files, boot_id: str) -> Store:
         ("first start", store_of, WithoutCdiFlush, "a claim in the checkpoint has no CDI file"),
         ("first start", store_of, WithoutFileFlush, "the checkpoint is damaged"),
         ("first start", checkpoint_first, RecordingFiles, "a claim in the checkpoint has no CDI file"),
-        ("first start", without_boot_id, RecordingFiles, "claims of the boot before are taken for prepared"),
+        ("first start", without_boot_id, RecordingFiles, "claims of an earlier boot count as prepared"),
     ],
     ids=[
         "no fsync of folders",
@@ -396,7 +396,7 @@ async def test_the_power_cut_finds(
 
 
 def found(files: RecordingFiles) -> set[frozenset[tuple[str, bytes]]]:
-    """What may be there after a cut that comes last."""
+    """Return the states that a power cut at the end may leave."""
     last = [cut for cut in cuts(files) if cut.promises == ("end",)]
     return {frozenset((path.name, data) for path, data in cut.contents if data is not None) for cut in last}
 

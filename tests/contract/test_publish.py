@@ -1,4 +1,4 @@
-"""ResourceSlices on an API server: right, complete, written as seldom as possible, and back when they were lost."""
+"""ResourceSlices on an API server: correct, complete, rarely written, and restored when lost."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def test_a_change_in_one_slice_is_one_update(api: EmbeddedApi, publisher: 
 
 
 def squatter(name: str, node: str = "node-b", driver: str = "neuron.aws.com") -> dict[str, Any]:
-    """A slice under a name that is for node-a's, as another node's plugin or another driver could have made it."""
+    """A slice with a name of node-a's slices, created by another node's plugin or another driver."""
     pool = {"name": node or "everywhere", "generation": 1, "resourceSliceCount": 1}
     where = {"nodeName": node} if node else {"allNodes": True}
     spec = {"driver": driver, "pool": pool, **where}
@@ -107,7 +107,7 @@ def squatter(name: str, node: str = "node-b", driver: str = "neuron.aws.com") ->
 async def test_taken_slice_name_is_avoided(
     api: EmbeddedApi, client: KubeClient, publisher: Publisher, node: str, driver: str
 ) -> None:
-    """14.10. And who has it is said. A plugin that starts again keeps the name that it has."""
+    """14.10. And who has it is said. A restarted plugin keeps its name."""
     api.create(squatter(NAME, node, driver))
     with pytest.raises(AlreadyExists):
         await publisher.publish(devices(16))
@@ -124,7 +124,7 @@ async def test_taken_slice_name_is_avoided(
 
 
 async def test_unseen_own_slice_is_not_a_taken_name(api: EmbeddedApi, client: KubeClient, publisher: Publisher) -> None:
-    """14.10. Another plugin of this node may have made it a moment ago."""
+    """14.10. Another plugin of this node may have created it recently."""
     other = Publisher(api, client)
     await other.slices.relist()
     await other.publish(devices(8))
@@ -136,7 +136,7 @@ async def test_unseen_own_slice_is_not_a_taken_name(api: EmbeddedApi, client: Ku
 
 
 async def test_taint_probe_avoids_a_taken_name(api: EmbeddedApi, publisher: Publisher) -> None:
-    """14.10. It would look as if there were no taints, and sick devices would leave their slice."""
+    """14.10. Otherwise taints would seem unsupported, and unhealthy devices would be withdrawn."""
     api.create(squatter("node-a-neuron.aws.com-99"))
     await publisher.publisher.learn_taints(publisher.pool)
     assert publisher.publisher.keeps_taints is True
@@ -245,7 +245,7 @@ async def test_the_time_of_a_taint_stays_over_updates(api: EmbeddedApi, publishe
     await publisher.publish(devices(2, taints=[taint]))
     stored = api.get("resourceslices", NAME)
     for device in stored["spec"]["devices"]:
-        device["taints"][0]["timeAdded"] = added = "2026-03-21T11:43:02Z"  # as the server fills it in
+        device["taints"][0]["timeAdded"] = added = "2026-03-21T11:43:02Z"  # set by the server
     api.replace(stored)
     await publisher.slices.relist()
     assert (await publisher.publish(devices(2, taints=[taint]))).writes == 0
@@ -272,7 +272,7 @@ async def test_partial_publish_is_completed(api: EmbeddedApi, publisher: Publish
     assert all("capacity" in device for item in left for device in item["spec"]["devices"])
 
 
-# The whole loop, inside a plugin without a kubelet.
+# The whole loop, in a plugin without a kubelet
 
 
 @pytest.fixture(autouse=True)
@@ -290,7 +290,7 @@ async def published(api: EmbeddedApi, count: int = 16) -> dict[str, Any]:
 
 
 async def settled(api: EmbeddedApi, plugin: Plugin) -> None:
-    """Return when the loop has nothing left to do."""
+    """Return when the loop is idle."""
     await published(api)
     await eventually(lambda: plugin.publish_state.result is not None)
 
@@ -307,7 +307,7 @@ async def test_plugin_publishes_with_one_write(api: EmbeddedApi, host: PluginHos
         await asyncio.sleep(0.2)
         assert [verb for verb, _, _ in writes(api)] == ["create"]
         assert "the kubelet" in plugin.why_not_ready()
-    assert len(api.objects("resourceslices")) == 1, "a plugin that ends leaves its slices"
+    assert len(api.objects("resourceslices")) == 1, "a stopped plugin keeps its slices"
 
 
 async def test_taken_name_is_avoided_and_reported(api: EmbeddedApi, host: PluginHost) -> None:
@@ -352,7 +352,7 @@ async def test_next_compare_restores_a_deleted_slice(
         api.watches.close("resourceslices")
         await eventually(lambda: hang.hits > 0)
         api.delete("resourceslices", NAME)
-        # Something wakes the loop more often than the period of the compare, as a busy Node does.
+        # The loop is woken more often than it compares, as by a busy Node.
         for _ in range(40):
             plugin.dirty.notify()
             await asyncio.sleep(0.1)
@@ -427,7 +427,7 @@ async def test_rejected_slice_is_reported_and_backs_off(api: EmbeddedApi, host: 
         assert plugin.metrics.registry.get_sample_value("neuron_dra_published") == 0
         assert plugin.metrics.registry.get_sample_value("neuron_dra_publish_errors_total", {"reason": "Invalid"})
         await asyncio.sleep(0.5)
-        assert fault.hits <= 20  # a hot loop would have hundreds
+        assert fault.hits <= 20  # a hot loop would make hundreds
         api.faults.clear()
         await settled(api, plugin)
         await eventually(lambda: plugin.metrics.registry.get_sample_value("neuron_dra_published") == 1)
@@ -487,7 +487,7 @@ async def test_removed_device_in_use_stays_published(
 
 
 async def test_health_list_follows_own_slice_writes(api: EmbeddedApi, host: PluginHost) -> None:
-    """Also when the watch does not tell of our own write."""
+    """Even if the watch has no event for our own write."""
     api.faults.add(Fault(Do.HANG, verb="watch", resource="resourceslices", times=None))
     async with host.running() as plugin:
         await settled(api, plugin)
@@ -511,7 +511,7 @@ async def test_failed_inventory_is_retried(api: EmbeddedApi, host: PluginHost, r
 
 @pytest.mark.parametrize("ticks", range(6))
 async def test_loop_cancellation_is_not_lost(api: EmbeddedApi, host: PluginHost, ticks: int) -> None:
-    """`asyncio.wait_for` of Python 3.11 forgets a cancellation that comes just as its future is done."""
+    """`asyncio.wait_for` of Python 3.11 loses a cancellation that arrives when its future completes."""
     async with host.running() as plugin:
         await settled(api, plugin)
         loop = asyncio.create_task(plugin.publishing.run())

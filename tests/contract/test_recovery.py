@@ -1,4 +1,4 @@
-"""A damaged checkpoint: what was handed out is found again, from three sources, before anything else is."""
+"""A damaged checkpoint: prepared claims are restored from three sources before new ones are prepared."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def device_ids(name: str) -> tuple[int, ...]:
 
 
 class Cluster:
-    """The claims that the API server has; `error` is its answer to everything while it is set."""
+    """the claims of the API server; while `error` is set, it is the reply to all requests."""
 
     def __init__(self) -> None:
         self.claims: dict[str, Claim] = {}
@@ -73,7 +73,7 @@ class Cluster:
 
 
 def found_again(number: int) -> PreparedClaim:
-    """Answered as before; but that it was not unprepared since, only the kubelet can say."""
+    """The result is the same, but only the kubelet can show that the claim was not unprepared."""
     return replace(decided(claim(number), []), doubtful=True)
 
 
@@ -121,7 +121,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def node(short_path: Path) -> Node:
-    """Claims 0, 1 and 2 are prepared; the last good copy knows 0 and 1."""
+    """Claims 0, 1 and 2 are prepared; the last good copy has 0 and 1."""
     made = Node(short_path, Cluster())
     made.cluster.claims = {c.ref.uid: c for c in map(claim, range(3))}
     transactions, _ = made.process()
@@ -177,7 +177,7 @@ async def test_recovery_uses_the_api_without_files(node: Node) -> None:
 
 async def test_deleted_claim_keeps_devices_until_unprepared(node: Node) -> None:
     node.checkpoint.write_text("{")
-    del node.cluster.claims["uid-2"]  # not in the good copy: its file alone tells of it
+    del node.cluster.claims["uid-2"]  # not in the good copy, so only its file shows it
     before = (node.cdi_root / cdi.file_name("uid-2")).read_bytes()
     transactions = await node.recovered()
     assert transactions.prepared.claims["uid-2"].adopted

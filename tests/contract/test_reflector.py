@@ -1,4 +1,4 @@
-"""A watched copy stays equal to what the server has, whatever becomes of the watch."""
+"""A watched copy stays equal to the server's objects, despite failures of the watch."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ async def test_short_watches_back_off(api: EmbeddedApi, client: KubeClient, monk
     began = time.monotonic()
     async with running(Reflector(client, NODES)):
         await asyncio.sleep(0.5)
-    allowed, passed, wait = 1, 0.0, 0.05  # half of each step, at the least
+    allowed, passed, wait = 1, 0.0, 0.05  # at least half of each step
     while (passed := passed + wait) <= time.monotonic() - began:
         allowed, wait = allowed + 1, wait * 2
     assert 1 <= closing.hits <= allowed
@@ -276,9 +276,9 @@ async def test_reply_after_deletion_leaves_no_object(api: EmbeddedApi, client: K
         await eventually(lambda: api.watches.count("resourceslices") == 1)
         late = api.faults.add(Fault(Do.ANSWER_LATE, verb="create", resource="resourceslices"))
         call = asyncio.create_task(client.create(RESOURCE_SLICES, "", wanted))
-        await eventually(lambda: slices.items, what="the watch brings it before the answer")
+        await eventually(lambda: slices.items, what="the watch event precedes the reply")
         api.delete("resourceslices", wanted["metadata"]["name"])
-        await eventually(lambda: not slices.items, what="the watch sees it deleted")
+        await eventually(lambda: not slices.items, what="the watch has the deletion")
         late.release()
         slices.remember(await call)
         assert slices.items == {}

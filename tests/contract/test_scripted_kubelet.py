@@ -1,4 +1,4 @@
-"""The scripted kubelet against a small plugin: it registers, calls and complains as kubelets do."""
+"""The scripted kubelet with a small plugin: registration, calls and errors as by a kubelet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scripted node: pods that are bound to it run, with the devices of their claims, or say why they do not."""
+"""The scripted node: bound pods run with the devices of their claims, or have an Event with the reason."""
 
 from __future__ import annotations
 
@@ -262,7 +262,7 @@ async def test_kubelet_restart_keeps_running_pods(node: Node) -> None:
     pod(node.api, "q")
     await phase_of(node, "q", "Running")
 
-    assert node.calls("prepare") == 2  # for q, since the kubelet does not remember that it did
+    assert node.calls("prepare") == 2  # for q, because the kubelet has lost the earlier result
     assert "default/p" in node.agent.containers
 
 

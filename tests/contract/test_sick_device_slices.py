@@ -1,4 +1,4 @@
-"""What a plugin publishes of its sick devices, on an API server that keeps taints and on one that drops them."""
+"""Unhealthy devices in slices, on an API server that keeps taints and on one that drops them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def well(*without: int) -> dict[str, tuple[str, list[str]]]:
 
 
 def writes(api: EmbeddedApi) -> int:
-    """Count the writes of slices; a dry run is none."""
+    """Count the writes of slices, without dry runs."""
     asked = api.requests(resource="resourceslices")
     return len([e for e in asked if e.verb in ("create", "update", "delete") and "dryRun" not in e.query])
 
@@ -161,7 +161,7 @@ async def test_the_effect_is_the_settings(api: EmbeddedApi, host: PluginHost, ef
             assert (await plugin.transactions.prepare(ref(claim))).ref == ref(claim)
 
 
-# Where they are dropped.
+# A server that drops taints
 
 
 @pytest.mark.contract("S11")
@@ -343,7 +343,7 @@ async def test_events_and_metrics_name_the_reason(api: EmbeddedApi, host: Plugin
         samples = generate_latest(plugin.metrics.registry).decode().splitlines()
         assert 'neuron_dra_device_healthy{device="neuron-device-5"} 0.0' in samples
         assert 'neuron_dra_device_fault{device="neuron-device-5",neuron_device="5",reason="hbm_ecc"} 1.0' in samples
-        host.hardware.add_ecc(5)  # counts on, and is no new event
+        host.hardware.add_ecc(5)  # a higher count is not a new Event
         await eventually(lambda: any("2 uncorrectable" in state.message for state in plugin.health.devices))
         host.hardware.add_ecc(5, count=-2)
         await until(api, well())

@@ -1,4 +1,4 @@
-"""No answer of the API server ends the plugin, and nothing that is told waits in front of the slices (14.2, 14.11)."""
+"""No reply of the API server ends the plugin, and Events do not delay slices (14.2, 14.11)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def settled(api: EmbeddedApi, plugin: Plugin) -> None:
 
 @pytest.mark.parametrize("name", STRANGE)
 async def test_malformed_claim_does_not_end_orphan_search(api: EmbeddedApi, host: PluginHost, name: str) -> None:
-    """14.11. `running` raises what ends the plugin."""
+    """14.11. `running` raises the error that ends the plugin."""
     meta = api.create(allocated_claim("job", "node-a", [0]))["metadata"]
     ref = ClaimRef("default", "job", meta["uid"])
     async with host.running() as plugin:
@@ -57,7 +57,7 @@ async def test_malformed_claim_does_not_end_orphan_search(api: EmbeddedApi, host
 
 @pytest.mark.parametrize("name", STRANGE)
 async def test_malformed_replies_do_not_end_publishing(api: EmbeddedApi, host: PluginHost, name: str) -> None:
-    """14.11. `running` raises what ends the plugin."""
+    """14.11. `running` raises the error that ends the plugin."""
     for verb in ("list", "get", "create", "update", "patch"):
         api.faults.add(STRANGE[name].fault(verb=verb, times=None))
     asked = len(api.log)
@@ -133,7 +133,7 @@ async def test_withdrawal_checks_are_rate_limited(
         api.create(allocated_claim("job", "node-a", [3]))  # not prepared yet
         before = lists_of_claims(api)
         host.hardware.remove_device(3)
-        await eventually(lambda: lists_of_claims(api) == before + 1, LONG_S, "it is asked who has the device")
+        await eventually(lambda: lists_of_claims(api) == before + 1, LONG_S, "the device's allocation is read")
         for _ in range(30):
             plugin.dirty.notify()
             await asyncio.sleep(0.03)
@@ -154,7 +154,7 @@ def device_nodes(host: PluginHost, uid: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("simulated", [True, False])
 async def test_cdi_device_files_have_host_paths(api: EmbeddedApi, host: PluginHost, simulated: bool) -> None:
-    """14.12: the container runtime does not see the plugin's mounts. Simulated hardware is where it is for both."""
+    """14.12: the container runtime does not see the plugin's mounts. Simulated hardware has the same path for both."""
     meta = api.create(allocated_claim("job", "node-a", [3]))["metadata"]
     if not simulated:
         (host.root / "host" / ".fake-node").unlink()
@@ -168,7 +168,7 @@ async def test_cdi_device_files_have_host_paths(api: EmbeddedApi, host: PluginHo
         assert node == {"path": "/dev/neuron3"}
 
 
-# Sick devices, in the log.
+# Unhealthy devices in the log
 
 
 async def test_health_changes_and_findings_are_logged(

@@ -1,4 +1,4 @@
-"""Preparing and unpreparing on a real disk: whatever goes wrong, a claim is there as a whole or not at all."""
+"""Preparing and unpreparing on a real disk: despite failures, a claim is prepared completely or not at all."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from tests.support.faulty_files import (
 )
 
 NODE = healthy_node("trn2.48xlarge")
-STEPS = range(1, 13)  # more than any transaction has; a step that is not reached is a test of nothing going wrong
+STEPS = range(1, 13)  # more than any transaction has; an unreached step tests the success
 
 
 def claim(number: int, name: str = "") -> Claim:
@@ -57,7 +57,7 @@ def decided(wanted: Claim, held: list[PreparedClaim]) -> PreparedClaim:
 
 
 class Disk:
-    """The two folders of a node, and what they say."""
+    """The two folders of a node, and their contents."""
 
     def __init__(self, root: Path) -> None:
         self.folder, self.cdi_root = root / "neuron.aws.com", root / "cdi"
@@ -328,7 +328,7 @@ def test_opening_removes_own_orphaned_files_only(used: Disk) -> None:
     assert set(os.listdir(used.cdi_root)) == strangers | {"k8s.neuron.aws.com-claim_uid-old.json"}
 
 
-# In place of the driver before us.
+# Taking over from another driver
 
 
 def adopted(wanted: Claim) -> PreparedClaim:
@@ -374,7 +374,7 @@ def test_prepare_takes_over_an_adopted_claim(disk: Disk) -> None:
 @pytest.mark.contract("C3")
 @pytest.mark.parametrize("counted", ["before", "after", "after a crash"])
 def test_taken_over_claim_leaves_the_foreign_file(disk: Disk, counted: str) -> None:
-    """A device of two files is none: the runtime would refuse the container."""
+    """Runtimes reject a device that is in two files."""
     disk.cdi_root.mkdir(parents=True)
     theirs = disk.cdi_root / cdi.other_file_name("uid-old")
     theirs.write_text("kind: k8s.neuron.aws.com/claim")
@@ -403,7 +403,7 @@ def test_files_of_an_interim_driver_are_adopted(used: Disk) -> None:
 
 
 def test_second_inventory_keeps_prepared_claims(used: Disk) -> None:
-    """Another driver was here: it may have unprepared what we prepared."""
+    """Another driver ran on the node: it may have unprepared our claims."""
     after = used.store().adopt({"uid-old": adopted(OLD)}).claims["uid-old"]
     assert after == replace(decided(OLD, []), doubtful=True)
 
@@ -438,7 +438,7 @@ def test_damaged_checkpoint_is_not_empty(used: Disk, harm: Callable[[Path], None
 # Transactions.
 
 
-# Several claims with one commit.
+# Group commits
 
 SOME = [claim(number) for number in (1, 2, 3)]
 
@@ -581,7 +581,7 @@ async def test_unchanged_checkpoint_is_not_searched_again(used: Disk) -> None:
 
 
 class SlowFiles(FaultyFiles):
-    """Files whose first write begins, and goes on when it is told to."""
+    """Files whose first write blocks until `go_on` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -594,7 +594,7 @@ class SlowFiles(FaultyFiles):
 
 
 class Api:
-    """Claims to fetch; counts, and may be slow or away."""
+    """An API server with claims that counts requests, and may be slow or unavailable."""
 
     def __init__(self, *claims: Claim) -> None:
         self.claims = {c.ref.uid: c for c in claims}
@@ -691,7 +691,7 @@ async def test_one_of_two_claims_gets_the_device(disk: Disk) -> None:
     assert len(disk.checkpointed) == 1
 
 
-# A device that another claim still holds.
+# A device that another claim still holds
 
 HEIR = claim(0, "heir")  # of the device that OLD holds
 
@@ -701,7 +701,7 @@ async def waiting(made: Transactions, api: Api) -> asyncio.Task[PreparedClaim]:
     task = asyncio.create_task(made.prepare(HEIR.ref))
     while api.gets != ["uid-heir"] or made.prepared.claims.keys() != {"uid-old"}:
         await asyncio.sleep(0.001)
-    await made.prepared.repair()  # in line behind the try of HEIR
+    await made.prepared.repair()  # queued behind the attempt for HEIR
     assert not task.done()
     return task
 
@@ -905,14 +905,14 @@ async def test_damage_is_detected_at_the_next_call(used: Disk) -> None:
     with pytest.raises(ClaimError, match="being rebuilt"):
         await made.prepare(NEW.ref)
     assert await made.prepared.repair() == []
-    assert made.prepared.claims == {"uid-old": decided(OLD, [])}, "what was prepared stays published and held"
+    assert made.prepared.claims == {"uid-old": decided(OLD, [])}, "prepared devices stay published and held"
 
 
-# Two plugins of a rolling update: the old one still prepares what the new one has unprepared.
+# Two plugins of a rolling update: the old one still prepares a claim that the new one has unprepared.
 
 
 async def waits_in(made: Transactions, api: Api) -> asyncio.Task[PreparedClaim]:
-    """Return a prepare of `NEW` that waits for an answer of the API server; its caller has given up."""
+    """Return a prepare of `NEW` that waits for the API server; its caller has given up."""
     api.answers.clear()
     call = asyncio.create_task(made.prepare(NEW.ref))
     while not api.gets:
@@ -923,7 +923,7 @@ async def waits_in(made: Transactions, api: Api) -> asyncio.Task[PreparedClaim]:
 @pytest.mark.contract("R13")
 @pytest.mark.parametrize("prepared_meanwhile", [False, True])
 async def test_claim_unprepared_elsewhere_is_not_committed(used: Disk, *, prepared_meanwhile: bool) -> None:
-    """14.4: the claim would be prepared for ever, for the kubelet does not unprepare it again."""
+    """14.4: the claim would stay prepared, because the kubelet does not unprepare it again."""
     api = Api(NEW)
     old, new = await transactions(used, api), await transactions(used, Api(NEW))
     call = await waits_in(old, api)
@@ -975,7 +975,7 @@ async def test_withdrawal_survives_a_rebuilt_checkpoint(used: Disk) -> None:
 
 
 async def test_later_prepare_is_not_withdrawn(used: Disk) -> None:
-    """The other process may have been gone since: what it wrote a moment ago is no reason to refuse."""
+    """The withdrawal precedes this prepare, so it does not apply."""
     old, new = await transactions(used, Api(NEW)), await transactions(used, Api(NEW))
     await new.prepare(NEW.ref)
     await new.unprepare(NEW.ref)
@@ -983,7 +983,7 @@ async def test_later_prepare_is_not_withdrawn(used: Disk) -> None:
 
 
 async def test_unrecorded_unprepare_fails(used: Disk) -> None:
-    """The kubelet asks again, and until then the prepare that is under way may still commit."""
+    """The kubelet retries, and until then the running prepare may still commit."""
     files = FaultyFiles()
     api = Api(NEW)
     old, new = await transactions(used, api), await transactions(used, api, files)
@@ -998,11 +998,11 @@ async def test_unrecorded_unprepare_fails(used: Disk) -> None:
     assert used.is_clean("old")
 
 
-# An API server that is away for a moment.
+# A short outage of the API server
 
 
 class Away:
-    """An API server that fails until it is told otherwise."""
+    """An API server that fails until `error` is cleared."""
 
     def __init__(self, error: Exception) -> None:
         self.error: Exception | None = error
@@ -1019,7 +1019,7 @@ class Away:
 
 
 async def asking(disk: Disk, away: Away) -> tuple[Transactions, asyncio.Task[PreparedClaim]]:
-    """Return a prepare that asks again and again."""
+    """Return a prepare that retries its request."""
     made = Transactions(PreparedClaims(disk.store()), away, fetch_patience_s=600)
     await made.prepared.open()
     return made, asyncio.create_task(made.prepare(NEW.ref))

@@ -1,4 +1,4 @@
-"""Of several plugins on one node exactly one publishes: the one registered last, or the one that is left."""
+"""One of several plugins on a node publishes: the one registered last, or the remaining one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.contract("S23"), pytest.mark.contract("R14")]
 
 
 class Turns:
-    """Turns in one folder; each has an open file of its own, as processes have."""
+    """Publisher locks in one folder; each has its own open file, as processes have."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -74,7 +74,7 @@ def test_older_plugin_takes_over_after_a_pause(turns: Turns) -> None:
     second.claim()
     first.poll()
     second.poll()
-    second.release()  # as the system does for a dead process
+    second.release()  # as the system does when a process dies
     for _ in range(ORPHANED_POLLS):
         first.poll()
         assert not first.holding

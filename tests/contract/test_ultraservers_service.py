@@ -70,7 +70,7 @@ async def controlling(
 
 @pytest.fixture
 async def controller(api: EmbeddedApi) -> AsyncIterator[Controller]:
-    """A controller that has found both UltraServers."""
+    """A controller that has discovered both UltraServers."""
     async with controlling(api) as made:
         found = api.objects
         await eventually(
@@ -105,7 +105,7 @@ def submit(api: EmbeddedApi, name: str, *, size: int = 4, count: int = 1) -> Obj
 
 
 def answer(api: EmbeddedApi) -> None:
-    """Every node tags its slice as its NeuronUltraServer says."""
+    """Tag every slice according to its NeuronUltraServer."""
     members = {e["nodeName"]: item for item in api.objects("neuronultraservers") for e in item["spec"]["topology"]}
     for item in api.objects("resourceslices"):
         new = answered(item, members.get(item["spec"]["nodeName"]))
@@ -187,7 +187,7 @@ async def test_dry_run_of_a_new_workload_writes_nothing(api, controller):
         "write the status of NeuronUltraServer us-u0: Ready, default/dry-run Pending",
         "write the status of NeuronUltraServer us-u1: Ready, default/dry-run Pending",
     ]
-    await asyncio.sleep(0.2)  # a controller that took it for real would have written by then
+    await asyncio.sleep(0.2)  # the controller would have written by then if it were not a dry run
     assert [len(api.objects(kind)) for kind in ("neuronultraserverworkloads", "resourceclaimtemplates")] == before
     assert all(not item["status"].get("allocations") for item in api.objects("neuronultraservers"))
 

@@ -1,4 +1,4 @@
-"""The thread of the disk: in order, whatever becomes of those who wait, and nobody's hostage."""
+"""The thread for disk operations: in order, independent of its callers, and no obstacle to the end of the process."""
 
 from __future__ import annotations
 

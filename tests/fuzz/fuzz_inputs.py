@@ -1,4 +1,4 @@
-"""From bytes to the values that the fuzz targets feed in: near-valid documents, a byte at a time.
+"""Converts bytes into the inputs of the fuzz targets: nearly valid documents.
 
 A fuzzer changes bytes; each byte here decides one thing (which document, where to change it, to what), so that small
 changes of the input are small changes of the document.
@@ -46,14 +46,14 @@ TEXTS = (
 
 
 class Bytes:
-    """A reader that never ends: past the last byte everything is 0."""
+    """A reader without end: after the last byte it returns 0."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self._at = data, 0
 
     @property
     def left(self) -> int:
-        """How many bytes were not read."""
+        """The number of unread bytes."""
         return max(0, len(self._data) - self._at)
 
     def byte(self) -> int:
@@ -77,17 +77,17 @@ class Bytes:
         return part
 
     def text(self) -> str:
-        """A text: one that has caused trouble before, or any."""
+        """Return a text: one that caused a bug before, or any."""
         return cast(str, self.pick(TEXTS)) if self.below(2) else self.raw(self.below(24)).decode("latin-1")
 
 
 def scalar(source: Bytes) -> Json:
-    """A number, text, truth value or nothing."""
+    """Return a number, text, boolean or None."""
     return source.pick((lambda: source.pick(NUMBERS), source.text, lambda: bool(source.below(2)), lambda: None))()
 
 
 def value(source: Bytes, depth: int = 2) -> Json:
-    """Any JSON value, a few levels deep."""
+    """Return any JSON value, a few levels deep."""
     kind = source.below(8)
     if kind == 6 and depth:
         return [value(source, depth - 1) for _ in range(source.below(4))]
@@ -97,7 +97,7 @@ def value(source: Bytes, depth: int = 2) -> Json:
 
 
 def alike(source: Bytes, old: Json) -> Json:
-    """Another value of the same type, as a server that knows the schema lets through."""
+    """Return another value of the same type, which a server with a schema accepts."""
     if isinstance(old, bool):
         return bool(source.below(2))
     if isinstance(old, int):
@@ -109,7 +109,7 @@ def alike(source: Bytes, old: Json) -> Json:
 
 def changed(source: Bytes, template: Json, *, typed: bool = False, most: int = 6) -> Json:
     """Return a copy of `template` with up to `most` changes; `typed` keeps the type of each field."""
-    document = pickle.loads(pickle.dumps(template))  # many times as fast as a deepcopy
+    document = pickle.loads(pickle.dumps(template))  # many times faster than deepcopy
     for _ in range(source.below(most + 1)):
         holder, key = _place(source, document)
         if holder is None:
@@ -128,7 +128,7 @@ def changed(source: Bytes, template: Json, *, typed: bool = False, most: int = 6
 
 
 def _place(source: Bytes, document: Json) -> tuple[Any, Any]:
-    """Walk down to some place of a document: its container and key, or nothing at the top."""
+    """Choose a place in a document: return its container and key, or None at the top."""
     holder: Any = None
     key: Any = None
     while isinstance(document, dict | list) and document:

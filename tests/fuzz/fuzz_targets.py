@@ -1,4 +1,4 @@
-"""What is fuzzed. A target takes bytes and fails on an exception that nobody promised, or on a wrong device."""
+"""What is fuzzed. A target takes bytes and fails on an undocumented exception, or on a wrong device."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _claims() -> tuple[Any, ...]:
 
 
 def parameters(data: bytes) -> None:
-    """A claim with any opaque parameters is refused with a ClaimError, or gets devices that its allocation names."""
+    """A claim with any opaque parameters is rejected with a ClaimError, or gets the devices in its allocation."""
     source = Bytes(data)
     node = source.pick(_nodes())
     item = changed(source, source.pick(_claims()))
@@ -129,7 +129,7 @@ _TYPES = (
 
 
 def hardware(data: bytes) -> None:
-    """Whatever sysfs says, only devices that are there are published, and within the limits of the API."""
+    """With any contents of sysfs, only present devices are published, within the API's limits."""
     source = Bytes(data)
     tree: dict[str, bytes | None] = {"/sys/class/neuron_device": None}
     there: set[int] = set()
@@ -183,7 +183,7 @@ def hardware(data: bytes) -> None:
 
 
 def _check_marks(marked: Mapping[str, Any], judged: health.DeviceHealth) -> None:
-    """A device has marks if it is sick, and the API server accepts them."""
+    """An unhealthy device has attribute and taints that the API server accepts."""
     assert (judged.status is health.Health.UNHEALTHY) == bool(judged.reasons) == ("taints" in marked)
     assert health.reasons_on(marked) == judged.reasons[: len(health.reasons_on(marked))]
     assert bool(health.reasons_on(marked)) == bool(judged.reasons)
@@ -216,13 +216,13 @@ def _checkpoints() -> tuple[Any, ...]:
 
 
 def checkpoint_bytes(data: bytes) -> None:
-    """A checkpoint is read as it was written, or is damaged; what is read once reads the same for ever."""
+    """A checkpoint is read as written, or is damaged; encoding a decoded one changes nothing."""
     source = Bytes(data)
     if source.below(8) == 7:
         raw = source.raw(source.left)
     else:
         body = changed(source, source.pick(_checkpoints()))
-        if isinstance(body, dict) and source.below(8):  # mostly with a checksum that holds, to get behind it
+        if isinstance(body, dict) and source.below(8):  # mostly with a valid checksum, to get past the check
             body.pop("checksum", None)
             body["checksum"] = checkpoint._digest(checkpoint._canonical(body))
         raw = json.dumps(body).encode()
@@ -286,7 +286,7 @@ def _cluster() -> tuple[Any, ...]:
 
 
 def foreign_slices(data: bytes) -> None:
-    """From whatever slices of ours others left, one publish leads to ours alone; the controller doubles no node."""
+    """From any existing slices, one publish leads to exactly ours, and the controller counts no node twice."""
     source = Bytes(data)
     if source.below(2):
         _publishes(source)
@@ -343,7 +343,7 @@ def _plans(source: Bytes) -> None:
 
 
 def _held(status: Mapping[str, Any]) -> dict[str, list[str]]:
-    """The allocations that have each node."""
+    """Return the allocations of each node."""
     found: dict[str, list[str]] = {}
     for each in decode_allocations({"status": status}):
         for name in each.nodes:
@@ -355,7 +355,7 @@ def _held(status: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 class _NoWaiting(selectors.SelectSelector):
-    """Lets no time pass: a wait ends at once, and the loop's clock is moved on."""
+    """Needs no time: waits end at once, and the loop's clock advances."""
 
     skipped = 0.0
 
@@ -373,7 +373,7 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 class _Server:
-    """Answers one list and one watch out of the input, then the truth."""
+    """Serves one list and one watch from the input, then the real object."""
 
     def __init__(self, source: Bytes) -> None:
         self._source = source
@@ -383,7 +383,7 @@ class _Server:
 
     @property
     def truth(self) -> dict[str, Any]:
-        """The one object that there is, in a version that was not sent before: no server gives one to two contents."""
+        """Return the only object, in a new version: no server reuses a version for other contents."""
         version = next(number for number in itertools.count(100) if str(number).encode() not in self._sent)
         return {"metadata": {"name": "node-a", "uid": "1", "resourceVersion": str(version)}, "spec": {"a": 1}}
 
@@ -451,7 +451,7 @@ async def _watches(source: Bytes) -> None:
 
 
 def watch(data: bytes) -> None:
-    """Nonsense in a list or a watch ends no reflector, and after the next list it has the truth."""
+    """Malformed lists and watches do not end a reflector, and after the next list it has the real object."""
     loop = _loop()
     loop.run_until_complete(_watches(Bytes(data)))
 
@@ -465,7 +465,7 @@ def _loop() -> asyncio.AbstractEventLoop:
 
 
 def answers(data: bytes) -> None:
-    """Whatever comes with whatever status is an object, a page, a claim, or an error that was promised."""
+    """Any body with any status gives an object, a page, a claim, or a documented error."""
     source = Bytes(data)
     raw = bytearray(source.pick([strange.body[:4096] for strange in STRANGE.values()]))
     for _ in range(source.below(6)):

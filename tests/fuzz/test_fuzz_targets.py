@@ -1,4 +1,4 @@
-"""A sample of what `make fuzz` does for long: the inputs kept from it, and some hundred more near them."""
+"""A short run of `make fuzz`: its corpus, and some hundred inputs near it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EXAMPLES = 150
 
 
 def kept(target: str) -> list[bytes]:
-    """The inputs that are kept for a target: those that reached something new, and those that found a bug."""
+    """Return the corpus of a target: inputs that reached new code, and those that found a bug."""
     return [bytes.fromhex(line) for line in (CORPUS / f"{target}.txt").read_text().split()]
 
 
@@ -28,7 +28,7 @@ def test_inputs_that_were_kept_do_no_harm(target: str) -> None:
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_inputs_near_them_do_no_harm(target: str, data: st.DataObject) -> None:
-    """Cut one in two, put another's end behind it, change a byte."""
+    """Combine the beginning of one input with the end of another, and change a byte."""
     corpus = kept(target)
     one, other = data.draw(st.sampled_from(corpus)), data.draw(st.sampled_from(corpus))
     cut = data.draw(st.integers(0, len(one)))

@@ -1,5 +1,4 @@
-"""The virtual fleet's actors: each acts as documented, a seed chooses the same ones again, and the user can name them.
-"""
+"""The virtual fleet's actors: each acts as documented, a seed chooses the same ones again, and users can name them."""
 
 from __future__ import annotations
 
