@@ -152,14 +152,14 @@ CAPACITIES: tuple[tuple[str, str], ...] = (
 
 
 def published(node: Node, *, driver_version: str, ultraserver_devices: str = "node") -> tuple[Device, ...]:
-    """Return what `node` publishes, in the order of ids: its devices, or one device for a whole UltraServer node.
+    """Return what `node` publishes, in the order of ids: its devices, one device for a whole UltraServer node, or both.
 
     Both overlap, so they are published together only with the counters of core/partitions. A device without its file in
     /dev cannot be used and is left out; a node without any usable device publishes none.
 
     - `driver_version`: of this driver, the attribute draDriverVersion.
     - `ultraserver_devices`: the setting of that name; `node` publishes an UltraServer node as one device, `devices`
-      each device. Other nodes ignore it.
+      each device, `both` one device and each. Other nodes ignore it.
     """
     present = [device for device in node.devices if device.node_present]
     whole: tuple[Device, ...] = ()

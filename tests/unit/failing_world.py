@@ -1,4 +1,4 @@
-"""A workload that runs, and what may happen to its nodes: for tests of what the controller makes of failures."""
+"""A running workload and failures of its nodes, for tests of failure strategies."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def running(strategy: str, *, servers: int = 3, size: int = 4, count: int = 2) -
 
 
 def start_pods(world: World) -> None:
-    """What the workload's owner and kube-scheduler do: a pod on each Bound node that has none."""
+    """Place a pod on each empty Bound node, as the workload's owner and kube-scheduler do."""
     uid = world.workload("job")["metadata"]["uid"]
     busy = {r["pool"] for c in world.all("ResourceClaim") for r in c["status"]["allocation"]["devices"]["results"]}
     for entry in allocations(world):
@@ -46,7 +46,7 @@ def held(world: World) -> list[tuple]:
 
 
 def not_ready(world: World, *names: str) -> None:
-    """The kubelet falls silent, and the plugin with it."""
+    """Stop kubelet and plugin of the node."""
     for name in names:
         node = world.get("Node", name)
         since = world.now.strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -70,7 +70,7 @@ def remove_slices(world: World, node: str) -> None:
 
 
 def remove_node(world: World, name: str) -> None:
-    """Delete a Node, and what Kubernetes then removes: its slices, its pods, and their claims."""
+    """Delete a Node with its slices, its pods and their claims, as Kubernetes does."""
     world.remove("Node", name)
     remove_slices(world, name)
     for item in world.all("ResourceClaim"):
@@ -88,7 +88,7 @@ def attribute(world: World, node: str, name: str, value: dict | None) -> None:
 
 
 def break_links(world: World, node: str) -> None:
-    """The kernel driver offers only to work alone."""
+    """Set the node's modes to single node only."""
     attribute(world, node, "ultraserverModes", {"string": "1"})
     attribute(world, node, "linkVertical", {"bool": False})
     attribute(world, node, "linkHorizontal", {"bool": False})

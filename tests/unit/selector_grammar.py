@@ -1,6 +1,6 @@
 """Random selectors: a grammar of templates, mostly of the right types, some wrong on purpose.
 
-`{int}` in a template stands for an expression of that type. What ADR 10 lists as different is left out.
+`{int}` in a template stands for an expression of that type. Known differences (ADR 10) are left out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Allocated tells the truth: where pods cannot start any more, the workload is Degraded. Issue 13, number 9."""
+"""A workload is Degraded if its pods cannot start on its nodes. Issue 13, number 9."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOVED = [(0, "Bound", *U0), (1, "Bound", *U2)]
 
 
 def lose_tag(world: World, name: str) -> None:
-    """An older driver publishes, which knows no reservations."""
+    """An older driver publishes slices, without tags."""
     world.silent.add(name)
     for each in TAG:
         attribute(world, name, each, None)
@@ -40,7 +40,7 @@ def cordon(world: World, name: str) -> None:
 
 
 def wait(world: World, seconds: float) -> None:
-    """Let time pass in steps, as a controller that is woken now and then sees it."""
+    """Advance the time in steps, with a plan after each."""
     world.settle(LIMITS)
     world.later(seconds)
     world.settle(LIMITS)
@@ -62,7 +62,7 @@ def test_migrate_affected_leaves_unusable_nodes(reason):
     wait(world, seconds - 1)
     assert (held(world), degraded(world)[0]) == (STAYS, reason)
     wait(world, 1)
-    world.later(601)  # a slot whose node does not close is left after the quarantine
+    world.later(601)  # a slot whose node does not close is released after the quarantine
     world.settle(LIMITS)
     assert held(world) == MOVED
 
@@ -70,7 +70,7 @@ def test_migrate_affected_leaves_unusable_nodes(reason):
 @pytest.mark.parametrize("reason", LOST)
 @pytest.mark.parametrize("strategy", ["NoOp", "RestartAll"])
 def test_the_other_strategies_only_report_it(reason, strategy):
-    """13.9: a rollback of the driver drops every tag, and RestartAll would evict every pod."""
+    """13.9: a rollback of the driver drops all tags, and RestartAll would evict all pods."""
     change, seconds = LOST[reason]
     world = running(strategy)
     change(world, "u1-2")
@@ -151,7 +151,7 @@ def test_taint_common_to_a_group_is_ignored():
 
 
 def test_group_moves_to_nodes_the_template_fits():
-    """13.9: not to nodes that publish as the node does that changed."""
+    """13.9: not to nodes with the resourceType of the changed node."""
     world = running("MigrateAffected", servers=4)
     for name in U1:
         publish_devices(world, name)

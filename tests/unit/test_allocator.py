@@ -1,4 +1,4 @@
-"""Structured allocation on one node: the families of Kubernetes' allocator table that the product can meet."""
+"""Structured allocation on one node: the relevant cases of Kubernetes' allocator table."""
 
 from __future__ import annotations
 

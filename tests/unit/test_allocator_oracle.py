@@ -40,7 +40,7 @@ CASES = 1500
 
 
 class Oracle:
-    """The Go program, asked line by line."""
+    """The Go program, with one case per line."""
 
     def __init__(self, program: Path) -> None:
         self._process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -65,7 +65,7 @@ class Oracle:
 def oracle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Oracle]:
     go = shutil.which("go")
     if go is None:
-        pytest.skip("needs the Go toolchain: the judge is Kubernetes' own allocator")
+        pytest.skip("needs the Go toolchain for Kubernetes' allocator")
     program = tmp_path_factory.mktemp("oracle") / "oracle"
     built = subprocess.run([go, "build", "-o", program, "."], cwd=SOURCE, capture_output=True, text=True)
     if built.returncode:
@@ -89,7 +89,7 @@ def test_selector_results_equal_kubernetes(oracle: Oracle, expression: str, expe
 
 @pytest.mark.parametrize("expression", [LOOPS, *(expression for expression, _ in EVALUATION_ERRORS)])
 def test_what_fails_on_a_device_fails_there_too(oracle: Oracle, expression: str) -> None:
-    assert asked(oracle, expression)["kind"] in ("pod", "compile")  # what is constant is evaluated at compile time
+    assert asked(oracle, expression)["kind"] in ("pod", "compile")  # constants are evaluated at compile time
 
 
 @pytest.mark.parametrize("expression", [expression for expression, _ in COMPILE_ERRORS if len(expression) < 10_000])
@@ -98,7 +98,7 @@ def test_what_does_not_compile_does_not_there(oracle: Oracle, expression: str) -
 
 
 def test_random_selectors_equal_kubernetes(oracle: Oracle) -> None:
-    """NEURON_DRA_SELECTORS sets how many selectors are compared. ADR 10 lists the known differences, 5 in 10,000."""
+    """NEURON_DRA_SELECTORS is the number of compared selectors. ADR 10 lists the known differences, 5 in 10,000."""
     device = selectors.device_value(RANDOM_DRIVER, RANDOM_ATTRIBUTES, RANDOM_CAPACITIES)
     total = int(os.environ.get("NEURON_DRA_SELECTORS", "10000"))
     different = []
@@ -114,7 +114,7 @@ def test_random_selectors_equal_kubernetes(oracle: Oracle) -> None:
     assert len(different) <= total // 1000, different
 
 
-# Random clusters: few values, so that they meet.
+# Random clusters with few values, so that they often match
 
 SELECTORS = (
     "device.attributes['a.example.com'].n == 0",
@@ -262,7 +262,7 @@ def cluster(draw: st.DrawFn) -> Wire:
 
 
 def plain(value: Any) -> Any:
-    """Without what is empty: Go writes some empty lists as null, and leaves others out."""
+    """Without what is empty: Go encodes some empty lists as null, and omits others."""
     if isinstance(value, dict):
         return {key: found for key, item in value.items() if (found := plain(item)) not in (None, [], {})}
     return [plain(item) for item in value] if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""Waits between attempts: they double up to a limit, and nobody's are everybody's."""
+"""Waits between attempts: they double up to a limit, with jitter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The catalogue: what each instance type promises."""
+"""The catalogue of instance types."""
 
 import pytest
 
@@ -113,7 +113,7 @@ def test_type_is_matched_by_prefix(name, platform, devices):
 
 def test_type_matched_by_prefix_has_no_efa_map():
     assert by_name("trn2u.48xlarge").efa is not None
-    assert by_name("trn2u.48xlarge-preview").efa is None, "an invented group id would pair the wrong devices"
+    assert by_name("trn2u.48xlarge-preview").efa is None, "a guessed group id would pair the wrong devices"
 
 
 def test_sagemakers_names_are_ec2s():

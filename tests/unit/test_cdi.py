@@ -1,4 +1,4 @@
-"""CDI specs: valid by the rules of the specification, unmistakable, and readable again."""
+"""CDI specs: valid, unambiguous, and readable again."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def check_mount(mount: dict[str, Any]) -> None:
 
 def check_edits(edits: dict[str, Any]) -> None:
     assert set(edits) <= {"env", "deviceNodes", "mounts"}
-    assert any(edits.values()), "empty edits are refused by the runtime"
+    assert any(edits.values()), "runtimes reject empty edits"
     assert all(ENV.fullmatch(variable) for variable in edits.get("env", []))
     for node in edits.get("deviceNodes", []):
         check_node(node)
@@ -62,7 +62,7 @@ def check_spec(document: dict[str, Any]) -> None:
             needed = max(needed, (0, 5, 0))
         if device["name"][0].isdigit():
             needed = max(needed, (0, 5, 0))
-    assert tuple(map(int, document["cdiVersion"].split("."))) == needed, "the lowest version that has what is used"
+    assert tuple(map(int, document["cdiVersion"].split("."))) == needed, "the lowest version with all used fields"
 
 
 _uids = st.uuids().map(str)
@@ -197,7 +197,7 @@ def test_file_is_formatted_one_field_per_line() -> None:
 
 @given(prepared_claims())
 def test_claim_from_checkpoint_has_the_same_file(claim: PreparedClaim) -> None:
-    """Or every file would be taken for an altered one, and written again."""
+    """Otherwise every file would seem changed, and be rewritten."""
     checkpoint = checkpoints.Checkpoint("boot", {claim.ref.uid: claim})
     again = checkpoints.decode(checkpoints.encode(checkpoint)).claims[claim.ref.uid]
     assert cdi.encode(cdi.spec(again)) == cdi.encode(cdi.spec(claim))

@@ -1,4 +1,4 @@
-"""What the cluster is given: the manifests, whole, and the chart that they are the rendering of."""
+"""The manifests, and the chart from which they are rendered."""
 
 from __future__ import annotations
 
@@ -438,7 +438,7 @@ def test_release_namespace_is_not_created_twice() -> None:
     ],
 )
 def test_a_value_that_cannot_be_obeyed_is_refused(value: str, text: str) -> None:
-    """14.16 where the value would render and fail later, in the cluster."""
+    """14.16: these values would render, and fail later in the cluster."""
     with pytest.raises(subprocess.CalledProcessError) as caught:
         template("--set", value)
     assert text in caught.value.stderr
@@ -453,7 +453,7 @@ def test_kubelet_folder_moves_mounts_and_settings() -> None:
     assert values["KUBELET_REGISTRAR_DIRECTORY_PATH"] == "/data/kubelet/plugins_registry"
     mounts = [m["mountPath"] for m in container["volumeMounts"]]
     assert mounts[:2] == ["/data/kubelet/plugins", "/data/kubelet/plugins_registry"]
-    # The kubelet looks for device plugins in one place, whatever its root directory is.
+    # The kubelet's folder for device plugins does not depend on its root directory.
     assert "/var/lib/kubelet/device-plugins" in mounts
     assert values["KUBELET_POD_RESOURCES_SOCKET"] == "/data/kubelet/pod-resources/kubelet.sock"
     assert "/data/kubelet/pod-resources" in mounts

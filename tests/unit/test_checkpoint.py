@@ -1,4 +1,4 @@
-"""The checkpoint's bytes: whole and equal, or known to be damaged; nothing of a newer release is lost."""
+"""The checkpoint's bytes: damage is detected, and fields of a newer release are kept."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_every_truncation_is_noticed_or_harmless() -> None:
             assert checkpoints.decode(raw[:length]) == whole
         except CheckpointDamaged:
             noticed += 1
-    assert noticed == len(raw) - 1  # all but the one that lacks the last newline
+    assert noticed == len(raw) - 1  # all except the one without the last newline
 
 
 @pytest.mark.contract("P20")
@@ -213,7 +213,7 @@ def test_add_and_remove_keep_other_claims(checkpoint: Checkpoint, claim: Prepare
     assert without.with_claims({claim.ref.uid: claim}).without([claim.ref.uid]) == without
 
 
-# Reservations by UltraServer workloads.
+# Reservations by UltraServer workloads
 
 TAG = Tag("ml", "llm", "uid-llm", "a-1", Phase.BOUND)
 

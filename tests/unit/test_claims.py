@@ -1,4 +1,4 @@
-"""What a claim gets on a node: devices, environment, and sentences for what it cannot have."""
+"""What a claim gets on a node: devices, environment, and error messages."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ def test_modes_that_cannot_be_read_offer_nothing() -> None:
     assert text.endswith("(ultraserver_mode reads nothing); check the UltraServer's links")
 
 
-# A reserved node is closed.
+# Reserved nodes
 
 RESERVED = Reservation("ml", "llm", "uid-llm", Phase.BOUND, Place(5, 4, 8, "node-x"))
 TRN2U_NODE = node_of("trn2u.48xlarge", TRN2U)
@@ -262,11 +262,11 @@ def whole(*configs: Entry, namespace: str = "ml", **more: Any) -> Claim:
 @pytest.mark.parametrize(
     ("wanted", "reservation", "why"),
     [
-        # A node without a reservation is no place for a workload's claim.
+        # A node without a reservation rejects a workload's claim.
         (whole(OURS), None, "this node is not reserved for it"),
         (whole(group(4, "llm")), None, "this node is not reserved for it"),
         (whole(group(4, None, "uid-llm")), None, "this node is not reserved for it"),
-        # A reserved node is no place for anybody else's claim.
+        # A reserved node rejects other claims.
         (whole(), RESERVED, "reserved for NeuronUltraServerWorkload ml/llm, and this claim belongs to no workload"),
         (whole(group(4)), RESERVED, "this claim belongs to no workload"),
         (whole(lnc(1)), RESERVED, "this claim belongs to no workload"),
@@ -277,7 +277,7 @@ def whole(*configs: Entry, namespace: str = "ml", **more: Any) -> Claim:
         (whole(group(4, None, "uid-llm")), RESERVED, "names workload ml/(none) (UID uid-llm)"),
         (whole(group(4, "other", "uid-other")), RESERVED, "names workload ml/other (UID uid-other)"),
         (whole(device_class="workload.neuron.aws.com"), RESERVED, "this claim belongs to no workload"),
-        # Nor is it one for the workload's own claim, before and after it is bound.
+        # It rejects the workload's own claim before and after the phase Bound.
         (whole(OURS), replace(RESERVED, phase=Phase.PENDING), "not bound to it yet (phase Pending)"),
         (
             whole(OURS),
@@ -294,7 +294,7 @@ def test_who_may_not_start_on_a_node_is_told_why(wanted: Claim, reservation: Res
 
 
 def test_claim_without_workload_is_always_rejected() -> None:
-    """13.2. Where no admission policy refuses it, it would hold a node that was reserved a moment ago."""
+    """13.2. Without an admission policy it would hold a node that was just reserved."""
     intruder = whole(lnc(1), device_class="workload.neuron.aws.com")
     assert refusal(intruder, TRN2U_NODE, retryable=True) == (
         "claim ml/job: DeviceClass workload.neuron.aws.com selects devices that are reserved for a "

@@ -1,4 +1,4 @@
-"""What the plugin's program imports, and what it leaves out."""
+"""The imports of the plugin's program."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ print(len(connector._SSL_CONTEXT_VERIFIED.get_ca_certs()), os.environ.get("SSL_C
 
 @pytest.mark.parametrize("is_set", [True, False])
 def test_system_authorities_are_not_loaded(tmp_path: Path, is_set: bool) -> None:
-    """(14.15) They cost 1.7 MiB, and no connection of ours goes by them."""
+    """(14.15) They need 1.7 MiB, and no connection of the plugin uses them."""
     if shutil.which("openssl") is None:
         pytest.skip("needs the command openssl")
     file = Authority(tmp_path / "pki").certificate

@@ -1,4 +1,4 @@
-"""Is a device plugin alive? Its socket answers, or the Node still offers its resources."""
+"""Detection of a live device plugin. Its socket answers, or the Node still offers its resources."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from neuron_dra.node.publish import coexistence
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="nd") as name:  # short: a socket's path may have 107 bytes
+    with tempfile.TemporaryDirectory(prefix="nd") as name:  # short: a socket's path has at most 107 bytes
         yield Path(name)
 
 

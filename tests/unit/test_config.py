@@ -1,4 +1,4 @@
-"""Opaque configuration: what is decoded, what is refused and in which words, and which entry wins."""
+"""Opaque configuration: decoding, error messages, and precedence."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_non_object_parameters_are_rejected(parameters: object) -> None:
     assert refusal(parameters).startswith(f"error applying config: {PATH} is not an object")
 
 
-# Which entry wins (dra-contract B.8).
+# Precedence (dra-contract B.8)
 
 ONE, TWO = NeuronSettings(1), NeuronSettings(2)
 

@@ -1,4 +1,4 @@
-"""The contract's rows and the tests' marks fit together, so that docs/contract.md can show no row as missing."""
+"""The contract's rows and the tests' marks match, so that docs/contract.md has no missing row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a release promised of published devices: names, types, and the order in which slices are used."""
+"""The contract of published devices: names, types, and the order in which slices are used."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RELEASES = sorted((ROOT / "tests/golden/released").glob("*.json"))
 
 
 def promised() -> dict[str, Any]:
-    """Return what claims may rely on: the devices of each kind of node, and their attributes with their types."""
+    """Return the devices of each kind of node, and their attributes with their types."""
     found = {}
     for name, text in runpy.run_path(str(ROOT / "hack/golden.py"))["wanted"]():
         loaded = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
@@ -32,7 +32,7 @@ def promised() -> dict[str, Any]:
 @pytest.mark.contract("S21")
 @pytest.mark.parametrize("release", RELEASES, ids=lambda path: path.stem)
 def test_attributes_of_old_releases_are_kept(release: Path) -> None:
-    """More may be published; whoever breaks this breaks selectors that people have written."""
+    """Attributes may be added; other changes break users' selectors."""
     now = promised()
     for name, then in json.loads(release.read_text()).items():
         assert (now[name]["first"], now[name]["count"]) == (then["first"], then["count"])

@@ -1,4 +1,4 @@
-"""What every instance type publishes, as the scheduler uses it: no selector fails, groups are as documented."""
+"""Devices of every instance type in the scheduler: no selector fails, and groups are as documented."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TAGS = ("workloadId", "workloadNamespace", "workloadUid", "allocationId", "workl
 
 @cache
 def documents(path: Path) -> list[Wire]:
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the one in C is ten times as fast
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C implementation is ten times faster
     return [item for item in yaml.load_all(path.read_text(), loader) if item]
 
 
@@ -37,7 +37,7 @@ def devices(path: Path) -> list[Wire]:
 
 
 def expressions(value: Any) -> Iterator[str]:
-    """Every CEL selector somewhere in a manifest."""
+    """Yield every CEL selector in a manifest."""
     if isinstance(value, dict):
         if isinstance(value.get("cel"), dict):
             yield value["cel"]["expression"]
@@ -77,7 +77,7 @@ def test_shipped_selectors_fail_on_no_device(path: Path) -> None:
             values = {name: quantity["value"] for name, quantity in device["capacity"].items()}
             subject = selectors.device_value(names.DRIVER, attributes, values)
             for text in OURS:
-                selectors.compile_selector(text).matches(subject)  # raises if the scheduler would give up on the pod
+                selectors.compile_selector(text).matches(subject)  # raises if the scheduler would fail the pod
 
 
 @pytest.mark.contract("A1")
@@ -96,7 +96,7 @@ def wanted(count: int, attribute: str) -> Wire:
 
 
 def allocated_in_turn(path: Path, count: int, attribute: str) -> list[list[int]]:
-    """Allocate claims for `count` devices that agree in `attribute`, until none fits: the numbers of each."""
+    """Allocate claims for `count` devices with the same `attribute` until none fits; return their device numbers."""
     (listed,) = documents(path)
     published = listed["items"]
     node = published[0]["spec"]["nodeName"]

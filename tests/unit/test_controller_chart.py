@@ -1,4 +1,4 @@
-"""The chart's UltraServer controller: off unless asked for, two replicas, and no right that it does not use."""
+"""The chart's UltraServer controller: disabled by default, two replicas, and only the rights that it uses."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_without_election_strategy_is_recreate(objects):
     alone = rendered(
         "ultraserverOperator.enabled=true", "ultraserverOperator.leaderElect=false", "ultraserverOperator.replicas=1"
     )
-    # Null, or an upgrade would keep what the API server had filled in, which does not go with Recreate.
+    # Null, because an upgrade would keep the API server's default, which is invalid with Recreate.
     strategy = {"type": "Recreate", "rollingUpdate": None}
     assert alone["Deployment", "neuron-ultraserver-controller"]["spec"]["strategy"] == strategy
     assert "strategy" not in objects["Deployment", "neuron-ultraserver-controller"]["spec"]
@@ -168,7 +168,7 @@ def whole(*values: str) -> dict[tuple[str, str], dict[str, Any]]:
     ],
 )
 def test_aggregation_value_accepts_old_booleans(value, edit, view):
-    """13.15. true and false mean what they meant when they were all there was."""
+    """13.15. The older values true and false keep their meaning."""
     objects = whole(f"ultraserverOperator.aggregateRoles={value}")
     prefix = "rbac.authorization.k8s.io/aggregate-to-"
     found = {
@@ -181,7 +181,7 @@ def test_aggregation_value_accepts_old_booleans(value, edit, view):
 
 @needs_helm
 def test_break_glass_users_are_in_the_policies():
-    """13.2, 13.15. Not of Pods, whose claim the scheduler would be refused, and not of what the controller may do."""
+    """13.2, 13.15. Except for Pods, whose claim the scheduler could not create, and for the controller's own writes."""
     glass = "ultraserverOperator.admissionPolicies.breakGlass"
     objects = whole(f"{glass}.users={{eks:one,two}}", f"{glass}.groups={{sre}}")
     named = {
@@ -237,7 +237,7 @@ def test_label_policy_users_are_a_value():
 
 @needs_helm
 def test_crds_are_templates_kept_on_uninstall():
-    """13.5. Helm never upgrades what is in a chart's folder crds, and GitOps tools follow what a template says."""
+    """13.5. Helm never upgrades a chart's folder crds, and GitOps tools apply templates."""
     assert HELM is not None
 
     def custom_resources(*values: str) -> list[dict[str, Any]]:
@@ -258,7 +258,7 @@ def test_crds_are_templates_kept_on_uninstall():
 
 
 def test_chart_has_copies_of_the_crds():
-    """13.5. A symbolic link is lost in archives, and is no file to some."""
+    """13.5. Archives lose symbolic links."""
     assert {path.name: path.read_text() for path in (CHART / "files/crds").glob("*.yaml")} == {
         path.name: path.read_text() for path in (ROOT / "deploy/crds").glob("*.yaml")
     }

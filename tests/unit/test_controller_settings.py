@@ -1,4 +1,4 @@
-"""The controller's flags: AWS's spellings are understood, and what cannot be obeyed is named."""
+"""The controller's flags: AWS's spellings are accepted, and invalid values are named."""
 
 from __future__ import annotations
 

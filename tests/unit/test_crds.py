@@ -1,4 +1,4 @@
-"""The custom resources as they are written: both versions alike, nothing unbounded, what people see in a list."""
+"""The CRDs: equal versions, bounded fields, and printer columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An unprivileged pod has a /dev of its own: no file of the host's is in it, and that says nothing about devices."""
+"""An unprivileged pod's own /dev has none of the host's files, which is no evidence about devices."""
 
 from __future__ import annotations
 

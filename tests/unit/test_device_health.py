@@ -1,4 +1,4 @@
-"""Which devices are sick, since when, and what keeps a sick one from being handed out."""
+"""Device health: faults, recovery, and their effect on claims."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAME = "neuron-device-3"
 
 
 def watched(*readings: tuple[float, DeviceFacts | None], before: Watch | None = None) -> Watch:
-    """What is known of device 3 after these readings; None is a device that is not there."""
+    """the state of device 3 after these readings; None is a missing device."""
     watch: Watch = before or {}
     for now, facts in readings:
         watch = health.observe(watch, [facts] if facts else [], [3], now, HOLD_S)
@@ -357,7 +357,7 @@ def test_healthy_device_has_no_event():
     assert health.judged("neuron-node-0", [0], {0: health.Watched(seen=True, told=True)}).message == ""
 
 
-# The firmware's health check, and readings that do not end (14.14, 14.1).
+# The firmware's health check, and readings that do not end (14.14, 14.1)
 
 
 def beats(*values: tuple[float, int]) -> DeviceHealth:
@@ -370,7 +370,7 @@ STILL = DeviceHealth(NAME, Health.UNKNOWN, "the firmware's health check does not
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        ([(0.0, 1), (900.0, 1)], HEALTHY),  # never moved: perhaps it is no counter
+        ([(0.0, 1), (900.0, 1)], HEALTHY),  # never changed: it may not be a counter
         ([(0.0, 0)], STILL),
         ([(0.0, 1), (10.0, 2), (130.0, 2)], HEALTHY),
         ([(0.0, 1), (10.0, 2), (131.0, 2)], STILL),
@@ -397,7 +397,7 @@ def test_hanging_read_is_unknown_or_unhealthy() -> None:
     assert after((0.0, WELL), (10.0, HUNG), (20.0, WELL)) == HEALTHY
     bad = replace(WELL, mem_ecc_uncorrected=1)
     assert after((0.0, bad), (10.0, HUNG), (900.0, HUNG)) == sick("1 uncorrectable HBM error", "hbm_ecc")
-    # Not a moment nearer to well: the hold begins with the first reading that is well.
+    # The hold time starts with the first good reading.
     again = after((0.0, bad), (10.0, WELL), (20.0, HUNG), (900.0, WELL))
     assert again.status is Health.UNHEALTHY
 

@@ -1,4 +1,4 @@
-"""What a node publishes: names, attributes, their types and when they are there."""
+"""What a node publishes: names, attributes, types and conditions."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Which nodes are an UltraServer, and what is said when the stories of hardware, EC2 and Kubernetes differ."""
+"""Discovery of UltraServers, and messages when hardware, EC2 and Kubernetes disagree."""
 
 from __future__ import annotations
 

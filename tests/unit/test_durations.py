@@ -1,4 +1,4 @@
-"""Durations are written as Go's programs write them (14.16)."""
+"""Durations in Go's notation (14.16)."""
 
 from __future__ import annotations
 

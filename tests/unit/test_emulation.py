@@ -1,4 +1,4 @@
-"""Emulation mode: a plugin that writes the hardware which it then reads."""
+"""Emulation mode: the plugin simulates the hardware that it reads."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def stamps(root: str) -> dict[str, tuple[int, int]]:
 
 
 def emulated_by(loaded):
-    """Return the settings of a plugin that has ended well."""
+    """Return the settings of a plugin that ended without an error."""
     with cli._emulated(loaded) as emulated:
         return emulated
 

@@ -1,4 +1,4 @@
-"""deploy/examples: every file applies to the simulated instance types and gives what the documents say."""
+"""deploy/examples: every file works on the simulated instance types as documented."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FILES = sorted(path.name for path in examples.folder().glob("*.yaml"))
 
 @pytest.fixture(scope="module")
 def slices(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Wire]]:
-    """What each node of the fleet publishes."""
+    """Return the devices of each node of the fleet."""
     found = {}
     for name, (instance_type, version, number) in FLEET.items():
         root = tmp_path_factory.mktemp(name)
@@ -44,7 +44,7 @@ def slices(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Wire]]:
 
 
 def claims_of(objects: list[Wire]) -> tuple[Wire, list[Wire]]:
-    """The first pod of an example, and its claims as the claim controller would make them."""
+    """Return the first pod of an example, and its claims as the claim controller creates them."""
     templates = {item["metadata"]["name"]: item for item in objects if item["kind"] == "ResourceClaimTemplate"}
     pod = next(item for item in objects if item["kind"] == "Pod")
     claims = [

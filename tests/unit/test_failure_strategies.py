@@ -1,4 +1,4 @@
-"""A node or a link fails under a workload: what each strategy makes of it, step by step."""
+"""Failures of a workload's nodes and links: each strategy, step by step."""
 
 from __future__ import annotations
 
@@ -333,7 +333,7 @@ def test_out_of_service_taint_ends_a_migration():
     node = world.get("Node", "u1-2")
     taint = {"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"}
     world.put({**node, "spec": {**node["spec"], "taints": [taint]}})
-    world.remove("ResourceClaim", "claim-u1-2", "ml")  # what Kubernetes does with the pods of such a node
+    world.remove("ResourceClaim", "claim-u1-2", "ml")  # as Kubernetes does with the pods of such a node
     world.settle(LIMITS)
     assert held(world) == [(0, "Bound", *U0), (1, "Bound", *U2)]
 
@@ -585,7 +585,7 @@ def test_foreign_claim_redirects_the_migration():
 
 
 def blocked_migration() -> World:
-    """The new slot of a workload has answered, and a budget keeps the pods on the old one."""
+    """The nodes of the new slot have their tags, and a budget prevents evictions from the old one."""
     world = running("MigrateAffected")
     break_links(world, "u1-2")
     world.settle(LIMITS)

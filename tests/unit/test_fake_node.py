@@ -1,4 +1,4 @@
-"""The simulated node: what the kernel driver writes, quirks included, and what breaking and repairing do."""
+"""The simulated node: the kernel driver's files, including quirks, and faults and repairs."""
 
 import os
 import stat
@@ -164,7 +164,7 @@ def test_root_gets_character_devices(tmp_path):
     write(tmp_path, "trn1.2xlarge", major=120)
     about = (tmp_path / "dev/neuron0").stat()
     if stat.S_ISREG(about.st_mode):
-        pytest.skip("this root may not make device nodes")
+        pytest.skip("root may not create device nodes here")
     assert stat.S_ISCHR(about.st_mode)
     assert (os.major(about.st_rdev), os.minor(about.st_rdev)) == (120, 0)
     assert stat.S_IMODE(about.st_mode) == 0o666
@@ -254,7 +254,7 @@ BREAKS = {
 @pytest.mark.parametrize("version", ["2.24.7.0", "2.30.2.0"])
 def test_repair_restores_the_original_files(tmp_path, what, version):
     if what == "components" and version == "2.24.7.0":
-        what = "reset"  # that driver has no such file
+        what = "reset"  # the driver does not have this file
     node = write(tmp_path, "trn2u.48xlarge", node_id=1, driver_version=version)
     before = tree(tmp_path)
     break_it, repair_it = BREAKS[what]
@@ -274,7 +274,7 @@ def test_repair_restores_the_original_files(tmp_path, what, version):
 def test_any_order_of_repairs_restores_the_node(tmp_path, breaking, repairing):
     node = write(tmp_path, "trn2u.48xlarge", node_id=1)
     before = tree(tmp_path)
-    # A link to a device that is gone cannot change, so the device goes last and comes back first.
+    # A link to a removed device cannot change, so the device is removed last and restored first.
     for what in sorted(breaking, key=lambda what: what == "device"):
         BREAKS[what][0](node)
     for what in sorted(repairing, key=lambda what: what != "device"):
@@ -301,7 +301,7 @@ def test_a_file_that_breaks_is_changed_in_place(tmp_path):
     path = node.folder(0) / "connected_devices"
     before = path.stat().st_ino
     node.break_link(0, 12)
-    assert path.stat().st_ino == before, "what is bound to it must see the change"
+    assert path.stat().st_ino == before, "bind mounts must show the change"
 
 
 def test_busy_hides_ids_and_defers_changes(tmp_path):

@@ -1,4 +1,4 @@
-"""What the controller's watches read of an object is everything that `decode` looks at."""
+"""The controller's watches read all fields that `decode` uses."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Path = tuple[str, ...]
 
 
 class Watched(dict[str, Any]):
-    """A part of an object that writes down the path of each key that is looked up; `*` is any element of a list."""
+    """A part of an object that records the path of each key that is read; `*` is any element of a list."""
 
     def __init__(self, value: dict[str, Any], seen: set[Path], path: Path = ()) -> None:
         self._seen, self._path = seen, path
@@ -62,7 +62,7 @@ class Watched(dict[str, Any]):
 
 
 def covers(kind: Type, path: Path) -> bool:
-    """Tell whether an object that is read as `kind` has what is at `path`."""
+    """Return True if an object decoded as `kind` has the field at `path`."""
     if isinstance(kind, UnionType):
         return any(covers(each, path) for each in kind.types)
     if not path:

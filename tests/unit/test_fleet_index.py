@@ -1,4 +1,4 @@
-"""13.16: an index that followed every change plans exactly as one that is made of the same objects at once."""
+"""13.16: an index that followed every change gives the same plan as a new one from the same objects."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NODES = [f"{block}-{number}" for block in BLOCKS for number in range(4)]
 
 
 def follow(index: FleetIndex, before: Snapshot, after: Snapshot) -> None:
-    """Put into the index what differs between two snapshots, as the watches would."""
+    """Update the index with the differences of two snapshots, as the watches do."""
 
     def changed(old: tuple[Any, ...], new: tuple[Any, ...], key: Callable[[Any], Any]) -> list[tuple[Any, Any]]:
         had, has = {key(each): each for each in old}, {key(each): each for each in new}
@@ -51,7 +51,7 @@ def follow(index: FleetIndex, before: Snapshot, after: Snapshot) -> None:
 
 
 def derived(index: FleetIndex) -> dict[str, object]:
-    """Return all that a plan reads of an index."""
+    """Return everything that a plan reads from an index."""
     slots = {(kind, size): list(index.slots(kind, size)) for kind in ("trn3.48xlarge", "") for size in (1, 2, 4)}
     return {
         "groups": sorted(index.groups, key=lambda each: each.name),
@@ -68,7 +68,7 @@ def derived(index: FleetIndex) -> dict[str, object]:
 
 
 class Course:
-    """A world that changes, an index that follows it, and what the two say at each step."""
+    """A changing world and an index that follows it, compared at each step."""
 
     def __init__(self) -> None:
         self.world = World([item for block in BLOCKS for item in ultraserver(block)])
@@ -94,7 +94,7 @@ class Course:
 
 
 def change(course: Course, number: int, which: int) -> None:
-    """Make one of the things that happen to a fleet."""
+    """Make one random change of a fleet."""
     world, name = course.world, NODES[which % len(NODES)]
     match number:
         case 0:
@@ -158,7 +158,7 @@ def test_incremental_index_equals_a_new_one(steps: list[tuple[int, int]]) -> Non
 
 
 def test_a_heartbeat_leaves_nothing_to_look_at() -> None:
-    """A settled fleet: one node changes, and only its UltraServer is looked at."""
+    """In a settled fleet a changed node causes work for its UltraServer only."""
     course = Course()
     for _ in range(3):
         course.look()

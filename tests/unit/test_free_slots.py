@@ -1,4 +1,4 @@
-"""What a plan says is free follows every reservation that it makes and drops."""
+"""Free slots follow every reservation that a plan makes and drops."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TYPE = "trn3.48xlarge"
 
 @pytest.fixture
 def context() -> PlanningContext:
-    """Three UltraServers, of which one node is in use by somebody, and two workloads."""
+    """Three UltraServers with one used node, and two workloads."""
     world = World([item for block in ("u0", "u1", "u2") for item in ultraserver(block)])
     world.settle()
     world.claim("foreign", ["u2-3"])

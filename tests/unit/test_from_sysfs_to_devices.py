@@ -1,4 +1,4 @@
-"""The whole way from sysfs to published devices: whatever the files say, what comes out is true and legal."""
+"""From sysfs to published devices: any file contents give correct and valid devices."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TEXTS = st.one_of(
 
 @pytest.fixture(scope="module")
 def ultraserver_node(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Path]]:
-    """A node, and the files of it that are read: of two neighbours, the class, DMI and the module."""
+    """Return a node and its files that are read: of two neighbors, the class, DMI and the module."""
     root = tmp_path_factory.mktemp("node")
     node = simulated_node.write(root, "trn2u.48xlarge", node_id=1)
     files = [folder / path for folder in map(node.folder, (0, 1)) for paths in READ.values() for path in paths]
@@ -78,7 +78,7 @@ def test_fake_node_runs_on_a_bare_python(tmp_path: Path) -> None:
     words = ["fake-node", "--instance-type", "trn1.2xlarge", "--root", str(tmp_path)]
     code = f"import sys, runpy; sys.path.insert(0, {str(REPOSITORY)!r}); sys.argv = {words!r}; "
     code += "runpy.run_module('neuron_dra.emulation.simulated_node', run_name='__main__')"
-    # -I -S: neither environment nor site-packages; the standard library and the repository are all there is.
+    # -I -S: no environment and no site-packages, only the standard library and the repository
     done = subprocess.run([sys.executable, "-ISc", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (
         0,

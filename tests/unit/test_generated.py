@@ -1,4 +1,4 @@
-"""Files that are made from the code are what the code says."""
+"""Generated files are up to date."""
 
 import runpy
 import subprocess

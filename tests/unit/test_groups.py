@@ -10,7 +10,7 @@ from neuron_dra.core import catalogue, groups
 
 WITH_EFA = [known for known in catalogue.all_types() if known.efa is not None]
 
-# Seen on real trn1.32xlarge and trn2.48xlarge nodes.
+# Values of real trn1.32xlarge and trn2.48xlarge nodes
 TRN1 = {
     4: ["88a3c6ad1661fe1d", "69b2225fd72a59dd", "e3c29faa0cd11323", "178a9e264a26793e"],
     8: ["86c451036f622685", "aa86c05423d6e8cd"],

@@ -1,4 +1,4 @@
-"""What never answers: files whose readers wait, and processes that are stopped."""
+"""Simulated hangs: files that block their readers, and stopped processes."""
 
 from __future__ import annotations
 

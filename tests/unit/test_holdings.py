@@ -1,4 +1,4 @@
-"""Who holds a node, what it shows of that, and when nothing of a workload can be on it any more."""
+"""Reservations of nodes, their tags, and when no pod of a workload can run on a node."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_changes_update_workload_and_ultraserver() -> None:
 
 
 def test_bound_nodes_drain_before_release() -> None:
-    """Bound goes to Draining, Draining to free, and neither anywhere else (15)."""
+    """Bound becomes only Draining, and Draining only free (15)."""
     found = holdings(allocation("a-1"))
     with pytest.raises(ValueError, match="a reservation cannot go from Bound to free"):
         found.drop(found.of("uid-llm")[0])

@@ -29,10 +29,10 @@ def listed(name: str = "held", namespace: str = "ml", device: tuple[str, str, st
         ([OTHER, listed()], False),
         ([OTHER, listed(name="another")], True),
         ([OTHER, listed(namespace="apps")], True),
-        ([OTHER, listed(device=("neuron.aws.com", "node-a", "neuron-device-6"))], True),  # a new claim of that name
+        ([OTHER, listed(device=("neuron.aws.com", "node-a", "neuron-device-6"))], True),  # a new claim with that name
         ([OTHER, listed(device=("neuron.aws.com", "node-b", "neuron-device-5"))], True),
         ([OTHER, listed(device=("dra.net", "node-a", "neuron-device-5"))], True),
-        ([OTHER, ListedPod("ml", "trainer")], False),  # its pod: the kubelet may have failed to look its claims up
+        ([OTHER, ListedPod("ml", "trainer")], False),  # its pod: the kubelet may have failed to read its claims
         ([OTHER, ListedPod("ml", "another")], True),
         ([OTHER, ListedPod("apps", "trainer")], True),
     ],

@@ -1,4 +1,4 @@
-"""The API server's rules, applied before it does."""
+"""The API server's rules, checked in advance."""
 
 import re
 

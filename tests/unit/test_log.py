@@ -1,4 +1,4 @@
-"""Log lines: one form for eyes and one for machines, with the operation they belong to."""
+"""Log lines as text and as JSON, with the id of their operation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many nodes a namespace may reserve (13.15): never exceeded, never taking away what is there, and told."""
+"""The limit of a namespace's reserved nodes (13.15): never exceeded, releases nothing, and is in messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIMITS = Limits(fault_grace=datetime.timedelta(seconds=30), node_failure_grace=d
 
 
 def limit(world: World, name: str, text: str | None) -> None:
-    """Put a Namespace that may reserve so many nodes; None: it does not say."""
+    """Add a Namespace with this limit; None: it does not say."""
     meta = {"name": name, **({"annotations": {ANNOTATION: text}} if text is not None else {})}
     world.put({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
 
@@ -42,7 +42,7 @@ def state_in(world: World, name: str, namespace: str) -> str:
 
 
 def has(world: World, namespace: str) -> int:
-    """Nodes that a namespace has reserved; those of one index of a workload count once."""
+    """Return the number of a namespace's reserved nodes; those of one index of a workload count once."""
     slots = {
         (e["workloadUid"], e["ultraserverIndex"]): e["nodeCount"]
         for u in world.all("NeuronUltraServer")
@@ -90,7 +90,7 @@ def test_growth_over_the_limit_waits():
 
 
 def test_workload_over_limit_blocks_no_other():
-    """It needs no node, however long it waits, so it must not be the one for whom nodes are kept."""
+    """However long it waits, no nodes are kept for it."""
     world = fleet("4", count=2)
     world.submit("giant", count=2)
     world.settle()
@@ -122,7 +122,7 @@ def test_lowered_limit_keeps_pending_reservations():
     world.settle()
     assert has(world, "ml") == 8
     world.later(61)
-    world.settle()  # u0-1 is given up, and another group takes its index
+    world.settle()  # u0-1 is given up, and another group gets its index
     assert (world.state("job"), has(world, "ml")) == (("Allocated", "Allocated"), 8)
 
 
@@ -194,7 +194,7 @@ def test_invalid_limit_blocks_with_remedy(text: str):
 
 
 def test_unseen_namespace_gets_no_reservation():
-    """The watch of workloads may be ahead of that of Namespaces, whose limit would be passed then."""
+    """The watch of workloads may be ahead of that of Namespaces; the limit would be exceeded."""
     world = fleet("8")
     world.submit("job", namespace="new")
     world.settle()
@@ -206,7 +206,7 @@ def test_unseen_namespace_gets_no_reservation():
 
 
 class Namespaces(RuleBasedStateMachine):
-    """Tenants, limits and failures in any order: what a namespace has grows within its limit only."""
+    """Tenants, limits and failures in any order: a namespace's reservations grow only within its limit."""
 
     @initialize()
     def begin(self) -> None:

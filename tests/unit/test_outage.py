@@ -1,4 +1,4 @@
-"""Many nodes are away at once: no strategy takes that for a failure of each. Issue 13, number 4."""
+"""Many nodes away at once are an outage, not failures of each. Issue 13, number 4."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_outage_end_restarts_grace_periods(strategy):
 
 
 def test_outage_pauses_a_migration():
-    """13.4: the pods of the old group are not evicted while nobody knows what is going on."""
+    """13.4: the pods of the old group are not evicted during an outage."""
     world = running("MigrateAffected")
     world.budget = {f"pod-claim-{name}": "not now" for name in U1}
     not_ready(world, "u1-2")
@@ -109,7 +109,7 @@ def test_outage_pauses_a_migration():
 
 
 def test_deleted_workload_is_released_in_an_outage():
-    """13.4: that is a person's will, not a failure's."""
+    """13.4: a user's deletion is not a failure."""
     world = running("MigrateAffected")
     not_ready(world, *U0, *U1[:3])
     world.settle(LIMITS)
@@ -119,7 +119,7 @@ def test_deleted_workload_is_released_in_an_outage():
 
 
 def test_nodes_without_tags_count_for_an_outage():
-    """13.4: a driver that is rolled back on all nodes drops every tag."""
+    """13.4: a rollback of the driver on all nodes drops all tags."""
     world = running("MigrateAffected")
     world.silent = {*U0, *U1}
     for item in world.all("ResourceSlice"):
@@ -179,7 +179,7 @@ def test_the_share_and_the_number_are_settings():
 
 @pytest.mark.parametrize("strategy", ACTING)
 def test_dead_group_drains_when_eviction_can_follow(strategy):
-    """13.4: a rack that loses its switch is back with its pods; closing it had them evicted as soon as it was back."""
+    """13.4: a rack that loses its switch returns with its pods, which were evicted if the group had been closed."""
     world = running(strategy, servers=3, count=1)
     not_ready(world, *U0)
     world.later(61)
@@ -222,7 +222,7 @@ def test_group_with_given_up_nodes_drains(strategy):
 
 
 def test_early_restart_is_cancelled_on_recovery():
-    """13.4: the controller dies after it wrote that it restarts, and the next one finds all nodes well."""
+    """13.4: the controller dies after recording the restart, and the next one finds all nodes healthy."""
     world = running("RestartAll")
     not_ready(world, "u1-2")
     world.later(61)

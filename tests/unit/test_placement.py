@@ -1,4 +1,4 @@
-"""Where a workload goes; and the laws that hold for every fleet and every order of its parts."""
+"""Placement of workloads, and invariants for any fleet in any order."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_workload_gets_similar_nodes():
 
 @st.composite
 def histories(draw):
-    """A small fleet, claims of others, and what people submit and delete."""
+    """A small fleet with foreign claims, and workloads that users create and delete."""
     numbers = draw(st.sets(st.integers(0, 3), min_size=1, max_size=3))
     steps = draw(
         st.lists(
@@ -136,7 +136,9 @@ def act(world: World, number: int, step: tuple[str, int, int]) -> None:
 
 
 def check(world: World) -> None:
-    """No node for two, no half slot; after a whole plan nobody holds a part while nothing of it runs."""
+    """No node has two reservations, no slot is partial; after a plan no workload without running pods has only some of
+    its slots.
+    """
     entries = [e for u in world.all("NeuronUltraServer") for e in (u.get("status") or {}).get("allocations", [])]
     held = [name for entry in entries for name in entry["allocatedNodes"]]
     assert len(held) == len(set(held))

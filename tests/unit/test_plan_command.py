@@ -1,4 +1,4 @@
-"""`neuron-ultraserver-controller plan` tells what would be done with a cluster that is a file."""
+"""`neuron-ultraserver-controller plan` prints the plan for a cluster in a file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "plan"
 
 
 def cluster(path: Path) -> Path:
-    """Two UltraServers, of which one is in use: a workload that waits and one that is half reserved."""
+    """Two UltraServers, one of them in use, with a waiting workload and a partly reserved one."""
     world = World([*ultraserver("u0"), *ultraserver("u1")])
     world.settle()
     world.claim("foreign", ["u0-1"], pod="notebook")

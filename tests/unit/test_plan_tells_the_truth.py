@@ -1,6 +1,5 @@
-"""What Plan answers is what the controller then does, on every fleet; and what it cannot read it names.
-
-13.14, and the fourth point of its acceptance. NEURON_DRA_PLAN_FLEETS: how many fleets; make acceptance tries 10,000.
+"""The result of Plan equals the controller's actions on every fleet, and unreadable objects are named. Issue 13.14,
+acceptance 4. NEURON_DRA_PLAN_FLEETS is the number of fleets; make acceptance tries 10,000.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ AT_ONCE = 50
 TYPE = "trn3.48xlarge"
 
 Held = list[tuple[str, int, str, str, tuple[str, ...]]]
-"""Workload, index, phase, UltraServer and nodes, sorted: while a group moves, two have one index."""
+"""Return workload, index, phase, UltraServer and nodes, sorted; a moving group has two entries for one index."""
 
 
 def random_fleet(rng: random.Random) -> World:
-    """A fleet at some moment of its life: discovered or not, with workloads, claims of others and broken nodes."""
+    """Return a fleet in any state: discovered or not, with workloads, foreign claims and failed nodes."""
     numbers = range(rng.randint(1, 3))
     world = World(
         [item for number in numbers for item in ultraserver(f"u{number}", TYPE, group=rng.choice((4, 4, 4, 2, 1)))]
@@ -77,7 +76,7 @@ def happens(world: World, rng: random.Random, number: int, nodes: list[str]) -> 
 
 
 def answered(response: pb.PlanResponse) -> tuple[Held, dict[str, tuple[str, str, str]]]:
-    """What Plan says: the reservations of each workload, and its state."""
+    """Return the result of Plan: the reservations of each workload, and its state."""
     held = sorted(
         (each.workload, each.ultraserver_index, each.phase, each.ultraserver, tuple(each.nodes))
         for workload in response.workloads
@@ -88,7 +87,7 @@ def answered(response: pb.PlanResponse) -> tuple[Held, dict[str, tuple[str, str,
 
 
 def done(world: World) -> tuple[Held, dict[str, tuple[str, str, str]]]:
-    """What the controller does: it groups the nodes, then carries its plan out."""
+    """Return the result of the controller: it groups the nodes, then makes its plan's writes."""
     for action in world.plan().actions:
         if isinstance(action, CreateUltraServer):
             world.write(action)
@@ -141,7 +140,7 @@ def test_dry_run_equals_the_real_result(first: int) -> None:
 
 
 def test_plan_groups_nodes_without_stored_objects() -> None:
-    """13.14: it answered "0 of 1 groups are free" beside groups_free 1."""
+    """13.14: it returned "0 of 1 groups are free" together with groups_free 1."""
     world = World(ultraserver("u0"))
     workload = pb.Workload(namespace="ml", name="job", instance_type=TYPE, topology_size=4, server_count=1)
     asked = queries.plan(world.snapshot(), pb.PlanRequest(workload=workload), world.now, DEFAULT_LIMITS)

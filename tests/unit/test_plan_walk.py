@@ -1,4 +1,4 @@
-"""Planning goes down through its modules, whatever has failed."""
+"""Calls of planning go down through its modules for every kind of failure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.walk import Return, Walk
 
 @pytest.mark.parametrize("strategy", ["NoOp", "RestartAll", "MigrateAffected"])
 def test_recovery_calls_never_come_back(strategy):
-    """A node fails and is given up, in each strategy (15, acceptance 2)."""
+    """A node fails and is given up, with each strategy (15, acceptance 2)."""
     world = running(strategy)
     with Walk(["controller"]) as walk:
         not_ready(world, "u0-1")
@@ -23,7 +23,7 @@ def test_recovery_calls_never_come_back(strategy):
 
 
 def test_a_callback_is_a_return():
-    """The recorder reports a module that is called by what it called."""
+    """The recorder reports a call back up."""
     here = globals()["__name__"]
     with Walk([here, "json"]) as walk:
         encode()

@@ -1,4 +1,4 @@
-"""Workloads get their UltraServers and give them back, one readable step after the other."""
+"""Workloads are allocated and released, step by step."""
 
 from __future__ import annotations
 
@@ -278,7 +278,7 @@ def test_early_foreign_claim_moves_the_reservation():
 
 
 def test_bypassing_claim_delays_no_reservation():
-    """13.2. Where no admission policy refuses such claims: its pod starts nowhere, so nobody is moved for it."""
+    """13.2. Without an admission policy: its pod cannot start, so no reservation is moved for it."""
     world = fleet(2)
     world.silent = {"u0-1"}
     world.submit("job")
@@ -310,7 +310,7 @@ def test_bypassing_claim_delays_no_reservation():
     ],
 )
 def test_bypassing_claim_is_known_by_its_class(requests, result, reserved):
-    """13.2. None: it holds no device of ours, or looks at it only."""
+    """13.2. None: it has no Neuron device, or only with admin access."""
     result = {"driver": PLAIN, "pool": "n", "device": "neuron-node-0", **result}
     status = {"allocation": {"devices": {"results": [result]}}}
     meta = {"namespace": "ml", "name": "c"}

@@ -1,4 +1,4 @@
-"""What a node publishes, and when it looks again: one time, however often it is woken (14.3)."""
+"""What a node publishes, and the time of the next check, however often it is woken (14.3)."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_while_refused_only_what_is_held_stays() -> None:
 
 
 def test_deleted_slices_return_with_held_devices() -> None:
-    """14.5: else the scheduler and the pod's status lose a device that a container has."""
+    """14.5: otherwise a device in use would be missing from the slices and from the pod's status."""
     wiped = situation(current={}, refused=True, prepared=(prepared(THREE, 3),))
     assert names(decide(0.0, wiped, None)) == [THREE]
 

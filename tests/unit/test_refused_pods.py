@@ -1,4 +1,4 @@
-"""No pod is refused for ever. Issue 13, number 12."""
+"""Pods that are rejected permanently are evicted. Issue 13, number 12."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def suspects(world: World) -> list[tuple[str, str, str]]:
 
 
 def pod(**changes: Any) -> dict[str, Any]:
-    """A pod that its node has refused since noon."""
+    """A pod that its node has rejected since noon."""
     made: dict[str, Any] = {
         "metadata": {"name": "pod-0", "namespace": "ml", "uid": "uid-0", "resourceVersion": "7"},
         "spec": {"nodeName": "node-0"},
@@ -42,7 +42,7 @@ def test_own_pods_are_not_candidates():
 
 
 def test_foreign_pod_on_reserved_node_is_a_candidate():
-    """13.12: it was refused for ever, and kept the node."""
+    """13.12: it was rejected permanently, and kept the node."""
     world = running("NoOp")
     world.claim("foreign", ["u0-1"], pod="intruder")
     assert suspects(world) == [("intruder", "u0-1", "node u0-1 is reserved for NeuronUltraServerWorkload ml/job")]
@@ -56,7 +56,7 @@ def test_other_workloads_pod_is_a_candidate():
 
 
 def test_pod_on_a_released_node_is_a_candidate():
-    """13.12: the scheduler had not seen that the node's tag was gone."""
+    """13.12: the scheduler had not seen the removal of the node's tag."""
     world = running("NoOp")
     world.claim("late", ["u2-1"], workload_uid=world.workload("job")["metadata"]["uid"], pod="straggler")
     assert suspects(world) == [

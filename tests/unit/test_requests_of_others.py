@@ -1,4 +1,4 @@
-"""What one workload asks for does not take from another what that one could have; and what it holds fits its spec."""
+"""A workload's request does not keep others from free nodes, and its reservations fit its spec."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_request_blocked_by_a_fault_blocks_no_other() -> None:
 
 
 def starving_workload() -> World:
-    """A giant that waits for a node, and a small one that waits for the giant."""
+    """A large workload that waits for a node, and a small one that waits for the large one."""
     world = fleet(2)
     world.submit("holder", size=1)
     world.settle(LIMITS)
@@ -255,7 +255,7 @@ def test_taken_template_name_prevents_reservation() -> None:
 
 
 def replaced() -> World:
-    """A workload runs, and its template was replaced by another's."""
+    """A running workload whose template was replaced by another owner's."""
     world = fleet(2)
     world.submit("job", size=4, count=2, allocationPolicy={"failureStrategy": "NoOp"})
     world.settle(LIMITS)

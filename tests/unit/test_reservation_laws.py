@@ -1,4 +1,4 @@
-"""Whatever happens to nodes, links, pods, workloads and the controller, reservations keep their laws."""
+"""Invariants of reservations under any changes of nodes, links, pods, workloads and the controller."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ strategies = st.sampled_from(["NoOp", "RestartAll", "MigrateAffected"])
 
 
 class Reservations(RuleBasedStateMachine):
-    """A small cluster to which things happen; `World` answers as API server, plugins and pod garbage collector do."""
+    """A small cluster with random events; `World` acts as API server, plugins and pod garbage collector."""
 
     @initialize(size=sizes, count=counts, strategy=strategies)
     def begin(self, size: int, count: int, strategy: str) -> None:
@@ -62,7 +62,7 @@ class Reservations(RuleBasedStateMachine):
 
     @rule(node=nodes)
     def give_up(self, node: str) -> None:
-        """Delete a Node, and what Kubernetes then removes."""
+        """Delete a Node and its dependents, as Kubernetes does."""
         if ("Node", "", node) in self.world.objects:
             self.world.remove("Node", node)
             self.world.objects.pop(("ResourceSlice", "", f"{node}-neuron.aws.com-00"), None)
@@ -72,7 +72,7 @@ class Reservations(RuleBasedStateMachine):
 
     @rule(node=nodes)
     def come_anew(self, node: str) -> None:
-        """Another instance takes the name of a node that is gone."""
+        """Another instance gets the name of a deleted node."""
         if ("Node", "", node) not in self.world.objects:
             made = ultraserver(node[:2])
             at = NODES.index(node) % 4 * 2
@@ -82,7 +82,7 @@ class Reservations(RuleBasedStateMachine):
             self.world.put(made[at + 1])
             self.world.silent.discard(node)
 
-    # What breaks, and is well again
+    # Faults and repairs
 
     @rule(node=nodes, ready=st.booleans())
     def turn(self, node: str, ready: bool) -> None:
@@ -106,7 +106,7 @@ class Reservations(RuleBasedStateMachine):
 
     @rule(node=nodes, steps=st.integers(0, 5))
     def break_for_good(self, node: str, steps: int) -> None:
-        """Links stay down for so long that strategies act; so many steps of that are made before the next thing."""
+        """Keep links down until strategies act, and make this many steps before the next event."""
         self.change(node, DOWN)
         self.step(None)
         self.later(31)
@@ -122,7 +122,7 @@ class Reservations(RuleBasedStateMachine):
 
     @rule()
     def start_pods(self) -> None:
-        """The scheduler places a pod on every node that shows Bound and is empty; no plugin refuses it."""
+        """Place a pod on every empty node that shows Bound; no plugin may reject it."""
         busy = self.busy()
         for item in self.world.all("ResourceSlice"):
             node, attributes = item["spec"]["nodeName"], item["spec"]["devices"][0]["attributes"]
@@ -133,7 +133,7 @@ class Reservations(RuleBasedStateMachine):
 
     @rule(node=nodes)
     def foreign_pod(self, node: str) -> None:
-        """Somebody else's pod lands on a node that no tag protects."""
+        """Place a foreign pod on a node without a tag."""
         found = self.world.objects.get(("ResourceSlice", "", f"{node}-neuron.aws.com-00"))
         if found and node not in self.busy() and "workloadUid" not in found["spec"]["devices"][0]["attributes"]:
             self.world.claim(f"foreign-{node}-{self.world.version}", [node])
@@ -152,12 +152,12 @@ class Reservations(RuleBasedStateMachine):
 
     @rule(writes=st.none() | st.integers(0, 3))
     def step(self, writes: int | None) -> None:
-        """The controller plans and writes; it may die after some of the writes."""
+        """Plan and write, as the controller does; it may die after some of the writes."""
         self.world.step(LIMITS, writes=writes)
 
     @rule()
     def settle(self) -> None:
-        """Without news there is an end of plans: `settle` fails if there is none."""
+        """Without changes plans come to an end: `settle` fails if there is none."""
         self.world.settle(LIMITS)
 
     # The laws
@@ -189,7 +189,7 @@ class Reservations(RuleBasedStateMachine):
 
     @invariant()
     def no_rank_runs_twice(self) -> None:
-        """While pods of a slot that is left may run, nothing else is bound under its index."""
+        """While pods may run in a Draining slot, no other slot with its index is Bound."""
         holders = {
             c["status"]["allocation"]["devices"]["results"][0]["pool"]: c for c in self.world.all("ResourceClaim")
         }

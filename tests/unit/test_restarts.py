@@ -1,4 +1,4 @@
-"""How often RestartAll restarts a workload: a limit and a back-off. Issue 13, number 4."""
+"""The limit and the back-off of RestartAll. Issue 13, number 4."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOW = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
 
 
 def break_it(world: World) -> None:
-    """A device of the group's first node is sick for longer than the grace; those that were sick are well again."""
+    """Make a device of the group's first node unhealthy for longer than the grace; earlier ones recover."""
     for item in world.all("ResourceSlice"):
         attribute(world, item["spec"]["nodeName"], "unhealthy", None)
     attribute(world, held(world)[0][2], "unhealthy", {"string": "hbm_ecc"})
@@ -32,7 +32,7 @@ def restarted(world: World) -> int:
 
 
 def test_fourth_restart_in_a_row_is_denied():
-    """13.4: a workload whose nodes break again and again was restarted for ever."""
+    """13.4: a workload with repeatedly failing nodes was restarted without end."""
     world = running("RestartAll", servers=2, count=1)
     for number in (1, 2, 3):
         break_it(world)
@@ -92,7 +92,7 @@ def test_second_restart_waits_ten_seconds():
 
 
 def workload(begun: list[float], ready_for: float | None, degraded_for: float | None) -> Workload:
-    """A workload with restarts so many seconds ago. None: not Ready, Degraded."""
+    """A workload with restarts at these ages, in seconds. None: not Ready, Degraded."""
 
     def ago(seconds: float) -> str:
         return (NOW - datetime.timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,4 +1,4 @@
-"""Placing a pod: which node, which allocations, and what a waiting pod is told."""
+"""Placing a pod: node, allocations, and the message of a waiting pod."""
 
 from __future__ import annotations
 

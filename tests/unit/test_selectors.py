@@ -1,4 +1,4 @@
-"""CEL selectors: the behaviours of Kubernetes' own table (dynamic-resource-allocation/cel), in our words."""
+"""CEL selectors: the cases of Kubernetes' own table (dynamic-resource-allocation/cel)."""
 
 from typing import Any
 

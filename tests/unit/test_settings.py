@@ -1,4 +1,4 @@
-"""Settings: where a value comes from, how it may be written, and what is refused."""
+"""Settings: sources, formats and errors."""
 
 import pytest
 
@@ -11,7 +11,7 @@ SETTINGS = settings_of(settings.PluginSettings)
 
 
 def given(*arguments: str, **environ: str) -> settings.PluginSettings:
-    """Return the settings of a command line and an environment; the node's name is a matter of course."""
+    """Return the settings of a command line and an environment, with a default node name."""
     parser = Parser(prog="plugin")
     settings.add_arguments(parser)
     parsed = parser.parse_args(go_style(arguments))
@@ -169,9 +169,7 @@ def test_a_flag_is_named_as_a_flag():
 
 def test_two_api_servers_contradict_each_other():
     assert "set one" in refused("--kubeconfig=/x", "--kube-api-server=http://x")
-    assert given("--kube-api-server=http://x", KUBECONFIG="/x").kube_api_server == "http://x", (
-        "a person's own KUBECONFIG"
-    )
+    assert given("--kube-api-server=http://x", KUBECONFIG="/x").kube_api_server == "http://x", "a user's own KUBECONFIG"
 
 
 def test_everything_that_is_wrong_is_told_at_once():

@@ -1,4 +1,4 @@
-"""`neuron-dra fake-node` and `neuron-dra slices`, as a person uses them."""
+"""`neuron-dra fake-node` and `neuron-dra slices` on the command line."""
 
 import json
 import os
@@ -90,7 +90,7 @@ def test_terminal_table_is_not_truncated(trn2, columns):
             while chunk := os.read(here, 65536):
                 shown += chunk
         except OSError:
-            pass  # Linux says so when the other end is closed
+            pass  # the error of Linux when the other end is closed
         assert process.wait(30) == 0
     os.close(here)
     text = shown.decode()
@@ -139,7 +139,7 @@ def test_ultraserver_node_can_show_its_devices(tmp_path, capsys):
     )
     lines = out.splitlines()
     assert len(lines) == 17
-    assert lines[1].split()[-2:] == ["1", "none"], "a node on its own has no links"
+    assert lines[1].split()[-2:] == ["1", "none"], "a single node has no links"
 
 
 def test_unhealthy_devices_are_shown_as_published(trn2, tmp_path, capsys):
@@ -160,7 +160,7 @@ def test_unhealthy_devices_are_shown_as_published(trn2, tmp_path, capsys):
 
 
 def test_connected_sets_are_shown_with_counters(tmp_path, capsys):
-    """16.1: on a ring with a sick device the sets that it is in are sick too."""
+    """16.1: on a ring the sets with an unhealthy device are unhealthy too."""
     run(capsys, "fake-node", "--instance-type", "inf2.24xlarge", "--root", tmp_path)
     run(capsys, "fake-node", "--root", tmp_path, "--break", "ecc:2")
     asked = ("slices", "--host-root", tmp_path, "--node-name", "a", "--connected-sets", "-ojson")

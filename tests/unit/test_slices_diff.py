@@ -1,4 +1,4 @@
-"""Which writes make a pool's slices say what they should: the cases of Kubernetes' own helper, and laws.
+"""The writes that update a pool's slices: the cases of Kubernetes' own helper, and invariants.
 
 The families are those of TestControllerSyncPool in kubernetes/dynamic-resource-allocation that apply to a pool of one
 node (dra-contract C.4).
@@ -31,7 +31,7 @@ def devices(count: int, **more: Any) -> Slices:
 
 
 def stored(wanted: Sequence[Mapping[str, Any]], generation: int = 1, pool: Pool = POOL) -> Slices:
-    """The slices as an API server has them after a publish of `wanted`."""
+    """Return the slices as an API server has them after a publish of `wanted`."""
     return [with_meta(item, index) for index, item in enumerate(desired(pool, wanted, generation))]
 
 
@@ -41,7 +41,7 @@ def with_meta(item: Mapping[str, Any], number: int = 0, version: int = 10) -> di
 
 
 def foreign(name: str, held: Slices, generation: int = 1, count: int = 1) -> dict[str, Any]:
-    """A slice of our driver and node that another program made, under a name of its own."""
+    """A slice of our driver and node that another program created, with another form of name."""
     item = desired(POOL, held, generation)[0]
     item["metadata"]["name"] = name
     item["spec"]["pool"]["resourceSliceCount"] = count
@@ -49,7 +49,7 @@ def foreign(name: str, held: Slices, generation: int = 1, count: int = 1) -> dic
 
 
 def applied(current: Slices, plan: SlicePlan) -> Slices:
-    """Carry a plan out as the API server would: guarded deletes and updates, creates of free names."""
+    """Apply a plan as the API server does: guarded deletes and updates, creates of free names."""
     by_name = {item["metadata"]["name"]: item for item in current}
     for item in plan.delete:
         assert by_name.pop(item["metadata"]["name"])["metadata"]["uid"] == item["metadata"]["uid"]
@@ -345,7 +345,7 @@ _counts = st.integers(0, 140)
 
 @st.composite
 def _messes(draw: st.DrawFn) -> Slices:
-    """Any slices of our driver and node that a bad day may leave behind."""
+    """Any slices of our driver and node that failures may leave behind."""
     current = stored(devices(draw(_counts)), draw(st.integers(1, 5)))
     current = [item for item in current if draw(st.booleans())]
     for item in current:
@@ -382,7 +382,7 @@ def test_generation_never_falls(current: Slices, count: int, known: int) -> None
 @pytest.mark.contract("S31")
 @given(_messes(), _counts)
 def test_readers_never_see_two_complete_pools(current: Slices, count: int) -> None:
-    """A reader believes the highest generation alone, and only when it has all of that one's slices."""
+    """Readers use the highest generation only, and only if all its slices are present."""
     plan = diff(POOL, current, devices(count))
     steps = [SlicePlan(delete=(item,)) for item in plan.delete]
     steps += [SlicePlan(update=(item,)) for item in plan.update]
@@ -400,7 +400,7 @@ COUNTERS = [{"name": "devices", "counters": {"device-0": {"value": "2"}}}]
 
 
 def test_counters_are_in_a_separate_slice() -> None:
-    """16.1: the API server takes no slice with both; switching counters on rewrites all slices in one generation."""
+    """16.1: the API server rejects slices with both; enabling counters rewrites all slices in one generation."""
     before = stored(devices(65))
     plan = diff(POOL, before, devices(65), counters=COUNTERS)
     assert [item["metadata"]["name"] for item in plan.create] == [slice_name("node-a", 2)]

@@ -1,4 +1,4 @@
-"""Which nodes can work together as a slot, and which of the free slots a workload gets."""
+"""Which nodes form a slot, and which free slots a workload gets."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ def test_other_types_have_no_slot() -> None:
 @pytest.mark.parametrize(
     ("size", "change", "slots"),
     [
-        # Every node of the slot must say that it can work in a group of that size.
+        # Every node of the slot must publish the group size.
         (2, {"sizes": (1, 4)}, 1),
         (4, {"sizes": (1, 2)}, 0),
         (1, {"sizes": (2, 4)}, 3),
         # They publish alike.
         (2, {"kind": "neuron_device"}, 1),
         (1, {"kind": "neuron_device"}, 4),
-        # They are of the same hardware, as far as that is known.
+        # They have the same hardware id, as far as it is known.
         (2, {"reservation_id": "other"}, 1),
         (4, {"reservation_id": "other"}, 0),
         (4, {"server_id_4": "other"}, 0),
@@ -92,13 +92,13 @@ BETWEEN: dict[str, Any] = {"vertical": False, "horizontal": True, "sizes": (1, 2
 @pytest.mark.parametrize(
     ("members", "changes", "fits"),
     [
-        # Between the racks: both offer it, and name the same pair.
+        # Between the racks: both publish the mode, and the same pair.
         (2, (BETWEEN, BETWEEN), True),
         (2, (BETWEEN, {**BETWEEN, "horizontal": False}), False),
         (2, (BETWEEN, {**BETWEEN, "server_id_2": "b"}), False),
         (2, (BETWEEN, {**BETWEEN, "server_id_2": None}), False),
         (2, ({**BETWEEN, "server_id_2": None}, {**BETWEEN, "server_id_2": None}), False),
-        # A node of four offers no pair between the racks, however few of the four are in the cluster.
+        # A node in a group of four offers no pair between the racks, even if the others are not in the cluster.
         (2, ({"vertical": False}, {"vertical": False}), False),
         (2, ({**BETWEEN, "sizes": (1, 2, 4)}, {**BETWEEN, "sizes": (1, 2, 4)}), False),
         (4, ({"vertical": False}, {"vertical": False}), False),

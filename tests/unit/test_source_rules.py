@@ -1,4 +1,4 @@
-"""Rules that no linter knows, read off the source: where files are written, and which calls are traps."""
+"""Rules for the source that linters do not have: where files are written, and calls to avoid."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ PRODUCTION = sorted(
 )
 WRITES = {"write_text", "write_bytes", "unlink", "rename", "replace_with", "rmtree", "touch", "symlink_to", "fsync"}
 ALLOWED = {
-    "arguments.py": {"open"},  # the null device, in place of an output that cannot be written any more
-    "migrate/command.py": {"fsync", "unlink"},  # a user's manifests, which are no files of the node
+    "arguments.py": {"open"},  # the null device, in place of a closed output
+    "migrate/command.py": {"fsync", "unlink"},  # a user's manifests, not files of the node
     "node/files.py": WRITES | {"open"},
-    "node/endpoints/sockets.py": {"rename"},  # moves a stranger's socket out of grpc's way, and back
+    "node/endpoints/sockets.py": {"rename"},  # moves another process's socket out of grpc's way, and back
     "node/publish/publisher_lock.py": {"open"},  # a lock file without contents
 }
 
@@ -62,4 +62,4 @@ def test_files_are_written_through_the_one_seam(path: Path) -> None:
 @pytest.mark.parametrize("path", PRODUCTION, ids=lambda path: str(path.relative_to(ROOT)))
 def test_nobody_waits_with_wait_for(path: Path) -> None:
     lines = [line for name, line, _ in calls(path) if name == "wait_for"]
-    assert not lines, "asyncio.wait_for of Python 3.11 can forget a cancellation: use asyncio.timeout"
+    assert not lines, "asyncio.wait_for of Python 3.11 can lose a cancellation: use asyncio.timeout"

@@ -1,4 +1,4 @@
-"""Pods of a workload that cannot be scheduled, or have no network between groups. Issue 13, numbers 9 and 13."""
+"""Pods of a workload that are unschedulable, or have no network between groups. Issue 13, numbers 9 and 13."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ memory or EFA interfaces there; ml/job-6: {WORDS}"
 
 
 def pod(**changes: Any) -> dict[str, Any]:
-    """A pod of the job that the scheduler has refused for a minute."""
+    """A pod of the job that has been unschedulable for a minute."""
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": WORDS}
     made: dict[str, Any] = {
         "metadata": {"name": "job-6", "namespace": "ml"},
@@ -46,7 +46,7 @@ def without_pods(world: World, *nodes: str) -> World:
 
 
 def test_pods_are_checked_only_if_a_node_is_idle():
-    """13.9: rare, for a job that runs needs no look."""
+    """13.9: rare, because a running job needs no check."""
     world = running("NoOp", count=1)
     assert starting(world) == []
     (found,) = starting(without_pods(world, "u0-2"))
@@ -74,7 +74,7 @@ def test_a_node_that_is_not_ready_is_not_idle():
 
 
 def test_unschedulable_pods_only_make_degraded():
-    """13.9: Allocated said nothing of EFA interfaces, CPU and memory that other pods had taken."""
+    """13.9: Allocated did not cover EFA interfaces, CPU and memory, which other pods had used up."""
     for strategy in ("NoOp", "RestartAll", "MigrateAffected"):
         world = without_pods(running(strategy), "u1-2", "u1-3")
         before, uid = held(world), world.workload("job")["metadata"]["uid"]
@@ -135,7 +135,7 @@ def test_one_pod_per_group_is_checked():
 
 
 def test_pods_without_efa_claim_are_reported():
-    """13.13: ranks in different groups cannot reach each other, and nothing said so."""
+    """13.13: ranks in different groups could not reach each other, without a message."""
     assert lacks_network(pod(), "job-rct")
     assert network_advice(JOB) == (
         "serverCount is 2, and pod ml/job-0 has no claim for EFA interfaces: ranks in different groups cannot reach "

@@ -1,4 +1,4 @@
-"""Reservations outlive their objects, AWS's operator and other releases; all marks together say who owns what."""
+"""Reservations survive their objects, AWS's operator and other releases; exact owners are required."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def evictions(world: World) -> list[Evict]:
 
 
 def take_ids(world: World, name: str = "us-u0") -> None:
-    """Leave of the allocations what AWS's operator writes, or what its CRD keeps."""
+    """Reduce the allocations to the fields of AWS's operator, or of its CRD."""
     item = copy.deepcopy(server(world, name))
     kept = ("workloadRef", "phase", "nodeCount", "allocatedNodes", "leaderNodeName", "ultraserverIndex", "allocatedAt")
     item["status"]["allocations"] = [{key: entry[key] for key in kept} for entry in item["status"]["allocations"]]
@@ -67,7 +67,7 @@ def take_ids(world: World, name: str = "us-u0") -> None:
 
 
 def take_tags(world: World) -> None:
-    """Leave of the slices what another driver publishes."""
+    """Reduce the slices to the attributes of another driver."""
     for item in world.all("ResourceSlice"):
         for device in item["spec"]["devices"]:
             device["attributes"] = {
@@ -80,7 +80,7 @@ def take_tags(world: World) -> None:
 
 
 def test_reserved_ultraserver_has_the_finalizer() -> None:
-    """13.3. World refuses a reservation that is written without it."""
+    """13.3. World rejects a reservation that is written without it."""
     world = running()
     assert servers_with_finalizer(world) == ["us-u0"]
     for item in world.all("ResourceClaim"):
@@ -134,7 +134,7 @@ def test_deletion_waits_for_the_workload() -> None:
     )
     world.delete_workload("job")
     world.settle()
-    assert "deletionTimestamp" not in server(world)["metadata"]  # it went, and was made again
+    assert "deletionTimestamp" not in server(world)["metadata"]  # deleted and recreated
     assert world.state("other") == ("Allocated", "Allocated")
 
 
@@ -144,7 +144,7 @@ def test_deletion_waits_for_the_workload() -> None:
 @pytest.mark.parametrize("wiped", [False, True])
 @pytest.mark.parametrize("servers", [("us-u0",), ("us-u0", "us-u1")])
 def test_lost_reservation_is_restored_first(servers: tuple[str, ...], wiped: bool) -> None:
-    """13.3. Ids, indices and order of the nodes are as before, and the pods run on; with all slices wiped as well."""
+    """13.3. Ids, indices and order of the nodes are as before, and pods keep running; also with all slices deleted."""
     world = running(count=2, servers=4)
     world.submit("next", count=2)
     before = {name: server(world, name)["status"]["allocations"] for name in servers}
@@ -198,7 +198,7 @@ def test_moving_group_survives_forced_deletion() -> None:
 
 
 def test_removed_entry_is_not_restored() -> None:
-    """13.3. A controller may die after it took a reservation back, and before it said so in the workload."""
+    """13.3. A controller may die after it removed a reservation, and before it updated the workload."""
     world = running()
     copied = copy.deepcopy(world.workload("job")["status"]["groups"])
     for item in world.all("ResourceClaim"):
@@ -210,9 +210,9 @@ def test_removed_entry_is_not_restored() -> None:
 
 
 def test_orphaned_tags_are_released_after_claims() -> None:
-    """13.3. Both kinds were deleted by force: the pods run on, and nothing else comes to their nodes."""
+    """13.3. Both kinds were deleted by force: the pods keep running, and their nodes are not reserved."""
     world = running(servers=1)
-    world.silent = set(NODES)  # plugins keep the tag of an object that is gone
+    world.silent = set(NODES)  # plugins keep the tag of a deleted object
     world.remove("NeuronUltraServer", "us-u0", NAMESPACE)
     world.remove("NeuronUltraServerWorkload", "job", "ml")
     world.remove("ResourceClaimTemplate", "job", "ml")
@@ -359,7 +359,7 @@ def test_unreadable_entry_keeps_its_nodes(change: dict[str, Any], why: str) -> N
 
 
 def test_nodes_beside_unreadable_entry_are_released_and_reserved() -> None:
-    """13.3: their tags stayed as they were, so that no pod and no workload got these nodes again."""
+    """13.3: their tags stayed, so no pod and no workload could use these nodes again."""
     world = fleet(1)
     for name in ("kept", "job"):
         world.submit(name, size=2)
@@ -459,7 +459,7 @@ def test_own_template_needs_exact_owner(meta: dict[str, Any], ours: bool) -> Non
 
 
 def test_aws_template_is_replaced_once_bound() -> None:
-    """13.3. Its class offers no node that is tagged, so that new pods could start nowhere."""
+    """13.3. Its DeviceClass does not select tagged nodes, so new pods could not start."""
     parameters = {"kind": "UltraServerConfig", "ultraserverMode": 4, "workloadId": "job"}
     config = [{"opaque": {"driver": "neuron.aws.com", "parameters": parameters}}]
     official = {**template(), "spec": {"spec": {"devices": {"config": config}}}}

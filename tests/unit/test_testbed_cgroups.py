@@ -1,4 +1,4 @@
-"""The test bed on cgroup v2: what it asks of the machine, on a folder that looks like one."""
+"""The test bed's requirements of cgroup v2, tested on a folder."""
 
 from __future__ import annotations
 
@@ -46,6 +46,6 @@ def test_controllers_are_enabled_before_the_cgroup(v2):
 
 def test_missing_controller_error_has_remedy(v2):
     (v2 / "cgroup.subtree_control").unlink()
-    (v2 / "cgroup.subtree_control").mkdir()  # a write fails, as it does with processes inside
+    (v2 / "cgroup.subtree_control").mkdir()  # a write fails, as in a cgroup with processes
     with pytest.raises(NotPossibleHereError, match="--cgroupns=host"):
         cgroups.make(HERE, "a")

@@ -1,4 +1,4 @@
-"""The limit of inotify instances, while a test bed runs and after it."""
+"""The limit of inotify instances during a test bed and after it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asking a server inside the test bed's network."""
+"""Requests to a server inside the test bed's network."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HERE = layout.Layout("some-bed", False, Path("/nowhere"), Path("/nowhere"))
 
 
 class Says(http.server.BaseHTTPRequestHandler):
-    """Answers with the status in the path, and says what it was asked for."""
+    """Replies with the status in the path, and the request as its body."""
 
     def do_GET(self) -> None:
         self.send_response(int(self.path.split("?")[0].rpartition("/")[2]))
@@ -42,7 +42,7 @@ def server() -> Iterator[str]:
 
 @pytest.fixture
 def mute() -> Iterator[str]:
-    """A server that takes connections, and never answers."""
+    """A server that accepts connections and never replies."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
 

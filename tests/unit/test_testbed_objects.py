@@ -1,4 +1,4 @@
-"""What kubectl prints as JSON, taken apart."""
+"""Parsing of kubectl's JSON output."""
 
 from __future__ import annotations
 

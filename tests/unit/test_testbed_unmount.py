@@ -1,4 +1,4 @@
-"""The test bed's `down` waits for what it has ended: a mount is busy until the last of it is gone (14.16)."""
+"""The test bed's `down` waits for processes that it has ended: until then their mounts are busy (14.16)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From what was read to what is true, and what is said about the difference."""
+"""From readings to the node, and findings about differences."""
 
 from dataclasses import replace
 

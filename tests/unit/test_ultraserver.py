@@ -1,4 +1,4 @@
-"""NeuronUltraServer objects: names, allocations as written by anybody, and the tag a node makes of them."""
+"""NeuronUltraServer objects: names, allocations of any origin, and the tags of nodes."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_unreadable_entry_keeps_named_nodes() -> None:
 # Tags.
 
 LOST = [GONE, Reading(written=False), Reading(object_uid="us-2", written=False), Reading(object_uid="us-2")]
-"""What there is after a forced deletion: nothing, or an object made anew that does not know the reservation."""
+"""The states after a forced deletion: no object, or a recreated one without the reservation."""
 
 
 @pytest.mark.parametrize("reading", LOST)
@@ -225,7 +225,7 @@ def test_tag_without_object_ends_with_last_claim() -> None:
 
 @pytest.mark.parametrize("occupied", [False, True])
 def test_tag_of_a_replaced_node_ends(occupied: bool) -> None:
-    """13.3: the object was deleted by force and written again, then the Node was replaced under its name."""
+    """13.3: the object was deleted by force and restored, then the Node was replaced by one with its name."""
     tag = replace(TAG, object_uid="uid-before")
     reading = Reading((replace(SLOT, node_uids=tuple(f"uid-{node}" for node in NODES)),), object_uid="uid-after")
     kept = reading.without_predecessors_of("node-a", "uid-new")
@@ -288,7 +288,7 @@ def test_an_entry_that_cannot_be_read_ends_no_tag() -> None:
     ],
 )
 def test_unreadable_entry_keeps_tags_of_its_own_nodes_only(changes: dict[str, Any], ends: bool) -> None:
-    """13.3: beside one, the other nodes of the UltraServer stayed Draining for ever."""
+    """13.3: with such an entry the other nodes of the UltraServer stayed Draining permanently."""
     reading = read_allocations(ultraserver({**SLOT.to_wire(), "phase": "Suspended", **changes}))
     assert (next_tag(TAG, reading, "node-a", occupied=True) is None) == ends
     other = replace(reading, allocations=(OTHER,))

@@ -1,4 +1,4 @@
-"""The manifests with the UltraServer controller, whole: what they add to those without, and the image."""
+"""The manifests with the UltraServer controller, compared with those without, and the image."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_only_the_pod_mounts_its_token(pod: dict[str, Any]) -> None:
 
 
 def rules(kind: str) -> dict[tuple[str, str, tuple[str, ...]], list[str]]:
-    """Return the verbs of a role by group, resource and the names that they are confined to."""
+    """Return the verbs of a role by group, resource and resourceNames."""
     return {
         (group, resource, tuple(rule.get("resourceNames", ()))): rule["verbs"]
         for rule in WITH[kind, NAME]["rules"]
@@ -172,7 +172,7 @@ def test_namespaced_rights_are_exact() -> None:
 
 
 def test_view_role_reads_edit_role_cannot_reserve() -> None:
-    """13.15. Whole nodes are not what the ClusterRoles edit and admin were given for."""
+    """13.15. Users with edit or admin were not granted whole nodes."""
     found = {}
     for what in ("edit", "view"):
         role = WITH["ClusterRole", f"neuron-ultraserver-workloads-{what}"]
@@ -203,7 +203,7 @@ def test_policies_fail_closed() -> None:
 
 @pytest.mark.parametrize("name", ["templates", "claims", "pods"])
 def test_reservation_policies_match_as_v1(name: str) -> None:
-    """13.2. Updates are the garbage collector's; what asks for devices cannot be changed."""
+    """13.2. The garbage collector makes updates; requests for devices are immutable."""
     found = WITH[GUARDS[0], f"neuron-dra-driver-reserved-{name}"]["spec"]["matchConstraints"]
     [rule] = found["resourceRules"]
     assert (found["matchPolicy"], rule["apiVersions"], rule["operations"]) == ("Equivalent", ["v1"], ["CREATE"])
@@ -283,7 +283,7 @@ def test_controller_image_runs_unprivileged(pod: dict[str, Any]) -> None:
 
 
 def test_the_image_has_what_the_controller_imports() -> None:
-    """Besides the standard library and ourselves, only what the image's lock file has."""
+    """Only the standard library, our packages, and those in the image's lock file."""
     locked = set(re.findall(r"^([a-z0-9-]+)==", (ROOT / "requirements/plugin.txt").read_text(), re.MULTILINE))
     texts = [path.read_text() for path in (ROOT / "controller").glob("*.py")]
     imported = {name for text in texts for name in re.findall(r"^ *(?:from|import) ([a-z_]+)", text, re.MULTILINE)}

@@ -1,4 +1,4 @@
-"""Which Kubernetes works, and what is said of one that does not."""
+"""Supported Kubernetes versions, and the messages about others."""
 
 from __future__ import annotations
 

@@ -7,11 +7,11 @@ import asyncio
 from tests.support.fleet import clock
 
 DUE = 1.0
-ALMOST = DUE - 5e-10  # less before it than the clock on the wall can tell
+ALMOST = DUE - 5e-10  # below the resolution of the wall clock
 
 
 async def wait_until_due() -> int:
-    """Wait as programs do that compare the time with their deadline; return how often they woke."""
+    """Wait like programs that compare the time with a deadline; return the number of wake-ups."""
     loop, woken = asyncio.get_running_loop(), 0
     while loop.time() < DUE and woken < 100:
         try:

@@ -1,4 +1,4 @@
-"""The wheel that the image installs: what is in it, and that its second package is nobody else's."""
+"""The wheel that the image installs: its contents, and no conflict of its second package."""
 
 from __future__ import annotations
 

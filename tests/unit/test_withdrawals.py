@@ -1,4 +1,4 @@
-"""Withdrawn claims: a prepare that began before the unprepare never commits, whatever is forgotten in between."""
+"""Withdrawn claims: a prepare that began before the unprepare never commits, even if the withdrawal was dropped."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_withdrawal_applies_to_earlier_prepares(batches: list[list[str]], data: 
     after = {uid for batch in batches[began:] for uid in batch}
     assert len(now.claims) <= KEPT
     assert all(now.since(states[began].mark, uid) for uid in after)
-    if now.floor <= began:  # nothing was dropped that came after it
+    if now.floor <= began:  # no later withdrawal was dropped
         assert {uid for batch in batches for uid in batch if now.since(states[began].mark, uid)} == after
 
 

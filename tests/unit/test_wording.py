@@ -1,4 +1,4 @@
-"""A status write that only changes words waits its turn; one that changes anything else does not."""
+"""Status writes that only change messages are delayed; others are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A write that is refused, or has no effect, is tried again later each time. Issue 13, number 10."""
+"""Rejected and ineffective writes are retried with growing pauses. Issue 13, number 10."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ WRITES: dict[str, Callable[[int], Action]] = {
 
 
 def tries(make: Callable[[int], Action], after: Callable[[Backoff, Action, datetime.datetime], None]) -> list[float]:
-    """Return when the write is made in an hour, if it is wanted all the time."""
+    """Return the times of a write within an hour in which each plan has it."""
     backoff, now, found = Backoff(), START, []
     while now < START + datetime.timedelta(hours=1):
         action = make(len(found))
@@ -85,7 +85,7 @@ def test_new_content_waits_only_after_rejection():
 
 
 def test_effective_write_resets_the_backoff():
-    """13.10: an UltraServer that many jobs have one after the other is free after each, in the same words."""
+    """13.10: an UltraServer with many jobs in sequence becomes free after each, with the same status."""
     backoff = Backoff()
     for number in range(30):
         now = START + datetime.timedelta(seconds=10 * number)

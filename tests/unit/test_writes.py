@@ -1,4 +1,4 @@
-"""A plan's writes: overlapping within one kind, in order between kinds, and stopped for whom one failed."""
+"""A plan's writes: concurrent within one kind, in order between kinds, and stopped for a workload after a failure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def status(owner: str) -> Action:
 
 
 class Server:
-    """Takes writes, each a turn of the loop later; remembers what began when, and how many were under way at once."""
+    """Performs each write after one iteration of the loop; records the order and the highest concurrency."""
 
     def __init__(self, refused: Iterable[Action] = ()) -> None:
         self.refused = list(refused)

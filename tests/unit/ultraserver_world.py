@@ -1,4 +1,4 @@
-"""A cluster as plain objects: plans are applied to it as an API server would, and nodes answer with tags."""
+"""A cluster as plain objects: plans are applied as by an API server, and nodes set their tags."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class World:
         self.objects: dict[tuple[str, str, str], Obj] = {}
         self.now = START
         self.version = 0
-        self.silent: set[str] = set()  # nodes whose plugin does not answer
+        self.silent: set[str] = set()  # nodes whose plugin sets no tag
         self.budget: dict[str, str] = {}  # pods that may not be evicted, by UID, and why
         self.log: list[Action] = []
         for item in objects:
@@ -110,7 +110,7 @@ class World:
         )
 
     def state(self, name: str) -> tuple[str, str]:
-        """State and reason of a workload."""
+        """Return state and reason of a workload."""
         status = self.workload(name).get("status") or {}
         reasons = [c["reason"] for c in status.get("conditions", []) if c["type"] == "Ready"]
         return status.get("state", ""), reasons[0] if reasons else ""
@@ -120,7 +120,7 @@ class World:
         return next(str(c["message"]) for c in conditions if c["type"] == "Ready")
 
     def reserved(self, name: str) -> dict[int, tuple[str, ...]]:
-        """Nodes of a workload by ultraserverIndex."""
+        """Return the nodes of a workload by ultraserverIndex."""
         return {
             entry["ultraserverIndex"]: tuple(entry["allocatedNodes"])
             for item in self.all("NeuronUltraServer")
@@ -137,7 +137,7 @@ class World:
         return plan(self.snapshot(), self.now, limits)
 
     def step(self, limits: Limits = DEFAULT_LIMITS, *, writes: int | None = None) -> Plan:
-        """Plan, write, and let the nodes answer. With `writes` the controller dies after so many."""
+        """Plan, write, and update the nodes' tags. With `writes` the controller dies after so many."""
         made = self.plan(limits)
         for action in made.actions[:writes]:
             self.write(action)
@@ -145,7 +145,7 @@ class World:
         return made
 
     def settle(self, limits: Limits = DEFAULT_LIMITS) -> None:
-        """Step until nothing is left to do."""
+        """Step until a plan has no writes."""
         for _ in range(25):
             if not self.step(limits).actions and not self.plan(limits).actions:
                 return
@@ -155,7 +155,7 @@ class World:
         self.now += datetime.timedelta(seconds=seconds)
 
     def answer(self) -> None:
-        """What node plugins do: tag their slices as their NeuronUltraServer says."""
+        """Tag slices according to their NeuronUltraServer, as plugins do."""
         busy = {r["pool"] for c in self.all("ResourceClaim") for r in c["status"]["allocation"]["devices"]["results"]}
         members = {
             name: item
@@ -170,7 +170,7 @@ class World:
                     self.put(new)
 
     def write(self, action: Action) -> None:
-        """Do what the API server would; refuse a stale resourceVersion."""
+        """Apply an action as the API server does; reject a stale resourceVersion."""
         self.log.append(action)
         match action:
             case CreateUltraServer(body=body) | CreateTemplate(body=body):
@@ -230,7 +230,7 @@ class World:
 
     @staticmethod
     def _finalize(item: Obj, finalizers: tuple[str, ...]) -> None:
-        """Set finalizers, as far as the API server allows it of what is being deleted."""
+        """Set finalizers within the API server's rules for objects that are being deleted."""
         meta = item["metadata"]
         assert "deletionTimestamp" not in meta or {*finalizers} <= {*meta.get("finalizers", ())}
         meta["finalizers"] = list(finalizers)
