@@ -1,1 +1,3 @@
-"""A virtual fleet: UltraServers, plugins, controllers and users in one process, and everything that goes wrong."""
+"""A virtual fleet: The virtual fleet: UltraServers, plugins, controllers and users in one process, with injected
+failures.
+"""

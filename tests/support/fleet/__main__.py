@@ -1,4 +1,4 @@
-"""python -m tests.support.fleet --seed N: run one seed, or several, and show what happened."""
+"""python -m tests.support.fleet --seed N: run one seed, or several, and print the results."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def named(text: str) -> frozenset[str]:
-    """Return the actors that a person names."""
+    """Return the actors in the text of --actors."""
     if text in ("all", "none"):
         return frozenset(ACTORS if text == "all" else ())
     return frozenset(name.strip() for name in text.split(","))
 
 
 def summary(outcome: Outcome, ultraservers: int, steps: int, actors: Collection[str] | None = None) -> str:
-    """How a run went, in a line or two."""
+    """Return the result of a run in a line or two."""
     text = f"seed {outcome.seed}: {outcome.simulated_s:.0f} s simulated in {outcome.took_s:.2f} s"
     if not outcome.violation:
         return f"{text}, no violation"

@@ -1,4 +1,4 @@
-"""Who may take part in a run besides what every run has. A seed chooses; a run can name them."""
+"""The optional actors of a run. The seed chooses them, unless a run names them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ACTORS: Final[dict[str, Actor]] = {**tenants.ACTORS, **mishaps.ACTORS, **servers
 
 
 def chosen(seed: int, *, embedded: bool = True) -> frozenset[str]:
-    """Return the actors of a seed: those that it makes loud."""
+    """Return the actors of a seed: those with a weight above zero."""
     return frozenset(
         name for name, actor in ACTORS.items() if loudness(seed, name) and (embedded or not actor.embedded)
     )

@@ -1,7 +1,7 @@
-"""An event loop in which time is computed: when nothing is left to do now, it is the time of the next timer.
+"""An event loop with simulated time: when no task can run, the time advances to the next timer.
 
-Hours of waiting pass in no time, and the same program with the same seed does the same again. Nothing in it may wait
-for a socket or a thread: work for threads is done on the spot.
+Hours of waiting take no real time, and the same seed gives the same run. No task may wait for a socket or a thread:
+work for threads runs immediately.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from typing import Any, Final, TypeVar
 T = TypeVar("T")
 
 EPOCH: Final = datetime.datetime(2030, 1, 1, tzinfo=datetime.UTC)
-"""What the clock on the wall says when the loop's time is 0."""
+"""The wall clock time at the loop's time 0."""
 
 
 class Stuck(RuntimeError):
-    """Nothing would ever happen again: no task can go on, and no timer is set."""
+    """Deadlock: no task can run, and no timer is set."""
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """The loop. `time()` begins at 0 and counts seconds. No program in it has a socket, so it selects nothing."""
+    """The loop. `time()` begins at 0 and counts seconds. Programs have no sockets, so it selects nothing."""
 
     def __init__(self) -> None:
         self._now = 0.0
@@ -43,13 +43,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
-        """Set a timer; of those for one time the first that was set is the first that fires."""
+        """Set a timer; timers for the same time fire in the order in which they were set."""
         timer = asyncio.TimerHandle(when, callback, args, self, context)
         heapq.heappush(self._timers, (when, next(self._number), timer))
         return timer
 
     def _run_once(self) -> None:
-        """Let the time be that of the next timer if nothing is left to do now, then do what there is."""
+        """Advance the time to the next timer if no task can run, then run the ready tasks."""
         timers, ready = self._timers, self._ready  # type: ignore[attr-defined]
         while timers and timers[0][2].cancelled():
             heapq.heappop(timers)
@@ -76,13 +76,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return done
 
     def call_exception_handler(self, context: Mapping[str, Any]) -> None:
-        """A simulated kill leaves tasks that nobody asks for their result; they are no error."""
+        """A simulated kill leaves tasks without a reader of their results, which is no error."""
         if "exception was never retrieved" not in str(context.get("message")):
             super().call_exception_handler(dict(context))
 
 
 class ScaledLoop(asyncio.SelectorEventLoop):
-    """A loop with real sockets, whose clock goes `factor` times as fast as the one on the wall."""
+    """A loop with real sockets whose clock is `factor` times as fast as the wall clock."""
 
     def __init__(self, factor: float) -> None:
         self._factor = factor
@@ -103,7 +103,7 @@ class _FastSelector(selectors.DefaultSelector):
 
 
 class Clock:
-    """The time on the wall of a loop: for what is written into objects."""
+    """The wall clock of a loop, for times in objects."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, start: datetime.datetime = EPOCH) -> None:
         self._loop = loop
@@ -121,7 +121,7 @@ class Clock:
 
 
 def run(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, T]) -> T:
-    """Run `main` on a loop of its own, to the end. Whatever it leaves behind is cancelled."""
+    """Run `main` on its own loop to the end. Remaining tasks are cancelled."""
     try:
         return loop.run_until_complete(main)
     finally:
@@ -136,7 +136,7 @@ def run(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, T]) -> T:
 
 @dataclass(slots=True)
 class Trace:
-    """What happened, in order, with the time in seconds."""
+    """The trace of a run: events in order, with their time in seconds."""
 
     clock: Clock
     lines: list[str] = field(default_factory=list)

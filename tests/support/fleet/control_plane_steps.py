@@ -1,4 +1,4 @@
-"""What happens to the controllers and the API server in every run."""
+"""Steps of every run that concern the controllers and the API server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 async def kill_controller_at_a_write(schedule: Schedule) -> str | None:
-    """The leader dies at one of its next writes, before or after it is carried out."""
+    """The leader dies at one of its next writes, before or after the write takes effect."""
     leaders = [replica for replica in schedule.fleet.replicas if replica.leads]
     if not leaders:
         return None
@@ -23,7 +23,7 @@ async def kill_controller_at_a_write(schedule: Schedule) -> str | None:
 
 
 async def partition_leader(schedule: Schedule) -> str | None:
-    """The leader is cut off, or stops as it is about to write: it has to give up before the other begins."""
+    """The leader is disconnected, or suspended before a write: it must stop before the other replica starts."""
     leaders = [replica for replica in schedule.fleet.replicas if replica.leads]
     if not leaders or leaders[0].line is None:
         return None
@@ -38,7 +38,7 @@ async def partition_leader(schedule: Schedule) -> str | None:
 
 
 async def server_away(schedule: Schedule) -> str | None:
-    """The API server is away for everybody."""
+    """The API server is unavailable to all programs."""
     seconds = schedule.rng.choice((1.0, 15.0, 60.0))
     cut = [line for line in schedule.fleet.lines if line.up and not line.dead]
     for line in cut:
@@ -57,7 +57,7 @@ async def expire_watches(schedule: Schedule) -> str | None:
 
 
 async def lag(schedule: Schedule) -> str | None:
-    """Watches of one program are late, each kind by another time."""
+    """Watches of one program are late, each kind with its own delay."""
     line = schedule.rng.choice([line for line in schedule.fleet.lines if not line.dead])
     line.lag_s = (0.0, schedule.rng.choice((0.5, 5.0)))
     asyncio.get_running_loop().call_later(60.0, _reset_lag, line)
@@ -65,7 +65,7 @@ async def lag(schedule: Schedule) -> str | None:
 
 
 async def storm(schedule: Schedule) -> str | None:
-    """Requests of the controllers or of a plugin are refused for a while."""
+    """Requests of the controllers or of a plugin fail for a while."""
     status, times = schedule.rng.choice((409, 429, 500, 503)), schedule.rng.choice((1, 3, 10))
     writes_only = status == 409 or schedule.rng.random() < 0.5
     chosen = [replica.line for replica in schedule.fleet.replicas if replica.line is not None]

@@ -1,4 +1,4 @@
-"""Replicas of the real controller, which die and come back."""
+"""Replicas of the real controller that die and restart."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GRACE_S = 30.0
 
 
 class Replica:
-    """One replica of the controller. Each start is another process, with an identity of its own."""
+    """One replica of the controller. Each start is a new process with its own identity."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class Replica:
         *,
         elected: bool = True,
     ) -> None:
-        """`elected` False: it asks for no lease, and works at once."""
+        """`elected` False: it works without a Lease."""
         self.name = name
         self._connect = connect
         self._clock = clock
@@ -51,7 +51,7 @@ class Replica:
 
     @property
     def leads(self) -> bool:
-        """It is the leader, as far as it knows."""
+        """True if it believes that it is the leader."""
         return self.up and self.controller is not None and self.controller.leadership.holds()
 
     def start(self) -> None:
@@ -78,7 +78,7 @@ class Replica:
         await self.kill()
 
     async def retire(self) -> None:
-        """End it, as SIGTERM does: it gives its lease away."""
+        """End it, as SIGTERM does: it releases its Lease."""
         self._back_after_s = None
         if self.controller is not None and self._task is not None:
             self.controller.stop()
@@ -86,7 +86,7 @@ class Replica:
         await self.kill()
 
     async def kill(self) -> None:
-        """End it, as SIGKILL does: the lease stays taken."""
+        """End it, as SIGKILL does: the Lease stays held."""
         task, line = self._task, self.line
         self._task = self.line = self.controller = None
         if task is None or line is None:
@@ -114,7 +114,7 @@ class Replica:
             self._restart = asyncio.get_running_loop().call_later(self._back_after_s, self.start)
 
     def died(self) -> BaseException | None:
-        """Return what ended it, if something did that is no kill."""
+        """Return the exception that ended it, None after a kill."""
         if self._task is not None and self._task.done() and not self._task.cancelled():
             return self._task.exception() or RuntimeError("the controller ended")
         return None

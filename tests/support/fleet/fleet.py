@@ -1,6 +1,6 @@
 """A fleet of UltraServers in one process: nodes with real plugins, kubelets, a scheduler, two controllers.
 
-Everything is real but hardware, sockets and time. One seed decides everything that happens.
+Everything is real except hardware, sockets and time. One seed decides everything that happens.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ TENANTS: Final = ("tenant-a", "tenant-b")  # more of them, where the seed has te
 NAMESPACES: Final = Resource("", "v1", "namespaces", namespaced=False)
 BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets", namespaced=True)
 TYPES: Final = ("trn2u.48xlarge", "trn3.48xlarge")
-SETTLE_S: Final = 600.0  # so long may it take until everything is as it should be
+SETTLE_S: Final = 600.0  # limit for the fleet to settle
 LOOK_S: Final = 1.0
-FASTER: Final = 10.0  # on a real API server: so many seconds pass in one
-HEARTBEAT_S: Final = 10.0  # on the clock on the wall
+FASTER: Final = 10.0  # factor of time on a real API server
+HEARTBEAT_S: Final = 10.0  # in real seconds
 _NOW: Final = {"gracePeriodSeconds": 0}
 UNREACHABLE: Final = "node.kubernetes.io/unreachable"
 CORDONED: Final = "node.kubernetes.io/unschedulable"
@@ -59,7 +59,7 @@ Wire = dict[str, Any]
 
 
 class Fleet:
-    """Use as `async with Fleet(...).running() as fleet`. Everything in it acts through an API server."""
+    """Use as `async with Fleet(...).running() as fleet`. All parts act through an API server."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Fleet:
     ) -> None:
         """`api` is the embedded server, if it is one; `actors` are those of this run (`actors.py`).
 
-        One of `replicas` alone asks for no lease.
+        A single replica works without a Lease.
         """
         self.seed = seed
         self.api = api
@@ -189,7 +189,7 @@ class Fleet:
             await self.ensure(DEVICE_CLASSES, "", item)
 
     async def _wipe(self) -> None:
-        """Remove what is left on a server that others use after us."""
+        """Remove all objects from a shared server."""
         for name in self.nodes:
             await self.remove(NODES, "", name)
         theirs = (NEURON_WORKLOADS, BUDGETS, PODS, RESOURCE_CLAIMS, CLAIM_TEMPLATES)
@@ -211,7 +211,7 @@ class Fleet:
             await self.admin.request("DELETE", path, body={"kind": "DeleteOptions", "apiVersion": "v1"} | _NOW)
 
     async def _beat(self) -> None:
-        """Be the heartbeat of living nodes: a real node controller misses it after 40 s."""
+        """Send the heartbeats of running nodes, which a real node controller expects every 40 s."""
         while True:
             await asyncio.sleep(HEARTBEAT_S * FASTER)
             for node in self.nodes.values():
@@ -220,12 +220,12 @@ class Fleet:
                         await self.set_ready(node, True)
 
     async def ensure(self, resource: Resource, namespace: str, body: Wire) -> None:
-        """Create an object, unless it is there."""
+        """Create an object, unless it exists."""
         with contextlib.suppress(AlreadyExists):
             await self.admin.create(resource, namespace, body)
 
     async def remove(self, resource: Resource, namespace: str, name: str) -> None:
-        """Delete an object, if it is there."""
+        """Delete an object, if it exists."""
         with contextlib.suppress(NotFound):
             await self.admin.delete(resource, namespace, name)
 
@@ -237,13 +237,13 @@ class Fleet:
         return found
 
     async def register(self, node: FleetNode) -> None:
-        """Create the Node object, as a kubelet does, and say that it is Ready."""
+        """Create a Ready Node object, as a kubelet does."""
         node.present = True
         await self.ensure(NODES, "", node.node_object())
         await self.set_ready(node, True)
 
     async def set_ready(self, node: FleetNode, ready: bool) -> None:
-        """Write the Node's condition and the taint that comes with it, as kubelet and node controller do."""
+        """Write the Node's condition and its taint, as kubelet and node controller do."""
         beat = self.clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
         told = {"type": "Ready", "status": "True" if ready else "Unknown", "lastTransitionTime": beat}
         if self.api is None:
@@ -279,7 +279,7 @@ class Fleet:
         return settled.problems(self.view, self.nodes, self.pods, known)
 
     def check(self) -> None:
-        """Raise what must never be. Raises Violation."""
+        """Raise a violation of an invariant. Raises Violation."""
         self.safety.check()
         if "back-off" in self.actors and self.ledger.found:
             raise Violation("; ".join(self.ledger.found))
@@ -299,7 +299,7 @@ class Fleet:
         self.check()
 
     async def settle(self, what: str, extra: Callable[[], list[str]] = list) -> None:
-        """Wait until everything is as it must be, twice in a row. Raises Violation when that takes too long."""
+        """Wait until the fleet has settled, twice in a row. Raises Violation when that takes too long."""
         deadline, quiet = self.clock.elapsed + SETTLE_S, 0
         left: list[str] = []
         while quiet < 2:
@@ -347,17 +347,17 @@ class Fleet:
         return job
 
     def resized(self, workload_uid: str, count: int) -> None:
-        """Remember the least that a workload wanted since the last look."""
+        """Record the smallest request of a workload since the last check."""
         self.least[workload_uid] = min(count, self.least.get(workload_uid, count))
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Have something happen later."""
+        """Schedule an action."""
         task = asyncio.create_task(_quietly(work))
         self._later.add(task)
         task.add_done_callback(self._later.discard)
 
     def workloads(self, *, leaving: bool = False) -> list[Wire]:
-        """The workloads that are there, in the order of their names."""
+        """The existing workloads, by name."""
         found = [dict(item) for item in self.view.all("neuronultraserverworkloads")]
         return [item for item in found if bool(item["metadata"].get("deletionTimestamp")) == leaving]
 
@@ -368,7 +368,7 @@ async def _quietly(work: Coroutine[Any, Any, None]) -> None:
 
 
 class _Live(dict[str, Any]):
-    """The caches' objects by kind; a cache replaces its dictionary when it lists anew."""
+    """The caches' objects by kind; a cache replaces its dictionary when it lists again."""
 
     def __init__(self, caches: dict[str, Reflector], pods: Pods) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Which nodes and groups are well, and how many are free, by what is really there."""
+"""Healthy nodes and groups, and free slots, from the real state of the fleet."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.fleet.view import Held, View, condition
 
 
 def is_well(view: View, held: Held, node: FleetNode) -> bool:
-    """The node is there, is the one that was reserved, shows that, and has the links that the slot needs."""
+    """True if the node is the reserved one, shows its tag, and has the links that the slot needs."""
     found = view.find("nodes", node.name)
     if found is None or not node.alive or not held.allocation.is_for(node.name, found["metadata"]["uid"]):
         return False
@@ -20,7 +20,7 @@ def is_well(view: View, held: Held, node: FleetNode) -> bool:
 
 
 def slot_is_well(view: View, held: Held, nodes: Mapping[str, FleetNode]) -> bool:
-    """All nodes of the group are well."""
+    """True if all nodes of the group are healthy."""
     return all(is_well(view, held, nodes[name]) for name in held.allocation.nodes)
 
 
@@ -31,7 +31,7 @@ def shut(held: Held, nodes: Mapping[str, FleetNode]) -> list[str]:
 
 
 def free_slots(view: View, nodes: Mapping[str, FleetNode], instance_type: str, size: int) -> int:
-    """How many slots of this size are free, by what is really there. Nodes are free whom nobody holds."""
+    """Return the number of free slots of this size; nodes without a reservation or claim are free."""
     uses = view.uses()
     held = {name for each in view.held() for name in each.allocation.nodes}
     going = {
@@ -58,5 +58,5 @@ def free_slots(view: View, nodes: Mapping[str, FleetNode], instance_type: str, s
 
 
 def offers(node: FleetNode, size: int) -> bool:
-    """The node has the links that a group of this size needs."""
+    """True if the node has the links that a group of this size needs."""
     return bool({4: {1}, 2: {2, 3}, 1: {4}}[size] & set(node.modes)) and (size != 2 or 3 in node.modes)

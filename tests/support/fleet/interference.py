@@ -1,8 +1,7 @@
-"""Non-interference: whatever a tenant asks for in its own namespace, a victim's workload is allocated in time.
+"""Non-interference: a tenant's requests in its own namespace do not delay a victim's workload beyond a limit.
 
-The tenant has a node limit and a quota of devices, which leave the victim room wherever the tenant's nodes are; within
-them and beyond them it asks for whatever it likes. What a tenant cannot do, such as deleting objects of others, it does
-not do here.
+The tenant has a node limit and a quota of devices, which leave room for the victim wherever the tenant's nodes are; it
+makes any requests within and beyond them. It does nothing that a tenant cannot do, such as deleting others' objects.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ TENANT: Final = TENANTS[0]
 STEPS: Final = 8
 PAUSES: Final = ((0.0, 0.05, 0.3, 2.0, 20.0, 700.0), (6, 6, 6, 6, 2, 3))
 GIANT_S: Final = 1800.0
-"""So long may one giant hold a workload back: the controller's --starvation-limit."""
-NEAR_S: Final = 10.0  # a node that a pod of the tenant took a moment before costs another choice
+"""The time for which one large workload may delay others: the controller's --starvation-limit."""
+NEAR_S: Final = 10.0  # a node that the tenant's pod has just taken causes another choice
 LOOK_S: Final = 0.1
 
 
 class Tenant:
     """One tenant: it may reserve `limit` nodes, and run plain pods on `plain` others.
 
-    Its limit is `enforced` by the controller, or what it keeps to by itself but for what nobody can have.
+    Its limit is `enforced` by the controller, or it respects the limit except for impossible requests.
     """
 
     def __init__(self, schedule: Schedule, limit: int, plain: int, *, enforced: bool) -> None:
@@ -62,7 +61,7 @@ class Tenant:
         await self.fleet.patch(NAMESPACES, "", TENANT, {"metadata": {"annotations": annotations}})
 
     def look(self) -> None:
-        """Note whether it waits for what it may have, and could: that may hold others back for a time."""
+        """Record whether it waits for a valid request, which may delay others for a time."""
         for each in self._workloads():
             spec = each["spec"]
             nodes = int(spec["topologySize"]) * int(spec["serverCount"])
@@ -91,7 +90,7 @@ class Tenant:
         return f"{kind}{self.made}"
 
     async def ask(self) -> str | None:
-        """Ask for what there is, within its limit or beyond it, with pods."""
+        """Request existing nodes, within its limit or beyond it, with pods."""
         size = self.rng.choice((1, 2, 4))
         count = self.rng.randint(1, len(self.fleet.nodes) // size)
         if not self.enforced and size * count > self.left:
@@ -105,7 +104,7 @@ class Tenant:
         return f"asks for {count} x {size}"
 
     async def ask_for_the_impossible(self) -> str | None:
-        """Ask for more than there is."""
+        """Request more nodes than exist."""
         size = self.rng.choice((1, 2, 4))
         count = self.rng.choice((len(self.fleet.nodes) // size + 1, 100, 1024))
         await self.fleet.submit(self._name("typo"), size, count, namespace=TENANT)
@@ -119,7 +118,7 @@ class Tenant:
         return self.rng.choice(found) if found else None
 
     async def grow(self) -> str | None:
-        """Have a workload grow beyond the fleet."""
+        """Let a workload grow beyond the fleet."""
         workload = self._workload()
         if workload is None:
             return None
@@ -157,13 +156,13 @@ class Tenant:
         return "runs a plain pod"
 
     async def run_rogue(self) -> str | None:
-        """Run pods that ask for devices which are reserved for others."""
+        """Run pods that request devices reserved for others."""
         job = Job(self._name("rogue"), TENANT, ROGUE, self.rng.randint(1, 3))
         self.fleet.pods.jobs[job.name] = job
         return f"runs {job.replicas} rogue pods"
 
     async def take_names(self) -> str | None:
-        """Have a workload, or a template, that is called like the victim's."""
+        """Create a workload, or a template, with the name of the victim's."""
         if self.rng.random() < 0.5:
             await self.fleet.submit("victim", 1, 1024, namespace=TENANT)
             return "has a workload that is called victim"
@@ -179,7 +178,7 @@ async def drive(fleet: Fleet, steps: int) -> None:
     limit, plain = fleet.rng.choice(((0, 1), (1, 0), (1, 1), (2, 0), (2, 1), (1, 2)))
     tenant = Tenant(schedule, limit, plain, enforced=fleet.rng.random() < 0.5)
     await tenant.begin()
-    # Each of the tenant's nodes may be in another group.
+    # Each of the tenant's nodes may be in a different group.
     room = {size: len(fleet.nodes) // size - limit - plain for size in (1, 2, 4)}
     size = fleet.rng.choice([size for size, groups in room.items() if groups > 0])
     count = fleet.rng.randint(1, room[size])
@@ -225,5 +224,5 @@ async def allocated(fleet: Fleet, size: int, count: int, tenant: Tenant | None, 
 
 
 def beside_a_victim(seed: int, *, ultraservers: int = 2, steps: int = STEPS, **more: Any) -> Outcome:
-    """Run one seed, with one controller: nobody stops it here, and the leases of two would take a third of the time."""
+    """Run one seed with one controller, which is not stopped here: the Leases of two need a third of the time."""
     return run(seed, ultraservers=ultraservers, steps=steps, drive=drive, actors=ACTORS, replicas=1, **more)

@@ -1,4 +1,4 @@
-"""What the fleet did itself, and the laws have to take into account."""
+"""Actions of the fleet that the invariants take into account."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.fleet.view import Wire
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What the fleet did itself, and has to be reckoned with."""
+    """Actions of the fleet that the invariants take into account."""
 
     budgets: bool = False  # a budget may forbid evictions
     taken_templates: frozenset[str] = frozenset()  # namespace/name of templates of others
@@ -22,8 +22,8 @@ class Known:
     unwritable: frozenset[str] = frozenset()  # NeuronUltraServers whose status a policy refuses
     actors: frozenset[str] = frozenset()  # who takes part
     refused: frozenset[str] = frozenset()  # kind/namespace/name of objects whose status a policy refuses
-    crd: str = "ours"  # or which other is installed: then nothing can be asked of the controller but to do no harm
-    limits: frozenset[str] = frozenset()  # namespaces that may reserve only so many nodes
+    crd: str = "ours"  # or which other CRD is installed: then the controller must only do no harm
+    limits: frozenset[str] = frozenset()  # namespaces with a limit of nodes
     now: datetime.datetime = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
     def refuses(self, item: Wire) -> bool:

@@ -1,4 +1,4 @@
-"""What happens to nodes and to the controller's objects: cordons, taints, outages, deletions, rollbacks."""
+"""Actors on nodes and the controller's objects: cordons, taints, outages, deletions, rollbacks."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 TAINTS: Final = ("ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted", "example.com/maintenance")
 NOTICED_S: Final = 40.0  # from a kubelet's last sign of life to NotReady
-SEEN_S: Final = 10.0  # by then the controller knows of it
+SEEN_S: Final = 10.0  # by then the controller has seen it
 OUTAGE_S: Final = (330.0, 400.0, 700.0)  # longer than the grace of five minutes
 
 
 async def cordon(schedule: Schedule) -> str | None:
-    """Somebody cordons a node; its pods run on."""
+    """A user cordons a node; its pods keep running."""
     node = schedule.node(lambda n: n.present and not n.cordoned)
     if node is None:
         return None
@@ -42,7 +42,7 @@ async def uncordon(schedule: Schedule) -> str | None:
 
 
 async def taint(schedule: Schedule) -> str | None:
-    """Somebody, or an autoscaler, taints a node with NoSchedule, or takes that back."""
+    """A user or an autoscaler adds a NoSchedule taint to a node, or removes it."""
     node = schedule.node(lambda n: n.present)
     if node is None:
         return None
@@ -66,7 +66,7 @@ async def open_all_nodes(schedule: Schedule) -> None:
 
 
 async def register_again(schedule: Schedule) -> str | None:
-    """Somebody deletes a Node; the same instance registers again, under its name and with another UID."""
+    """A user deletes a Node; the same instance registers again with another UID."""
     node = schedule.node(lambda n: n.alive and n.present and n.kubelet_up)
     if node is None:
         return None
@@ -80,7 +80,7 @@ async def register_again(schedule: Schedule) -> str | None:
 
 
 async def delete_ultraserver(schedule: Schedule) -> str | None:
-    """Somebody deletes a NeuronUltraServer; by force: its finalizers are taken out, too."""
+    """A user deletes a NeuronUltraServer; by force means without its finalizers."""
     fleet, rng = schedule.fleet, schedule.rng
     found = fleet.view.all("neuronultraservers")
     reserved = sorted({held.ultraserver for held in fleet.view.held()})
@@ -97,7 +97,7 @@ async def delete_ultraserver(schedule: Schedule) -> str | None:
 
 
 async def outage(schedule: Schedule) -> str | None:
-    """Kubelets stop for longer than the grace, all or some; their containers run on. Then they come back."""
+    """All or some kubelets stop for longer than the grace period, and return; their containers keep running."""
     fleet, rng = schedule.fleet, schedule.rng
     nodes = [node for node in fleet.nodes.values() if node.alive and node.present and node.kubelet_up]
     whole = len(nodes) == len(fleet.nodes) and all(node.healthy for node in nodes)
@@ -120,7 +120,7 @@ async def outage(schedule: Schedule) -> str | None:
     for node in hit:
         if node.present and node.alive:
             if not _is_disrupted(schedule, 1):
-                fleet.safety.protect(set())  # with this one the outage is over
+                fleet.safety.protect(set())  # the return of this one ends the outage
             node.kubelet_up = True
             await fleet.set_ready(node, True)
             fleet.pods.wake()
@@ -131,7 +131,7 @@ async def outage(schedule: Schedule) -> str | None:
 
 
 def _is_disrupted(schedule: Schedule, back: int) -> bool:
-    """So many nodes are away that it is an outage, even when so many more are back. A deleted Node is not away."""
+    """True if it is an outage even after `back` nodes have returned. A deleted Node is not away."""
     found = [schedule.fleet.view.find("nodes", name) for name in schedule.fleet.nodes]
     present = [node for node in found if node is not None]
     unready = len([node for node in present if condition(node, "Ready").get("status") != "True"]) - back
@@ -143,7 +143,7 @@ def _is_bound(held: object) -> bool:
 
 
 async def roll_driver_back(schedule: Schedule) -> str | None:
-    """A node gets a release of the driver that knows no reservations, or gets this one back."""
+    """A node gets a release of the driver without reservations, or this release again."""
     node = schedule.node(lambda n: n.plugin is not None and n.alive and n.present)
     if node is None:
         return None

@@ -1,4 +1,4 @@
-"""What a seed is made of: the steps that always may happen, and those of the actors that take part."""
+"""The steps of a seed: those of every run, and those of its actors."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ Step = Callable[["Schedule"], Awaitable[str | None]]
 Change = Callable[["Schedule"], Awaitable[None]]
 
 LOUDNESS: Final = (0, 0, 1, 1, 2, 4)
-"""By how much a seed multiplies the weights of an actor; 0 leaves it out."""
+"""The factors with which a seed multiplies the weights of an actor; 0 excludes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Somebody, or something, that a seed may have: what it does, and how it ends when all is healed.
+    """An optional actor of a seed: its steps, and how it is healed at the end.
 
-    `issue` says what it looks for. `embedded`: it needs an API server in this process. Laws that hold only where it
-    takes part ask for its name.
+    `issue` names the issue that it tests. `embedded`: it needs an API server in this process. Invariants that apply
+    only if it takes part use its name.
     """
 
     about: str
@@ -35,13 +35,13 @@ class Actor:
 
 
 def loudness(seed: int, name: str) -> int:
-    """Return how loud an actor is in a seed; each has a number of its own, whoever else there is."""
+    """Return an actor's factor in a seed; it does not depend on the other actors."""
     return random.Random(f"{seed} {name}").choice(LOUDNESS)
 
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """The steps of a run with their weights, and what actors do at its beginning and when all is healed."""
+    """The steps of a run with their weights, and the actors' actions at its beginning and end."""
 
     steps: list[Step]
     weights: list[int]

@@ -1,4 +1,4 @@
-"""The way of each program to the API server, and what goes wrong on it: latency, cuts, kills, storms, old watches."""
+"""Each program's connection to the API server, with faults: latency, cuts, kills, error bursts, old watches."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Storm:
 
 @dataclass(slots=True)
 class Deadly:
-    """The program dies at the `nth` write from now: before it is carried out, or after and before its answer."""
+    """The program dies at the `nth` write from now: before it takes effect, or after and before its reply."""
 
     nth: int
     after: bool
@@ -48,7 +48,7 @@ class Deadly:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """An admission policy that refuses writes: those whose method and path `matches`. `name` is what it is known by."""
+    """An admission policy that rejects writes whose method and path `matches`; `name` is in traces and messages."""
 
     name: str
     matches: Callable[[str, str], bool]
@@ -56,10 +56,10 @@ class Policy:
 
 
 class Ledger:
-    """The writes of the controllers that came to nothing, and all evictions. What retries too often is a violation.
+    """The controllers' ineffective writes, and all evictions. Too many retries are a violation.
 
-    A write comes to nothing if the server or a policy refuses it, or if the answer has not what was sent. Conflicts,
-    objects that are gone, and servers that do not answer are no reasons to stop, and do not count.
+    A write is ineffective if the server or a policy rejects it, or if the reply lacks what was sent. Conflicts, deleted
+    objects and unavailable servers do not count.
     """
 
     AT_MOST: Final = 12
@@ -71,7 +71,7 @@ class Ledger:
         self.on_eviction: Callable[[str], None] = lambda path: None
 
     def refused(self, line: int, name: str, write: str, why: str, now: float) -> None:
-        """Note a write that came to nothing."""
+        """Record an ineffective write."""
         times = [at for at in self._vain.get((line, write), ()) if at > now - self.WINDOW_S]
         self._vain[line, write] = [*times, now]
         if len(times) == self.AT_MOST:
@@ -79,7 +79,7 @@ class Ledger:
 
 
 def kept(sent: Any, stored: Any) -> bool:
-    """Return whether what a merge patch says is in the object that the server answered with."""
+    """Return True if the server's reply contains the fields of a merge patch."""
     if not isinstance(sent, Mapping):
         return bool(sent == stored) or not (sent or stored)
     has = stored if isinstance(stored, Mapping) else {}
@@ -87,7 +87,7 @@ def kept(sent: Any, stored: Any) -> bool:
 
 
 class Line(KubeClient):
-    """One program's connection. `up` False: nothing gets through. `held`: the program does not run at all."""
+    """One program's connection. `up` False: disconnected. `held`: the program is suspended."""
 
     def __init__(self, inner: KubeClient, rng: random.Random, name: str) -> None:
         super().__init__(KubeConfig("line:"), user_agent=name)
@@ -102,8 +102,8 @@ class Line(KubeClient):
         self.lag_s: tuple[float, float] = WATCH_LAG_S
         self.storm: Storm | None = None
         self.deadly: Deadly | None = None
-        self.stall_s = 0.0  # so long the program stops when it is about to write
-        self.policies: list[Policy] = []  # shared by those whom they are about
+        self.stall_s = 0.0  # time for which the program is suspended before a write
+        self.policies: list[Policy] = []  # shared by the programs that they concern
         self.ledger: Ledger | None = None
 
     async def __aenter__(self) -> Line:
@@ -118,16 +118,16 @@ class Line(KubeClient):
     # What goes wrong
 
     def cut(self) -> None:
-        """Let nothing through any more; watches break."""
+        """Disconnect; watches end."""
         self.up = False
         self.break_watches()
 
     def mend(self) -> None:
-        """Let everything through again."""
+        """Connect again."""
         self.up = True
 
     def hold(self) -> None:
-        """Stop the program where it is, as SIGSTOP does: it sends nothing and hears nothing."""
+        """Suspend the program, as SIGSTOP does: it sends and receives nothing."""
         self._running.clear()
 
     def _stall(self) -> None:
@@ -136,7 +136,7 @@ class Line(KubeClient):
         self.stall_s = 0.0
 
     def release(self) -> None:
-        """Let the program go on; it first hears what it missed."""
+        """Resume the program; it first receives what it missed."""
         self._running.set()
 
     def break_watches(self) -> int:
@@ -193,7 +193,7 @@ class Line(KubeClient):
         content_type: str,
         timeout_s: float,
     ) -> bytes:
-        """Make a write as policies let it, and note one that comes to nothing."""
+        """Make a write if policies accept it, and record an ineffective one."""
         now, write = asyncio.get_running_loop().time(), f"{method} {path}"
         if path.endswith("/eviction"):
             ledger.on_eviction(path)
@@ -209,7 +209,7 @@ class Line(KubeClient):
         return raw
 
     def _allowed(self, method: str, path: str) -> None:
-        """Raise what a policy says to a write, or to a trial of one."""
+        """Raise a policy's rejection of a write or a dry run."""
         for policy in self.policies:
             if policy.matches(method, path):
                 text = f"{method} {path}: admission policy {policy.name} denied the request"
@@ -219,7 +219,7 @@ class Line(KubeClient):
         await asyncio.sleep(self._rng.uniform(*LATENCY_S))
         await self._running.wait()
         if not self.up or self.dead:
-            await asyncio.sleep(self._rng.choice((0.01, timeout_s)))  # refused, or never answered
+            await asyncio.sleep(self._rng.choice((0.01, timeout_s)))  # rejected, or without a reply
             raise Unavailable(f"{method} {path}: the API server does not answer (cut off)")
 
     def _struck(self, method: str, path: str, is_write: bool) -> None:
@@ -249,7 +249,7 @@ class Line(KubeClient):
     async def watch(
         self, resource: Resource, namespace: str, params: Mapping[str, str], **times: float
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Open a watch through this line."""
+        """Open a watch through this connection."""
         await self._way("WATCH", resource.plural, 10.0)
         self._struck("WATCH", resource.plural, is_write=False)
         async with self._inner.watch(resource, namespace, params, **times) as lines:
@@ -292,7 +292,7 @@ _EXPIRED: Final = json.dumps(
 
 
 class _Watch:
-    """An open watch: what has arrived and was not delivered yet."""
+    """An open watch, and its events that were not delivered yet."""
 
     def __init__(self, plural: str) -> None:
         self.plural = plural
@@ -301,12 +301,12 @@ class _Watch:
         self.last: bytes | None = None
 
     def end(self, last: bytes | None = None) -> None:
-        """Break it; `last` is still delivered, and nothing else that is on its way."""
+        """Break it; `last` is still delivered, other pending events are not."""
         self.ended, self.last = True, last
         self.queue.put_nowait((0.0, None))
 
     async def pump(self, lines: AsyncIterator[bytes]) -> None:
-        """Take in what the server sends."""
+        """Receive the server's events."""
         loop = asyncio.get_running_loop()
         try:
             async for line in lines:

@@ -1,4 +1,4 @@
-"""What happens to nodes and their plugins in every run."""
+"""Steps of every run that concern nodes and their plugins."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NODE_NOTICED_S: Final = 40.0  # from a node's last sign of life to NotReady
 
 
 async def lose_node(schedule: Schedule) -> str | None:
-    """A node loses its power; nobody knows for a while."""
+    """A node loses its power; its Node becomes NotReady later."""
     node = schedule.node(lambda n: n.alive and n.present)
     if node is None:
         return None
@@ -44,7 +44,7 @@ async def return_node(schedule: Schedule) -> str | None:
 
 
 async def flap_node(schedule: Schedule) -> str | None:
-    """A node is cut off and NotReady for a short time; its containers run on."""
+    """A node is disconnected and NotReady for a short time; its containers keep running."""
     node = schedule.node(lambda n: n.healthy)
     if node is None or node.line is None:
         return None
@@ -55,7 +55,7 @@ async def flap_node(schedule: Schedule) -> str | None:
     async def back() -> None:
         await asyncio.sleep(seconds)
         if node.line is not None:
-            node.line.mend()  # also of a node that registers again just now
+            node.line.mend()  # also for a node that is registering again
         if node.present and node.alive:
             await schedule.fleet.set_ready(node, True)
 
@@ -64,7 +64,7 @@ async def flap_node(schedule: Schedule) -> str | None:
 
 
 async def replace_node(schedule: Schedule) -> str | None:
-    """Another instance comes under the same name, at the same place or at once after the old one."""
+    """Another instance replaces a node under the same name."""
     node = schedule.node(lambda n: True)
     if node is None:
         return None
@@ -81,7 +81,7 @@ async def replace_node(schedule: Schedule) -> str | None:
 
 
 async def remove_node(schedule: Schedule) -> str | None:
-    """A node is lost, and somebody deletes it."""
+    """A node is lost, and a user deletes its Node."""
     node = schedule.node(lambda n: n.present)
     if node is None:
         return None
@@ -131,7 +131,7 @@ async def kill_plugin(schedule: Schedule) -> str | None:
 
 
 async def stall_plugin(schedule: Schedule) -> str | None:
-    """The plugin does not run for a while, and goes on with what it knew."""
+    """The plugin is suspended for a while, and continues with its old state."""
     node = schedule.node(lambda n: n.plugin_up)
     if node is None or node.line is None:
         return None
@@ -143,7 +143,7 @@ async def stall_plugin(schedule: Schedule) -> str | None:
 
 
 async def wipe_slices(schedule: Schedule) -> str | None:
-    """The kubelet of a node starts again, and deletes the slices of all drivers."""
+    """The kubelet of a node restarts, and deletes the slices of all drivers."""
     node = schedule.node(lambda n: n.alive and n.present)
     if node is None:
         return None
@@ -154,7 +154,7 @@ async def wipe_slices(schedule: Schedule) -> str | None:
 
 
 async def edit_tag(schedule: Schedule) -> str | None:
-    """Somebody edits a tag by hand."""
+    """A user edits a tag."""
     slices = [s for s in schedule.fleet.view.all("resourceslices") if s["spec"].get("devices")]
     if not slices:
         return None

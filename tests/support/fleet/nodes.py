@@ -30,7 +30,7 @@ BROKEN_MODES = ((3, 4), (4,))
 
 
 class FleetHardware(Hardware):
-    """What the kernel driver would say, from memory."""
+    """The kernel driver's readings, in memory."""
 
     def __init__(self, facts: NodeFacts) -> None:
         self._given = facts
@@ -38,12 +38,12 @@ class FleetHardware(Hardware):
         self.learn(facts)
 
     def set_modes(self, modes: tuple[int, ...]) -> None:
-        """Have the driver offer these modes."""
+        """Set the modes that the driver offers."""
         changed = dataclasses.replace(self._given.ultraserver, modes=modes)
         self._given = dataclasses.replace(self._given, ultraserver=changed)
 
     def look(self) -> None:
-        """Notice what changed, as the plugin's poll does."""
+        """Detect changes, as the plugin's poll does."""
         self.learn(self._given)
 
 
@@ -51,12 +51,12 @@ class NoUltraServer(UltraServerWatch):
     """Watches nothing."""
 
     def follow(self, ultraserver_id: str | None, *, whole_node: bool, node: tuple[str, str] = ("", "")) -> None:
-        """Be on a node without an UltraServer."""
+        """Return a source for a node without an UltraServer."""
         super().follow(None, whole_node=False)
 
 
 class NoTags(TagKeeper):
-    """Of a release of the driver that knows no reservations: whatever tag there is, it publishes none."""
+    """The publisher of a release without reservations: it publishes no tag."""
 
     async def settle(self, published: Sequence[Wire]) -> bool:
         """Forget the tag."""
@@ -68,14 +68,14 @@ class FleetPlugin(Plugin):
     """The plugin with all of its parts but the sockets: the fleet's kubelets call `transactions` themselves."""
 
     def forget_reservations(self) -> None:
-        """Be of a release that knows none."""
+        """Act as a release without reservations."""
         self.ultraserver = NoUltraServer(self.client, self.dirty.notify)
         tags = NoTags(self.settings.node_name, self.ultraserver, self.prepared, self.claims.allocated)
         self.gate = self.admission._gate = ReservationGate(self.settings.node_name, self.ultraserver, tags)
         self.publishing._watch, self.publishing._tags = self.ultraserver, tags
 
     async def run(self) -> None:
-        """Work until cancelled, which is a kill: nothing is finished, nothing is given back."""
+        """Run until cancelled, which acts as a kill: nothing is finished or released."""
         async with self.client:
             await self.prepared.open()
             self.publisher_lock.claim()
@@ -90,7 +90,7 @@ class FleetPlugin(Plugin):
                 tasks.create_task(self.events.run())
 
     async def killed(self) -> None:
-        """End what a kill of the process ends besides `run`."""
+        """End the other parts of a killed process."""
         running = list(self.transactions._running.values())
         for task in running:
             task.cancel()
@@ -118,11 +118,11 @@ class FleetNode:
         self.boots = 0
         self.alive = True  # powered on, with its kubelet
         self.present = True  # has a Node object
-        self.kubelet_up = True  # False: containers run on, and nothing is started or ended
+        self.kubelet_up = True  # False: containers keep running, and none is started or ended
         self.ready = True  # as its condition says
         self.cordoned = False
-        self.taints: set[str] = set()  # keys of NoSchedule taints that people and autoscalers set
-        self.tags_its_devices = True  # False: a release of the driver that knows no reservations
+        self.taints: set[str] = set()  # keys of NoSchedule taints of users and autoscalers
+        self.tags_its_devices = True  # False: a release of the driver without reservations
         self.modes: tuple[int, ...] = MODES
         self.hardware: FleetHardware
         self.plugin: FleetPlugin | None = None
@@ -137,7 +137,7 @@ class FleetNode:
 
     @property
     def healthy(self) -> bool:
-        """Nothing is wrong with it but, perhaps, its links."""
+        """True if it is healthy, except perhaps for its links."""
         return self.alive and self.present and self.kubelet_up and self.plugin_up
 
     @property
@@ -146,7 +146,7 @@ class FleetNode:
         return not (self.cordoned or self.taints)
 
     def renew(self) -> None:
-        """Be another instance: other hardware, an empty disk, nothing of what people said of the one before."""
+        """Become another instance: other hardware, an empty disk, no cordon and no taints."""
         self.incarnation += 1
         self.cordoned, self.taints, self.kubelet_up = False, set(), True
         spec = lookup(self.instance_type)
@@ -226,7 +226,7 @@ class FleetNode:
         await plugin.killed()
 
     def died(self) -> BaseException | None:
-        """Return what ended the plugin, if something did that is no kill."""
+        """Return the exception that ended the plugin, None after a kill."""
         if self._task is not None and self._task.done() and not self._task.cancelled():
             return self._task.exception() or RuntimeError("the plugin ended")
         return None
@@ -244,7 +244,7 @@ class FleetNode:
 
     @property
     def adopted(self) -> set[str]:
-        """UIDs of the claims that were handed out before this plugin was here, as far as it can know."""
+        """UIDs of the adopted claims."""
         held = self.plugin.prepared.claims if self.plugin is not None else {}
         return {uid for uid, claim in held.items() if claim.adopted}
 

@@ -1,4 +1,4 @@
-"""Pods of the fleet: whoever owns them keeps their number, and each node's kubelet prepares, runs and ends them."""
+"""Pods of the fleet: their owners keep their number, and each node's kubelet prepares, runs and ends them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Wire = dict[str, Any]
 
 @dataclass(slots=True)
 class Job:
-    """What keeps a number of pods alive, as a Deployment does. `template` names their ResourceClaimTemplate."""
+    """Keeps a number of pods running, as a Deployment does. `template` names their ResourceClaimTemplate."""
 
     name: str
     namespace: str
@@ -64,7 +64,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """What runs on a node: a pod, and what its prepared claims gave it."""
+    """A running container: its pod, and the results of its claims."""
 
     pod: str  # namespace/name
     uid: str
@@ -81,7 +81,7 @@ class Container:
         return dict(text.split("=", 1) for text in texts)
 
     def has_claims(self, present: Set[str]) -> bool:
-        """Return whether all of its claims are among these UIDs: none was deleted by force."""
+        """Return True if all of its claims are among these UIDs, so none was deleted by force."""
         return all(claim.ref.uid in present for claim in self.claims)
 
     @property
@@ -104,7 +104,7 @@ class Pods:
         *,
         deletes_orphans: bool = False,
     ) -> None:
-        """`now` is the clock on the wall. `deletes_orphans`: also be the pod collector, as a control plane is."""
+        """`now` is the wall clock. `deletes_orphans`: also be the pod collector, as a control plane is."""
         self._client = client
         self._nodes = nodes
         self._rng = rng
@@ -136,7 +136,7 @@ class Pods:
                 self._sync()
 
     def wake(self) -> None:
-        """Look again: a node came back, or went."""
+        """Check again after a node's return or loss."""
         self._wake.set()
 
     # Owners
@@ -177,7 +177,7 @@ class Pods:
     # Kubelets
 
     def node_lost_power(self, node: FleetNode) -> None:
-        """Forget what ran there: the containers are gone, with or without their pods."""
+        """Remove the node's containers, with or without their pods."""
         for uid in [uid for uid, each in self.running.items() if each.node == node.name]:
             del self.running[uid]
         for uid in [uid for uid, (name, _) in self._held.items() if name == node.name]:
@@ -228,7 +228,7 @@ class Pods:
         task.add_done_callback(done)
 
     async def _start(self, pod: Wire, node: FleetNode) -> None:
-        """Prepare the pod's claims, again and again, and run it."""
+        """Prepare the pod's claims, with retries, and run it."""
         meta, incarnation = pod["metadata"], (node.incarnation, node.boots)
         if not (pod.get("status") or {}).get("startTime"):
             await self._say(pod, {"startTime": self._now().strftime("%Y-%m-%dT%H:%M:%SZ")})
@@ -251,7 +251,7 @@ class Pods:
             await asyncio.sleep(self._rng.uniform(*(AGAIN_S if tries < TRIES else LATER_S)))
 
     async def _claims(self, pod: Wire) -> list[tuple[ClaimRef, Wire]] | None:
-        """The pod's claims, read afresh and reserved for it; None while one is not."""
+        """Return the pod's claims, read again and reserved for it; None while one is not."""
         meta = pod["metadata"]
         found = []
         current = self.pods.items.get(f"{meta['namespace']}/{meta['name']}", pod)
@@ -271,7 +271,7 @@ class Pods:
         return found or None
 
     async def _call(self, node: FleetNode, verb: str, ref: ClaimRef, pod_uid: str) -> PreparedClaim | None:
-        """Call the node's plugin as the kubelet does; None if there was no answer, or a refusal."""
+        """Call the node's plugin as the kubelet does; return None without a reply, or for an error."""
         plugin = node.plugin
         if plugin is None:
             return None
@@ -332,7 +332,7 @@ class Pods:
             self._spawn(self._ending, uid, self._ended(pod, node, gone=gone))
 
     async def _ended(self, pod: Wire, node: FleetNode, *, gone: bool) -> None:
-        """End the container, unprepare its claims until that succeeds, and let the pod go."""
+        """End the container, unprepare its claims until that succeeds, and remove the pod."""
         uid = pod["metadata"]["uid"]
         await asyncio.sleep(self._rng.uniform(0.0, 2.0))
         while not node.kubelet_up:

@@ -1,4 +1,4 @@
-"""One run of a virtual fleet: `run(seed=7)` returns how it went."""
+"""One run of a virtual fleet: `run(seed=7)` returns its result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.fleet.safety import Violation
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a run went. `violation` is empty if nothing was wrong; `simulated_s` passed in `took_s`."""
+    """How a run went. `violation` is empty if there was none; `simulated_s` passed in `took_s`."""
 
     seed: int
     violation: str
@@ -35,7 +35,7 @@ class Outcome:
 
 
 def replay_command(seed: int, ultraservers: int, steps: int, actors: Collection[str] | None = None) -> str:
-    """Return what a person types to see a run again."""
+    """Return the command that repeats a run."""
     said = "" if actors is None else f" --actors {','.join(sorted(actors)) or 'none'}"
     return f"python -m tests.support.fleet --seed {seed} --ultraservers {ultraservers} --steps {steps}{said}"
 
@@ -101,7 +101,7 @@ def run(
 
 @contextlib.contextmanager
 def _seeded_and_silent(seed: int) -> Iterator[None]:
-    """Seed the programs' own jitter, write no logs, and collect no garbage: that took a sixth of the time."""
+    """Seed the programs' jitter, and disable logs and garbage collection, which took a sixth of the time."""
     jitter, level, collects = random.getstate(), logging.root.manager.disable, gc.isenabled()
     random.seed(seed)
     logging.disable(logging.CRITICAL)
@@ -124,5 +124,5 @@ def _first(err: BaseException) -> Violation | None:
 
 
 def _memory() -> str | None:
-    """A folder in memory, where there is one: the nodes' disks are many small files."""
+    """A folder in memory, if possible, because the nodes' disks have many small files."""
     return "/dev/shm" if Path("/dev/shm").is_dir() else None

@@ -1,4 +1,4 @@
-"""What must never be, looked at after every single change: a violation ends the run at once."""
+"""Safety invariants, checked after every change: a violation ends the run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.fleet.view import Held, View, Wire, parsed, workload_uid
 
 ORDER = {Phase.PENDING: 0, Phase.BOUND: 1, Phase.DRAINING: 2}
 SOON_S = 20.0  # before that no node is late
-LATE_S = 5.0  # two watches of one server are no more apart than this
+LATE_S = 5.0  # the largest lag between two watches of one server
 
 
 class Violation(AssertionError):
@@ -30,7 +30,7 @@ class _Known:
 
 
 class Safety:
-    """Remembers every reservation and tag there ever was, and judges each change. `found` are the violations."""
+    """Keeps all reservations and tags of the run, and checks each change. `found` are the violations."""
 
     def __init__(
         self,
@@ -49,9 +49,9 @@ class Safety:
         self._tagged: dict[
             tuple[str, str], int
         ] = {}  # node and allocation id: the revision at which it was first shown
-        self._protected: set[str] = set()  # allocation ids that nothing may take away now
+        self._protected: set[str] = set()  # allocation ids that must not be removed now
         self._given_up: dict[str, datetime.datetime] = {}  # when a workload lost a reservation that was Pending
-        self._may_vanish: set[str] = set()  # NeuronUltraServers that somebody has deleted
+        self._may_vanish: set[str] = set()  # NeuronUltraServers that users have deleted
         self._limits: dict[str, list[tuple[float, int | None]]] = {}  # by namespace: since when, how many nodes
         self.found: list[str] = []
 
@@ -67,20 +67,20 @@ class Safety:
     # What the fleet did
 
     def protect(self, allocation_ids: set[str]) -> None:
-        """While kubelets are away nothing may take these from workloads that want them."""
+        """While kubelets are away these reservations must stay."""
         self._protected = allocation_ids
 
     def may_vanish(self, ultraserver: str) -> None:
-        """Somebody deleted this NeuronUltraServer: what is lost with it may be written again."""
+        """Record that a user deleted this NeuronUltraServer: lost reservations may be restored."""
         self._may_vanish.add(ultraserver)
 
     def limited(self, namespace: str, limit: int | None) -> None:
-        """From now on a namespace may reserve so many nodes."""
+        """Record the limit of a namespace from now on."""
         now = asyncio.get_running_loop().time()
         self._limits.setdefault(namespace, [(now, None)]).append((now, limit))
 
     def evicted(self, path: str) -> None:
-        """The controller asks for an eviction."""
+        """Check an eviction by the controller."""
         namespace, name = path.split("/namespaces/")[1].split("/")[0], path.split("/pods/")[1].split("/")[0]
         for container in self._pods.running.values():
             held = self._view.holders().get(container.node)
@@ -96,7 +96,7 @@ class Safety:
                 )
 
     def _is_wanted(self, allocation: Allocation) -> bool:
-        """The workload is there, is not being deleted, and has not shrunk below this index."""
+        """True if the workload exists, is not being deleted, and has this index."""
         workload = self._view.workloads().get(allocation.workload_uid)
         if workload is None or workload["metadata"].get("deletionTimestamp"):
             return False
@@ -165,16 +165,16 @@ class Safety:
         known.held = now
 
     def _kept(self, held: Held) -> None:
-        """Judge that a reservation is taken away."""
+        """Check the removal of a reservation."""
         if held.allocation.phase is Phase.PENDING and self._is_wanted(held.allocation):
             self._dropped(held)
         if held.allocation.allocation_id in self._protected and self._is_wanted(held.allocation):
             self._violated(f"{_text(held)} is taken away while the kubelets of the fleet are away")
 
     def _dropped(self, held: Held) -> None:
-        """A claim that asked for reserved devices takes no reservation away, where nothing else is wrong.
+        """Claims that requested reserved devices cause no removal of a healthy reservation.
 
-        All groups are given up for what is wrong with one: the first that goes is judged.
+        A fault of one group removes all groups; the first removal is checked.
         """
         now = self._clock()
         before = self._given_up.get(held.allocation.workload_uid)
@@ -195,9 +195,9 @@ class Safety:
             self._violated(f"{_text(held)} is taken away by claims for reserved devices of others")
 
     def _within_limit(self, new: Held) -> None:
-        """A namespace reserves no more nodes than it may; a slot that takes the place of another counts once.
+        """A namespace stays within its limit; a slot and its replacement count once.
 
-        What the limit was a moment ago may be what the controller knew.
+        The controller may have used an earlier limit.
         """
         namespace, now = new.allocation.workload_namespace, asyncio.get_running_loop().time()
         said = self._limits.get(namespace) or [(0.0, None)]
@@ -223,7 +223,7 @@ class Safety:
             )
 
     def _shape(self, held: Held) -> None:
-        """A slot is 1, 2 or 4 nodes of one UltraServer, whose numbers follow each other from a multiple of the size."""
+        """A slot has 1, 2 or 4 nodes of one UltraServer with consecutive numbers from a multiple of the size."""
         allocation = held.allocation
         nodes = [self._nodes[name] for name in allocation.nodes if name in self._nodes]
         numbers = [node.node_id for node in nodes]
@@ -256,10 +256,10 @@ class Safety:
     # Containers
 
     def container_started(self, container: Container) -> None:
-        """Judge a container: may it run here, with this rank, beside the others?"""
+        """Check a container: its node, its rank, and the other containers."""
         holder = self._view.holders().get(container.node)
         closed = holder is not None and holder.allocation.phase is not Phase.PENDING
-        closed = closed and self._nodes[container.node].tags_its_devices  # an older release refuses nobody
+        closed = closed and self._nodes[container.node].tags_its_devices  # an older release rejects no claim
         if holder is not None and closed and self._is_stranger(container, holder.allocation):
             self._violated(f"{container.pod} started on {container.node}, which is of {_text(holder)}")
         if container.workload_uid is not None and container.rank is None:
@@ -278,7 +278,7 @@ class Safety:
                 self._violated(f"{container.pod} and {other.pod} both have rank {container.rank} of their workload")
 
     def _is_stranger(self, container: Container, allocation: Allocation) -> bool:
-        """It is not of this workload; whose claim was deleted by force is somebody's own fault."""
+        """True if it is not of this workload; containers whose claims users deleted by force do not count."""
         return container.workload_uid != allocation.workload_uid and container.has_claims(self._view.claim_uids())
 
 

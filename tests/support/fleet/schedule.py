@@ -1,4 +1,4 @@
-"""The seeded schedule: what users do and what goes wrong, one step after the other; at the end all is healed."""
+"""The seeded schedule: steps of users and faults, one after the other; at the end all faults are healed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.fleet.pods import Job, plain_template
 from tests.support.fleet.view import astray, place, robbed
 
 PAUSES: Final = ((0.0, 0.05, 0.3, 1.0, 3.0, 10.0, 30.0, 80.0, 350.0), (8, 8, 8, 8, 8, 8, 8, 2, 1))
-"""Seconds between steps, and how often: strategies act after one minute, or five."""
+"""Seconds between steps, with their weights: strategies act after one minute, or five."""
 
 
 async def drive(fleet: Fleet, steps: int) -> None:
@@ -30,14 +30,14 @@ async def drive(fleet: Fleet, steps: int) -> None:
 
 
 class Schedule:
-    """Chooses and performs the steps. A step returns what it did, or None if there was nothing to do it to."""
+    """Chooses and performs the steps. A step returns a description, or None if it does not apply."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
         self.rng = fleet.rng
         self.mix = Mix.of(fleet.seed, {name: ACTORS[name] for name in fleet.actors}, STEPS)
         self.made = 0
-        self.foreign: set[tuple[str, str]] = set()  # namespace and name of templates that are in a workload's way
+        self.foreign: set[tuple[str, str]] = set()  # namespace and name of templates that block a workload
 
     async def begin(self) -> None:
         """Let the fleet come up."""
@@ -51,13 +51,13 @@ class Schedule:
         await fleet.settle("the start")
 
     async def step(self, number: int) -> None:
-        """Do one thing, and let some time pass."""
+        """Make one step, and wait."""
         fleet = self.fleet
         for _ in range(20):
             step = self.rng.choices(self.mix.steps, self.mix.weights)[0]
             try:
                 did = await step(self)
-            except ApiError as err:  # what we wanted to touch is gone, or somebody was faster
+            except ApiError as err:  # the object is gone, or was changed by another program
                 did = f"tried to {step.__name__}: {err}"
             if did is not None:
                 fleet.trace(f"STEP {number}: {did}")
@@ -67,7 +67,7 @@ class Schedule:
             await fleet.settle(f"after step {number}")
 
     async def end(self) -> None:
-        """Heal everything and settle; then have everybody leave, and see that nothing is left."""
+        """Heal all faults and settle; then delete everything, and check that nothing is left."""
         fleet = self.fleet
         await self.heal()
         fleet.trace("STEP: all is healed")
@@ -102,7 +102,7 @@ class Schedule:
         ]
 
     async def heal(self) -> None:
-        """Undo every fault that lasts."""
+        """Heal all lasting faults."""
         fleet = self.fleet
         for line in fleet.lines:
             line.mend()
@@ -126,7 +126,7 @@ class Schedule:
                 await fleet.pods.delete(dict(pod))
 
     async def bring_back(self, node: FleetNode) -> None:
-        """Have a node there, Ready, with its plugin."""
+        """Make a node exist, Ready, with its plugin."""
         if not node.present:
             await self.fleet.register(node)
         elif not (node.alive and node.kubelet_up):
@@ -147,19 +147,19 @@ class Schedule:
     # Choosing
 
     def node(self, wanted: Callable[[FleetNode], bool]) -> FleetNode | None:
-        """One node of those that fit; reserved ones more often."""
+        """Choose a matching node; reserved ones more often."""
         fitting = [node for node in self.fleet.nodes.values() if wanted(node)]
         reserved = [node for node in fitting if node.name in self.fleet.view.holders()]
         chosen = reserved if reserved and self.rng.random() < 0.7 else fitting
         return self.rng.choice(chosen) if chosen else None
 
     def workload(self) -> Wire | None:
-        """One workload that nobody deletes."""
+        """Choose a workload that is not being deleted."""
         found = self.fleet.workloads()
         return self.rng.choice(found) if found else None
 
     def namespace(self) -> str:
-        """The namespace of whoever does something."""
+        """Choose the namespace of a step."""
         there = self.fleet.namespaces
         return self.rng.choice(there) if len(there) > 1 else there[0]
 

@@ -1,4 +1,4 @@
-"""What is wrong with the API server's side: an old CRD, policies that refuse; and rollouts of the controller."""
+"""Actors on the API server: old CRDs and rejecting policies; and rollouts of the controller."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def begin_with_an_old_crd(schedule: Schedule) -> None:
 
 
 async def change_crd(schedule: Schedule) -> str | None:
-    """Somebody upgrades the CRDs, or downgrades them."""
+    """A user upgrades or downgrades the CRDs."""
     crd = "ours" if schedule.fleet.crd != "ours" else schedule.rng.choice((*PRUNED, REFUSED))
     await _install(schedule, crd)
     return f"the CRDs are {crd}"
@@ -71,7 +71,7 @@ async def _install(schedule: Schedule, crd: str) -> None:
     if fleet.api is None:
         return
     fleet.crd = crd
-    for node in fleet.nodes.values():  # the next write of its object may lose a reservation, which comes back later
+    for node in fleet.nodes.values():  # the next write of its object may lose a reservation, which is restored later
         fleet.safety.may_vanish(object_name(node.block))
     dropped = fleet.api.dropped_fields
     for plural in ("neuronultraservers", "neuronultraserverworkloads"):
@@ -87,7 +87,7 @@ async def _install(schedule: Schedule, crd: str) -> None:
 
 
 async def refuse_labels(schedule: Schedule) -> str | None:
-    """A policy refuses that the controller labels a node."""
+    """A policy rejects the controller's labels on a node."""
     node = schedule.node(lambda n: n.present)
     if node is None:
         return None
@@ -97,7 +97,7 @@ async def refuse_labels(schedule: Schedule) -> str | None:
 
 
 async def refuse_status(schedule: Schedule) -> str | None:
-    """A policy refuses the status of one NeuronUltraServer, or of one workload."""
+    """A policy rejects the status of one NeuronUltraServer, or of one workload."""
     fleet, rng = schedule.fleet, schedule.rng
     found = fleet.view.all("neuronultraservers") if rng.random() < 0.5 else fleet.workloads()
     if not found:
@@ -123,7 +123,7 @@ async def lift_policies(schedule: Schedule) -> str | None:
 
 
 async def allow_everything(schedule: Schedule) -> None:
-    """All policies are gone, but for those that are another's."""
+    """Remove all policies except for those of other actors."""
     schedule.fleet.policies[:] = [policy for policy in schedule.fleet.policies if policy.name == REFUSED]
     schedule.fleet.refused.clear()
 
@@ -145,7 +145,7 @@ async def roll_out(schedule: Schedule) -> str | None:
 
 
 async def two_at_once(schedule: Schedule) -> str | None:
-    """A controller that asks for no lease runs beside the others for a while, as with leaderElect=false."""
+    """A controller without a Lease runs beside the others for a while, as with leaderElect=false."""
     fleet = schedule.fleet
     schedule.made += 1
     other = Replica(f"controller-u{schedule.made}", fleet.line, fleet.clock, fleet.trace, elected=False)

@@ -1,4 +1,4 @@
-"""What must be true when everything had its time: what is not yet so is listed, and waited for."""
+"""Liveness invariants: conditions that must hold once the fleet has settled."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_REFUSED_S: Final = 300.0
 
 
 def problems(view: View, nodes: Mapping[str, FleetNode], pods: Pods, known: Known) -> list[str]:
-    """Return what is not (yet) as it must be, a sentence each."""
+    """Return a sentence for each condition that does not hold yet."""
     if known.crd != "ours" or any(_seems_outdated(view, plural, known) for plural in KINDS):
         return list(_nodes(view, nodes))
     stale = {node.name for node in nodes.values() if node.adopted - view.claim_uids()}
@@ -76,7 +76,7 @@ def _ultraservers(view: View, nodes: Mapping[str, FleetNode], known: Known) -> I
 
 
 def _tags(view: View, nodes: Mapping[str, FleetNode], known: Known) -> Iterator[str]:
-    """Tags say what the reservations say; a closed node keeps its tag until the container has ended."""
+    """Tags equal the reservations; a Draining node keeps its tag until the container has ended."""
     holders, tags = view.holders(), view.tags()
     for node in nodes.values():
         if not node.healthy or node.name not in tags or node.name in known.closed or not node.tags_its_devices:
@@ -92,7 +92,7 @@ def _tag(tag: Tag | None) -> str:
 
 
 def _refused(view: View, nodes: Mapping[str, FleetNode], pods: Pods, known: Known) -> Iterator[str]:
-    """No pod stays on a node that is reserved for others and refuses it."""
+    """No pod stays on a node that is reserved for others and rejects it."""
     if known.budgets or not {"refused-pods", "rogues"} & known.actors:
         return
     holders = view.holders()
@@ -126,7 +126,7 @@ def _orphans(view: View, nodes: Mapping[str, FleetNode], pods: Pods) -> Iterator
 
 
 def _pods(view: View, nodes: Mapping[str, FleetNode], pods: Pods, known: Known) -> Iterator[str]:
-    """The pods of an Allocated workload run, one on each node that is well."""
+    """The pods of an Allocated workload run, one on each healthy node."""
     orphaned = _orphaned(view, pods)
     for job in pods.jobs.values():
         uid = known.jobs_of.get(job.name)
@@ -134,7 +134,7 @@ def _pods(view: View, nodes: Mapping[str, FleetNode], pods: Pods, known: Known) 
         if workload is None or state(workload) != "Allocated":
             continue
         if len(of_template(view, workload["metadata"], job.template)) != 1:
-            continue  # pods of others have the template, too
+            continue  # other pods use the template too
         mine = [node for held in view.of(str(uid)) for node in held.allocation.nodes]
         strangers = orphaned | {
             name for name in mine for claim in view.uses().get(name, ()) if workload_uid(claim) != uid

@@ -1,4 +1,4 @@
-"""What people ask for: in namespaces of their own, too much of it, under names of others, and what is not theirs."""
+"""Actors that are tenants: excessive requests, contested names, and requests for others' devices."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tests.support.fleet.view import state, template_name
 if TYPE_CHECKING:
     from tests.support.fleet.schedule import Schedule
 
-SHARED: Final = "shared-rct"  # a template name that several workloads ask for
-ROGUE: Final = "rogue-node"  # a template that names the class of reserved devices, and is not the controller's
+SHARED: Final = "shared-rct"  # a template name that several workloads request
+ROGUE: Final = "rogue-node"  # a foreign template with the DeviceClass of reserved devices
 LIMIT: Final = "neuron.aws.com/max-reserved-nodes"
 WORKLOAD_CLASS: Final = f"workload.{names.DRIVER}"
 
 
 async def ask_for_the_impossible(schedule: Schedule) -> str | None:
-    """Somebody types a serverCount that no fleet has."""
+    """A user requests a serverCount beyond any fleet."""
     rng, fleet = schedule.rng, schedule.fleet
     schedule.made += 1
     name, size = f"typo{schedule.made}", rng.choice((1, 2, 4))
@@ -37,7 +37,7 @@ async def ask_for_the_impossible(schedule: Schedule) -> str | None:
 
 
 async def grow_beyond_the_fleet(schedule: Schedule) -> str | None:
-    """Somebody makes a workload larger than the fleet, or corrects that."""
+    """A user makes a workload larger than the fleet, or corrects it."""
     workload = schedule.workload()
     if workload is None:
         return None
@@ -53,7 +53,7 @@ async def grow_beyond_the_fleet(schedule: Schedule) -> str | None:
 
 
 async def ask_for_everything(schedule: Schedule) -> str | None:
-    """Somebody wants the whole fleet, which it has when everybody else is done."""
+    """A user requests the whole fleet."""
     schedule.made += 1
     name, size = f"giant{schedule.made}", schedule.rng.choice((1, 2, 4))
     count = len(schedule.fleet.nodes) // size
@@ -62,18 +62,18 @@ async def ask_for_everything(schedule: Schedule) -> str | None:
 
 
 async def wait_long(schedule: Schedule) -> str | None:
-    """Nothing happens for as long as giants wait, or hold others back."""
+    """Wait for as long as large workloads wait, or delay others."""
     seconds = schedule.rng.choice((700.0, 1300.0, 2500.0))
     await schedule.fleet.sleep(seconds)
     return f"{seconds:g} s pass"
 
 
 async def change_spec(schedule: Schedule) -> str | None:
-    """Somebody changes what may be changed until something is reserved; the CRD refuses it later."""
+    """A user changes fields that are mutable until nodes are reserved."""
     found = [
         each
         for each in schedule.fleet.workloads()
-        if not each.get("status") or state(each) == "Pending"  # the CRD's rule, which the embedded server has not
+        if not each.get("status") or state(each) == "Pending"  # the CRD's rule, which the embedded server does not have
     ]
     if not found:
         return None
@@ -83,7 +83,7 @@ async def change_spec(schedule: Schedule) -> str | None:
     change: Wire = {"topologySize": size}
     if schedule.rng.random() < 0.3:
         change["resourceClaimTemplate"] = {"name": f"{meta['name']}-other"}
-    # Only if it is still as it was looked at, as the CRD judges it.
+    # Only if the object is unchanged, as the CRD's rule requires.
     guard = {"resourceVersion": meta["resourceVersion"]}
     place = meta["namespace"], meta["name"]
     await schedule.fleet.patch(NEURON_WORKLOADS, *place, {"metadata": guard, "spec": change})
@@ -93,13 +93,13 @@ async def change_spec(schedule: Schedule) -> str | None:
         renamed = change.get("resourceClaimTemplate")
         if renamed is not None:
             job.template = renamed["name"]
-            for pod in schedule.fleet.pods.of_job(job):  # they name the old one, for ever
+            for pod in schedule.fleet.pods.of_job(job):  # they keep the old name
                 await schedule.fleet.pods.delete(pod)
     return f"change the spec of workload {meta['name']}: topologySize {spec['topologySize']} -> {size}"
 
 
 async def create_and_change(schedule: Schedule) -> str | None:
-    """Somebody creates a workload, and changes its topologySize before it has a status."""
+    """A user creates a workload, and changes its topologySize before it has a status."""
     schedule.made += 1
     name = f"c{schedule.made}"
     made = await schedule.fleet.submit(name, 2, 1, "NoOp", "", schedule.namespace())
@@ -117,7 +117,7 @@ async def create_and_change(schedule: Schedule) -> str | None:
 
 
 async def share_a_template_name(schedule: Schedule) -> str | None:
-    """Two ask for one template name, mostly at once, and mostly for one that nobody had before."""
+    """Two workloads request one template name, mostly at once, and mostly a new one."""
     rng, namespace, did = schedule.rng, schedule.namespace(), []
     template = SHARED if rng.random() < 0.3 else f"{SHARED}-{schedule.made}"
     for _ in range(2):
@@ -130,7 +130,7 @@ async def share_a_template_name(schedule: Schedule) -> str | None:
 
 
 async def replace_template(schedule: Schedule) -> str | None:
-    """Somebody puts a template of their own in the place of a workload's."""
+    """A user replaces a workload's template by another one."""
     workload = schedule.workload()
     if workload is None or schedule.foreign:
         return None
@@ -143,13 +143,13 @@ async def replace_template(schedule: Schedule) -> str | None:
 
 
 async def begin_rogues(schedule: Schedule) -> None:
-    """Each namespace has a template that asks for devices which are reserved for others: no policy refuses it."""
+    """Each namespace has a template for devices that are reserved for others; no policy rejects it."""
     for namespace in schedule.fleet.namespaces:
         await schedule.fleet.admin.create(CLAIM_TEMPLATES, namespace, rogue_template())
 
 
 async def start_rogue(schedule: Schedule) -> str | None:
-    """Pods come that ask for reserved devices of whichever workload."""
+    """Create pods that request reserved devices of any workload."""
     schedule.made += 1
     job = Job(f"rogue{schedule.made}", schedule.namespace(), ROGUE, schedule.rng.randint(1, 2))
     schedule.fleet.pods.jobs[job.name] = job
@@ -167,7 +167,7 @@ async def end_rogue(schedule: Schedule) -> str | None:
 
 
 async def end_rogues(schedule: Schedule) -> None:
-    """All of them go, after they had the time to be refused for too long."""
+    """Delete them after they had time to be rejected for too long."""
     await schedule.fleet.sleep(MOST_REFUSED_S + 30.0)
     await schedule.fleet.settle("before the rogues go")
     for job in schedule.fleet.pods.jobs.values():
@@ -176,7 +176,7 @@ async def end_rogues(schedule: Schedule) -> None:
 
 
 async def set_limit(schedule: Schedule) -> str | None:
-    """Whoever runs the cluster says how many nodes a namespace may reserve, or lifts that."""
+    """The administrator sets the limit of a namespace, or removes it."""
     namespace = schedule.namespace()
     limit = schedule.rng.choice((None, "0", "1", "2", "4", "6"))
     await schedule.fleet.patch(NAMESPACES, "", namespace, {"metadata": {"annotations": {LIMIT: limit}}})
@@ -186,7 +186,7 @@ async def set_limit(schedule: Schedule) -> str | None:
 
 
 async def lift_limits(schedule: Schedule) -> None:
-    """No namespace has a limit any more."""
+    """Remove all limits."""
     for namespace, limit in schedule.fleet.limits.items():
         if limit is not None:
             await schedule.fleet.patch(NAMESPACES, "", namespace, {"metadata": {"annotations": {LIMIT: None}}})
@@ -195,7 +195,7 @@ async def lift_limits(schedule: Schedule) -> None:
 
 
 def rogue_template() -> Wire:
-    """A template for one whole node that is reserved, for whomever."""
+    """Return a template for one whole node that is reserved for any workload."""
     expression = f"device.attributes['{names.DRIVER}'].resourceType == 'neuron_node'"
     request = {
         "deviceClassName": WORKLOAD_CLASS,

@@ -1,4 +1,4 @@
-"""What users do in every run: workloads, pods, claims, templates and budgets."""
+"""Steps of users in every run: workloads, pods, claims, templates and budgets."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def create(schedule: Schedule) -> str | None:
 
 
 async def resize(schedule: Schedule) -> str | None:
-    """Somebody wants more, or less."""
+    """A user scales a workload."""
     workload = schedule.workload()
     if workload is None:
         return None
@@ -63,7 +63,7 @@ async def resize(schedule: Schedule) -> str | None:
 
 
 async def delete(schedule: Schedule) -> str | None:
-    """Somebody is done, and may want it again at once."""
+    """A user deletes a workload, and may create it again at once."""
     workload = schedule.workload()
     if workload is None:
         return None
@@ -85,7 +85,7 @@ async def start_pods(schedule: Schedule) -> str | None:
 
 
 async def plain_pods(schedule: Schedule) -> str | None:
-    """Somebody runs a pod that takes a whole node, and knows nothing of workloads."""
+    """A user runs a pod on a whole node, without a workload."""
     schedule.made += 1
     job = Job(f"plain{schedule.made}", schedule.namespace(), PLAIN, schedule.rng.randint(1, 2))
     schedule.fleet.pods.jobs[job.name] = job
@@ -103,7 +103,7 @@ async def end_plain_pods(schedule: Schedule) -> str | None:
 
 
 async def race_for_a_node(schedule: Schedule) -> str | None:
-    """A plain pod and a workload want the same nodes at the same moment, and the scheduler lags behind."""
+    """A plain pod and a workload compete for nodes, and the scheduler's view is old."""
     schedule.fleet.scheduler_line.lag_s = (0.0, schedule.rng.choice((0.2, 2.0, 6.0)))
     steps = [plain_pods, create]
     schedule.rng.shuffle(steps)
@@ -113,7 +113,7 @@ async def race_for_a_node(schedule: Schedule) -> str | None:
 
 
 async def delete_pod(schedule: Schedule) -> str | None:
-    """A pod is deleted; its owner makes another."""
+    """A user deletes a pod; its owner creates another."""
     pods = schedule.fleet.view.all("pods")
     if not pods:
         return None
@@ -123,7 +123,7 @@ async def delete_pod(schedule: Schedule) -> str | None:
 
 
 async def delete_template(schedule: Schedule) -> str | None:
-    """Somebody deletes the template of a workload."""
+    """A user deletes the template of a workload."""
     workload = schedule.workload()
     if workload is None:
         return None
@@ -135,7 +135,7 @@ async def delete_template(schedule: Schedule) -> str | None:
 
 
 async def take_template_name(schedule: Schedule) -> str | None:
-    """A template has the name that the next workload of that name would give to its own."""
+    """A user creates a template with the name that a later workload requests."""
     if schedule.foreign:
         return None
     name, namespace = f"w{schedule.made + 1}", schedule.namespace()
@@ -146,7 +146,7 @@ async def take_template_name(schedule: Schedule) -> str | None:
 
 
 async def free_template_name(schedule: Schedule) -> str | None:
-    """The template that was in the way is deleted."""
+    """A user deletes the blocking template."""
     if not schedule.foreign:
         return None
     namespace, name = sorted(schedule.foreign)[0]
@@ -157,7 +157,7 @@ async def free_template_name(schedule: Schedule) -> str | None:
 
 
 async def force_delete_claim(schedule: Schedule) -> str | None:
-    """Somebody deletes a claim that is in use, finalizers and all."""
+    """A user deletes a claim in use, including its finalizers."""
     claims = [c for c in schedule.fleet.view.all("resourceclaims") if (c.get("status") or {}).get("allocation")]
     if not claims:
         return None
@@ -169,7 +169,7 @@ async def force_delete_claim(schedule: Schedule) -> str | None:
 
 
 async def budget(schedule: Schedule) -> str | None:
-    """A budget forbids every eviction, until it is gone."""
+    """A budget forbids all evictions until it is deleted."""
     if schedule.fleet.budgets:
         await schedule.remove_budgets()
         return "the budget is gone"

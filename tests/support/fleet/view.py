@@ -1,4 +1,4 @@
-"""What the API server has, as the fleet's observer sees it: without lag, and with nothing in between."""
+"""The API server's objects as the fleet's observer sees them: without lag and faults."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class View:
         ]
 
     def holders(self) -> dict[str, Held]:
-        """The allocation that holds each node; one of an instance that was replaced is not in it."""
+        """The allocation of each node, without those of replaced instances."""
         uids = {str(item["metadata"]["name"]): str(item["metadata"]["uid"]) for item in self.all("nodes")}
         return {
             node: held
@@ -115,7 +115,7 @@ def place(item: Wire) -> tuple[str, str]:
 
 
 def template_name(workload: Wire) -> str:
-    """The template that a workload asks for."""
+    """The template that a workload requests."""
     wanted = workload["spec"].get("resourceClaimTemplate") or {}
     return str(wanted.get("name") or workload["metadata"]["name"])
 
@@ -133,7 +133,7 @@ def mode_of(template: Wire) -> int | None:
 
 
 def of_template(view: View, meta: Wire, name: str) -> list[Wire]:
-    """The workloads of a namespace that ask for this template name."""
+    """The workloads of a namespace that request this template name."""
     return [
         each
         for each in view.workloads().values()
@@ -142,7 +142,7 @@ def of_template(view: View, meta: Wire, name: str) -> list[Wire]:
 
 
 def astray(view: View, pod: Wire, uid: str) -> bool:
-    """The pod's claim was made by somebody else's template, which had the name of the workload's."""
+    """True if the pod's claim was made from a foreign template with the name of the workload's."""
     for each in (pod.get("status") or {}).get("resourceClaimStatuses") or ():
         claim = view.find("resourceclaims", each["resourceClaimName"], pod["metadata"]["namespace"])
         entries = (claim or {}).get("spec", {}).get("devices", {}).get("config") or ()
@@ -153,9 +153,9 @@ def astray(view: View, pod: Wire, uid: str) -> bool:
 
 
 def robbed(view: View, pod: Wire) -> bool:
-    """Somebody deleted the pod's claim: it can never start again, until somebody deletes the pod, too.
+    """True if a user deleted the pod's claim: the pod cannot start again until it is deleted.
 
-    Kubernetes makes it another claim meanwhile, which nobody allocates: the pod has its node already.
+    Kubernetes creates another claim, which is not allocated, because the pod already has a node.
     """
     made = (pod.get("status") or {}).get("resourceClaimStatuses") or ()
     namespace = pod["metadata"]["namespace"]

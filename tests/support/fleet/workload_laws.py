@@ -1,4 +1,4 @@
-"""What must be true of each workload when everything had its time."""
+"""Liveness invariants of workloads."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SLACK_S: Final = 120.0
 
 
 def problems(view: View, nodes: Mapping[str, FleetNode], known: Known) -> Iterator[str]:
-    """Yield what is not (yet) as it must be with the workloads, a sentence each."""
+    """Yield a sentence for each condition of the workloads that does not hold yet."""
     for uid, workload in sorted(view.workloads().items()):
         meta = workload["metadata"]
         name, ready = meta["name"], condition(workload, "Ready")
@@ -41,7 +41,7 @@ def problems(view: View, nodes: Mapping[str, FleetNode], known: Known) -> Iterat
             continue
         taken = f"{meta['namespace']}/{template_name(workload)}" in known.taken_templates
         if taken and (state(workload), ready.get("reason")) == ("Allocating", "TemplateNameTaken"):
-            continue  # another template took the place of its own before it had all that it asks for
+            continue  # another template replaced its own before it was Allocated
         hurt = any(_is_closed(held, known) or not slot_is_well(view, held, nodes) for held in view.of(uid))
         if state(workload) not in FINAL and not (hurt and state(workload) == "Allocating"):
             yield f"workload {name} is {state(workload)}: {ready.get('message')}"
@@ -57,7 +57,7 @@ def problems(view: View, nodes: Mapping[str, FleetNode], known: Known) -> Iterat
 
 
 def _leaving(view: View, workload: Wire, nodes: Mapping[str, FleetNode], known: Known) -> Iterator[str]:
-    """A workload that is being deleted may wait for a budget, or for a node that is dead; for nothing else."""
+    """A workload that is being deleted may wait only for a budget or a dead node."""
     reason = str(condition(workload, "Ready").get("reason"))
     mine = {n for held in view.of(workload["metadata"]["uid"]) for n in held.allocation.nodes}
     stuck = any(not nodes[name].healthy or name in known.closed for name in mine)
@@ -149,7 +149,7 @@ def _is_closed(held: Held, known: Known) -> bool:
 
 
 def _has_strangers(view: View, uid: str) -> bool:
-    """Somebody else's claim is allocated on a node of the workload."""
+    """True if a foreign claim is allocated on a node of the workload."""
     mine = {node for held in view.of(uid) for node in held.allocation.nodes}
     return any(workload_uid(claim) != uid for name in mine for claim in view.uses().get(name, ()))
 
@@ -166,7 +166,7 @@ def _failed(view: View, uid: str, workload: Wire, nodes: Mapping[str, FleetNode]
 
 
 def _waiting(view: View, uid: str, workload: Wire, nodes: Mapping[str, FleetNode], known: Known) -> Iterator[str]:
-    """Who waits must have to: there are not as many free slots as it needs."""
+    """A workload waits only if there are not enough free slots."""
     spec, reason = workload["spec"], condition(workload, "Ready").get("reason")
     mine = view.of(uid)
     if workload["metadata"]["namespace"] in known.limits:
@@ -174,7 +174,7 @@ def _waiting(view: View, uid: str, workload: Wire, nodes: Mapping[str, FleetNode
     live = [held for held in mine if held.allocation.phase is not Phase.DRAINING]
     needs = int(spec["serverCount"]) - len(live)
     if any(_is_closed(held, known) for held in mine):
-        return  # it waits for a node that does not answer, and is told which
+        return  # it waits for a node without its tag, which the message names
     leaving = {
         str(each["metadata"]["name"])
         for each in view.all("neuronultraservers")
@@ -190,7 +190,7 @@ def _waiting(view: View, uid: str, workload: Wire, nodes: Mapping[str, FleetNode
     }
     free = free_slots(view, usable, spec["instanceType"], int(spec["topologySize"]))
     if reason == "WaitingForRelease" and not all(slot_is_well(view, held, nodes) for held in mine if held not in live):
-        return  # pods with its ranks may still run on a dead node, which a person has to give up
+        return  # pods with its ranks may still run on a dead node, which a user must give up
     if reason == "WaitsForOlder" and {"impossible", "giants"} & known.actors:
         yield from _waits_for_older(view, workload, nodes, known)
     kept = known.budgets and reason == "EvictionBlocked" and _ranks_may_run(view, uid, int(spec["serverCount"]))
@@ -210,7 +210,7 @@ def _waiting(view: View, uid: str, workload: Wire, nodes: Mapping[str, FleetNode
 
 
 def _ranks_may_run(view: View, uid: str, count: int) -> bool:
-    """Pods with the ranks of a missing group are still on nodes that it gives back: nothing is reserved for it yet."""
+    """True if pods with the ranks of a missing group still run on Draining nodes: its slot is not reserved yet."""
     live = {held.allocation.ultraserver_index for held in view.of(uid) if held.allocation.phase is not Phase.DRAINING}
     return any(
         workload_uid(claim) == uid
@@ -222,7 +222,9 @@ def _ranks_may_run(view: View, uid: str, count: int) -> bool:
 
 
 def _waits_for_older(view: View, workload: Wire, nodes: Mapping[str, FleetNode], known: Known) -> Iterator[str]:
-    """Who is held back is told by whom; that one asks for what the fleet has, and holds others back only for a time."""
+    """The message of a delayed workload names the one that delays it, whose request must fit the fleet, for a limited
+    time.
+    """
     meta, ready = workload["metadata"], condition(workload, "Ready")
     others = [
         each
