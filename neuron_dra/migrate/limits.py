@@ -44,7 +44,7 @@ def wanted(container: Any, where: str) -> Wanted | None:
     if len(found) > 1:
         raise CannotMigrate(f"{where}.resources.limits: {both(sorted(found))}")
     [(name, count)] = found.items()
-    served = [key for field in ("limits", "requests") for key in resources.get(field) or {} if _is_ours(key)]
+    served = [key for key, value in (resources.get("limits") or {}).items() if _is_ours(key) and str(value) != "0"]
     if served:
         raise CannotMigrate(f"{where}.resources.limits: {both([name, served[0]])}")
     return Wanted(container, where, sizes.KINDS[name], name, count)

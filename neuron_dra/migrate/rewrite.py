@@ -119,6 +119,7 @@ def _rename(one: Wanted, count: int) -> None:
             resources[name] = {
                 (new if key == one.name else key): (entry if key == one.name else value)
                 for key, value in values.items()
+                if key != new
             }
 
 

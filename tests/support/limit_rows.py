@@ -119,6 +119,7 @@ REWRITTEN: Final = [
         {"a": {"cpu": "1"}, "b": {sets(2): "1"}},
     ),
     Row("zero of one, two of the other", pod(one({NEURON: "2", CORE: "0"})), {"a": {sets(2): "1", CORE: "0"}}),
+    Row("one device, zero of its class", pod(one({NEURON: "1", sets(1): "0"})), {"a": {sets(1): "1"}}),
     Row("an init container", pod(one({}), initContainers=[one({NEURON: "2"}, "i")]), {"a": {}, "i": {sets(2): "1"}}),
     Row(
         "init containers without main ones",
@@ -167,6 +168,7 @@ REWRITTEN: Final = [
 UNTOUCHED: Final = [
     Row("nothing of Neuron", pod(one({"cpu": "1", "example.com/gpu": "1"}))),
     Row("zero devices", pod(one({NEURON: "0"}))),
+    Row("zero of a class that the type does not serve", pod(one({sets(7): "0"}), **on("trn1.32xlarge"))),
     Row("another scheduler", pod(one({"cpu": "1"}), schedulerName="volcano"), scheduler="volcano"),
     Row("no label", pod(one({NEURON: "3"})), label=""),
     Row("another value", pod(one({NEURON: "3"})), label="yes"),

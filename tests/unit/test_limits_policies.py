@@ -15,12 +15,18 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from neuron_dra.core import catalogue, sizes
+from neuron_dra.migrate import rewrite
+from neuron_dra.migrate.problems import CannotMigrate
 from tests.support.built_tools import HELM, needs
 from tests.support.limit_rows import (
+    CORE,
     DENIED,
     LABEL,
+    LEGACY,
     NEURON,
     ROWS,
     Obj,
@@ -207,3 +213,41 @@ def test_the_sizes_in_the_chart_are_those_of_the_catalogue() -> None:
     render = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(render)
     assert render.SIZES.read_text() == render.served(), "run `make manifests`"
+
+
+resources = st.dictionaries(
+    st.sampled_from([NEURON, CORE, LEGACY, sets(1), "cpu"]),
+    st.sampled_from(["0", "1", "2", "4", "8", "17"]),
+    max_size=2,
+)
+containers = st.lists(resources, min_size=1, max_size=3)
+sidecars = st.lists(st.tuples(resources, st.booleans()), max_size=3)
+
+
+@needs_helm
+@settings(max_examples=100, deadline=None)
+@given(containers, sidecars, st.sampled_from(["", "trn1.32xlarge", "inf2.48xlarge", "inf2.xlarge"]))
+def test_the_policy_and_migrate_agree(mains: list[Obj], inits: list[tuple[Obj, bool]], instance_type: str) -> None:
+    """What the API server makes of a pod is what `neuron-dra migrate` makes of its manifest."""
+    item = pod(
+        *(one(limits, f"m{n}") for n, limits in enumerate(mains)),
+        initContainers=[
+            one(limits, f"i{n}", **({"restartPolicy": "Always"} if stays else {}))
+            for n, (limits, stays) in enumerate(inits)
+        ],
+        **(on(instance_type) if instance_type else {}),
+    )
+    expected: Any = copy.deepcopy(item)
+    try:
+        rewrite.rewrite(expected, rewrite.Options(names=True))
+    except CannotMigrate as err:
+        expected = err
+    try:
+        found: Any = admit(list(rendered()), item, namespace("true"))
+    except Denied as err:
+        found = err
+    if isinstance(expected, CannotMigrate) or isinstance(found, Denied):
+        assert isinstance(found, Denied), expected
+        assert isinstance(expected, CannotMigrate), found
+    else:
+        assert limits_of(found) == limits_of(expected)

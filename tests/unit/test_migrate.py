@@ -91,6 +91,11 @@ def test_the_seed_s_pod_keeps_everything_else() -> None:
     }
 
 
+def test_zero_of_the_class_does_not_hide_the_limit() -> None:
+    one = {"name": "a", "resources": {"limits": {NEURON: 1, connected(1): 0}}}
+    assert limits_of(migrated(pod(one))[0]) == [{connected(1): 1}]
+
+
 def test_another_scheduler_s_name_stays() -> None:
     assert migrated(pod(container(neuron=1), schedulerName="volcano"))[0]["spec"]["schedulerName"] == "volcano"
 

@@ -53,7 +53,7 @@ c.?resources.?requests[?r].orValue(c.resources.limits[r]) == c.resources.limits[
   expression: >-
     (variables.mains + variables.inits).filter(c, {{ include "neuron-dra.oldNames" . }}.exists(r, c.?resources.?limits[?r].orValue('0') != '0'))
     .map(c, {'name': [c.name], 'requests': {{ include "neuron-dra.oldNames" . }}.filter(r, c.?resources.?limits[?r].orValue('0') != '0') +
-    c.resources.limits.filter(r, r.startsWith('deviceclass.resource.kubernetes.io/co'))})
+    c.resources.limits.filter(r, r.startsWith('deviceclass.resource.kubernetes.io/co') && c.resources.limits[r] != '0')})
     .filter(m, m.requests.size() > 1)
     .map(m, 'container ' + m.name[0] + ' requests ' + m.requests.join(' and ') + ' at once; keep one of them' +
     (m.requests.exists(r, r.startsWith('deviceclass.')) ? ', and delete LimitRanges on ' + m.requests[0] + ', which add it' : '')) +
