@@ -91,11 +91,11 @@ class Metrics:
         self._leads = leads
 
     def held(self, number: int) -> None:
-        """So many writes wait because they were rejected or had no effect."""
+        """Set the number of writes that wait because they were rejected or had no effect."""
         self._held.set(number)
 
     def planned(self, seconds: float, index: FleetIndex) -> None:
-        """A plan was made from this index, in so many seconds."""
+        """Record a plan from this index, and its duration in seconds."""
         self._plans.observe(seconds)
         states = Tally(each.state for each in index.workloads)
         for state in STATES:
@@ -116,7 +116,7 @@ class Metrics:
         self._answers.labels(method, code).inc()
 
     def allocated(self, seconds: float) -> None:
-        """A workload became Allocated for the first time, so many seconds after its creation."""
+        """Record the first Allocated of a workload, and the time since its creation in seconds."""
         self._allocations.observe(seconds)
 
     def evicted(self, result: str) -> None:

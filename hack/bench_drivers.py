@@ -99,7 +99,7 @@ class Driver:
         return total / 1e9
 
     def rss_mib(self) -> float:
-        """Return the resident memory, in MiB, and of a helper process what it does not share: as on a node of its own."""
+        """Return the resident memory in MiB, with the unshared memory of helper processes."""
         own = _rollup(self.pid)["Rss"]
         return (own + sum(_rollup(pid)["Anonymous"] for pid in children(self.pid))) / 1024
 

@@ -42,8 +42,7 @@ def report(output: str, commit: str, seconds: float) -> str:
     rows = "\n".join(f"| {match['what']} | {match['count']} |" for match in found)
     return f"""# Crashes, failing disks and power cuts
 
-The tests say what happens and what must hold: {", ".join(f"`{suite}`" for suite in SUITES)}. Points are not listed by
-hand: an undisturbed run finds them, so a new write is a new point. `make test` runs every eleventh point of the plugin
+The tests say what happens and what must hold: {", ".join(f"`{suite}`" for suite in SUITES)}. There is no list of points: an undisturbed run records them, so a new write is a new point. `make test` runs every eleventh point of the plugin
 and every fifth of the controller; this is a run of all of them.
 
 | | |

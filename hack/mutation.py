@@ -42,7 +42,7 @@ def report(found: dict[str, dict[str, int | None]], commit: str) -> str:
         "",
         "[mutmut](https://mutmut.readthedocs.io) changes one expression or statement of a function at a time and runs the",
         "tests of `tests/unit` that call the function. A mutant is killed when a test fails or does not end. `mutmut show",
-        "NAME` prints a mutant; texts for people are changed too, and most of those survive.",
+        "NAME` prints a mutant; messages are changed too, and most of those mutants survive.",
         "",
         f"Commit {commit}, {datetime.date.today()}, Python {platform.python_version()}: {run} mutants,",
         f"{100 * total['killed'] / max(run, 1):.1f} % killed.",

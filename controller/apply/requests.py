@@ -177,7 +177,7 @@ class Applier:
             await self._events.post(about, kind, str(after.get("reason")), str(after.get("message")), now)
 
     async def _evict(self, action: Evict) -> None:
-        """Request an eviction; if it is rejected, remember why."""
+        """Request an eviction; if it is rejected, record the reason."""
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
@@ -200,7 +200,7 @@ class Applier:
             self.on_eviction("evicted")
 
     def keep_blocked(self, uids: Set[str]) -> None:
-        """Forget rejected evictions of all pods but these."""
+        """Remove the records of rejected evictions, except for these pods."""
         for uid in [each for each in self.blocked_evictions if each not in uids]:
             del self.blocked_evictions[uid]
 

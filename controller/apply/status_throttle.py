@@ -17,7 +17,7 @@ MESSAGE_INTERVAL: Final = datetime.timedelta(seconds=5)  # readers need no more
 
 
 class StatusThrottle:
-    """Knows when each workload's status was last written."""
+    """Keeps the time of the last write of each workload's status."""
 
     def __init__(self) -> None:
         self._written: dict[str, datetime.datetime] = {}

@@ -51,7 +51,7 @@ FORBIDDEN_AGAIN_S = 60.0
 """How soon Namespaces are read again after Forbidden: the ClusterRole may have been upgraded."""
 
 CLAIMS_FOR_A_NODE = 50
-"""Reading the pods of a node costs as much as reading so many claims."""
+"""The number of claims whose reading costs as much as the pods of one node."""
 NODES_AT_ONCE = 16
 
 HEARTBEATS_S = 0.5
@@ -273,7 +273,7 @@ class Caches(Generic[IndexT]):
 
 
 def _touched(reflector: Reflector) -> Iterator[tuple[str, Any]]:
-    """Yield key and value of what changed since the last call; the value is None for deleted objects."""
+    """Yield key and value of each change since the last call; the value is None for deleted objects."""
     for key in reflector.take_touched():
         item = reflector.items.get(key)
         yield key, None if item is None else item["value"]

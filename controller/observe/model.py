@@ -34,7 +34,7 @@ NODE_NAMES_SHOWN = 8
 
 @dataclass(frozen=True, slots=True)
 class PublishedNode:
-    """What one node's ResourceSlices publish about its UltraServer, and its tag. None: the driver does not know."""
+    """What one node's ResourceSlices publish about its UltraServer, and its tag. None if the driver has no value."""
 
     name: str
     node_uid: str

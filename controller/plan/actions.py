@@ -2,7 +2,7 @@
 
 An action has everything that its request needs, so performing it takes no decision. `version` is the resourceVersion
 that the plan has seen: if the object has changed since, the API server rejects the write, and the next plan decides
-anew. Deletions and evictions are guarded by the UID instead.
+again. Deletions and evictions are guarded by the UID instead.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class Limits:
     starvation_limit: datetime.timedelta = datetime.timedelta(minutes=30)
     node_failure_grace: datetime.timedelta = datetime.timedelta(minutes=5)
     fault_grace: datetime.timedelta = datetime.timedelta(minutes=1)
-    outage_nodes: int = 3  # nothing is evicted if so many nodes, and more than so many percent, are away
+    outage_nodes: int = 3  # nothing is evicted if at least this number and more than this percentage of nodes are away
     outage_percent: int = 55
     restart_limit: int = 3  # restarts in a row, for RestartAll
     max_reserved_nodes: int | None = None  # by a namespace without the annotation; None is no limit

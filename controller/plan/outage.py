@@ -1,4 +1,4 @@
-"""An outage: so many nodes are away at once that the cause is elsewhere, and nothing is evicted. Pure.
+"""An outage: many nodes are away at once, so the cause is not a node, and nothing is evicted. Pure.
 
 Kubernetes' node lifecycle controller does the same in a zone where most nodes are unready. If all kubelets stop, the
 network is cut or a driver is rolled back, every node seems to fail while its pods keep running.

@@ -22,7 +22,7 @@ from controller.plan.context import PlanningContext
 from neuron_dra.core.ultraserver import Phase
 
 PATIENCE: Final = datetime.timedelta(minutes=1)
-"""A pod is unschedulable for so long before it counts: the scheduler may not have seen the newest slices."""
+"""The time for which a pod must be unschedulable: the scheduler may not have seen the newest slices."""
 MESSAGE_QUOTED: Final = 300
 """How many characters of the scheduler's message are quoted."""
 

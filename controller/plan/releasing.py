@@ -26,7 +26,7 @@ from controller.plan.context import PlanningContext, join_texts
 from neuron_dra.core.ultraserver import Allocation, Phase
 
 QUARANTINE = 10
-"""For so many tag timeouts a node that did not tag is not chosen again, so that others are tried."""
+"""The number of tag timeouts for which a node that did not tag is not chosen again, so that others are tried."""
 
 
 def release(context: PlanningContext, workload: Workload) -> Verdict | None:
@@ -75,14 +75,12 @@ def release_reservations(
     final: bool = False,
     failed: bool = False,
 ) -> tuple[str, str] | None:
-    """Plan the next step of each reservation's release.
+    """Plan the next step of each reservation's release; return what it waits for, as a reason and a message.
 
-    Returns what it waits for, as a reason and a message; None if nothing. A Pending reservation is dropped at once, a
-    Bound one becomes Draining. A Draining slot is free once its nodes show Draining, so that no new pods are placed
-    there, and no claim of the workload is left.
-
-    - `final`: the workload is being deleted, so a node that never showed Bound need not show Draining.
-    - `failed`: the cause is a fault, so nothing is evicted during an outage.
+    A Pending reservation is dropped, a Bound one becomes Draining. A Draining slot is free once its nodes show
+    Draining, so that no new pods are placed there, and no claim of the workload is left. `final`: the workload is being
+    deleted, so a node that never showed Bound need not show Draining. `failed`: the cause is a fault, so nothing is
+    evicted during an outage.
     """
     hold = context.outage.message if failed and context.outage is not None else ""
     holdings = context.holdings

@@ -59,7 +59,7 @@ def restart(context: PlanningContext, workload: Workload, broken_now: set[str]) 
 
 
 def record(context: PlanningContext, workload: Workload, verdict: Verdict) -> Record:
-    """Return what later plans need to know about restarts and outages.
+    """Return the record of restarts and outages for later plans.
 
     A restart that begins adds its time; one that was withdrawn removes it.
     """

@@ -139,7 +139,7 @@ def device_names(document: object, claim_uid: str) -> tuple[str, ...]:
 def encode(document: Mapping[str, Any]) -> bytes:
     """Return the bytes of a spec; equal specs give equal bytes, in whatever order their fields were read.
 
-    Each field and each device has its own line, because people read these files.
+    Each field and each device has its own line, because administrators read these files.
     """
     fields = []
     for name in sorted(document):

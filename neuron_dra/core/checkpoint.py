@@ -226,7 +226,7 @@ def _device_to_wire(device: PreparedDevice) -> dict[str, Any]:
         wire["adminAccess"] = True
     if device.share_id:
         wire["shareId"] = device.share_id
-    if device.cores is not None:  # a release that does not know them refuses the whole device to other claims
+    if device.cores is not None:  # a release without cores rejects other claims for the whole device
         wire |= {"firstCore": device.cores.first, "cores": device.cores.number}
     return {**device.extra, **wire} if device.extra else wire
 

@@ -35,12 +35,8 @@ def decide(
 ) -> PreparedClaim:
     """Return the prepared claim for `claim`: its devices, their CDI edits and environment.
 
-    - `node_name`: the name of this node, which is also its pool's.
-    - `held`: the claims that are already prepared; `claim` itself may be among them.
-    - `device_files`: where the device files of the host are.
-    - `reservation`: the workload for which this node is reserved; None if it is not reserved.
-    - `sick`: returns why a device must not be prepared, or an empty string; not called for adminAccess.
-    - `prepared_at`: a time in RFC 3339.
+    `held` are the claims that are already prepared; `claim` itself may be among them. `sick` returns why a device must
+    not be prepared, or an empty string; it is not called for adminAccess. `prepared_at` is a time in RFC 3339.
 
     Raises ClaimError, which names the field, device or other claim that is the cause, and DeviceInUse if another claim
     holds one of the devices.

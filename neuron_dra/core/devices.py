@@ -281,7 +281,7 @@ def _capacity(devices: Iterable[NeuronDevice]) -> dict[str, str]:
         capacity["neuronCores"] = str(sum(device.core_count for device in devices))
     if all(device.memory_bytes for device in devices):
         gib = sum(device.memory_bytes or 0 for device in devices) // GIB
-        # The API server's spelling: with another one, slices would differ from what is wanted for ever.
+        # The API server's spelling: with another one, slices would never equal the desired ones.
         capacity["memory"] = f"{gib}Gi" if gib % 1024 else f"{gib // 1024}Ti"
     return capacity
 

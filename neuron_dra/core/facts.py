@@ -16,7 +16,7 @@ from neuron_dra.core import names
 class Unread(enum.Enum):
     """Why there is no value; neither reason counts as zero, as healthy, or as a link that is up or down."""
 
-    BUSY = "busy"  # the kernel driver does not know the value yet
+    BUSY = "busy"  # the kernel driver does not have the value yet
     UNKNOWN = "unknown"  # the file is absent, unreadable, or contains "not applicable"
 
 

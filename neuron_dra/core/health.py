@@ -86,7 +86,7 @@ _WITNESSES: Final = (Signal.RESET, Signal.SRAM, Signal.HBM, Signal.COMPONENTS)
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that is wrong with a device; `reason` is a valid label value, `message` is for people."""
+    """Something that is wrong with a device; `reason` is a valid label value, `message` a phrase."""
 
     signal: Signal
     reason: str
@@ -143,7 +143,7 @@ Watch = Mapping[int, Watched]
 
 @dataclass(frozen=True, slots=True)
 class DeviceHealth:
-    """The health of one published device; `message` explains it to people, `reasons` are the slugs for programs."""
+    """The health of one published device; `message` explains it in words, `reasons` are slugs for programs."""
 
     name: str
     status: Health

@@ -274,7 +274,7 @@ async def _lines(response: aiohttp.ClientResponse, gather_s: float) -> AsyncIter
 
 
 async def _unread(response: aiohttp.ClientResponse, seconds: float) -> None:
-    """Stop reading for `seconds`, so that what arrives meanwhile does not wake this process each time."""
+    """Stop reading for `seconds`, so that events in this time wake the process once."""
     transport = response.connection.transport if response.connection else None
     if transport is None or transport.is_closing():
         await asyncio.sleep(seconds)

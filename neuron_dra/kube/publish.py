@@ -195,7 +195,7 @@ class SlicePublisher:
         self._reflector.forget(item)
 
     def _stored(self, sent: Mapping[str, Any], stored: Mapping[str, Any]) -> tuple[str, ...]:
-        """Remember the stored version of what was sent, and return the paths of the fields that were dropped."""
+        """Record the stored version of the sent devices, and return the paths of dropped fields."""
         self._reflector.remember(stored)
         before, after = sent["spec"].get("devices") or [], stored["spec"].get("devices") or []
         dropped = slices.dropped_fields(before, after)

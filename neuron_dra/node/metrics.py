@@ -44,7 +44,7 @@ class Metrics:
         self._health = Gauge(f"{PREFIX}_device_healthy", "1 healthy, 0 unhealthy, -1 unknown", ["device"], registry=r)
         self._faults = Gauge(
             f"{PREFIX}_device_fault",
-            "1 for each reason for which a published device is sick, and the Neuron device behind it that has it",
+            "1 for each reason for which a published device is unhealthy, with the affected Neuron device behind it",
             ["device", "neuron_device", "reason"],
             registry=r,
         )

@@ -126,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
 def slice_objects(
     node_name: str, kept: Sequence[devices.Device], divided: partitions.Partitioned | None = None
 ) -> list[dict[str, Any]]:
-    """Return the slices of a node as first published; their owner, the Node, has a UID that only the cluster knows."""
+    """Return the slices of a node as first published, without the UID of their owner, which only the cluster has."""
     pool = slices.Pool(node_name, "")
     if divided is None:
         return slices.desired(pool, [device.to_wire() for device in kept], generation=1)
@@ -141,21 +141,21 @@ def slice_objects(
 
 
 def as_published(item: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a slice without its owner, which only the cluster knows."""
+    """Return a slice without its owner, whose UID only the cluster has."""
     return {**item, "metadata": {"name": item["metadata"]["name"]}}
 
 
 def _marked(
     item: dict[str, Any], facts: NodeFacts, node: topology.Node, behind: Mapping[str, Sequence[int]]
 ) -> dict[str, Any]:
-    """Return a slice with the marks of the devices that are sick now, as an API server that keeps taints has it.
+    """Return a slice with attributes and taints of unhealthy devices, as an API server that keeps taints has it.
 
     `behind` are the Neuron devices behind each published one.
     """
     watch = health.observe({}, facts.devices, range(node.spec.device_count) if node.spec else (), 0.0, 0.0)
     marked = []
     for device in item["spec"].get("devices") or []:
-        whole = device["name"] == names.NODE_DEVICE  # one that is missing makes a whole node sick
+        whole = device["name"] == names.NODE_DEVICE  # a missing device makes a whole node unhealthy
         ids = sorted(watch) if whole else behind[device["name"]]
         reasons = health.judged(device["name"], ids, watch).reasons
         marked.append(health.marked(device, reasons, health.EFFECTS[0]))

@@ -42,7 +42,7 @@ class Need:
 
 
 class Matcher:
-    """Matches devices with requests on one node, and remembers the results."""
+    """Matches devices with requests on one node, and caches the results."""
 
     def __init__(self, node: Node, memo: selectors.Selectors) -> None:
         self._node = node

@@ -117,7 +117,9 @@ def cdi_claims(node: BedNode) -> set[str]:
 
 
 def all_well(node: BedNode) -> bool:
-    """Say whether a node publishes what its type has, and nothing of it is sick (any more: a test may have done it)."""
+    """Return True if a node publishes the devices of its type, all of them healthy (an earlier test may have added
+    faults).
+    """
     spec = catalogue.lookup(node.instance_type)
     found = devices(node.bed, node.name)
     expected = 1 if spec is None or spec.whole_node else spec.device_count
@@ -200,7 +202,7 @@ def rows(numbers: Iterable[int]) -> set[int]:
 def net_drivers(
     bed: TestBed, nodes: Iterable[str], instance_type: str, log_dir: Path, refuse_while: str = ""
 ) -> Iterator[None]:
-    """Publish the EFA interfaces of these nodes too, by a driver of their own, for as long as this lasts.
+    """Publish the EFA interfaces of these nodes with a second driver, until the end of the block.
 
     It fails every claim while the file `refuse_while` exists on the node.
     """

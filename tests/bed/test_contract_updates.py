@@ -207,7 +207,7 @@ def test_update_and_rollback_fail_no_pod(driver: TestBed, trn2: BedNode, stream:
     [name] = (entry["resourceClaimName"] for entry in stream.get("pod", "holder")["status"]["resourceClaimStatuses"])
     claim = stream.get("resourceclaim", name)["metadata"]["uid"]
     eventually(
-        "checkpoint, CDI folder and API server know the holder's claim alone",
+        "checkpoint, CDI folder and API server have only the holder's claim",
         lambda: prepared(trn2) == cdi_claims(trn2) == allocated(driver, trn2.name) == {claim},
         30,
     )

@@ -128,7 +128,7 @@ def test_the_checkpoint_keeps_the_cores() -> None:
     held = prepare(claim(("req", "neuron-cores-3-2")))
     written = checkpoint.encode(Checkpoint("boot", {held.ref.uid: held}))
     assert checkpoint.decode(written).claims == {held.ref.uid: held}
-    assert b'"deviceIds":[1,2]' in written  # by which a release that knows no cores refuses the devices to others
+    assert b'"deviceIds":[1,2]' in written  # by which a release without cores rejects other claims for the devices
 
 
 def test_a_claim_for_limits_is_known_by_its_annotation() -> None:

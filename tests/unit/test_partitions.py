@@ -134,7 +134,7 @@ def test_node_and_its_devices_exclude_each_other(nodes: dict[str, topology.Node]
 
 
 def fits(found: Partitioned, chosen: list[Partition]) -> bool:
-    """Tell whether the counters allow these devices at once, as the scheduler counts."""
+    """Return True if the counters allow these devices together, as the scheduler counts."""
     left = {(each.name, name): number for each in found.counters for name, number in each.counters.items()}
     for one in chosen:
         for used in one.device.consumes:

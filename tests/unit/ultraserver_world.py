@@ -137,7 +137,7 @@ class World:
         return plan(self.snapshot(), self.now, limits)
 
     def step(self, limits: Limits = DEFAULT_LIMITS, *, writes: int | None = None) -> Plan:
-        """Plan, write, and update the nodes' tags. With `writes` the controller dies after so many."""
+        """Plan, write, and update the nodes' tags. `writes` is the number after which the controller dies."""
         made = self.plan(limits)
         for action in made.actions[:writes]:
             self.write(action)

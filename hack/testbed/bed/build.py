@@ -202,7 +202,7 @@ def _wait_with_heartbeat(child: subprocess.Popen[str], title: str, started: floa
 
 
 def _go(layout: Layout, todo: list[tuple[Module, Program]]) -> Path:
-    """Return a Go toolchain that is new enough: the one on the PATH, or the wheel's in a venv of its own."""
+    """Return a Go toolchain that is new enough: the one on the PATH, or the wheel's in a separate venv."""
     needed = max(_go_directive(module) for module, _ in todo)
     on_path = shutil.which("go")
     if on_path is not None:

@@ -15,7 +15,7 @@ OTHERS = 128  # for other programs on the machine
 
 
 def allow(state: State) -> None:
-    """Raise the limit to what the nodes of this test bed need, and remember what it was."""
+    """Raise the limit for the nodes of this test bed, and record the former one."""
     wanted = OTHERS + PER_NODE * len(state.nodes)
     before = int(LIMIT.read_text())
     if before >= wanted:

@@ -3,7 +3,7 @@
 It serves the kinds that this project uses, with the semantics that clients rely on: resourceVersion, watches with
 bookmarks, 409, 410, preconditions, status subresources, finalizers, garbage collection, claims for pods, eviction
 with budgets. It has no server-side apply (415), no CRD schemas and no CEL, no admission webhooks and no access rules;
-strategic merge patches know the merge keys of the kinds served. tests/contract compares it with the real server.
+strategic merge patches have the merge keys of the kinds served. tests/contract compares it with the real server.
 """
 
 from neuron_dra.emulation.embedded_api.errors import ApiError, Cause, Obj

@@ -1,4 +1,4 @@
-"""Forgets orphaned claims, which the kubelet never unprepares, and so frees their devices.
+"""Releases orphaned claims, which the kubelet never unprepares, and so frees their devices.
 
 Candidates are claims that another driver prepared, and claims prepared before the checkpoint was lost or another driver
 ran here. A claim is forgotten when the kubelet has not listed it for five minutes and the API server no longer has it.
@@ -31,7 +31,7 @@ ASK_AGAIN_S: Final = (300.0, 3600.0)  # first and longest wait while the API ser
 
 
 class OrphanRelease:
-    """Forgets the claims of `prepared` that are orphaned."""
+    """Releases the claims of `prepared` that are orphaned."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class OrphanRelease:
                 log.warning("cannot forget orphaned claims yet", extra={"error": str(err)})
 
     async def look(self) -> None:
-        """Check once, and forget claims that are certainly orphaned. Raises OSError, TimeoutError."""
+        """Check once, and release claims that are certainly orphaned. Raises OSError, TimeoutError."""
         doubtful = {uid: claim for uid, claim in self._prepared.claims.items() if in_use.is_doubtful(claim)}
         absent = await self._absent(doubtful) if doubtful else {}
         now = asyncio.get_running_loop().time()

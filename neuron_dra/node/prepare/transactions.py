@@ -177,7 +177,7 @@ class Transactions:
         except CheckpointDamaged as err:
             self.prepared.found_damaged(err)
         if self.prepared.damaged is not None:
-            # After a success now, the rebuild could still find the claim and hold it for ever.
+            # After a success now, the rebuild could still find the claim, which would stay prepared.
             raise ClaimError(f"claim {ref}: {_REBUILDING}", retryable=True)
         self.prepared.drop(ref.uid)
 

@@ -1,6 +1,6 @@
 """The publishing loop: computes the node's ResourceSlices from its hardware, labels and held devices.
 
-Whatever may change the result only notifies `dirty`. The loop collects changes for a moment, recomputes everything and
+Other parts only set `dirty` if the result may change. The loop collects changes for a moment, recomputes everything and
 writes the difference, if there is one.
 """
 

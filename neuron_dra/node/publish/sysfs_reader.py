@@ -52,7 +52,7 @@ class Reader:
         return await self._ask(sysfs_helper.request(careful=True, leave_out=leave_out), deadline_s)
 
     async def probe(self, unit: str, deadline_s: float) -> None:
-        """Try to read one unit, in a helper of its own. Raises Overdue, OSError."""
+        """Try to read one unit, in a separate helper process. Raises Overdue, OSError."""
         made = await self._start()
         try:
             await made.answer(sysfs_helper.request(careful=False, only=unit), deadline_s)

@@ -178,18 +178,18 @@ ACTORS: Final[dict[str, Actor]] = {
         {delete_ultraserver: 5},
     ),
     "outages": Actor(
-        "the kubelets of all nodes, of half of them or of one more stop for longer than the grace",
+        "the kubelets of all nodes, of half of them or of one more stop for longer than the grace period",
         {outage: 4},
         issue="13.4",
     ),
     "rollbacks": Actor(
-        "nodes get a release of the driver that knows no reservations, and lose their tags",
+        "nodes get a release of the driver without reservations, and lose their tags",
         {roll_driver_back: 4},
         heal=upgrade_all_drivers,
         issue="13.9",
     ),
     "refused-pods": Actor(
-        "the law that no pod stays refused: those that a late scheduler placed on reserved nodes are evicted",
+        "the invariant that no pod stays rejected: those that a late scheduler placed on reserved nodes are evicted",
         issue="13.12",
     ),
 }

@@ -163,26 +163,26 @@ async def two_at_once(schedule: Schedule) -> str | None:
 
 ACTORS: Final[dict[str, Actor]] = {
     "old-crds": Actor(
-        "the CRDs are AWS's, or older ones of ours, or refuse what we write; they are upgraded and downgraded",
+        "the CRDs are AWS's, or older ones of ours, or reject our writes; they are upgraded and downgraded",
         {change_crd: 3},
         begin_with_an_old_crd,
         install_our_crds,
         embedded=True,
     ),
     "policies": Actor(
-        "policies refuse labels, and the status of single objects",
+        "policies reject labels, and the status of single objects",
         {refuse_labels: 2, refuse_status: 4, lift_policies: 3},
         heal=allow_everything,
         issue="13.10",
     ),
-    "rollouts": Actor("replicas of the controller are replaced, the new one first", {roll_out: 4}),
+    "rollouts": Actor("replicas of the controller are replaced, the new one starts first", {roll_out: 4}),
     "two-at-once": Actor(
-        "a controller works beside the leader without a lease, as during a rollout with leaderElect=false",
+        "a controller without a Lease runs beside the leader, as during a rollout with leaderElect=false",
         {two_at_once: 4},
         issue="13.13",
     ),
     "back-off": Actor(
-        "the law that at most a dozen writes of one object come to nothing in ten minutes",
+        "the invariant that at most a dozen writes of one object are ineffective within ten minutes",
         issue="13.10",
     ),
 }

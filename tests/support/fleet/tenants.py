@@ -214,12 +214,12 @@ def rogue_template() -> Wire:
 ACTORS: Final[dict[str, Actor]] = {
     "tenants": Actor("workloads, templates and pods are in three namespaces instead of one"),
     "impossible": Actor(
-        "workloads that ask for more than there is, from the start or by growing",
+        "workloads that request more nodes than exist, at once or by growing",
         {ask_for_the_impossible: 4, grow_beyond_the_fleet: 2, wait_long: 1},
         issue="13.1",
     ),
     "giants": Actor(
-        "workloads that ask for the whole fleet, and hours in which they wait for it",
+        "workloads that request the whole fleet, and hours of waiting for it",
         {ask_for_everything: 4, wait_long: 2},
         issue="13.1",
     ),
@@ -229,19 +229,19 @@ ACTORS: Final[dict[str, Actor]] = {
         issue="13.6",
     ),
     "template-names": Actor(
-        "workloads share a template name, and templates of others take the place of a workload's",
+        "workloads share a template name, and foreign templates replace a workload's",
         {share_a_template_name: 6, replace_template: 2},
         issue="13.7",
     ),
     "rogues": Actor(
-        "pods of any namespace whose claims name the class of reserved devices, where no policy refuses them",
+        "pods in any namespace whose claims have the class of reserved devices, without a policy that rejects them",
         {start_rogue: 9, end_rogue: 2},
         begin_rogues,
         end_rogues,
         issue="13.2, 13.12",
     ),
     "limits": Actor(
-        "namespaces may reserve only so many nodes, and the number changes",
+        "namespaces have a limit of nodes, which changes",
         {set_limit: 5},
         heal=lift_limits,
         issue="13.15",
