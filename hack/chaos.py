@@ -54,7 +54,7 @@ class ViolationError(AssertionError):
 
 @dataclass(slots=True)
 class Run:
-    """One run: the wanted state, the events so far, and the violations."""
+    """One run: the desired state, the events so far, and the violations."""
 
     seed: int
     bed: TestBed

@@ -31,9 +31,7 @@ log = logging.getLogger(__name__)
 
 GATHER_S: Final = 0.05  # changes come in bursts: one plan for all of them
 RETRY_S: Final = (0.2, 30.0)  # first and longest wait after a pass that failed
-BUSY_PASSES: Final = (
-    50  # consecutive passes with writes: another program reverts them
-)
+BUSY_PASSES: Final = 50  # consecutive passes with writes: another program reverts them
 BUSY_WAIT_S: Final = 5.0
 
 

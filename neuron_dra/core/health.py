@@ -86,7 +86,7 @@ _WITNESSES: Final = (Signal.RESET, Signal.SRAM, Signal.HBM, Signal.COMPONENTS)
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that is wrong with a device; `reason` is a valid label value, `message` a phrase."""
+    """A fault of a device as one reading shows it; `reason` is a valid label value, `message` a phrase."""
 
     signal: Signal
     reason: str

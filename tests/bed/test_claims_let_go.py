@@ -62,7 +62,7 @@ class Known:
         return None
 
 
-def test_the_kubelet_lists_what_its_double_lists(trn2: BedNode, namespace: Namespace) -> None:
+def test_kubelet_and_scripted_list_are_equal(trn2: BedNode, namespace: Namespace) -> None:
     """The list has names of claims without UIDs, no containers without claims, and no deleted pods."""
     namespace.apply(template("two", 2))
     namespace.apply(pod("holder", "two", node=trn2.name))

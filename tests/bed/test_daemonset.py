@@ -200,7 +200,7 @@ def test_documented_templates_run(
         ("single-neuron-device", [0], {}),
     ],
 )
-def test_an_example_runs_as_it_is(
+def test_examples_run_unchanged(
     trn1: BedNode, trn2: BedNode, namespace: Namespace, name: str, held: list[int], variables: dict[str, str]
 ) -> None:
     namespace.apply(EXAMPLES / f"{name}.yaml")
@@ -484,7 +484,7 @@ def test_metrics_join_devices_with_pods(driver: TestBed, trn2: BedNode, namespac
     eventually("the metric names the pod", lambda: holds() == expected, 20)
 
 
-def test_the_log_on_a_node_tells_a_claims_story(driver: TestBed, trn2: BedNode, namespace: Namespace) -> None:
+def test_log_lines_follow_a_claim(driver: TestBed, trn2: BedNode, namespace: Namespace) -> None:
     since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 1))
     apply(namespace, template("one", 1), pod("told", "one", node=trn2.name))
     namespace.wait_ready("told")

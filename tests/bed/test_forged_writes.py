@@ -348,7 +348,7 @@ def test_each_policy_is_needed(api: Api, guards: list[str], name: str):
     assert "" in outcomes
 
 
-def test_a_refusal_says_what_to_do_instead(api: Api, guards: list[str]):
+def test_rejections_name_the_remedy(api: Api, guards: list[str]):
     told = {}
     for row in expected(minor_of(api)):
         if row.ends not in ("", table.RBAC):

@@ -133,7 +133,7 @@ def server(running_bed: TestBed) -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_the_api_server_stores_what_the_table_says(row: Row, server: Server) -> None:
+def test_stored_limits_match_the_table(row: Row, server: Server) -> None:
     found = server.outcome(row)
     if row.denied:
         assert isinstance(found, str), found
@@ -146,7 +146,7 @@ def test_the_api_server_stores_what_the_table_says(row: Row, server: Server) -> 
     assert found == (row.limits if row.limits is not None else unchanged, row.scheduler)
 
 
-def test_a_limit_that_another_policy_adds_is_rewritten(server: Server) -> None:
+def test_limits_of_other_policies_are_rewritten(server: Server) -> None:
     """One of the two other policies runs after ours, which then runs again."""
     item = pod({"name": "a", "image": "example.com/image"}, {"name": "b", "image": "example.com/image"})
     item["metadata"]["labels"] = {"add-devices": "true"}
@@ -155,7 +155,7 @@ def test_a_limit_that_another_policy_adds_is_rewritten(server: Server) -> None:
     assert [each["resources"]["limits"] for each in stored["spec"]["containers"]] == [{sets(2): "1"}] * 2
 
 
-def test_a_workload_that_was_there_before_can_be_scaled(server: Server) -> None:
+def test_existing_workload_can_be_scaled(server: Server) -> None:
     """Its template is not judged again until it changes."""
     before = workload("Deployment", pod(one({NEURON: "4"}), **on("trn1.32xlarge"))["spec"])
     before["spec"]["replicas"] = 0

@@ -36,14 +36,14 @@ def devices(node) -> tuple[set[str], set[str]]:
 # -- up ----------------------------------------------------------------------------------------------------------------
 
 
-def test_up_a_second_time_starts_nothing_again(bed, node):
+def test_second_up_starts_nothing(bed, node):
     one = node("trn2.48xlarge")
     before = bed.parts.state.processes
     bed.command("up", "--node", f"{one.name}=trn2.48xlarge")
     assert bed.parts.state.processes == before
 
 
-def test_up_starts_again_what_died(bed):
+def test_up_restarts_dead_processes(bed):
     scheduler = bed.parts.state.processes["kube-scheduler"]
     os.kill(scheduler.pid, signal.SIGKILL)
     bed.command("up")
@@ -152,7 +152,7 @@ def test_simulated_devices_are_read_only_in_pods(node, namespace):
     assert namespace.exec("p", "bash", "-c", script) == "8"
 
 
-def test_the_labels_say_what_a_cloud_would_say(bed, node):
+def test_labels_are_those_of_a_cloud(bed, node):
     one = node("trn2.48xlarge")
     labels = bed.get("node", one.name)["metadata"]["labels"]
     assert labels["node.kubernetes.io/instance-type"] == "trn2.48xlarge"

@@ -81,7 +81,7 @@ def set_strategy(place: Namespace, name: str, strategy: str) -> None:
     place.kubectl("patch", "nusw", name, "--type=merge", "--patch", json.dumps(patch))
 
 
-def test_each_strategy_on_a_link_that_breaks(fleet: TestBed, place: Namespace) -> None:
+def test_strategies_on_a_broken_link(fleet: TestBed, place: Namespace) -> None:
     counts = {"move": 2, "report": 1}
     submit(place, workload("move", 2, 2, strategy="MigrateAffected"))
     submit(place, workload("report", 2, 1, strategy="NoOp"))

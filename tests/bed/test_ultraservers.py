@@ -275,7 +275,7 @@ def created(space: Namespace, item: Object) -> bool:
     return True
 
 
-def test_nobody_else_starts_on_a_reserved_node(fleet: TestBed, place: Namespace, other: Namespace) -> None:
+def test_reserved_node_rejects_other_pods(fleet: TestBed, place: Namespace, other: Namespace) -> None:
     submit(place, workload("owner", 2, 1))
     first, second = in_order(slots(fleet)["owner"])
     ours = place.get("resourceclaimtemplate", "owner")

@@ -450,7 +450,7 @@ async def test_a_pod_gets_a_claim_from_its_template(server: Server) -> None:
     assert found["spec"]["devices"]["requests"][0]["exactly"]["count"] == 4
 
 
-async def test_a_template_that_comes_later_is_found(server: Server) -> None:
+async def test_late_template_is_found(server: Server) -> None:
     await server.made(server.place("pods"), pod_with_claim(resourceClaimTemplateName="t"))
     await server.made(server.place("resourceclaimtemplates"), template())
     # The controller syncs the pod again after a pause, or when the pod changes.
@@ -542,7 +542,7 @@ async def test_claim_is_reserved_for_a_manually_bound_pod(server: Server) -> Non
 # Owners
 
 
-async def test_an_object_goes_with_its_owner(server: Server) -> None:
+async def test_object_is_deleted_with_its_owner(server: Server) -> None:
     owner = await server.made(server.place("configmaps"), {"metadata": {"name": "owner"}})
     reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["metadata"]["uid"]}
     for name in ("a", "b"):
@@ -552,7 +552,7 @@ async def test_an_object_goes_with_its_owner(server: Server) -> None:
         await server.until(f"{server.place('configmaps')}/{name}", lambda answer: answer.status == 404)
 
 
-async def test_a_slice_goes_with_its_node(server: Server) -> None:
+async def test_slice_is_deleted_with_its_node(server: Server) -> None:
     name = await node(server)
     uid = (await server.get(f"/api/v1/nodes/{name}")).body["metadata"]["uid"]
     body = device_slice(server)
@@ -587,7 +587,7 @@ async def test_one_existing_owner_keeps_an_object(server: Server) -> None:
     assert left.body["metadata"]["ownerReferences"] == references[1:]
 
 
-async def test_orphans_stay_when_they_are_asked_to(server: Server) -> None:
+async def test_orphan_policy_keeps_dependents(server: Server) -> None:
     owner = await server.made(server.place("configmaps"), {"metadata": {"name": "owner"}})
     reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["metadata"]["uid"]}
     await server.made(server.place("configmaps"), {"metadata": {"name": "a", "ownerReferences": [reference]}})
@@ -676,7 +676,7 @@ async def test_the_spec_of_a_pod_cannot_change(server: Server) -> None:
         ([{"name": "devices", "resourceClaimName": "c"}] * 2, ("FieldValueDuplicate", "spec.resourceClaims[1].name")),
     ],
 )  # fmt: skip
-async def test_the_claims_of_a_pod_must_make_sense(server: Server, claims: list[Obj], cause: tuple[str, str]) -> None:
+async def test_invalid_pod_claims_are_rejected(server: Server, claims: list[Obj], cause: tuple[str, str]) -> None:
     body = pod_with_claim(resourceClaimName="c")
     body["spec"]["resourceClaims"] = claims
     answer = await server.post(server.place("pods"), body, dryRun="All")

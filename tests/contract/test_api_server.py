@@ -135,7 +135,7 @@ async def test_namespace_of_body_and_path_must_match(server: Server) -> None:
     assert (answer.status, answer.reason) == (400, "BadRequest")
 
 
-async def test_text_that_is_no_json_is_400(server: Server) -> None:
+async def test_malformed_json_is_400(server: Server) -> None:
     answer = await server.call("POST", server.place("configmaps"), b"{not json")
     assert (answer.status, answer.reason) == (400, "BadRequest")
 
@@ -277,7 +277,7 @@ async def test_strategic_patch_merges_conditions_by_type(server: Server) -> None
     assert [condition["type"] for condition in answer.body["status"]["conditions"]] == ["MemoryPressure"]
 
 
-async def test_custom_objects_know_no_strategic_patch(things: Server) -> None:
+async def test_custom_objects_reject_strategic_patch(things: Server) -> None:
     await things.made(things.place("things"), thing("a"))
     answer = await things.patch(f"{things.place('things')}/a", {"spec": {"x": 1}}, STRATEGIC)
     assert (answer.status, answer.reason) == (415, "UnsupportedMediaType")
@@ -336,7 +336,7 @@ async def test_node_is_created_with_its_status(server: Server) -> None:
 # Delete
 
 
-async def test_a_deleted_object_is_gone(server: Server) -> None:
+async def test_deleted_object_is_not_found(server: Server) -> None:
     made = await server.made(server.place("configmaps"), config_map("a"))
     answer = await server.delete(f"{server.place('configmaps')}/a")
     assert (answer.status, answer.body["kind"], answer.body["status"]) == (200, "Status", "Success")
@@ -379,7 +379,7 @@ async def test_a_finalizer_holds_a_deleted_object(things: Server) -> None:
     assert (await things.get(path)).status == 404
 
 
-async def test_delete_collection_takes_selectors(server: Server) -> None:
+async def test_delete_collection_uses_selectors(server: Server) -> None:
     for name, label in (("a", "x"), ("b", "x"), ("c", "y")):
         body = config_map(name)
         body["metadata"]["labels"] = {"app": label}
@@ -421,7 +421,7 @@ async def test_a_list_in_pages_is_one_moment(things: Server) -> None:
     assert not third["metadata"].get("continue")
 
 
-async def test_a_token_that_makes_no_sense_is_400(server: Server) -> None:
+async def test_malformed_continue_token_is_400(server: Server) -> None:
     answer = await server.get(server.place("configmaps"), limit="2", **{"continue": "nonsense"})
     assert (answer.status, answer.reason) == (400, "BadRequest")
 

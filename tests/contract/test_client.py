@@ -192,7 +192,7 @@ async def test_request_without_token_is_not_retried_on_401(api: EmbeddedApi, cli
     assert len(api.log) == 1
 
 
-async def test_a_long_list_comes_in_pages(
+async def test_long_list_is_read_in_pages(
     api: EmbeddedApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_module, "PAGE_SIZE", 4)

@@ -94,9 +94,7 @@ async def test_sets_are_published_in_one_pool_and_then_nothing_is_written(api: E
 
 
 @pytest.mark.parametrize("dropped", ["spec.devices[*].consumesCounters", "spec.sharedCounters"])
-async def test_an_api_server_that_drops_counters_gets_plain_slices(
-    api: EmbeddedApi, host: PluginHost, dropped: str
-) -> None:
+async def test_dropped_counters_give_plain_slices(api: EmbeddedApi, host: PluginHost, dropped: str) -> None:
     api.dropped_fields["resourceslices"] = {dropped}
     async with host.running(**ON):
         await eventually(lambda: len(published(api)) == 12, 30)
@@ -127,7 +125,7 @@ async def test_an_old_kubelet_gets_plain_slices(api: EmbeddedApi, host: PluginHo
         assert len(published(api)) == 12
 
 
-async def test_without_the_setting_nothing_is_asked_and_nothing_differs(api: EmbeddedApi, host: PluginHost) -> None:
+async def test_disabled_setting_changes_nothing(api: EmbeddedApi, host: PluginHost) -> None:
     async with host.running() as plugin:
         await eventually(lambda: plugin.publish_state.result is not None, 30)
         [item] = api.objects("resourceslices")
@@ -174,7 +172,7 @@ async def test_after_a_wipe_and_with_the_setting_off_allocated_sets_return(api: 
         await always(lambda: SET in published(api), 1.0)
 
 
-async def test_a_sick_device_posts_one_event_and_taints_its_sets(api: EmbeddedApi, host: PluginHost) -> None:
+async def test_unhealthy_device_taints_its_sets(api: EmbeddedApi, host: PluginHost) -> None:
     async with host.running(**ON):
         await all_published(api)
         before = writes(api)

@@ -239,7 +239,7 @@ async def test_closing_the_client_closes_connections(server: Script) -> None:
     await eventually(lambda: server.open == 0, what="all connections ended")
 
 
-async def test_a_refused_connection_is_named() -> None:
+async def test_refused_connection_error_names_the_url() -> None:
     async with KubeClient(KubeConfig("http://127.0.0.1:1")) as client:
         with pytest.raises(Unavailable, match=r"127\.0\.0\.1.*1"):
             await get(client)

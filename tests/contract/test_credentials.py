@@ -46,9 +46,7 @@ def login(api: EmbeddedApi, tmp_path: Path) -> Login:
 # A login program.
 
 
-async def test_a_token_is_renewed_before_it_ends(
-    api: EmbeddedApi, login: Login, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_token_is_renewed_before_expiry(api: EmbeddedApi, login: Login, monkeypatch: pytest.MonkeyPatch) -> None:
     """14.8: no request meets a 401."""
     monkeypatch.setattr(credentials, "LOOK_S", 0.05)
     api.require_tokens("one", "two")
@@ -118,7 +116,7 @@ async def test_failing_login_keeps_the_credentials(
         assert await ask(client)
 
 
-async def test_a_program_that_hangs_is_ended(login: Login, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_hanging_login_program_is_ended(login: Login, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kubeconfig, "LOGIN_TIMEOUT_S", 3.0)
     program = tmp_path / "login"
     program.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 1000\n")

@@ -176,7 +176,7 @@ async def test_a_delayed_request_is_answered_late(api: EmbeddedApi, http: aiohtt
     assert time.monotonic() - began >= 0.2
 
 
-async def test_a_watch_can_end_as_soon_as_it_begins(api: EmbeddedApi, http: aiohttp.ClientSession) -> None:
+async def test_watch_can_end_at_once(api: EmbeddedApi, http: aiohttp.ClientSession) -> None:
     api.create(config_map())
     api.faults.add(Fault(Do.CLOSE_WATCH, verb="watch"))
     async with http.get(MAPS, params={"watch": "1"}) as response:

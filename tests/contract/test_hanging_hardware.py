@@ -103,7 +103,7 @@ async def test_no_result_reports_no_device_healthy(
         assert len(slices["spec"]["devices"]) == 16
 
 
-async def test_a_helper_that_is_stopped_is_replaced(host: PluginHost) -> None:
+async def test_stopped_helper_is_replaced(host: PluginHost) -> None:
     async with host.running("pod-1") as plugin:
         await well(plugin)
         (first,) = children(os.getpid())
@@ -177,7 +177,7 @@ async def test_claims_wait_for_the_first_reading(
         assert api.objects("resourceslices") == []
 
 
-async def test_it_ends_in_time_while_a_reading_hangs(host: PluginHost, kubelet: ScriptedKubelet) -> None:
+async def test_plugin_stops_in_time_while_a_read_hangs(host: PluginHost, kubelet: ScriptedKubelet) -> None:
     hang(host.hardware.folder(0) / "core_count")
     async with host.running("pod-1") as plugin:
         await kubelet.registered(DRIVER)
@@ -191,7 +191,7 @@ def test_marker_file_identifies_simulated_hardware() -> None:
     assert hardware_module.SIMULATED == simulated_node.WRITTEN
 
 
-def test_the_helper_loads_no_more_than_it_needs() -> None:
+def test_helper_imports_only_what_it_needs() -> None:
     """It must be small: its memory counts as the plugin's."""
     code = (
         "import sys; before = set(sys.modules); "

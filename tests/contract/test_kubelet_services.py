@@ -346,7 +346,7 @@ async def test_returned_service_socket_works(
 
 
 @pytest.mark.contract("R21")
-async def test_sockets_and_data_are_for_root_alone(plugin: Plugin, host: PluginHost) -> None:
+async def test_only_root_has_access_to_sockets_and_data(plugin: Plugin, host: PluginHost) -> None:
     modes = {path.name: stat.S_IMODE(path.lstat().st_mode) for path in (host.data, *host.data.iterdir())}
     assert modes["neuron.aws.com"] == 0o750
     assert {mode & 0o077 for name, mode in modes.items() if name != "neuron.aws.com"} == {0}
@@ -598,7 +598,7 @@ async def test_many_claims_with_many_devices_meet_the_deadline(
 
 
 @pytest.mark.contract("P15")
-async def test_shares_of_one_device_are_told_apart(plugin: Plugin, kubelet: ScriptedKubelet, api: EmbeddedApi) -> None:
+async def test_shares_of_one_device_are_separate(plugin: Plugin, kubelet: ScriptedKubelet, api: EmbeddedApi) -> None:
     await kubelet.registered(DRIVER)
     shares = [f"00000000-0000-4000-8000-00000000000{i}" for i in (1, 2)]
     made = api.create(allocated_claim("job", "node-a", [{"device": 0, "shareID": share} for share in shares]))
@@ -771,7 +771,7 @@ async def test_inspector_shows_devices_claims_and_settings(
 
 
 @pytest.mark.contract("O1")
-async def test_liveness_goes_through_the_sockets(host: PluginHost, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_liveness_probes_the_sockets(host: PluginHost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugin_module, "SUPERVISE_PERIOD_S", 60.0)  # it would serve the socket again
 
     async def alive(channel: grpc.aio.Channel) -> int:

@@ -211,7 +211,7 @@ async def test_inconclusive_list_releases_nothing(
     assert held(adopted) == {"old"}
 
 
-async def test_a_kubelet_before_1_34_is_not_asked(
+async def test_kubelet_before_1_34_is_not_called(
     adopted: Plugin, api: EmbeddedApi, pod_resources: PodResources
 ) -> None:
     api.patch("nodes", "node-a", {"status": {"nodeInfo": {"kubeletVersion": "v1.33.9-eks-1234"}}})

@@ -32,7 +32,7 @@ def attributes(name: str) -> dict[str, dict[str, Any]]:
     }
 
 
-def test_a_device_says_what_the_efa_driver_says() -> None:
+def test_device_has_the_efa_drivers_attributes() -> None:
     assert attributes(TRN2)["pci-0000-c9-00-0"] == {
         "dra.net/pciDevice": "Elastic Fabric Adapter (EFA)",
         "dra.net/pciAddress": "0000:c9:00.0",
@@ -56,7 +56,7 @@ def test_each_device_has_an_interface_in_its_groups(name: str) -> None:
         assert {size: beside[f"resource.aws.com/devicegroup{size}_id"] for size in ids} == ids
 
 
-def test_a_type_without_a_map_is_refused() -> None:
+def test_type_without_an_efa_map_is_rejected() -> None:
     spec = catalogue.lookup("inf2.48xlarge")
     assert spec is not None
     with pytest.raises(SettingsError, match=r"inf2\.48xlarge: AWS publishes no map"):
@@ -101,7 +101,7 @@ def allocated(api: EmbeddedApi, *devices: str) -> dict[str, Any]:
     )
 
 
-async def test_the_slice_is_published_and_comes_back(tmp_path: Path) -> None:
+async def test_deleted_slice_is_published_again(tmp_path: Path) -> None:
     async with running(tmp_path) as (api, _):
         [published] = await api.until("ResourceSlice", len)
         assert [device["name"] for device in published["spec"]["devices"]] == list(attributes(TRN2))

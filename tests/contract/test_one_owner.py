@@ -322,7 +322,7 @@ def walk(node: type[Node], walks: int, steps: int, *, always_the_same: bool = no
 @pytest.mark.timeout(600)
 @pytest.mark.contract("P13")
 @pytest.mark.contract("P2")
-def test_no_device_ever_has_two_owners(record_property: Callable[[str, str], None]) -> None:
+def test_no_device_has_two_holders(record_property: Callable[[str, str], None]) -> None:
     walks, steps = (1000, 60) if LONG else (60, 40)
     record_property("covered", f"one owner: {walks} random walks of up to {steps} steps")
     walk(Node, walks, steps)

@@ -198,7 +198,7 @@ async def test_existing_slice_is_adopted(api: EmbeddedApi, publisher: Publisher,
 
 
 @pytest.mark.contract("S9")
-async def test_an_answer_that_was_lost_does_no_harm(api: EmbeddedApi, publisher: Publisher) -> None:
+async def test_lost_reply_is_harmless(api: EmbeddedApi, publisher: Publisher) -> None:
     api.faults.add(Fault(Do.DROP_AFTER, verb="create", resource="resourceslices"))
     with pytest.raises(Exception, match="does not answer"):
         await publisher.publish(devices(2))
@@ -240,7 +240,7 @@ async def test_dropped_field_is_reported_once(api: EmbeddedApi, publisher: Publi
 
 
 @pytest.mark.contract("S12")
-async def test_the_time_of_a_taint_stays_over_updates(api: EmbeddedApi, publisher: Publisher) -> None:
+async def test_taint_time_survives_updates(api: EmbeddedApi, publisher: Publisher) -> None:
     taint = {"key": "k", "value": "v", "effect": "NoSchedule"}
     await publisher.publish(devices(2, taints=[taint]))
     stored = api.get("resourceslices", NAME)
@@ -331,7 +331,7 @@ async def test_taken_name_is_avoided_and_reported(api: EmbeddedApi, host: Plugin
 
 @pytest.mark.contract("S6")
 @pytest.mark.contract("S7")
-async def test_slices_that_somebody_deletes_come_back(api: EmbeddedApi, host: PluginHost) -> None:
+async def test_deleted_slices_are_recreated(api: EmbeddedApi, host: PluginHost) -> None:
     async with host.running() as plugin:
         await settled(api, plugin)
         for _ in range(3):
@@ -443,7 +443,7 @@ async def test_recreated_node_owns_its_slices(api: EmbeddedApi, host: PluginHost
         await published(api)
 
 
-async def test_labels_that_arrive_late_are_published(api: EmbeddedApi, host: PluginHost) -> None:
+async def test_late_labels_are_published(api: EmbeddedApi, host: PluginHost) -> None:
     async with host.running() as plugin:
         await settled(api, plugin)
         api.patch("nodes", "node-a", {"metadata": {"labels": {"topology.k8s.aws/network-node-layer-1": "nn-1"}}})

@@ -242,7 +242,7 @@ async def test_recovery_retries_and_rejects_meanwhile(node: Node, error: Excepti
     assert set(transactions.prepared.claims) == {"uid-0", "uid-1", "uid-2"}
 
 
-async def test_a_full_disk_does_not_end_it(node: Node) -> None:
+async def test_full_disk_does_not_end_recovery(node: Node) -> None:
     node.checkpoint.write_text("{")
     files = FaultyFiles()
     transactions, rebuild = node.process(files)

@@ -112,7 +112,7 @@ async def test_ended_watch_resumes_without_a_list(api: EmbeddedApi, client: Kube
 
 
 @pytest.mark.contract("S9")
-async def test_history_that_is_gone_means_a_new_list(api: EmbeddedApi, client: KubeClient) -> None:
+async def test_expired_history_lists_again(api: EmbeddedApi, client: KubeClient) -> None:
     async with running(Reflector(client, NODES)) as nodes:
         await eventually(lambda: api.watches.count("nodes") == 1)
         api.faults.add(Fault(verb="watch", resource="nodes", status=410))
@@ -146,7 +146,7 @@ async def test_watch_410_lists_again(api: EmbeddedApi, client: KubeClient) -> No
         Fault(status=200, body=b"[" * 200_000, times=3),
     ],
 )
-async def test_it_goes_on_after_lists_that_fail(api: EmbeddedApi, client: KubeClient, fault: Fault) -> None:
+async def test_reflector_survives_failed_lists(api: EmbeddedApi, client: KubeClient, fault: Fault) -> None:
     fault.verb = "list"
     api.faults.add(fault)
     async with running(Reflector(client, NODES)) as nodes:
@@ -171,7 +171,7 @@ async def test_it_goes_on_after_lists_that_fail(api: EmbeddedApi, client: KubeCl
         Fault(status=200, body=b'{"type": "ERROR", "object": {"code": 500, "reason": "x"}}\n', times=2),
     ],
 )
-async def test_it_goes_on_after_watches_that_fail(api: EmbeddedApi, client: KubeClient, fault: Fault) -> None:
+async def test_reflector_survives_failed_watches(api: EmbeddedApi, client: KubeClient, fault: Fault) -> None:
     fault.verb = "watch"
     api.faults.add(fault)
     async with running(Reflector(client, NODES)) as nodes:

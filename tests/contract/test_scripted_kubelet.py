@@ -52,7 +52,7 @@ async def test_kubelet_registers_a_plugin(plugin: SmallPlugin, kubelet: Scripted
     assert plugin.verdicts == [(True, "")]
 
 
-async def test_a_plugin_that_appears_later_is_found(tmp_path: Path, kubelet: ScriptedKubelet) -> None:
+async def test_late_plugin_is_found(tmp_path: Path, kubelet: ScriptedKubelet) -> None:
     plugin = await SmallPlugin(tmp_path).start()
     assert (await kubelet.registered(DRIVER)).socket == plugin.socket
     await plugin.stop()
@@ -213,7 +213,7 @@ async def test_slow_call_fails_with_the_deadline(plugin: SmallPlugin, kubelet: S
         await kubelet.prepare([CLAIM], deadline_s=0.1)
 
 
-async def test_dropped_connections_come_back(plugin: SmallPlugin, kubelet: ScriptedKubelet) -> None:
+async def test_dropped_connections_are_restored(plugin: SmallPlugin, kubelet: ScriptedKubelet) -> None:
     await kubelet.registered(DRIVER)
     plugin.prepare_delay_s = 5.0
     running = asyncio.create_task(kubelet.prepare([CLAIM]))

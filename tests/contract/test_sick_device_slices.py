@@ -121,7 +121,7 @@ async def test_first_slice_taints_unhealthy_devices(api: EmbeddedApi, host: Plug
         assert writes(api) == 1
 
 
-async def test_who_reads_busy_is_published_as_before(api: EmbeddedApi, host: PluginHost) -> None:
+async def test_busy_device_stays_published(api: EmbeddedApi, host: PluginHost) -> None:
     async with host.running(**HOLD) as plugin:
         await settled(api, plugin)
         host.hardware.set_unhealthy_components(5, "hbm")

@@ -256,7 +256,7 @@ def test_device_is_not_reused_before_unprepare(used: Disk) -> None:
     assert used.is_clean("heir")
 
 
-def test_a_refused_claim_leaves_no_trace(used: Disk) -> None:
+def test_rejected_claim_leaves_no_files(used: Disk) -> None:
     files = FaultyFiles()
     with pytest.raises(ClaimError):
         used.store(files).prepare(claim(99), decided)
@@ -309,7 +309,7 @@ def test_missing_or_changed_cdi_file_is_rewritten(used: Disk, harm: Callable[[Pa
     assert path.read_bytes() == before
 
 
-def test_the_cdi_folder_itself_comes_back(used: Disk) -> None:
+def test_missing_cdi_folder_is_recreated(used: Disk) -> None:
     for name in os.listdir(used.cdi_root):
         os.unlink(used.cdi_root / name)
     used.cdi_root.rmdir()
@@ -626,7 +626,7 @@ async def transactions(disk: Disk, api: Api, files: Files | None = None, *, devi
     return made
 
 
-async def test_a_claim_goes_through_its_life(disk: Disk) -> None:
+async def test_claim_life_cycle(disk: Disk) -> None:
     api = Api(NEW)
     made = await transactions(disk, api)
     seen = made.prepared.changed.count
@@ -1025,7 +1025,7 @@ async def asking(disk: Disk, away: Away) -> tuple[Transactions, asyncio.Task[Pre
     return made, asyncio.create_task(made.prepare(NEW.ref))
 
 
-async def test_it_asks_until_there_is_an_answer(disk: Disk) -> None:
+async def test_fetch_retries_until_success(disk: Disk) -> None:
     """14.7."""
     away = Away(Unavailable("refused"))
     _, task = await asking(disk, away)
@@ -1053,7 +1053,7 @@ async def test_retry_after_beyond_the_deadline_fails(disk: Disk) -> None:
     assert away.asked == 1
 
 
-async def test_a_plugin_that_ends_asks_no_more(disk: Disk) -> None:
+async def test_stopping_plugin_ends_retries(disk: Disk) -> None:
     away = Away(Unavailable("refused"))
     made, task = await asking(disk, away)
     while not away.asked:

@@ -37,7 +37,7 @@ def turns(short_path: Path) -> Iterator[Turns]:
         turn.release()
 
 
-def test_the_first_takes_the_turn_at_once(turns: Turns) -> None:
+def test_first_plugin_gets_the_lock_at_once(turns: Turns) -> None:
     first = turns("a")
     first.begin()
     assert first.holding

@@ -207,7 +207,7 @@ async def test_dry_run_shows_the_shortage_in_numbers(api, controller):
     assert planned.shortage == pb.Shortage(groups_missing=3, groups_free=1, nodes_short=8, nodes_free=6, nodes_total=8)
 
 
-async def test_what_if_a_workload_grew(api, controller):
+async def test_dry_run_of_a_larger_workload(api, controller):
     submit(api, "pair", size=2, count=1)
     await allocated(api, "pair")
     async with asking(controller) as stub:

@@ -54,7 +54,7 @@ async def test_work_completes_without_its_caller(worker: Worker) -> None:
     assert waiting.cancelled()
 
 
-async def test_work_runs_in_the_context_of_who_asked(worker: Worker) -> None:
+async def test_work_runs_in_its_callers_context(worker: Worker) -> None:
     operation: contextvars.ContextVar[str] = contextvars.ContextVar("operation", default="")
 
     async def ask(name: str) -> str:

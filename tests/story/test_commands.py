@@ -102,7 +102,7 @@ def test_invalid_api_server_url_is_a_settings_error(url: str) -> None:
     assert last.endswith("; write https://host:port")
 
 
-def test_the_controller_says_the_same() -> None:
+def test_controller_reports_the_same_error() -> None:
     done = run("run", "--kube-api-server", "notaurl", program=CONTROLLER)
     assert (done.returncode, "write https://host:port" in done.stderr.splitlines()[-1]) == (2, True)
 
@@ -123,7 +123,7 @@ def test_a_log_in_json_is_json_to_the_last_line(program: list[str], words: tuple
     assert (done.returncode, lines[-1]["level"]) == (2, "error")
 
 
-def test_the_environment_asks_for_json_too() -> None:
+def test_environment_enables_json() -> None:
     done = run("plugin", "--node-name", "a", "--kube-api-server", "notaurl", LOG_FORMAT="json")
     assert all(json.loads(line) for line in done.stderr.splitlines())
 
@@ -168,7 +168,7 @@ def test_failed_start_removes_created_hardware(tmp_path: Path) -> None:
     assert list(tmp_path.rglob("emulation")) == []
 
 
-def test_lines_of_the_test_beds_come_one_by_one() -> None:
+def test_testbed_output_is_line_buffered() -> None:
     """Output is flushed at once, not in blocks of 4 KiB."""
     [function] = re.findall(r"^indented\(\) \{.*\}", (ROOT / "hack/test.sh").read_text(), re.MULTILINE)
     with subprocess.Popen(

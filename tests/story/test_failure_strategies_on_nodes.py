@@ -266,7 +266,7 @@ async def test_restart_all_evicts_and_avoids_the_fault(cluster: Cluster) -> None
     assert (cluster.status()["restarts"], "restarting" in cluster.status()) == (1, False)
 
 
-async def test_noop_tells_and_touches_nobody(cluster: Cluster) -> None:
+async def test_noop_only_reports(cluster: Cluster) -> None:
     cluster.submit("NoOp", size=2, count=1)
     await cluster.until_ranks({"n0": "0", "n1": "1"})
     before = cluster.uids()

@@ -72,7 +72,7 @@ def test_named_actor_always_takes_part() -> None:
     assert dict(zip(mix.steps, mix.weights, strict=True)) == {**STEPS, **ACTORS["cordons"].steps}
 
 
-def test_a_person_names_actors() -> None:
+def test_actors_can_be_named() -> None:
     assert named("all") == frozenset(ACTORS)
     assert named("none") == frozenset()
     assert named("outages, back-off") == {"outages", "back-off"}

@@ -204,7 +204,7 @@ def test_fleet_finds_a_lost_reservation(
         (never_steps_down, "came back after it was gone|in two reservations|changed what it reserves|before"),
     ],
 )
-def test_the_fleet_finds_a_program_that(
+def test_fleet_finds(
     sabotage: Callable[[pytest.MonkeyPatch], None], found: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sabotage(monkeypatch)

@@ -24,13 +24,13 @@ AT_ONCE = 10
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("first", range(1, 21, AT_ONCE))
-def test_a_tenant_holds_up_nobody_else(first: int) -> None:
+def test_tenant_does_not_delay_others(first: int) -> None:
     found = [beside_a_victim(seed) for seed in range(first, first + AT_ONCE)]
     assert [(each.seed, each.violation) for each in found if each.violation] == []
 
 
 @pytest.mark.timeout(600)
-def test_a_tenant_does_all_that_it_can_do() -> None:
+def test_tenant_takes_every_action() -> None:
     traces = [beside_a_victim(seed).trace for seed in range(1, 17)]
     did = {line.split("the tenant ")[1].split()[0] for trace in traces for line in trace if ": the tenant " in line}
     assert did >= {"asks", "has", "deletes", "changes", "runs"}

@@ -62,7 +62,7 @@ async def test_config_parser_is_imported_on_demand(
 @pytest.mark.contract("R4")
 @pytest.mark.contract("R15")
 @pytest.mark.contract("N6")
-async def test_after_a_kill_it_answers_as_before(host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi) -> None:
+async def test_results_are_equal_after_a_kill(host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi) -> None:
     claim = api.create(allocated_claim("job", "node-a", [0, 3, 12, 15], config=[neuron_config(1)]))
     uid = claim["metadata"]["uid"]
     process = await started(host, kubelet, "pod-1")

@@ -291,7 +291,7 @@ async def test_a_reboot_keeps_the_tag(api: EmbeddedApi, host: PluginHost) -> Non
         assert tag(api) == Tag.of(SLOT)
 
 
-async def test_tags_stay_while_the_api_server_is_away(api: EmbeddedApi, host: PluginHost) -> None:
+async def test_tags_stay_during_an_api_outage(api: EmbeddedApi, host: PluginHost) -> None:
     reserve(api, SLOT)
     async with host.running() as plugin:
         await tagged(api, SLOT)

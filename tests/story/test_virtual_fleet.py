@@ -39,7 +39,7 @@ def test_invariants_hold_in_a_thousand_runs(first: int) -> None:
     assert violated(range(first, first + 50), ultraservers=2 + first // 50 % 3) == []
 
 
-def test_a_seed_does_the_same_again() -> None:
+def test_seed_repeats_its_run() -> None:
     one, two = (run(5, ultraservers=ULTRASERVERS, steps=8) for _ in range(2))
     assert one.trace == two.trace
 

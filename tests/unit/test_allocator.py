@@ -213,7 +213,7 @@ def test_all_mode_with_unmet_constraint_is_an_error() -> None:
 
 
 @pytest.mark.contract("A3")
-def test_the_first_alternative_that_fits_is_taken() -> None:
+def test_first_fitting_alternative_is_chosen() -> None:
     subs = [
         {"name": name, "deviceClassName": DRIVER, "count": count, "selectors": [{"cel": {"expression": "true"}}]}
         for name, count in (("large", 8), ("small", 2))
@@ -277,7 +277,7 @@ def test_tainted_device_needs_a_toleration(effect: str, tolerations: list[Wire],
     assert outcome.allocations[0]["devices"]["results"][0].get("tolerations", []) == tolerations
 
 
-def test_a_taint_is_named_when_it_is_the_reason() -> None:
+def test_blocking_taint_is_named() -> None:
     slices = [slice_of([device(0, taints=[{"key": "neuron.aws.com/unhealthy", "effect": "NoSchedule"}])])]
     assert failed(allocate(claim(exactly()), slices=slices)) == (
         FailureKind.NO_SOLUTION,
@@ -423,7 +423,7 @@ def test_unsolvable_request_hides_no_selector_error() -> None:
         (exactly(capacity={"requests": {"memory": "1Gi"}}), FailureKind.UNSUPPORTED, "consumable capacity"),
     ],
 )
-def test_what_no_node_can_cure_is_a_pod_error(wanted: Wire, kind: FailureKind, message: str) -> None:
+def test_error_on_every_node_is_a_pod_error(wanted: Wire, kind: FailureKind, message: str) -> None:
     found, reason = failed(allocate(claim(wanted)))
     assert found is kind
     assert message in reason

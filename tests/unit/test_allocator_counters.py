@@ -76,14 +76,14 @@ def test_a_set_avoids_the_devices_in_use() -> None:
     assert allocate(one("cores-3"), used | ids("neuron-set-3-1")) == ["neuron-cores-3-12"]
 
 
-def test_the_reason_names_what_overlaps() -> None:
+def test_message_names_overlapping_devices() -> None:
     outcome = allocate(one("connected-12"), ids("neuron-cores-1-7"))
     assert isinstance(outcome, Failure)
     assert outcome.kind is FailureKind.NO_SOLUTION
     assert outcome.reasons == ("request r wants 1 device: 1 of 223 match, 1 overlap devices in use",)
 
 
-def test_plain_claims_get_devices_alone() -> None:
+def test_plain_claims_get_single_devices() -> None:
     assert allocate(one("neuron.aws.com", allocationMode="All", count=0)) == [f"neuron-device-{i}" for i in range(12)]
 
 

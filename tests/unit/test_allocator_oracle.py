@@ -88,12 +88,12 @@ def test_selector_results_equal_kubernetes(oracle: Oracle, expression: str, expe
 
 
 @pytest.mark.parametrize("expression", [LOOPS, *(expression for expression, _ in EVALUATION_ERRORS)])
-def test_what_fails_on_a_device_fails_there_too(oracle: Oracle, expression: str) -> None:
+def test_runtime_errors_equal_kubernetes(oracle: Oracle, expression: str) -> None:
     assert asked(oracle, expression)["kind"] in ("pod", "compile")  # constants are evaluated at compile time
 
 
 @pytest.mark.parametrize("expression", [expression for expression, _ in COMPILE_ERRORS if len(expression) < 10_000])
-def test_what_does_not_compile_does_not_there(oracle: Oracle, expression: str) -> None:
+def test_compile_errors_equal_kubernetes(oracle: Oracle, expression: str) -> None:
     assert asked(oracle, expression)["kind"] == "compile"
 
 

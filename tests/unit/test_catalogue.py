@@ -41,7 +41,7 @@ def by_name(name: str) -> catalogue.InstanceType:
         ("trn3pd98.3xlarge", 1, 8, 144, 2, (1, 2), "none", "standard"),
     ],
 )
-def test_a_type_promises_what_its_data_sheet_says(name, devices, cores, memory_gib, lnc_default, lnc, shape, platform):
+def test_types_match_their_data_sheets(name, devices, cores, memory_gib, lnc_default, lnc, shape, platform):
     known = by_name(name)
     assert (known.device_count, known.cores_per_device, known.memory_bytes_per_device) == (
         devices,
@@ -66,7 +66,7 @@ def test_a_type_does_not_contradict_itself(known):
         assert all(one in known.links[other] for other in neighbours), "a link has two ends"
 
 
-def test_names_are_there_once():
+def test_names_are_unique():
     assert len({known.name for known in ALL}) == len(ALL)
 
 
@@ -124,7 +124,7 @@ def test_sagemakers_names_are_ec2s():
 
 
 @pytest.mark.parametrize("name", ["", "ml.", "m5.large", "trn2", "trn2.48", "TRN2.48XLARGE", "Standard PC (Q35)"])
-def test_an_unknown_name_is_none(name):
+def test_unknown_name_is_none(name):
     assert catalogue.lookup(name) is None
 
 

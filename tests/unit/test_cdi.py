@@ -204,7 +204,7 @@ def test_claim_from_checkpoint_has_the_same_file(claim: PreparedClaim) -> None:
 
 
 @given(prepared_claims())
-def test_a_file_tells_which_devices_it_delivers(claim: PreparedClaim) -> None:
+def test_file_lists_its_devices(claim: PreparedClaim) -> None:
     published = [f"neuron-device-{i}" for i in range(len(claim.devices))]
     renamed = replace(
         claim, devices=tuple(replace(d, device=name) for d, name in zip(claim.devices, published, strict=True))

@@ -163,7 +163,7 @@ def test_device_classes_cover_all_devices() -> None:
     assert connected.excludes_partitions(selectors["neuron.aws.com"])
 
 
-def test_the_chart_knows_the_sizes_that_the_types_publish() -> None:
+def test_chart_sizes_match_published_sizes() -> None:
     """16.2."""
     sizes = set()
     for known in catalogue.all_types():
@@ -254,7 +254,7 @@ def test_manifests_set_the_plugins_defaults(container: dict[str, Any]) -> None:
     assert given == settings.load({}, {"NODE_NAME": "n"})
 
 
-def test_the_probes_ask_what_the_plugin_serves(container: dict[str, Any]) -> None:
+def test_probes_match_the_plugins_endpoints(container: dict[str, Any]) -> None:
     ports = {p["name"]: p["containerPort"] for p in container["ports"]}
     assert ports == {"healthcheck": 51515, "metrics": 8080}
     alive = {"grpc": {"port": 51515, "service": "liveness"}, "timeoutSeconds": 5}
@@ -437,7 +437,7 @@ def test_release_namespace_is_not_created_twice() -> None:
         ),
     ],
 )
-def test_a_value_that_cannot_be_obeyed_is_refused(value: str, text: str) -> None:
+def test_invalid_value_is_rejected(value: str, text: str) -> None:
     """14.16: these values would render, and fail later in the cluster."""
     with pytest.raises(subprocess.CalledProcessError) as caught:
         template("--set", value)

@@ -75,7 +75,7 @@ def some() -> Checkpoint:
 
 
 @given(_checkpoints)
-def test_what_is_written_is_read(checkpoint: Checkpoint) -> None:
+def test_encode_and_decode_round_trip(checkpoint: Checkpoint) -> None:
     assert checkpoints.decode(checkpoints.encode(checkpoint)) == checkpoint
 
 
@@ -86,7 +86,7 @@ def test_equal_checkpoints_have_equal_bytes(checkpoint: Checkpoint) -> None:
 
 
 @pytest.mark.contract("P20")
-def test_every_flipped_bit_is_noticed_or_harmless() -> None:
+def test_flipped_bits_are_detected_or_harmless() -> None:
     whole, raw = some(), checkpoints.encode(some())
     for position in range(len(raw)):
         for bit in range(8):
@@ -96,7 +96,7 @@ def test_every_flipped_bit_is_noticed_or_harmless() -> None:
 
 
 @pytest.mark.contract("P20")
-def test_every_truncation_is_noticed_or_harmless() -> None:
+def test_truncations_are_detected_or_harmless() -> None:
     whole, raw = some(), checkpoints.encode(some())
     noticed = 0
     for length in range(len(raw)):
@@ -144,7 +144,7 @@ def test_unknown_fields_survive_a_write() -> None:
 
 
 @pytest.mark.contract("P20")
-def test_another_version_is_told_by_name() -> None:
+def test_unknown_version_is_named() -> None:
     with pytest.raises(CheckpointDamaged, match="version 'v2' is unknown to this release"):
         checkpoints.decode(sealed({**body_of(some()), "version": "v2"}))
 
@@ -167,7 +167,7 @@ def test_wrong_shape_with_valid_checksum_is_damage(change: dict[str, Any]) -> No
         checkpoints.decode(sealed({**body_of(some()), **change}))
 
 
-def test_an_empty_share_id_is_none() -> None:
+def test_empty_share_id_is_none() -> None:
     body = body_of(some())
     body["claims"]["uid-0"]["devices"][0]["shareId"] = ""
     assert checkpoints.decode(sealed(body)).claims["uid-0"].devices[0].share_id is None
@@ -240,7 +240,7 @@ def test_older_release_keeps_tags() -> None:
 
 
 @pytest.mark.parametrize("texts", [None, 7, [], {}, {**TAG.texts(), "workloadPhase": "bound"}, {"allocationId": "a-1"}])
-def test_a_tag_that_cannot_be_read_is_none(texts: Any) -> None:
+def test_unreadable_tag_is_none(texts: Any) -> None:
     assert checkpoints.decode(checkpoints.encode(Checkpoint("boot", extra={"workloadTag": texts}))).tag is None
 
 

@@ -231,7 +231,7 @@ def test_mode_is_rejected_outside_ultraservers() -> None:
     assert "trn2.48xlarge is not part of one" in text
 
 
-def test_a_group_waits_while_the_driver_elects() -> None:
+def test_busy_driver_is_a_retryable_error() -> None:
     busy = node_of("trn2u.48xlarge", replace(TRN2U, modes=Unread.BUSY))
     assert "reads busy" in refusal(claim(device("neuron-node-0"), configs=(group(4),)), busy, retryable=True)
 
@@ -242,7 +242,7 @@ def test_unavailable_mode_error_lists_available() -> None:
     assert text.endswith("ultraserverMode 4 is not offered by this node (ultraserver_mode reads 3,4); use 1 or 2")
 
 
-def test_modes_that_cannot_be_read_offer_nothing() -> None:
+def test_unreadable_modes_offer_nothing() -> None:
     unknown = node_of("trn2u.48xlarge", replace(TRN2U, modes=Unread.UNKNOWN))
     text = refusal(claim(device("neuron-node-0"), configs=(group(1),)), unknown, retryable=True)
     assert text.endswith("(ultraserver_mode reads nothing); check the UltraServer's links")
@@ -287,7 +287,7 @@ def whole(*configs: Entry, namespace: str = "ml", **more: Any) -> Claim:
         (whole(OURS), replace(RESERVED, place=None), "cannot be read now, so the rank is unknown"),
     ],
 )
-def test_who_may_not_start_on_a_node_is_told_why(wanted: Claim, reservation: Reservation | None, why: str) -> None:
+def test_reserved_node_rejections_have_reasons(wanted: Claim, reservation: Reservation | None, why: str) -> None:
     text = refusal(wanted, TRN2U_NODE, (), reservation, retryable=True)
     assert why in text
     assert text.startswith(f"claim {wanted.ref}: ")
@@ -502,7 +502,7 @@ def test_node_without_devices_is_rejected() -> None:
 
 
 @pytest.mark.contract("P29")
-def test_a_device_of_another_pool_is_refused() -> None:
+def test_device_of_another_pool_is_rejected() -> None:
     text = refusal(claim(device(0, pool="node-b")), retryable=False)
     assert "pool node-b, and this node is node-a; delete the pod" in text
 
@@ -616,7 +616,7 @@ def test_replaced_claim_error_names_both_uids() -> None:
 
 
 @pytest.mark.contract("P4")
-def test_a_claim_without_allocation_is_refused() -> None:
+def test_unallocated_claim_is_rejected() -> None:
     with pytest.raises(ClaimError, match="claim ml/job is not allocated"):
         wire.to_core(wire.decode_claim(raw()), ref())
 

@@ -44,7 +44,7 @@ def test_other_sockets_and_files_are_ignored(folder: Path) -> None:
         assert coexistence.live_socket(folder) is None
 
 
-def test_a_folder_that_is_not_there_has_no_plugin(folder: Path) -> None:
+def test_missing_folder_has_no_device_plugin(folder: Path) -> None:
     assert coexistence.live_socket(folder / "missing") is None
 
 
@@ -66,7 +66,7 @@ def test_zero_resources_are_no_evidence(allocatable: Any, offer: str | None) -> 
 
 
 @pytest.mark.parametrize("node", [None, {}, {"status": None}, {"status": {}}])
-def test_a_node_that_says_nothing_offers_nothing(node: Any) -> None:
+def test_node_without_resources_offers_nothing(node: Any) -> None:
     assert coexistence.advertised(node) is None
 
 

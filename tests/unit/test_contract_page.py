@@ -20,12 +20,12 @@ def contract() -> dict[str, Any]:
         return runpy.run_path(str(ROOT / "hack/contract.py"))
 
 
-def test_every_mark_names_a_row_that_applies(contract: dict[str, Any]) -> None:
+def test_marks_name_applicable_rows(contract: dict[str, Any]) -> None:
     applicable = {row.id for row in contract["rows"]() if not row.not_applicable}
     assert {row: tests for row, tests in contract["marked"]().items() if row not in applicable} == {}
 
 
-def test_every_row_that_applies_has_a_test(contract: dict[str, Any]) -> None:
+def test_applicable_rows_have_tests(contract: dict[str, Any]) -> None:
     marked = contract["marked"]()
     assert [row.id for row in contract["rows"]() if not row.not_applicable and row.id not in marked] == []
 

@@ -40,7 +40,7 @@ def test_attributes_of_old_releases_are_kept(release: Path) -> None:
         assert set(now[name]["capacity"]) >= set(then["capacity"]), name
 
 
-def test_there_is_a_release_to_compare_with() -> None:
+def test_a_former_release_exists() -> None:
     assert RELEASES
 
 

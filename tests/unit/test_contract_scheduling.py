@@ -148,7 +148,7 @@ def test_torus_row_and_column_claims_are_allocated(attribute: str, count: int, g
 
 
 @pytest.mark.contract("A2")
-def test_no_claim_gets_devices_of_two_groups() -> None:
+def test_claims_get_devices_of_one_group() -> None:
     path = ROOT / "tests/golden/trn2.48xlarge/slices.yaml"
     assert allocated_in_turn(path, 3, "resource.aws.com/devicegroup4_id") == [
         [0, 1, 2],

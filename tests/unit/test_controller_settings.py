@@ -29,7 +29,7 @@ def test_accepts_the_official_operators_flags():
     assert (found.health_probe_bind_address, found.metrics_bind_address) == (":8081", ":8080")
 
 
-def test_who_we_are_comes_from_the_pod():
+def test_identity_comes_from_the_pod():
     found = load(environ={"POD_NAME": "controller-0", "POD_NAMESPACE": "elsewhere"})
     assert (found.identity, found.leader_election_namespace) == ("controller-0", "elsewhere")
     assert (load().identity, load().leader_election_namespace) == ("this-host", "neuron-dra-driver")
@@ -88,7 +88,7 @@ def test_namespace_limit_is_off_by_default(words: tuple[str, ...], most: int | N
         ("-v=loud", "--v=loud: write a whole number"),
     ],
 )
-def test_what_cannot_be_obeyed_is_named(word, message):
+def test_invalid_values_are_named(word, message):
     with pytest.raises(SettingsError, match=message):
         load(word)
 

@@ -65,7 +65,7 @@ def test_every_string_and_every_list_is_bounded():
     assert unbounded == []
 
 
-def test_every_rule_says_what_to_write_instead():
+def test_rule_messages_name_the_remedy():
     silent = [
         (name, rule["rule"])
         for name, field in all_fields()
@@ -93,7 +93,7 @@ def test_documented_fields_have_documented_defaults():
     ]
 
 
-def test_a_list_shows_what_a_person_asks_first():
+def test_printer_columns():
     shown = {
         load(path)["spec"]["names"]["kind"]: [
             column["name"]

@@ -299,7 +299,7 @@ def test_claim_gets_a_device_of_unknown_health(state: DeviceHealth) -> None:
 
 
 @pytest.mark.contract("T2")
-def test_with_the_effect_none_nobody_is_refused() -> None:
+def test_effect_none_rejects_no_claim() -> None:
     assert health.why_refused(SICK, (), "None") == ""
 
 

@@ -139,7 +139,7 @@ def test_other_nodes_always_publish_devices():
 
 
 @pytest.mark.parametrize("unread", [BUSY, UltraServerFacts()], ids=["busy", "unknown"])
-def test_what_the_driver_does_not_know_is_absent(unread):
+def test_unknown_values_are_absent(unread):
     described = values(published(node_of("trn2u.48xlarge", ultraserver=unread))[0])
     assert set(described) == {"deviceId", "instanceType", "neuronDriverVersion", "draDriverVersion", "resourceType"}
 
@@ -190,7 +190,7 @@ def test_device_without_file_is_not_published():
     assert [device.device_ids[0] for device in published(gone)] == [n for n in range(16) if n != 3]
 
 
-def test_a_node_device_holds_what_is_there():
+def test_node_device_has_the_present_devices():
     node = node_of("trn2u.48xlarge")
     gone = replace(node, devices=tuple(replace(d, node_present=d.device_id != 3) for d in node.devices))
     (device,) = published(gone)

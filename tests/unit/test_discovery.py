@@ -228,7 +228,7 @@ def test_ultraserver_with_missing_node_is_degraded():
     assert (item["status"]["state"], ready(item)) == ("Degraded", ("NodeMissing", "3 of 4 nodes exist"))
 
 
-def test_a_reserved_node_that_is_gone_is_named():
+def test_missing_reserved_node_is_named():
     world = settled(*ultraserver("cr-1"))
     world.submit("job")
     world.settle()
@@ -238,7 +238,7 @@ def test_a_reserved_node_that_is_gone_is_named():
     assert ready(world.all("NeuronUltraServer")[0]) == ("NodeMissing", "3 of 4 nodes exist; gone: cr-1-3")
 
 
-def test_a_node_that_went_leaves_and_comes_back():
+def test_deleted_node_leaves_and_returns():
     objects = ultraserver("cr-1")
     world = settled(*objects)
     world.remove("ResourceSlice", "cr-1-3-neuron.aws.com-00")
@@ -277,7 +277,7 @@ def test_slices_of_a_replaced_node_are_ignored():
     ]
 
 
-def test_the_last_node_takes_the_object_with_it():
+def test_last_node_deletes_the_object():
     world = settled(*ultraserver("cr-1"))
     for n in range(4):
         world.remove("ResourceSlice", f"cr-1-{n}-neuron.aws.com-00")

@@ -104,7 +104,7 @@ def test_a_prepared_set_stays_without_a_list_of_claims() -> None:
     assert (later.asks, set(published(later))) == (False, {*SINGLES, SET})
 
 
-def test_after_a_wipe_a_set_that_is_only_allocated_returns_with_its_counters() -> None:
+def test_allocated_set_returns_after_deletion() -> None:
     """Every restart of the kubelet wipes the slices; the setting may have been turned off meanwhile."""
     assert divided.decide(0.0, situation(), OFF, None).asks
     back = divided.decide(0.0, situation(), OFF, None, {SET, "neuron-device-9"})
@@ -112,7 +112,7 @@ def test_after_a_wipe_a_set_that_is_only_allocated_returns_with_its_counters() -
     assert published(back)[SET]["consumesCounters"] == ALL[SET]["consumesCounters"]
 
 
-def test_a_device_that_leaves_later_starts_its_own_half_minute() -> None:
+def test_each_withdrawn_device_has_its_own_delay() -> None:
     on = divided.decide(0.0, situation(ALL), ON, None)
     fewer = division(sizes=("connected-2",))
     gone = divided.decide(1000.0, situation(published(on)), fewer, on.leaving)
@@ -124,7 +124,7 @@ def without(*gone: int) -> Node:
     return replace(RING, devices=tuple(one for one in RING.devices if one.device_id not in gone))
 
 
-def test_a_missing_device_takes_its_sets_with_it_and_moves_no_other_device() -> None:
+def test_missing_device_withdraws_its_sets() -> None:
     rest = division(node=without(4))
     offered = {device.name for device in rest.offered}
     assert {name for name in ALL if name not in offered} == {
@@ -140,7 +140,7 @@ def test_a_missing_device_takes_its_sets_with_it_and_moves_no_other_device() -> 
     assert all(before[name] == place for name, place in after.items())
 
 
-def test_a_sick_device_taints_every_set_that_contains_it() -> None:
+def test_unhealthy_device_taints_all_its_sets() -> None:
     sick = {name for name in ALL if 4 in _ids(name)}
     found = divided.decide(0.0, situation(reasons=dict.fromkeys(sick, ("hbm_ecc",))), ON, None)
     assert {device["name"] for device in found.devices if device.get("taints")} == sick

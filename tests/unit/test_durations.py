@@ -38,17 +38,17 @@ def test_a_duration_is_read(text: str, seconds: float) -> None:
 @pytest.mark.parametrize(
     "text", ["", "x", "1d", "-1s", "+1s", "1 s", "1s ", "s", ".s", "1m 30s", "1.2.3s", "٣s", "1e3s"]
 )
-def test_what_is_none_is_refused(text: str) -> None:
+def test_invalid_duration_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="write a duration such as 90s, 1m30s or 1h"):
         parse(text)
 
 
 @pytest.mark.parametrize("text", ["999999999", "99999999999h"])
-def test_what_is_longer_than_ten_years_is_refused(text: str) -> None:
+def test_too_long_duration_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="write at most ten years"):
         parse(text)
 
 
 @given(st.integers(0, 9999), st.integers(0, 59), st.integers(0, 59))
-def test_what_go_prints_is_read(hours: int, minutes: int, seconds: int) -> None:
+def test_go_durations_are_parsed(hours: int, minutes: int, seconds: int) -> None:
     assert parse(f"{hours}h{minutes}m{seconds}s") == datetime.timedelta(hours=hours, minutes=minutes, seconds=seconds)

@@ -72,7 +72,7 @@ def test_a_restart_repairs_nothing(loaded):
     assert 1 not in sysfs.read_node(Path(emulated.host_root)).devices[0].connected
 
 
-def test_another_type_is_written_anew(tmp_path):
+def test_changed_type_is_rewritten(tmp_path):
     mode.prepare(tmp_path, "trn2u", "b")
     mode.prepare(tmp_path, "trn1.2xlarge", "b")
     node = SimulatedNode.found(tmp_path)
@@ -97,7 +97,7 @@ def test_a_family_stands_for_its_largest_type(wanted, name):
 @pytest.mark.parametrize(
     ("wanted", "hint"), [("trn2.84xlarge", "did you mean trn2.48xlarge"), ("gpu", "write one such as trn2.48xlarge")]
 )
-def test_an_unknown_type_is_refused_with_a_hint(tmp_path, wanted, hint):
+def test_unknown_type_is_rejected_with_a_hint(tmp_path, wanted, hint):
     with pytest.raises(SettingsError, match=hint):
         mode.prepare(tmp_path, wanted, "b")
 

@@ -85,7 +85,7 @@ def place(
         ("us-and-lnc-config.yaml", "us", None),
     ],
 )
-def test_an_example_gets_what_its_comment_says(
+def test_examples_get_what_their_comments_say(
     file: str, node: str, expected: range | None, slices: dict[str, list[Wire]]
 ) -> None:
     outcome = place(file, slices)

@@ -47,14 +47,14 @@ def test_node_back_within_grace_changes_nothing():
     assert (held(world), degraded(world), evicted(world)) == ([(0, "Bound", *U0), (1, "Bound", *U1)], ("", ""), [])
 
 
-def test_the_plan_says_when_a_grace_ends():
+def test_plan_has_the_end_of_a_grace_period():
     world = running("MigrateAffected")
     not_ready(world, "u1-2")
     world.settle(LIMITS)
     assert world.plan(LIMITS).recheck == world.now + datetime.timedelta(seconds=60)
 
 
-def test_a_flap_of_a_link_starts_its_grace_again():
+def test_flapping_link_restarts_its_grace():
     world = running("MigrateAffected")
     break_links(world, "u1-2")
     world.settle(LIMITS)

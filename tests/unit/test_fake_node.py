@@ -152,7 +152,7 @@ def test_trn3_nodes_share_a_reservation(tmp_path):
     ("instance_type", "names"),
     [("trn2u.48xlarge", ("node_id_4", "server_id_4")), ("trn3.48xlarge", ("node_id", "reservation_id"))],
 )
-def test_a_lone_node_works_alone(tmp_path, instance_type, names):
+def test_single_node_offers_only_mode_4(tmp_path, instance_type, names):
     write(tmp_path, instance_type)
     said = class_files(tmp_path)
     assert [said[name] for name in names] == ["-1\n", ZEROS + "\n"]
@@ -181,7 +181,7 @@ def test_write_removes_the_former_node(tmp_path):
     assert but_serials(tmp_path / "used") == but_serials(tmp_path / "fresh")
 
 
-def test_two_nodes_have_devices_of_their_own(tmp_path):
+def test_two_nodes_have_different_devices(tmp_path):
     one, other = write(tmp_path / "a", "trn1.2xlarge"), write(tmp_path / "b", "trn1.2xlarge")
     serial = "info/serial_number"
     assert (one.folder(0) / serial).read_text() != (other.folder(0) / serial).read_text()
@@ -209,13 +209,13 @@ def test_invalid_arguments_are_rejected_with_reason(tmp_path, arguments, why):
 
 
 @pytest.mark.parametrize("root", ["/", "/usr/.."])
-def test_a_real_machine_is_left_alone(root):
+def test_real_machine_is_not_overwritten(root):
     with pytest.raises(NeuronDraError, match="real machine"):
         write(root, "trn2.48xlarge")
     assert Path("/dev/null").exists()
 
 
-def test_another_machines_root_is_left_alone(tmp_path):
+def test_other_root_is_not_overwritten(tmp_path):
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/null").touch()
     with pytest.raises(NeuronDraError, match="real machine"):
@@ -229,7 +229,7 @@ def test_unwritable_folder_is_named(tmp_path):
         write(tmp_path / "file", "trn2.48xlarge")
 
 
-def test_a_node_that_is_not_there_cannot_be_found(tmp_path):
+def test_missing_node_is_an_error(tmp_path):
     with pytest.raises(NeuronDraError, match="has no simulated node"):
         SimulatedNode.found(tmp_path)
     write(tmp_path, "trn1.2xlarge")
@@ -282,21 +282,21 @@ def test_any_order_of_repairs_restores_the_node(tmp_path, breaking, repairing):
     assert tree(tmp_path) == before
 
 
-def test_a_broken_link_is_gone_on_both_ends(tmp_path):
+def test_broken_link_is_gone_on_both_ends(tmp_path):
     node = write(tmp_path, "trn2.48xlarge")
     node.break_link(0, 12)
     assert (node.folder(0) / "connected_devices").read_text() == "1, 3, 4\n"
     assert (node.folder(12) / "connected_devices").read_text() == "13, 15, 8\n"
 
 
-def test_one_end_alone_can_be_wrong(tmp_path):
+def test_one_end_of_a_link_can_be_set(tmp_path):
     node = write(tmp_path, "trn2.48xlarge")
     node.set_link(0, 12, up=False)
     assert (node.folder(0) / "connected_devices").read_text() == "1, 3, 4\n"
     assert (node.folder(12) / "connected_devices").read_text() == "0, 13, 15, 8\n"
 
 
-def test_a_file_that_breaks_is_changed_in_place(tmp_path):
+def test_faults_change_files_in_place(tmp_path):
     node = write(tmp_path, "trn2.48xlarge")
     path = node.folder(0) / "connected_devices"
     before = path.stat().st_ino
@@ -342,7 +342,7 @@ def test_a_new_election_ends_the_busy_state(tmp_path):
         (lambda node: node.set_reset_state(77, 2), "no reset of neuron77"),
     ],
 )
-def test_what_is_not_there_cannot_break(tmp_path, break_it, why):
+def test_missing_parts_cannot_break(tmp_path, break_it, why):
     node = write(tmp_path, "trn2u.48xlarge")
     before = tree(tmp_path)
     with pytest.raises(NeuronDraError, match=why):

@@ -80,7 +80,7 @@ BARE: dict[str, Any] = {"metadata": {"name": "bare", "creationTimestamp": "2026-
 
 
 @pytest.mark.parametrize("item", [NODE, BARE])
-def test_decode_looks_at_nothing_that_is_not_read(item: dict[str, Any]) -> None:
+def test_decode_uses_only_fields_that_are_read(item: dict[str, Any]) -> None:
     seen: set[Path] = set()
     decode.cluster_node(Watched(item, seen))
     assert {path for path in seen if not covers(type_info(projections.Node), path)} == set()

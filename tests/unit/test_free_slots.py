@@ -39,7 +39,7 @@ def workload(context: PlanningContext, name: str) -> Workload:
     return next(each for each in context.snapshot.workloads if each.name == name)
 
 
-def test_what_is_free_follows_each_reservation(context: PlanningContext) -> None:
+def test_free_slots_follow_reservations(context: PlanningContext) -> None:
     seen = []
     for name in ("one", "two"):
         before = context.free_slots.free(TYPE, 2)

@@ -17,7 +17,7 @@ def wanted() -> dict[str, str]:
 
 
 @pytest.mark.contract("S21")
-def test_every_golden_file_is_what_is_published(wanted):
+def test_golden_files_are_current(wanted):
     files = [*GOLDEN.glob("*/*.yaml"), *GOLDEN.glob("*/connected-sets.txt")]
     kept = {str(path.relative_to(GOLDEN)): path.read_text() for path in files}
     stale = sorted(name for name in kept.keys() | wanted.keys() if kept.get(name) != wanted.get(name))
@@ -37,7 +37,7 @@ def test_reference_pages_are_current():
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
-def test_a_page_that_is_out_of_date_is_named(tmp_path, monkeypatch, capsys):
+def test_outdated_page_is_named(tmp_path, monkeypatch, capsys):
     module = runpy.run_path(str(ROOT / "hack/gen_docs.py"))
     monkeypatch.setitem(module["main"].__globals__, "DOCS", tmp_path)
     assert module["main"](["--check"]) == 1

@@ -63,7 +63,7 @@ def test_a_bad_name_costs_the_attribute(name):
 
 
 @pytest.mark.parametrize("name", ["a" * 32, "_x", "topology_x", "resource.aws.com/devicegroup1_id", f"{'a' * 63}/x"])
-def test_a_good_name_stays(name):
+def test_valid_name_is_kept(name):
     device = Device("neuron-device-0", (0,), {name: Attribute("int", 1)})
     assert limits.check_devices([device]) == ((device,), [])
 
@@ -78,7 +78,7 @@ def test_a_good_name_stays(name):
         Attribute("bool", False),
     ],
 )
-def test_a_value_at_the_limit_stays(attribute):
+def test_value_at_the_limit_is_kept(attribute):
     device = one(a=attribute)
     assert limits.check_devices([device]) == ((device,), [])
 

@@ -208,7 +208,7 @@ def test_what_kubernetes_would_reject_is_bad_input(resources: Any, message: str)
         migrated(pod({"name": "a", "resources": resources}))
 
 
-def test_what_requests_nothing_of_ours_stays_as_it_is() -> None:
+def test_unrelated_requests_are_unchanged() -> None:
     for document in (
         pod({"name": "a"}, {"name": "b", "resources": {"limits": {"nvidia.com/gpu": 1}}}),
         pod(container(neuron=0)),
@@ -286,7 +286,7 @@ def test_a_whole_ultraserver_node_is_one_device() -> None:
         (pod(container(neuron=4)), "pass --instance-type"),
     ],
 )
-def test_what_cannot_be_had_before_1_36_says_what_to_do(document: dict[str, Any], message: str) -> None:
+def test_unsupported_before_1_36_names_the_remedy(document: dict[str, Any], message: str) -> None:
     with pytest.raises(CannotMigrate, match=message):
         migrated(document, CLAIMS)
 

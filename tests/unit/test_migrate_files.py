@@ -166,7 +166,7 @@ def test_one_bad_file_leaves_all_files_as_they_are(
     )
 
 
-def test_what_cannot_be_migrated_stays_and_the_rest_changes(manifest: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unmigratable_documents_stay(manifest: Path, capsys: pytest.CaptureFixture[str]) -> None:
     seven = POD.replace("neuron: 4 ", "neuron: 7 ").replace('neuron": "4"', 'neuron": "7"')
     manifest.write_text(f"{seven}---\n{POD}")
     assert migrate("-o", "yaml", str(manifest)) == 1

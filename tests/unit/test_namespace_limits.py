@@ -1,4 +1,4 @@
-"""The limit of a namespace's reserved nodes (13.15): never exceeded, releases nothing, and is in messages."""
+"""The limit of a namespace's reserved nodes (13.15): it is never exceeded, releases nothing, and messages name it."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_lowered_limit_keeps_pending_reservations():
 
 
 @pytest.mark.parametrize("text", ["8", "0"])
-def test_a_group_that_moves_counts_once(text: str):
+def test_moving_group_counts_once(text: str):
     world = fleet("8")
     world.submit("job", count=2, allocationPolicy={"failureStrategy": "MigrateAffected"})
     world.settle(LIMITS)

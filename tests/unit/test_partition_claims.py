@@ -59,7 +59,7 @@ def test_cores_are_numbered_from_the_first_visible_device() -> None:
 
 
 @pytest.mark.parametrize(("lnc", "text"), [(None, "1"), (2, "1"), (1, "2-3")])
-def test_cores_are_counted_in_the_size_that_the_claim_asks_for(lnc: int | None, text: str) -> None:
+def test_cores_are_counted_in_the_claims_size(lnc: int | None, text: str) -> None:
     """A logical core of trn2 is two physical ones; with logicalNeuronCore 1 the runtime counts each of them."""
     [(paths, env)] = given(prepare(claim(("req", "neuron-cores-1-5"), lnc=lnc), TRN2))
     assert (paths, env[-1:]) == (files(1), visible(text))
@@ -85,7 +85,7 @@ def test_cores_that_are_not_contiguous_are_refused() -> None:
         prepare(claim(("req", "neuron-cores-1-0"), ("req", "neuron-cores-1-5")))
 
 
-def test_several_requests_with_cores_are_refused_without_limits() -> None:
+def test_several_core_requests_need_limits() -> None:
     with pytest.raises(ClaimError, match="one of several requests"):
         prepare(claim(("one", "neuron-cores-1-0"), ("two", "neuron-cores-1-1")))
 
@@ -159,7 +159,7 @@ def test_a_claim_for_limits_is_known_by_its_annotation() -> None:
     assert [device.request for device in decoded.devices] == ["container-0-request-0"]
 
 
-def test_a_set_is_as_sick_as_its_worst_device() -> None:
+def test_set_health_is_its_worst_devices() -> None:
     gone = health.observe({}, (), (3,), 0.0, 0.0)
     well = {i: health.Watched(seen=True, told=True) for i in (4, 5)}
     judged = health.judged("neuron-set-3-3", (3, 4, 5), {**gone, **well})

@@ -69,6 +69,6 @@ def test_invalid_snapshot_is_a_one_line_error(tmp_path, capsys, content, message
     assert message in said
 
 
-def test_a_time_that_is_none_is_refused(tmp_path, capsys):
+def test_invalid_time_is_rejected(tmp_path, capsys):
     assert main(["plan", "--snapshot", str(cluster(tmp_path / "c.yaml")), "--at", "noon"]) == 2
     assert "--at noon: write a time such as" in capsys.readouterr().err

@@ -108,7 +108,7 @@ def done(world: World) -> tuple[Held, dict[str, tuple[str, str, str]]]:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("first", range(0, FLEETS, AT_ONCE))
-def test_plan_equals_what_the_controller_then_does(first: int) -> None:
+def test_plan_equals_the_controllers_result(first: int) -> None:
     """13.14"""
     for seed in range(first, min(first + AT_ONCE, FLEETS)):
         world = random_fleet(random.Random(seed))
@@ -204,7 +204,7 @@ WORKLOAD = {
          "it has no objects that a plan depends on, only ConfigMap"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_read_is_named(
+def test_unreadable_objects_are_named(
     tmp_path: Any, capsys: pytest.CaptureFixture[str], item: dict[str, Any], message: str
 ) -> None:
     """13.14"""
@@ -213,7 +213,7 @@ def test_what_cannot_be_read_is_named(
 
 
 @pytest.mark.parametrize("content", ["", "---\n", "# nothing\n"])
-def test_an_empty_file_is_refused(tmp_path: Any, capsys: pytest.CaptureFixture[str], content: str) -> None:
+def test_empty_file_is_rejected(tmp_path: Any, capsys: pytest.CaptureFixture[str], content: str) -> None:
     """13.14"""
     said = refused(capsys, tmp_path / "c.yaml", content)
     assert said == "it is empty; see --help for the command that prints one"

@@ -9,7 +9,7 @@ from tests.support.walk import Return, Walk
 
 
 @pytest.mark.parametrize("strategy", ["NoOp", "RestartAll", "MigrateAffected"])
-def test_recovery_calls_never_come_back(strategy):
+def test_recovery_calls_downward_only(strategy):
     """A node fails and is given up, with each strategy (15, acceptance 2)."""
     world = running(strategy)
     with Walk(["controller"]) as walk:

@@ -112,7 +112,7 @@ def test_late_node_is_named_after_the_grace():
     assert world.message("job") == "waiting for 1 node to show the reservation on their devices: u0-2"
 
 
-def test_nodes_that_are_late_are_counted():
+def test_late_nodes_are_counted():
     world = fleet(1)
     world.silent = {"u0-1", "u0-2"}
     world.submit("job")
@@ -256,7 +256,7 @@ def test_deleted_template_is_recreated():
     assert world.plan().actions == ()
 
 
-def test_a_node_in_use_by_anybody_is_not_reserved():
+def test_used_node_is_not_reserved():
     world = fleet(2)
     world.claim("foreign", ["u0-1"])
     world.submit("job")
@@ -407,7 +407,7 @@ def test_fragmented_capacity_is_reported():
     assert "split over 2 UltraServers or without the links: us-u0 has 2, us-u1 has 2" in world.message("big")
 
 
-def test_a_type_that_nobody_has_is_said_to_be_so():
+def test_missing_instance_type_is_reported():
     world = fleet(1)
     world.submit("job", instanceType="trn2u.48xlarge")
     world.settle()

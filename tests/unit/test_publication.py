@@ -111,7 +111,7 @@ def test_device_held_by_another_name_is_withheld() -> None:
     assert names(decide(0.0, held, None)) == WITHOUT
 
 
-def test_while_refused_only_what_is_held_stays() -> None:
+def test_refusal_keeps_only_held_devices() -> None:
     assert decide(0.0, situation(current={}, refused=True), None) == Outcome()
     """14.5: held by a claim, prepared or only allocated."""
     assert decide(0.0, situation(refused=True), None) == Outcome(asks=True)

@@ -34,7 +34,7 @@ def test_a_quantity_is_read_exactly(text: str, value: Fraction) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "Gi", "1 Gi", "1GiB", "1K", "0x10", "1,5", "NaN", "1e100000", "--1", "٣", "1ki"])
-def test_what_is_no_quantity_is_refused_naming_it(text: str) -> None:
+def test_invalid_quantity_error_names_it(text: str) -> None:
     with pytest.raises(ValueError, match="is not a quantity"):
         quantity.parse(text)
 
@@ -44,6 +44,6 @@ def test_what_is_no_quantity_is_refused_naming_it(text: str) -> None:
         lambda f: 10**9 % f.denominator == 0
     )
 )
-def test_a_printed_quantity_reads_back_as_itself(value: Fraction) -> None:
+def test_quantities_round_trip(value: Fraction) -> None:
     original = quantity.Quantity(value)
     assert quantity.parse(str(original)) == original

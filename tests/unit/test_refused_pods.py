@@ -78,7 +78,7 @@ def test_unknown_reservation_gives_no_candidate():
     assert suspects(world) == []
 
 
-def test_pods_on_dead_nodes_are_left_alone():
+def test_pods_on_dead_nodes_are_kept():
     """13.12."""
     world = running("NoOp")
     world.claim("foreign", ["u0-1"], pod="intruder")
@@ -95,7 +95,7 @@ def test_nothing_is_evicted_in_an_outage():
     assert suspects(world) == []
 
 
-def test_a_pod_is_refused_after_two_minutes():
+def test_pod_counts_as_rejected_after_two_minutes():
     """13.12."""
     assert refused_until(pod(), SUSPECT) == NOW + datetime.timedelta(minutes=2)
 
@@ -117,7 +117,7 @@ def test_possibly_starting_pod_is_kept(changes):
     assert refused_until(pod(**changes), SUSPECT) is None
 
 
-def test_a_pod_without_an_owner_is_said_to_be_lost():
+def test_event_for_a_pod_without_owner():
     """13.12."""
     owner = {"kind": "ReplicaSet", "name": "job-1", "controller": True}
     why = "evicted because it could not start for two minutes: node node-0 is reserved for "

@@ -40,7 +40,7 @@ def foreign_template(name: str) -> Obj:
 # -- 13.1 --------------------------------------------------------------------------------------------------------------
 
 
-def test_an_impossible_request_holds_no_other_back() -> None:
+def test_impossible_request_delays_no_other() -> None:
     """13.1"""
     world = fleet(4)
     world.submit("typo", size=4, count=1000)
@@ -134,7 +134,7 @@ def test_several_large_workloads_delay_once() -> None:
     assert world.state("job")[0] == "Allocated"
 
 
-def test_growth_queues_like_everybody_else() -> None:
+def test_growth_queues_in_order() -> None:
     """13.1"""
     world = fleet(2)
     world.submit("grows", size=1)

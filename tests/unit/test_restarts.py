@@ -122,7 +122,7 @@ def test_restart_delay_doubles_to_ten_minutes(begun, waits):
     assert found == restart_limit.NextRestart(begun + 1, NOW + datetime.timedelta(seconds=waits - 100))
 
 
-def test_a_limit_of_none_lets_nothing_restart():
+def test_restart_limit_0_prevents_restarts():
     assert restart_limit.next_restart(workload([], None, None), NOW, 0) == restart_limit.NextRestart(1, None)
 
 

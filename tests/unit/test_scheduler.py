@@ -98,7 +98,7 @@ def test_reasons_are_counted_per_node() -> None:
     assert outcome.reasons["d"] == ("request neurons wants 9 devices: the node publishes no devices",)
 
 
-def test_no_nodes_is_said_as_such() -> None:
+def test_no_nodes_has_its_own_message() -> None:
     assert refused(place([claim()], [], [])).message == "no nodes available to schedule pods"
 
 
@@ -127,7 +127,7 @@ def test_allocated_claim_pins_the_pod() -> None:
     assert outcome.message == "0/1 nodes are available: 1 resourceclaim not available on the node."
 
 
-def test_a_claim_shared_by_256_pods_takes_no_more() -> None:
+def test_claim_is_shared_by_at_most_256_pods() -> None:
     shared = claim(allocation={"devices": {"results": []}})
     shared["status"]["reservedFor"] = [{"resource": "pods", "name": str(i), "uid": str(i)} for i in range(256)]
     assert "in use by 256 pods" in refused(place([shared], [node("a")], slices("a"))).message

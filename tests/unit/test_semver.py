@@ -38,7 +38,7 @@ def test_build_metadata_does_not_count() -> None:
         ("1.2.03-rc.1", "1.2.3-rc.1"),
     ],
 )
-def test_a_sloppy_version_is_completed_when_asked(text: str, read: str) -> None:
+def test_normalize_completes_versions(text: str, read: str) -> None:
     assert str(semver.parse(text, normalize=True)) == read
 
 
@@ -57,7 +57,7 @@ def test_a_sloppy_version_is_completed_when_asked(text: str, read: str) -> None:
         "",
     ],
 )
-def test_a_sloppy_version_is_refused_otherwise(text: str) -> None:
+def test_incomplete_version_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="is not a semantic version"):
         semver.parse(text)
 

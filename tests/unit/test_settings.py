@@ -128,7 +128,7 @@ def test_only_flags_are_respelled():
 
 
 @pytest.mark.parametrize("text", ["true", "TRUE", "True", "1", "t"])
-def test_gos_words_for_true_are_understood(text):
+def test_go_booleans_are_accepted(text):
     assert given(ENABLE_ULTRASERVER_OPERATOR=text).enable_ultraserver_operator is True
 
 
@@ -172,7 +172,7 @@ def test_two_api_servers_contradict_each_other():
     assert given("--kube-api-server=http://x", KUBECONFIG="/x").kube_api_server == "http://x", "a user's own KUBECONFIG"
 
 
-def test_everything_that_is_wrong_is_told_at_once():
+def test_all_problems_are_reported_together():
     said = refused("--v=x", NODE_NAME="", LOG_FORMAT="xml")
     assert said.count(";") == 2
     assert "--v=x" in said
@@ -201,7 +201,7 @@ def test_an_empty_address_switches_metrics_off():
 @pytest.mark.parametrize(
     ("text", "folder"), [("/var/run/cdi/", "/var/run/cdi"), ("/var/run/cdi//", "/var/run/cdi"), ("/", "/"), ("//", "/")]
 )
-def test_a_slash_at_the_end_is_none(text, folder):
+def test_trailing_slash_is_removed(text, folder):
     assert given(CDI_ROOT=text).cdi_root == folder
     assert given(f"--kubelet-plugins-directory-path={text}").kubelet_plugins_directory_path == folder
     assert given(HOST_ROOT=text).host_root == folder
@@ -266,7 +266,7 @@ def test_malformed_value_is_a_one_line_error(capsys, monkeypatch):
     assert "--node-name (NODE_NAME) is required" in err
 
 
-def test_a_flag_without_its_value_is_told(capsys):
+def test_flag_without_value_is_an_error(capsys):
     code, err = ends(capsys, "--node-name")
     assert code == 2
     assert "argument --node-name: expected one argument" in err

@@ -33,7 +33,7 @@ def trn2(tmp_path, capsys) -> Path:
     return tmp_path / "n"
 
 
-def test_yaml_and_json_say_the_same(trn2, capsys):
+def test_yaml_and_json_have_equal_content(trn2, capsys):
     code, as_yaml, err = run(capsys, "slices", "--host-root", trn2, "--node-name", "a")
     assert (code, err) == (0, "")
     _, as_json, _ = run(capsys, "slices", "--host-root", trn2, "--node-name", "a", "-o", "json")
@@ -117,7 +117,7 @@ def test_an_ultraserver_node_shows_its_place(tmp_path, capsys):
     ]
 
 
-def test_a_capacity_block_comes_from_the_labels(tmp_path, capsys):
+def test_capacity_block_comes_from_labels(tmp_path, capsys):
     _, out, _ = run(
         capsys,
         *("fake-node", "--instance-type", "trn3.48xlarge", "--root", tmp_path),
@@ -180,7 +180,7 @@ def test_connected_sets_are_shown_with_counters(tmp_path, capsys):
     ]
 
 
-def test_sets_that_there_is_no_room_for_are_named(tmp_path, capsys):
+def test_omitted_sets_are_named(tmp_path, capsys):
     """16.1."""
     run(capsys, "fake-node", "--instance-type", "inf1.24xlarge", "--root", tmp_path)
     _, _, err = run(capsys, "slices", "--host-root", tmp_path, "--node-name", "a", "--connected-sets", "-ojson")
@@ -202,7 +202,7 @@ def test_findings_go_to_standard_error(trn2, capsys):
 @pytest.mark.parametrize(
     "what", ["link:0,1", "device:9", "ecc:3", "ecc:3,sram_ecc_uncorrected", "reset:2", "components:0,hbm,link_host"]
 )
-def test_repairing_takes_the_words_of_breaking(trn2, capsys, what):
+def test_repair_accepts_the_break_arguments(trn2, capsys, what):
     before = {path: path.read_bytes() for path in trn2.rglob("*") if path.is_file()}
     assert run(capsys, "fake-node", "--root", trn2, "--break", what)[0] == 0
     assert {path: path.read_bytes() for path in trn2.rglob("*") if path.is_file()} != before
@@ -242,7 +242,7 @@ def test_a_node_can_be_written_broken(tmp_path, capsys):
         (["--root", "X", "--instance", "trn1.2xlarge"], "unknown flag --instance"),
     ],
 )
-def test_fake_node_refuses_in_one_line(tmp_path, capsys, arguments, line):
+def test_fake_node_errors_are_one_line(tmp_path, capsys, arguments, line):
     code, _, err = run(capsys, "fake-node", *[str(tmp_path / "n") if word == "X" else word for word in arguments])
     assert code in (1, 2)
     assert len(err.splitlines()) == 1
@@ -259,7 +259,7 @@ def test_fake_node_refuses_in_one_line(tmp_path, capsys, arguments, line):
         (["--node-name", "a", "--node-label", "x=y"], "unknown flag --node-label; did you mean --node-name?"),
     ],
 )
-def test_slices_refuses_in_one_line(tmp_path, capsys, arguments, line):
+def test_slices_errors_are_one_line(tmp_path, capsys, arguments, line):
     code, out, err = run(capsys, "slices", *[word.replace("X", str(tmp_path)) for word in arguments])
     assert (code, out) == (2, "")
     assert len(err.splitlines()) == 1

@@ -14,7 +14,7 @@ from neuron_dra.node.publish import sysfs
 
 
 @pytest.mark.parametrize("spec", catalogue.all_types(), ids=lambda spec: spec.name)
-def test_numbers_are_those_that_nodes_publish(spec: catalogue.InstanceType, tmp_path: Path) -> None:
+def test_sizes_equal_published_sizes(spec: catalogue.InstanceType, tmp_path: Path) -> None:
     simulated_node.write(tmp_path / "node", spec.name)
     node = topology.build(sysfs.read_node(tmp_path / "node"), NodeLabels.from_labels({}))
     published = devices.published(node, driver_version="1.2.3", ultraserver_devices="devices")
@@ -25,7 +25,7 @@ def test_numbers_are_those_that_nodes_publish(spec: catalogue.InstanceType, tmp_
     assert sizes.core_counts(spec) == {len(one.cores) for one in found.partitions}
 
 
-def test_the_words_are_those_of_the_scheduler_extension() -> None:
+def test_message_is_the_scheduler_extensions() -> None:
     assert sizes.refusal("trn1.32xlarge", sizes.DEVICE, 7) == (
         "Instance type trn1.32xlarge does not support requests for device: 7. "
         "Please request a different number of devices."

@@ -184,7 +184,7 @@ def test_missing_generation_is_one() -> None:
     assert diff(POOL, current, devices(2)).empty
 
 
-def test_a_pool_of_another_name_is_made_anew() -> None:
+def test_pool_with_another_name_is_recreated() -> None:
     current = stored(devices(2), 4)
     current[0]["spec"]["pool"]["name"] = "other"
     plan = diff(POOL, current, devices(2))
@@ -226,7 +226,7 @@ def test_an_edit_by_hand_is_reverted(change: Any) -> None:
 
 
 @pytest.mark.contract("S24")
-def test_a_node_made_again_owns_its_slices_again() -> None:
+def test_recreated_node_owns_its_slices() -> None:
     plan = diff(Pool("node-a", "uid-new"), stored(devices(2)), devices(2))
     assert plan.update[0]["metadata"]["ownerReferences"][0]["uid"] == "uid-new"
     assert (plan.delete, plan.create) == ((), ())
@@ -289,7 +289,7 @@ def test_the_last_tainted_device_can_be_taken_off() -> None:
 
 
 @pytest.mark.contract("S12")
-def test_a_taint_that_says_its_own_time_keeps_it() -> None:
+def test_taint_with_a_time_keeps_it() -> None:
     taint = {"key": "k", "effect": "NoSchedule", "timeAdded": "2026-01-01T00:00:00Z"}
     current = stored([device(0, taints=[taint])])
     wanted = [device(0, taints=[{**taint, "timeAdded": "2026-02-02T00:00:00Z"}, {"key": "x", "effect": "None"}])]
@@ -308,14 +308,14 @@ def test_dropped_field_is_named_and_not_resent() -> None:
     assert not diff(POOL, stored(kept), other, accepted=accepted).empty
 
 
-def test_what_a_server_fills_in_is_not_dropped() -> None:
+def test_server_defaults_are_not_dropped_fields() -> None:
     sent = devices(1, taints=[{"key": "k", "effect": "NoSchedule"}])
     kept = devices(1, taints=[{"key": "k", "effect": "NoSchedule", "timeAdded": "2026-01-01T00:00:00Z"}])
     assert dropped_fields(sent, kept) == ()
     assert dropped_fields(devices(2), devices(1)) == ("devices",)
 
 
-def test_a_slice_that_nobody_owns_is_owned_again() -> None:
+def test_slice_without_owner_gets_its_owner() -> None:
     current = stored(devices(2))
     del current[0]["metadata"]["ownerReferences"]
     plan = diff(POOL, current, devices(2))

@@ -208,7 +208,7 @@ def test_layer_must_contain_all_nodes_of_a_slot() -> None:
     assert [each.layers for each in placement.slots([group(*nodes)], frozenset(), TYPE, 4)] == [("x", "y", None)]
 
 
-def test_a_slot_counts_the_free_nodes_around_it() -> None:
+def test_slot_counts_free_neighbors() -> None:
     pairs = placement.slots([group(*FOUR)], frozenset({"u-3"}), TYPE, 1)
     assert [(each.first_id, each.free_nodes, each.free_neighbours) for each in pairs] == [
         *((0, 3, 2), (1, 3, 2), (2, 3, 1)),

@@ -60,6 +60,6 @@ def test_files_are_written_through_the_one_seam(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", PRODUCTION, ids=lambda path: str(path.relative_to(ROOT)))
-def test_nobody_waits_with_wait_for(path: Path) -> None:
+def test_wait_for_is_not_used(path: Path) -> None:
     lines = [line for name, line, _ in calls(path) if name == "wait_for"]
     assert not lines, "asyncio.wait_for of Python 3.11 can lose a cancellation: use asyncio.timeout"

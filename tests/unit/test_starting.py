@@ -66,7 +66,7 @@ def test_pods_are_not_checked_in_other_phases():
     assert starting(again) == []
 
 
-def test_a_node_that_is_not_ready_is_not_idle():
+def test_unready_node_is_not_idle():
     """13.9."""
     world = without_pods(running("NoOp", count=1), "u0-2")
     not_ready(world, "u0-2")
@@ -89,7 +89,7 @@ def test_unschedulable_pods_only_make_degraded():
         assert degraded(world) == ("", "")
 
 
-def test_what_is_wrong_with_nodes_comes_first():
+def test_node_faults_come_first():
     """13.9."""
     world = without_pods(running("NoOp"), "u1-3")
     not_ready(world, "u1-2")
@@ -99,7 +99,7 @@ def test_what_is_wrong_with_nodes_comes_first():
     assert (verdict.degraded[0], SAID in verdict.degraded[1]) == ("NodeNotReady", True)
 
 
-def test_the_schedulers_words_are_repeated():
+def test_message_quotes_the_scheduler():
     """13.9."""
     assert unschedulable([pod()], JOB, NOW) == SAID
     two = unschedulable([pod(metadata__name="job-7"), pod()], JOB, NOW)
@@ -118,7 +118,7 @@ def test_the_schedulers_words_are_repeated():
     ],
     ids=["scheduled", "of another template", "without claims", "ends", "gated", "not looked at yet"],
 )
-def test_other_pods_say_nothing_of_the_workload(changes: dict[str, Any]):
+def test_other_pods_are_ignored(changes: dict[str, Any]):
     """13.9."""
     assert unschedulable([pod(**changes)], JOB, NOW) == ""
 

@@ -302,7 +302,7 @@ def test_pending_aws_entry_gets_the_full_timeout() -> None:
 
 
 @pytest.mark.parametrize("spec", [{"topologySize": 2, "serverCount": 2}, {"topologySize": 4, "serverCount": 1}])
-def test_a_pending_entry_without_ids_that_the_spec_outgrew_is_given_up_like_others(spec: dict[str, int]) -> None:
+def test_outgrown_pending_entry_is_given_up(spec: dict[str, int]) -> None:
     """13.3, 13.6: an old CRD dropped its ids, and then topologySize changed: it kept its nodes permanently."""
     world = fleet()
     world.silent = set(NODES)

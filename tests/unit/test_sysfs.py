@@ -53,7 +53,7 @@ def test_a_simulated_node_is_read_whole(root):
     assert re.fullmatch("[0-9a-f]{16}", str(first.serial))
 
 
-def test_an_empty_root_says_nothing(tmp_path):
+def test_empty_root_has_no_values(tmp_path):
     assert sysfs.read_node(tmp_path) == NodeFacts(None, None, ())
     assert sysfs.read_node(tmp_path / "missing") == NodeFacts(None, None, ())
 
@@ -125,7 +125,7 @@ def test_no_links_differs_from_unknown_links(root, content, connected):
         ("x", UNKNOWN),
     ],
 )
-def test_modes_are_those_that_the_runtime_knows(root, content, modes):
+def test_only_runtime_modes_are_read(root, content, modes):
     put(class_file(root, "ultraserver_mode"), content)
     assert sysfs.read_node(root).ultraserver.modes == modes
 
@@ -183,7 +183,7 @@ def test_device_without_folder_is_unknown(root):
     assert read.devices[16] == DeviceFacts(16)
 
 
-def test_a_file_that_cannot_be_opened_is_unknown(root):
+def test_unopenable_file_is_unknown(root):
     device_file(root, "core_count").unlink()
     device_file(root, "core_count").symlink_to("core_count")  # even root cannot read a loop
     assert device(root).core_count == UNKNOWN

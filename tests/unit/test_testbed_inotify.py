@@ -37,7 +37,7 @@ def test_inotify_limit_grows_and_is_restored(limit, tmp_path):
     assert limit.read_text() == "128\n"
 
 
-def test_a_limit_that_is_enough_is_left_alone(limit, tmp_path):
+def test_sufficient_limit_is_unchanged(limit, tmp_path):
     limit.write_text("8192\n")
     state = bed(tmp_path, 16)
     inotify.allow(state)
@@ -46,7 +46,7 @@ def test_a_limit_that_is_enough_is_left_alone(limit, tmp_path):
     assert limit.read_text() == "4096\n"
 
 
-def test_a_limit_that_cannot_be_raised_is_told(limit, tmp_path, monkeypatch, capsys):
+def test_unraisable_limit_is_an_error(limit, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(Path, "write_text", refuse)
     inotify.allow(bed(tmp_path, 8))
     assert f"{limit} is 128 and cannot be raised" in capsys.readouterr().out

@@ -62,7 +62,7 @@ def test_slow_request_times_out(mute, monkeypatch):
     assert network.answers(HERE, f"{mute}/healthz") is False
 
 
-def test_a_server_that_is_not_there_is_no_answer():
+def test_missing_server_has_no_reply():
     with socket.create_server(("127.0.0.1", 0)) as gone:
         url = f"http://127.0.0.1:{gone.getsockname()[1]}/healthz"
     assert network.answers(HERE, url) is False

@@ -49,6 +49,6 @@ def test_busy_mount_error_names_its_users(mounted: Path) -> None:
             holder.kill()
 
 
-def test_what_is_not_mounted_any_more_is_done(mounted: Path) -> None:
+def test_unmounted_path_is_done(mounted: Path) -> None:
     lifecycle.unmount(str(mounted))
     lifecycle.unmount(str(mounted))

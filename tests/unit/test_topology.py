@@ -103,7 +103,7 @@ def test_busy_device_suppresses_link_finding():
     assert build(read).findings == ()
 
 
-def test_links_that_are_no_promise_are_not_missed():
+def test_optional_links_are_not_missing():
     read = node_of("inf1.6xlarge")
     for device in range(4):
         read = changed(read, device, connected=())
@@ -121,13 +121,13 @@ def test_several_missing_devices_are_one_sentence():
     assert "neuron7, neuron9 of" in build(without(node_of(), 7, 9)).findings[0].message
 
 
-def test_no_devices_ask_for_the_kernel_driver():
+def test_no_devices_finding_names_the_kernel_driver():
     node = build(without(node_of(), *range(16)))
     assert kinds(node) == ["no-devices"]
     assert "kernel driver" in node.findings[0].message
 
 
-def test_a_device_too_many_is_told_and_kept():
+def test_extra_device_is_a_finding_and_kept():
     read = node_of("trn2.3xlarge")
     node = build(replace(read, devices=(*read.devices, DeviceFacts(1, 8, (), (243, 1), True))))
     assert kinds(node) == ["unexpected-device"]
@@ -142,7 +142,7 @@ def test_extra_devices_are_one_finding():
     assert "neuron1, neuron2 exceed the device count of trn2.3xlarge (1)" in finding.message
 
 
-def test_a_wrong_core_count_is_told_and_kept():
+def test_wrong_core_count_is_a_finding_and_kept():
     node = build(changed(node_of(), 2, core_count=6))
     assert kinds(node) == ["wrong-core-count"]
     assert node.devices[2].core_count == 6
@@ -160,7 +160,7 @@ def test_unknown_core_count_is_zero():
     assert build(read).devices[2].core_count == 0
 
 
-def test_a_device_without_its_file_is_told():
+def test_device_without_file_is_a_finding():
     node = build(changed(node_of(), 5, node_present=False))
     assert kinds(node) == ["missing-device-file"]
     assert "/dev/neuron5" in node.findings[0].message
@@ -199,7 +199,7 @@ def test_unknown_type_is_a_finding():
     assert node.devices[0].memory_bytes is None
 
 
-def test_no_type_at_all_is_told():
+def test_missing_type_is_a_finding():
     node = build(replace(node_of(), product_name=None))
     assert node.instance_type_name is None
     assert kinds(node) == ["unknown-instance-type"]

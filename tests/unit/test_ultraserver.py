@@ -80,7 +80,7 @@ def test_two_ids_never_share_a_name(ids: list[str]) -> None:
 # Allocations.
 
 
-def test_an_allocation_is_read_as_it_was_written() -> None:
+def test_allocation_round_trips() -> None:
     assert decode_allocations(ultraserver(SLOT.to_wire(), OTHER.to_wire())) == (SLOT, OTHER)
     assert SLOT.to_wire()["workloadRef"] == "ml/llm"
     assert SLOT.to_wire()["leaderNodeName"] == "node-a"
@@ -272,7 +272,7 @@ def test_next_reservation_waits_for_claims() -> None:
     assert not waits_for_claims(TAG, Reading((SLOT,)), "node-a")
 
 
-def test_an_entry_that_cannot_be_read_ends_no_tag() -> None:
+def test_unreadable_entry_ends_no_tag() -> None:
     assert next_tag(TAG, Reading((), ("nonsense",)), "node-a", occupied=False) == TAG
     assert next_tag(TAG, Reading((OTHER,), ("nonsense",)), "node-a", occupied=False) == TAG
 
@@ -326,7 +326,7 @@ def test_a_tag_survives_its_attributes() -> None:
 
 
 @pytest.mark.parametrize("name", TAG_ATTRIBUTES)
-def test_a_tag_that_is_not_whole_is_none(name: str) -> None:
+def test_incomplete_tag_is_none(name: str) -> None:
     device = tagged({"name": "neuron-node-0"}, TAG)
     del device["attributes"][name]
     assert tag_on([device]) is None

@@ -235,7 +235,7 @@ def test_command_has_defaults_and_election(container: dict[str, Any]) -> None:
     assert given.limits == Limits()
 
 
-def test_the_probes_ask_the_port_that_serves_them(container: dict[str, Any]) -> None:
+def test_probes_use_the_serving_port(container: dict[str, Any]) -> None:
     assert container["ports"] == [
         {"name": "health", "containerPort": 8081},
         {"name": "metrics", "containerPort": 8080},
@@ -282,7 +282,7 @@ def test_controller_image_runs_unprivileged(pod: dict[str, Any]) -> None:
     ]
 
 
-def test_the_image_has_what_the_controller_imports() -> None:
+def test_image_has_the_controllers_imports() -> None:
     """Only the standard library, our packages, and those in the image's lock file."""
     locked = set(re.findall(r"^([a-z0-9-]+)==", (ROOT / "requirements/plugin.txt").read_text(), re.MULTILINE))
     texts = [path.read_text() for path in (ROOT / "controller").glob("*.py")]

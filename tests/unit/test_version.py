@@ -24,19 +24,19 @@ def test_api_server_without_v1_is_rejected() -> None:
     assert problem.text == ("the API server (v1.33.1) does not serve resource.k8s.io/v1; Kubernetes 1.34 to 1.37 does")
 
 
-def test_a_newer_api_server_is_told_and_used() -> None:
+def test_newer_api_server_is_reported_and_used() -> None:
     (problem,) = found("v1.38.0")
     assert (problem.reason, problem.fatal) == ("KubernetesUntested", False)
 
 
 @pytest.mark.parametrize("kubelet", ["v1.34.0", "v1.34.1", "v1.34.1-eks-12", "v1.34.0+rke2r1"])
-def test_the_kubelets_that_hang_are_told(kubelet: str) -> None:
+def test_hanging_kubelets_are_reported(kubelet: str) -> None:
     (problem,) = found(kubelet=kubelet)
     assert (problem.reason, problem.fatal) == ("KubeletBroken", False)
     assert kubelet in problem.text
 
 
-def test_a_kubelet_that_is_too_old_cannot_be_used() -> None:
+def test_too_old_kubelet_is_rejected() -> None:
     (problem,) = found(kubelet="v1.32.9")
     assert problem.fatal
     assert "use 1.33 or later" in problem.text

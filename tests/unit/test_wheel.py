@@ -22,7 +22,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-def test_the_package_called_controller_is_ours(wheel: Path, tmp_path: Path) -> None:
+def test_package_controller_is_ours(wheel: Path, tmp_path: Path) -> None:
     zipfile.ZipFile(wheel).extractall(tmp_path)
     program = "import importlib.metadata as m; print(m.packages_distributions()['controller'])"
     # -S: nothing but the wheel and the standard library is on the path.

@@ -36,7 +36,7 @@ def test_rebuild_withdraws_all_earlier_prepares() -> None:
     assert not rebuilt.since(rebuilt.mark, "c")
 
 
-def test_a_count_that_went_back_is_not_believed() -> None:
+def test_decreased_count_is_treated_as_withdrawn() -> None:
     assert Withdrawals().since(Mark(count=1), "a")
 
 

@@ -43,7 +43,7 @@ def test_message_change_is_deferred_and_replanned(wording: StatusThrottle) -> No
     assert (plan.actions, plan.recheck) == (others, NOW + MESSAGE_INTERVAL)
 
 
-def test_an_earlier_moment_to_look_again_stays(wording: StatusThrottle) -> None:
+def test_earlier_recheck_is_kept(wording: StatusThrottle) -> None:
     earlier = NOW + datetime.timedelta(seconds=2)
     assert wording.without_deferrable(Plan(actions=(FEWER,), recheck=earlier), SOON) == Plan(recheck=earlier)
 

@@ -114,7 +114,7 @@ def test_quiet_objects_are_dropped():
     assert backoff.due(one, later) == later + datetime.timedelta(seconds=5)
 
 
-def test_the_first_write_that_is_due_is_known():
+def test_next_due_write_is_known():
     backoff = Backoff()
     one, two = Evict("ml", "pod-0", "uid-0"), LabelNode("node-0", "uid-0", {})
     assert backoff.earliest([one, two], START) is None

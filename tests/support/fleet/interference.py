@@ -224,5 +224,5 @@ async def allocated(fleet: Fleet, size: int, count: int, tenant: Tenant | None, 
 
 
 def beside_a_victim(seed: int, *, ultraservers: int = 2, steps: int = STEPS, **more: Any) -> Outcome:
-    """Run one seed with one controller, which is not stopped here: the Leases of two need a third of the time."""
+    """Run one seed with one controller, which never stops: leader election of two would take a third of it."""
     return run(seed, ultraservers=ultraservers, steps=steps, drive=drive, actors=ACTORS, replicas=1, **more)
