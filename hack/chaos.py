@@ -266,7 +266,7 @@ def settle(run: Run) -> None:
 
 
 def everything_runs(run: Run) -> str:
-    """Return what should run and does not: a pod whose devices are free on some node, or a workload."""
+    """Return the pods and workloads that could run but do not."""
     items = {item["metadata"]["name"]: item for item in run.place.get("pods")["items"]}
     left = [name for name, item in items.items() if "job" not in item["metadata"].get("labels", {})
             and name not in run.pods]  # fmt: skip

@@ -28,7 +28,7 @@ REQUEST_S: Final = 5.0
 
 
 class Leadership(Protocol):
-    """Whether this process may write. `term` changes each time that it becomes the leader."""
+    """Decides if this process may write. `term` changes each time that it becomes the leader."""
 
     term: int
 

@@ -1,4 +1,4 @@
-"""The loop: wait for a change, take a snapshot, plan, write. What changed does not matter, only what is."""
+"""The loop: wait for a change, take a snapshot, plan, write. Plans depend on the current state, not on the changes."""
 
 from __future__ import annotations
 

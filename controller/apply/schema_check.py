@@ -23,9 +23,9 @@ from neuron_dra.kube.requests import NEURON_ULTRASERVERS, NEURON_WORKLOADS, Reso
 log = logging.getLogger(__name__)
 
 AGAIN: Final = datetime.timedelta(seconds=60)
-"""How long after a failed dry run the next one is made."""
+"""The pause after a failed dry run."""
 OBJECTS: Final = 3
-"""How many objects of a kind are tried."""
+"""The number of objects of a kind that are tried."""
 _THEN: Final = "2026-01-02T03:04:05Z"
 _WORD: Final = "a-trial"
 

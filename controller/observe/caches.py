@@ -48,14 +48,16 @@ def _projected(make: Callable[[Mapping[str, Any]], Any]) -> Callable[[dict[str, 
 
 
 FORBIDDEN_AGAIN_S = 60.0
-"""How soon Namespaces are read again after Forbidden: the ClusterRole may have been upgraded."""
+"""The pause before Namespaces are read again after Forbidden: the ClusterRole may have been upgraded."""
 
 CLAIMS_FOR_A_NODE = 50
 """The number of claims whose reading costs as much as the pods of one node."""
 NODES_AT_ONCE = 16
 
 HEARTBEATS_S = 0.5
-"""How long changes of Nodes are gathered. Most are heartbeats, 17 a second with 5,000 nodes, and change nothing."""
+"""The time for which changes of Nodes are gathered. Most are heartbeats, 17 a second with 5,000 nodes, and change
+nothing.
+"""
 
 
 class Index(Protocol):

@@ -1,4 +1,4 @@
-"""What the controller keeps of the cluster: frozen values that `decode` makes of each object once."""
+"""The controller's view of the cluster: frozen values that `decode` makes from each object once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NODES_AT_MOST = 64
 """The limit of nodes in one UltraServer, from the CRD. A node with a higher number counts as unknown."""
 
 NODE_NAMES_SHOWN = 8
-"""How many names a message lists before it gives the number of the rest."""
+"""The number of names that a message lists before the count of the rest."""
 
 
 @dataclass(frozen=True, slots=True)

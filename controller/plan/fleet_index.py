@@ -39,7 +39,7 @@ from neuron_dra.core.ultraserver import object_name
 class FleetIndex:
     """The objects by name, and what follows from them for each UltraServer.
 
-    The `put_*` methods take an object's new value, or None when it is gone. What is derived is up to date after
+    The `put_*` methods take an object's new value, or None when it is gone. Derived values are up to date after
     `refresh`. It is read like a `Snapshot`; `groups` and `slots` are those of `discovery` and `placement`. Not
     thread-safe.
     """

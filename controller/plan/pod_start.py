@@ -24,7 +24,7 @@ from neuron_dra.core.ultraserver import Phase
 PATIENCE: Final = datetime.timedelta(minutes=1)
 """The time for which a pod must be unschedulable: the scheduler may not have seen the newest slices."""
 MESSAGE_QUOTED: Final = 300
-"""How many characters of the scheduler's message are quoted."""
+"""The number of quoted characters of the scheduler's message."""
 
 
 def look_at(context: PlanningContext, workload: Workload) -> Starting | None:

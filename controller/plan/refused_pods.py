@@ -22,7 +22,7 @@ from controller.observe.model import (
 )
 
 PATIENCE: Final = datetime.timedelta(minutes=2)
-"""How long after its startTime a rejected pod is evicted."""
+"""The time from its startTime after which a rejected pod is evicted."""
 LOOK_AGAIN: Final = datetime.timedelta(minutes=2)
 STARTED: Final = "PodReadyToStartContainers"
 

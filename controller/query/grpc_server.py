@@ -39,7 +39,7 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What answers are made of. `unready` returns why there are none yet, empty if there are."""
+    """The sources of replies. `unready` returns why there are none yet, empty if there are."""
 
     snapshot: Callable[[], Snapshot]
     unready: Callable[[], str]
@@ -59,7 +59,7 @@ class UltraServers(ultraservers_pb2_grpc.UltraServersServicer):
         return await self._answer("ListUltraServers", context, lambda seen: queries.ultraservers(seen, request))
 
     async def Plan(self, request: pb.PlanRequest, context: Any) -> pb.PlanResponse:
-        """Return what the controller would do."""
+        """Return the controller's plan."""
         now, limits = datetime.datetime.now(datetime.UTC), self._from.limits
         return await self._answer("Plan", context, lambda seen: queries.plan(seen, request, now, limits))
 

@@ -113,7 +113,7 @@ def _reservation(ultraserver: str, allocation: Allocation) -> pb.Reservation:
 
 
 def plan(snapshot: Snapshot, request: pb.PlanRequest, now: datetime.datetime, limits: Limits) -> pb.PlanResponse:
-    """Return what the controller would do at `now`, and why. Raises BadRequest."""
+    """Return the controller's plan at `now`, with reasons. Raises BadRequest."""
     tried = _tried(snapshot, request.workload, now) if request.HasField("workload") else None
     if tried is not None:
         others = tuple(each for each in snapshot.workloads if each.uid != tried.uid)

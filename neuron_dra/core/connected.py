@@ -1,4 +1,4 @@
-"""Whether a node may publish connected sets and core partitions; they harm where a part of Kubernetes ignores them."""
+"""Checks that a node may publish connected sets and core partitions: all parts of Kubernetes must support them."""
 
 from __future__ import annotations
 

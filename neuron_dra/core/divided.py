@@ -1,4 +1,4 @@
-"""What a node publishes with connected sets: devices that consume shared counters, and how they come and go.
+"""Connected sets on a node: devices that consume shared counters, and how they are published and withdrawn.
 
 The scheduler counts what an allocated device consumes only while that device is published. So a device leaves the
 slices in three steps, whatever the setting says: a taint keeps new claims away; half a minute later, when every
@@ -25,7 +25,7 @@ TAINT: Final[Wire] = {"key": TAINT_KEY, "value": "true", "effect": "NoSchedule"}
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """What the node can publish with counters.
+    """The devices that the node can publish with counters.
 
     `offered` are the wanted devices in the order of use, with sets if `on`; `position` is the place of each name in the
     slices. `named` returns a device with its counters by its name, or None.

@@ -1,4 +1,4 @@
-"""What stands behind the name of a connected set or a core partition: devices, or a range of logical cores.
+"""The members of a connected set or a core partition: devices, or a range of logical cores.
 
 A claim names such a device long after it was published, so its members follow from the name and the instance type
 alone, whatever is published now.

@@ -58,7 +58,7 @@ class Reflector:
 
     `on_change` is called, without arguments, after every change and after every complete list. `run()` raises the
     errors in `gives_up_on` instead of retrying; NotFound means that the server does not have the kind at all.
-    `project` returns what is kept of an object, once, when the object arrives; its `metadata` must keep namespace,
+    `project` is called once for each received object, and returns the part to keep; its `metadata` must keep namespace,
     name, uid and resourceVersion. A change outside of what is kept does not call `on_change`. `fields`, a Struct with
     omit_defaults, has the fields that are decoded at all; the others cost next to nothing. With `gather_s`, changes in
     quick succession arrive together, up to that many seconds later.

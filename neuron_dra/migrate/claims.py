@@ -94,7 +94,7 @@ def _devices(wanted: Wanted, spec: InstanceType, count: int) -> Plan:
 
 
 def note(made: dict[str, Any]) -> str:
-    """Return what a user has to know about a template, or an empty string."""
+    """Return a note for the user about a template, or an empty string."""
     name = made["metadata"]["name"]
     if name.startswith("neuron-node-"):
         return f"{name} requests a whole node: it needs the chart's draDriver.ultraserverDevices=node, the default"

@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(slots=True)
 class File:
-    """A file and what becomes of it."""
+    """A file and its result."""
 
     name: str
     path: Path | None  # None: standard input
@@ -116,7 +116,7 @@ def _read(name: str) -> File:
 
 
 def _migrate(file: File, options: Any) -> None:
-    """Fill in what becomes of a file; a document with a problem stays as it is, the others change."""
+    """Set the result of a file; a document with a problem is unchanged, the others are rewritten."""
     from neuron_dra.migrate import files
     from neuron_dra.migrate.problems import BadInput, CannotMigrate
     from neuron_dra.migrate.rewrite import rewrite

@@ -30,7 +30,7 @@ class Options:
 
 @dataclass(slots=True)
 class Outcome:
-    """What becomes of a document: `templates` are new objects that it needs, `notes` are for the user to read."""
+    """The result of a document: `templates` are new objects that it needs, `notes` are for the user to read."""
 
     templates: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Detection of a live device plugin. Its socket answers, or the Node still offers its resources."""
+"""Detection of a live device plugin: a socket that accepts connections, or resources in the Node's status."""
 
 from __future__ import annotations
 

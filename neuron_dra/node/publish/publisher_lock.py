@@ -36,7 +36,7 @@ class PublisherLock:
 
     @property
     def holding(self) -> bool:
-        """Whether this process publishes."""
+        """True if this process publishes."""
         return self._handle is not None
 
     def begin(self) -> None:

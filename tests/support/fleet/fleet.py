@@ -115,7 +115,7 @@ class Fleet:
         self.limits: dict[str, str | None] = {}  # by namespace: how many nodes it may reserve
         self.old_replicas: list[Replica] = []
         self.crd = "ours"  # or what is wrong with the one that is installed
-        self.refused: set[str] = set()  # "Kind/name" of objects whose status no policy lets pass
+        self.refused: set[str] = set()  # "Kind/name" of objects whose status a policy rejects
         self.taken_templates: set[str] = set()
         self.jobs_of: dict[str, str] = {}
         self.least: dict[str, int] = {}
