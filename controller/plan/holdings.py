@@ -229,7 +229,7 @@ class Holdings(Container[str]):
             workload_namespace=workload.namespace,
             workload_name=workload.name,
             workload_uid=workload.uid,
-            allocation_id=hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16],
+            allocation_id=hashlib.sha256("\n".join(parts).encode(errors="surrogatepass")).hexdigest()[:16],
             phase=Phase.PENDING,
             nodes=slot.nodes,
             node_count=len(slot.nodes),

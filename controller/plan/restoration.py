@@ -112,7 +112,7 @@ def _with_ids(
     }
     uid = index.ultraserver_by_name[ultraserver].uid
     parts = (uid, official.workload, str(official.ultraserver_index), official.allocated_at, *official.nodes)
-    fresh = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+    fresh = hashlib.sha256("\n".join(parts).encode(errors="surrogatepass")).hexdigest()[:16]
     here = all(name in nodes for name in official.nodes)
     return replace(
         official,
