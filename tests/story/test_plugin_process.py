@@ -298,7 +298,7 @@ async def refused(host: PluginHost, *arguments: str, **environment: str) -> tupl
         ((), {}, "--node-name (NODE_NAME) is required"),
         (("--node-names=a",), {}, "--node-names"),
         (("--node-name=a", "-logtostderr=true"), {}, "logtostderr"),
-        (("--node-name=a", "--ultraserver-devices=device"), {}, "write node or devices; did you mean devices?"),
+        (("--node-name=a", "--ultraserver-devices=device"), {}, "write node or devices or both; did you mean devices?"),
         (("--node-name=a", "--healthcheck-port=x"), {}, "--healthcheck-port=x: write a whole number"),
         (("--node-name=a",), {"ENABLE_ULTRASERVER_OPERATOR": "maybe"}, "write true or false"),
         (("--node-name=a", "--emulation-mode=trn2u", "--host-root=/x"), {}, "set one"),
