@@ -131,7 +131,6 @@ TAGS: tuple[Described, ...] = (
 SIZES: tuple[Described, ...] = (
     Described("connectedDevices", "int", "with connected sets; not on core partitions", "number of Neuron devices"),
     Described("cores", "int", "with connected sets", "number of logical NeuronCores, at the type's default size"),
-    Described("firstCore", "int", "on core partitions", "number of the first of these cores on the node"),
 )
 """The attributes of devices that are published with connected sets (core/partitions.py)."""
 

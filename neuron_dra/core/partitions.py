@@ -269,7 +269,6 @@ class _Maker:
             "deviceId": Attribute("int", ids[0]),
             "resourceType": Attribute("string", CORES),
             "cores": Attribute("int", len(cores)),
-            "firstCore": Attribute("int", cores.start),
         }
         device = Device(f"{names.CORES_PREFIX}{len(cores)}-{cores.start}", ids, attributes, consumes=tuple(consumes))
         return Partition(device, frozenset(cores))

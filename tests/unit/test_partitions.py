@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neuron_dra.core import catalogue, devices, topology
+from neuron_dra.core import catalogue, devices, slices, topology
 from neuron_dra.core.facts import NodeLabels
 from neuron_dra.core.partitions import (
     COUNTERS_PER_SET,
@@ -20,6 +22,7 @@ from neuron_dra.core.partitions import (
     partitioned,
 )
 from neuron_dra.emulation import simulated_node
+from neuron_dra.emulation.objects import healthy_node
 from neuron_dra.node.publish import sysfs
 
 TYPES = ("inf1.xlarge", "inf1.6xlarge", "inf1.24xlarge", "inf2.24xlarge", "inf2.48xlarge", "trn1.32xlarge",
@@ -176,3 +179,28 @@ def test_partition_cores_are_contiguous(known: catalogue.InstanceType, tmp_path:
     for one in made(node).partitions:
         if one.device.name.startswith("neuron-cores-"):
             assert one.cores == frozenset(range(min(one.cores), max(one.cores) + 1))
+
+
+@pytest.mark.parametrize("known", catalogue.all_types(), ids=lambda known: known.name)
+def test_every_set_is_connected_on_every_type(known: catalogue.InstanceType) -> None:
+    """On a ring each device is linked to the next; on a torus a set is a group of rows; a switch links all."""
+    node = healthy_node(known.name)
+    links = {device.device_id: device.connected for device in node.devices}
+    for one in made(node).partitions:
+        ids = one.device.device_ids
+        if one.device.name.startswith("neuron-set-") and known.shape in ("ring", "line"):
+            assert all(after in links[before] for before, after in itertools.pairwise(ids))
+        elif one.device.name.startswith("neuron-set-"):
+            assert ids == tuple(range(ids[0], ids[0] + len(ids)))
+            assert ids[0] % len(ids) == 0
+
+
+@pytest.mark.parametrize("name", ["inf1.24xlarge", "inf2.48xlarge", "trn2.48xlarge"])
+def test_slices_of_a_node_stay_below_96_kib(name: str) -> None:
+    """Acceptance 3 of issue 16."""
+    found = made(healthy_node(name))
+    wires = [one.device.to_wire() for one in found.partitions]
+    counters = [each.to_wire() for each in found.counters]
+    items = slices.desired(slices.Pool("n" * 40, "u" * 36), wires, 1, counters=counters, position=found.position)
+    assert sum(len(msgspec.json.encode(item)) for item in items) <= 96 * 1024
+    assert len(items) <= 5
