@@ -115,14 +115,19 @@ async def test_the_class_must_exclude_sets_first(api: EmbeddedApi, host: PluginH
         await all_published(api)
 
 
-async def test_an_old_kubelet_gets_plain_slices(api: EmbeddedApi, host: PluginHost) -> None:
-    api.delete("nodes", "node-a")
-    node = node_object("node-a")
-    node["status"]["nodeInfo"]["kubeletVersion"] = "v1.35.4-eks-1"
-    api.create(node)
+async def test_an_old_kubelet_gets_plain_slices_until_it_is_updated(
+    api: EmbeddedApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next check may be twelve minutes away; the Node shows the new version at once."""
+    monkeypatch.setattr(connected, "RECHECK_S", 3600)
+    monkeypatch.setattr(connected, "CHECK_S", 3600)
+    api.patch("nodes", "node-a", {"status": {"nodeInfo": {"kubeletVersion": "v1.35.4-eks-1"}}})
     async with host.running(**ON):
         await eventually(lambda: "kubelet is 1.35" in "".join(off_events(api)), 30)
         assert len(published(api)) == 12
+        assert api.requests(resource="deviceclasses") == []  # what costs no request is checked first
+        api.patch("nodes", "node-a", {"status": {"nodeInfo": {"kubeletVersion": "v1.36.1"}}})
+        await all_published(api)
 
 
 async def test_disabled_setting_changes_nothing(api: EmbeddedApi, host: PluginHost) -> None:

@@ -55,6 +55,7 @@ class ConnectedSets:
         self.why_not = "it is not known yet"  # why they are not published although the setting is on; empty if they are
         self.look_at: float | None = None  # when to check again
         self._wait_s = RECHECK_S
+        self._kubelet = ""  # its version at the last check
         self.leaving: Leaving | None = None
 
     @property
@@ -97,7 +98,9 @@ class ConnectedSets:
     async def _check(self, pool: slices.Pool, *, wanted: bool) -> None:
         """Look again, if it is time, whether the node may publish connected sets. Raises ApiError."""
         now = asyncio.get_running_loop().time()
-        if self.look_at is not None and now < self.look_at and (self._publisher.keeps_counters or not self.on):
+        kubelet, self._kubelet = self._kubelet, self._node.kubelet_version
+        is_early = self.look_at is not None and now < self.look_at and kubelet == self._kubelet
+        if is_early and (self._publisher.keeps_counters or not self.on):
             return
         why = await self._find_out(pool) if wanted else ""
         if not wanted and not self._publisher.keeps_counters:
