@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from neuron_dra.core.health import DeviceHealth, Health
 from neuron_dra.emulation import simulated_node
 from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.emulation.hanging import (
@@ -21,8 +22,11 @@ from neuron_dra.emulation.hanging import (
 )
 from neuron_dra.emulation.objects import allocated_claim
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
+from neuron_dra.gen.kubelet.health.v1 import health_pb2
 from neuron_dra.node import plugin as plugin_module
+from neuron_dra.node.health import HealthSource
 from neuron_dra.node.plugin import Plugin
+from neuron_dra.node.prepare.kubelet import HealthService
 from neuron_dra.node.publish import hardware as hardware_module
 from neuron_dra.node.publish import sysfs_helper
 from tests.support.plugin_host import PluginHost
@@ -101,6 +105,16 @@ async def test_no_result_reports_no_device_healthy(
         await always(lambda: plugin.hardware.read_at == stays, 0.3)
         (slices,) = plugin.slices.items.values()
         assert len(slices["spec"]["devices"]) == 16
+
+
+async def test_healthy_devices_have_the_time_of_the_reading() -> None:
+    """14.1. A fresh time would say that the device is well now."""
+    source = HealthSource(lambda: 1000.0)
+    source.set((DeviceHealth("neuron-device-0", Health.HEALTHY), DeviceHealth("neuron-device-1", Health.UNKNOWN)))
+    watch = HealthService(source, "node-a").watch(health_pb2.NodeWatchResourcesRequest(), None)
+    before = int(time.time())
+    well, unknown = (await anext(watch)).devices
+    assert (well.last_updated_time, unknown.last_updated_time >= before) == (1000, True)
 
 
 async def test_stopped_helper_is_replaced(host: PluginHost) -> None:

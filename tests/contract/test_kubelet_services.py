@@ -42,10 +42,12 @@ from neuron_dra.gen.kubelet.dra.v1 import dra_pb2, dra_pb2_grpc
 from neuron_dra.gen.kubelet.pluginregistration.v1 import registration_pb2, registration_pb2_grpc
 from neuron_dra.gen.neuron.dra.v1 import inspector_pb2, inspector_pb2_grpc
 from neuron_dra.node import plugin as plugin_module
+from neuron_dra.node.endpoints import liveness
 from neuron_dra.node.endpoints.sockets import TcpHealthServer, UnixServer
 from neuron_dra.node.plugin import Plugin
 from neuron_dra.node.prepare import claim_reader, transactions
 from neuron_dra.node.prepare import kubelet as kubelet_module
+from neuron_dra.node.prepare.kubelet import Registration
 from neuron_dra.node.publish import coexistence
 from neuron_dra.settings import load
 from tests.support.faulty_files import DISK_ERRORS, FaultyFiles, disk_error
@@ -544,6 +546,7 @@ async def test_transient_api_errors_fail_no_claim(
     plugin: Plugin, kubelet: ScriptedKubelet, api: EmbeddedApi, monkeypatch: pytest.MonkeyPatch, trouble: str
 ) -> None:
     """14.7: a failure delays the pod by 90 s, and the kubelet's deadline is 45 s."""
+    assert plugin_module.FETCH_PATIENCE_S + claim_reader.GET_TIMEOUT_S < 45
     monkeypatch.setattr(transactions, "FETCH_AGAIN_S", (0.01, 0.1))
     monkeypatch.setattr(transactions, "LONGEST_RETRY_AFTER_S", 0.1)
     await kubelet.registered(DRIVER)
@@ -787,6 +790,35 @@ async def test_liveness_probes_the_sockets(host: PluginHost, monkeypatch: pytest
         assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
+class Asked(Registration):
+    """Counts the calls of GetInfo."""
+
+    times = 0
+
+    async def GetInfo(self, request: registration_pb2.InfoRequest, context: Any) -> registration_pb2.PluginInfo:
+        self.times += 1
+        return await super().GetInfo(request, context)
+
+
+async def test_health_checks_share_one_probe(plugin: Plugin, short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """14.14: the health port asks for no credentials."""
+    monkeypatch.setattr(liveness, "HOLDS_S", 600.0)
+    asked = Asked("dra.sock", lambda: None)
+    server = UnixServer(
+        short_path / "reg.sock", lambda made: registration_pb2_grpc.add_RegistrationServicer_to_server(asked, made)
+    )
+    await server.start()
+    try:
+        made = liveness.Liveness(plugin.settings.dra_socket, server.path)
+        assert await asyncio.gather(*(made.alive() for _ in range(50))) == [True] * 50
+        assert asked.times == 1
+        await server.restart()
+        assert await made.alive()
+        assert asked.times == 2, "another socket is looked at"
+    finally:
+        await server.stop(0)
+
+
 async def test_health_port_is_taken_over_when_free(plugin: Plugin) -> None:
     holder = socket.create_server(("127.0.0.1", 0))
     port = holder.getsockname()[1]
@@ -818,6 +850,7 @@ async def test_health_port_is_taken_over_when_free(plugin: Plugin) -> None:
 @pytest.mark.contract("O3")
 @pytest.mark.contract("R9")
 async def test_http_serves_readiness_and_metrics(host: PluginHost, api: EmbeddedApi) -> None:
+    """14.14: `neuron_device` is the label that `neuron_dra_device_fault` has, too."""
     async with (
         host.running("pod-1", metrics_bind_address="127.0.0.1:0") as plugin,
         aiohttp.ClientSession() as http,

@@ -333,6 +333,7 @@ async def test_prepared_claim_survives_an_unhealthy_device(api: EmbeddedApi, hos
 
 
 async def test_events_and_metrics_name_the_reason(api: EmbeddedApi, host: PluginHost) -> None:
+    """14.14: `neuron_device` is the label that `neuron_dra_device_info` has, too."""
     api.dropped_fields["resourceslices"] = TAINTS
     async with host.running(**HOLD) as plugin:
         await settled(api, plugin)

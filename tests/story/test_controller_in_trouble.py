@@ -14,6 +14,8 @@ from controller_cluster import Cluster
 from test_ultraserver_controller import cluster, controlling, quick  # noqa: F401
 
 from controller.apply import write_backoff as backoff_module
+from controller.apply.refused_pod_eviction import Refusals
+from controller.observe.model import RESERVED, Suspect
 from controller.program import NAME
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, Fault
@@ -23,6 +25,7 @@ from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.events import EventRecorder
 from tests.support.waiting import eventually
 
+LONGEST_S = backoff_module.LONGEST_S  # before `quick` changes it
 NOW = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
 
 
@@ -37,16 +40,39 @@ def refused(resource: str, verb: str = "patch", status: int = 403, **more: str) 
     return Fault(Do.RESPOND, verb=verb, resource=resource, status=status, times=None, **more)  # type: ignore[arg-type]
 
 
-async def test_forbidden_labels_delay_no_workload(cluster: Cluster, hurried: None) -> None:  # noqa: F811
-    """13.10."""
+async def test_forbidden_labels_delay_no_workload(
+    cluster: Cluster,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """13.10: each plan tried them again."""
+    monkeypatch.setattr(backoff_module, "LONGEST_S", LONGEST_S)
     faults = cluster.api.faults.add(refused("nodes"))
-    async with controlling(cluster):
+    async with controlling(cluster) as controller:
         cluster.submit("job")
         await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
-        await asyncio.sleep(0.5)
+        for number in range(16):
+            cluster.submit(f"waits-{number}")
+            await eventually(lambda name=f"waits-{number}": cluster.state(name) == "Pending", 60, "another plan")
+        plans = controller.metrics.registry.get_sample_value("neuron_ultraserver_plan_seconds_count")
     tried = [each.name for each in cluster.api.log if (each.verb, each.resource) == ("patch", "nodes")]
-    assert max(tried.count(name) for name in set(tried)) <= 12
+    assert max(tried.count(name) for name in set(tried)) <= 12 < plans
     assert faults.hits == len(tried)
+
+
+async def test_finalizer_precedes_the_reservation(
+    cluster: Cluster,  # noqa: F811
+    hurried: None,
+) -> None:
+    """13.3: the finalizer comes before the first allocation, not after it."""
+    faults = cluster.api.faults.add(refused("neuronultraservers"))
+    async with controlling(cluster):
+        cluster.submit("job", count=1)
+        await eventually(lambda: faults.hits >= 3, 60, "the finalizer is tried")
+        assert cluster.allocations() == []
+        cluster.api.faults.clear()
+        await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
+    [reserved] = [each for each in cluster.api.objects("neuronultraservers") if each["status"]["allocations"]]
+    assert reserved["metadata"]["finalizers"] == [RESERVED]
 
 
 async def test_unwritable_ultraserver_is_avoided(
@@ -121,6 +147,25 @@ async def test_rejected_pod_is_evicted_others_stay(cluster: Cluster) -> None:  #
     assert {each.verb for each in asked if each.user_agent == NAME} <= {"get"}
 
 
+async def test_pod_that_starts_meanwhile_is_not_evicted(cluster: Cluster) -> None:  # noqa: F811
+    """13.12: the eviction is of the pod as it was read, by UID and resourceVersion."""
+    cluster.pod_with_claim("late", "u0-0", {"metadata": {"name": "other", "uid": "another-workload"}})
+    waits_since(cluster, "late", 121)
+    read = cluster.api.faults.add(Fault(Do.ANSWER_LATE, verb="get", resource="pods"))
+    suspect = Suspect("ml", "late", cluster.api.get("pods", "late", "ml")["metadata"]["uid"], "u0-0", "it is reserved")
+    results: list[str] = []
+    async with KubeClient(KubeConfig(cluster.api.url)) as client:
+        refusals = Refusals(client, EventRecorder(client, "here"))
+        refusals.on_eviction = results.append
+        looking = asyncio.create_task(refusals.look([suspect], datetime.datetime.now(datetime.UTC)))
+        await eventually(lambda: read.hits, 60, "the pod is read")
+        waits_since(cluster, "late", 121, "True")
+        read.release()
+        await looking
+    assert results == ["gone"]
+    assert not cluster.api.get("pods", "late", "ml")["metadata"].get("deletionTimestamp")
+
+
 async def test_missing_namespace_is_one_error_with_remedy(
     cluster: Cluster,  # noqa: F811
     caplog: pytest.LogCaptureFixture,
@@ -160,7 +205,8 @@ async def test_follower_shows_no_cluster_metrics(cluster: Cluster) -> None:  # n
         await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
         sample = first.metrics.registry.get_sample_value
         assert sample("neuron_ultraserver_nodes", {"state": "reserved"}) == 8
-        first.metrics.leading(False)
+        cluster.api.faults.add(refused("leases", verb="update"))
+        await eventually(lambda: sample("neuron_ultraserver_leader") == 0, 60, "the leader has lost the lease")
         states = ("free", "reserved", "other")
         assert [sample("neuron_ultraserver_nodes", {"state": state}) for state in states] == [None] * 3
         assert sample("neuron_ultraserver_workloads", {"state": "Allocated"}) is None

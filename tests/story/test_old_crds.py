@@ -17,12 +17,18 @@ from controller_cluster import Cluster, Obj
 from controller import settings as controller_settings
 from controller.apply import loop as reconcile_module
 from controller.apply import schema_check
+from controller.apply.requests import Applier
+from controller.observe.caches import Caches
+from controller.plan.actions import CreateUltraServer, SetUltraServerFinalizers, WriteUltraServerStatus
+from controller.plan.fleet_index import FleetIndex
 from controller.program import NAME, Controller
 from neuron_dra.arguments import Parser
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.emulation.embedded_api import EmbeddedApi, Fault, Request
 from neuron_dra.kube import reflector as reflector_module
 from neuron_dra.kube.config import KubeConfig
+from neuron_dra.kube.events import EventRecorder
+from neuron_dra.kube.requests import NEURON_ULTRASERVERS
 from tests.support.waiting import always, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -216,6 +222,34 @@ async def test_downgraded_crd_loses_no_reservation(cluster: Cluster, monkeypatch
         cluster.api.dropped_fields.clear()
         await eventually(lambda: cluster.state("other") == "Allocated")
         assert [each for each in cluster.allocations() if each["workloadRef"] == "ml/job"] == before
+
+
+async def test_crd_that_begins_to_reject_stops_the_controller(cluster: Cluster) -> None:
+    """13.5: it was downgraded, and answers 422."""
+    cluster.submit("job", count=1)
+    async with controlling(cluster):
+        await eventually(lambda: cluster.state("job") == "Allocated")
+        cluster.api.faults.add(Fault(resource="neuronultraservers/status", verb="patch", status=422, times=None))
+        cluster.submit("other", count=1)
+        await eventually(lambda: cluster.state("other") == "Pending")
+        await eventually(lambda: cluster.reason("other")[0] == "CustomResourcesOutdated")
+        assert "the API server rejects" in cluster.reason("other")[1]
+
+
+async def test_dropped_field_stops_the_rest_of_the_plan(cluster: Cluster) -> None:
+    """13.5."""
+    async with cluster.api.client(NAME) as client:
+        applier = Applier(client, Caches(client, lambda: None, FleetIndex()), EventRecorder(client, "here"))
+        applier.schemas.check(NEURON_ULTRASERVERS, {"status": {"allocations": []}}, {"status": {}})
+        now = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
+        for action in (
+            CreateUltraServer({"metadata": {"name": "us-u0"}}),
+            SetUltraServerFinalizers("us-u0", "1", ()),
+            WriteUltraServerStatus("us-u0", "1", {}, {"allocations": []}),
+        ):
+            with pytest.raises(schema_check.Outdated, match=r"drops status\.allocations"):
+                await applier.perform(action, now)
+    assert writes(cluster) == []
 
 
 async def test_checked_kinds_are_not_checked_again(cluster: Cluster) -> None:

@@ -192,6 +192,24 @@ async def test_new_tag_waits_for_claims_of_the_old(api: EmbeddedApi, host: Plugi
         await tagged(api, OTHER)
 
 
+async def test_waiting_tag_lists_claims_once(
+    api: EmbeddedApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """14.3: a hundred cluster-wide LISTs a minute."""
+    monkeypatch.setattr(tag_keeper, "RECHECK_S", 600.0)
+    reserve(api, SLOT)
+    async with host.running() as plugin:
+        await tagged(api, SLOT)
+        ours(api)
+        reserve(api, OTHER)
+        await tagged(api, replace(SLOT, phase=Phase.DRAINING))
+        before = len(api.requests("list", "resourceclaims"))
+        for _ in range(30):
+            plugin.dirty.notify()
+            await asyncio.sleep(0.03)
+        assert len(api.requests("list", "resourceclaims")) == before
+
+
 async def test_an_administrators_claim_delays_no_tag(api: EmbeddedApi, host: PluginHost) -> None:
     reserve(api, SLOT)
     async with host.running() as plugin:
@@ -442,7 +460,8 @@ async def test_operator_labels_trigger_a_lookup(short_path: Path, monkeypatch: p
 
 
 async def test_removed_crd_frees_the_node(api: EmbeddedApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    """13.3: not before the reservation's last claim is gone."""
+    """13.3: after ten minutes, and not before the reservation's last claim is gone."""
+    assert tag_keeper.MISSING_S == 600
     monkeypatch.setattr(tag_keeper, "MISSING_S", 0.4)
     reserve(api, SLOT)
     async with host.running():

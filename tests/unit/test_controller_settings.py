@@ -12,6 +12,7 @@ import pytest
 
 from controller import settings
 from controller.main import operator_main
+from controller.plan.planning import Limits
 from controller.settings import ControllerSettings
 from neuron_dra.arguments import Parser, go_style
 from neuron_dra.errors import SettingsError
@@ -51,6 +52,15 @@ def test_durations_have_units():
     assert found.starvation_threshold == datetime.timedelta(hours=1)
     assert found.fault_grace == datetime.timedelta(seconds=5)
     assert found.node_failure_grace == datetime.timedelta(minutes=5)
+
+
+def test_default_limits_of_a_plan():
+    """13.1, 13.4, 13.15."""
+    assert load().limits == Limits()
+    minute = datetime.timedelta(minutes=1)
+    assert (Limits().starvation_threshold, Limits().starvation_limit) == (10 * minute, 30 * minute)
+    assert (Limits().outage_nodes, Limits().outage_percent, Limits().restart_limit) == (3, 55, 3)
+    assert Limits().max_reserved_nodes is None
 
 
 def test_outage_and_restart_limit_are_numbers():

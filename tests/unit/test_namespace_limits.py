@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 
 import pytest
+from failing_world import break_links
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -94,7 +95,7 @@ def test_workload_over_limit_blocks_no_other():
     world = fleet("4", count=2)
     world.submit("giant", count=2)
     world.settle()
-    world.later(3600)
+    world.later(900)  # longer than the threshold, and within the limit
     world.submit("other", namespace="other", count=2)
     world.settle()
     assert (world.state("giant"), state_in(world, "other", "other")) == (("Pending", "NamespaceLimit"), "Allocated")
@@ -141,6 +142,23 @@ def test_moving_group_counts_once(text: str):
     world.settle(LIMITS)
     assert (world.state("job"), has(world, "ml")) == (("Allocated", "Allocated"), 8)
     assert {nodes[0][:2] for nodes in world.reserved("job").values()} == {"u1", "u2"}
+
+
+def test_moving_group_leaves_the_rest_of_the_limit():
+    world = fleet("12", count=5)
+    world.submit("job", count=2, allocationPolicy={"failureStrategy": "MigrateAffected"})
+    world.settle(LIMITS)
+    (moves, _) = sorted(world.reserved("job").values())
+    world.silent = {item["metadata"]["name"] for item in world.all("Node")}
+    break_links(world, moves[1])
+    world.settle(LIMITS)
+    world.later(31)
+    world.settle(LIMITS)
+    held = [e for u in world.all("NeuronUltraServer") for e in u["status"]["allocations"]]
+    assert sorted(e["ultraserverIndex"] for e in held) == [0, 0, 1]
+    world.submit("second")
+    world.settle(LIMITS)
+    assert has(world, "ml") == 12
 
 
 def test_draining_nodes_count_for_the_limit():

@@ -5,11 +5,23 @@ from __future__ import annotations
 import datetime
 
 import pytest
-from failing_world import LIMITS, U0, U1, U2, degraded, evicted, held, not_ready, ready_again, running
+from failing_world import (
+    LIMITS,
+    U0,
+    U1,
+    U2,
+    break_links,
+    degraded,
+    evicted,
+    held,
+    not_ready,
+    ready_again,
+    running,
+)
 from ultraserver_world import World
 
 from controller.observe.model import ClusterNode
-from controller.plan import outage
+from controller.plan import outage, states
 from controller.plan.actions import DeleteTemplate, Evict
 from controller.plan.planning import Limits
 from neuron_dra.core.ultraserver import Phase
@@ -83,6 +95,39 @@ def test_outage_end_restarts_grace_periods(strategy):
     world.later(1)
     world.settle(LIMITS)
     assert "pod-u1-1" in evicted(world)
+
+
+@pytest.mark.parametrize("strategy", ACTING)
+def test_outage_end_restarts_grace_period_of_published_faults(strategy):
+    """13.4."""
+    world = running(strategy)
+    break_links(world, "u1-0")
+    world.settle(LIMITS)
+    not_ready(world, *U0, *U1[1:])
+    world.later(600)
+    world.settle(LIMITS)
+    for name in (*U0, *U1[1:]):
+        ready_again(world, name)
+    world.settle(LIMITS)
+    world.later(29)
+    world.settle(LIMITS)
+    assert (evicted(world), degraded(world)[0]) == ([], "LinkDown")
+    world.later(1)
+    world.settle(LIMITS)
+    assert "pod-u1-1" in evicted(world)
+
+
+@pytest.mark.parametrize("strategy", ACTING)
+def test_nothing_begins_in_an_outage(strategy):
+    """13.4: not even in the first plan of a controller that was away for longer than the grace period."""
+    world = running(strategy, count=1)
+    before = held(world)
+    not_ready(world, *U0[:3], *U1)
+    world.later(600)
+    world.step(LIMITS)
+    assert (held(world), world.state("job")) == (before, ("Allocated", "Allocated"))
+    world.settle(LIMITS)
+    assert (held(world), evicted(world), len(world.all("ResourceClaimTemplate"))) == (before, [], 1)
 
 
 def test_outage_pauses_a_migration():
@@ -253,6 +298,13 @@ def test_draining_restart_continues_on_recovery():
         assert not [o for o in _allocations(world) if o["allocationId"] in closed and o["phase"] != "Draining"]
     assert world.state("job") == ("Allocated", "Allocated")
     assert world.workload("job")["status"]["restarts"] == 1
+
+
+@pytest.mark.parametrize("after", [Phase.BOUND, Phase.PENDING])
+def test_draining_group_never_opens_again(after):
+    """13.4."""
+    with pytest.raises(ValueError, match=f"cannot go from Draining to {after.value}"):
+        states.check_step(Phase.DRAINING, after)
 
 
 def _allocations(world: World) -> list[dict]:

@@ -779,3 +779,17 @@ def test_growth_keeps_ranks_and_is_all_or_nothing():
     assert world.state("job")[0] == "Allocated"
     assert world.reserved("job")[0] == before[0]
     assert [kind for kind in kinds(world.log) if "Template" in kind] == ["CreateTemplate"]
+
+
+def test_reason_of_a_stopped_controller_is_written_once():
+    """13.5."""
+    world = World(ultraserver("u0"))
+    world.settle()
+    world.submit("job")
+    found = plan(replace(world.snapshot(), outdated="the CRD is old"), world.now)
+    (action,) = found.actions
+    assert isinstance(action, WriteWorkloadStatus)
+    world.write(action)
+    assert (world.state("job"), world.message("job")) == (("Pending", "CustomResourcesOutdated"), "the CRD is old")
+    world.later(60)
+    assert plan(replace(world.snapshot(), outdated="the CRD is old"), world.now).actions == ()

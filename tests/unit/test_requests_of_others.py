@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from ultraserver_world import Obj, World
 
+from controller.plan.actions import WriteUltraServerStatus
 from controller.plan.planning import Limits
 from tests.support.ultraservers import ultraserver
 
@@ -251,7 +252,20 @@ def test_taken_template_name_prevents_reservation() -> None:
     world.submit("job")
     world.settle(LIMITS)
     assert (world.state("job"), world.reserved("job")) == (("Failed", "TemplateNameTaken"), {})
-    assert not [each for each in world.log if "Reserv" in type(each).__name__]
+    assert not [each for each in world.log if isinstance(each, WriteUltraServerStatus) and each.status["allocations"]]
+
+
+def test_taken_template_name_releases_pending_nodes() -> None:
+    """13.7: a Failed workload kept its UltraServers."""
+    world = fleet(1)
+    world.silent = {"u0-1"}
+    world.submit("job")
+    world.step(LIMITS)
+    world.step(LIMITS)
+    assert world.reserved("job") != {}
+    world.put(foreign_template("job"))
+    world.settle(LIMITS)
+    assert (world.state("job"), world.reserved("job")) == (("Failed", "TemplateNameTaken"), {})
 
 
 def replaced() -> World:
