@@ -1,0 +1,115 @@
+"""16.1, 16.2 and 16.4 on a real Kubernetes: connected sets from plain limits, while devices are taken, on and off."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from deployed import IMAGE, devices, environment, neurons, pod, prepared, slices, stays_pending, template
+from real_cluster import BedNode, Namespace, TestBed, eventually
+
+LIMIT = "deviceclass.resource.kubernetes.io/{}.neuron.aws.com"
+SETS = 223  # on inf2.48xlarge
+PLAIN = 12
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
+
+
+@pytest.fixture
+def ring(other_bed: TestBed) -> BedNode:
+    """A node of inf2.48xlarge with the driver's DaemonSet and connected sets, in a test bed of its own."""
+    other_bed.command("up", "--node", "a=inf2.48xlarge")
+    if int(other_bed.parts.state.kubernetes.split(".")[1]) < 36:
+        pytest.skip("connected sets need Kubernetes 1.36")
+    switch(other_bed, on=True)
+    return BedNode(other_bed, "a", "inf2.48xlarge")
+
+
+def switch(bed: TestBed, *, on: bool) -> None:
+    words = ("--set", f"scheduler.enabled={str(on).lower()}")
+    bed.command("up", "--driver", "daemonset", *words, timeout_s=1200)
+
+
+def published(node: BedNode, count: int) -> None:
+    eventually(f"{count} devices of {node.name}", lambda: len(devices(node.bed, node.name)) == count, 180)
+
+
+def one_device(number: int) -> dict[str, Any]:
+    made: dict[str, Any] = template(f"device-{number}", instance_type="inf2.48xlarge")
+    [request] = made["spec"]["spec"]["devices"]["requests"]
+    request["exactly"]["selectors"][0]["cel"]["expression"] += (
+        f" && device.attributes['neuron.aws.com'].deviceId == {number}"
+    )
+    return made
+
+
+def limited(name: str, size: str) -> dict[str, Any]:
+    """A pod without any claim, as every tool can write it."""
+    container = {
+        "name": "ctr0",
+        "image": IMAGE,
+        "command": ["bash", "-c", "trap 'exit 0' TERM; sleep 9999 & wait"],
+        "resources": {"limits": {LIMIT.format(size): "1"}},
+    }
+    spec = {"terminationGracePeriodSeconds": 1, "containers": [container]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+
+
+def start(place: Namespace, wanted: dict[str, Any]) -> list[int]:
+    """Start a pod and return the devices that it sees."""
+    name = wanted["metadata"]["name"]
+    place.apply(wanted)
+    place.wait_ready(name)
+    return neurons(place, name)
+
+
+def test_pods_get_connected_devices_and_cores_from_limits(ring: BedNode) -> None:
+    place = Namespace(ring.bed, "default")
+    published(ring, SETS)
+    assert [len(item["spec"].get("sharedCounters", ())) for item in slices(ring.bed, ring.name)] == [0, 0, 0, 0, 2]
+    for number in (0, 5, 9):
+        place.apply(one_device(number))
+        assert start(place, pod(f"taken-{number}", f"device-{number}", node=ring.name)) == [number]
+
+    three = start(place, limited("three", "connected-3"))
+    assert three in ([1, 2, 3], [2, 3, 4], [6, 7, 8])
+    assert "NEURON_RT_VISIBLE_CORES" not in environment(place, "three")
+    five = start(place, limited("five-cores", "cores-5"))
+    assert len(five) == 3
+    assert five[0] + 2 == five[2]
+    assert environment(place, "five-cores")["NEURON_RT_VISIBLE_CORES"] == "0-4"
+    assert not {*three, 0, 5, 9} & set(five)
+    place.apply(limited("four", "connected-4"))
+    stays_pending(place, "four")
+    place.delete("pod", "four")
+
+    crash_and_restart(ring, place)
+    last = start(place, limited("two", "connected-2"))
+    assert last == [10, 11]
+
+    switch(ring.bed, on=False)
+    kept = {f"neuron-device-{i}" for i in range(PLAIN)}
+    held = {"neuron-set-3-", "neuron-cores-5-", "neuron-set-2-10"}
+    published(ring, PLAIN + len(held))
+    names = {device["name"] for device in devices(ring.bed, ring.name)}
+    assert {name for name in names - kept if name.startswith(tuple(held))} == names - kept
+    assert all(device["consumesCounters"] for device in devices(ring.bed, ring.name))
+    assert neurons(place, "three") == three
+    place.delete("pod", "three", "five-cores", "two")
+    published(ring, PLAIN)
+    eventually("one slice, as ever", lambda: len(slices(ring.bed, ring.name)) == 1, 60)
+    assert not any("consumesCounters" in device for device in devices(ring.bed, ring.name))
+    place.apply(one_device(2))
+    assert start(place, pod("plain", "device-2", node=ring.name)) == [2]
+
+
+def crash_and_restart(ring: BedNode, place: Namespace) -> None:
+    """Kill the plugin, then the kubelet, which wipes the slices: claims and sets are as before."""
+    before = prepared(ring)
+    ring.break_("plugin")
+    ring.repair("plugin")
+    ring.break_("kubelet")
+    ring.repair("kubelet")
+    published(ring, SETS)
+    assert prepared(ring) == before
+    assert len(neurons(place, "three")) == 3
