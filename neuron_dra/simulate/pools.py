@@ -76,7 +76,8 @@ class Inventory:
         twice = next((name for name in names if names.count(name) > 1), "") if len(set(names)) < len(names) else ""
         if twice:
             return Pool(*key, invalid=f"the device name {twice} occurs more than once")
-        sets = [each for s in slices for each in s.counters]
+        pool = (s for s in self._of_pool[key] if s.generation == generation and not s.compatibility_groups)
+        sets = [each for s in pool for each in s.counters]  # also of slices for other nodes
         known = {counter: total for each in sets for counter, total in each.items()}
         if sum(len({name for name, _ in each}) for each in sets) > len({name for name, _ in known}):
             return Pool(*key, invalid="a counter set occurs more than once")

@@ -126,3 +126,11 @@ def test_random_use_is_contiguous_and_never_overlaps() -> None:
         assert (found == fitting[:1]) if fitting else isinstance(found, Failure)
         held += found if isinstance(found, list) else []
         assert max(Counter(core for name in held for core in CORES[name]).values(), default=0) <= 1
+
+
+def test_counters_of_a_slice_for_other_nodes_count() -> None:
+    """As in the scheduler: a slice of counters needs no devices that this node can use."""
+    *chunks, counters = RING
+    elsewhere = {key: value for key, value in counters["spec"].items() if key != "nodeName"}
+    moved = {**counters, "spec": {**elsewhere, "perDeviceNodeSelection": True}}
+    assert allocate(one("connected-2"), items=[*chunks, moved]) == ["neuron-set-2-0"]

@@ -178,6 +178,19 @@ WHERE: list[Wire] = [
 
 
 @st.composite
+def counted(draw: st.DrawFn, head: Wire, items: list[Wire], number: int) -> Wire:
+    """Let devices consume shared counters, seldom unknown ones, and return the slice of the counters (16.1)."""
+    amount = st.integers(1, 3).map(lambda n: {"value": str(n)})
+    for item in items:
+        if draw(st.integers(0, 2)):
+            name = "other" if draw(seldom) else "s"
+            counters = draw(st.dictionaries(st.sampled_from(["c0", "c1"]), amount, min_size=1))
+            item["consumesCounters"] = [{"counterSet": name, "counters": counters}]
+    sets = [{"name": "s", "counters": {"c0": draw(amount), "c1": draw(amount)}}]
+    return {"metadata": {"name": f"counters-{number}"}, "spec": {**head, "sharedCounters": sets}}
+
+
+@st.composite
 def slices(draw: st.DrawFn) -> list[Wire]:
     out = []
     for number in range(draw(st.integers(1, 4))):
@@ -193,7 +206,11 @@ def slices(draw: st.DrawFn) -> list[Wire]:
             "resourceSliceCount": 2 if draw(seldom) else 1,
         }
         driver = draw(st.sampled_from(["a.example.com", "a.example.com", "b.example.com"]))
-        spec = {"driver": driver, "pool": pool, **where, "devices": items}
+        head = {"driver": driver, "pool": pool, **where}
+        if draw(st.integers(0, 3)) == 0:
+            pool["resourceSliceCount"] += 1
+            out.append(draw(counted(head, items, number)))
+        spec = {**head, "devices": items}
         out.append({"metadata": {"name": f"slice-{draw(st.integers(0, 9))}-{number}"}, "spec": spec})
     return out
 
@@ -255,7 +272,7 @@ def cluster(draw: st.DrawFn) -> Wire:
     everything = [
         {"driver": wire["spec"]["driver"], "pool": wire["spec"]["pool"]["name"], "device": item["name"]}
         for wire in published
-        for item in wire["spec"]["devices"]
+        for item in wire["spec"].get("devices", ())
     ]
     in_use = [one for one in everything if draw(seldom)]
     return {"slices": published, "claims": claims, "classes": CLASSES, "node": NODE, "inUse": in_use}
