@@ -150,6 +150,10 @@ class Safety:
         if known.gone and now.ultraserver in self._may_vanish:
             known.gone = False
             self._told(f"{_text(now)} is written again")
+            same = before.workload_uid == allocation.workload_uid and {*allocation.nodes} <= {*before.nodes}
+            if same and allocation.phase is Phase.DRAINING:
+                known.held = now  # nodes that were away when it ended still show it: the controller closes only these
+                return
         if known.gone:
             self._violated(f"{_text(now)} came back after it was gone")
         if _identity(before) != _identity(allocation) or known.held.ultraserver != now.ultraserver:
