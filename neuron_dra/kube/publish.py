@@ -37,9 +37,9 @@ class Published:
 class SlicePublisher:
     """Compares the watched slices of a pool with the desired devices and writes the difference."""
 
-    def __init__(self, client: KubeClient, reflector: Reflector) -> None:
+    def __init__(self, client: KubeClient, cache: Reflector) -> None:
         self._client = client
-        self._reflector = reflector
+        self.cache = cache
         self._generation = 0
         self._accepted: dict[str, tuple[Sequence[slices.Wire], Sequence[slices.Wire]]] = {}
         self._reported: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ class SlicePublisher:
     @property
     def current(self) -> list[dict[str, Any]]:
         """The slices as last seen, sorted by name."""
-        return [self._reflector.items[key] for key in sorted(self._reflector.items)]
+        return [self.cache.items[key] for key in sorted(self.cache.items)]
 
     @property
     def devices(self) -> list[slices.Wire]:
@@ -99,7 +99,7 @@ class SlicePublisher:
                     await self._look_who_has(item["metadata"]["name"], pool)
                     raise
         except (Conflict, AlreadyExists, NotFound):
-            await self._reflector.relist()
+            await self.cache.relist()
             raise
         self._generation = max(self._generation, plan.generation)
         self._report(tuple(dict.fromkeys(dropped)))
@@ -192,11 +192,11 @@ class SlicePublisher:
             await self._client.delete(
                 RESOURCE_SLICES, "", meta["name"], uid=meta.get("uid"), version=meta.get("resourceVersion")
             )
-        self._reflector.forget(item)
+        self.cache.forget(item)
 
     def _stored(self, sent: Mapping[str, Any], stored: Mapping[str, Any]) -> tuple[str, ...]:
         """Record the stored version of the sent devices, and return the paths of dropped fields."""
-        self._reflector.remember(stored)
+        self.cache.remember(stored)
         before, after = sent["spec"].get("devices") or [], stored["spec"].get("devices") or []
         dropped = slices.dropped_fields(before, after)
         if any(device.get("taints") for device in before):

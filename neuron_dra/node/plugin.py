@@ -49,8 +49,10 @@ from neuron_dra.node.prepare.transactions import Transactions
 from neuron_dra.node.publish.coexistence import DevicePluginWatch
 from neuron_dra.node.publish.connected import ConnectedSets
 from neuron_dra.node.publish.hardware import Hardware
-from neuron_dra.node.publish.loop import Publishing, PublishState
+from neuron_dra.node.publish.loop import Publishing, PublishState, Sources
 from neuron_dra.node.publish.publisher_lock import PublisherLock
+from neuron_dra.node.publish.reports import Reports
+from neuron_dra.node.publish.wanted import WantedDevices
 from neuron_dra.node.signal import Signal
 from neuron_dra.node.ultraserver.reservation_gate import ReservationGate
 from neuron_dra.node.ultraserver.tag_keeper import TagKeeper
@@ -94,7 +96,8 @@ class Plugin:
         self.claims = ClaimReader(self.client, name)
         self.store = Store(settings.data_folder, Path(settings.cdi_root), boot_id(settings), files)
         self.prepared = PreparedClaims(self.store, self.dirty.notify)
-        self.publisher_lock = PublisherLock(settings.data_folder, settings.pod_uid or f"pid-{os.getpid()}", files)
+        identity = settings.pod_uid or f"pid-{os.getpid()}"
+        self.publisher_lock = PublisherLock(settings.data_folder, identity, files, self.dirty.notify)
         plugins = Path(settings.kubelet_device_plugins_directory_path)
         self.device_plugin = DevicePluginWatch(plugins, name, self.dirty.notify)
         self.ultraserver = UltraServerWatch(
@@ -116,34 +119,9 @@ class Plugin:
         )
         ours = f"spec.driver={names.DRIVER},spec.nodeName={name}"
         self.slices = Reflector(self.client, RESOURCE_SLICES, field_selector=ours, on_change=self.dirty.notify)
-        publisher = SlicePublisher(self.client, self.slices)
-        self.publishing = Publishing(
-            settings,
-            self.dirty,
-            hardware=self.hardware,
-            node=self.node,
-            prepared=self.prepared,
-            claims=self.claims,
-            inventory=Inventory(self.prepared, self.recovery, self.claims, self._adopted),
-            watch=self.ultraserver,
-            tags=tags,
-            connected=ConnectedSets(settings, self.node, self.client, publisher, self.events, files),
-            device_plugin=self.device_plugin,
-            lock=self.publisher_lock,
-            publisher=publisher,
-            slice_cache=self.slices,
-            health_source=self.health,
-            events=self.events,
-            metrics=self.metrics,
-        )
+        self.publishing = self._publishing(tags, files)
         self.registration = Registration(str(settings.dra_socket), self._registration_changed)
-        self.services = Services(
-            DraService(self.transactions, self.metrics),
-            HealthService(self.health, name),
-            Inspector(self),
-            self.registration,
-            Liveness(settings.dra_socket, settings.registration_socket),
-        )
+        self.services = self._services()
         self._dra = UnixServer(settings.dra_socket, self.services.add_dra)
         self._reg = UnixServer(settings.registration_socket, self.services.add_registration)
         self._tcp_health = TcpHealthServer(
@@ -151,6 +129,39 @@ class Plugin:
         )
         self.http = HttpServer(self.metrics.registry, self.why_not_ready)
         self._stop = asyncio.Event()
+
+    def _publishing(self, tags: TagKeeper, files: Files) -> Publishing:
+        publisher = SlicePublisher(self.client, self.slices)
+        connected = ConnectedSets(self.settings, self.node, self.client, publisher, self.events, files)
+        return Publishing(
+            self.settings,
+            self.dirty,
+            Sources(self.hardware, self.node, self.device_plugin, connected),
+            Inventory(self.prepared, self.recovery, self.claims, self._adopted),
+            tags,
+            self.publisher_lock,
+            publisher,
+            WantedDevices(self.settings, self.hardware, self.prepared, self.claims, publisher, tags, connected),
+            Reports(
+                self.settings,
+                self.hardware,
+                self.prepared,
+                connected,
+                publisher,
+                self.health,
+                self.events,
+                self.metrics,
+            ),
+        )
+
+    def _services(self) -> Services:
+        return Services(
+            DraService(self.transactions, self.metrics),
+            HealthService(self.health, self.settings.node_name),
+            Inspector(self),
+            self.registration,
+            Liveness(self.settings.dra_socket, self.settings.registration_socket),
+        )
 
     @property
     def publish_state(self) -> PublishState:
@@ -269,9 +280,6 @@ class Plugin:
                 return
             lag.take(time.monotonic() - began - SUPERVISE_PERIOD_S)
             self._try_lock(self.publisher_lock.poll)
-            if self.publisher_lock.changed.is_set():
-                self.publisher_lock.changed.clear()
-                self.dirty.notify()
             if not self._dra.intact:
                 log.warning("the DRA socket was removed or replaced; serving it again", extra={"path": self._dra.path})
                 await self._dra.restart()

@@ -13,26 +13,20 @@ import random
 from dataclasses import dataclass
 from typing import Any, Final
 
-from neuron_dra.core import backoff, checkpoint, health, names, publication, slices
+from neuron_dra.core import backoff, health, names, slices
 from neuron_dra.core.members import is_partition
 from neuron_dra.errors import AlreadyExists, ApiError, ClaimError, Conflict, NeuronDraError, NotFound
 from neuron_dra.kube.publish import Published, SlicePublisher
-from neuron_dra.kube.reflector import Reflector
-from neuron_dra.node.event_queue import EventQueue
-from neuron_dra.node.health import HealthSource
-from neuron_dra.node.metrics import Metrics
 from neuron_dra.node.own_node import OwnNode
-from neuron_dra.node.prepare.claim_reader import ClaimReader
 from neuron_dra.node.prepare.inventory import Inventory
-from neuron_dra.node.prepare.prepared_claims import PreparedClaims
 from neuron_dra.node.publish.coexistence import DevicePluginWatch
 from neuron_dra.node.publish.connected import ConnectedSets
 from neuron_dra.node.publish.hardware import Hardware
 from neuron_dra.node.publish.publisher_lock import PublisherLock
+from neuron_dra.node.publish.reports import Reports
 from neuron_dra.node.publish.wanted import WantedDevices
 from neuron_dra.node.signal import Signal
 from neuron_dra.node.ultraserver.tag_keeper import TagKeeper
-from neuron_dra.node.ultraserver.watch import UltraServerWatch
 from neuron_dra.settings import PluginSettings
 
 log = logging.getLogger(__name__)
@@ -52,6 +46,16 @@ class PublishState:
     at: datetime.datetime | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What decides whether this node publishes, and in which shape."""
+
+    hardware: Hardware
+    node: OwnNode
+    device_plugin: DevicePluginWatch
+    connected: ConnectedSets
+
+
 class Publishing:
     """Publishes while this process holds the publisher lock."""
 
@@ -59,44 +63,27 @@ class Publishing:
         self,
         settings: PluginSettings,
         dirty: Signal,
-        *,
-        hardware: Hardware,
-        node: OwnNode,
-        prepared: PreparedClaims,
-        claims: ClaimReader,
+        sources: Sources,
         inventory: Inventory,
-        watch: UltraServerWatch,
         tags: TagKeeper,
-        connected: ConnectedSets,
-        device_plugin: DevicePluginWatch,
         lock: PublisherLock,
         publisher: SlicePublisher,
-        slice_cache: Reflector,
-        health_source: HealthSource,
-        events: EventQueue,
-        metrics: Metrics,
+        wanted: WantedDevices,
+        reports: Reports,
     ) -> None:
         self._settings = settings
-        self._hardware = hardware
-        self._node = node
-        self._prepared = prepared
+        self._dirty = dirty
+        self._hardware = sources.hardware
+        self._node = sources.node
+        self._device_plugin = sources.device_plugin
+        self._connected = sources.connected
         self._inventory: Inventory | None = inventory  # None once it was taken
+        self._tags = tags
         self._lock = lock
         self._publisher = publisher
-        self._slices = slice_cache
-        self._health = health_source
-        self._events = events
-        self._metrics = metrics
-        self._watch = watch
-        self._tags = tags
-        self._connected = connected
-        self._device_plugin = device_plugin
-        self._wanted = WantedDevices(settings, hardware, prepared, claims, publisher, tags, connected)
-        self._dirty = dirty
-        self._effect = settings.unhealthy_device_effect
-        self._sick: frozenset[str] = frozenset()
+        self._wanted = wanted
+        self._reports = reports
         self._recalled = False
-        self._logged: dict[str, health.DeviceHealth] = {}
         self._look_at: float | None = None  # when to publish again even without a change
         self.state = PublishState()
 
@@ -106,8 +93,8 @@ class Publishing:
             seen = self._hardware.changed.count
             if seen:
                 if self._hardware.known.is_set() and not self._hardware.maybe_ultraserver:
-                    self._watch.follow(None, whole_node=False)
-                self.report_health()
+                    self._tags.watch.follow(None, whole_node=False)
+                self._reports.device_health()
                 self._dirty.notify()
             await self._hardware.changed.after(seen)
 
@@ -125,7 +112,7 @@ class Publishing:
             self._look_at = None
             try:
                 if asyncio.get_running_loop().time() >= compare_at:
-                    await self._slices.relist()
+                    await self._publisher.cache.relist()
                     compare_at = _next_compare()
                 await self.publish()
                 waits, quick = backoff.delays(*RETRY_S, random.random), QUICK_RETRIES
@@ -144,9 +131,8 @@ class Publishing:
                 await self._failed(err, next(waits))
 
     async def _failed(self, err: NeuronDraError | OSError, wait_s: float) -> None:
-        log.error("publishing failed", extra={"error": str(err), "retry_in_s": round(wait_s, 1)})
+        self._reports.publish_failed(err, wait_s)
         self.state = PublishState(self.state.result, str(err), self.state.at)
-        self._metrics.publish_failed((err.reason if isinstance(err, ApiError) else "") or type(err).__name__)
         await asyncio.sleep(wait_s)
         self._dirty.notify()
 
@@ -155,39 +141,44 @@ class Publishing:
         node = self._node.object
         if node is not None:
             self._hardware.label(self._node.labels)
-            self._watch.saw_operator(any(label.startswith(names.ULTRASERVER_LABELS) for label in self._node.labels))
+            operator = any(label.startswith(names.ULTRASERVER_LABELS) for label in self._node.labels)
+            self._tags.watch.saw_operator(operator)
         if not self._hardware.known.is_set():
-            self._report_findings()
+            self._reports.findings()
             why = self._hardware.why_unknown if self._hardware.node.findings else ""
             self.state = PublishState(self.state.result, why, self.state.at)
             return
         if node is not None:
             meta = node["metadata"]
-            self._watch.follow(
+            self._tags.watch.follow(
                 self._hardware.ultraserver_id,
                 whole_node=self._hardware.maybe_ultraserver,
                 node=(meta["name"], meta["uid"]),
             )
-        if self._slices.synced.is_set():
+        if self._publisher.cache.synced.is_set():
             self._recall()
-        self.report_health()
-        if node is None or not self._slices.synced.is_set():
+        self._reports.device_health()
+        if node is None or not self._publisher.cache.synced.is_set():
             if self._node.synced.is_set():
                 why = f"the Node {self._settings.node_name} does not exist; is NODE_NAME the Node's name?"
                 self.state = PublishState(self.state.result, "" if node else why, self.state.at)
             return
-        self._report_findings()
+        self._reports.findings()
         refusal = self._refusal(node)
         if not self._lock.holding:
             return
-        self._post_health_events()
+        self._reports.post_health_events()
         await self._take_inventory()
-        settled = await self._tags.settle(self._published)
+        settled = await self._tags.settle(self._publisher.devices)
         self._look_at = self._tags.look_at
         if not settled:
             return
         pool = slices.Pool(self._settings.node_name, node["metadata"]["uid"])
-        if self._sick and self._effect != health.NO_EFFECT and self._publisher.keeps_taints is None:
+        if (
+            self._reports.sick
+            and self._settings.unhealthy_device_effect != health.NO_EFFECT
+            and self._publisher.keeps_taints is None
+        ):
             await self._publisher.learn_taints(pool)
         wanted = await self._wanted.decide(refusal, pool)
         self._look_at = min((at for at in (self._look_at, self._wanted.look_at) if at is not None), default=None)
@@ -199,22 +190,16 @@ class Publishing:
         result = await self._publisher.publish(pool, wanted.devices, wanted.counters, wanted.position)
         if wanted.ends_division:
             self._connected.ended()
-        self._post_taken_names()
+        self._reports.post_taken_names()
         if (self._publisher.keeps_taints, self._publisher.keeps_counters) != (kept_taints, kept_counters):
             self._dirty.notify()  # the API server's version changed: what it drops is published in another way
-        if result.writes:
-            log.info(
-                "slices published",
-                extra={"devices": result.devices, "generation": result.generation, "writes": result.writes},
-            )
-            self.report_health()
-        self._metrics.published(result.devices, result.generation, result.writes)
+        self._reports.published(result)
         self.state = PublishState(result, refusal, datetime.datetime.now(datetime.UTC))
 
     async def _take_inventory(self) -> None:
         """Before the first publish, adopt the claims that another driver prepared. Raises ApiError, OSError."""
         if self._inventory is not None:
-            found = (item["metadata"]["name"] for item in self._slices.items.values())
+            found = (item["metadata"]["name"] for item in self._publisher.cache.items.values())
             others = not all(slices.is_ours(name, self._settings.node_name) for name in found)
             await self._inventory.take(others_published=others)
             self._inventory = None
@@ -223,88 +208,20 @@ class Publishing:
         """Restore the faults in the published slices, once: faults persist across restarts."""
         if not self._recalled:
             self._recalled = True
-            published = {device["name"]: device for device in self._published if not is_partition(device["name"])}
+            published = {
+                device["name"]: device for device in self._publisher.devices if not is_partition(device["name"])
+            }
             if len(published) > 1:
                 published.pop(names.NODE_DEVICE, None)  # the devices themselves are there
             for name, device in published.items():
                 self._hardware.recall(name, health.reasons_on(device))
 
-    @property
-    def _published(self) -> list[slices.Wire]:
-        return self._publisher.devices
-
-    def report_health(self) -> None:
-        """Report the devices' health to the kubelet's streams, the metrics and the log."""
-        if not self._hardware.known.is_set():
-            return
-        states = self._states()
-        for state in states:
-            self._log_change(state)
-        self._health.set(states)
-        self._metrics.health(
-            [(state.name, state.status.value) for state in states],
-            [(state.name, *fault) for state in states for fault in self._hardware.faults_of(state.name)],
-        )
-        self._metrics.claims(self._prepared.claims.values(), [d.device_id for d in self._hardware.node.devices])
-
-    def _log_change(self, state: health.DeviceHealth) -> None:
-        before = self._logged.get(state.name, health.DeviceHealth(state.name, health.Health.HEALTHY))
-        self._logged[state.name] = state
-        if (state.status, state.reasons) == (before.status, before.reasons):
-            return
-        about = {"device": state.name, "reasons": ",".join(state.reasons), "text": state.message}
-        if state.status is health.Health.UNHEALTHY:
-            log.warning("a device is unhealthy", extra=about)
-        elif state.status is health.Health.UNKNOWN:
-            log.info("the health of a device is unknown", extra=about)
-        else:
-            log.info("a device is healthy again", extra={"device": state.name})
-
-    def _states(self) -> tuple[health.DeviceHealth, ...]:
-        """Return the health of every device that is published, held, or would be published if healthy."""
-        own = self._hardware.device_names(self._connected.shape)
-        seen = [device["name"] for device in self._published if not is_partition(device["name"])]
-        held = checkpoint.device_names(self._prepared.claims.values())
-        return tuple(self._hardware.health_of(name) for name in sorted({*own, *seen, *held}, key=publication.order))
-
-    def _post_health_events(self) -> None:
-        """Post an Event about each unhealthy device, and about each that is healthy again."""
-        states = {state.name: state for state in self._states()}
-        sick = frozenset(name for name, state in states.items() if state.status is health.Health.UNHEALTHY)
-        for name in sorted(sick, key=publication.order):
-            self._events.post("Warning", "NeuronDeviceUnhealthy", health.told(states[name], self._effect))
-        for name in sorted(self._sick - sick, key=publication.order):
-            if name in states:
-                self._events.post("Normal", "NeuronDeviceHealthy", f"{name} is healthy again")
-        self._sick = sick
-
-    def _report_findings(self) -> None:
-        findings = self._hardware.node.findings
-        self._metrics.findings([finding.kind for finding in findings])
-        for finding in findings:
-            reason = "Neuron" + "".join(map(str.title, finding.kind.split("-")))
-            self._events.post("Warning", reason, finding.message)
-
-    def _post_taken_names(self) -> None:
-        """Post an Event about each of our slice names that another object has taken."""
-        for name, by in sorted(self._publisher.taken.items()):
-            self._events.post(
-                "Warning",
-                "NeuronSliceNameTaken",
-                f"ResourceSlice {name} is {by}, but its name is reserved for this node's slices, which now use another "
-                "name. Find out who created it, and delete it",
-            )
-
     def _refusal(self, node: dict[str, Any]) -> str:
         """Return why no new devices may be published now; empty if they may."""
         why = self._device_plugin.why(node)
-        self._metrics.device_plugin(bool(why))
-        if not why:
-            return ""
         refuse = self._settings.device_plugin_coexistence == "refuse"
-        text = why + ("" if refuse else "; devices are published because of --device-plugin-coexistence=warn")
-        self._events.post("Warning", "NeuronDevicePluginAlive", text)
-        if refuse and self.state.error != why:
+        self._reports.device_plugin(why, refuse=refuse)
+        if why and refuse and self.state.error != why:
             log.error("refusing to publish", extra={"reason": why})
         return why if refuse else ""
 

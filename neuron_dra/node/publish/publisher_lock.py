@@ -6,13 +6,14 @@ reads it and releases the lock. If the new plugin dies, its lock is free, and th
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from neuron_dra.node.files import TEMPORARY_SUFFIX, Files, Stamp, try_lock, write_atomically
+from neuron_dra.node.signal import Signal
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +24,7 @@ ORPHANED_POLLS: Final = 5  # an older plugin takes the lock if it has been free 
 class PublisherLock:
     """The right to publish. `holding` is True while this process has it."""
 
-    def __init__(self, folder: Path, identity: str, files: Files) -> None:
+    def __init__(self, folder: Path, identity: str, files: Files, then: Callable[[], None] | None = None) -> None:
         self._lock = folder / "publisher.lock"
         self._name = folder / "publisher"
         self._identity = identity
@@ -32,7 +33,7 @@ class PublisherLock:
         self._free_polls = 0
         self._read_at: Stamp | None = None
         self._read = ""
-        self.changed = asyncio.Event()
+        self.changed = Signal(then)  # notified when the lock is taken or released
 
     @property
     def holding(self) -> bool:
@@ -67,7 +68,7 @@ class PublisherLock:
                     self._write_name()
                 log.info("this plugin publishes the node's ResourceSlices", extra={"identity": self._identity})
                 self._free_polls = 0
-                self.changed.set()
+                self.changed.notify()
         else:
             self._free_polls = self._free_polls + 1 if self._is_free() else 0
 
@@ -109,4 +110,4 @@ class PublisherLock:
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
-            self.changed.set()
+            self.changed.notify()

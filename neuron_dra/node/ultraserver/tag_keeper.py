@@ -35,20 +35,19 @@ class TagKeeper:
         allocated: Callable[[], AsyncIterator[Claim]],
     ) -> None:
         self._node_name = node_name
-        self._watch = watch
+        self.watch = watch
         self._prepared = prepared
         self._allocated = allocated
         self._occupied_until = 0.0  # until then, the API server's last reply that the node is in use holds
         self.look_at: float | None = None  # when to call `settle` again even without a change
-        self._tag: Tag | None = None
-        self._unkept = False  # `_tag` could not be written to the checkpoint
+        self._unwritten: tuple[Tag | None] | None = None  # the tag that could not be written to the checkpoint
         self._first_at: float | None = None
         self._missing_since: float | None = None
 
     @property
     def current(self) -> Tag | None:
         """The tag as last settled, by any plugin process of this node."""
-        return self._tag if self._unkept else self._prepared.tag
+        return self._prepared.tag if self._unwritten is None else self._unwritten[0]
 
     async def settle(self, published: Sequence[Wire]) -> bool:
         """Update `current` and store it; `published` are the devices in our slices. Raises ApiError.
@@ -61,14 +60,14 @@ class TagKeeper:
         if self._first_at is None:
             self._first_at = now
             before = before or ultraserver.tag_on(published)
-        if before is None and self._watch.pending and now < self._first_at + FIRST_ANSWER_S:
+        if before is None and self.watch.pending and now < self._first_at + FIRST_ANSWER_S:
             self._look_again(self._first_at + FIRST_ANSWER_S)
             return False
         await self._keep(before, await self._next(before))
         return True
 
     async def _next(self, before: Tag | None) -> Tag | None:
-        reading = self._watch.reading
+        reading = self.watch.reading
         if reading is None:
             return before  # the API server is unavailable, or has no NeuronUltraServer (yet)
         given_up = self._given_up(before, reading)
@@ -112,7 +111,6 @@ class TagKeeper:
         self.look_at = at if self.look_at is None else min(at, self.look_at)
 
     async def _keep(self, before: Tag | None, tag: Tag | None) -> None:
-        self._tag = tag
         if tag != before:
             about = tag or before
             log.info(
@@ -123,11 +121,11 @@ class TagKeeper:
                     **({"phase": tag.phase.value} if tag else {}),
                 },
             )
-        if tag != self._prepared.tag or self._unkept:
+        if tag != self._prepared.tag or self._unwritten is not None:
             try:
                 await self._prepared.keep_tag(tag)
             except OSError as err:
                 # A disk must not delay the reservation; the next publish tries again.
                 log.error("cannot write the workload tag to the checkpoint", extra={"error": str(err)})
                 self._look_again(asyncio.get_running_loop().time() + RECHECK_S)
-        self._unkept = tag != self._prepared.tag
+        self._unwritten = None if tag == self._prepared.tag else (tag,)

@@ -72,7 +72,7 @@ class FleetPlugin(Plugin):
         self.ultraserver = NoUltraServer(self.client, self.dirty.notify)
         tags = NoTags(self.settings.node_name, self.ultraserver, self.prepared, self.claims.allocated)
         self.gate = self.admission._gate = ReservationGate(self.settings.node_name, self.ultraserver, tags)
-        self.publishing._watch, self.publishing._tags = self.ultraserver, tags
+        self.publishing._tags = tags
 
     async def run(self) -> None:
         """Run until cancelled, which acts as a kill: nothing is finished or released."""
