@@ -34,19 +34,6 @@ def attributes() -> str:
     sizes_of = [(f"`{each.name}`", each.kind, each.when, each.text) for each in devices.SIZES]
     marks = [(f"`{each.name}`", each.kind, each.text) for each in devices.MARKS]
     capacities = [(f"`{name}`", text) for name, text in devices.CAPACITIES]
-    types = [
-        (
-            f"`{each.name}`",
-            str(each.device_count),
-            str(each.cores_per_device),
-            f"{each.memory_bytes_per_device // GIB} GiB",
-            " or ".join(map(str, each.lnc_allowed)) or "fixed",
-            {"switch": "all to all", "torus": "4 x 4 torus", "none": "-"}.get(each.shape, each.shape),
-            "yes" if each.efa else "-",
-            f"`{names.NODE_DEVICE}`" if each.whole_node else "devices",
-        )
-        for each in catalogue.all_types()
-    ]
     sizes = ", ".join(map(str, groups.SIZES))
     return f"""{MADE}# Published attributes of a device
 
@@ -98,9 +85,27 @@ When the UltraServer controller has reserved a node for a workload, each of the 
 see [UltraServers](ultraservers.md):
 
 {table(["attribute", "type", "meaning"], tags)}
-## Instance types
+{instance_types()}"""
 
-{table(["type", "devices", "cores", "memory", "logical core size", "links", "EFA groups", "publishes"], types)}
+
+def instance_types() -> str:
+    """Return the section about the instance types of the catalogue."""
+    rows = [
+        (
+            f"`{each.name}`",
+            str(each.device_count),
+            str(each.cores_per_device),
+            f"{each.memory_bytes_per_device // GIB} GiB",
+            " or ".join(map(str, each.lnc_allowed)) or "fixed",
+            {"switch": "all to all", "torus": "4 x 4 torus", "none": "-"}.get(each.shape, each.shape),
+            "yes" if each.efa else "-",
+            f"`{names.NODE_DEVICE}`" if each.whole_node else "devices",
+        )
+        for each in catalogue.all_types()
+    ]
+    return f"""## Instance types
+
+{table(["type", "devices", "cores", "memory", "logical core size", "links", "EFA groups", "publishes"], rows)}
 Cores and memory are those of one device; cores are physical ones. Devices of other instance types are published without
 groups, coordinates and memory.
 """

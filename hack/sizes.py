@@ -1,35 +1,66 @@
-"""Print the sizes of files and functions, for information only."""
+"""Print the sizes of files and functions; fail if one is larger than is readable."""
 
 from __future__ import annotations
 
 import ast
 import statistics
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+PRODUCT = ("neuron_dra", "controller")
+OTHERS = ("hack", "tests/support")
+LONGEST_FILE, LONGEST_FUNCTION = 400, 60
 
 
-def main() -> None:
-    """Print one line for the files, one for the functions, and the largest of each."""
-    files: list[tuple[int, str]] = []
-    functions: list[tuple[int, str]] = []
-    for package in ("neuron_dra", "controller"):
-        for path in sorted((ROOT / package).rglob("*.py")):
-            if "gen" in path.relative_to(ROOT).parts:
-                continue
-            text = path.read_text()
-            name = str(path.relative_to(ROOT))
-            files.append((len(text.splitlines()), name))
-            for node in ast.walk(ast.parse(text)):
-                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno:
-                    functions.append((node.end_lineno - node.lineno + 1, f"{name}:{node.lineno} {node.name}"))
-    for what, sizes in (("files", files), ("functions", functions)):
-        lengths = [size for size, _ in sizes]
-        ninth = statistics.quantiles(lengths, n=10)[-1] if len(lengths) > 1 else lengths[0]
-        largest = ", ".join(f"{name} {size}" for size, name in sorted(sizes, reverse=True)[:3])
-        total = f"{sum(lengths)} lines in " if what == "files" else ""
-        print(f"{what}: {total}{len(sizes)}, median {statistics.median(lengths):g}, p90 {ninth:g}; largest: {largest}")
+def main() -> int:
+    """Print the product's sizes and what is too long, anywhere; return 1 if anything is."""
+    files = list(sized(PRODUCT))
+    functions = [each for _, path in files for each in functions_of(path)]
+    show("files", files, f"{sum(size for size, _ in files)} lines in ")
+    show("functions", functions)
+    by_folder = ", ".join(f"{folder} {sum(size for size, _ in sized((folder,)))}" for folder in folders())
+    print(f"lines: {by_folder}")
+    others = list(sized(OTHERS))
+    functions += [each for _, path in others for each in functions_of(path)]
+    wrong = [f"{path} has {size} lines, at most {LONGEST_FILE}" for size, path in files + others if size > LONGEST_FILE]
+    wrong += [f"{name} has {size} lines, at most {LONGEST_FUNCTION}" for size, name in functions
+              if size > LONGEST_FUNCTION]  # fmt: skip
+    for text in wrong:
+        print(f"too long: {text}", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+def folders() -> list[str]:
+    """Return the folders whose lines are counted, packages of the plugin one by one."""
+    packages = sorted(each.parent.relative_to(ROOT) for each in (ROOT / "neuron_dra").glob("*/__init__.py"))
+    return [*(str(each) for each in packages if each.name != "gen"), "controller", *OTHERS]
+
+
+def sized(folders: tuple[str, ...]) -> Iterator[tuple[int, str]]:
+    """Yield the lines and the path of every Python file, generated ones aside."""
+    for folder in folders:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            name = path.relative_to(ROOT)
+            if "gen" not in name.parts:
+                yield len(path.read_text().splitlines()), str(name)
+
+
+def functions_of(path: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines and the name of every function of a file."""
+    for node in ast.walk(ast.parse((ROOT / path).read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno:
+            yield node.end_lineno - node.lineno + 1, f"{path}:{node.lineno} {node.name}"
+
+
+def show(what: str, sizes: list[tuple[int, str]], total: str = "") -> None:
+    """Print how large things are, and the largest three."""
+    lengths = [size for size, _ in sizes]
+    ninth = statistics.quantiles(lengths, n=10)[-1]
+    largest = ", ".join(f"{name} {size}" for size, name in sorted(sizes, reverse=True)[:3])
+    print(f"{what}: {total}{len(sizes)}, median {statistics.median(lengths):g}, p90 {ninth:g}; largest: {largest}")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

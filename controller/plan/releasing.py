@@ -114,17 +114,16 @@ def release_reservations(
                 if hold or not {*use.nodes} & {*closed}:
                     continue  # on dead nodes only, where an eviction has no effect
                 context.after.append(Evict(use.namespace, name, uid, owners=frozenset({workload_uid})))
-                if uid in context.snapshot.blocked_evictions:
-                    blocked.append(f"{use.namespace}/{name}: {context.snapshot.blocked_evictions[uid]}")
+                if why := context.snapshot.blocked_evictions.get(uid):
+                    blocked.append(f"{use.namespace}/{name}: {why}")
     if blocked:
         return "EvictionBlocked", "pods that cannot be evicted: " + "; ".join(sorted(blocked)[:NODE_NAMES_SHOWN])
     hint = dead_node_advice(context, [name for one in reservations for name in one.allocation.nodes])
     if pods:
         return "WaitingForPods", join_texts(_holders(pods), hold, hint)
     if unseen:
-        return "Draining", join_texts(
-            f"waiting for {len(unseen)} node{'s' if len(unseen) != 1 else ''} to close: {shortened(unseen)}", hint
-        )
+        nodes = f"{len(unseen)} node{'s' if len(unseen) != 1 else ''}"
+        return "Draining", join_texts(f"waiting for {nodes} to close: {shortened(unseen)}", hint)
     return None
 
 

@@ -52,11 +52,7 @@ def decide(
     agreed: dict[tuple[str, bool], tuple[tuple[str, ...], str]] = {}  # by request: its devices share one result
     parts: list[tuple[AllocatedDevice, Members]] = []
     for result in claim.devices:
-        if result.pool != node_name:
-            raise ClaimError(
-                f"claim {claim.ref}: device {result.device} is of pool {result.pool}, and this node is {node_name}; "
-                "delete the pod so that its claim is allocated again"
-            )
+        _refuse_other_pools(claim.ref, result, node_name)
         members = _physical(claim.ref, result.device, node, there)
         if not taken.isdisjoint(members.ids):
             _refuse_overlap(claim.ref, result, members, others)
@@ -81,6 +77,14 @@ def decide(
     )
     workload = next((bound_to for _, bound_to in reversed(agreed.values()) if bound_to), "")
     return PreparedClaim(claim.ref, prepared, prepared_at, claim.pod, workload=workload)
+
+
+def _refuse_other_pools(ref: ClaimRef, result: AllocatedDevice, node_name: str) -> None:
+    if result.pool != node_name:
+        raise ClaimError(
+            f"claim {ref}: device {result.device} is of pool {result.pool}, and this node is {node_name}; "
+            "delete the pod so that its claim is allocated again"
+        )
 
 
 def _refuse_another_count(claim: Claim, ids: set[int]) -> None:
