@@ -26,8 +26,6 @@ DRA = "/apis/resource.k8s.io/v1"
 SLICES = f"{DRA}/resourceslices"
 THINGS_GROUP = "contract.neuron.aws.com"
 MERGE = "application/merge-patch+json"
-JSON_PATCH = "application/json-patch+json"
-STRATEGIC = "application/strategic-merge-patch+json"
 
 
 @dataclass(frozen=True, slots=True)

@@ -273,51 +273,6 @@ async def test_a_deleted_slice_is_returned(server: Server) -> None:
     assert (answer.body["kind"], answer.body["metadata"]["uid"]) == ("ResourceSlice", made["metadata"]["uid"])
 
 
-# Older versions
-
-
-async def test_a_v1beta1_template_is_stored_as_v1(server: Server) -> None:
-    request = {"name": "neurons", "deviceClassName": DRIVER, "count": 4, "selectors": [{"cel": {"expression": "true"}}]}
-    body = {
-        "apiVersion": "resource.k8s.io/v1beta1",
-        "kind": "ResourceClaimTemplate",
-        "metadata": {"name": "t"},
-        "spec": {"spec": claim_spec(request)},
-    }
-    old = server.place("resourceclaimtemplates").replace("v1", "v1beta1", 1)
-    answer = await server.post(old, body)
-    assert answer.status == 201, answer.body
-    exact = {key: value for key, value in request.items() if key != "name"}
-    stored = (await server.get(f"{server.place('resourceclaimtemplates')}/t")).body
-    assert stored["apiVersion"] == "resource.k8s.io/v1"
-    assert stored["spec"]["spec"]["devices"]["requests"] == [
-        {"name": "neurons", "exactly": {**exact, "allocationMode": "ExactCount"}}
-    ]
-    again = (await server.get(f"{old}/t")).body
-    assert again["spec"]["spec"]["devices"]["requests"] == [{**request, "allocationMode": "ExactCount"}]
-
-
-async def test_a_v1beta1_slice_wraps_its_devices(server: Server) -> None:
-    made = await server.made(SLICES, device_slice(server))
-    old = (await server.get(f"{SLICES.replace('v1', 'v1beta1')}/{made['metadata']['name']}")).body
-    assert old["apiVersion"] == "resource.k8s.io/v1beta1"
-    assert old["spec"]["devices"] == [{"name": "neuron-device-0", "basic": {"attributes": device()["attributes"]}}]
-    same = (await server.get(f"{SLICES.replace('v1', 'v1beta2')}/{made['metadata']['name']}")).body
-    assert (same["apiVersion"], same["spec"]) == ("resource.k8s.io/v1beta2", made["spec"])
-    listed = (
-        await server.get(SLICES.replace("v1", "v1beta1"), fieldSelector=f"metadata.name={made['metadata']['name']}")
-    ).body
-    assert (listed["apiVersion"], listed["items"][0]["spec"]) == ("resource.k8s.io/v1beta1", old["spec"])
-
-
-async def test_watch_converts_to_an_older_version(server: Server) -> None:
-    made = await server.made(SLICES, device_slice(server))
-    selector = f"metadata.name={made['metadata']['name']}"
-    async with server.watch(SLICES.replace("v1", "v1beta1"), fieldSelector=selector, resourceVersion="0") as watch:
-        event = await watch.next()
-    assert "basic" in event["object"]["spec"]["devices"][0]
-
-
 # Claims
 
 

@@ -310,30 +310,6 @@ async def test_dry_run_writes_nothing(api: EmbeddedApi) -> None:
             assert "labels" not in api.get("nodes", "a")["metadata"]
 
 
-async def test_apply_yaml_accepts_any_version(api: EmbeddedApi) -> None:
-    applied = api.apply_yaml(
-        """
-apiVersion: resource.k8s.io/v1beta1
-kind: ResourceClaimTemplate
-metadata: {name: connected}
-spec:
-  spec:
-    devices:
-      requests: [{name: neurons, deviceClassName: neuron.aws.com, count: 4}]
----
-apiVersion: v1
-kind: List
-items:
-- {apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: {day: 2026-01-01}}
-""",
-        namespace="kube-system",
-    )
-    assert [obj["kind"] for obj in applied] == ["ResourceClaimTemplate", "ConfigMap"]
-    stored = api.get("resourceclaimtemplates", "connected", "kube-system")
-    assert stored["spec"]["spec"]["devices"]["requests"][0]["exactly"]["count"] == 4
-    assert api.get("ConfigMap", "a", "kube-system")["data"] == {"day": "2026-01-01"}
-
-
 async def test_apply_merges_and_writes_status(api: EmbeddedApi) -> None:
     api.register_neuron_kinds()
     body = {"apiVersion": "neuron.aws.com/v1", "kind": "NeuronUltraServer", "metadata": {"name": "u"}}

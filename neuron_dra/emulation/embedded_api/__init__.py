@@ -3,7 +3,8 @@
 It serves the kinds that this project uses, with the semantics that clients rely on: resourceVersion, watches with
 bookmarks, 409, 410, preconditions, status subresources, finalizers, garbage collection, claims for pods, eviction
 with budgets. It has no server-side apply (415), no CRD schemas and no CEL, no admission webhooks and no access rules;
-strategic merge patches have the merge keys of the kinds served. tests/contract compares it with the real server.
+the only patches are merge patches, and built-in kinds have one version. tests/contract compares it with the real
+server.
 """
 
 from neuron_dra.emulation.embedded_api.errors import ApiError, Cause, Obj
@@ -14,7 +15,6 @@ from neuron_dra.emulation.embedded_api.faults import (
     Strange,
 )
 from neuron_dra.emulation.embedded_api.http import Request
-from neuron_dra.emulation.embedded_api.messages import load_manifests
 from neuron_dra.emulation.embedded_api.server import EmbeddedApi
 
-__all__ = ["STRANGE", "ApiError", "Cause", "Do", "EmbeddedApi", "Fault", "Obj", "Request", "Strange", "load_manifests"]
+__all__ = ["STRANGE", "ApiError", "Cause", "Do", "EmbeddedApi", "Fault", "Obj", "Request", "Strange"]

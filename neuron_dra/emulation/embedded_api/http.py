@@ -14,7 +14,6 @@ import msgspec
 from aiohttp import web
 
 from neuron_dra.emulation.embedded_api import (
-    conversion,
     discovery,
     errors,
     messages,
@@ -235,9 +234,8 @@ class Handler:
         if verb == "update":
             return 200, self._update(target, self._in(request, target, body, warnings), dry_run=dry_run)
         if verb == "patch":
-            content_type = request.content_type
             old = self._out(target, store.get(resource, namespace, name))
-            changed = patches.apply(content_type, old, body, custom=resource.custom)
+            changed = patches.apply(request.content_type, old, body)
             return 200, self._update(target, self._in(request, target, changed, warnings), dry_run=dry_run)
         options = messages.delete_options(request, body)
         if verb == "deletecollection":
@@ -258,17 +256,13 @@ class Handler:
         return self._out(target, updated)
 
     def _in(self, request: Asked, target: _Target, body: Obj, warnings: list[str]) -> Obj:
-        """Check apiVersion and kind of what a client sent, and convert it to the stored version."""
+        """Check apiVersion, kind and fields of what a client sent."""
         resource, expected = target.resource, target.resource.api_version(target.version)
         sent = body.get("apiVersion", expected), body.get("kind", resource.kind)
         if sent != (expected, resource.kind):
             text = f"{sent[1]} in version {sent[0]!r} cannot be handled as a {resource.kind} of {expected}"
             raise errors.bad_request(text)
-        try:
-            obj = conversion.to_storage(resource.kind, target.version, body)
-        except (AttributeError, TypeError) as error:
-            raise errors.bad_request(f"{resource.kind} in version {expected} cannot be handled: {error}") from error
-        _, unknown = schema.decode(resource.group, resource.kind, obj)
+        _, unknown = schema.decode(resource.group, resource.kind, body)
         texts = [f'unknown field "{path}"' for path in unknown]
         if unknown and request.query.get("fieldValidation") == "Strict":
             listed = ", ".join(texts)
@@ -276,14 +270,13 @@ class Handler:
             raise errors.bad_request(text)
         if request.query.get("fieldValidation") != "Ignore":
             warnings += texts
-        return obj
+        return body
 
     def _out(self, target: _Target, obj: Obj) -> Obj:
         resource = target.resource
         if target.version == resource.storage:
             return obj
-        converted = conversion.from_storage(resource.kind, target.version, obj)
-        return {**converted, "apiVersion": resource.api_version(target.version)}
+        return {**obj, "apiVersion": resource.api_version(target.version)}
 
     def _predicate(self, request: Asked, resource: Resource) -> selectors.Predicate:
         by_fields = selectors.by_fields(request.query.get("fieldSelector", ""), resource.selectable)

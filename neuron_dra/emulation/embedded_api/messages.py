@@ -47,16 +47,6 @@ _YamlLoader.yaml_implicit_resolvers = {
 }
 
 
-def load_manifests(text: str) -> list[Obj]:
-    """Return the objects of a YAML or JSON stream, including the items of `kind: List`."""
-    objects: list[Obj] = []
-    for document in yaml.load_all(text, _YamlLoader):
-        if document:
-            items = document.get("items") if document.get("kind", "").endswith("List") else None
-            objects += [document] if items is None else items
-    return objects
-
-
 async def read_body(request: web.Request) -> Any:
     raw = await request.read()
     if not raw:

@@ -81,16 +81,15 @@ def _core() -> Iterator[Resource]:
 
 
 def _dra() -> Iterator[Resource]:
-    versions = ("v1", "v1beta2", "v1beta1")
-    yield Resource(DRA_GROUP, "ResourceSlice", "resourceslices", False, versions, generation=True,
+    yield Resource(DRA_GROUP, "ResourceSlice", "resourceslices", False, generation=True,
                    selectable=("spec.driver", "spec.nodeName", "spec.pool.name"),
                    prepare=slice_rules.prepare, check=slice_rules.check)  # fmt: skip
-    yield Resource(DRA_GROUP, "ResourceClaim", "resourceclaims", True, versions, status=True,
+    yield Resource(DRA_GROUP, "ResourceClaim", "resourceclaims", True, status=True,
                    prepare=claim_rules.prepare_claim, check=claim_rules.check_claim,
                    check_status=claim_rules.check_status)  # fmt: skip
-    yield Resource(DRA_GROUP, "ResourceClaimTemplate", "resourceclaimtemplates", True, versions,
+    yield Resource(DRA_GROUP, "ResourceClaimTemplate", "resourceclaimtemplates", True,
                    prepare=claim_rules.prepare_template, check=claim_rules.check_template)  # fmt: skip
-    yield Resource(DRA_GROUP, "DeviceClass", "deviceclasses", False, versions, generation=True,
+    yield Resource(DRA_GROUP, "DeviceClass", "deviceclasses", False, generation=True,
                    prepare=claim_rules.prepare_class, check=claim_rules.check_class)  # fmt: skip
 
 

@@ -23,13 +23,11 @@ from aiohttp import web
 
 from neuron_dra.emulation.embedded_api import patches
 from neuron_dra.emulation.embedded_api.controllers import Controllers
-from neuron_dra.emulation.embedded_api.conversion import to_storage
 from neuron_dra.emulation.embedded_api.direct import DirectClient
 from neuron_dra.emulation.embedded_api.dropping import Dropper
 from neuron_dra.emulation.embedded_api.errors import ApiError, Obj
 from neuron_dra.emulation.embedded_api.faults import Faults
 from neuron_dra.emulation.embedded_api.http import Handler, Request
-from neuron_dra.emulation.embedded_api.messages import load_manifests
 from neuron_dra.emulation.embedded_api.resources import Registry, Resource
 from neuron_dra.emulation.embedded_api.store import DeleteOptions, Store
 from neuron_dra.emulation.embedded_api.watch import Watches
@@ -174,16 +172,6 @@ class EmbeddedApi:
         patch = {key: value for key, value in stored.items() if key not in ("apiVersion", "kind")}
         return self.patch(resource.plural, name, patch, namespace)
 
-    def apply_yaml(self, text: str, *, namespace: str = "") -> list[Obj]:
-        """`apply` each object of a YAML stream; `namespace` is for objects without one."""
-        applied = []
-        for obj in load_manifests(text):
-            meta = obj.setdefault("metadata", {})
-            if namespace and self._registry.of_object(obj)[0].namespaced:
-                meta.setdefault("namespace", namespace)
-            applied.append(self.apply(obj))
-        return applied
-
     def get(self, kind: str, name: str, namespace: str = "") -> Obj:
         """Return an object (v1 form for resource.k8s.io). Raises ApiError 404."""
         resource = self._registry.named(kind)
@@ -300,12 +288,8 @@ class EmbeddedApi:
     # Helpers
 
     def _stored(self, obj: Obj) -> tuple[Resource, str, Obj]:
-        resource, version = self._registry.of_object(obj)
-        return (
-            resource,
-            _place(resource, obj.get("metadata", {}).get("namespace", "")),
-            to_storage(resource.kind, version, obj),
-        )
+        resource, _ = self._registry.of_object(obj)
+        return resource, _place(resource, obj.get("metadata", {}).get("namespace", "")), obj
 
 
 def _place(resource: Resource, namespace: str) -> str:
