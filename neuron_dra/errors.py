@@ -31,18 +31,14 @@ class SettingsError(NeuronDraError):
 
 
 class ClaimError(NeuronDraError):
-    """A claim cannot be prepared now; if `retryable`, the same claim may succeed later without a change."""
-
-    def __init__(self, message: str, *, retryable: bool = False) -> None:
-        super().__init__(message)
-        self.retryable = retryable
+    """A claim cannot be prepared now."""
 
 
 class DeviceInUse(ClaimError):
     """A device of the claim is held by another claim, with the UID `holder`, until that claim is unprepared."""
 
     def __init__(self, message: str, holder: str) -> None:
-        super().__init__(message, retryable=True)
+        super().__init__(message)
         self.holder = holder
 
 

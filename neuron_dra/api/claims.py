@@ -138,19 +138,19 @@ _list_decoder = msgspec.json.Decoder(ResourceClaimList)
 
 
 def decode_claim(raw: bytes) -> ResourceClaim:
-    """Return the claim in `raw`, a response of the API server. Raises a retryable ClaimError if it is not a claim."""
+    """Return the claim in `raw`, a response of the API server. Raises ClaimError if it is not a claim."""
     try:
         return _claim_decoder.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError) as err:
-        raise ClaimError(f"the API server's response is not a ResourceClaim: {err}", retryable=True) from err
+        raise ClaimError(f"the API server's response is not a ResourceClaim: {err}") from err
 
 
 def decode_claim_list(raw: bytes) -> ResourceClaimList:
-    """Return the page of claims in `raw`. Raises a retryable ClaimError if it is not one."""
+    """Return the page of claims in `raw`. Raises ClaimError if it is not one."""
     try:
         return _list_decoder.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError) as err:
-        raise ClaimError(f"the API server's response is not a list of ResourceClaims: {err}", retryable=True) from err
+        raise ClaimError(f"the API server's response is not a list of ResourceClaims: {err}") from err
 
 
 def allocated_devices(claim: ResourceClaim) -> tuple[AllocatedDevice, ...]:
@@ -199,10 +199,9 @@ def to_core(wire: ResourceClaim, ref: ClaimRef) -> Claim:
     if wire.metadata.uid != ref.uid:
         raise ClaimError(
             f"claim {ref} was replaced: the kubelet requests UID {ref.uid}, the API server has {wire.metadata.uid}",
-            retryable=True,
         )
     if wire.status.allocation is None:
-        raise ClaimError(f"claim {ref} is not allocated", retryable=True)
+        raise ClaimError(f"claim {ref} is not allocated")
     entries = []
     for index, entry in enumerate(wire.status.allocation.devices.config or []):
         if entry.opaque is None:

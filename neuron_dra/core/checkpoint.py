@@ -88,16 +88,6 @@ class Checkpoint:
             return None
         return replace(tag, object_uid=str(texts.get(_TAG_OBJECT) or ""))
 
-    @property
-    def held_device_ids(self) -> Mapping[int, PreparedClaim]:
-        """The claim that holds each Neuron device, by device id; claims with adminAccess hold none."""
-        return holders(self.claims.values())
-
-    @property
-    def held_devices(self) -> frozenset[str]:
-        """Names of the published devices that some claim holds, with adminAccess or without."""
-        return device_names(self.claims.values())
-
 
 def holders(claims: Iterable[PreparedClaim]) -> dict[int, PreparedClaim]:
     """Return the claim that holds each Neuron device, by device id; claims with adminAccess hold none."""

@@ -45,7 +45,7 @@ def decide(
         raise ClaimError(f"claim {claim.ref} has no device of {names.DRIVER} in its allocation")
     why = reservations.why_refused(claim, reservation, node_name)
     if why:
-        raise ClaimError(why, retryable=True)
+        raise ClaimError(why)
     others = [other for other in held if other.ref.uid != claim.ref.uid]
     taken = {i for other in others for device in other.devices if not device.admin_access for i in device.device_ids}
     there = {device.name: device for device in node.devices}
@@ -57,7 +57,7 @@ def decide(
         if not taken.isdisjoint(members.ids):
             _refuse_overlap(claim.ref, result, members, others)
         if not result.admin_access and (why := sick(result)):
-            raise ClaimError(f"claim {claim.ref}: {why}", retryable=True)
+            raise ClaimError(f"claim {claim.ref}: {why}")
         _refuse_twice(claim.ref, result, members, parts)
         key = (result.request, result.admin_access)
         if key not in agreed:
@@ -135,14 +135,12 @@ def _physical(ref: ClaimRef, device_name: str, node: Node, there: Mapping[str, N
         raise ClaimError(
             f"claim {ref}: {device_name} is allocated, but the node has no such device (it has "
             f"{', '.join(there) or 'none'}); delete the pod so that it gets another device",
-            retryable=True,
         )
     for device in devices:
         if not device.node_present:
             raise ClaimError(
                 f"claim {ref}: {device_name} is allocated, but /dev/neuron{device.device_id} is missing on the "
                 "node; check the kernel driver, or delete the pod so that it gets another device",
-                retryable=True,
             )
     return members or Members(tuple(device.device_id for device in devices))
 
@@ -289,7 +287,6 @@ def ultraserver_environment(nodes: Literal[1, 2, 4], node: Node) -> tuple[str, .
         raise ClaimError(
             f"error applying config: ultraserverMode {nodes}: the kernel driver is still joining the UltraServer "
             "(ultraserver_mode reads busy); the kubelet tries again",
-            retryable=True,
         )
     offered = () if isinstance(facts.modes, Unread) else facts.modes
     mode = next((mode for mode in RUNTIME_MODES[nodes] if mode in offered), None)
@@ -299,7 +296,6 @@ def ultraserver_environment(nodes: Literal[1, 2, 4], node: Node) -> tuple[str, .
             f"error applying config: ultraserverMode {nodes} is not offered by this node (ultraserver_mode reads "
             f"{','.join(map(str, offered)) or 'nothing'}); "
             + (f"use {' or '.join(map(str, sizes))}" if sizes else "check the UltraServer's links"),
-            retryable=True,
         )
     server_id, node_id = _identity(nodes, node)
     return (

@@ -38,7 +38,6 @@ class DeviceFacts:
     node_present: bool = False  # /dev/neuronN exists
     reset_state: int | Unread = Unread.UNKNOWN  # 0 resetting, 1 ready, 2 invalid
     serial: str | Unread = Unread.UNKNOWN
-    arch_type: str | Unread = Unread.UNKNOWN
     sram_ecc_uncorrected: int | Unread = Unread.UNKNOWN
     mem_ecc_uncorrected: int | Unread = Unread.UNKNOWN  # on Trn2 and later: errors that cannot be repaired
     mem_ecc_repairable: int | Unread = Unread.UNKNOWN  # errors that reloading the kernel driver repairs
@@ -61,7 +60,6 @@ class UltraServerFacts:
     server_id_2: str | Unread = Unread.UNKNOWN
     server_id_4: str | Unread = Unread.UNKNOWN
     node_id: int | Unread = Unread.UNKNOWN
-    node_cnt: int | Unread = Unread.UNKNOWN
     reservation_id: str | Unread = Unread.UNKNOWN
 
 

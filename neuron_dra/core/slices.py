@@ -60,11 +60,6 @@ class SlicePlan:
     create: tuple[Wire, ...] = ()
     generation: int = 0
 
-    @property
-    def empty(self) -> bool:
-        """True if there is nothing to write."""
-        return not (self.delete or self.update or self.create)
-
 
 def slice_name(node_name: str, index: int) -> str:
     """Return the fixed name of a slice: at most 253 characters, unique per node and index.

@@ -80,4 +80,4 @@ class Withdrawals:
 def refusal(ref: ClaimRef) -> ClaimError:
     """Return the error for a claim that was unprepared while it was being prepared."""
     text = f"claim {ref} was unprepared while it was being prepared; the kubelet tries again if a pod still needs it"
-    return ClaimError(text, retryable=True)
+    return ClaimError(text)

@@ -39,10 +39,10 @@ class NodeAdmission:
         claim = await self._claims.fetch(ref)
         await self._hardware.wait()
         if why := self._hardware.why_unknown:
-            raise ClaimError(f"claim {ref}: {why}", retryable=True)
+            raise ClaimError(f"claim {ref}: {why}")
         await self._device_plugin.looked.wait()
         if (why := self._why_device_plugin()) and not all(device.admin_access for device in claim.devices):
-            raise ClaimError(f"claim {ref}: {why}", retryable=True)
+            raise ClaimError(f"claim {ref}: {why}")
         await self._gate.wait(claim)
         return claim
 

@@ -89,7 +89,7 @@ def test_releases_orphaned_claims(driver: TestBed, trn2: BedNode, namespace: Nam
     path = "/var/lib/kubelet/plugins/neuron.aws.com/checkpoint.json"
     current = checkpoints.decode(trn2.run("cat", path).encode())
     [one] = (claim for claim in current.claims.values() if claim.ref.namespace == namespace.name)
-    free = next(n for n in range(16) if n not in current.held_device_ids)
+    free = next(n for n in range(16) if n not in checkpoints.holders(current.claims.values()))
     device = {"device": f"neuron-device-{free}", "deviceIds": [free], "cdiIds": [], "edits": {}, "adminAccess": False}
     body: Object = json.loads(checkpoints.encode(current))
     lost = {**body["claims"][one.ref.uid], "name": "lost", "pod": "lost", "adopted": True}

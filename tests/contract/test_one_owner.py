@@ -32,7 +32,6 @@ from neuron_dra.errors import ClaimError, NotFound
 from neuron_dra.node.metrics import Metrics
 from neuron_dra.node.prepare import recovery
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
-from neuron_dra.node.prepare.store import Store
 from neuron_dra.node.prepare.transactions import Transactions
 from tests.support.faulty_files import (
     DISK_ERRORS,
@@ -41,6 +40,7 @@ from tests.support.faulty_files import (
     PowerCut,
     disk_error,
 )
+from tests.support.single_store import SingleStore
 
 NODE = healthy_node("trn2.48xlarge")
 NAMES = ("a", "b", "c", "d")
@@ -76,7 +76,7 @@ class Api:
         if ref.name not in self.claims:
             raise NotFound("gone", status=404)
         if self.claims[ref.name].ref != ref:
-            raise ClaimError("replaced", retryable=True)
+            raise ClaimError("replaced")
         return self.claims[ref.name]
 
     async def allocated(self) -> AsyncIterator[Claim]:
@@ -102,7 +102,7 @@ class Process:
     """A running plugin."""
 
     files: FaultyFiles
-    store: Store
+    store: SingleStore
     transactions: Transactions
     recovery: recovery.Recovery
 
@@ -207,7 +207,7 @@ class Node(RuleBasedStateMachine):
     def start(self) -> None:
         """Start the first plugin, one after a crash, or a second one beside the first."""
         files = FaultyFiles()
-        store = Store(self.data, self.cdi_root, f"boot-{self.boot}", files)
+        store = SingleStore(self.data, self.cdi_root, f"boot-{self.boot}", files)
         transactions = Transactions(PreparedClaims(store), Admitting(self))
         rebuild = recovery.Recovery(transactions.prepared, self.api, self.decide, adopted, known, Metrics())
         self.processes.append(Process(files, store, transactions, rebuild))

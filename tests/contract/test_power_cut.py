@@ -27,7 +27,6 @@ from neuron_dra.node.files import Files
 from neuron_dra.node.metrics import Metrics
 from neuron_dra.node.prepare import recovery
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
-from neuron_dra.node.prepare.store import Store
 from neuron_dra.node.publish.publisher_lock import PublisherLock
 from tests.support.power_cut import (
     Cut,
@@ -35,6 +34,7 @@ from tests.support.power_cut import (
     RecordingFiles,
     cuts,
 )
+from tests.support.single_store import SingleStore
 
 pytestmark = pytest.mark.contract("P18")
 NODE = healthy_node("trn2.48xlarge")
@@ -64,14 +64,14 @@ class Quick(Files):
 
 
 Recorder = Callable[[Path], RecordingFiles]
-MakeStore = Callable[[Path, Files, str], Store]
+MakeStore = Callable[[Path, Files, str], SingleStore]
 
 
-def store_of(root: Path, files: Files, boot_id: str) -> Store:
-    return Store(root / "plugins" / "neuron.aws.com", root / "run" / "cdi", boot_id, files)
+def store_of(root: Path, files: Files, boot_id: str) -> SingleStore:
+    return SingleStore(root / "plugins" / "neuron.aws.com", root / "run" / "cdi", boot_id, files)
 
 
-async def opened(store: Store, *, may_be_damaged: bool) -> Checkpoint:
+async def opened(store: SingleStore, *, may_be_damaged: bool) -> Checkpoint:
     """Open a store as the plugin does; a damaged one is rebuilt with an API server that has claims 7 and 8."""
     prepared = PreparedClaims(store)
     await prepared.open()
@@ -348,7 +348,7 @@ class WithoutFileFlush(RecordingFiles):
         pass
 
 
-class CheckpointFirst(Store):
+class CheckpointFirst(SingleStore):
     """Commits before the CDI files are written."""
 
     def _write_spec(self, claim: PreparedClaim, **more: Any) -> None:
@@ -360,11 +360,11 @@ class CheckpointFirst(Store):
             super()._write_spec(claim, **more)
 
 
-def checkpoint_first(root: Path, files: Files, boot_id: str) -> Store:
+def checkpoint_first(root: Path, files: Files, boot_id: str) -> SingleStore:
     return CheckpointFirst(root / "plugins/neuron.aws.com", root / "run/cdi", boot_id, files)
 
 
-def without_boot_id(root: Path, files: Files, boot_id: str) -> Store:
+def without_boot_id(root: Path, files: Files, boot_id: str) -> SingleStore:
     return store_of(root, files, "always the same")
 
 

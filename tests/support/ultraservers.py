@@ -22,7 +22,7 @@ def facts(instance_type: str, node_id: int, server_id: str, group: int = 4) -> U
     spec = lookup(instance_type)
     modes = MODES_OF_GROUP[group]
     if spec is not None and spec.platform is Platform.PDS:
-        return UltraServerFacts(modes=modes, node_id=node_id, node_cnt=group, reservation_id=server_id)
+        return UltraServerFacts(modes=modes, node_id=node_id, reservation_id=server_id)
     pair = f"{int(server_id, 16) - node_id // 2:016x}"
     return UltraServerFacts(
         modes=modes, node_id_2=node_id % 2, node_id_4=node_id, server_id_2=pair, server_id_4=server_id

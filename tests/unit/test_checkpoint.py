@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from neuron_dra.core import checkpoint as checkpoints
-from neuron_dra.core.checkpoint import Checkpoint
+from neuron_dra.core.checkpoint import Checkpoint, device_names, holders
 from neuron_dra.core.claims import ClaimRef, PreparedClaim, PreparedDevice
 from neuron_dra.core.ultraserver import Phase, Tag
 from neuron_dra.errors import CheckpointDamaged
@@ -176,8 +176,8 @@ def test_empty_share_id_is_none() -> None:
 def test_admin_claims_hold_no_device() -> None:
     device = replace(some().claims["uid-0"].devices[0], admin_access=True)
     checkpoint = Checkpoint("b", {"uid-0": replace(some().claims["uid-0"], devices=(device,))})
-    assert checkpoint.held_device_ids == {}
-    assert checkpoint.held_devices == {"neuron-device-0"}
+    assert holders(checkpoint.claims.values()) == {}
+    assert device_names(checkpoint.claims.values()) == {"neuron-device-0"}
 
 
 def test_add_keeps_other_claims() -> None:
@@ -190,10 +190,13 @@ def test_add_keeps_other_claims() -> None:
 
 def test_holder_of_a_device_is_its_claim() -> None:
     checkpoint = some()
-    assert checkpoint.held_device_ids == {0: checkpoint.claims["uid-0"], 1: checkpoint.claims["uid-1"]}
-    assert checkpoint.held_devices == {"neuron-device-0", "neuron-device-1"}
+    assert holders(checkpoint.claims.values()) == {0: checkpoint.claims["uid-0"], 1: checkpoint.claims["uid-1"]}
+    assert device_names(checkpoint.claims.values()) == {"neuron-device-0", "neuron-device-1"}
     left = checkpoint.without(["uid-0"])
-    assert (left.held_device_ids, left.held_devices) == ({1: checkpoint.claims["uid-1"]}, {"neuron-device-1"})
+    assert (holders(left.claims.values()), device_names(left.claims.values())) == (
+        {1: checkpoint.claims["uid-1"]},
+        {"neuron-device-1"},
+    )
 
 
 @pytest.mark.contract("P20")

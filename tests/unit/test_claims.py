@@ -71,10 +71,9 @@ def decided(
     )
 
 
-def refusal(*args: Any, retryable: bool, **more: Any) -> str:
+def refusal(*args: Any, **more: Any) -> str:
     with pytest.raises(ClaimError) as caught:
         decided(*args, **more)
-    assert caught.value.retryable is retryable
     return str(caught.value)
 
 
@@ -139,14 +138,14 @@ def test_chosen_alternatives_config_applies() -> None:
 )
 def test_fixed_lnc_is_rejected_as_documented(instance_type: str) -> None:
     for value in (1, 2):
-        text = refusal(claim(device(0), configs=(lnc(value),)), node_of(instance_type), retryable=False)
+        text = refusal(claim(device(0), configs=(lnc(value),)), node_of(instance_type))
         assert text.startswith(
             f"error applying config: LNC value is not configurable for instance type {instance_type}"
         )
 
 
 def test_trn1_2xlarge_message_is_the_documented_one() -> None:
-    text = refusal(claim(device(0), configs=(lnc(1),)), TRN1_SMALL, retryable=False)
+    text = refusal(claim(device(0), configs=(lnc(1),)), TRN1_SMALL)
     assert text.startswith("error applying config: LNC value is not configurable for instance type trn1.2xlarge")
 
 
@@ -161,7 +160,7 @@ def test_unsupported_lnc_error_lists_supported() -> None:
     node = node_of("trn2.48xlarge")
     assert node.spec is not None
     only_two = replace(node, spec=replace(node.spec, lnc_allowed=(2,)))
-    text = refusal(claim(device(0), configs=(lnc(1),)), only_two, retryable=False)
+    text = refusal(claim(device(0), configs=(lnc(1),)), only_two)
     assert "logicalNeuronCore 1 is not offered by instance type trn2.48xlarge; use one of 2" in text
 
 
@@ -170,7 +169,7 @@ def test_unknown_type_rejects_type_settings() -> None:
     unknown = topology.build(NodeFacts("trn9.96xlarge", "2.30.2.0", devices, UltraServerFacts()), NodeLabels())
     assert decided(claim(device(0)), unknown).devices[0].env == ()
     for wanted in (lnc(1), group(1)):
-        text = refusal(claim(device(0), configs=(wanted,)), unknown, retryable=False)
+        text = refusal(claim(device(0), configs=(wanted,)), unknown)
         assert text.startswith("error applying config: ")
         assert "trn9.96xlarge" in text
 
@@ -180,7 +179,7 @@ def test_unknown_type_rejects_type_settings() -> None:
 TRN2U = UltraServerFacts(
     modes=(1, 3, 4), node_id_2=1, node_id_4=3, server_id_2="00000000000000aa", server_id_4="00000000000000bb"
 )
-PDS = UltraServerFacts(modes=(1, 2, 3, 4), node_id=2, node_cnt=4, reservation_id="00000000000000cc")
+PDS = UltraServerFacts(modes=(1, 2, 3, 4), node_id=2, reservation_id="00000000000000cc")
 NOBODY = "0" * 16
 
 
@@ -226,25 +225,25 @@ def test_switched_node_always_has_a_mode() -> None:
 
 
 def test_mode_is_rejected_outside_ultraservers() -> None:
-    text = refusal(claim(device(0), configs=(group(2),)), retryable=False)
+    text = refusal(claim(device(0), configs=(group(2),)))
     assert text.startswith("error applying config: ultraserverMode 2 ")
     assert "trn2.48xlarge is not part of one" in text
 
 
-def test_busy_driver_is_a_retryable_error() -> None:
+def test_busy_driver_is_an_error() -> None:
     busy = node_of("trn2u.48xlarge", replace(TRN2U, modes=Unread.BUSY))
-    assert "reads busy" in refusal(claim(device("neuron-node-0"), configs=(group(4),)), busy, retryable=True)
+    assert "reads busy" in refusal(claim(device("neuron-node-0"), configs=(group(4),)), busy)
 
 
 def test_unavailable_mode_error_lists_available() -> None:
     alone = node_of("trn2u.48xlarge", replace(TRN2U, modes=(3, 4)))
-    text = refusal(claim(device("neuron-node-0"), configs=(group(4),)), alone, retryable=True)
+    text = refusal(claim(device("neuron-node-0"), configs=(group(4),)), alone)
     assert text.endswith("ultraserverMode 4 is not offered by this node (ultraserver_mode reads 3,4); use 1 or 2")
 
 
 def test_unreadable_modes_offer_nothing() -> None:
     unknown = node_of("trn2u.48xlarge", replace(TRN2U, modes=Unread.UNKNOWN))
-    text = refusal(claim(device("neuron-node-0"), configs=(group(1),)), unknown, retryable=True)
+    text = refusal(claim(device("neuron-node-0"), configs=(group(1),)), unknown)
     assert text.endswith("(ultraserver_mode reads nothing); check the UltraServer's links")
 
 
@@ -288,7 +287,7 @@ def whole(*configs: Entry, namespace: str = "ml", **more: Any) -> Claim:
     ],
 )
 def test_reserved_node_rejections_have_reasons(wanted: Claim, reservation: Reservation | None, why: str) -> None:
-    text = refusal(wanted, TRN2U_NODE, (), reservation, retryable=True)
+    text = refusal(wanted, TRN2U_NODE, (), reservation)
     assert why in text
     assert text.startswith(f"claim {wanted.ref}: ")
 
@@ -296,7 +295,7 @@ def test_reserved_node_rejections_have_reasons(wanted: Claim, reservation: Reser
 def test_claim_without_workload_is_always_rejected() -> None:
     """13.2. Without an admission policy it would hold a node that was just reserved."""
     intruder = whole(lnc(1), device_class="workload.neuron.aws.com")
-    assert refusal(intruder, TRN2U_NODE, retryable=True) == (
+    assert refusal(intruder, TRN2U_NODE) == (
         "claim ml/job: DeviceClass workload.neuron.aws.com selects devices that are reserved for a "
         "NeuronUltraServerWorkload, and this claim belongs to no workload; use deviceClassName neuron.aws.com, or the "
         "ResourceClaimTemplate of a workload"
@@ -313,19 +312,19 @@ def test_claim_of_the_aws_operator_is_accepted() -> None:
 
 @pytest.mark.parametrize("phase", Phase)
 def test_claim_without_workload_fails_in_all_phases(phase: Phase) -> None:
-    text = refusal(whole(), TRN2U_NODE, (), replace(RESERVED, phase=phase), retryable=True)
+    text = refusal(whole(), TRN2U_NODE, (), replace(RESERVED, phase=phase))
     assert "belongs to no workload" in text
 
 
 def test_each_device_must_name_the_workload() -> None:
     first, second = device(0, "one"), device(1, "two")
     wanted = Claim(ref(), (first, second), (replace(OURS, requests=("one",)),))
-    assert "belongs to no workload" in refusal(wanted, TRN2U_NODE, (), RESERVED, retryable=True)
+    assert "belongs to no workload" in refusal(wanted, TRN2U_NODE, (), RESERVED)
 
 
 def test_admin_device_admits_no_other_device() -> None:
     wanted = Claim(ref(), (device(0, "watch", admin_access=True), device(1, "work")))
-    assert "belongs to no workload" in refusal(wanted, TRN2U_NODE, (), RESERVED, retryable=True)
+    assert "belongs to no workload" in refusal(wanted, TRN2U_NODE, (), RESERVED)
 
 
 def test_bound_workload_gets_node_and_rank() -> None:
@@ -373,7 +372,7 @@ def test_absent_fields_are_not_in_the_environment() -> None:
 
 def test_mode_must_match_the_allocation() -> None:
     wanted = whole(group(2, "llm", "uid-llm"))
-    text = refusal(wanted, TRN2U_NODE, (), RESERVED, retryable=False)
+    text = refusal(wanted, TRN2U_NODE, (), RESERVED)
     assert "ultraserverMode 2 differs from the topologySize 4 of workload ml/llm" in text
 
 
@@ -399,7 +398,7 @@ def test_mode_without_workload_needs_no_reservation() -> None:
 @pytest.mark.contract("P13")
 def test_device_in_use_error_names_the_holder() -> None:
     holder = decided(claim(device(5), name="old"))
-    text = refusal(claim(device(5)), TRN2, (holder,), retryable=True)
+    text = refusal(claim(device(5)), TRN2, (holder,))
     assert text == (
         "claim ml/job: neuron-device-5 is in use: neuron5 is held by claim ml/old (UID uid-old) until that claim is "
         "unprepared"
@@ -410,7 +409,7 @@ def test_device_in_use_error_has_the_holders_uid() -> None:
     holder = decided(claim(device(5), name="old"))
     with pytest.raises(DeviceInUse) as caught:
         decided(claim(device(5)), TRN2, (holder,))
-    assert (caught.value.holder, caught.value.retryable) == ("uid-old", True)
+    assert caught.value.holder == "uid-old"
 
 
 @pytest.mark.contract("P13")
@@ -420,7 +419,7 @@ def test_device_in_use_error_has_the_holders_uid() -> None:
 def test_node_overlaps_each_of_its_devices(mine: str, theirs: str) -> None:
     node = node_of("trn2u.48xlarge", TRN2U)
     holder = decided(claim(device(theirs), name="old"), node)
-    assert "is held by claim ml/old" in refusal(claim(device(mine)), node, (holder,), retryable=True)
+    assert "is held by claim ml/old" in refusal(claim(device(mine)), node, (holder,))
 
 
 def test_a_claim_does_not_stand_in_its_own_way() -> None:
@@ -444,7 +443,7 @@ def test_admin_claim_gets_a_device_in_use() -> None:
 def test_admin_claim_is_not_the_holder() -> None:
     job = decided(claim(device(5), name="old"))
     monitor = decided(claim(device(5, admin_access=True), name="monitor"), TRN2, (job,))
-    assert "is held by claim ml/old" in refusal(claim(device(5)), TRN2, (monitor, job), retryable=True)
+    assert "is held by claim ml/old" in refusal(claim(device(5)), TRN2, (monitor, job))
 
 
 @pytest.mark.contract("P15")
@@ -454,20 +453,20 @@ def test_device_shares_are_separate_cdi_devices() -> None:
     assert len({cdi_id for d in first.devices for cdi_id in d.cdi_ids}) == 2
     other = decided(claim(device(5, share_id="aa-3"), name="other"), TRN2, (first,))
     assert other.devices[0].share_id == "aa-3"
-    assert "is in use" in refusal(claim(device(5), name="whole"), TRN2, (first,), retryable=True)
+    assert "is in use" in refusal(claim(device(5), name="whole"), TRN2, (first,))
 
 
 @pytest.mark.contract("P15")
 def test_share_of_a_device_in_use_is_rejected() -> None:
     holder = decided(claim(device(5), name="old"))
-    assert "is in use" in refusal(claim(device(5, share_id="aa-1")), TRN2, (holder,), retryable=True)
+    assert "is in use" in refusal(claim(device(5, share_id="aa-1")), TRN2, (holder,))
 
 
 @pytest.mark.contract("P13")
 @pytest.mark.parametrize("before", [device(4), device(4, admin_access=True), device(4, share_id="aa-1")])
 def test_every_device_of_every_holder_counts(before: AllocatedDevice) -> None:
     holders = (decided(claim(device(3), name="first")), decided(claim(before, device(5), name="second")))
-    text = refusal(claim(device(6), device(5)), TRN2, holders, retryable=True)
+    text = refusal(claim(device(6), device(5)), TRN2, holders)
     assert "neuron5 is held by claim ml/second" in text
 
 
@@ -475,7 +474,7 @@ def test_every_device_of_every_holder_counts(before: AllocatedDevice) -> None:
 def test_recreated_claim_waits_for_its_predecessor() -> None:
     before = decided(claim(device(5)))
     anew = Claim(ClaimRef("ml", "job", "uid-anew"), (device(5),))
-    assert "held by claim ml/job (UID uid-job)" in refusal(anew, TRN2, (before,), retryable=True)
+    assert "held by claim ml/job (UID uid-job)" in refusal(anew, TRN2, (before,))
 
 
 def test_unhealthy_device_is_for_admins_only() -> None:
@@ -487,9 +486,8 @@ def test_unhealthy_device_is_for_admins_only() -> None:
             claim(*devices), node_name=NODE_NAME, node=TRN2, held=(), device_files=cdi.DeviceFiles(), sick=sick
         )
 
-    with pytest.raises(ClaimError, match="claim ml/job: neuron-device-5 is unhealthy") as caught:
+    with pytest.raises(ClaimError, match="claim ml/job: neuron-device-5 is unhealthy"):
         prepared(device(4), device(5))
-    assert caught.value.retryable
     assert prepared(device(4), device(5, admin_access=True)).devices[1].device_ids == (5,)
 
 
@@ -498,28 +496,28 @@ def test_unhealthy_device_is_for_admins_only() -> None:
 
 def test_node_without_devices_is_rejected() -> None:
     empty = node_of("trn2u.48xlarge", TRN2U, gone=tuple(range(16)))
-    assert "neuron-node-0 has no Neuron device left" in refusal(claim(device("neuron-node-0")), empty, retryable=False)
+    assert "neuron-node-0 has no Neuron device left" in refusal(claim(device("neuron-node-0")), empty)
 
 
 @pytest.mark.contract("P29")
 def test_device_of_another_pool_is_rejected() -> None:
-    text = refusal(claim(device(0, pool="node-b")), retryable=False)
+    text = refusal(claim(device(0, pool="node-b")))
     assert "pool node-b, and this node is node-a; delete the pod" in text
 
 
 @pytest.mark.contract("P32")
 def test_unknown_device_error_lists_devices() -> None:
-    text = refusal(claim(device(1)), TRN1_SMALL, retryable=True)
+    text = refusal(claim(device(1)), TRN1_SMALL)
     assert "neuron-device-1 is allocated, but the node has no such device (it has neuron-device-0)" in text
 
 
 @pytest.mark.parametrize("name", ["5", "neuron-5", "neuron-device-05", "neuron-device-neuron-device-5"])
 def test_similar_name_is_not_a_device(name: str) -> None:
-    assert "the node has no such device" in refusal(claim(device(name)), retryable=True)
+    assert "the node has no such device" in refusal(claim(device(name)))
 
 
-def test_device_without_file_is_a_retryable_error() -> None:
-    assert "/dev/neuron2 is missing" in refusal(claim(device(2)), node_of("trn2.48xlarge", gone=(2,)), retryable=True)
+def test_device_without_file_is_an_error() -> None:
+    assert "/dev/neuron2 is missing" in refusal(claim(device(2)), node_of("trn2.48xlarge", gone=(2,)))
 
 
 def test_node_is_prepared_without_missing_devices() -> None:
@@ -528,7 +526,7 @@ def test_node_is_prepared_without_missing_devices() -> None:
 
 
 def test_claim_without_own_devices_is_rejected() -> None:
-    assert "no device of neuron.aws.com" in refusal(claim(), retryable=False)
+    assert "no device of neuron.aws.com" in refusal(claim())
 
 
 # From the API's object.
@@ -628,10 +626,9 @@ def test_unknown_config_kind_is_rejected() -> None:
 
 
 @pytest.mark.parametrize("answer", [b"", b"[]", b"<html>", b'{"metadata": 1}', b"\xff\xfe"])
-def test_malformed_claim_is_a_retryable_error(answer: bytes) -> None:
-    with pytest.raises(ClaimError, match="is not a ResourceClaim") as caught:
+def test_malformed_claim_is_an_error(answer: bytes) -> None:
+    with pytest.raises(ClaimError, match="is not a ResourceClaim"):
         wire.decode_claim(answer)
-    assert caught.value.retryable
 
 
 def test_null_lists_are_empty() -> None:

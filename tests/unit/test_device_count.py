@@ -50,4 +50,3 @@ def test_another_number_is_rejected(annotation: str) -> None:
         "device of this node is missing or unhealthy, or the annotation is wrong; delete the pod so that its claim is "
         "allocated again"
     )
-    assert not caught.value.retryable

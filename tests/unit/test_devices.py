@@ -13,8 +13,8 @@ from neuron_dra.core.facts import DeviceFacts, NodeFacts, NodeLabels, UltraServe
 NO_LABELS = NodeLabels()
 LAYERS = NodeLabels(network_layers=("nn-1", "nn-2", "nn-3"))
 COMPLETE_TRN2 = UltraServerFacts((1, 3, 4), 0, 2, "5a7b1c2d3e4f606f", "5a7b1c2d3e4f6070")
-COMPLETE_TRN3 = UltraServerFacts((1, 3, 4), node_id=3, node_cnt=4, reservation_id="00000000000000ab")
-BUSY = UltraServerFacts(*[Unread.BUSY] * 8)
+COMPLETE_TRN3 = UltraServerFacts((1, 3, 4), node_id=3, reservation_id="00000000000000ab")
+BUSY = UltraServerFacts(*[Unread.BUSY] * 7)
 
 
 def node_of(

@@ -185,7 +185,7 @@ def test_every_type_with_all_tags_obeys_limits(known, mode):
                 facts.DeviceFacts(i, known.cores_per_device, known.links[i] if known.links else (), (243, i), True)
                 for i in range(known.device_count)
             ),
-            facts.UltraServerFacts((1, 3, 4), 0, 2, "f" * 16, "f" * 16, 2, 4, "f" * 16),
+            facts.UltraServerFacts((1, 3, 4), 0, 2, "f" * 16, "f" * 16, 2, "f" * 16),
         ),
         labels,
     )

@@ -98,11 +98,6 @@ class Store:
                 log.warning("CDI files could not be written", extra={"error": str(err)})
             return current
 
-    def read(self) -> Checkpoint:
-        """Return what is prepared now. Raises CheckpointDamaged."""
-        with self._locked():
-            return self._read()
-
     def known(self, uid: str) -> PreparedClaim | None:
         """Return a prepared claim, with its CDI file in place, or None. Raises CheckpointDamaged, OSError."""
         with self._locked():
@@ -136,11 +131,6 @@ class Store:
                 raw = self._files.read(self._folder / CHECKPOINT)
                 return checkpoints.decode(raw).withdrawals.mark if raw is not None else Mark()
         return seen.checkpoint.withdrawals.mark if seen is not None else Mark()
-
-    def prepare(self, claim: Claim, decide: Decide) -> PreparedClaim:
-        """Prepare `claim` with `decide`, or return it as it is prepared. Raises ClaimError, OSError."""
-        [result] = self.prepare_all([(claim, None)], decide)
-        return value_of(result)
 
     def prepare_all(
         self, marked: Sequence[tuple[Claim, Mark | None]], decide: Decide
@@ -202,11 +192,6 @@ class Store:
         for uid in uids:
             with contextlib.suppress(OSError):  # the next start removes it
                 self._files.remove(self._cdi_root / cdi.other_file_name(uid))
-
-    def unprepare(self, uid: str) -> PreparedClaim | None:
-        """Forget a claim and remove its CDI file; return what it held, or None if it was unknown. Raises OSError."""
-        [result] = self.unprepare_all([uid])
-        return value_of(result)
 
     def unprepare_all(self, uids: Sequence[str]) -> list[PreparedClaim | Exception | None]:
         """Forget several claims with one commit, and remove their CDI files; return what each held, None for unknown.

@@ -178,12 +178,12 @@ class Transactions:
             self.prepared.found_damaged(err)
         if self.prepared.damaged is not None:
             # After a success now, the rebuild could still find the claim, which would stay prepared.
-            raise ClaimError(f"claim {ref}: {_REBUILDING}", retryable=True)
+            raise ClaimError(f"claim {ref}: {_REBUILDING}")
         self.prepared.drop(ref.uid)
 
     def _reject_while_damaged(self, ref: ClaimRef) -> None:
         if self.prepared.damaged is not None:
-            raise ClaimError(f"claim {ref}: {_REBUILDING} ({self.prepared.damaged})", retryable=True)
+            raise ClaimError(f"claim {ref}: {_REBUILDING} ({self.prepared.damaged})")
 
 
 def _pause(err: ApiError, usual_s: float) -> float:

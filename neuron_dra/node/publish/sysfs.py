@@ -26,7 +26,6 @@ DEVICE_FILES: Final[Mapping[str, tuple[str, ...]]] = {
     "dev": ("dev",),
     "reset_state": ("reset", "info/reset"),
     "serial": ("info/serial_number",),
-    "arch_type": ("info/architecture/arch_type",),
     "sram_ecc_uncorrected": ("stats/hardware/sram_ecc_uncorrected", "stats/ecc/sram_ecc_uncorrected"),
     "mem_ecc_uncorrected": ("stats/hardware/mem_ecc_uncorrected", "stats/ecc/mem_ecc_uncorrected"),
     "mem_ecc_repairable": ("stats/hardware/mem_ecc_repairable_uncorrected", "stats/ecc/mem_ecc_repairable_uncorrected"),
@@ -49,7 +48,6 @@ ULTRASERVER_FILES: Final[Mapping[str, tuple[str, ...]]] = {
     "server_id_2": ("server_id_2",),
     "server_id_4": ("server_id_4",),
     "node_id": ("node_id",),
-    "node_cnt": ("node_cnt",),
     "reservation_id": ("reservation_id",),
 }
 
@@ -64,7 +62,6 @@ _ID = r"0|[1-9]\d{0,3}"  # device ids and counts; the driver writes no leading z
 _PRODUCT_NAME = re.compile(r"[ -~]{1,64}")
 _DRIVER_VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+~_-]{0,63}")
 _SERIAL = re.compile(r"[0-9a-f]{16}")
-_ARCH_TYPE = re.compile(r"[0-9A-Za-z]{1,16}")
 _COMPONENT = re.compile(r"[a-z0-9_]{1,64}")
 _BUSY = "busy"
 
@@ -131,7 +128,6 @@ def _device(texts: list[bytes | None], has_file: bool | None, device_id: int) ->
         node_present=has_file if has_file is not None else _major_minor(text["dev"]) is not None,
         reset_state=_number(text["reset_state"]),
         serial=_formed(text["serial"], _SERIAL),
-        arch_type=_formed(text["arch_type"], _ARCH_TYPE),
         sram_ecc_uncorrected=_number(text["sram_ecc_uncorrected"]),
         mem_ecc_uncorrected=_number(text["mem_ecc_uncorrected"]),
         mem_ecc_repairable=_number(text["mem_ecc_repairable"]),
@@ -149,7 +145,6 @@ def _ultraserver(texts: list[bytes | None]) -> UltraServerFacts:
         server_id_2=_server(text["server_id_2"]),
         server_id_4=_server(text["server_id_4"]),
         node_id=_number(text["node_id"]),
-        node_cnt=_number(text["node_cnt"]),
         reservation_id=_server(text["reservation_id"]),
     )
 
