@@ -112,7 +112,7 @@ class Plugin:
         )
         self.orphan_release = OrphanRelease(
             self.prepared,
-            self.client,
+            self.claims,
             name,
             Path(settings.kubelet_pod_resources_socket),
             lambda: self.node.kubelet_version,
@@ -200,7 +200,7 @@ class Plugin:
                 "repair CDI files": self._repair(),
                 "rebuild the checkpoint": self.recovery.run(),
                 "look for a device plugin": self.device_plugin.run(),
-                "look for orphans": orphans.report(self.prepared, self.client, self.metrics),
+                "look for orphans": orphans.report(self.prepared, self.claims, self.metrics),
                 "release orphans": self.orphan_release.run(),
                 "check versions": self._check_versions(),
             }

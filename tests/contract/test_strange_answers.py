@@ -55,6 +55,21 @@ async def test_malformed_claim_does_not_end_orphan_search(api: EmbeddedApi, host
         assert set(plugin.prepared.claims) == {ref.uid}
 
 
+async def test_reply_of_a_proxy_makes_no_claim_orphaned(
+    api: EmbeddedApi, host: PluginHost, caplog: pytest.LogCaptureFixture
+) -> None:
+    """15, orphans: a 404 counts only if the API server says that the object is not found."""
+    meta = api.create(allocated_claim("job", "node-a", [0]))["metadata"]
+    async with host.running() as plugin:
+        await settled(api, plugin)
+        await plugin.transactions.prepare(ClaimRef("default", "job", meta["uid"]))
+        proxy = api.faults.add(
+            Fault(verb="get", resource="resourceclaims", status=404, body=b"404 page not found", times=None)
+        )
+        await eventually(lambda: proxy.hits >= 2, LONG_S, "two searches")
+    assert "the object of a prepared claim is gone" not in caplog.text
+
+
 @pytest.mark.parametrize("name", STRANGE)
 async def test_malformed_replies_do_not_end_publishing(api: EmbeddedApi, host: PluginHost, name: str) -> None:
     """14.11. `running` raises the error that ends the plugin."""

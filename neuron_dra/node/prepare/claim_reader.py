@@ -36,6 +36,21 @@ class ClaimReader:
             return await asyncio.to_thread(wire.to_core, claim, ref)
         return wire.to_core(claim, ref)
 
+    async def find(self, ref: ClaimRef) -> wire.ResourceClaim | None:
+        """Return the claim as the API server has it, or None if it is gone or another one has its name.
+
+        Raises ApiError, ClaimError if that is not certain.
+        """
+        try:
+            found = wire.decode_claim(await self._client.get(RESOURCE_CLAIMS, ref.namespace, ref.name))
+        except NotFound as err:
+            if err.reason != "NotFound":
+                raise  # from a proxy, or a server without this API
+            return None
+        if (found.metadata.namespace, found.metadata.name) != (ref.namespace, ref.name) or not found.metadata.uid:
+            raise Unavailable(f"the API server returned an object that is not claim {ref}")
+        return found if found.metadata.uid == ref.uid else None
+
     async def allocated(self, *, reserved: bool = True) -> AsyncIterator[Claim]:
         """Yield every claim in the cluster that holds a device of this node; configuration is left out.
 

@@ -16,11 +16,10 @@ from typing import Final
 from neuron_dra.api import claims as wire
 from neuron_dra.core import in_use
 from neuron_dra.core.claims import PreparedClaim
-from neuron_dra.errors import ApiError, ClaimError, NotFound, Unavailable
-from neuron_dra.kube.client import KubeClient
-from neuron_dra.kube.requests import RESOURCE_CLAIMS
+from neuron_dra.errors import ApiError, ClaimError
 from neuron_dra.node import version
 from neuron_dra.node.prepare import pod_resources
+from neuron_dra.node.prepare.claim_reader import ClaimReader
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
 
 log = logging.getLogger(__name__)
@@ -36,13 +35,13 @@ class OrphanRelease:
     def __init__(
         self,
         prepared: PreparedClaims,
-        client: KubeClient,
+        claims: ClaimReader,
         node_name: str,
         socket: Path,
         kubelet_version: Callable[[], str],
     ) -> None:
         self._prepared = prepared
-        self._client = client
+        self._claims = claims
         self._node_name = node_name
         self._socket = socket
         self._kubelet_version = kubelet_version
@@ -99,7 +98,8 @@ class OrphanRelease:
     async def _is_gone(self, claim: PreparedClaim, now: float) -> bool:
         uid = claim.ref.uid
         try:
-            exists = await self._exists(claim)
+            found = await self._claims.find(claim.ref)
+            exists = found is not None and any(d.pool == self._node_name for d in wire.allocated_devices(found))
         except (ApiError, ClaimError) as err:
             log.info("cannot look up a claim yet", extra={"claim": str(claim.ref), "error": str(err)})
             return False
@@ -107,20 +107,6 @@ class OrphanRelease:
             self._waits_s[uid] = min(2 * self._waits_s.get(uid, ASK_AGAIN_S[0] / 2), ASK_AGAIN_S[1])
             self._ask_at[uid] = now + self._waits_s[uid]
         return not exists
-
-    async def _exists(self, claim: PreparedClaim) -> bool:
-        """Return whether the API server has the claim, with a device of this node. Raises ApiError, ClaimError."""
-        ref = claim.ref
-        try:
-            found = wire.decode_claim(await self._client.get(RESOURCE_CLAIMS, ref.namespace, ref.name))
-        except NotFound as err:
-            if err.reason != "NotFound":
-                raise  # from a proxy, or a server without this API
-            return False
-        if (found.metadata.namespace, found.metadata.name) != (ref.namespace, ref.name) or not found.metadata.uid:
-            raise Unavailable(f"the API server returned an object that is not claim {ref}")
-        devices = wire.allocated_devices(found)
-        return found.metadata.uid == ref.uid and any(device.pool == self._node_name for device in devices)
 
     def _log_once(self, why: str, count: int) -> None:
         if why != self._logged:
