@@ -16,10 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from deployed import is_installed
+from deployed import is_installed, relabel, settled
 from fleet import TRN3, end_workloads, slots
 from real_cluster import REPOSITORY, BedNode, Namespace, NodeLocks, TestBed
 
+TRN2 = "trn2.48xlarge"
 HERE = Path(__file__).resolve().parent
 TIMEOUT_S = 600  # a first test waits for the bed, and perhaps for images
 FAILED = pytest.StashKey[bool]()
@@ -133,6 +134,21 @@ def driver(running_driver: TestBed, bed: TestBed) -> TestBed:
     if not is_installed(bed):
         bed.command("up", "--driver", "daemonset", timeout_s=1200)
     return bed
+
+
+@pytest.fixture
+def trn2(driver: TestBed, node: Callable[[str], BedNode]) -> BedNode:
+    """A trn2.48xlarge with the driver on it, and every device healthy."""
+    taken = node(TRN2)
+    settled(taken)
+    return taken
+
+
+@pytest.fixture
+def uninstall(trn2: BedNode) -> Iterator[Callable[[], None]]:
+    """A function that removes the driver from the node, as an uninstall does; it is back there afterwards."""
+    yield lambda: relabel(trn2, "not-a-neuron-node")
+    relabel(trn2, TRN2)
 
 
 @pytest.fixture(scope="session")

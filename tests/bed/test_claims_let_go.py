@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from deployed import allocated, pod, prepared, settled, template
+from deployed import allocated, pod, prepared, template
 from google.protobuf import json_format
 from real_cluster import REPOSITORY, BedNode, Namespace, TestBed, eventually
 
@@ -28,14 +28,6 @@ with grpc.insecure_channel("unix:/var/lib/kubelet/pod-resources/kubelet.sock") a
 print(json_format.MessageToJson(answer))
 """
 Object = dict[str, Any]
-
-
-@pytest.fixture
-def trn2(driver: TestBed, node: Callable[[str], BedNode]) -> BedNode:
-    """A trn2.48xlarge with the driver on it."""
-    taken = node(TRN2)
-    settled(taken)
-    return taken
 
 
 def listed(node: BedNode, namespace: str) -> dict[str, pb.PodResources]:

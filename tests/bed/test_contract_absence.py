@@ -33,21 +33,6 @@ TRN2 = "trn2.48xlarge"
 REFUSE = "/run/refuse-dra-net"  # dra.net fails while this file exists
 
 
-@pytest.fixture
-def trn2(driver: TestBed, node: Callable[[str], BedNode]) -> BedNode:
-    """A trn2.48xlarge with the driver on it."""
-    taken = node(TRN2)
-    settled(taken)
-    return taken
-
-
-@pytest.fixture
-def uninstall(trn2: BedNode) -> Iterator[Callable[[], None]]:
-    """Remove the driver from the node, as an uninstall does."""
-    yield lambda: relabel(trn2, "not-a-neuron-node")
-    relabel(trn2, TRN2)
-
-
 @pytest.mark.long
 @pytest.mark.contract("H6")
 @pytest.mark.contract("S30")

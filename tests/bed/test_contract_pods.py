@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from bed.errors import BedError
-from deployed import cdi_claims, environment, is_ready, lnc, neurons, pod, prepared, prepares, settled, template
-from real_cluster import IMAGE, BedNode, Namespace, TestBed, eventually
+from deployed import cdi_claims, environment, is_ready, lnc, neurons, pod, prepared, prepares, template
+from real_cluster import IMAGE, BedNode, Namespace, eventually
 
 LOOK = "ls /dev | grep -E '^neuron[0-9]+$' | sort -V | xargs echo"
 TRN2 = "trn2.48xlarge"
 LNC_1 = {"NEURON_LOGICAL_NC_CONFIG": "1", "NEURON_RT_VIRTUAL_CORE_SIZE": "1"}
 
 Object = dict[str, Any]
-
-
-@pytest.fixture
-def trn2(driver: TestBed, node: Callable[[str], BedNode]) -> BedNode:
-    """A trn2.48xlarge with the driver on it."""
-    taken = node(TRN2)
-    settled(taken)
-    return taken
 
 
 def container(name: str, script: str, *claims: str, **more: Any) -> Object:

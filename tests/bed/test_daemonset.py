@@ -44,14 +44,6 @@ Take = Callable[[str], BedNode]
 
 
 @pytest.fixture
-def trn2(driver: TestBed, node: Take) -> BedNode:
-    """A trn2.48xlarge with the driver on it."""
-    taken = node(TRN2)
-    settled(taken)
-    return taken
-
-
-@pytest.fixture
 def trn1(driver: TestBed, node: Take) -> BedNode:
     """A trn1.2xlarge with the driver on it."""
     taken = node(TRN1)

@@ -42,21 +42,6 @@ MADE_BY_SERVER = ("creationTimestamp", "generation", "managedFields", "resourceV
 Object = dict[str, Any]
 
 
-@pytest.fixture
-def trn2(driver: TestBed, node: Callable[[str], BedNode]) -> BedNode:
-    """A trn2.48xlarge with the driver on it."""
-    taken = node(TRN2)
-    settled(taken)
-    return taken
-
-
-@pytest.fixture
-def uninstall(trn2: BedNode) -> Iterator[Callable[[], None]]:
-    """Take the driver off the node, as an uninstall does: its DaemonSet has no business there any more."""
-    yield lambda: relabel(trn2, "not-a-neuron-node")
-    relabel(trn2, TRN2)
-
-
 def names(node: BedNode) -> set[str]:
     """Return the names of the devices that a node publishes."""
     return {device["name"] for device in devices(node.bed, node.name)}

@@ -6,11 +6,10 @@ API servers up to 1.35 drop taints and their kubelets report no device health; t
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from deployed import all_well, devices, metrics, neurons, pod, prepared, settled, template
+from deployed import all_well, devices, metrics, neurons, pod, prepared, template
 from real_cluster import BedNode, Namespace, TestBed, eventually
 
 DETECTED_S = 30  # documented in docs/health.md
@@ -21,14 +20,6 @@ HELD, COMPONENT, INVALID, GONE = "0", "1", "2", "3"
 FAULTS = [("ecc", HELD), ("component", f"{COMPONENT}:link_efa"), ("reset", INVALID), ("device", GONE)]
 
 Marks = dict[str, tuple[str, list[str]]]
-
-
-@pytest.fixture
-def trn2(driver: TestBed, node: Callable[[str], BedNode]) -> BedNode:
-    """A trn2.48xlarge with the driver on it and healthy devices."""
-    taken = node("trn2.48xlarge")
-    settled(taken)
-    return taken
 
 
 @pytest.fixture
