@@ -53,6 +53,16 @@ def test_a_simulated_node_is_read_whole(root):
     assert re.fullmatch("[0-9a-f]{16}", str(first.serial))
 
 
+@pytest.mark.parametrize("folder", ["stats/hardware/health_status", "stats/hardware", "health_status"])
+def test_heartbeat_is_read(root, folder):
+    """14.14."""
+    for path in (root / simulated_node.DEVICES).glob("neuron0/**/healthcheck_heartbeat"):
+        path.unlink()
+    assert device(root).heartbeat is UNKNOWN
+    put(device_file(root, f"{folder}/healthcheck_heartbeat"), "7\n")
+    assert device(root).heartbeat == 7
+
+
 def test_empty_root_has_no_values(tmp_path):
     assert sysfs.read_node(tmp_path) == NodeFacts(None, None, ())
     assert sysfs.read_node(tmp_path / "missing") == NodeFacts(None, None, ())
