@@ -169,7 +169,7 @@ def do_not_look_at_the_boot_id() -> None:
     ("sabotage", "place", "rebooted", "complaint"),
     [
         (commit_before_the_cdi_file, "rename checkpoint.json", False, "a claim in the checkpoint has no CDI file"),
-        (do_not_look_at_the_boot_id, "sync_folder cdi", True, "claims of another boot are taken for prepared"),
+        (do_not_look_at_the_boot_id, "sync_folder cdi", True, "claims of another boot count as prepared"),
     ],
     ids=["checkpoint before CDI", "no look at the boot id"],
 )
