@@ -103,8 +103,8 @@ class ClaimUse:
     reserved_class: bool = False
     workload_id: str | None = None
 
-    def is_of(self, holder: Allocation) -> bool:
-        """Return True if namespace, name and UID of the claim's workload are those of the reservation."""
+    def is_of(self, holder: Allocation | Tag) -> bool:
+        """Return True if namespace, name and UID of the claim's workload are those of the reservation or tag."""
         return (self.namespace, self.workload_id, self.workload_uid or holder.workload_uid) == (
             holder.workload_namespace,
             holder.workload_name,

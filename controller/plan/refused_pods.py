@@ -26,6 +26,8 @@ PATIENCE: Final = datetime.timedelta(minutes=2)
 LOOK_AGAIN: Final = datetime.timedelta(minutes=2)
 STARTED: Final = "PodReadyToStartContainers"
 
+_STILL_RESERVED: Final = "node {} is still reserved for NeuronUltraServerWorkload {}"
+
 
 def suspects(
     nodes: Iterable[str],
@@ -54,8 +56,11 @@ def suspects(
 def _why(use: ClaimUse, node: str, one: Reservation | None, published: PublishedNode | None) -> str:
     """Return why the node must reject a claim; empty if it need not, or if that is not certain."""
     if one is None:
-        open_to_all = published is not None and published.complete and published.tag is None
-        if (use.workload_id, use.workload_uid) == (None, None) or not open_to_all:
+        if published is None or not published.complete:
+            return ""
+        if published.tag is not None:  # its reservation is gone, but the tag stays while a claim is allocated here
+            return "" if use.is_of(published.tag) else _STILL_RESERVED.format(node, published.tag.workload_name)
+        if (use.workload_id, use.workload_uid) == (None, None):
             return ""
         return f"node {node} is no longer reserved for the workload of its claim {use.namespace}/{use.name}"
     allocation = one.allocation

@@ -11,6 +11,7 @@ from ultraserver_world import World
 
 from controller.observe.model import Suspect
 from controller.plan.refused_pods import event_message, refused_until
+from neuron_dra.core.ultraserver import Phase, Tag, tagged
 
 NOW = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
 SUSPECT = Suspect("ml", "pod-0", "uid-0", "node-0", "node node-0 is reserved for NeuronUltraServerWorkload ml/job")
@@ -68,6 +69,18 @@ def test_plain_pod_on_a_free_node_is_no_candidate():
     world = running("NoOp")
     world.claim("plain", ["u2-1"], pod="plain")
     assert suspects(world) == []
+
+
+def test_foreign_pod_on_a_node_that_is_only_tagged_is_a_candidate():
+    """13.12: the tag stays while a claim is allocated, so the pod kept the node reserved for no workload."""
+    world = running("NoOp")
+    slice_ = world.get("ResourceSlice", "u2-1-neuron.aws.com-00")
+    tag = Tag("ml", "earlier", "uid-earlier", "0123456789abcdef", Phase.DRAINING)
+    slice_["spec"]["devices"] = [tagged(device, tag) for device in slice_["spec"]["devices"]]
+    world.put(slice_)
+    world.claim("plain", ["u2-1"], pod="intruder")
+    why = "node u2-1 is still reserved for NeuronUltraServerWorkload earlier"
+    assert suspects(world) == [("intruder", "u2-1", why)]
 
 
 def test_unknown_reservation_gives_no_candidate():
