@@ -112,18 +112,22 @@ def suspend(place: Namespace) -> None:
     assert not status(place).get("active")
 
 
-DELETED = re.compile(r"FailedMount: .*failed to fetch token: pod \"[^\"]+\" not found", re.DOTALL)
+NO_TOKEN = re.compile(
+    r"FailedMount: .*failed to fetch token: .*"
+    r"(pod \"[^\"]+\" not found|node requested token bound to a pod scheduled on a different node)",
+    re.DOTALL,
+)
 
 
 def complaints(place: Namespace) -> set[str]:
     """Return the warnings about the pods of a namespace.
 
-    Without those of the scheduler, whose pods may wait, and of the kubelet about pods that were deleted before their
-    start.
+    Without those of the scheduler, whose pods may wait, and of the kubelet about tokens: of pods that were deleted
+    before their start, or whose binding the API server's node authorizer has not seen yet.
     """
     found = place.get("events", "--field-selector=type=Warning")["items"]
     texts = {f"{item['reason']}: {item['message']}" for item in found if item["reason"] != "FailedScheduling"}
-    return {text for text in texts if not DELETED.fullmatch(text)}
+    return {text for text in texts if not NO_TOKEN.fullmatch(text)}
 
 
 def uses(place: Namespace) -> dict[str, list[tuple[float, float]]]:

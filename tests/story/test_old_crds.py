@@ -224,15 +224,20 @@ async def test_downgraded_crd_loses_no_reservation(cluster: Cluster, monkeypatch
         assert [each for each in cluster.allocations() if each["workloadRef"] == "ml/job"] == before
 
 
-async def test_crd_that_begins_to_reject_stops_the_controller(cluster: Cluster) -> None:
+async def test_crd_that_begins_to_reject_stops_the_controller(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """13.5: it was downgraded, and answers 422."""
+    monkeypatch.setattr(schema_check, "AGAIN", schema_check.AGAIN / 200)
     cluster.submit("job", count=1)
     async with controlling(cluster):
         await eventually(lambda: cluster.state("job") == "Allocated")
         cluster.api.faults.add(Fault(resource="neuronultraservers/status", verb="patch", status=422, times=None))
         cluster.submit("other", count=1)
         await eventually(lambda: cluster.state("other") == "Pending")
-        await eventually(lambda: cluster.reason("other")[0] == "CustomResourcesOutdated")
+        await eventually(
+            lambda: cluster.reason("other")[0] == "CustomResourcesOutdated", 300
+        )  # refused writes back off
         assert "the API server rejects" in cluster.reason("other")[1]
 
 
