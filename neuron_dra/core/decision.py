@@ -51,6 +51,7 @@ def decide(
     there = {device.name: device for device in node.devices}
     agreed: dict[tuple[str, bool], tuple[tuple[str, ...], str]] = {}  # by request: its devices share one result
     parts: list[tuple[AllocatedDevice, Members]] = []
+    seen: set[int] = set()
     for result in claim.devices:
         _refuse_other_pools(claim.ref, result, node_name)
         members = _physical(claim.ref, result.device, node, there)
@@ -58,7 +59,9 @@ def decide(
             _refuse_overlap(claim.ref, result, members, others)
         if not result.admin_access and (why := sick(result)):
             raise ClaimError(f"claim {claim.ref}: {why}")
-        _refuse_twice(claim.ref, result, members, parts)
+        if not seen.isdisjoint(members.ids):
+            _refuse_twice(claim.ref, result, members, parts)
+        seen.update(members.ids)
         key = (result.request, result.admin_access)
         if key not in agreed:
             agreed[key] = _agreed(claim, result, node, reservation)
