@@ -9,8 +9,9 @@ from neuron_dra.core import names
 from neuron_dra.kube.requests import CLAIM_TEMPLATES, NEURON_WORKLOADS
 from tests.support.fleet.fleet import NAMESPACES
 from tests.support.fleet.mix import Actor, Wire
-from tests.support.fleet.pods import Job, plain_template
+from tests.support.fleet.pods import plain_template
 from tests.support.fleet.settled import MOST_REFUSED_S
+from tests.support.fleet.user_steps import end_job, start_job
 from tests.support.fleet.view import state, template_name
 
 if TYPE_CHECKING:
@@ -150,20 +151,14 @@ async def begin_rogues(schedule: Schedule) -> None:
 
 async def start_rogue(schedule: Schedule) -> str | None:
     """Create pods that request reserved devices of any workload."""
-    schedule.made += 1
-    job = Job(f"rogue{schedule.made}", schedule.namespace(), ROGUE, schedule.rng.randint(1, 2))
-    schedule.fleet.pods.jobs[job.name] = job
+    job = start_job(schedule, "rogue", ROGUE)
     return f"start {job.replicas} pods {job.name} that ask for reserved devices"
 
 
 async def end_rogue(schedule: Schedule) -> str | None:
     """They go again."""
-    jobs = [job for job in schedule.fleet.pods.jobs.values() if job.template == ROGUE and job.replicas]
-    if not jobs:
-        return None
-    job = schedule.rng.choice(jobs)
-    job.replicas = 0
-    return f"end rogue pods {job.name}"
+    job = end_job(schedule, ROGUE)
+    return None if job is None else f"end rogue pods {job.name}"
 
 
 async def end_rogues(schedule: Schedule) -> None:

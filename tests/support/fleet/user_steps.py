@@ -86,20 +86,32 @@ async def start_pods(schedule: Schedule) -> str | None:
 
 async def plain_pods(schedule: Schedule) -> str | None:
     """A user runs a pod on a whole node, without a workload."""
-    schedule.made += 1
-    job = Job(f"plain{schedule.made}", schedule.namespace(), PLAIN, schedule.rng.randint(1, 2))
-    schedule.fleet.pods.jobs[job.name] = job
+    job = start_job(schedule, "plain", PLAIN)
     return f"start {job.replicas} plain pods {job.name}"
 
 
 async def end_plain_pods(schedule: Schedule) -> str | None:
     """Plain pods end."""
-    jobs = [job for job in schedule.fleet.pods.jobs.values() if job.template == PLAIN and job.replicas]
+    job = end_job(schedule, PLAIN)
+    return None if job is None else f"end plain pods {job.name}"
+
+
+def start_job(schedule: Schedule, prefix: str, template: str) -> Job:
+    """Start one or two pods with a claim template, in a namespace of a user, and return their job."""
+    schedule.made += 1
+    job = Job(f"{prefix}{schedule.made}", schedule.namespace(), template, schedule.rng.randint(1, 2))
+    schedule.fleet.pods.jobs[job.name] = job
+    return job
+
+
+def end_job(schedule: Schedule, template: str) -> Job | None:
+    """End the pods of one job with this claim template, and return the job; None if there is none."""
+    jobs = [job for job in schedule.fleet.pods.jobs.values() if job.template == template and job.replicas]
     if not jobs:
         return None
     job = schedule.rng.choice(jobs)
     job.replicas = 0
-    return f"end plain pods {job.name}"
+    return job
 
 
 async def race_for_a_node(schedule: Schedule) -> str | None:
