@@ -20,11 +20,17 @@ STOP_S: Final = 10.0  # limit for a signal to stop a process
 
 
 def hang(path: Path) -> None:
-    """Block all readers of this file: replace it with a FIFO that has no writer."""
-    mode = stat.S_IMODE(path.stat().st_mode)
-    os.rename(path, _kept(path))
-    os.mkfifo(path)
-    path.chmod(mode)
+    """Block all readers of this file: replace it with a FIFO that has no writer. The file is never absent.
+
+    Does nothing if the file already hangs.
+    """
+    if _kept(path).exists():
+        return
+    fifo = path.with_name(f".{path.name}.fifo")
+    os.mkfifo(fifo)
+    fifo.chmod(stat.S_IMODE(path.stat().st_mode))
+    os.link(path, _kept(path))
+    os.rename(fifo, path)
 
 
 def release(path: Path) -> None:

@@ -37,6 +37,27 @@ def test_blocked_read_ends_on_release(tmp_path: Path) -> None:
     assert path.read_text() == text
 
 
+def test_file_is_never_absent_meanwhile(tmp_path: Path) -> None:
+    path = tmp_path / "reset"
+    path.write_text("1")
+    absent, done = threading.Event(), threading.Event()
+
+    def look() -> None:
+        while not done.is_set():
+            if not path.exists():
+                absent.set()
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    for _ in range(2000):
+        hang(path)
+        hang(path)
+        release(path)
+    done.set()
+    watcher.join(LONG_S)
+    assert (absent.is_set(), path.read_text(), os.listdir(tmp_path)) == (False, "1", ["reset"])
+
+
 def test_command_hangs_and_releases_a_file(tmp_path: Path) -> None:
     node = simulated_node.write(tmp_path, "trn1.2xlarge")
     fake_node_command.apply(node, "hang:0", up=False)
