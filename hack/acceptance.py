@@ -103,7 +103,7 @@ def interference(options: Options) -> Result:
 
 def plan(options: Options) -> Result:
     """The result of Plan equals what the controller then does."""
-    words = ("tests/unit/test_plan_tells_the_truth.py",)
+    words = ("tests/unit/test_plan_matches_controller.py",)
     return _tests(
         f"Plan is what is done, {options.fleets} fleets", words, {"NEURON_DRA_PLAN_FLEETS": str(options.fleets)}
     )

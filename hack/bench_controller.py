@@ -18,18 +18,17 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import bench_api
 from bench_cluster import PLACE, Cluster, Controller
 from bench_swarm import GATHER_S, INSTANCE_TYPE, Swarm
 
 from neuron_dra.core.ultraserver import NAMESPACE, Allocation, Phase
+from neuron_dra.core.wire import Obj
 from neuron_dra.kube.client import MERGE_PATCH, KubeClient
 from neuron_dra.kube.config import KubeConfig, from_kubeconfig
 from neuron_dra.kube.requests import CLAIM_TEMPLATES, NEURON_ULTRASERVERS, NEURON_WORKLOADS
 
-Obj = dict[str, Any]
 AGENT = "neuron-ultraserver-controller"
 IN_FLIGHT = 16  # requests of the floor at a time
 REQUEST = {"name": "neuron", "exactly": {"deviceClassName": "neuron.aws.com"}}
@@ -101,7 +100,7 @@ async def measure(
     """Grow one fleet, and measure it at each size with a fresh controller."""
     columns = []
     async with KubeClient(kube, user_agent="bench") as client, KubeClient(kube, user_agent="swarm") as plugins:
-        cluster = Cluster(client, bench_api.Writes(plane.audit_log))
+        cluster = Cluster(client, bench_api.Writes(plane.layout.audit_log))
         await cluster.prepare()
         swarm = Swarm(plugins)
         columns.append(await no_nodes(args, cluster, plane))

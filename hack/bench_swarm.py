@@ -14,6 +14,7 @@ from typing import Any
 
 from neuron_dra.core import slices
 from neuron_dra.core.ultraserver import NAMESPACE, next_tag, object_name, read_allocations, tag_on, tagged
+from neuron_dra.core.wire import Obj
 from neuron_dra.errors import Conflict
 from neuron_dra.kube.client import MERGE_PATCH, KubeClient
 from neuron_dra.kube.publish import SlicePublisher
@@ -21,7 +22,6 @@ from neuron_dra.kube.requests import NEURON_ULTRASERVERS, NODES, RESOURCE_SLICES
 from neuron_dra.node.publish.loop import GATHER_S
 from tests.support.ultraservers import ultraserver
 
-Obj = dict[str, Any]
 IN_FLIGHT = 32  # 5,000 nodes have 5,000 connections; this process shares two cores with the API server
 INSTANCE_TYPE = "trn3.48xlarge"
 IMAGES_ON_A_NODE = 40  # they are most of a Node object

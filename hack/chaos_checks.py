@@ -10,18 +10,17 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from bed.errors import BedError
 from deployed import cdi_claims, is_ready, neurons, prepared
 from real_cluster import BedNode, CommandFailedError, Namespace, TestBed, eventually
 
+from neuron_dra.core.wire import Obj
+
 PLAIN = {"c-0": "trn2.48xlarge", "c-1": "trn2.48xlarge"}
 TEMPLATES = {"one": 1, "four": 4, "half": 8, "all": 16}
 GROUPS, DEVICES = (4, 8), 16
 CALM_S = 300  # time to recover at the end
-
-Object = dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -69,7 +68,7 @@ def look(run: Run) -> None:
                     run.violated(f"neuron{device_id} of {node.name} is prepared for {held[device_id]} and {uid}")
 
 
-def allocated(claim: Object) -> list[Object]:
+def allocated(claim: Obj) -> list[Obj]:
     """Return the results of a claim that belong to this driver."""
     devices = (claim.get("status", {}).get("allocation") or {}).get("devices") or {}
     return [result for result in devices.get("results") or [] if result["driver"] == "neuron.aws.com"]

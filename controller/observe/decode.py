@@ -24,12 +24,12 @@ from controller.observe.model import (
     Snapshot,
     Template,
     UltraServer,
-    Wire,
     Workload,
     condition,
 )
 from neuron_dra.core import health, names
 from neuron_dra.core.ultraserver import TAG_ATTRIBUTES, Tag, read_allocations
+from neuron_dra.core.wire import Wire
 
 LABEL_PREFIX = names.ULTRASERVER_LABELS
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"

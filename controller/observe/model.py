@@ -9,8 +9,7 @@ from typing import Any
 
 from neuron_dra.core.health import LINK_INTERSERVER
 from neuron_dra.core.ultraserver import Allocation, Tag, Unread
-
-Wire = Mapping[str, Any]
+from neuron_dra.core.wire import Wire
 
 GROUP = "neuron.aws.com"
 API_VERSION = f"{GROUP}/v1beta1"

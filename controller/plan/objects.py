@@ -12,18 +12,12 @@ from typing import Any
 
 from controller.observe.decode import WORKLOAD_CLASS
 from controller.observe.discovery import Group, Problem
-from controller.observe.model import (
-    API_VERSION,
-    Reservation,
-    UltraServer,
-    Wire,
-    Workload,
-    condition,
-)
+from controller.observe.model import API_VERSION, Reservation, UltraServer, Workload, condition
 from controller.plan.actions import Record, Verdict
 from controller.plan.states import STATES
 from neuron_dra.core import names
 from neuron_dra.core.ultraserver import NAMESPACE, Unread
+from neuron_dra.core.wire import Wire
 
 MESSAGE_CHARACTERS = 4096  # maxLength of a condition's message in our CRDs
 REQUEST = "neuron"

@@ -11,15 +11,10 @@ from collections.abc import Iterable
 from typing import Final
 
 from controller.observe import decode
-from controller.observe.model import (
-    Starting,
-    Wire,
-    Workload,
-    condition,
-    shortened,
-)
+from controller.observe.model import Starting, Workload, condition, shortened
 from controller.plan.context import PlanningContext
 from neuron_dra.core.ultraserver import Phase
+from neuron_dra.core.wire import Wire
 
 PATIENCE: Final = datetime.timedelta(minutes=1)
 """The time for which a pod must be unschedulable: the scheduler may not have seen the newest slices."""

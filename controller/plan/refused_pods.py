@@ -12,14 +12,8 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from controller.observe import decode
-from controller.observe.model import (
-    ClaimUse,
-    PublishedNode,
-    Reservation,
-    Suspect,
-    Wire,
-    condition,
-)
+from controller.observe.model import ClaimUse, PublishedNode, Reservation, Suspect, condition
+from neuron_dra.core.wire import Wire
 
 PATIENCE: Final = datetime.timedelta(minutes=2)
 """The time from its startTime after which a rejected pod is evicted."""

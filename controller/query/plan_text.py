@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from controller.observe import discovery
-from controller.observe.model import Snapshot, Wire, condition
+from controller.observe.model import Snapshot, condition
 from controller.plan.actions import (
     Action,
     CreateTemplate,
@@ -21,6 +21,7 @@ from controller.plan.actions import (
     WriteUltraServerStatus,
     WriteWorkloadStatus,
 )
+from neuron_dra.core.wire import Wire
 
 
 def text(snapshot: Snapshot, plan: Plan) -> str:

@@ -14,13 +14,7 @@ from typing import Final
 
 from controller.observe import decode
 from controller.observe.discovery import Group, discover
-from controller.observe.model import (
-    API_VERSION,
-    SLOT_SIZES,
-    Snapshot,
-    Wire,
-    Workload,
-)
+from controller.observe.model import API_VERSION, SLOT_SIZES, Snapshot, Workload
 from controller.plan import objects, placement
 from controller.plan.actions import Plan, WriteUltraServerStatus
 from controller.plan.fleet_index import FleetIndex
@@ -29,6 +23,7 @@ from controller.plan.planning import Limits
 from controller.query import dry_run, input_checks, plan_text
 from neuron_dra.core import catalogue
 from neuron_dra.core.ultraserver import Allocation, Phase, decode_allocations
+from neuron_dra.core.wire import Wire
 from neuron_dra.errors import NeuronDraError
 from neuron_dra.gen.neuron.ultraserver.v1 import ultraservers_pb2 as pb
 

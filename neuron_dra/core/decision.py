@@ -15,7 +15,7 @@ from neuron_dra.core import members as partitions
 from neuron_dra.core import reservation as reservations
 from neuron_dra.core.catalogue import Platform
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim, PreparedDevice
-from neuron_dra.core.facts import Unread
+from neuron_dra.core.facts import RUNTIME_MODES, Unread, group_sizes
 from neuron_dra.core.members import Members
 from neuron_dra.core.reservation import Reservation
 from neuron_dra.core.topology import NeuronDevice, Node
@@ -268,10 +268,6 @@ def _check_lnc(value: int, node: Node) -> None:
         )
 
 
-RUNTIME_MODES: dict[int, tuple[int, ...]] = {4: (1,), 2: (3, 2), 1: (4,)}
-"""By number of nodes, the runtime's modes for such a group, best first (1=X4, 2=X2H, 3=X2V, 4=X1)."""
-
-
 def ultraserver_environment(nodes: Literal[1, 2, 4], node: Node) -> tuple[str, ...]:
     """Return the runtime's UltraServer variables, as NAME=value, for a group of `nodes` nodes.
 
@@ -294,7 +290,7 @@ def ultraserver_environment(nodes: Literal[1, 2, 4], node: Node) -> tuple[str, .
     offered = () if isinstance(facts.modes, Unread) else facts.modes
     mode = next((mode for mode in RUNTIME_MODES[nodes] if mode in offered), None)
     if mode is None:
-        sizes = sorted(size for size, modes in RUNTIME_MODES.items() if any(m in offered for m in modes))
+        sizes = group_sizes(offered)
         raise ClaimError(
             f"error applying config: ultraserverMode {nodes} is not offered by this node (ultraserver_mode reads "
             f"{','.join(map(str, offered)) or 'nothing'}); "

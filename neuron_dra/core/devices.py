@@ -15,7 +15,7 @@ from typing import Any, Literal
 from neuron_dra.core import groups, health, names
 from neuron_dra.core.catalogue import GIB
 from neuron_dra.core.counters import CounterSet
-from neuron_dra.core.facts import Unread
+from neuron_dra.core.facts import Unread, group_sizes
 from neuron_dra.core.topology import NeuronDevice, Node
 
 
@@ -240,9 +240,6 @@ def ultraserver_id(node: Node) -> str | None:
     return None if isinstance(found, Unread) else found or None
 
 
-NODES_OF_MODE = {1: 4, 2: 2, 3: 2, 4: 1}
-
-
 def _ultraserver(node: Node) -> dict[str, Attribute | None]:
     """Return the UltraServer attributes; unknown values are None and not published.
 
@@ -253,12 +250,11 @@ def _ultraserver(node: Node) -> dict[str, Attribute | None]:
     if spec is None or not spec.whole_node:
         return {}
     modes = () if isinstance(facts.modes, Unread) else facts.modes
-    sizes = sorted({NODES_OF_MODE[mode] for mode in modes})
     return {
         "capacityBlockId": _string(node.labels.capacity_block_id),
         "ultraserverId": _string(ultraserver_id(node)),
         "ultraserverNodeId": _int(facts.node_id_4 if isinstance(facts.node_id, Unread) else facts.node_id),
-        "ultraserverModes": _string("_".join(map(str, sizes))),
+        "ultraserverModes": _string("_".join(map(str, group_sizes(modes)))),
         "serverId2": _string(facts.server_id_2),
         "serverId4": _string(facts.server_id_4),
         "reservationId": _string(facts.reservation_id),

@@ -16,7 +16,7 @@ from neuron_dra.core import members, names, publication
 from neuron_dra.core.claims import PreparedClaim
 from neuron_dra.core.devices import Device
 from neuron_dra.core.publication import CLAIMED_S, Situation
-from neuron_dra.core.slices import Wire
+from neuron_dra.core.wire import Wire
 
 WITHDRAW_S: Final = 30.0  # between the taint of a device that leaves, and the list of claims that decides
 TAINT_KEY: Final = f"{names.DRIVER}/withdrawn"

@@ -7,8 +7,9 @@ neuron_cdev.c (sysfs class and device files) and neuron_sysfs_metrics.c (counter
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from neuron_dra.core import names
 
@@ -46,12 +47,21 @@ class DeviceFacts:
     hangs: bool = False  # a read of one of its files blocks: the values, if any, are from an earlier reading
 
 
+RUNTIME_MODES: Final[Mapping[int, tuple[int, ...]]] = {1: (4,), 2: (3, 2), 4: (1,)}
+"""By number of nodes, the runtime's modes for such a group, best first (1=X4, 2=X2H, 3=X2V, 4=X1)."""
+
+
+def group_sizes(modes: Iterable[int]) -> list[int]:
+    """Return the numbers of nodes, in ascending order, for which the runtime has one of these modes."""
+    offered = set(modes)
+    return [nodes for nodes, choices in RUNTIME_MODES.items() if not offered.isdisjoint(choices)]
+
+
 @dataclass(frozen=True, slots=True)
 class UltraServerFacts:
     """The sysfs class attributes of an UltraServer node; ids that read -1 or all zeros are UNKNOWN.
 
-    `modes` are the runtime's mode numbers: 1 for four nodes, 2 for two horizontal nodes, 3 for two vertical nodes,
-    4 for one node.
+    `modes` are the runtime's mode numbers; RUNTIME_MODES says what each stands for.
     """
 
     modes: tuple[int, ...] | Unread = Unread.UNKNOWN

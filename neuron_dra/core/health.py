@@ -125,13 +125,13 @@ class Beat:
 class Watched:
     """The health of one Neuron device.
 
-    `seen`: it was present at least once. `told`: the last reading had evidence of its health. `overdue`: the last
+    `seen`: it was present at least once. `known`: the last reading had evidence of its health. `overdue`: the last
     reading did not end in time. `stale`: the firmware's health check, whose heartbeat is `beat`, does not run.
     """
 
     faults: tuple[Fault, ...] = ()
     seen: bool = False
-    told: bool = False
+    known: bool = False
     overdue: bool = False
     beat: Beat | None = field(default=None, compare=False)
     stale: bool = False
@@ -196,7 +196,7 @@ def _beating(before: Watched, facts: DeviceFacts | None, now: float, hold_s: flo
     if stale and not found.get(Signal.COMPONENTS):
         found.pop(Signal.COMPONENTS, None)
     watched = _observed(before, found, now, hold_s)
-    return replace(watched, beat=beat, stale=stale, told=watched.told and not stale)
+    return replace(watched, beat=beat, stale=stale, known=watched.known and not stale)
 
 
 def unread(before: Watch) -> Watch:
@@ -207,7 +207,7 @@ def unread(before: Watch) -> Watch:
 def _unread(before: Watched) -> Watched:
     """Return the health of one device after a reading that did not end."""
     faults = tuple(replace(fault, well_since=None) for fault in before.faults)
-    return replace(before, faults=faults, told=False, overdue=True)
+    return replace(before, faults=faults, known=False, overdue=True)
 
 
 def recall(watch: Watch, ids: Iterable[int], reasons: Iterable[str]) -> Watch:
@@ -285,7 +285,7 @@ def _observed(before: Watched, found: dict[Signal, tuple[Problem, ...]], now: fl
     return Watched(
         faults=tuple(faults),
         seen=before.seen or not found[Signal.PRESENCE],
-        told=any(signal in found for signal in _WITNESSES),
+        known=any(signal in found for signal in _WITNESSES),
     )
 
 
@@ -312,9 +312,9 @@ def judged(name: str, ids: Sequence[int], watch: Watch) -> DeviceHealth:
     if stale := [i for i, member in members.items() if member.stale]:
         which = f" of {', '.join(f'neuron{i}' for i in stale)}" if several else ""
         return DeviceHealth(name, Health.UNKNOWN, f"the firmware's health check{which} does not run")
-    if not several and not all(member.told for member in members.values()):
+    if not several and not all(member.known for member in members.values()):
         return DeviceHealth(name, Health.UNKNOWN, "the kernel driver reports nothing about the device's health")
-    if not members or not all(member.told for member in members.values()):
+    if not members or not all(member.known for member in members.values()):
         return DeviceHealth(name, Health.UNKNOWN, "the health of some devices is unknown")
     return DeviceHealth(name, Health.HEALTHY)
 
@@ -330,7 +330,7 @@ def _message(faults: Iterable[tuple[int, Fault]], *, several: bool) -> str:
     return "; ".join(f"{', '.join(f'neuron{i}' for i in ids)}: {text}" for text, ids in texts.items())
 
 
-def told(health: DeviceHealth, effect: str) -> str:
+def event_message(health: DeviceHealth, effect: str) -> str:
     """Return the Event message for an unhealthy device, without counts: each new count would be a new Event."""
     advice = [
         ADVICE.get(reason, f"the kernel driver reports its component {reason} as unhealthy")

@@ -14,8 +14,8 @@ from typing import Any, Final
 from neuron_dra.core import health, names, ultraserver
 from neuron_dra.core.claims import PreparedClaim
 from neuron_dra.core.devices import Device
-from neuron_dra.core.slices import Wire
 from neuron_dra.core.ultraserver import Tag
+from neuron_dra.core.wire import Wire
 
 CLAIMED_S: Final = (5.0, 60.0)  # first and longest delay before a device that should leave is checked again
 SHAPE_S: Final = 60.0  # the same, while a change of the shape waits for the node's claims

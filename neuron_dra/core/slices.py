@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from neuron_dra.core import names
-
-Wire = Mapping[str, Any]
+from neuron_dra.core.wire import Wire
 
 DEVICES_PER_SLICE = 64
 """The API allows 128, but only 64 if a device has a taint; with 64 from the start, a first taint moves no device."""

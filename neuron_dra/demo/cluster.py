@@ -7,10 +7,11 @@ import signal
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from neuron_dra.core import names
 from neuron_dra.core.ultraserver import NAMESPACE
+from neuron_dra.core.wire import Obj
 from neuron_dra.demo import efa
 from neuron_dra.demo.processes import CONTROLLER, DemoError, Process
 from neuron_dra.emulation import objects, simulated_node
@@ -21,8 +22,6 @@ from neuron_dra.emulation.scripted_node import ScriptedNode
 
 START_TIMEOUT_S: Final = 30.0  # a dozen processes take some seconds to start on two cores
 LONGEST_SOCKET_FOLDER: Final = 40  # bytes; macOS allows 104 for a whole socket path
-
-Wire = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +177,7 @@ class Cluster:
         """Wait until every plugin is registered and has published. Raises DemoError after `timeout_s` seconds."""
         await asyncio.gather(*(node.registered(timeout_s) for node in self.nodes.values()))
 
-        def all_published(slices: list[Wire]) -> bool:
+        def all_published(slices: list[Obj]) -> bool:
             ours = (wire["spec"] for wire in slices if wire["spec"]["driver"] == names.DRIVER)
             return {spec.get("nodeName") for spec in ours} >= set(self.nodes)
 

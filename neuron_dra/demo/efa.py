@@ -13,6 +13,7 @@ import grpc
 import grpc.aio
 
 from neuron_dra.core import catalogue, groups
+from neuron_dra.core.wire import Obj
 from neuron_dra.gen.kubelet.dra.v1 import dra_pb2, dra_pb2_grpc
 from neuron_dra.gen.kubelet.pluginregistration.v1 import registration_pb2, registration_pb2_grpc
 
@@ -20,10 +21,8 @@ DRIVER: Final = "dra.net"
 CLASS: Final = "efa.networking.k8s.aws"
 PCI_DEVICE: Final = "Elastic Fabric Adapter (EFA)"
 
-Wire = dict[str, Any]
 
-
-def device_class() -> Wire:
+def device_class() -> Obj:
     """Return the DeviceClass of AWS's chart for DRANET."""
     domain = f"device.attributes['{DRIVER}']"
     expression = f"device.driver == '{DRIVER}' && has({domain}.pciDevice) && {domain}.pciDevice == '{PCI_DEVICE}'"
@@ -35,7 +34,7 @@ def device_class() -> Wire:
     }
 
 
-def resource_slice(node: str, instance_type: str) -> Wire:
+def resource_slice(node: str, instance_type: str) -> Obj:
     """Return the slice of a node: one device per EFA interface, in the groups of its Neuron devices."""
     spec = catalogue.lookup(instance_type)
     # By interface, because two devices of a trn1 share one.

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
-from typing import Any
 
 import yaml
 
-Wire = dict[str, Any]
+from neuron_dra.core.wire import Obj
 
 
 def folder() -> Path:
@@ -20,13 +19,13 @@ def folder() -> Path:
     return Path(__file__).parent / "examples"  # a link to deploy/examples in a checkout, a copy in a wheel
 
 
-def load(name: str) -> list[Wire]:
+def load(name: str) -> list[Obj]:
     """Return the objects of one example file, with pods in place of LeaderWorkerSets and Deployments."""
     objects = [item for item in yaml.safe_load_all((folder() / name).read_text()) if item]
     return [pod for item in objects for pod in _pods(item)]
 
 
-def _pods(item: Wire) -> list[Wire]:
+def _pods(item: Obj) -> list[Obj]:
     if item["kind"] == "Deployment":
         return [
             {
@@ -45,18 +44,18 @@ def _pods(item: Wire) -> list[Wire]:
     ]
 
 
-def _pod(template: Wire, name: str, index: int) -> Wire:
+def _pod(template: Obj, name: str, index: int) -> Obj:
     named = _named(template, f"{name}-0" if index == 0 else f"{name}-0-{index}")
     return {"apiVersion": "v1", "kind": "Pod", **named}
 
 
-def _named(template: Wire, name: str) -> Wire:
-    pod: Wire = copy.deepcopy(template)
+def _named(template: Obj, name: str) -> Obj:
+    pod: Obj = copy.deepcopy(template)
     pod["metadata"] = {**pod.get("metadata", {}), "name": name}
     return pod
 
 
-def renamed(objects: list[Wire], pod_name: str) -> list[Wire]:
+def renamed(objects: list[Obj], pod_name: str) -> list[Obj]:
     """Return a copy of the objects with another name for the pod, as a second pod for the same template."""
     out = copy.deepcopy(objects)
     for item in out:
@@ -65,7 +64,7 @@ def renamed(objects: list[Wire], pod_name: str) -> list[Wire]:
     return out
 
 
-def with_count(objects: list[Wire], count: int, name: str) -> list[Wire]:
+def with_count(objects: list[Obj], count: int, name: str) -> list[Obj]:
     """Return a copy of the template and the pod, both with the name `name`, that requests `count` devices."""
     out = renamed(objects, name)
     for item in out:

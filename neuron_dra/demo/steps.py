@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from neuron_dra.core import names
+from neuron_dra.core.wire import Obj
 from neuron_dra.demo.cluster import Cluster
 from neuron_dra.demo.processes import DemoError
 from neuron_dra.demo.view import View
@@ -13,8 +14,6 @@ from neuron_dra.emulation.pod_scheduler import PodScheduler
 
 STEP_TIMEOUT_S: Final = 20.0
 WORKLOADS: Final = "neuronultraserverworkloads"
-
-Wire = dict[str, Any]
 
 
 class Steps:
@@ -26,7 +25,7 @@ class Steps:
         self._scheduler = scheduler
         self._view = view
 
-    def apply(self, objects: Iterable[Wire]) -> list[str]:
+    def apply(self, objects: Iterable[Obj]) -> list[str]:
         """Apply objects as kubectl does, and return the names of the pods among them."""
         pods = []
         for item in objects:
@@ -38,7 +37,7 @@ class Steps:
     async def running(self, *pods: str) -> None:
         """Return when all of these pods run."""
 
-        def all_run(found: list[Wire]) -> bool:
+        def all_run(found: list[Obj]) -> bool:
             phases = {wire["metadata"]["name"]: (wire.get("status") or {}).get("phase") for wire in found}
             return all(phases.get(pod) == "Running" for pod in pods)
 
@@ -48,7 +47,7 @@ class Steps:
         """Wait until the scheduler has rejected a pod, and return its message."""
         found: list[str] = []
 
-        def rejected(pods: list[Wire]) -> bool:
+        def rejected(pods: list[Obj]) -> bool:
             found[:] = [
                 str(condition["message"])
                 for wire in pods
@@ -66,11 +65,11 @@ class Steps:
         waiting = self._scheduler.waiting.get(pod)
         return [f"{node}: {reason}" for reason in waiting.reasons.get(node, ())] if waiting else []
 
-    async def event(self, pod: str, reason: str) -> Wire:
+    async def event(self, pod: str, reason: str) -> Obj:
         """Wait for an Event of a pod with this reason, and return it."""
-        found: list[Wire] = []
+        found: list[Obj] = []
 
-        def posted(events: list[Wire]) -> bool:
+        def posted(events: list[Obj]) -> bool:
             found[:] = [e for e in events if e["involvedObject"]["name"] == pod and e["reason"] == reason]
             return bool(found)
 
@@ -85,7 +84,7 @@ class Steps:
             await self.until("pods", lambda found: not {w["metadata"]["name"] for w in found} & set(pods), "pods to go")
             await self.until("resourceclaims", lambda found: not any(owner(w) in pods for w in found), "claims to go")
 
-    async def until(self, kind: str, condition: Callable[[list[Wire]], Any], what: str) -> None:
+    async def until(self, kind: str, condition: Callable[[list[Obj]], Any], what: str) -> None:
         """Wait until `condition` is true of all objects of a kind; `what` describes it in the error message."""
         try:
             await self._api.until(kind, condition, timeout_s=STEP_TIMEOUT_S)
@@ -96,7 +95,7 @@ class Steps:
             why = said[-1] if said else "see the plugins' logs (neuron-dra demo --keep)"
             raise DemoError(f"waited {STEP_TIMEOUT_S:g} s for {what}: {why}") from None
 
-    def claim_of(self, pod: str, *, missing_ok: bool = False) -> Wire:
+    def claim_of(self, pod: str, *, missing_ok: bool = False) -> Obj:
         """Return the Neuron claim of a pod, which is the first that it owns. Raises DemoError if there is none."""
         for wire in self._api.objects("resourceclaims"):
             if owner(wire) == pod:
@@ -106,7 +105,7 @@ class Steps:
         raise DemoError(f"pod {pod} has no claim")
 
 
-def owner(claim: Wire) -> str:
+def owner(claim: Obj) -> str:
     """Return the name of the pod that a claim was made for, or an empty string."""
     return next((str(one["name"]) for one in claim["metadata"].get("ownerReferences") or ()), "")
 
@@ -116,7 +115,7 @@ def values(device: Mapping[str, Any]) -> dict[str, Any]:
     return {name: next(iter(value.values())) for name, value in device["attributes"].items()}
 
 
-def published(driver: str, devices: list[Wire]) -> str:
+def published(driver: str, devices: list[Obj]) -> str:
     """Return a description of a slice's devices."""
     if driver != names.DRIVER:
         return f"{len(devices)} EFA"
@@ -127,7 +126,7 @@ def published(driver: str, devices: list[Wire]) -> str:
     return f"{count} devices in a 4 x 4 torus" if count == 16 else f"{count} device{'s' if count > 1 else ''}"
 
 
-def status_text(workload: Wire) -> tuple[str, str]:
+def status_text(workload: Obj) -> tuple[str, str]:
     """Return the state of a NeuronUltraServerWorkload, and its conditions' messages."""
     status = workload.get("status") or {}
     conditions = {each["type"]: each for each in status.get("conditions") or ()}

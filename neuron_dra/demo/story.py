@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from neuron_dra.core import names
+from neuron_dra.core.wire import Obj
 from neuron_dra.demo import examples, ultraservers
 from neuron_dra.demo.cluster import Cluster, NodeSpec
 from neuron_dra.demo.processes import DemoError
@@ -36,8 +37,6 @@ SECOND: Final = (
     "neuron-with-driver-version.yaml",
     "2-node-inference-us.yaml",
 )
-
-Wire = dict[str, Any]
 
 
 class Story(Steps):
@@ -129,11 +128,11 @@ class Story(Steps):
         return [(pod, "env", " ".join(f"{name}={value}" for name, value in sorted(container.env.items())))]
 
     @staticmethod
-    def _results(claim: Wire) -> list[Wire]:
+    def _results(claim: Obj) -> list[Obj]:
         allocation = (claim.get("status") or {}).get("allocation") or {}
         return list((allocation.get("devices") or {}).get("results") or ())
 
-    def _group(self, result: Wire) -> str:
+    def _group(self, result: Obj) -> str:
         for wire in self._api.objects("resourceslices"):
             for device in wire["spec"]["devices"]:
                 if (wire["spec"]["nodeName"], device["name"]) == (result["pool"], result["device"]):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from neuron_dra.core.ultraserver import Phase, decode_allocations
+from neuron_dra.core.wire import Obj
 from neuron_dra.demo import examples
 from neuron_dra.demo.cluster import NodeSpec
 from neuron_dra.demo.processes import DemoError
@@ -24,8 +25,6 @@ FILE: Final = "ultraservers/my-training-job.yaml"
 JOB: Final = "my-training-job"
 SHOWN: Final = ("NEURON_DRA_RANK0_NODE", "NEURON_DRA_WORLD_SIZE", "NEURON_GLOBAL_TOPOID", "NEURON_RT_ULTRASERVER_MODE")
 LOST: Final = "us1-2"
-
-Wire = dict[str, Any]
 
 
 class UltraServers(Steps):
@@ -69,7 +68,7 @@ class UltraServers(Steps):
 
     # Steps
 
-    async def _reserve(self, first: list[Wire], pods: list[Wire]) -> float:
+    async def _reserve(self, first: list[Obj], pods: list[Obj]) -> float:
         """Apply a workload and its pods, wait until all pods run, and return the milliseconds to Allocated."""
         started = time.monotonic()
         self.apply([*first, *pods])
@@ -93,13 +92,13 @@ class UltraServers(Steps):
         await self.leave(name)
         return message
 
-    async def _release(self, pods: list[Wire]) -> None:
+    async def _release(self, pods: list[Obj]) -> None:
         self._api.delete(WORKLOADS, JOB, "default")
         await self.until(WORKLOADS, lambda found: not found, f"{JOB} to be released")
         names = {pod["metadata"]["name"] for pod in pods}
         await self.until("pods", lambda found: not names & {each["metadata"]["name"] for each in found}, "pods to go")
 
-    async def _lose(self, pods: list[Wire]) -> tuple[list[tuple[float, str]], float, int]:
+    async def _lose(self, pods: list[Obj]) -> tuple[list[tuple[float, str]], float, int]:
         """Fail a node, and wait until its group has moved and all pods run.
 
         Returns the messages of the workload's status, each with the milliseconds since the failure; the milliseconds
@@ -112,7 +111,7 @@ class UltraServers(Steps):
         started = time.monotonic()
         self._api.delete("nodes", LOST)
 
-        def whole(found: list[Wire]) -> bool:
+        def whole(found: list[Obj]) -> bool:
             state, text = status_text(found[0])
             new = [part for part in text.split("; ") if part not in known]
             if new:
@@ -160,7 +159,7 @@ class UltraServers(Steps):
         raise DemoError("no pod of the job runs on us2-1")
 
 
-def _pairs(job: Wire) -> Wire:
+def _pairs(job: Obj) -> Obj:
     """Return a copy of the workload with three groups of two nodes."""
     made = copy.deepcopy(job)
     made["spec"] |= {"topologySize": 2, "serverCount": 3}

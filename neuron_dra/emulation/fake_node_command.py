@@ -148,3 +148,7 @@ def main() -> int:
     except NeuronDraError as err:
         print(f"fake-node: {err}", file=sys.stderr)
         return 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

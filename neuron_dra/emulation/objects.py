@@ -9,8 +9,7 @@ from typing import Any
 from neuron_dra.core import catalogue, connected, names, topology
 from neuron_dra.core.facts import DeviceFacts, NodeFacts, NodeLabels, UltraServerFacts
 from neuron_dra.core.topology import Node
-
-Obj = dict[str, Any]
+from neuron_dra.core.wire import Obj
 
 
 def healthy_node(

@@ -12,6 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from neuron_dra.core.wire import Obj
 from neuron_dra.errors import ApiError
 from neuron_dra.kube.client import MERGE_PATCH, KubeClient
 from neuron_dra.kube.reflector import Reflector
@@ -23,8 +24,6 @@ from neuron_dra.simulate.selectors import Selectors
 
 DELETE_PROTECTION: Final = "resource.kubernetes.io/delete-protection"
 RETRY_S: Final = 0.2  # pause after a failed write, usually a conflict
-
-Wire = dict[str, Any]
 
 
 class PodScheduler:
@@ -68,7 +67,7 @@ class PodScheduler:
                 for pod in self._pending():
                     await self._try(pod)
 
-    async def _try(self, pod: Wire) -> None:
+    async def _try(self, pod: Obj) -> None:
         """Place one pod. After a write that the server rejected, leave the pod alone for RETRY_S."""
         loop, uid = asyncio.get_running_loop(), pod["metadata"]["uid"]
         if self._resting.get(uid, 0.0) > loop.time():
@@ -79,10 +78,10 @@ class PodScheduler:
             self._resting[uid] = loop.time() + RETRY_S
             loop.call_later(RETRY_S, self._wake.set)
 
-    def _items(self, plural: str) -> list[Wire]:
+    def _items(self, plural: str) -> list[Obj]:
         return [item for _, item in sorted(self._caches[plural].items.items())]
 
-    def _pending(self) -> list[Wire]:
+    def _pending(self) -> list[Obj]:
         """Return the pods without a node, oldest first (timestamps have whole seconds only)."""
         pods = [
             pod
@@ -107,7 +106,7 @@ class PodScheduler:
             self._decoded = (seen, Inventory(items))
         return self._decoded[1]
 
-    def _claims(self, pod: Wire) -> list[Wire] | None:
+    def _claims(self, pod: Obj) -> list[Obj] | None:
         """Return the pod's claims in their order; None while one is missing."""
         made = {
             s["name"]: s.get("resourceClaimName") for s in (pod.get("status") or {}).get("resourceClaimStatuses") or ()
@@ -121,7 +120,7 @@ class PodScheduler:
             claims.append(claim)
         return claims
 
-    async def _place(self, pod: Wire) -> None:
+    async def _place(self, pod: Obj) -> None:
         claims = self._claims(pod)
         judged = self._revision, pod["metadata"]["resourceVersion"]
         if claims is None or self._judged.get(pod["metadata"]["uid"]) == judged:
@@ -141,7 +140,7 @@ class PodScheduler:
             await self._refuse(pod, outcome)
             self._judged[pod["metadata"]["uid"]] = judged
 
-    async def _bind(self, pod: Wire, claims: Sequence[Wire], placement: Placement) -> None:
+    async def _bind(self, pod: Obj, claims: Sequence[Obj], placement: Placement) -> None:
         meta = pod["metadata"]
         mine = {"resource": "pods", "name": meta["name"], "uid": meta["uid"]}
         for claim in claims:
@@ -155,7 +154,7 @@ class PodScheduler:
             "spec": {**pod["spec"], "nodeName": placement.node},
         }
 
-    async def _reserve(self, claim: Wire, pod: Wire, allocation: Mapping[str, Any] | None) -> None:
+    async def _reserve(self, claim: Obj, pod: Obj, allocation: Mapping[str, Any] | None) -> None:
         meta = claim["metadata"]
         path = RESOURCE_CLAIMS.path(meta["namespace"], meta["name"])
         if allocation is not None and DELETE_PROTECTION not in (meta.get("finalizers") or ()):
@@ -167,13 +166,13 @@ class PodScheduler:
         status["reservedFor"] = [*(status.get("reservedFor") or ()), pod]
         await self._put(f"{path}/status", {**claim, "status": status})
 
-    async def _put(self, path: str, body: Wire) -> Wire:
-        written: Wire = json.loads(await self._client.request("PUT", path, body=body))
+    async def _put(self, path: str, body: Obj) -> Obj:
+        written: Obj = json.loads(await self._client.request("PUT", path, body=body))
         self._caches["resourceclaims"].remember(written)
         self._revision += 1
         return written
 
-    async def _refuse(self, pod: Wire, outcome: Unschedulable) -> None:
+    async def _refuse(self, pod: Obj, outcome: Unschedulable) -> None:
         meta = pod["metadata"]
         self.waiting[meta["name"]] = outcome
         shown = next(

@@ -1,7 +1,7 @@
 """A simulated Neuron node: a folder with the files that the kernel driver, udev and DMI create, including quirks.
 
 The plugin runs on it unmodified (`--host-root`), and the test bed mounts these files on its nodes. Standard library
-only. Facts: aws-neuron-driver, neuron_cdev.c and neuron_sysfs_metrics.c (neuron.md 1).
+only. Facts: aws-neuron-driver, neuron_cdev.c and neuron_sysfs_metrics.c.
 """
 
 from __future__ import annotations
@@ -382,9 +382,3 @@ class SimulatedNode:
         value = boot_id or str(uuid.uuid4())
         put(self.root / BOOT_ID, value + "\n")
         return value
-
-
-if __name__ == "__main__":
-    from neuron_dra.emulation import fake_node_command
-
-    raise SystemExit(fake_node_command.main())

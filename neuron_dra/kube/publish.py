@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from neuron_dra.core import health, names, slices
+from neuron_dra.core.wire import Wire
 from neuron_dra.errors import AlreadyExists, ApiError, Conflict, NotFound, Unavailable
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.reflector import Reflector
@@ -41,7 +42,7 @@ class SlicePublisher:
         self._client = client
         self.cache = cache
         self._generation = 0
-        self._accepted: dict[str, tuple[Sequence[slices.Wire], Sequence[slices.Wire]]] = {}
+        self._accepted: dict[str, tuple[Sequence[Wire], Sequence[Wire]]] = {}
         self._reported: tuple[str, ...] = ()
         self.taken: dict[str, str] = {}
         """This driver's slice names that other programs' slices have, and the owners of those slices."""
@@ -54,15 +55,15 @@ class SlicePublisher:
         return [self.cache.items[key] for key in sorted(self.cache.items)]
 
     @property
-    def devices(self) -> list[slices.Wire]:
+    def devices(self) -> list[Wire]:
         """The devices in these slices."""
         return [device for item in self.current for device in item["spec"].get("devices") or []]
 
     async def publish(
         self,
         pool: slices.Pool,
-        devices: Sequence[slices.Wire],
-        counters: Sequence[slices.Wire] = (),
+        devices: Sequence[Wire],
+        counters: Sequence[Wire] = (),
         position: Mapping[str, int] | None = None,
     ) -> Published:
         """Write the difference and return the result. Raises ApiError.

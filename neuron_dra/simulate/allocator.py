@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
+from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import reasons, requests, result, search
 from neuron_dra.simulate.failures import AllocationError, Failure, FailureKind
-from neuron_dra.simulate.model import Claim, DeviceClass, DeviceId, Node, Wire
+from neuron_dra.simulate.model import Claim, DeviceClass, DeviceId, Node
 from neuron_dra.simulate.pools import Inventory
 from neuron_dra.simulate.selectors import Selectors
 

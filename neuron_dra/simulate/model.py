@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
+from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import quantity
-
-Wire = Mapping[str, Any]
 
 
 class DeviceId(NamedTuple):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import model
-from neuron_dra.simulate.model import Node, Where, Wire
+from neuron_dra.simulate.model import Node, Where
 
 
 def reaches(where: Where, node: Node) -> bool:

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import model, nodes
-from neuron_dra.simulate.model import Device, Node, Slice, Wire
+from neuron_dra.simulate.model import Device, Node, Slice
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from neuron_dra.simulate.model import Claim, Node, Where, Wire
+from neuron_dra.core.wire import Wire
+from neuron_dra.simulate.model import Claim, Node, Where
 from neuron_dra.simulate.requests import Need
 from neuron_dra.simulate.search import Pick
 

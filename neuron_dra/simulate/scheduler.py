@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import allocator, model, nodes
 from neuron_dra.simulate.failures import Failure, FailureKind
-from neuron_dra.simulate.model import Claim, DeviceId, Node, Wire
+from neuron_dra.simulate.model import Claim, DeviceId, Node
 from neuron_dra.simulate.pools import Inventory
 from neuron_dra.simulate.selectors import Selectors
 

@@ -11,11 +11,11 @@ import time
 import urllib.request
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from real_cluster import REPOSITORY, TESTBED, BedError, BedNode, Namespace, TestBed, eventually
 
 from neuron_dra.core import catalogue
+from neuron_dra.core.wire import Obj
 
 NAMESPACE = "neuron-dra-driver"
 DAEMONSET = "neuron-dra-driver-kubelet-plugin"
@@ -27,8 +27,6 @@ REGISTRY = "/var/lib/kubelet/plugins_registry"
 DATA = "/var/lib/kubelet/plugins/neuron.aws.com"
 CHECKPOINT = f"{DATA}/checkpoint.json"
 TYPE_LABEL = "node.kubernetes.io/instance-type"
-
-Object = dict[str, Any]
 
 
 def is_installed(bed: TestBed) -> bool:
@@ -42,25 +40,25 @@ def is_installed(bed: TestBed) -> bool:
 # Devices and claims of a node
 
 
-def slices(bed: TestBed, node: str, driver: str = "neuron.aws.com") -> list[Object]:
+def slices(bed: TestBed, node: str, driver: str = "neuron.aws.com") -> list[Obj]:
     """Return the ResourceSlices of a driver on a node."""
     found = bed.get("resourceslices")["items"]
     return [item for item in found if (item["spec"].get("nodeName"), item["spec"]["driver"]) == (node, driver)]
 
 
-def devices(bed: TestBed, node: str) -> list[Object]:
+def devices(bed: TestBed, node: str) -> list[Obj]:
     """Return the published Neuron devices of a node."""
     return [device for item in slices(bed, node) for device in item["spec"].get("devices") or []]
 
 
-def plugin_pods(bed: TestBed, node: str) -> list[Object]:
+def plugin_pods(bed: TestBed, node: str) -> list[Obj]:
     """Return the ready driver pods of a node, the newest first, without terminating ones."""
     pods = bed.get("pods", "--namespace", NAMESPACE, ONLY_PLUGINS)["items"]
     mine = [p for p in pods if p["spec"].get("nodeName") == node and "deletionTimestamp" not in p["metadata"]]
     return sorted(filter(is_ready, mine), key=lambda p: p["metadata"]["creationTimestamp"], reverse=True)
 
 
-def plugin_pod(bed: TestBed, node: str) -> Object:
+def plugin_pod(bed: TestBed, node: str) -> Obj:
     """Wait for the driver pod of a node, and return it."""
     return eventually(f"a ready driver pod on {node}", lambda: plugin_pods(bed, node), 180)[0]
 
@@ -136,7 +134,7 @@ def settled(node: BedNode) -> None:
 # Pods.
 
 
-def is_ready(pod: Object) -> bool:
+def is_ready(pod: Obj) -> bool:
     """Return whether a pod's Ready condition is true."""
     return any(c["type"] == "Ready" and c["status"] == "True" for c in pod.get("status", {}).get("conditions", []))
 
@@ -173,7 +171,7 @@ def healths(place: Namespace, name: str) -> set[str]:
     }
 
 
-def tells_health(bed: TestBed) -> bool:
+def reports_health(bed: TestBed) -> bool:
     """Return whether pods' status says how their devices are: from Kubernetes 1.36 on."""
     return int(bed.parts.state.kubernetes.split(".")[1]) >= 36
 
@@ -254,13 +252,13 @@ def template(
     *,
     instance_type: str = "trn2.48xlarge",
     group: int = 0,
-    config: Object | None = None,
-) -> Object:
+    config: Obj | None = None,
+) -> Obj:
     """Return a ResourceClaimTemplate for `count` devices (None: all) of a type, in one group of that size."""
     selector = f"device.attributes['neuron.aws.com'].instanceType == '{instance_type}'"
-    mode: Object = {"allocationMode": "All"} if count is None else {"allocationMode": "ExactCount", "count": count}
+    mode: Obj = {"allocationMode": "All"} if count is None else {"allocationMode": "ExactCount", "count": count}
     exactly = {"deviceClassName": "neuron.aws.com", **mode, "selectors": [{"cel": {"expression": selector}}]}
-    wanted: Object = {"requests": [{"name": "neurons", "exactly": exactly}]}
+    wanted: Obj = {"requests": [{"name": "neurons", "exactly": exactly}]}
     if group:
         constraint = {"requests": ["neurons"], "matchAttribute": f"resource.aws.com/devicegroup{group}_id"}
         wanted["constraints"] = [constraint]
@@ -275,12 +273,12 @@ def template(
     }
 
 
-def lnc(value: int) -> Object:
+def lnc(value: int) -> Obj:
     """Return the parameters that ask for logical cores of this size."""
     return {"kind": "NeuronConfig", "logicalNeuronCore": value}
 
 
-def pod(name: str, template_name: str, *, node: str = "") -> Object:
+def pod(name: str, template_name: str, *, node: str = "") -> Obj:
     """Return a pod that takes one claim from a template and waits."""
     return {
         "apiVersion": "v1",

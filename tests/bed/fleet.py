@@ -8,8 +8,10 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from deployed import NAMESPACE, Object, environment, slices
+from deployed import NAMESPACE, environment, slices
 from real_cluster import QUICK, BedError, Namespace, TestBed, eventually
+
+from neuron_dra.core.wire import Obj
 
 TRN3 = "trn3.48xlarge"
 NODES = tuple(f"{ultraserver}-{position}" for ultraserver in ("u1", "u2") for position in range(4))
@@ -22,9 +24,9 @@ OUTAGE = "testbed.local/outage"  # a taint that evicts the plugin from a node, b
 
 def workload(
     name: str, size: int, count: int, *, instance_type: str = TRN3, strategy: str = "NoOp", template: str = ""
-) -> Object:
+) -> Obj:
     """Return a NeuronUltraServerWorkload."""
-    spec: Object = {
+    spec: Obj = {
         "instanceType": instance_type,
         "topologySize": size,
         "serverCount": count,
@@ -40,7 +42,7 @@ def workload(
     }
 
 
-def wait_state(place: Namespace, name: str, state: str, timeout_s: int = 30) -> Object:
+def wait_state(place: Namespace, name: str, state: str, timeout_s: int = 30) -> Obj:
     """Wait until a workload is in a state, and return it; the error has its status."""
     try:
         place.kubectl(
@@ -52,13 +54,13 @@ def wait_state(place: Namespace, name: str, state: str, timeout_s: int = 30) -> 
     return place.get("nusw", name)
 
 
-def submit(place: Namespace, made: Object, state: str = "Allocated") -> Object:
+def submit(place: Namespace, made: Obj, state: str = "Allocated") -> Obj:
     """Apply a workload, wait for its state, and return it."""
     place.apply(made)
     return wait_state(place, made["metadata"]["name"], state)
 
 
-def said(made: Object, kind: str = "Ready") -> tuple[str, str]:
+def said(made: Obj, kind: str = "Ready") -> tuple[str, str]:
     """Return reason and message of a workload's condition."""
     conditions = made.get("status", {}).get("conditions", [])
     return next(((each["reason"], each["message"]) for each in conditions if each["type"] == kind), ("", ""))
@@ -120,7 +122,7 @@ def published(bed: TestBed) -> dict[str, dict[str, Any]]:
 # Pods.
 
 
-def job(name: str, replicas: int, *templates: str) -> Object:
+def job(name: str, replicas: int, *templates: str) -> Obj:
     """Return a Deployment whose pods have a claim from each template, and end at once on SIGTERM."""
     names = [f"claim-{number}" for number in range(len(templates))]
     container = {
@@ -160,7 +162,7 @@ def wait_available(place: Namespace, name: str, timeout_s: int = 60) -> None:
         raise AssertionError(f"deployment {name}: {err}\n{events[-3000:]}") from err
 
 
-def pods(place: Namespace, name: str, selector: str = "") -> dict[str, Object]:
+def pods(place: Namespace, name: str, selector: str = "") -> dict[str, Obj]:
     """Return the running pods of a Deployment by their node; a node has one."""
     found = [
         item
@@ -172,24 +174,24 @@ def pods(place: Namespace, name: str, selector: str = "") -> dict[str, Object]:
     return by_node
 
 
-def uids(by_node: dict[str, Object]) -> dict[str, str]:
+def uids(by_node: dict[str, Obj]) -> dict[str, str]:
     """Return the UID of each node's pod."""
     return {node: item["metadata"]["uid"] for node, item in by_node.items()}
 
 
-def told(place: Namespace, by_node: dict[str, Object]) -> dict[str, dict[str, str]]:
+def job_variables(place: Namespace, by_node: dict[str, Obj]) -> dict[str, dict[str, str]]:
     """Return the drivers' variables in each node's pod."""
 
-    def of(item: Object) -> dict[str, str]:
+    def of(item: Obj) -> dict[str, str]:
         return environment(place, item["metadata"]["name"])
 
     with ThreadPoolExecutor(4) as pool:
         return dict(zip(by_node, pool.map(of, by_node.values()), strict=True))
 
 
-def ranks(place: Namespace, by_node: dict[str, Object]) -> dict[str, int]:
+def ranks(place: Namespace, by_node: dict[str, Obj]) -> dict[str, int]:
     """Return the rank in each node's pod."""
-    return {node: int(variables[RANK]) for node, variables in told(place, by_node).items()}
+    return {node: int(variables[RANK]) for node, variables in job_variables(place, by_node).items()}
 
 
 def in_order(held: dict[int, tuple[str, ...]]) -> dict[str, int]:
@@ -206,10 +208,10 @@ def events_of(place: Namespace, uids: Iterable[str], reason: str) -> list[str]:
     return [item["message"] for item in items if item["involvedObject"]["uid"] in wanted]
 
 
-def unplaced(place: Namespace, name: str, count: int, selector: str = "") -> list[Object]:
+def unplaced(place: Namespace, name: str, count: int, selector: str = "") -> list[Obj]:
     """Wait until all `count` pods of a Deployment are Pending without a node, and return them."""
 
-    def waiting() -> list[Object]:
+    def waiting() -> list[Obj]:
         items = place.get("pods", f"--selector={selector or f'job={name}'}")["items"]
         fine = all(item["status"]["phase"] == "Pending" and "nodeName" not in item["spec"] for item in items)
         return items if fine and len(items) == count else []

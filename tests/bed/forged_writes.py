@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-Obj = dict[str, Any]
+from neuron_dra.core.wire import Obj
 
 DRIVER_NAMESPACE = "neuron-dra-driver"
 OURS, ELSEWHERE, WATCHED = "forged-tenant", "forged-other", "forged-watch"  # namespaces

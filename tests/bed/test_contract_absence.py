@@ -21,10 +21,10 @@ from deployed import (
     pod,
     prepared,
     relabel,
+    reports_health,
     settled,
     slices,
     sockets,
-    tells_health,
     template,
 )
 from real_cluster import BedNode, Namespace, TestBed, eventually
@@ -47,8 +47,8 @@ def test_slices_follow_the_plugin_while_pods_run(
         namespace.wait_ready(name)
     held = neurons(namespace, "runs")
     namespace.delete("pod", "done")
-    told = tells_health(driver)
-    if told:
+    reports = reports_health(driver)
+    if reports:
         eventually("its devices are reported healthy", lambda: healths(namespace, "runs") == {"Healthy"})
     running = prepared(trn2)
     assert (len(running), len(sockets(trn2))) == (1, 2)
@@ -57,14 +57,14 @@ def test_slices_follow_the_plugin_while_pods_run(
     eventually("no socket is left", lambda: sockets(trn2) == [], 30)
     assert len(slices(driver, trn2.name)) == 1
     eventually("the kubelet deletes the slices", lambda: slices(driver, trn2.name) == [], 60)
-    if told:
+    if reports:
         eventually("the health of its devices is unknown", lambda: healths(namespace, "runs") == {"Unknown"}, 60)
     assert cdi_claims(trn2) == prepared(trn2) == running
     assert neurons(namespace, "runs") == held
 
     relabel(trn2, TRN2)
     settled(trn2)
-    if told:
+    if reports:
         eventually("its devices are reported healthy again", lambda: healths(namespace, "runs") == {"Healthy"}, 60)
     assert neurons(namespace, "runs") == held
     assert (namespace.restarts("runs"), prepared(trn2)) == (0, running)

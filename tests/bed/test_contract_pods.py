@@ -9,19 +9,19 @@ from bed.errors import BedError
 from deployed import cdi_claims, environment, is_ready, lnc, neurons, pod, prepared, prepares, template
 from real_cluster import IMAGE, BedNode, Namespace, eventually
 
+from neuron_dra.core.wire import Obj
+
 LOOK = "ls /dev | grep -E '^neuron[0-9]+$' | sort -V | xargs echo"
 TRN2 = "trn2.48xlarge"
 LNC_1 = {"NEURON_LOGICAL_NC_CONFIG": "1", "NEURON_RT_VIRTUAL_CORE_SIZE": "1"}
 
-Object = dict[str, Any]
 
-
-def container(name: str, script: str, *claims: str, **more: Any) -> Object:
+def container(name: str, script: str, *claims: str, **more: Any) -> Obj:
     wanted = {"claims": [{"name": claim} for claim in claims], **more.pop("resources", {})}
     return {"name": name, "image": IMAGE, "command": ["bash", "-c", script], "resources": wanted, **more}
 
 
-def pod_of(name: str, node: BedNode, containers: list[Object], claims: list[Object], **spec: Any) -> Object:
+def pod_of(name: str, node: BedNode, containers: list[Obj], claims: list[Obj], **spec: Any) -> Obj:
     content = {
         "terminationGracePeriodSeconds": 1,
         "nodeSelector": {"kubernetes.io/hostname": node.name},
@@ -32,7 +32,7 @@ def pod_of(name: str, node: BedNode, containers: list[Object], claims: list[Obje
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": content}
 
 
-def shared_claim(name: str, count: int) -> Object:
+def shared_claim(name: str, count: int) -> Obj:
     made = template(name, count)
     return {**made, "kind": "ResourceClaim", "spec": made["spec"]["spec"]}
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from real_cluster import Namespace, TestBed, eventually
 
+from neuron_dra.core.wire import Obj
 from neuron_dra.simulate import scheduler
 
-Wire = dict[str, Any]
 CASES = 48
 SEED = 20260701
 GROUP = "group.example.com/g"
@@ -46,19 +46,19 @@ class Case:
         )
         return self.random.choice(choices)
 
-    def device(self, number: int) -> Wire:
-        attributes: Wire = {"n": {"int": self.random.randrange(3)}}
+    def device(self, number: int) -> Obj:
+        attributes: Obj = {"n": {"int": self.random.randrange(3)}}
         if self.often():
             attributes["kind"] = {"string": self.random.choice("xy")}
         if not self.seldom():
             attributes[GROUP] = {"string": self.random.choice(("g1", "g2"))}
-        out: Wire = {"name": f"d{number}", "attributes": attributes}
+        out: Obj = {"name": f"d{number}", "attributes": attributes}
         if self.newest and self.seldom():
             effect = self.random.choice(("NoSchedule", "NoExecute"))
             out["taints"] = [{"key": "example.com/bad", "value": self.random.choice("xy"), "effect": effect}]
         return out
 
-    def slices(self) -> list[Wire]:
+    def slices(self) -> list[Obj]:
         count = self.random.choice((1, 1, 2))
         announced = count + self.seldom()  # sometimes one is missing, so the pool is incomplete
         return [
@@ -76,7 +76,7 @@ class Case:
             for index in range(count)
         ]
 
-    def device_class(self) -> Wire:
+    def device_class(self) -> Obj:
         expression = f"device.driver == '{self.driver}'"
         return {
             "apiVersion": "resource.k8s.io/v1",
@@ -85,8 +85,8 @@ class Case:
             "spec": {"selectors": [{"cel": {"expression": expression}}]},
         }
 
-    def wanted(self) -> Wire:
-        out: Wire = {"deviceClassName": self.name, "allocationMode": "All"}
+    def wanted(self) -> Obj:
+        out: Obj = {"deviceClassName": self.name, "allocationMode": "All"}
         if not self.seldom():
             out |= {"allocationMode": "ExactCount", "count": self.random.choice((1, 1, 2, 3))}
         if self.random.random() < 0.4:
@@ -95,8 +95,8 @@ class Case:
             out["tolerations"] = [{"key": "example.com/bad", "operator": "Exists"}]
         return out
 
-    def claim(self, place: str, number: int) -> Wire:
-        requests: list[Wire] = []
+    def claim(self, place: str, number: int) -> Obj:
+        requests: list[Obj] = []
         for index in range(self.random.choice((1, 1, 2))):
             if self.random.random() < 0.3:
                 subs = [{"name": f"s{i}", **self.wanted()} for i in range(self.random.randint(1, 3))]
@@ -111,7 +111,7 @@ class Case:
         spec = {"devices": {"requests": requests, "constraints": constraints}}
         return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": metadata, "spec": spec}
 
-    def pod(self, place: str, claims: list[Wire]) -> Wire:
+    def pod(self, place: str, claims: list[Obj]) -> Obj:
         names = [claim["metadata"]["name"] for claim in claims]
         container = {"name": "c", "image": "none", "resources": {"claims": [{"name": name} for name in names]}}
         return {
@@ -126,7 +126,7 @@ class Case:
             },
         }
 
-    def node(self) -> Wire:
+    def node(self) -> Obj:
         room = {"cpu": "8", "memory": "8Gi", "pods": "110"}
         metadata = {"name": self.name, "labels": {"kubernetes.io/hostname": self.name}}
         return {"apiVersion": "v1", "kind": "Node", "metadata": metadata,
@@ -139,7 +139,7 @@ def results(allocation: Any) -> Any:
     return [(item["request"], item["pool"], item["device"]) for item in devices.get("results") or []]
 
 
-def expected(case: Case, pod: Wire, claims: list[Wire], slices: list[Wire]) -> dict[str, Any]:
+def expected(case: Case, pod: Obj, claims: list[Obj], slices: list[Obj]) -> dict[str, Any]:
     outcome = scheduler.schedule(pod, claims, [case.node()], slices, [case.device_class()], frozenset())
     given = outcome.allocations if isinstance(outcome, scheduler.Placement) else {}
     return {claim["metadata"]["name"]: results(given.get(claim["metadata"]["name"])) for claim in claims}
@@ -157,7 +157,7 @@ def test_simulator_allocates_as_the_scheduler(bed: TestBed, namespace: Namespace
     pods = {case.name: case.pod(namespace.name, claims[case.name]) for case in cases}
     clusters = [item for case in cases for item in (case.node(), case.device_class(), *slices[case.name])]
 
-    def listed(items: list[Wire]) -> str:
+    def listed(items: list[Obj]) -> str:
         return json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
 
     def judged() -> bool:

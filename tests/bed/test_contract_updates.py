@@ -13,7 +13,6 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 from bed.errors import BedError
@@ -37,6 +36,7 @@ from deployed import (
 )
 from real_cluster import IMAGE, BedNode, Namespace, TestBed, eventually
 
+from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.hanging import stopped
 
 TRN2 = "trn2.48xlarge"
@@ -45,8 +45,6 @@ AT_ONCE = 5  # pods of the stream
 # Each pod of the stream prints the devices that it has, and its start and end time.
 LOOK = r"ls /dev | grep -E '^neuron[0-9]+$' | xargs echo"
 SCRIPT = f"seen=$({LOOK}); began=$EPOCHREALTIME; sleep 0.5; echo $seen $began $EPOCHREALTIME"
-
-Object = dict[str, Any]
 
 
 @pytest.fixture
@@ -70,7 +68,7 @@ def stream(trn2: BedNode, namespace: Namespace) -> Iterator[Namespace]:
     namespace.kubectl("delete", "job", "stream", "--cascade=foreground", "--timeout=60s", timeout_s=70)
 
 
-def job(node: BedNode) -> Object:
+def job(node: BedNode) -> Obj:
     container = {
         "name": "main",
         "image": IMAGE,
@@ -88,8 +86,8 @@ def job(node: BedNode) -> Object:
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "stream"}, "spec": spec}
 
 
-def status(place: Namespace) -> Object:
-    found: Object = place.get("job", "stream")["status"]
+def status(place: Namespace) -> Obj:
+    found: Obj = place.get("job", "stream")["status"]
     assert "failed" not in found, f"a pod failed: {complaints(place)}"
     return found
 
@@ -244,7 +242,7 @@ def two_at_once(driver: TestBed, trn2: BedNode, everywhere_at_once: None) -> Ite
     settled(trn2)
 
 
-def ask(node: BedNode, plugin: str, verb: str, claim: Object) -> Object:
+def ask(node: BedNode, plugin: str, verb: str, claim: Obj) -> Obj:
     """Call a plugin, by its pod's UID, for a claim as the kubelet does; return the claim's result."""
     meta = claim["metadata"]
     asked = json.dumps({"claims": [{key: meta[key] for key in ("namespace", "name", "uid")}]})
@@ -253,7 +251,7 @@ def ask(node: BedNode, plugin: str, verb: str, claim: Object) -> Object:
     return dict(answer["claims"][meta["uid"]])
 
 
-def allocate(place: Namespace, name: str, node: BedNode, device: str) -> Object:
+def allocate(place: Namespace, name: str, node: BedNode, device: str) -> Obj:
     """Create a claim and allocate it, as the scheduler does, for a pod that does not exist."""
     request = {"name": "r", "exactly": {"deviceClassName": "neuron.aws.com"}}
     spec = {"devices": {"requests": [request]}}

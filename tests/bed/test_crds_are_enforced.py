@@ -12,7 +12,7 @@ from bed.errors import BedError
 from deployed import CONTROLLER, NAMESPACE
 from real_cluster import REPOSITORY, Namespace, TestBed, eventually
 
-Obj = dict[str, Any]
+from neuron_dra.core.wire import Obj
 
 JOB: Obj = {
     "apiVersion": "neuron.aws.com/v1beta1",

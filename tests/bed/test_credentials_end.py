@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from deployed import CONTROLLER, NAMESPACE, Object, devices, registered_pods, relabel, settled
+from deployed import CONTROLLER, NAMESPACE, devices, registered_pods, relabel, settled
 from real_cluster import TESTBED, BedNode, Namespace, TestBed, eventually
 
+from neuron_dra.core.wire import Obj
 from tests.support.logins import Authority, Login
 
 LIFE_S = 60
@@ -117,7 +118,7 @@ def submit(place: Namespace, name: str) -> None:
 
 
 def waits(place: Namespace, name: str) -> bool:
-    status: Object = place.get("nusw", name).get("status") or {}
+    status: Obj = place.get("nusw", name).get("status") or {}
     return status.get("state") == "Pending"
 
 

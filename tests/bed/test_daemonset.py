@@ -478,10 +478,10 @@ def test_metrics_join_devices_with_pods(driver: TestBed, trn2: BedNode, namespac
 
 def test_log_lines_follow_a_claim(driver: TestBed, trn2: BedNode, namespace: Namespace) -> None:
     since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 1))
-    apply(namespace, template("one", 1), pod("told", "one", node=trn2.name))
-    namespace.wait_ready("told")
+    apply(namespace, template("one", 1), pod("logged", "one", node=trn2.name))
+    namespace.wait_ready("logged")
     name = plugin_pod(driver, trn2.name)["metadata"]["name"]
     log = driver.kubectl("logs", "--namespace", NAMESPACE, name, f"--since-time={since}")
-    [line] = [line for line in log.splitlines() if f"claim={namespace.name}/told-neurons-" in line]
+    [line] = [line for line in log.splitlines() if f"claim={namespace.name}/logged-neurons-" in line]
     assert " claim prepared op=" in line
     assert " devices=neuron-device-" in line

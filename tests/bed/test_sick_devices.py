@@ -52,7 +52,7 @@ def expected(minor: int) -> tuple[Marks, set[int]]:
     return {n: (reason, [f"{TAINT}={reason}:NoSchedule"]) for n, reason in reasons.items()}, set(range(16)) - {3}
 
 
-def told(place: Namespace, name: str) -> list[tuple[str, str, str]]:
+def device_health(place: Namespace, name: str) -> list[tuple[str, str, str]]:
     """Return what the pod's status says of its devices: CDI id, health and message."""
     containers = place.get("pod", name)["status"].get("containerStatuses", [])
     return [
@@ -64,7 +64,7 @@ def told(place: Namespace, name: str) -> list[tuple[str, str, str]]:
 
 
 def healths(place: Namespace, name: str) -> list[str]:
-    return [health for _, health, _ in told(place, name)]
+    return [health for _, health, _ in device_health(place, name)]
 
 
 def start(place: Namespace, name: str, node: BedNode, wants: str = "one") -> list[int]:
@@ -113,7 +113,7 @@ def test_unhealthy_device_is_not_allocated_until_repair(
         eventually(
             "the pod's device is reported unhealthy", lambda: healths(namespace, "holder") == ["Unhealthy"], DETECTED_S
         )
-        [(cdi_id, _, message)] = told(namespace, "holder")
+        [(cdi_id, _, message)] = device_health(namespace, "holder")
         assert cdi_id.startswith("k8s.neuron.aws.com/")
         assert message == "1 uncorrectable HBM error"
         namespace.apply(tolerant("any"))

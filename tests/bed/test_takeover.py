@@ -11,7 +11,6 @@ import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from bed.errors import BedError
@@ -36,11 +35,11 @@ from deployed import (
 )
 from real_cluster import REPOSITORY, TESTBED, BedNode, Namespace, TestBed, eventually
 
+from neuron_dra.core.wire import Obj
+
 TRN2 = "trn2.48xlarge"
 CDI = "/var/run/cdi"
 GENERATION = 3
-
-Object = dict[str, Any]
 
 
 @pytest.fixture
@@ -91,7 +90,7 @@ COMMON = {
 }
 
 
-def their_slice(ours: Object) -> Object:
+def their_slice(ours: Obj) -> Obj:
     """Return a slice as AWS's driver publishes it: a generated name, any order, no capacity."""
     devices = [{"name": d["name"], "attributes": d["attributes"]} for d in reversed(ours["spec"]["devices"])]
     node = ours["spec"]["nodeName"]
@@ -111,13 +110,13 @@ def their_slice(ours: Object) -> Object:
 
 
 @contextlib.contextmanager
-def watched_slices(log: Path) -> Iterator[Callable[[], list[Object]]]:
+def watched_slices(log: Path) -> Iterator[Callable[[], list[Obj]]]:
     """Watch all slices; the function returns the watch events so far."""
     words = ["kubectl", "get", "resourceslices", "--watch", "--output-watch-events", "-o", "json"]
     with log.open("wb") as out:
         process = subprocess.Popen([TESTBED / "testbed", "exec", "--", *words], stdout=out)
 
-    def changes() -> list[Object]:
+    def changes() -> list[Obj]:
         text, found, decoder = log.read_text(), [], json.JSONDecoder()
         while text := text.lstrip():
             with contextlib.suppress(ValueError):  # the last one may be half written
@@ -136,9 +135,9 @@ def watched_slices(log: Path) -> Iterator[Callable[[], list[Object]]]:
         process.wait(20)
 
 
-def most_offers(changes: list[Object], node: str) -> int:
+def most_offers(changes: list[Obj], node: str) -> int:
     """Return the highest number of times that one device was published at once, in any slice of the node's pool."""
-    now: dict[str, Object] = {}
+    now: dict[str, Obj] = {}
     most = 0
     for change in changes:
         item = change["object"]
@@ -150,7 +149,7 @@ def most_offers(changes: list[Object], node: str) -> int:
     return most
 
 
-def claim_of(place: Namespace, pod_name: str) -> Object:
+def claim_of(place: Namespace, pod_name: str) -> Obj:
     [entry] = place.get("pod", pod_name)["status"]["resourceClaimStatuses"]
     return place.get("resourceclaim", entry["resourceClaimName"])
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
-from deployed import Object, is_ready
+from deployed import is_ready
 from fleet import (
     OUTAGE,
     TRN3,
@@ -27,11 +27,13 @@ from fleet import (
 )
 from real_cluster import BedNode, Namespace, TestBed, eventually
 
+from neuron_dra.core.wire import Obj
+
 GIVEN_UP = "node.kubernetes.io/out-of-service"
 OF_THE_SET = "leaderworkerset.sigs.k8s.io/name=move"
 
 
-def leader_worker_set(name: str, replicas: int) -> Object:
+def leader_worker_set(name: str, replicas: int) -> Obj:
     """Return a LeaderWorkerSet whose groups are one pod each, with a claim from the template of its own name."""
     template = job(name, replicas, name)["spec"]["template"]
     return {
@@ -57,7 +59,7 @@ class Stricken:
     hit: dict[str, str] = field(default_factory=dict)  # the affected node of each workload
     words: dict[str, str] = field(default_factory=dict)
 
-    def pods(self, name: str) -> dict[str, Object]:
+    def pods(self, name: str) -> dict[str, Obj]:
         return pods(self.place, name, OF_THE_SET if name == "move" else "")
 
     def node(self, name: str) -> BedNode:

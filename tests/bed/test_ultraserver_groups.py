@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from deployed import Object, environment, is_ready
+from deployed import environment, is_ready
 from fleet import RANK, in_order, published, slots, wait_state
 from real_cluster import QUICK, REPOSITORY, Namespace, TestBed, eventually
+
+from neuron_dra.core.wire import Obj
 
 EXAMPLES = REPOSITORY / "deploy/examples"
 IMAGE = "public.ecr.aws/ubuntu/ubuntu:22.04"
@@ -22,20 +24,20 @@ def sets(fleet: TestBed, place: Namespace) -> Iterator[Namespace]:
     eventually("no stateful sets", lambda: not place.get("statefulsets")["items"], 60)
 
 
-def groups(place: Namespace, count: int) -> dict[str, list[Object]]:
+def groups(place: Namespace, count: int) -> dict[str, list[Obj]]:
     """Wait until all pods of a set are ready, and return them by their group."""
 
-    def ready() -> list[Object]:
+    def ready() -> list[Obj]:
         items = place.get("pods", f"--selector={GROUP}")["items"]
         return items if len(items) == count and all(map(is_ready, items)) else []
 
-    found: dict[str, list[Object]] = {}
+    found: dict[str, list[Obj]] = {}
     for item in eventually(f"{count} ready pods", ready, 90):
         found.setdefault(item["metadata"]["labels"][GROUP], []).append(item)
     return found
 
 
-def nodes_of(members: list[Object]) -> set[str]:
+def nodes_of(members: list[Obj]) -> set[str]:
     return {item["spec"]["nodeName"] for item in members}
 
 
@@ -48,10 +50,10 @@ def test_documented_set_has_groups_on_one_ultraserver(fleet: TestBed, sets: Name
         assert len(nodes_of(members)) == 4
         [ultraserver] = {facts[node]["ultraserverId"] for node in nodes_of(members)}
         places.append(ultraserver)
-        told = [environment(sets, item["metadata"]["name"]) for item in members]
-        assert {each["NEURON_RT_ULTRASERVER_MODE"] for each in told} == {"1"}
-        assert len({each["NEURON_RT_ULTRASERVER_SERVER_ID"] for each in told}) == 1
-        assert sorted(each["NEURON_RT_ULTRASERVER_NODE_ID"] for each in told) == ["0", "1", "2", "3"]
+        variables = [environment(sets, item["metadata"]["name"]) for item in members]
+        assert {each["NEURON_RT_ULTRASERVER_MODE"] for each in variables} == {"1"}
+        assert len({each["NEURON_RT_ULTRASERVER_SERVER_ID"] for each in variables}) == 1
+        assert sorted(each["NEURON_RT_ULTRASERVER_NODE_ID"] for each in variables) == ["0", "1", "2", "3"]
     assert len(set(places)) == 2
 
 

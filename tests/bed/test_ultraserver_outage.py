@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from deployed import Object
 from fleet import (
     NODES,
     TRN3,
@@ -24,6 +23,8 @@ from fleet import (
     workload,
 )
 from real_cluster import QUICK, BedNode, Namespace, TestBed, eventually
+
+from neuron_dra.core.wire import Obj
 
 GRACE_S = 30  # nodes stop and come back one after the other, within this time
 BEYOND_THE_GRACE_S = GRACE_S + 15.0
@@ -82,7 +83,7 @@ def running(place: Namespace, strategy: str) -> dict[str, str]:
     return uids(pods(place, "job"))
 
 
-def status(place: Namespace) -> Object:
+def status(place: Namespace) -> Obj:
     return place.get("nusw", "job")["status"]
 
 

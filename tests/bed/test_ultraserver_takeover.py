@@ -6,9 +6,11 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from deployed import CONTROLLER, NAMESPACE, Object
+from deployed import CONTROLLER, NAMESPACE
 from fleet import NODES, job, pods, said, slots, submit, tags, uids, wait_available, wait_state, workload
 from real_cluster import REPOSITORY, Namespace, TestBed, eventually
+
+from neuron_dra.core.wire import Obj
 
 OURS = REPOSITORY / "deploy/crds"
 THEIRS = REPOSITORY / "tests/bed/manifests/official-crds.yaml"
@@ -36,7 +38,7 @@ def replicas(bed: TestBed, number: int) -> None:
         )
 
 
-def ultraserver_of(bed: TestBed, node: str) -> Object:
+def ultraserver_of(bed: TestBed, node: str) -> Obj:
     found = bed.get("nus", "--namespace", NAMESPACE)["items"]
     return next(each for each in found if node in [entry["nodeName"] for entry in each["spec"]["topology"]])
 
@@ -58,7 +60,7 @@ def allocate_as_aws_does(bed: TestBed, ref: str) -> None:
     bed.kubectl(*words, f"--as={ACCOUNT}", "--as-group=system:masters")  # kubectl reads it first
 
 
-def template_of_aws(name: str) -> Object:
+def template_of_aws(name: str) -> Obj:
     """A claim template as AWS's operator makes it: the plain class, and the workload's name without a UID."""
     parameters = {
         "apiVersion": "neuron.aws.com/v1",
@@ -76,7 +78,7 @@ def template_of_aws(name: str) -> Object:
     }
 
 
-def on_the_first_ultraserver(made: Object) -> Object:
+def on_the_first_ultraserver(made: Obj) -> Obj:
     names = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": list(FIRST)}]}
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [names]}}
     made["spec"]["template"]["spec"]["affinity"] = {"nodeAffinity": required}

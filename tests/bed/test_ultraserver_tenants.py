@@ -67,8 +67,8 @@ def test_claims_of_other_namespaces_get_no_reserved_node(fleet: TestBed, place: 
         eventually("the intruder has a node", lambda: tenants.get("pod", "intruder")["spec"].get("nodeName"), 30)
         held = slots(fleet)["job"][0]
         assert tenants.get("pod", "intruder")["spec"]["nodeName"] in held
-        told = wait_said(place, "job", "ForeignClaim", "Degraded")
-        assert told.endswith(f"pod {tenants.name}/intruder")
+        message = wait_said(place, "job", "ForeignClaim", "Degraded")
+        assert message.endswith(f"pod {tenants.name}/intruder")
         assert (wait_state(place, "job", "Allocated")["metadata"]["uid"], slots(fleet)["job"][0]) == (
             *(made["metadata"]["uid"], held),
         )

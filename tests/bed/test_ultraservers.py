@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from deployed import Object, net_drivers, pod, refusal, settled, stays_pending
+from deployed import net_drivers, pod, refusal, settled, stays_pending
 from fleet import (
     NODES,
     RANK,
@@ -17,6 +17,7 @@ from fleet import (
     events_of,
     in_order,
     job,
+    job_variables,
     pods,
     published,
     ranks,
@@ -26,7 +27,6 @@ from fleet import (
     slots,
     submit,
     tags,
-    told,
     uids,
     unplaced,
     wait_available,
@@ -36,6 +36,8 @@ from fleet import (
     workload,
 )
 from real_cluster import QUICK, REPOSITORY, BedError, BedNode, Namespace, TestBed, eventually
+
+from neuron_dra.core.wire import Obj
 
 EXAMPLES = REPOSITORY / "deploy/examples"
 DOCUMENTED_IMAGE = "public.ecr.aws/docker/library/alpine:latest"
@@ -90,13 +92,13 @@ def test_documented_job_gets_two_ultraservers(
     running = pods(job_place, DEPLOYMENT, "app=ultraserver-training")
     assert sorted(running) == sorted(nodes)
     facts, order = published(fleet), in_order(slots(fleet)[WORKLOAD])
-    assert told(job_place, running) == {
+    assert job_variables(job_place, running) == {
         node: {
             **variables_of(facts[node], mode="1"),
             RANK: str(order[node]),
             "NEURON_DRA_WORLD_SIZE": "8",
             "NEURON_DRA_RANK0_NODE": next(name for name, rank in order.items() if rank == 0),
-            "DRA_NET_DEVICES": told_interfaces(fleet, node),
+            "DRA_NET_DEVICES": reported_interfaces(fleet, node),
         }
         for node in nodes
     }
@@ -139,7 +141,7 @@ def variables_of(facts: dict[str, Any], mode: str) -> dict[str, str]:
     }
 
 
-def told_interfaces(bed: TestBed, node: str) -> str:
+def reported_interfaces(bed: TestBed, node: str) -> str:
     """Return the value of DRA_NET_DEVICES for all EFA interfaces of a node."""
     [item] = [
         each
@@ -240,7 +242,7 @@ def other(bed: TestBed) -> Iterator[Namespace]:
     own.remove()
 
 
-def claim_template_of(file: str) -> Object:
+def claim_template_of(file: str) -> Obj:
     """Return the ResourceClaimTemplate of an example."""
     documents = yaml.safe_load_all((EXAMPLES / file).read_text())
     [only] = [each for each in documents if each and each["kind"] == "ResourceClaimTemplate"]
@@ -266,7 +268,7 @@ def test_pair_pods_run_on_reserved_nodes_only(fleet: TestBed, trn1: str, place: 
     assert set(pods(place, "plain")) == set(NODES) - reserved
 
 
-def created(space: Namespace, item: Object) -> bool:
+def created(space: Namespace, item: Obj) -> bool:
     """Create an object; return True if the policies accept it."""
     try:
         space.apply(item)

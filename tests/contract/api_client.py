@@ -18,9 +18,8 @@ from typing import Any
 import aiohttp
 import yaml
 
+from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import EmbeddedApi
-
-Obj = dict[str, Any]
 
 DRA = "/apis/resource.k8s.io/v1"
 SLICES = f"{DRA}/resourceslices"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from api_client import DRA, SLICES, Answer, Server
 
-Obj = dict[str, Any]
+from neuron_dra.core.wire import Obj
 
 DRIVER = "neuron.aws.com"
 CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from api_client import SLICES, THINGS_GROUP, Server
 
-Obj = dict[str, Any]
+from neuron_dra.core.wire import Obj
 
 
 def config_map(name: str, **data: str) -> Obj:

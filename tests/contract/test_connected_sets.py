@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from neuron_dra.core import divided, publication
+from neuron_dra.core import divided
 from neuron_dra.core.claims import ClaimRef
 from neuron_dra.emulation import objects
 from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.emulation.objects import allocated_claim, node_object
 from neuron_dra.errors import DeviceInUse
-from neuron_dra.node.publish import connected, loop
+from neuron_dra.node.publish import connected
 from tests.support.plugin_host import PluginHost
 from tests.support.waiting import always, eventually
 
@@ -23,11 +23,7 @@ SET = "neuron-set-3-0"
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("neuron_dra.node.plugin.HARDWARE_PERIOD_S", 0.05)
-    monkeypatch.setattr(loop, "GATHER_S", 0.02)
-    monkeypatch.setattr(loop, "RETRY_S", (0.05, 0.5))
-    monkeypatch.setattr(publication, "CLAIMED_S", (0.1, 0.1))
+def quick_checks(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(divided, "WITHDRAW_S", 0.5)
     monkeypatch.setattr(connected, "RECHECK_S", 0.1)
     monkeypatch.setattr(connected, "CHECK_S", 0.3)
@@ -187,7 +183,7 @@ async def test_unhealthy_device_taints_its_sets(api: EmbeddedApi, host: PluginHo
         assert {"neuron-device-5", "neuron-cores-1-10", "neuron-set-2-4"} <= tainted
         assert "neuron-set-2-6" not in tainted
         assert writes(api) <= before + 5
-        told = [e["message"] for e in api.objects("events", "default") if e["reason"] == "NeuronDeviceUnhealthy"]
-        assert [message.split()[0] for message in told] == ["neuron-device-5"]
+        messages = [e["message"] for e in api.objects("events", "default") if e["reason"] == "NeuronDeviceUnhealthy"]
+        assert [message.split()[0] for message in messages] == ["neuron-device-5"]
     async with host.running(**ON):  # a set's mark is not a fault of its other devices
         await always(lambda: {n for n, d in published(api).items() if d.get("taints")} == tainted, 1.0)

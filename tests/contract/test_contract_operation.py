@@ -29,9 +29,9 @@ async def test_blocked_event_loop_is_measured_and_logged(host: PluginHost, caplo
         await eventually(lambda: lag(plugin) > 0, 60)  # the supervisor runs
         time.sleep(SUPERVISE_PERIOD_S + LAG_ALARM_S + 0.1)  # at any time of the supervisor's period
         await eventually(lambda: lag(plugin) > LAG_ALARM_S, 60)
-        told = [record for record in caplog.records if record.message == "the event loop was blocked"]
-        assert told
-        assert told[0].levelname == "WARNING"
+        logged = [record for record in caplog.records if record.message == "the event loop was blocked"]
+        assert logged
+        assert logged[0].levelname == "WARNING"
 
 
 @pytest.mark.contract("N11")

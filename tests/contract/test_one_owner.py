@@ -279,8 +279,8 @@ class Node(RuleBasedStateMachine):
             return
         devices = frozenset(number for device in result.devices for number in device.device_ids)
         answer = replace(result, doubtful=False)  # internal state, which the kubelet does not get
-        told = Container(devices, answer, (self.cdi_root / cdi.file_name(ref.uid)).read_bytes())
-        assert self.running.setdefault(ref, told) == told, "another result for the same claim"
+        prepared = Container(devices, answer, (self.cdi_root / cdi.file_name(ref.uid)).read_bytes())
+        assert self.running.setdefault(ref, prepared) == prepared, "another result for the same claim"
 
     @precondition(lambda self: self.processes and self.asked)
     @rule(number=st.integers(0, 1), data=st.data())

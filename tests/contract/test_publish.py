@@ -11,7 +11,8 @@ import pytest
 
 from neuron_dra.core import publication
 from neuron_dra.core.claims import ClaimRef
-from neuron_dra.core.slices import Pool, Wire
+from neuron_dra.core.slices import Pool
+from neuron_dra.core.wire import Wire
 from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, Fault
 from neuron_dra.emulation.objects import allocated_claim, node_object
 from neuron_dra.errors import AlreadyExists, ApiError, Conflict, Invalid, NotFound, TooManyRequests
@@ -318,12 +319,12 @@ async def test_taken_name_is_avoided_and_reported(api: EmbeddedApi, host: Plugin
         found = [each for each in api.objects("resourceslices") if each["spec"].get("nodeName") == "node-a"]
         return [str(each["metadata"]["name"]) for each in found]
 
-    def told() -> list[str]:
+    def messages() -> list[str]:
         return [str(each["message"]) for each in api.objects("events") if each["reason"] == "NeuronSliceNameTaken"]
 
     async with host.running():
         assert await eventually(published) == ["node-a-neuron.aws.com-01"]
-        (text,) = await eventually(told)
+        (text,) = await eventually(messages)
     assert text.startswith(
         f"ResourceSlice {NAME} is of driver neuron.aws.com and node node-b, but its name is reserved for this node's"
     )

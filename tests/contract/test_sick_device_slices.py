@@ -8,13 +8,11 @@ from typing import Any
 import pytest
 from prometheus_client import generate_latest
 
-from neuron_dra.core import publication
 from neuron_dra.core.claims import ClaimRef
 from neuron_dra.emulation.embedded_api import EmbeddedApi, Fault
 from neuron_dra.emulation.objects import allocated_claim
 from neuron_dra.errors import ClaimError
 from neuron_dra.node.plugin import Plugin
-from neuron_dra.node.publish import loop
 from tests.support.plugin_host import PluginHost
 from tests.support.waiting import always, eventually
 
@@ -24,12 +22,7 @@ TAINTS = {"spec.devices[*].taints"}
 Break = Callable[[PluginHost], Any]
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("neuron_dra.node.plugin.HARDWARE_PERIOD_S", 0.05)
-    monkeypatch.setattr(loop, "GATHER_S", 0.02)
-    monkeypatch.setattr(loop, "RETRY_S", (0.05, 0.5))
-    monkeypatch.setattr(publication, "CLAIMED_S", (0.1, 0.1))
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 def marks(api: EmbeddedApi) -> dict[str, tuple[str, list[str]]]:

@@ -96,7 +96,7 @@ async def test_checkpoint_damaged_before_publish_is_rebuilt(api: EmbeddedApi, ho
         assert host.checkpointed == set()
 
 
-# What is told.
+# Logs and metrics.
 
 
 @pytest.mark.parametrize("fault", [Fault(Do.HANG), Fault(status=503), Fault(status=429, retry_after=30)])
@@ -204,8 +204,8 @@ async def test_health_changes_and_findings_are_logged(
         host.hardware.add_ecc(5)
         host.hardware.add_ecc(5, count=-9)
         await eventually(lambda: lines("a device is healthy again"), LONG_S)
-    told = [(record.device, record.reasons) for record in lines("a device is unhealthy")]
-    assert told == [("neuron-device-5", "hbm_ecc")]
+    logged = [(record.device, record.reasons) for record in lines("a device is unhealthy")]
+    assert logged == [("neuron-device-5", "hbm_ecc")]
     assert [record.device for record in lines("a device is healthy again")] == ["neuron-device-5"]
 
 

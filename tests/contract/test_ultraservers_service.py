@@ -19,6 +19,7 @@ from controller.program import Controller
 from controller.query import grpc_server as service_module
 from neuron_dra.arguments import Parser
 from neuron_dra.core.ultraserver import NAMESPACE
+from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.gen.neuron.ultraserver.v1 import ultraservers_pb2 as pb
 from neuron_dra.gen.neuron.ultraserver.v1 import ultraservers_pb2_grpc
@@ -29,8 +30,6 @@ from tests.support.waiting import eventually
 
 SERVICE = "neuron.ultraserver.v1.UltraServers"
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
-
-Obj = dict[str, Any]
 
 
 @pytest.fixture
@@ -297,8 +296,8 @@ async def test_health_follows_the_caches(controller):
         stub = health_pb2_grpc.HealthStub(channel)
         for name in ("", SERVICE):
             assert (await stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=60)).status == SERVING
-        async for told in stub.Watch(health_pb2.HealthCheckRequest(service=SERVICE), timeout=60):
-            assert told.status == SERVING
+        async for answer in stub.Watch(health_pb2.HealthCheckRequest(service=SERVICE), timeout=60):
+            assert answer.status == SERVING
             break
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await stub.Check(health_pb2.HealthCheckRequest(service="other"), timeout=60)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from neuron_dra.core.ultraserver import NAMESPACE
+from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import EmbeddedApi
 from tests.support.ultraservers import answered, ultraserver
-
-Obj = dict[str, Any]
 
 
 class Cluster:

@@ -20,6 +20,7 @@ import grpc
 from neuron_dra.core import cdi
 from neuron_dra.core import checkpoint as checkpoints
 from neuron_dra.core.ultraserver import NAMESPACE, Allocation, Phase, Tag, object_name, tag_on
+from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.emulation.objects import allocated_claim, neuron_config, node_object
 from neuron_dra.errors import CheckpointDamaged
@@ -35,7 +36,6 @@ SLOT = Allocation(
 )
 CALL_S = 15.0
 
-Obj = dict[str, Any]
 Sabotage = Callable[[], None]
 
 
@@ -54,7 +54,7 @@ class Scene:
         self.life: Life | None = None
         self.reserve(None)
         self.disk_says = ""  # the beginning of the messages of disk errors
-        self.told: list[str] = []  # the errors that the kubelet got from the disk
+        self.disk_errors: list[str] = []  # the errors that the kubelet got from the disk
         self.claims: dict[str, Obj] = {}
         self.answers: dict[str, Any] = {}  # results that the kubelet has received
         for name, devices in (("old", [0]), ("new", [4, 5, 6, 7]), ("rival", [7])):
@@ -155,7 +155,7 @@ class Scene:
             error = await self.call(verb, name)
             disk = f"claim ml/{name}: the node's state cannot be written: {self.disk_says}"
             if self.disk_says and error.startswith(disk):
-                self.told.append(error)
+                self.disk_errors.append(error)
                 self.check_commit()
             elif "is being rebuilt" not in error:
                 break

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from controller_cluster import Cluster, Obj
+from controller_cluster import Cluster
 
 from controller import program
 from controller import settings as controller_settings
@@ -25,6 +25,7 @@ from controller.apply import status_throttle as wording_module
 from controller.apply import write_backoff as backoff_module
 from controller.program import Controller
 from neuron_dra.arguments import Parser
+from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.kube import reflector as reflector_module
 from neuron_dra.kube.client import KubeClient

@@ -18,6 +18,7 @@ from neuron_dra.arguments import Parser
 from neuron_dra.core import names
 from neuron_dra.core.claims import ClaimRef
 from neuron_dra.core.ultraserver import NAMESPACE
+from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.emulation.objects import allocated_claim, node_object
 from neuron_dra.errors import ClaimError
@@ -29,7 +30,6 @@ from tests.support.waiting import eventually
 
 TYPE, BLOCK, HARDWARE_ID = "trn2u.48xlarge", "cr-1", "00000000deadbeef"
 NODES = ("n0", "n1", "n2", "n3")
-Obj = dict[str, Any]
 
 
 @pytest.fixture(autouse=True)
@@ -158,7 +158,7 @@ class Cluster:
         assert self.controller is not None
         return self.controller.metrics.registry.get_sample_value(f"neuron_ultraserver_{name}", labels) or 0.0
 
-    def told(self) -> set[str]:
+    def event_reasons(self) -> set[str]:
         return {event["reason"] for event in self.api.objects("events")}
 
     def submit(self, strategy: str, *, size: int, count: int) -> None:
@@ -230,7 +230,7 @@ async def test_broken_link_moves_the_pair_with_its_ranks(cluster: Cluster) -> No
     await cluster.until_ranks({"n0": "0", "n1": "1"})
     cluster.hosts["n1"].hardware.set_modes("4")
     await cluster.until_ranks({"n2": "0", "n3": "1"})
-    await eventually(lambda: {"LinkDown", "Migrating", "Recovered"} <= cluster.told(), what="the events")
+    await eventually(lambda: {"LinkDown", "Migrating", "Recovered"} <= cluster.event_reasons(), what="the events")
     assert cluster.status()["migrations"] == 1
     assert (
         cluster.counted("failures_total", reason="LinkDown"),
@@ -271,7 +271,7 @@ async def test_noop_only_reports(cluster: Cluster) -> None:
     await cluster.until_ranks({"n0": "0", "n1": "1"})
     before = cluster.uids()
     cluster.hosts["n1"].hardware.set_modes("4")
-    await eventually(lambda: "LinkDown" in cluster.told(), 60, "the fault is told")
+    await eventually(lambda: "LinkDown" in cluster.event_reasons(), 60, "the fault has an Event")
     await asyncio.sleep(1.5)  # longer than the grace after which the other strategies act
     assert (cluster.uids(), cluster.phases()) == (before, {"n0": "Bound", "n1": "Bound"})
 
@@ -281,7 +281,7 @@ async def test_slot_moves_after_dead_node_is_given_up(cluster: Cluster) -> None:
     await cluster.until_ranks({"n0": "0", "n1": "1"})
     await cluster.die("n1")
     await eventually(lambda: sorted(cluster.uids()) == ["n1"], 60, "the pod of the node that answers is evicted")
-    await eventually(lambda: "WaitingForPods" in cluster.told(), 60, "the message names the dead node")
+    await eventually(lambda: "WaitingForPods" in cluster.event_reasons(), 60, "the message names the dead node")
     ready = next(c for c in cluster.status()["conditions"] if c["type"] == "Ready")
     assert "to give up a node that will not come back, delete its Node" in ready["message"]
     assert {node: phase for node, phase in cluster.phases().items() if node in ("n2", "n3")} == {
@@ -300,7 +300,7 @@ async def test_plugin_outage_keeps_the_allocation(cluster: Cluster) -> None:
     for item in cluster.api.objects("resourceslices"):
         if item["spec"]["nodeName"] == "n1":
             cluster.api.delete("resourceslices", item["metadata"]["name"])  # as a kubelet does when it starts
-    await eventually(lambda: "SliceMissing" in cluster.told(), 60, "it is told")
+    await eventually(lambda: "SliceMissing" in cluster.event_reasons(), 60, "it has an Event")
     await asyncio.sleep(1.5)  # longer than every grace
     assert cluster.uids() == before
     await cluster.start("n1")

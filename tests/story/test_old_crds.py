@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from controller_cluster import Cluster, Obj
+from controller_cluster import Cluster
 
 from controller import settings as controller_settings
 from controller.apply import loop as reconcile_module
@@ -24,6 +24,7 @@ from controller.plan.fleet_index import FleetIndex
 from controller.program import NAME, Controller
 from neuron_dra.arguments import Parser
 from neuron_dra.core.ultraserver import NAMESPACE
+from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import EmbeddedApi, Fault, Request
 from neuron_dra.kube import reflector as reflector_module
 from neuron_dra.kube.config import KubeConfig
@@ -181,8 +182,8 @@ async def test_aws_crds_stop_reservations_with_a_reason(cluster: Cluster, caplog
     assert "the API server drops" in message
     assert "apply the CRDs of this release (deploy/crds, or the chart" in message
     assert (cluster.allocations(), cluster.tags()) == ([], set())
-    told = [record for record in caplog.records if record.message == "the controller stops writing"]
-    assert len(told) == len(KINDS)
+    logged = [record for record in caplog.records if record.message == "the controller stops writing"]
+    assert len(logged) == len(KINDS)
 
 
 @pytest.mark.parametrize("kind", KINDS)

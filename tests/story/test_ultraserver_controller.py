@@ -7,7 +7,6 @@ import contextlib
 import urllib.request
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -31,7 +30,6 @@ from neuron_dra.kube import reflector as reflector_module
 from neuron_dra.kube.config import KubeConfig
 from tests.support.waiting import eventually
 
-Obj = dict[str, Any]
 STATUS = "neuronultraserverworkloads/status"
 
 
@@ -151,8 +149,8 @@ async def test_gradual_closing_is_one_status_write(cluster):
             cluster.silent = cluster.silent - {name}
             await asyncio.sleep(0.15)
         await eventually(lambda: cluster.state("job") == "None", what="the workload is gone")
-        told = [each for each in cluster.api.log if (each.verb, each.resource) == ("patch", STATUS)]
-        assert len(told) <= 2, told  # at its start, and while its reservations are Draining
+        writes = [each for each in cluster.api.log if (each.verb, each.resource) == ("patch", STATUS)]
+        assert len(writes) <= 2, writes  # at its start, and while its reservations are Draining
 
 
 async def test_blocked_eviction_names_the_budget(cluster):
@@ -218,13 +216,13 @@ async def test_namespace_limit_takes_effect_at_once(cluster: Cluster):
     cluster.api.patch("namespaces", "ml", {"metadata": {"annotations": {"neuron.aws.com/max-reserved-nodes": "4"}}})
     async with controlling(cluster):
         cluster.submit("job", count=2)
-        await eventually(lambda: cluster.state("job") == "Pending", what="the workload is told")
+        await eventually(lambda: cluster.state("job") == "Pending", what="the workload is Pending")
         assert (cluster.allocations(), cluster.reason("job")[0]) == ([], "NamespaceLimit")
         cluster.api.patch("namespaces", "ml", {"metadata": {"annotations": {"neuron.aws.com/max-reserved-nodes": "8"}}})
         await eventually(lambda: cluster.state("job") == "Allocated", what="the workload is Allocated")
         cluster.api.patch("namespaces", "ml", {"metadata": {"annotations": {"neuron.aws.com/max-reserved-nodes": "0"}}})
         cluster.submit("other", size=1, count=1)
-        await eventually(lambda: cluster.state("other") == "Pending", what="the other one is told")
+        await eventually(lambda: cluster.state("other") == "Pending", what="the other one is Pending")
         assert cluster.reason("other")[0] == "NamespaceLimit"
         assert (len(cluster.allocations()), cluster.state("job")) == (2, "Allocated")
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-Obj = dict[str, Any]
+from neuron_dra.core.wire import Obj
+
 NEURON: Final = "aws.amazon.com/neuron"
 CORE: Final = "aws.amazon.com/neuroncore"
 LEGACY: Final = "aws.amazon.com/neurondevice"

@@ -3,7 +3,7 @@
     async with PodResources(agent, folder / "kubelet.sock") as api:
         api.lists_claims = False  # as kubelets before 1.34
 
-tests/bed/test_claims_let_go.py compares it with the real kubelet.
+tests/bed/test_released_claims.py compares it with the real kubelet.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ from typing import Any
 
 from cel_expr_python import cel
 
+from neuron_dra.core.wire import Obj
 from neuron_dra.simulate import cel_functions
 
-Obj = dict[str, Any]
 _CONFIG = """
 extensions: [{name: bindings}, {name: lists}, {name: optional}, {name: sets}, {name: strings, version: 2},
              {name: two-var-comprehensions}]

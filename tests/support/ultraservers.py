@@ -11,7 +11,7 @@ from neuron_dra.core.catalogue import Platform, lookup
 from neuron_dra.core.facts import DeviceFacts, NodeFacts, NodeLabels, UltraServerFacts
 from neuron_dra.core.topology import build
 from neuron_dra.core.ultraserver import next_tag, read_allocations, tag_on, tagged
-from neuron_dra.emulation.objects import Obj
+from neuron_dra.core.wire import Obj
 
 MODES_OF_GROUP = {4: (1, 3, 4), 2: (3, 4), 1: (4,)}
 """`ultraserver_mode` by number of nodes in a complete group; a pair is within one rack."""

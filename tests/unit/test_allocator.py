@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
+from neuron_dra.core.wire import Obj
 from neuron_dra.simulate import allocator, model
 from neuron_dra.simulate.failures import Failure, FailureKind
 from neuron_dra.simulate.pools import Inventory
 
-Wire = dict[str, Any]
 DRIVER = "neuron.aws.com"
 A = f"device.attributes['{DRIVER}']"
 GROUP4 = "resource.aws.com/devicegroup4_id"
 
 
-def device(index: int, **more: Any) -> Wire:
+def device(index: int, **more: Any) -> Obj:
     attributes = {
         "deviceId": {"int": index},
         "instanceType": {"string": "trn2.48xlarge"},
@@ -28,14 +28,14 @@ def device(index: int, **more: Any) -> Wire:
     return {"name": f"neuron-device-{index}", "attributes": attributes, **more}
 
 
-def slice_of(devices: list[Wire], node: str = "a", driver: str = DRIVER, **spec: Any) -> Wire:
+def slice_of(devices: list[Obj], node: str = "a", driver: str = DRIVER, **spec: Any) -> Obj:
     pool = {"name": spec.pop("pool", node), "generation": 1, "resourceSliceCount": 1, **spec.pop("pool_fields", {})}
     where = spec.pop("where", {"nodeName": node})
     name = spec.pop("name", f"{node}-{driver}-00")
     return {"metadata": {"name": name}, "spec": {"driver": driver, "pool": pool, **where, "devices": devices, **spec}}
 
 
-def exactly(name: str = "neurons", count: int = 1, class_name: str = DRIVER, **more: Any) -> Wire:
+def exactly(name: str = "neurons", count: int = 1, class_name: str = DRIVER, **more: Any) -> Obj:
     expressions = more.pop("cel", [])
     body = {"deviceClassName": class_name, "count": count, "allocationMode": "ExactCount", **more}
     if expressions:
@@ -43,16 +43,16 @@ def exactly(name: str = "neurons", count: int = 1, class_name: str = DRIVER, **m
     return {"name": name, "exactly": body}
 
 
-def everything(name: str = "neurons", **more: Any) -> Wire:
+def everything(name: str = "neurons", **more: Any) -> Obj:
     return exactly(name, allocationMode="All", **more)
 
 
-def claim(*requests: Wire, name: str = "claim", **devices: Any) -> Wire:
+def claim(*requests: Obj, name: str = "claim", **devices: Any) -> Obj:
     spec = {"devices": {"requests": list(requests), **devices}}
     return {"metadata": {"name": name, "namespace": "default"}, "spec": spec}
 
 
-def match(attribute: str = GROUP4, *requests: str) -> Wire:
+def match(attribute: str = GROUP4, *requests: str) -> Obj:
     return {"matchAttribute": attribute, "requests": list(requests)}
 
 
@@ -72,7 +72,7 @@ ALL16 = [slice_of([device(i) for i in range(16)])]
 
 
 def allocate(
-    *claims: Wire, slices: list[Wire] = ALL16, used: tuple[int, ...] = (), node: Wire = NODE
+    *claims: Obj, slices: list[Obj] = ALL16, used: tuple[int, ...] = (), node: Obj = NODE
 ) -> allocator.Allocated | Failure:
     classes = {c["metadata"]["name"]: model.device_class(c) for c in CLASSES}
     in_use = frozenset(model.DeviceId(DRIVER, "a", f"neuron-device-{i}") for i in used)
@@ -166,7 +166,7 @@ def test_distinct_devices_differ_in_the_attribute() -> None:
     )
 
 
-def efa(index: int, group: int) -> Wire:
+def efa(index: int, group: int) -> Obj:
     return {"name": f"efa{index}", "attributes": {GROUP4: {"string": f"group-{group}"}}}
 
 
@@ -268,7 +268,7 @@ def test_admin_access_gives_a_device_once_per_claim() -> None:
         ("NoSchedule", [{"key": "neuron.aws.com/unhealthy", "value": "other"}], "1"),
     ],
 )
-def test_tainted_device_needs_a_toleration(effect: str, tolerations: list[Wire], taken: str) -> None:
+def test_tainted_device_needs_a_toleration(effect: str, tolerations: list[Obj], taken: str) -> None:
     taint = {"key": "neuron.aws.com/unhealthy", "value": "ecc", "effect": effect}
     slices = [slice_of([device(0, taints=[taint]), device(1)])]
     outcome = allocate(claim(exactly(tolerations=tolerations)), slices=slices)
@@ -423,7 +423,7 @@ def test_unsolvable_request_hides_no_selector_error() -> None:
         (exactly(capacity={"requests": {"memory": "1Gi"}}), FailureKind.UNSUPPORTED, "consumable capacity"),
     ],
 )
-def test_error_on_every_node_is_a_pod_error(wanted: Wire, kind: FailureKind, message: str) -> None:
+def test_error_on_every_node_is_a_pod_error(wanted: Obj, kind: FailureKind, message: str) -> None:
     found, reason = failed(allocate(claim(wanted)))
     assert found is kind
     assert message in reason

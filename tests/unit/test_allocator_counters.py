@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from neuron_dra.core import devices, partitions, slices
+from neuron_dra.core.wire import Obj
 from neuron_dra.emulation import objects
 from neuron_dra.emulation.objects import healthy_node
 from neuron_dra.simulate import allocator, model
@@ -17,7 +18,6 @@ from neuron_dra.simulate.model import DeviceId
 from neuron_dra.simulate.pools import Inventory
 from neuron_dra.simulate.selectors import Selectors
 
-Wire = dict[str, Any]
 SIZED = "has(device.attributes['neuron.aws.com'].{0}) && device.attributes['neuron.aws.com'].{0} == {1}"
 CLASSES = {
     made.name: made
@@ -36,7 +36,7 @@ CLASSES = {
 NODE = model.node({"metadata": {"name": "a"}})
 
 
-def pool(instance_type: str = "inf2.48xlarge", shape: str = "devices") -> tuple[list[Wire], dict[str, frozenset[int]]]:
+def pool(instance_type: str = "inf2.48xlarge", shape: str = "devices") -> tuple[list[Obj], dict[str, frozenset[int]]]:
     """The slices of a node with connected sets, and the cores of each device."""
     node = healthy_node(instance_type)
     found = partitions.partitioned(node, devices.published(node, driver_version="1.2.3", ultraserver_devices=shape))
@@ -54,7 +54,7 @@ def pool(instance_type: str = "inf2.48xlarge", shape: str = "devices") -> tuple[
 RING, CORES = pool()
 
 
-def one(class_name: str, **more: Any) -> Wire:
+def one(class_name: str, **more: Any) -> Obj:
     request = {"name": "r", "exactly": {"deviceClassName": class_name, "count": 1, **more}}
     return {"metadata": {"name": "c", "namespace": "d"}, "spec": {"devices": {"requests": [request]}}}
 
@@ -63,7 +63,7 @@ def ids(*names: str) -> frozenset[DeviceId]:
     return frozenset(DeviceId("neuron.aws.com", "a", name) for name in names)
 
 
-def allocate(wanted: Wire, used: frozenset[DeviceId] = frozenset(), items: list[Wire] = RING) -> list[str] | Failure:
+def allocate(wanted: Obj, used: frozenset[DeviceId] = frozenset(), items: list[Obj] = RING) -> list[str] | Failure:
     outcome = allocator.allocate(NODE, [model.claim(wanted)], Inventory(items), CLASSES, used, Selectors())
     if isinstance(outcome, Failure):
         return outcome

@@ -28,13 +28,13 @@ from test_selectors import (
     MEANINGS,
 )
 
+from neuron_dra.core.wire import Obj
 from neuron_dra.simulate import allocator, model, selectors
 from neuron_dra.simulate.failures import Failure, FailureKind
 from neuron_dra.simulate.pools import Inventory
 
 pytestmark = pytest.mark.long
 
-Wire = dict[str, Any]
 SOURCE = Path(__file__).resolve().parents[2] / "hack/oracle"
 CASES = 1500
 
@@ -45,12 +45,12 @@ class Oracle:
     def __init__(self, program: Path) -> None:
         self._process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def ask(self, question: Wire) -> Wire:
+    def ask(self, question: Obj) -> Obj:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(question) + "\n")
         self._process.stdin.flush()
-        answer: Wire = json.loads(self._process.stdout.readline())
+        answer: Obj = json.loads(self._process.stdout.readline())
         return answer
 
     def close(self) -> None:
@@ -75,8 +75,8 @@ def oracle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Oracle]:
     made.close()
 
 
-def asked(oracle: Oracle, expression: str, driver: str = DRIVER, attributes: Wire = ATTRIBUTES,
-          capacities: dict[str, str] = CAPACITIES) -> Wire:  # fmt: skip
+def asked(oracle: Oracle, expression: str, driver: str = DRIVER, attributes: Obj = ATTRIBUTES,
+          capacities: dict[str, str] = CAPACITIES) -> Obj:  # fmt: skip
     capacity = {name: {"value": value} for name, value in capacities.items()}
     device = {"driver": driver, "attributes": attributes, "capacity": capacity}
     return oracle.ask({"expression": expression, "device": device})
@@ -124,7 +124,7 @@ SELECTORS = (
     "device.attributes['a.example.com'].kind != 'x' || device.attributes['a.example.com'].n == 1",
     "device.driver == 'a.example.com'",
 )
-CLASSES: list[Wire] = [
+CLASSES: list[Obj] = [
     {
         "metadata": {"name": "any"},
         "spec": {"config": [{"opaque": {"driver": "a.example.com", "parameters": {"c": 1}}}]},
@@ -138,8 +138,8 @@ seldom = st.integers(0, 7).map(lambda number: number == 0)
 
 
 @st.composite
-def device(draw: st.DrawFn, index: int, per_device: bool) -> Wire:
-    attributes: Wire = {}
+def device(draw: st.DrawFn, index: int, per_device: bool) -> Obj:
+    attributes: Obj = {}
     if not draw(seldom):
         attributes["n"] = {"int": draw(st.integers(0, 2))}
     if draw(often):
@@ -150,7 +150,7 @@ def device(draw: st.DrawFn, index: int, per_device: bool) -> Wire:
                 [{"string": "g1"}] * 3 + [{"string": "g2"}] * 3 + [{"int": 1}, {"bool": True}, {"version": "1.0.0"}]
             )
         )
-    out: Wire = {"name": f"d{index}", "attributes": attributes}
+    out: Obj = {"name": f"d{index}", "attributes": attributes}
     if draw(seldom):
         effect = draw(st.sampled_from(["NoSchedule", "NoExecute", "None"]))
         out["taints"] = [{"key": "example.com/bad", "value": draw(names), "effect": effect}]
@@ -161,7 +161,7 @@ def device(draw: st.DrawFn, index: int, per_device: bool) -> Wire:
     return out
 
 
-WHERE: list[Wire] = [
+WHERE: list[Obj] = [
     *[{"nodeName": "node"}] * 12,
     {"nodeName": "other"},
     {"allNodes": True},
@@ -178,7 +178,7 @@ WHERE: list[Wire] = [
 
 
 @st.composite
-def counted(draw: st.DrawFn, head: Wire, items: list[Wire], number: int) -> Wire:
+def counted(draw: st.DrawFn, head: Obj, items: list[Obj], number: int) -> Obj:
     """Let devices consume shared counters, seldom unknown ones, and return the slice of the counters (16.1)."""
     amount = st.integers(1, 3).map(lambda n: {"value": str(n)})
     for item in items:
@@ -191,7 +191,7 @@ def counted(draw: st.DrawFn, head: Wire, items: list[Wire], number: int) -> Wire
 
 
 @st.composite
-def slices(draw: st.DrawFn) -> list[Wire]:
+def slices(draw: st.DrawFn) -> list[Obj]:
     out = []
     for number in range(draw(st.integers(1, 4))):
         where = draw(st.sampled_from(WHERE))
@@ -216,8 +216,8 @@ def slices(draw: st.DrawFn) -> list[Wire]:
 
 
 @st.composite
-def alternative(draw: st.DrawFn, admin: bool) -> Wire:
-    out: Wire = {"deviceClassName": draw(st.sampled_from(["any", "any", "a"])), "allocationMode": "ExactCount"}
+def alternative(draw: st.DrawFn, admin: bool) -> Obj:
+    out: Obj = {"deviceClassName": draw(st.sampled_from(["any", "any", "a"])), "allocationMode": "ExactCount"}
     if draw(seldom):
         out["allocationMode"] = "All"
     else:
@@ -243,8 +243,8 @@ def alternative(draw: st.DrawFn, admin: bool) -> Wire:
 
 
 @st.composite
-def claim(draw: st.DrawFn, number: int) -> Wire:
-    requests: list[Wire] = []
+def claim(draw: st.DrawFn, number: int) -> Obj:
+    requests: list[Obj] = []
     for index in range(draw(st.sampled_from([1, 1, 2, 2, 3]))):
         if draw(st.integers(0, 3)) == 0:
             subs = [{"name": f"s{i}", **draw(alternative(False))} for i in range(draw(st.integers(1, 3)))]
@@ -266,7 +266,7 @@ def claim(draw: st.DrawFn, number: int) -> Wire:
 
 
 @st.composite
-def cluster(draw: st.DrawFn) -> Wire:
+def cluster(draw: st.DrawFn) -> Obj:
     published = draw(slices())
     claims = [draw(claim(number)) for number in range(draw(st.sampled_from([1, 1, 2])))]
     everything = [
@@ -285,7 +285,7 @@ def plain(value: Any) -> Any:
     return [plain(item) for item in value] if isinstance(value, list) else value
 
 
-def ours(case: Wire) -> allocator.Allocated | Failure:
+def ours(case: Obj) -> allocator.Allocated | Failure:
     return allocator.allocate(
         model.node(case["node"]),
         [model.claim(wire) for wire in case["claims"]],
@@ -298,7 +298,7 @@ def ours(case: Wire) -> allocator.Allocated | Failure:
 @pytest.mark.contract("A6")
 @given(case=cluster())
 @settings(max_examples=CASES, deadline=None, suppress_health_check=list(HealthCheck))
-def test_allocator_equals_the_schedulers(oracle: Oracle, case: Wire) -> None:
+def test_allocator_equals_the_schedulers(oracle: Oracle, case: Obj) -> None:
     theirs = oracle.ask(case)
     error = theirs.get("error", "")
     assume("filter operation aborted" not in error)

@@ -174,7 +174,7 @@ def test_unknown_type_rejects_type_settings() -> None:
         assert "trn9.96xlarge" in text
 
 
-# UltraServers (neuron.md 3.2).
+# UltraServers.
 
 TRN2U = UltraServerFacts(
     modes=(1, 3, 4), node_id_2=1, node_id_4=3, server_id_2="00000000000000aa", server_id_4="00000000000000bb"

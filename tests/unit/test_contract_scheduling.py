@@ -15,9 +15,9 @@ import yaml
 from controller.observe import model
 from controller.plan import objects
 from neuron_dra.core import names
+from neuron_dra.core.wire import Obj
 from neuron_dra.simulate import allocator, scheduler, selectors
 
-Wire = dict[str, Any]
 ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = sorted((ROOT / "tests/golden").glob("*/*.yaml"))
 MANIFESTS = sorted(
@@ -27,12 +27,12 @@ TAGS = ("workloadId", "workloadNamespace", "workloadUid", "allocationId", "workl
 
 
 @cache
-def documents(path: Path) -> list[Wire]:
+def documents(path: Path) -> list[Obj]:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C implementation is ten times faster
     return [item for item in yaml.load_all(path.read_text(), loader) if item]
 
 
-def devices(path: Path) -> list[Wire]:
+def devices(path: Path) -> list[Obj]:
     return [device for item in documents(path)[0]["items"] for device in item["spec"]["devices"]]
 
 
@@ -64,7 +64,7 @@ SHIPPED = sorted(
 OURS = [text for text in SHIPPED if "dra.net" not in text]
 
 
-def tagged(device: Wire) -> Wire:
+def tagged(device: Obj) -> Obj:
     return device["attributes"] | {tag: {"string": "x"} for tag in TAGS} | {"unhealthy": {"string": "hbm_ecc"}}
 
 
@@ -87,7 +87,7 @@ def test_selector_with_absent_attribute_fails() -> None:
         selectors.compile_selector(f"device.attributes['{names.DRIVER}'].nope == 1").matches(subject)
 
 
-def wanted(count: int, attribute: str) -> Wire:
+def wanted(count: int, attribute: str) -> Obj:
     exactly = {"deviceClassName": names.DRIVER, "count": count}
     spec = {
         "devices": {"requests": [{"name": "r", "exactly": exactly}], "constraints": [{"matchAttribute": attribute}]}
@@ -101,7 +101,7 @@ def allocated_in_turn(path: Path, count: int, attribute: str) -> list[list[int]]
     published = listed["items"]
     node = published[0]["spec"]["nodeName"]
     classes = documents(ROOT / "deploy/manifests/20-deviceclasses.yaml")
-    held: list[Wire] = []
+    held: list[Obj] = []
     groups = []
     while True:
         outcome = scheduler.schedule(

@@ -328,7 +328,7 @@ def test_every_reason_must_be_tolerated() -> None:
     ]
 
 
-# What is told.
+# Event messages.
 
 
 @pytest.mark.contract("T2")
@@ -341,7 +341,7 @@ def test_every_reason_must_be_tolerated() -> None:
     ],
 )
 def test_event_has_fault_remedy_and_effect(effect: str, says: str) -> None:
-    text = health.told(sick("3 uncorrectable HBM errors", "hbm_ecc", "link_efa"), effect)
+    text = health.event_message(sick("3 uncorrectable HBM errors", "hbm_ecc", "link_efa"), effect)
     assert text.startswith(
         "neuron-device-3 is unhealthy (hbm_ecc, link_efa): uncorrectable HBM errors since the kernel driver was "
         "loaded; replace the instance; the kernel driver reports its component link_efa as unhealthy. "
@@ -350,11 +350,13 @@ def test_event_has_fault_remedy_and_effect(effect: str, says: str) -> None:
 
 
 def test_event_is_stable_while_errors_grow() -> None:
-    assert health.told(SICK, "NoSchedule") == health.told(sick("9 uncorrectable HBM errors", "hbm_ecc"), "NoSchedule")
+    assert health.event_message(SICK, "NoSchedule") == health.event_message(
+        sick("9 uncorrectable HBM errors", "hbm_ecc"), "NoSchedule"
+    )
 
 
 def test_healthy_device_has_no_event():
-    assert health.judged("neuron-node-0", [0], {0: health.Watched(seen=True, told=True)}).message == ""
+    assert health.judged("neuron-node-0", [0], {0: health.Watched(seen=True, known=True)}).message == ""
 
 
 # The firmware's health check, and readings that do not end (14.14, 14.1)

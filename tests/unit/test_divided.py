@@ -15,8 +15,8 @@ from neuron_dra.core.claims import ClaimRef, PreparedClaim, PreparedDevice
 from neuron_dra.core.divided import WITHDRAW_S, Division, Leaving, Outcome
 from neuron_dra.core.facts import NodeLabels, UltraServerFacts
 from neuron_dra.core.publication import Situation
-from neuron_dra.core.slices import Wire
 from neuron_dra.core.topology import Node
+from neuron_dra.core.wire import Wire
 from neuron_dra.emulation.objects import device_class, healthy_node
 
 RING = healthy_node("inf2.48xlarge")

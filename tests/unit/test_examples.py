@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -11,13 +10,13 @@ import yaml
 from neuron_dra import __version__
 from neuron_dra.core import devices, limits, topology
 from neuron_dra.core.facts import NodeLabels
+from neuron_dra.core.wire import Obj
 from neuron_dra.demo import efa, examples
 from neuron_dra.emulation import objects, simulated_node
 from neuron_dra.node import slices_command
 from neuron_dra.node.publish import sysfs
 from neuron_dra.simulate import allocator, scheduler
 
-Wire = dict[str, Any]
 FLEET = {
     "trn2": ("trn2.48xlarge", "2.30.2.0", None),
     "trn2-old": ("trn2.48xlarge", "2.24.7.0", None),
@@ -31,7 +30,7 @@ FILES = sorted(path.name for path in examples.folder().glob("*.yaml"))
 
 
 @pytest.fixture(scope="module")
-def slices(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Wire]]:
+def slices(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Obj]]:
     """Return the devices of each node of the fleet."""
     found = {}
     for name, (instance_type, version, number) in FLEET.items():
@@ -43,7 +42,7 @@ def slices(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Wire]]:
     return found
 
 
-def claims_of(objects: list[Wire]) -> tuple[Wire, list[Wire]]:
+def claims_of(objects: list[Obj]) -> tuple[Obj, list[Obj]]:
     """Return the first pod of an example, and its claims as the claim controller creates them."""
     templates = {item["metadata"]["name"]: item for item in objects if item["kind"] == "ResourceClaimTemplate"}
     pod = next(item for item in objects if item["kind"] == "Pod")
@@ -58,7 +57,7 @@ def claims_of(objects: list[Wire]) -> tuple[Wire, list[Wire]]:
 
 
 def place(
-    file: str, slices: dict[str, list[Wire]], names: tuple[str, ...] = tuple(FLEET), more: tuple[Wire, ...] = ()
+    file: str, slices: dict[str, list[Obj]], names: tuple[str, ...] = tuple(FLEET), more: tuple[Obj, ...] = ()
 ) -> scheduler.Placement | scheduler.Unschedulable:
     pod, claims = claims_of(examples.load(file))
     nodes = [{"metadata": {"name": name}} for name in names]
@@ -86,7 +85,7 @@ def place(
     ],
 )
 def test_examples_get_what_their_comments_say(
-    file: str, node: str, expected: range | None, slices: dict[str, list[Wire]]
+    file: str, node: str, expected: range | None, slices: dict[str, list[Obj]]
 ) -> None:
     outcome = place(file, slices)
     assert isinstance(outcome, scheduler.Placement), outcome
@@ -97,7 +96,7 @@ def test_examples_get_what_their_comments_say(
 
 
 @pytest.mark.contract("A2")
-def test_aligned_devices_come_from_one_group(slices: dict[str, list[Wire]]) -> None:
+def test_aligned_devices_come_from_one_group(slices: dict[str, list[Obj]]) -> None:
     nics = efa.resource_slice("trn2", "trn2.48xlarge")
     outcome = place("aligned-efa-neuron.yaml", slices, ("trn2",), (nics,))
     assert isinstance(outcome, scheduler.Placement), outcome
@@ -113,7 +112,7 @@ def test_aligned_devices_come_from_one_group(slices: dict[str, list[Wire]]) -> N
     )
 
 
-def test_aligned_example_waits_if_groups_differ(slices: dict[str, list[Wire]]) -> None:
+def test_aligned_example_waits_if_groups_differ(slices: dict[str, list[Obj]]) -> None:
     outcome = place("aligned-efa-neuron.yaml", slices, ("trn2",), (efa.resource_slice("trn2", "trn1.32xlarge"),))
     assert isinstance(outcome, scheduler.Unschedulable)
     assert outcome.message == "0/1 nodes are available: 1 cannot allocate all claims."
@@ -121,7 +120,7 @@ def test_aligned_example_waits_if_groups_differ(slices: dict[str, list[Wire]]) -
 
 @pytest.mark.contract("A1")
 @pytest.mark.parametrize("file", FILES)
-def test_example_selectors_fail_on_no_device(file: str, slices: dict[str, list[Wire]]) -> None:
+def test_example_selectors_fail_on_no_device(file: str, slices: dict[str, list[Obj]]) -> None:
     for name in FLEET:
         outcome = place(file, slices, (name,))
         assert isinstance(outcome, scheduler.Placement) or not outcome.error, (name, outcome)
@@ -141,7 +140,7 @@ def test_sixteen_pods_of_four_fill_four_nodes(tmp_path: Path) -> None:
     kept, _ = limits.check_devices(devices.published(node, driver_version=__version__, ultraserver_devices="node"))
     names = [f"n{number}" for number in range(4)]
     published = [wire for name in names for wire in slices_command.slice_objects(name, kept)]
-    held: list[Wire] = []
+    held: list[Obj] = []
     pod, (claim,) = claims_of(examples.load("1x4-connected-devices.yaml"))
     for number in range(17):
         outcome = scheduler.schedule(

@@ -367,5 +367,5 @@ def test_a_reboot_is_a_new_boot_id(tmp_path):
 
 def test_simulated_node_needs_the_stdlib_only():
     without_packages = "import sys; sys.path = [p for p in sys.path if 'site-packages' not in p]"
-    program = f"{without_packages}; import neuron_dra.emulation.simulated_node"
+    program = f"{without_packages}; import neuron_dra.emulation.fake_node_command"
     subprocess.run([sys.executable, "-S", "-c", program], check=True, cwd=Path(__file__).parents[2], timeout=60)

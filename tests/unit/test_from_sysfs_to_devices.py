@@ -77,7 +77,7 @@ def test_simulated_link_breaks_on_both_ends(tmp_path: Path, gone: int) -> None:
 def test_fake_node_runs_on_a_bare_python(tmp_path: Path) -> None:
     words = ["fake-node", "--instance-type", "trn1.2xlarge", "--root", str(tmp_path)]
     code = f"import sys, runpy; sys.path.insert(0, {str(REPOSITORY)!r}); sys.argv = {words!r}; "
-    code += "runpy.run_module('neuron_dra.emulation.simulated_node', run_name='__main__')"
+    code += "runpy.run_module('neuron_dra.emulation.fake_node_command', run_name='__main__')"
     # -I -S: no environment and no site-packages, only the standard library and the repository
     done = subprocess.run([sys.executable, "-ISc", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (

@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neuron_dra.core import catalogue, sizes
+from neuron_dra.core.wire import Obj
 from neuron_dra.migrate import rewrite
 from neuron_dra.migrate.problems import CannotMigrate
 from tests.support.built_tools import HELM, needs
@@ -29,7 +30,6 @@ from tests.support.limit_rows import (
     LEGACY,
     NEURON,
     ROWS,
-    Obj,
     Row,
     on,
     one,

@@ -9,19 +9,19 @@ import pytest
 from neuron_dra import __version__
 from neuron_dra.core import devices, limits, topology
 from neuron_dra.core.facts import NodeLabels
+from neuron_dra.core.wire import Obj
 from neuron_dra.emulation import objects, simulated_node
 from neuron_dra.migrate.rewrite import Options, rewrite
 from neuron_dra.node import slices_command
 from neuron_dra.node.publish import sysfs
 from neuron_dra.simulate import scheduler
 
-Wire = dict[str, Any]
 TYPE = "node.kubernetes.io/instance-type"
 FLEET = ("inf2.24xlarge", "inf2.48xlarge", "trn1.32xlarge", "trn2.48xlarge", "trn2u.48xlarge")
 
 
 @pytest.fixture(scope="module")
-def slices(tmp_path_factory: pytest.TempPathFactory) -> list[Wire]:
+def slices(tmp_path_factory: pytest.TempPathFactory) -> list[Obj]:
     """Return what a node of each type publishes; its name is the type's."""
     found = []
     for name in FLEET:
@@ -33,7 +33,7 @@ def slices(tmp_path_factory: pytest.TempPathFactory) -> list[Wire]:
     return found
 
 
-def place(slices: list[Wire], instance_type: str, busy: tuple[int, ...], **limits_of: int) -> Any:
+def place(slices: list[Obj], instance_type: str, busy: tuple[int, ...], **limits_of: int) -> Any:
     """Return the devices of a pod with these limits, or why it waits; `busy` are devices of other claims."""
     resources = {"limits": {f"aws.amazon.com/{name}": count for name, count in limits_of.items()}}
     spec = {"nodeSelector": {TYPE: instance_type}, "containers": [{"name": "a", "resources": resources}]}
@@ -64,15 +64,15 @@ def place(slices: list[Wire], instance_type: str, busy: tuple[int, ...], **limit
     ],
 )
 def test_a_claim_gets_the_devices_of_its_limit(
-    instance_type: str, count: int, busy: tuple[int, ...], expected: list[Any], slices: list[Wire]
+    instance_type: str, count: int, busy: tuple[int, ...], expected: list[Any], slices: list[Obj]
 ) -> None:
     assert place(slices, instance_type, busy, neuron=count) == expected
 
 
 @pytest.mark.parametrize(("instance_type", "count"), [("inf2.48xlarge", 12), ("trn1.32xlarge", 16)])
-def test_all_devices_wait_for_one_that_is_busy(instance_type: str, count: int, slices: list[Wire]) -> None:
+def test_all_devices_wait_for_one_that_is_busy(instance_type: str, count: int, slices: list[Obj]) -> None:
     assert "cannot allocate all claims" in place(slices, instance_type, (3,), neuron=count)
 
 
-def test_cores_of_whole_devices_are_devices(slices: list[Wire]) -> None:
+def test_cores_of_whole_devices_are_devices(slices: list[Obj]) -> None:
     assert place(slices, "trn2.48xlarge", (), neuroncore=16) == [0, 1, 2, 3]

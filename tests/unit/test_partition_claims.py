@@ -161,7 +161,7 @@ def test_a_claim_for_limits_is_known_by_its_annotation() -> None:
 
 def test_set_health_is_its_worst_devices() -> None:
     gone = health.observe({}, (), (3,), 0.0, 0.0)
-    well = {i: health.Watched(seen=True, told=True) for i in (4, 5)}
+    well = {i: health.Watched(seen=True, known=True) for i in (4, 5)}
     judged = health.judged("neuron-set-3-3", (3, 4, 5), {**gone, **well})
     assert (judged.reasons, judged.message) == (("missing",), "neuron3: the device is gone from the node")
 

@@ -6,20 +6,20 @@ from typing import Any
 
 import pytest
 
+from neuron_dra.core.wire import Obj
 from neuron_dra.simulate import allocator, scheduler
 from neuron_dra.simulate.pools import Inventory
 
-Wire = dict[str, Any]
 DRIVER = "neuron.aws.com"
 CLASS = {"metadata": {"name": DRIVER}, "spec": {"selectors": [{"cel": {"expression": f"device.driver == '{DRIVER}'"}}]}}
-POD: Wire = {"metadata": {"name": "pod0"}, "spec": {}}
+POD: Obj = {"metadata": {"name": "pod0"}, "spec": {}}
 
 
-def node(name: str, labels: dict[str, str] | None = None, **spec: Any) -> Wire:
+def node(name: str, labels: dict[str, str] | None = None, **spec: Any) -> Obj:
     return {"metadata": {"name": name, "labels": labels or {}}, "spec": spec}
 
 
-def slices(*nodes: str, count: int = 4, instance_type: str = "trn2.48xlarge") -> list[Wire]:
+def slices(*nodes: str, count: int = 4, instance_type: str = "trn2.48xlarge") -> list[Obj]:
     devices = [
         {
             "name": f"neuron-device-{i}",
@@ -41,8 +41,8 @@ def slices(*nodes: str, count: int = 4, instance_type: str = "trn2.48xlarge") ->
     ]
 
 
-def claim(count: int = 1, name: str = "claim", cel: str = "", allocation: Wire | None = None) -> Wire:
-    exactly: Wire = {"deviceClassName": DRIVER, "allocationMode": "ExactCount", "count": count}
+def claim(count: int = 1, name: str = "claim", cel: str = "", allocation: Obj | None = None) -> Obj:
+    exactly: Obj = {"deviceClassName": DRIVER, "allocationMode": "ExactCount", "count": count}
     if cel:
         exactly["selectors"] = [{"cel": {"expression": cel}}]
     status = {"allocation": allocation} if allocation else {}
@@ -51,11 +51,11 @@ def claim(count: int = 1, name: str = "claim", cel: str = "", allocation: Wire |
 
 
 def place(
-    claims: list[Wire],
-    nodes: list[Wire],
-    published: list[Wire] | Inventory,
-    held: list[Wire] | None = None,
-    pod: Wire = POD,
+    claims: list[Obj],
+    nodes: list[Obj],
+    published: list[Obj] | Inventory,
+    held: list[Obj] | None = None,
+    pod: Obj = POD,
 ) -> scheduler.Placement | scheduler.Unschedulable:
     return scheduler.schedule(pod, claims, nodes, published, [CLASS], allocator.devices_in_use(held or []))
 
@@ -150,7 +150,7 @@ def test_claim_is_shared_by_at_most_256_pods() -> None:
         },
     ],
 )
-def test_pods_node_constraints_apply(spec: Wire) -> None:
+def test_pods_node_constraints_apply(spec: Obj) -> None:
     nodes = [node("a", {"kind": "small", "size": "4"}), node("b", {"kind": "big", "size": "16"})]
     assert placed(place([claim()], nodes, slices("a", "b"), pod={"spec": spec})) == ("b", ["0"])
 

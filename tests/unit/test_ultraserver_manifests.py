@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from controller import program, settings
+from controller import settings
 from controller.plan.planning import Limits
 from neuron_dra import __version__
 from neuron_dra.arguments import Parser, go_style
@@ -132,43 +132,6 @@ def test_only_the_pod_mounts_its_token(pod: dict[str, Any]) -> None:
         binding = WITH[f"{kind}Binding", NAME]
         assert binding["roleRef"] == {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": NAME}
         assert binding["subjects"] == [{"kind": "ServiceAccount", "name": NAME, "namespace": NAMESPACE}]
-
-
-def rules(kind: str) -> dict[tuple[str, str, tuple[str, ...]], list[str]]:
-    """Return the verbs of a role by group, resource and resourceNames."""
-    return {
-        (group, resource, tuple(rule.get("resourceNames", ()))): rule["verbs"]
-        for rule in WITH[kind, NAME]["rules"]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-    }
-
-
-def test_cluster_rights_are_exact() -> None:
-    read = ["get", "list", "watch"]
-    assert rules("ClusterRole") == {
-        ("resource.k8s.io", "resourceslices", ()): read,
-        ("resource.k8s.io", "resourceclaims", ()): read,
-        ("resource.k8s.io", "deviceclasses", ()): read,
-        ("resource.k8s.io", "resourceclaimtemplates", ()): [*read, "create", "delete"],
-        ("", "nodes", ()): [*read, "patch"],
-        ("", "namespaces", ()): read,
-        ("", "pods", ()): ["get", "list"],
-        ("", "pods/eviction", ()): ["create"],
-        ("", "events", ()): ["create", "patch"],
-        ("neuron.aws.com", "neuronultraserverworkloads", ()): [*read, "patch"],
-        ("neuron.aws.com", "neuronultraserverworkloads/status", ()): ["patch"],
-        ("neuron.aws.com", "neuronultraserverworkloads/finalizers", ()): ["update"],
-    }
-
-
-def test_namespaced_rights_are_exact() -> None:
-    assert rules("Role") == {
-        ("neuron.aws.com", "neuronultraservers", ()): ["get", "list", "watch", "create", "patch", "delete"],
-        ("neuron.aws.com", "neuronultraservers/status", ()): ["patch"],
-        ("coordination.k8s.io", "leases", ()): ["create"],
-        ("coordination.k8s.io", "leases", (program.NAME,)): ["get", "update"],
-    }
 
 
 def test_view_role_reads_edit_role_cannot_reserve() -> None:

@@ -28,9 +28,9 @@ from controller.plan.actions import (
 from controller.plan.planning import DEFAULT_LIMITS, Limits, plan
 from neuron_dra.core.names import DRIVER
 from neuron_dra.core.ultraserver import NAMESPACE
+from neuron_dra.core.wire import Obj
 from tests.support.ultraservers import answered
 
-Obj = dict[str, Any]
 START = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
 
 

@@ -7,7 +7,7 @@ the only patches are merge patches, and built-in kinds have one version. tests/c
 server.
 """
 
-from neuron_dra.emulation.embedded_api.errors import ApiError, Cause, Obj
+from neuron_dra.emulation.embedded_api.errors import ApiError, Cause
 from neuron_dra.emulation.embedded_api.faults import (
     STRANGE,
     Do,
@@ -17,4 +17,4 @@ from neuron_dra.emulation.embedded_api.faults import (
 from neuron_dra.emulation.embedded_api.http import Request
 from neuron_dra.emulation.embedded_api.server import EmbeddedApi
 
-__all__ = ["STRANGE", "ApiError", "Cause", "Do", "EmbeddedApi", "Fault", "Obj", "Request", "Strange"]
+__all__ = ["STRANGE", "ApiError", "Cause", "Do", "EmbeddedApi", "Fault", "Request", "Strange"]

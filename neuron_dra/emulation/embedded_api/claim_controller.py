@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from neuron_dra.emulation.embedded_api.errors import ApiError, Obj
+from neuron_dra.core.wire import Obj
+from neuron_dra.emulation.embedded_api.errors import ApiError
 from neuron_dra.emulation.embedded_api.history import Event
 from neuron_dra.emulation.embedded_api.store import DeleteOptions, Store
 

@@ -5,17 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import formats
-from neuron_dra.emulation.embedded_api.errors import (
-    Cause,
-    Obj,
-    duplicate,
-    forbidden,
-    invalid,
-    required,
-    too_long,
-    too_many,
-)
+from neuron_dra.emulation.embedded_api.errors import Cause, duplicate, forbidden, invalid, required, too_long, too_many
 
 _MOST = 32  # requests, constraints, configurations; selectors of a request
 _MOST_RESULTS = 32

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
+from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import formats
-from neuron_dra.emulation.embedded_api.errors import (
-    Cause,
-    Obj,
-    duplicate,
-    forbidden,
-    invalid,
-    required,
-)
+from neuron_dra.emulation.embedded_api.errors import Cause, duplicate, forbidden, invalid, required
 
 # The fields of a pod's spec that may change after creation.
 _MUTABLE_POD_FIELDS = {"activeDeadlineSeconds", "terminationGracePeriodSeconds", "tolerations", "schedulingGates"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neuron_dra.emulation.embedded_api.errors import Obj
+from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api.resources import Registry, Resource
 
 _VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]

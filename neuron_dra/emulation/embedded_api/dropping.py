@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from neuron_dra.emulation.embedded_api.errors import Obj
+from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api.resources import Resource
 
 

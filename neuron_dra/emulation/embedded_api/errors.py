@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-Obj = dict[str, Any]
+from neuron_dra.core.wire import Obj
 
 
 @dataclass(frozen=True, slots=True)

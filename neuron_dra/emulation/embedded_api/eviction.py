@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
+from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import errors
-from neuron_dra.emulation.embedded_api.errors import ApiError, Cause, Obj
+from neuron_dra.emulation.embedded_api.errors import ApiError, Cause
 from neuron_dra.emulation.embedded_api.selectors import by_label_selector
 from neuron_dra.emulation.embedded_api.store import DeleteOptions, Store
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from neuron_dra.emulation.embedded_api.errors import Obj
+from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api.history import Event
 from neuron_dra.emulation.embedded_api.resources import Resource
 from neuron_dra.emulation.embedded_api.store import Store

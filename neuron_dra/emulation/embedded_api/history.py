@@ -5,8 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
+from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import errors
-from neuron_dra.emulation.embedded_api.errors import Obj
 from neuron_dra.emulation.embedded_api.resources import Resource
 
 _LONGEST = 50_000  # changes

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import (
     discovery,
     errors,
@@ -22,7 +23,7 @@ from neuron_dra.emulation.embedded_api import (
     selectors,
 )
 from neuron_dra.emulation.embedded_api.authentication import Authentication
-from neuron_dra.emulation.embedded_api.errors import ApiError, Obj
+from neuron_dra.emulation.embedded_api.errors import ApiError
 from neuron_dra.emulation.embedded_api.eviction import bind, evict
 from neuron_dra.emulation.embedded_api.faults import Do, Fault, Faults
 from neuron_dra.emulation.embedded_api.messages import Asked

@@ -11,8 +11,9 @@ import yaml
 from aiohttp import web
 from multidict import MultiMapping
 
+from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import errors
-from neuron_dra.emulation.embedded_api.errors import ApiError, Obj
+from neuron_dra.emulation.embedded_api.errors import ApiError
 from neuron_dra.emulation.embedded_api.faults import Fault
 from neuron_dra.emulation.embedded_api.resources import Resource
 from neuron_dra.emulation.embedded_api.store import DeleteOptions

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import errors, formats
-from neuron_dra.emulation.embedded_api.errors import Obj
 
 
 def check(obj: Obj, old: Obj | None) -> Iterable[errors.Cause]:

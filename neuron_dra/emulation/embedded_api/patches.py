@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 from typing import Any, Final
 
-from neuron_dra.emulation.embedded_api.errors import Obj, bad_request, unsupported_media_type
+from neuron_dra.core.wire import Obj
+from neuron_dra.emulation.embedded_api.errors import bad_request, unsupported_media_type
 
 MERGE: Final = "application/merge-patch+json"
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import claim_rules, core_rules, slice_rules
-from neuron_dra.emulation.embedded_api.errors import Cause, Obj
+from neuron_dra.emulation.embedded_api.errors import Cause
 
 DRA_GROUP = "resource.k8s.io"
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
+from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import formats
-from neuron_dra.emulation.embedded_api.errors import Obj, bad_request
+from neuron_dra.emulation.embedded_api.errors import bad_request
 
 # A leaf is one of these; a struct is a dict of fields, a list is [type], a map is ("map", type). A struct with OPEN
 # keeps fields that it does not name.

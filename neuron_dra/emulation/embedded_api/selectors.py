@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 
-from neuron_dra.emulation.embedded_api.errors import ApiError, Obj, bad_request
+from neuron_dra.core.wire import Obj
+from neuron_dra.emulation.embedded_api.errors import ApiError, bad_request
 
 Predicate = Callable[[Obj], bool]
 

@@ -21,11 +21,12 @@ import msgspec
 import yaml
 from aiohttp import web
 
+from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import patches
 from neuron_dra.emulation.embedded_api.controllers import Controllers
 from neuron_dra.emulation.embedded_api.direct import DirectClient
 from neuron_dra.emulation.embedded_api.dropping import Dropper
-from neuron_dra.emulation.embedded_api.errors import ApiError, Obj
+from neuron_dra.emulation.embedded_api.errors import ApiError
 from neuron_dra.emulation.embedded_api.faults import Faults
 from neuron_dra.emulation.embedded_api.http import Handler, Request
 from neuron_dra.emulation.embedded_api.resources import Registry, Resource

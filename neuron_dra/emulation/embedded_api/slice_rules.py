@@ -3,17 +3,9 @@
 from __future__ import annotations
 
 from neuron_dra.core import semver
+from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import formats
-from neuron_dra.emulation.embedded_api.errors import (
-    Cause,
-    Obj,
-    duplicate,
-    forbidden,
-    invalid,
-    required,
-    too_long,
-    too_many,
-)
+from neuron_dra.emulation.embedded_api.errors import Cause, duplicate, forbidden, invalid, required, too_long, too_many
 
 _MOST_DEVICES = 128
 _MOST_HEAVY_DEVICES = 64  # in a slice with taints or counters

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import (
     claim_rules,
     errors,
@@ -23,7 +24,6 @@ from neuron_dra.emulation.embedded_api import (
     metadata_rules,
     schema,
 )
-from neuron_dra.emulation.embedded_api.errors import Obj
 from neuron_dra.emulation.embedded_api.history import Event, History
 from neuron_dra.emulation.embedded_api.resources import Registry, Resource
 

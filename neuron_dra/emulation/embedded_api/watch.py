@@ -7,8 +7,9 @@ import math
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
+from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import errors
-from neuron_dra.emulation.embedded_api.errors import ApiError, Obj
+from neuron_dra.emulation.embedded_api.errors import ApiError
 from neuron_dra.emulation.embedded_api.history import Event
 from neuron_dra.emulation.embedded_api.resources import Resource
 from neuron_dra.emulation.embedded_api.selectors import Predicate

@@ -91,5 +91,5 @@ def explanation(socket_name: str | None, resource: str | None, node_name: str) -
     )
     return (
         f"a Neuron device plugin is alive on node {node_name} ({evidence}), and would allocate the same devices; "
-        "keep it off this node, or remove it (eksctl installs it unless told --install-neuron-plugin=false)"
+        "keep it off this node, or remove it (eksctl installs it unless --install-neuron-plugin=false is set)"
     )

@@ -13,6 +13,7 @@ from neuron_dra.core import connected, devices, divided, names, partitions, slic
 from neuron_dra.core.claims import PreparedClaim
 from neuron_dra.core.divided import Division, Leaving
 from neuron_dra.core.topology import Node
+from neuron_dra.core.wire import Wire
 from neuron_dra.errors import ApiError
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.publish import SlicePublisher
@@ -73,9 +74,7 @@ class ConnectedSets:
         """Whether the node may publish connected sets now."""
         return self._settings.connected_sets and not self.why_not
 
-    async def settle(
-        self, pool: slices.Pool, published: Collection[slices.Wire], prepared: Collection[PreparedClaim]
-    ) -> bool:
+    async def settle(self, pool: slices.Pool, published: Collection[Wire], prepared: Collection[PreparedClaim]) -> bool:
         """Return whether the node publishes devices with counters, or did and has not ended it. Raises ApiError."""
         if self._marker is None:
             self._marker = self._files.read(self._path) is not None

@@ -83,7 +83,7 @@ class Reports:
         states = {state.name: state for state in self._states()}
         sick = frozenset(name for name, state in states.items() if state.status is health.Health.UNHEALTHY)
         for name in sorted(sick, key=publication.order):
-            self._events.post("Warning", "NeuronDeviceUnhealthy", health.told(states[name], self._effect))
+            self._events.post("Warning", "NeuronDeviceUnhealthy", health.event_message(states[name], self._effect))
         for name in sorted(self.sick - sick, key=publication.order):
             if name in states:
                 self._events.post("Normal", "NeuronDeviceHealthy", f"{name} is healthy again")

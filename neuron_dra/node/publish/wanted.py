@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from neuron_dra import __version__
 from neuron_dra.core import checkpoint, devices, divided, limits, publication, slices
 from neuron_dra.core.topology import Node
+from neuron_dra.core.wire import Wire
 from neuron_dra.kube.publish import SlicePublisher
 from neuron_dra.node.prepare.claim_reader import ClaimReader
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
@@ -25,8 +26,8 @@ log = logging.getLogger(__name__)
 class Wanted:
     """What to publish; `ends_division` means that the node had devices with counters and has none from now on."""
 
-    devices: tuple[slices.Wire, ...]
-    counters: tuple[slices.Wire, ...] = ()
+    devices: tuple[Wire, ...]
+    counters: tuple[Wire, ...] = ()
     position: Mapping[str, int] | None = None
     ends_division: bool = False
 
@@ -125,7 +126,7 @@ class WantedDevices:
         )
 
     @property
-    def _published(self) -> list[slices.Wire]:
+    def _published(self) -> list[Wire]:
         return self._publisher.devices
 
     def _checked(self, shape: str) -> tuple[devices.Device, ...]:

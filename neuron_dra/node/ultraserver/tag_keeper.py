@@ -12,8 +12,8 @@ from typing import Final
 
 from neuron_dra.core import ultraserver
 from neuron_dra.core.claims import Claim
-from neuron_dra.core.slices import Wire
 from neuron_dra.core.ultraserver import Reading, Tag
+from neuron_dra.core.wire import Wire
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
 from neuron_dra.node.ultraserver.watch import UltraServerWatch
 

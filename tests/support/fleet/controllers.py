@@ -25,7 +25,7 @@ class Replica:
         name: str,
         connect: Callable[[str], Line],
         clock: Clock,
-        told: Callable[[str], None],
+        report: Callable[[str], None],
         api_url: str = "line:",
         *,
         elected: bool = True,
@@ -34,7 +34,7 @@ class Replica:
         self.name = name
         self._connect = connect
         self._clock = clock
-        self._told = told
+        self._report = report
         self._url = api_url
         self._flags = FLAGS if elected else FLAGS[1:]
         self._task: asyncio.Task[None] | None = None
@@ -102,7 +102,7 @@ class Replica:
         loop = asyncio.get_running_loop()
 
         def die(where: str) -> None:
-            self._told(f"{self.name} is killed {where}")
+            self._report(f"{self.name} is killed {where}")
             self._killing = loop.create_task(self.kill())
             self._killing.add_done_callback(self._again)
 

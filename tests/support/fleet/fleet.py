@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from neuron_dra.core.ultraserver import NAMESPACE
+from neuron_dra.core.wire import Obj
 from neuron_dra.emulation import objects
 from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.emulation.pod_scheduler import PodScheduler
@@ -54,8 +55,6 @@ HEARTBEAT_S: Final = 10.0  # in real seconds
 _NOW: Final = {"gracePeriodSeconds": 0}
 UNREACHABLE: Final = "node.kubernetes.io/unreachable"
 CORDONED: Final = "node.kubernetes.io/unschedulable"
-
-Wire = dict[str, Any]
 
 
 class Fleet:
@@ -219,7 +218,7 @@ class Fleet:
                     with contextlib.suppress(ApiError):
                         await self.set_ready(node, True)
 
-    async def ensure(self, resource: Resource, namespace: str, body: Wire) -> None:
+    async def ensure(self, resource: Resource, namespace: str, body: Obj) -> None:
         """Create an object, unless it exists."""
         with contextlib.suppress(AlreadyExists):
             await self.admin.create(resource, namespace, body)
@@ -229,11 +228,11 @@ class Fleet:
         with contextlib.suppress(NotFound):
             await self.admin.delete(resource, namespace, name)
 
-    async def patch(self, resource: Resource, namespace: str, name: str, patch: Wire, part: str = "") -> Wire:
+    async def patch(self, resource: Resource, namespace: str, name: str, patch: Obj, part: str = "") -> Obj:
         """Merge-patch an object, or its status."""
         path = resource.path(namespace, name, part)
         raw = await self.admin.request("PATCH", path, body=patch, content_type=MERGE_PATCH)
-        found: Wire = json.loads(raw)
+        found: Obj = json.loads(raw)
         return found
 
     async def register(self, node: FleetNode) -> None:
@@ -245,10 +244,10 @@ class Fleet:
     async def set_ready(self, node: FleetNode, ready: bool) -> None:
         """Write the Node's condition and its taint, as kubelet and node controller do."""
         beat = self.clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
-        told = {"type": "Ready", "status": "True" if ready else "Unknown", "lastTransitionTime": beat}
+        condition = {"type": "Ready", "status": "True" if ready else "Unknown", "lastTransitionTime": beat}
         if self.api is None:
-            told["lastHeartbeatTime"] = beat
-        status = {"conditions": [told], "nodeInfo": {"kubeletVersion": "v1.37.0"}}
+            condition["lastHeartbeatTime"] = beat
+        status = {"conditions": [condition], "nodeInfo": {"kubeletVersion": "v1.37.0"}}
         with contextlib.suppress(NotFound):
             node.ready = ready
             await self.patch(NODES, "", node.name, {"status": status}, "status")
@@ -315,9 +314,9 @@ class Fleet:
 
     async def submit(
         self, name: str, size: int, count: int, strategy: str = "NoOp", template: str = "", namespace: str = USERS
-    ) -> Wire | None:
+    ) -> Obj | None:
         """Create a workload; None if the name is taken."""
-        spec: Wire = {
+        spec: Obj = {
             "instanceType": self.instance_type,
             "topologySize": size,
             "serverCount": count,
@@ -336,7 +335,7 @@ class Fleet:
         except AlreadyExists:
             return None
 
-    def start_job(self, workload: Wire, replicas: int | None = None) -> Job:
+    def start_job(self, workload: Obj, replicas: int | None = None) -> Job:
         """Have pods for a workload, one for each of its nodes but not more than nodes there are; or as many as said."""
         meta, spec = workload["metadata"], workload["spec"]
         wanted = min(int(spec["topologySize"]) * int(spec["serverCount"]), len(self.nodes))
@@ -356,7 +355,7 @@ class Fleet:
         self._later.add(task)
         task.add_done_callback(self._later.discard)
 
-    def workloads(self, *, leaving: bool = False) -> list[Wire]:
+    def workloads(self, *, leaving: bool = False) -> list[Obj]:
         """The existing workloads, by name."""
         found = [dict(item) for item in self.view.all("neuronultraserverworkloads")]
         return [item for item in found if bool(item["metadata"].get("deletionTimestamp")) == leaving]

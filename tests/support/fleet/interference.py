@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from neuron_dra.core.wire import Obj
 from neuron_dra.errors import ApiError
 from neuron_dra.kube.requests import CLAIM_TEMPLATES, NEURON_WORKLOADS
 from tests.support.fleet.fleet import (
@@ -18,7 +19,6 @@ from tests.support.fleet.fleet import (
     USERS,
     Fleet,
 )
-from tests.support.fleet.mix import Wire
 from tests.support.fleet.pods import PLAIN, Job, plain_template
 from tests.support.fleet.run import Outcome, run
 from tests.support.fleet.safety import Violation
@@ -110,10 +110,10 @@ class Tenant:
         await self.fleet.submit(self._name("typo"), size, count, namespace=TENANT)
         return f"asks for {count} x {size}"
 
-    def _workloads(self) -> list[Wire]:
+    def _workloads(self) -> list[Obj]:
         return [each for each in self.fleet.workloads() if each["metadata"]["namespace"] == TENANT]
 
-    def _workload(self) -> Wire | None:
+    def _workload(self) -> Obj | None:
         found = self._workloads()
         return self.rng.choice(found) if found else None
 

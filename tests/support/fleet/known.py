@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tests.support.fleet.view import Wire
+from neuron_dra.core.wire import Wire
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from tests.support.fleet.schedule import Schedule
 
-Wire = dict[str, Any]
 Step = Callable[["Schedule"], Awaitable[str | None]]
 Change = Callable[["Schedule"], Awaitable[None]]
 

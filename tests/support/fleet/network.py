@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import aiohttp
 
+from neuron_dra.core.wire import Wire
 from neuron_dra.errors import AlreadyExists, ApiError, Conflict, NotFound, Unavailable, api_error
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
@@ -25,7 +26,6 @@ REFUSALS: Final = {403: "Forbidden", 422: "Invalid"}
 REASONS: Final = {409: "Conflict", 429: "TooManyRequests", 500: "InternalError", 503: "ServiceUnavailable"}
 
 Kill = Callable[[str], None]
-Wire = Mapping[str, Any]
 
 
 @dataclass(slots=True)

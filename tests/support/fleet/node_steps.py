@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from neuron_dra.core.wire import Obj
 from neuron_dra.kube.requests import NODES, RESOURCE_SLICES
-from tests.support.fleet.mix import Wire
 from tests.support.fleet.nodes import BROKEN_MODES, MODES
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ async def edit_tag(schedule: Schedule) -> str | None:
     slices = [s for s in schedule.fleet.view.all("resourceslices") if s["spec"].get("devices")]
     if not slices:
         return None
-    item: Wire = dict(schedule.rng.choice(slices))
+    item: Obj = dict(schedule.rng.choice(slices))
     devices = [dict(device) for device in item["spec"]["devices"]]
     what = schedule.rng.choice(("remove", "alter", "invent"))
     for device in devices:

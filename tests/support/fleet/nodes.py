@@ -12,7 +12,7 @@ from typing import Any
 from neuron_dra.core import names
 from neuron_dra.core.catalogue import lookup
 from neuron_dra.core.facts import DeviceFacts, NodeFacts
-from neuron_dra.core.slices import Wire
+from neuron_dra.core.wire import Wire
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.node.plugin import Plugin
 from neuron_dra.node.publish.hardware import Hardware

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from neuron_dra.core import names
 from neuron_dra.core.claims import ClaimRef, PreparedClaim
+from neuron_dra.core.wire import Obj
 from neuron_dra.errors import ApiError, NeuronDraError
 from neuron_dra.kube.client import MERGE_PATCH, KubeClient
 from neuron_dra.kube.reflector import Reflector
@@ -28,8 +29,6 @@ LATER_S: Final = (30.0, 90.0)  # the same after TRIES
 TRIES: Final = 4
 OWNER_S: Final = 1.0
 
-Wire = dict[str, Any]
-
 
 @dataclass(slots=True)
 class Job:
@@ -42,7 +41,7 @@ class Job:
     made: int = 0
     labels: Mapping[str, str] = field(default_factory=dict)
 
-    def pod(self) -> Wire:
+    def pod(self) -> Obj:
         """Return the next pod to create."""
         self.made += 1
         return {
@@ -99,7 +98,7 @@ class Pods:
         client: KubeClient,
         nodes: Mapping[str, FleetNode],
         rng: random.Random,
-        told: Callable[[str], None],
+        report: Callable[[str], None],
         now: Callable[[], datetime.datetime],
         *,
         deletes_orphans: bool = False,
@@ -108,7 +107,7 @@ class Pods:
         self._client = client
         self._nodes = nodes
         self._rng = rng
-        self._told = told
+        self._report = report
         self._now = now
         self._deletes_orphans = deletes_orphans
         self._wake = asyncio.Event()
@@ -155,18 +154,18 @@ class Pods:
                 except ApiError:
                     continue
 
-    def of_job(self, job: Job) -> list[Wire]:
+    def of_job(self, job: Job) -> list[Obj]:
         """The pods of a job, in the order of their names."""
         return self._by_job().get(job.name, [])
 
-    def _by_job(self) -> dict[str, list[Wire]]:
+    def _by_job(self) -> dict[str, list[Obj]]:
         """The pods of each job, in the order of their names."""
-        found: dict[str, list[Wire]] = {}
+        found: dict[str, list[Obj]] = {}
         for pod in sorted(self.pods.items.values(), key=lambda pod: str(pod["metadata"]["name"])):
             found.setdefault((pod["metadata"].get("labels") or {}).get("job", ""), []).append(pod)
         return found
 
-    async def delete(self, pod: Wire, *, now: bool = False) -> None:
+    async def delete(self, pod: Obj, *, now: bool = False) -> None:
         """Delete a pod; `now`: by force. One that is gone is no error. Raises ApiError."""
         meta = pod["metadata"]
         body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": meta["uid"]}}
@@ -227,7 +226,7 @@ class Pods:
 
         task.add_done_callback(done)
 
-    async def _start(self, pod: Wire, node: FleetNode) -> None:
+    async def _start(self, pod: Obj, node: FleetNode) -> None:
         """Prepare the pod's claims, with retries, and run it."""
         meta, incarnation = pod["metadata"], (node.incarnation, node.boots)
         if not (pod.get("status") or {}).get("startTime"):
@@ -250,7 +249,7 @@ class Pods:
                 tries += 1
             await asyncio.sleep(self._rng.uniform(*(AGAIN_S if tries < TRIES else LATER_S)))
 
-    async def _claims(self, pod: Wire) -> list[tuple[ClaimRef, Wire]] | None:
+    async def _claims(self, pod: Obj) -> list[tuple[ClaimRef, Obj]] | None:
         """Return the pod's claims, read again and reserved for it; None while one is not."""
         meta = pod["metadata"]
         found = []
@@ -285,7 +284,7 @@ class Pods:
         if isinstance(error, NeuronDraError | OSError):
             if verb == "prepare" and self.refused.get(pod_uid) != str(error):
                 self.refused[pod_uid] = str(error)
-                self._told(f"{node.name} refuses claim {ref}: {error}")
+                self._report(f"{node.name} refuses claim {ref}: {error}")
             return None
         if error is not None:
             raise error
@@ -293,7 +292,7 @@ class Pods:
         return result if isinstance(result, PreparedClaim) else _NOTHING
 
     async def _started(
-        self, pod: Wire, node: FleetNode, prepared: tuple[PreparedClaim, ...], claims: list[tuple[ClaimRef, Wire]]
+        self, pod: Obj, node: FleetNode, prepared: tuple[PreparedClaim, ...], claims: list[tuple[ClaimRef, Obj]]
     ) -> None:
         meta = pod["metadata"]
         container = Container(
@@ -307,12 +306,12 @@ class Pods:
         )
         self.running[meta["uid"]] = container
         self.refused.pop(meta["uid"], None)
-        self._told(f"container of {container.pod} runs on {node.name}, rank {container.rank}")
+        self._report(f"container of {container.pod} runs on {node.name}, rank {container.rank}")
         self.on_start(container)
         conditions = [{"type": kind, "status": "True"} for kind in ("PodReadyToStartContainers", "Ready")]
         await self._say(pod, {"phase": "Running", "conditions": conditions})
 
-    async def _say(self, pod: Wire, status: Wire) -> None:
+    async def _say(self, pod: Obj, status: Obj) -> None:
         """Write a pod's status."""
         meta = pod["metadata"]
         with contextlib.suppress(ApiError):
@@ -323,7 +322,7 @@ class Pods:
                 content_type=MERGE_PATCH,
             )
 
-    def _end(self, pod: Wire, node: FleetNode, *, gone: bool) -> None:
+    def _end(self, pod: Obj, node: FleetNode, *, gone: bool) -> None:
         uid = pod["metadata"]["uid"]
         if uid not in self._ending:
             starting = self._starting.get(uid)
@@ -331,14 +330,14 @@ class Pods:
                 starting.cancel()
             self._spawn(self._ending, uid, self._ended(pod, node, gone=gone))
 
-    async def _ended(self, pod: Wire, node: FleetNode, *, gone: bool) -> None:
+    async def _ended(self, pod: Obj, node: FleetNode, *, gone: bool) -> None:
         """End the container, unprepare its claims until that succeeds, and remove the pod."""
         uid = pod["metadata"]["uid"]
         await asyncio.sleep(self._rng.uniform(0.0, 2.0))
         while not node.kubelet_up:
             await asyncio.sleep(AGAIN_S[0])
         if self.running.pop(uid, None) is not None:
-            self._told(f"container of pod {uid[:8]} on {node.name} ended")
+            self._report(f"container of pod {uid[:8]} on {node.name} ended")
         _, refs = self._held.get(uid, (node.name, ()))
         for ref in refs:
             while await self._call(node, "unprepare", ref, uid) is None:
@@ -352,7 +351,7 @@ class Pods:
 _NOTHING: Final = PreparedClaim(ClaimRef("", "", ""), ())
 
 
-def plain_template() -> Wire:
+def plain_template() -> Obj:
     """The documents' template for a whole UltraServer node."""
     expression = f"device.attributes['{names.DRIVER}'].resourceType == 'neuron_node'"
     request = {

@@ -10,9 +10,10 @@ from typing import Any
 
 from neuron_dra.core import names
 from neuron_dra.core.ultraserver import NAMESPACE, Allocation, Phase, tag_on
+from neuron_dra.core.wire import Wire
 from tests.support.fleet.nodes import MODES, FleetNode
 from tests.support.fleet.pods import Container, Pods
-from tests.support.fleet.view import Held, View, Wire, parsed, workload_uid
+from tests.support.fleet.view import Held, View, parsed, workload_uid
 
 ORDER = {Phase.PENDING: 0, Phase.BOUND: 1, Phase.DRAINING: 2}
 SOON_S = 20.0  # before that no node is late
@@ -37,13 +38,13 @@ class Safety:
         view: View,
         pods: Pods,
         nodes: Mapping[str, FleetNode],
-        told: Callable[[str], None],
+        report: Callable[[str], None],
         clock: Callable[[], datetime.datetime],
     ) -> None:
         self._view = view
         self._pods = pods
         self._nodes = nodes
-        self._told = told
+        self._report = report
         self._clock = clock
         self._known: dict[str, _Known] = {}
         self._tagged: dict[
@@ -61,7 +62,7 @@ class Safety:
             raise Violation("; ".join(dict.fromkeys(self.found)))
 
     def _violated(self, text: str) -> None:
-        self._told(f"VIOLATION: {text}")
+        self._report(f"VIOLATION: {text}")
         self.found.append(text)
 
     # What the fleet did
@@ -132,14 +133,14 @@ class Safety:
         for allocation_id, known in self._known.items():
             if allocation_id not in present and not known.gone:
                 known.gone = True
-                self._told(f"{_text(known.held)} is gone")
+                self._report(f"{_text(known.held)} is gone")
                 self._kept(known.held)
 
     def _judge(self, now: Held) -> None:
         allocation = now.allocation
         known = self._known.get(allocation.allocation_id)
         if known is None:
-            self._told(f"{_text(now)} reserved on {now.ultraserver}")
+            self._report(f"{_text(now)} reserved on {now.ultraserver}")
             self._known[allocation.allocation_id] = _Known(now)
             self._shape(now)
             self._within_limit(now)
@@ -149,7 +150,7 @@ class Safety:
         before = known.held.allocation
         if known.gone and now.ultraserver in self._may_vanish:
             known.gone = False
-            self._told(f"{_text(now)} is written again")
+            self._report(f"{_text(now)} is written again")
             same = before.workload_uid == allocation.workload_uid and {*allocation.nodes} <= {*before.nodes}
             if same and allocation.phase is Phase.DRAINING:
                 known.held = now  # nodes that were away when it ended still show it: the controller closes only these
@@ -161,7 +162,7 @@ class Safety:
         if ORDER[allocation.phase] < ORDER[before.phase]:
             self._violated(f"{_text(now)} was {before.phase.value} before")
         if allocation.phase is not before.phase:
-            self._told(f"{_text(now)}")
+            self._report(f"{_text(now)}")
             if allocation.phase is Phase.BOUND:
                 self._bound(now)
             if allocation.phase is Phase.DRAINING:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from neuron_dra.core.wire import Obj
 from neuron_dra.errors import ApiError
 from neuron_dra.kube.requests import CLAIM_TEMPLATES, NEURON_WORKLOADS
 from tests.support.fleet import control_plane_steps, node_steps, user_steps
 from tests.support.fleet.actors import ACTORS
 from tests.support.fleet.fleet import BUDGETS, Fleet
-from tests.support.fleet.mix import Mix, Step, Wire
+from tests.support.fleet.mix import Mix, Step
 from tests.support.fleet.network import WATCH_LAG_S
 from tests.support.fleet.nodes import MODES, FleetNode
 from tests.support.fleet.pods import Job, plain_template
@@ -153,7 +154,7 @@ class Schedule:
         chosen = reserved if reserved and self.rng.random() < 0.7 else fitting
         return self.rng.choice(chosen) if chosen else None
 
-    def workload(self) -> Wire | None:
+    def workload(self) -> Obj | None:
         """Choose a workload that is not being deleted."""
         found = self.fleet.workloads()
         return self.rng.choice(found) if found else None
@@ -163,7 +164,7 @@ class Schedule:
         there = self.fleet.namespaces
         return self.rng.choice(there) if len(there) > 1 else there[0]
 
-    def job_of(self, workload: Wire) -> Job | None:
+    def job_of(self, workload: Obj) -> Job | None:
         """The pods of a workload, if there are any."""
         uid = workload["metadata"]["uid"]
         return next((self.fleet.pods.jobs[name] for name, of in self.fleet.jobs_of.items() if of == uid), None)

@@ -6,9 +6,10 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from neuron_dra.core import names
+from neuron_dra.core.wire import Obj
 from neuron_dra.kube.requests import CLAIM_TEMPLATES, NEURON_WORKLOADS
 from tests.support.fleet.fleet import NAMESPACES
-from tests.support.fleet.mix import Actor, Wire
+from tests.support.fleet.mix import Actor
 from tests.support.fleet.pods import plain_template
 from tests.support.fleet.settled import MOST_REFUSED_S
 from tests.support.fleet.user_steps import end_job, start_job
@@ -81,7 +82,7 @@ async def change_spec(schedule: Schedule) -> str | None:
     workload = schedule.rng.choice(found)
     meta, spec = workload["metadata"], workload["spec"]
     size = schedule.rng.choice([each for each in (1, 2, 4) if each != spec["topologySize"]])
-    change: Wire = {"topologySize": size}
+    change: Obj = {"topologySize": size}
     if schedule.rng.random() < 0.3:
         change["resourceClaimTemplate"] = {"name": f"{meta['name']}-other"}
     # Only if the object is unchanged, as the CRD's rule requires.
@@ -189,7 +190,7 @@ async def lift_limits(schedule: Schedule) -> None:
     schedule.fleet.limits.clear()
 
 
-def rogue_template() -> Wire:
+def rogue_template() -> Obj:
     """Return a template for one whole node that is reserved for any workload."""
     expression = f"device.attributes['{names.DRIVER}'].resourceType == 'neuron_node'"
     request = {

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from neuron_dra.core.ultraserver import Allocation, Tag, read_allocations, tag_on
-
-Wire = Mapping[str, Any]
+from neuron_dra.core.wire import Wire
 
 
 @dataclass(frozen=True, slots=True)

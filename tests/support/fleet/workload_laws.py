@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from neuron_dra.core.ultraserver import Phase, object_name
+from neuron_dra.core.wire import Wire
 from tests.support.fleet.groups import free_slots, is_well, shut, slot_is_well
 from tests.support.fleet.known import Known
 from tests.support.fleet.nodes import MODES, FleetNode
 from tests.support.fleet.view import (
     Held,
     View,
-    Wire,
     condition,
     mode_of,
     of_template,
@@ -80,9 +80,9 @@ def _allocated(view: View, uid: str, workload: Wire, nodes: Mapping[str, FleetNo
     worlds = {(held.allocation.world_size, held.allocation.rank0_node) for held in live}
     if worlds != {(count * size, live[0].allocation.nodes[0])}:
         yield f"workload {name} has {count * size} nodes, and its groups say {worlds}"
-    told = (status.get("allocatedUltraServers"), status.get("totalNodesAllocated"))
-    if told != ([held.ultraserver for held in live], count * size):
-        yield f"workload {name} tells of {told}"
+    shown = (status.get("allocatedUltraServers"), status.get("totalNodesAllocated"))
+    if shown != ([held.ultraserver for held in live], count * size):
+        yield f"workload {name} shows {shown}"
     if any(held.allocation.node_count != size for held in live):
         yield f"workload {name} is Allocated with groups of {[held.allocation.node_count for held in live]}, not {size}"
     template = view.find("resourceclaimtemplates", template_name(workload), meta["namespace"])

@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
+from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import EmbeddedApi, Fault
 from neuron_dra.emulation.kubelet_wire import PreparedDevice
 from neuron_dra.emulation.objects import allocated_claim
@@ -21,14 +22,13 @@ from tests.support.pod_resources import PodResources
 from tests.support.waiting import always, eventually
 
 DRIVER = "neuron.aws.com"
-Object = dict[str, Any]
 
 
 class Running:
     """The pods of a node, each with one claim."""
 
     def __init__(self) -> None:
-        self.pods: list[Object] = []
+        self.pods: list[Obj] = []
         self.claims: dict[tuple[str, str], dict[str, tuple[PreparedDevice, ...]]] = {}
 
     def prepared(self, namespace: str, name: str) -> Mapping[str, tuple[PreparedDevice, ...]] | None:
@@ -101,7 +101,7 @@ async def adopted(host: PluginHost, api: EmbeddedApi) -> AsyncIterator[Plugin]:
         yield plugin
 
 
-def rival(api: EmbeddedApi) -> Object:
+def rival(api: EmbeddedApi) -> Obj:
     """Return a claim for device 5, allocated once the API server has no other allocation of it."""
     return api.create(allocated_claim("rival", "node-a", [5]))
 

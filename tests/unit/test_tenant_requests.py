@@ -6,10 +6,11 @@ import datetime
 from typing import Any
 
 import pytest
-from ultraserver_world import Obj, World
+from ultraserver_world import World
 
 from controller.plan.actions import WriteUltraServerStatus
 from controller.plan.planning import Limits
+from neuron_dra.core.wire import Obj
 from tests.support.ultraservers import ultraserver
 
 SECOND = datetime.timedelta(seconds=1)

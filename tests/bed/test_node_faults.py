@@ -6,7 +6,6 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from bed.errors import BedError
@@ -23,10 +22,10 @@ from deployed import (
     refusal,
     registered_pods,
     relabel,
+    reports_health,
     settled,
     slices,
     sockets,
-    tells_health,
     template,
 )
 from real_cluster import BedNode, Namespace, TestBed, eventually
@@ -38,8 +37,6 @@ BINDING = f"validatingadmissionpolicybinding/{POLICY}"
 SERVICE_ACCOUNT = "neuron-dra-driver-sa"
 OTHER_DRIVER = "dra.example.com"  # one of our driver would be deleted by the other plugin
 MADE_BY_SERVER = ("creationTimestamp", "generation", "managedFields", "resourceVersion", "uid")
-
-Object = dict[str, Any]
 
 
 def names(node: BedNode) -> set[str]:
@@ -74,19 +71,19 @@ def test_hanging_read_blocks_nothing_else(
     driver: TestBed, trn2: BedNode, namespace: Namespace, uninstall: Callable[[], None]
 ) -> None:
     """(14.1) In a running plugin, in a restarting one, and in one that is stopped."""
-    told = tells_health(driver)
+    reports = reports_health(driver)
     namespace.apply(template("one"))
     namespace.apply(pod("runs", "one", node=trn2.name))
     namespace.wait_ready("runs")
     held, claims = neurons(namespace, "runs"), prepared(trn2)
     namespace.apply(pod("leaves", "one", node=trn2.name))
     namespace.wait_ready("leaves")
-    if told:
+    if reports:
         eventually("all is well", lambda: healths(namespace, "runs") == healths(namespace, "leaves") == {"Healthy"}, 60)
 
     # A running plugin: the health of one device is unknown, the others are used as before.
     trn2.break_("hang", f"{held[0]}:core_count")
-    if told:
+    if reports:
         eventually("nothing is known", lambda: healths(namespace, "leaves") == {"Unknown"}, 60)
         eventually("all but one is known", lambda: healths(namespace, "leaves") == {"Healthy"}, 90)
         assert healths(namespace, "runs") == {"Unknown"}
@@ -107,7 +104,7 @@ def test_hanging_read_blocks_nothing_else(
     namespace.delete("pod", "fresh")
     eventually("their claims are unprepared", lambda: prepared(trn2) == claims, 60)
     assert "does not end: the kernel driver hangs" in refusal(namespace, "early")
-    if told:
+    if reports:
         eventually("nothing is known", lambda: healths(namespace, "runs") == {"Unknown"}, 60)
     namespace.delete("pod", "early")
 
@@ -120,7 +117,7 @@ def test_hanging_read_blocks_nothing_else(
         trn2.repair(what, which)
     relabel(trn2, TRN2)
     settled(trn2)
-    if told:
+    if reports:
         eventually("all is well again", lambda: healths(namespace, "runs") == {"Healthy"}, 90)
     assert (neurons(namespace, "runs"), namespace.restarts("runs")) == (held, 0)
 

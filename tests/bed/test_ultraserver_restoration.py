@@ -8,21 +8,23 @@ from collections.abc import Iterator
 import pytest
 from bed import driver
 from bed.errors import BedError
-from deployed import NAMESPACE, Object
+from deployed import NAMESPACE
 from fleet import in_order, job, pods, ranks, slots, submit, tags, uids, wait_available, workload
 from real_cluster import REPOSITORY, Namespace, TestBed, eventually
 
+from neuron_dra.core.wire import Obj
 
-def server(bed: TestBed, name: str) -> Object:
+
+def server(bed: TestBed, name: str) -> Obj:
     return bed.get("nus", name, "--namespace", NAMESPACE)
 
 
-def allocations(bed: TestBed, name: str) -> list[Object]:
-    found: list[Object] = server(bed, name)["status"].get("allocations", [])
+def allocations(bed: TestBed, name: str) -> list[Obj]:
+    found: list[Obj] = server(bed, name)["status"].get("allocations", [])
     return found
 
 
-def without_time(entries: list[Object]) -> list[Object]:
+def without_time(entries: list[Obj]) -> list[Obj]:
     """Return the entries without allocatedAt, which differs after a restoration."""
     return [{key: value for key, value in entry.items() if key != "allocatedAt"} for entry in entries]
 

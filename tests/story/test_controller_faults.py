@@ -176,8 +176,8 @@ async def test_missing_namespace_is_one_error_with_remedy(
     caplog.set_level(logging.INFO)
     async with controlling(cluster):
         await eventually(lambda: missing.hits >= 6, 60, "it tries again")
-    told = [each.getMessage() for each in caplog.records if each.name == "controller.apply.writes"]
-    assert told == [
+    logged = [each.getMessage() for each in caplog.records if each.name == "controller.apply.writes"]
+    assert logged == [
         f"namespace {NAMESPACE} does not exist, so UltraServers cannot be written: create it (kubectl create namespace "
         f"{NAMESPACE})"
     ]
@@ -191,8 +191,8 @@ async def test_lease_without_namespace_is_one_error(
     missing = cluster.api.faults.add(refused("leases", "create", 404))
     async with controlling(cluster, "--leader-elect"):
         await eventually(lambda: missing.hits >= 3, 60, "it tries again")
-    told = [each.getMessage() for each in caplog.records if each.name == "controller.apply.leader"]
-    assert told == [
+    logged = [each.getMessage() for each in caplog.records if each.name == "controller.apply.leader"]
+    assert logged == [
         f"namespace {NAMESPACE} does not exist, so the Lease neuron-ultraserver-controller cannot be held and the "
         f"controller does nothing: create it (kubectl create namespace {NAMESPACE})"
     ]

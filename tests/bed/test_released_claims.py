@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 from deployed import allocated, pod, prepared, template
@@ -14,6 +13,7 @@ from google.protobuf import json_format
 from real_cluster import REPOSITORY, BedNode, Namespace, TestBed, eventually
 
 from neuron_dra.core import checkpoint as checkpoints
+from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.kubelet_wire import PreparedDevice
 from neuron_dra.gen.kubelet.podresources.v1 import podresources_pb2 as pb
 from tests.support.pod_resources import PodResources
@@ -27,7 +27,6 @@ with grpc.insecure_channel("unix:/var/lib/kubelet/pod-resources/kubelet.sock") a
     answer = podresources_pb2_grpc.PodResourcesListerStub(channel).List(pb.ListPodResourcesRequest(), timeout=30)
 print(json_format.MessageToJson(answer))
 """
-Object = dict[str, Any]
 
 
 def listed(node: BedNode, namespace: str) -> dict[str, pb.PodResources]:
@@ -83,7 +82,7 @@ def test_releases_orphaned_claims(driver: TestBed, trn2: BedNode, namespace: Nam
     [one] = (claim for claim in current.claims.values() if claim.ref.namespace == namespace.name)
     free = next(n for n in range(16) if n not in checkpoints.holders(current.claims.values()))
     device = {"device": f"neuron-device-{free}", "deviceIds": [free], "cdiIds": [], "edits": {}, "adminAccess": False}
-    body: Object = json.loads(checkpoints.encode(current))
+    body: Obj = json.loads(checkpoints.encode(current))
     lost = {**body["claims"][one.ref.uid], "name": "lost", "pod": "lost", "adopted": True}
     lost["devices"] = [{**lost["devices"][0], **device}]
     body["claims"]["uid-lost"] = lost
