@@ -183,6 +183,18 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
+class Decided:
+    """A decision about a workload that called for no write.
+
+    - `reads`: everything that it depends on; the decision holds while that is the same.
+    """
+
+    reads: tuple[object, ...]
+    verdict: Verdict
+    starting: Starting | None
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """What a workload's status keeps for later plans.
 

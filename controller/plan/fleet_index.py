@@ -25,6 +25,7 @@ from controller.observe.model import (
     Workload,
 )
 from controller.plan import outage, placement, refused_pods
+from controller.plan.actions import Decided
 from controller.plan.evidence import Evidence
 from controller.plan.reserved import (
     Reserved,
@@ -64,6 +65,8 @@ class FleetIndex:
         """Names of UltraServers whose objects may need a write."""
         self.unsettled_nodes: set[str] = set()
         """Names of nodes whose labels may need a write."""
+        self.decided: dict[str, Decided] = {}
+        """By workload UID, the decisions of earlier plans that hold until something they depend on changes."""
         self._claims: dict[str, ClaimUse] = {}
         self._uses: dict[str, tuple[ClaimUse, ...]] = {}  # by node, sorted
         self._templates_of: dict[str, dict[tuple[str, str], Template]] = {}  # by owner UID

@@ -63,6 +63,10 @@ class Holdings(Container[str]):
         """The UltraServers whose reservations the plan has changed, even if they are as stored again."""
         return self._held.keys()
 
+    def has_changed(self, workload_uid: str) -> bool:
+        """Return True if the plan has changed reservations of this workload."""
+        return workload_uid in self._of
+
     @property
     def in_use(self) -> Collection[str]:
         """Nodes with an allocated claim."""

@@ -17,12 +17,14 @@ from controller.observe.discovery import Group, labels
 from controller.observe.model import (
     RESERVED,
     Snapshot,
+    Starting,
     Suspect,
     UltraServer,
     Workload,
     shortened,
 )
 from controller.plan import (
+    decided,
     objects,
     pod_start,
     queue,
@@ -32,6 +34,7 @@ from controller.plan import (
 from controller.plan.actions import (
     Action,
     CreateUltraServer,
+    Decided,
     DeleteUltraServer,
     LabelNode,
     Plan,
@@ -79,13 +82,16 @@ def plan_of(index: FleetIndex, now: datetime.datetime, limits: Limits = DEFAULT_
     context = PlanningContext.of(index, now, limits)
     verdicts: dict[str, Verdict] = {}
     ordered = sorted(index.workloads, key=lambda each: queue.order(each, context.holdings, now))
+    starting = []
     for workload in ordered:
-        verdict = release(context, workload) if workload.deleting else allocate(context, workload)
+        verdict, starts = _decide(context, workload)
         if verdict is not None:
-            verdict = _with_unwritable(index.unwritable, verdict)
             verdicts[workload.uid] = verdict
-            _write_status(context, workload, verdict)
+        if starts is not None:
+            starting.append(starts)
     present = {workload.uid for workload in index.workloads}
+    for uid in index.decided.keys() - present:
+        del index.decided[uid]
     for uid in sorted(context.holdings.workload_uids() - present):
         release_reservations(context, uid, context.holdings.of(uid), final=True)
     names = sorted({*index.unsettled, *context.holdings.changed, *context.holdings.unread})
@@ -105,10 +111,31 @@ def plan_of(index: FleetIndex, now: datetime.datetime, limits: Limits = DEFAULT_
         verdicts=verdicts,
         recheck=min((moment for moment in context.recheck if moment > now), default=None),
         suspects=_suspects(context),
-        starting=tuple(each for one in ordered if (each := pod_start.look_at(context, one)) is not None),
+        starting=tuple(starting),
         settled=frozenset(names) - written,
         settled_nodes=frozenset(index.unsettled_nodes) - {action.name for action in labelled},
     )
+
+
+def _decide(context: PlanningContext, workload: Workload) -> tuple[Verdict | None, Starting | None]:
+    """Plan the next step of a workload, and return its state and whether its pods should be looked at.
+
+    A decision that needed nothing is kept in the index and holds while everything that it depends on is the same.
+    """
+    known, reads = context.snapshot.decided.get(workload.uid), decided.reads(context, workload)
+    if known is not None and known.reads == reads:
+        return known.verdict, known.starting
+    before = decided.effects(context)
+    verdict = release(context, workload) if workload.deleting else allocate(context, workload)
+    if verdict is not None:
+        verdict = _with_unwritable(context.snapshot.unwritable, verdict)
+        _write_status(context, workload, verdict)
+    starting = pod_start.look_at(context, workload)
+    context.snapshot.decided.pop(workload.uid, None)
+    idle = decided.effects(context) == before and not context.holdings.has_changed(workload.uid)
+    if idle and reads is not None and verdict is not None and (verdict.state, verdict.degraded) == ("Allocated", None):
+        context.snapshot.decided[workload.uid] = Decided(reads, verdict, starting)
+    return verdict, starting
 
 
 def _stopped(index: FleetIndex, now: datetime.datetime) -> Plan:
