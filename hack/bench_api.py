@@ -17,40 +17,19 @@ sys.path.insert(0, str(REPOSITORY / "hack" / "testbed"))
 
 from bed import build, controlplane, layout, pki, processes, state  # noqa: E402
 
-AUDIT_POLICY = {
-    "apiVersion": "audit.k8s.io/v1",
-    "kind": "Policy",
-    "omitStages": ["RequestReceived"],
-    "rules": [
-        {"level": "Metadata", "verbs": ["create", "update", "patch", "delete", "deletecollection"]},
-        {"level": "None"},
-    ],
-}
-
 
 class Plane(controlplane.ControlPlane):
     """The control plane without a scheduler; its controller manager ignores Nodes without kubelets."""
 
-    def up(self) -> None:
-        """Start the control plane, and wait until the API server answers."""
-        policy = self.layout.state_dir / "audit-policy.json"
-        policy.parent.mkdir(parents=True, exist_ok=True)
-        policy.write_text(json.dumps(AUDIT_POLICY))
-        super().up()
-
-    @property
-    def audit_log(self) -> Path:
-        return self.layout.state_dir / "audit.log"
+    audit_rules = (
+        {"level": "Metadata", "verbs": ["create", "update", "patch", "delete", "deletecollection"]},
+        {"level": "None"},
+    )
 
     def _start(self, name: str, arguments: Sequence[str]) -> None:
         more: Sequence[str] = ()
         if name == "kube-scheduler":
             return
-        if name == "kube-apiserver":
-            more = (
-                f"--audit-policy-file={self.layout.state_dir}/audit-policy.json",
-                f"--audit-log-path={self.audit_log}",
-            )
         if name == "kube-controller-manager":
             more = ("--controllers=*,-node-lifecycle-controller",)
         super()._start(name, [*arguments, *more])
@@ -64,13 +43,14 @@ class Writes:
         self._offset = 0
 
     def since(self) -> list[Write]:
-        """Return every write since the last call, except those to leases."""
+        """Return every write since the last call, except those to leases and those that were only tried (dryRun)."""
         with self._log.open("rb") as file:
             file.seek(self._offset)
             raw = file.read()
         end = raw.rfind(b"\n") + 1
         self._offset += end
-        found = (_write(json.loads(line)) for line in raw[:end].splitlines())
+        lines = map(json.loads, raw[:end].splitlines())
+        found = (_write(line) for line in lines if "dryRun=" not in line["requestURI"])
         return [each for each in found if each.resource != "leases"]
 
 

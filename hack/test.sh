@@ -10,6 +10,7 @@ FLEET="${NEURON_DRA_TESTBED_NAME:-neuron-dra-testbed}-fleet" # the second test b
 on_fleet() { NEURON_DRA_TESTBED_NAME="$FLEET" NEURON_DRA_TESTBED_STATE= "$@"; }
 fleet_tests=(tests/bed/test_ultraserver*.py tests/bed/test_contract_{pods,scheduler}.py
     tests/bed/test_{sick_devices,takeover}.py)
+rights=tests/contract/test_rights.py # reads the audit logs of both test beds when their tests have ended
 seeds=tests/contract/test_fleet_on_a_real_server.py # wants an API server with no controller and no nodes
 unless_long() { [ -n "${NEURON_DRA_LONG:-}" ] && echo "$1" || echo "($1) and not long"; }
 
@@ -26,7 +27,7 @@ bed_tests() {
     on_fleet $BIN/python -m pytest "${fleet_tests[@]}" -m "$marks" -q -o cache_dir=build/fleet-cache \
         --junitxml build/results-testbed-fleet.xml >build/testbed-fleet.log 2>&1 &
     fleet=$!
-    $BIN/python -m pytest tests "${fleet_tests[@]/#/--ignore=}" --ignore=$seeds -m "$marks" -q \
+    $BIN/python -m pytest tests "${fleet_tests[@]/#/--ignore=}" --ignore=$seeds --ignore=$rights -m "$marks" -q \
         -o cache_dir=build/main-cache --junitxml build/results-testbed.xml &
     main=$!
     trap 'kill $main $fleet 2>/dev/null' TERM
@@ -34,6 +35,8 @@ bed_tests() {
     echo "-- and on the fleet of UltraServers"
     tail -n +1 -f build/testbed-fleet.log --pid=$fleet || true
     wait $fleet || failed=1
+    echo "-- and the rights that the tests on both have used"
+    $BIN/python -m pytest $rights -m testbed -q || failed=1
     take_down # idle, the two still take a quarter of a core from the tests without a cluster
     return $failed
 }

@@ -101,23 +101,6 @@ def test_pod_uses_its_service_account(pod: dict[str, Any]) -> None:
     assert objects()["ServiceAccount", "neuron-dra-driver-sa"]["automountServiceAccountToken"] is False
 
 
-def test_the_plugin_may_do_this_and_nothing_else() -> None:
-    rules = objects()["ClusterRole", "neuron-dra-driver-kubelet-plugin"]["rules"]
-    allowed = {
-        (group, resource): rule["verbs"]
-        for rule in rules
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-    }
-    assert allowed == {
-        ("resource.k8s.io", "resourceclaims"): ["get", "list"],
-        ("resource.k8s.io", "resourceslices"): ["get", "list", "watch", "create", "update", "patch", "delete"],
-        ("", "nodes"): ["get", "list", "watch"],
-        ("", "events"): ["create", "patch"],
-        ("neuron.aws.com", "neuronultraservers"): ["get", "list", "watch"],
-    }
-
-
 def test_role_is_bound_to_the_pods_service_account(pod: dict[str, Any]) -> None:
     binding = objects()["ClusterRoleBinding", "neuron-dra-driver-kubelet-plugin"]
     assert binding["roleRef"]["name"] == "neuron-dra-driver-kubelet-plugin"

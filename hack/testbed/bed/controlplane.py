@@ -10,7 +10,7 @@ import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from bed import build, network, pki
 from bed.errors import BedError
@@ -26,6 +26,12 @@ STANDARD_PORTS = {"etcd": 2379, "etcd-peer": 2380, "api": 443, "scheduler": 1025
 
 class ControlPlane:
     """The four servers of one test bed."""
+
+    audit_rules: ClassVar[Sequence[Mapping[str, Any]]] = (
+        # Which rights the two programs need is read from their requests (tests/contract/test_rights.py).
+        {"level": "Metadata", "userGroups": ["system:serviceaccounts:neuron-dra-driver"]},
+        {"level": "None"},
+    )
 
     def __init__(self, layout: Layout, state: State, processes: Processes) -> None:
         self.layout = layout
@@ -151,6 +157,13 @@ class ControlPlane:
         ])  # fmt: skip
 
     def _start_api_server(self) -> None:
+        policy = self.layout.state_dir / "audit-policy.json"
+        policy.write_text(json.dumps({
+            "apiVersion": "audit.k8s.io/v1",
+            "kind": "Policy",
+            "omitStages": ["RequestReceived"],
+            "rules": self.audit_rules,
+        }))  # fmt: skip
         self._start("kube-apiserver", [
             f"--etcd-servers=http://127.0.0.1:{self.state.ports['etcd']}",
             f"--bind-address={self.address}", f"--secure-port={self.state.ports['api']}",
@@ -162,6 +175,8 @@ class ControlPlane:
             "--allow-privileged=true", "--kubelet-preferred-address-types=InternalIP",
             "--runtime-config=resource.k8s.io/v1beta1=true,resource.k8s.io/v1beta2=true",
             "--endpoint-reconciler-type=none", "--profiling=false",
+            f"--audit-policy-file={policy}", f"--audit-log-path={self.layout.audit_log}",
+            "--audit-log-maxsize=10000",  # MB in one file
         ])  # fmt: skip
 
     def _component_arguments(self, name: str, port: str) -> list[str]:

@@ -40,6 +40,11 @@ class Layout:
         return self.state_dir / "logs"
 
     @property
+    def audit_log(self) -> Path:
+        """The requests of the service accounts in the driver's namespace, without bodies."""
+        return self.state_dir / "audit.log"
+
+    @property
     def pki_dir(self) -> Path:
         return self.state_dir / "pki"
 

@@ -1,0 +1,176 @@
+"""The rights of both programs: what the manifests grant, and what the programs asked a real API server for.
+
+The requests are those of all tests on the test beds, from the audit logs of their API servers, so the second half runs
+last: `make test` starts it after the tests of both beds, and before it stops them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import yaml
+
+from neuron_dra.core.wire import Wire
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+MANIFESTS = REPOSITORY / "deploy/manifests"
+DRIVER = "neuron-dra-driver"  # the namespace of both programs, and of the NeuronUltraServers
+PLUGIN, CONTROLLER = "neuron-dra-driver-sa", "neuron-ultraserver-controller"
+AGENTS = {PLUGIN: "neuron-dra/", CONTROLLER: "neuron-ultraserver-controller"}
+READ = "get list watch"
+
+
+class Right(NamedTuple):
+    """One verb on one resource; `namespace` and `name` are empty where any will do."""
+
+    who: str
+    group: str
+    resource: str
+    verb: str
+    namespace: str = ""
+    name: str = ""
+
+
+def rights(who: str, granted: dict[tuple[str, str], str], namespace: str = "", name: str = "") -> set[Right]:
+    """Return a right for each verb of a table by group and resource."""
+    return {
+        Right(who, group, resource, verb, namespace, name)
+        for (group, resource), verbs in granted.items()
+        for verb in verbs.split()
+    }
+
+
+OF_THE_PLUGIN = rights(
+    PLUGIN,
+    {
+        ("resource.k8s.io", "resourceclaims"): "get list",
+        ("resource.k8s.io", "resourceslices"): "get list watch create update patch delete",
+        ("", "nodes"): READ,
+        ("", "events"): "create patch",
+        ("neuron.aws.com", "neuronultraservers"): READ,
+    },
+)
+WITH_CONNECTED_SETS = rights(PLUGIN, {("resource.k8s.io", "deviceclasses"): "get"}, name="neuron.aws.com")
+OF_THE_CONTROLLER = (
+    rights(
+        CONTROLLER,
+        {
+            ("resource.k8s.io", "resourceslices"): READ,
+            ("resource.k8s.io", "resourceclaims"): READ,
+            ("resource.k8s.io", "deviceclasses"): READ,
+            ("resource.k8s.io", "resourceclaimtemplates"): f"{READ} create delete",
+            ("", "nodes"): f"{READ} patch",
+            ("", "namespaces"): READ,
+            ("", "pods"): "get list",
+            ("", "pods/eviction"): "create",
+            ("", "events"): "create patch",
+            ("neuron.aws.com", "neuronultraserverworkloads"): f"{READ} patch",
+            ("neuron.aws.com", "neuronultraserverworkloads/status"): "patch",
+            ("neuron.aws.com", "neuronultraserverworkloads/finalizers"): "update",
+        },
+    )
+    | rights(
+        CONTROLLER,
+        {
+            ("neuron.aws.com", "neuronultraservers"): f"{READ} create patch delete",
+            ("neuron.aws.com", "neuronultraservers/status"): "patch",
+            ("coordination.k8s.io", "leases"): "create",
+        },
+        DRIVER,
+    )
+    | rights(CONTROLLER, {("coordination.k8s.io", "leases"): "get update"}, DRIVER, CONTROLLER)
+)
+NOT_REQUESTED = {
+    "the API server checks this right itself, with the admission plugin OwnerReferencesPermissionEnforcement": rights(
+        CONTROLLER, {("neuron.aws.com", "neuronultraserverworkloads/finalizers"): "update"}
+    ),
+}
+
+
+def granted(folder: Path) -> set[Right]:
+    """Return what the manifests of a folder grant to the service accounts of both programs."""
+    objects = [item for path in sorted(folder.glob("*.yaml")) for item in yaml.safe_load_all(path.read_text())]
+    roles = {(item["kind"], item["metadata"]["name"]): item for item in objects}
+    found = set()
+    for item in objects:
+        if not item["kind"].endswith("Binding") or "roleRef" not in item:
+            continue
+        role = roles[item["roleRef"]["kind"], item["roleRef"]["name"]]
+        whose = [subject["name"] for subject in item["subjects"] if subject.get("namespace") == DRIVER]
+        found |= {
+            Right(who, group, resource, verb, role["metadata"].get("namespace", ""), name)
+            for who in whose
+            for rule in role["rules"]
+            for group in rule["apiGroups"]
+            for resource in rule["resources"]
+            for verb in rule["verbs"]
+            for name in rule.get("resourceNames", [""])
+        }
+    return found
+
+
+@pytest.mark.parametrize(
+    ("folder", "expected"),
+    [
+        (".", OF_THE_PLUGIN),
+        ("ultraserver", OF_THE_PLUGIN | OF_THE_CONTROLLER),
+        ("connected-sets", OF_THE_PLUGIN | WITH_CONNECTED_SETS),
+    ],
+)
+def test_manifests_grant_these_rights_only(folder: str, expected: set[Right]) -> None:
+    assert granted(MANIFESTS / folder) == expected
+
+
+def requested(logs: Iterable[Path]) -> Iterator[Right]:
+    """Yield the right that each request of our programs needs, from audit logs."""
+    for log in logs:
+        for line in log.read_text().splitlines():
+            event = json.loads(line)
+            who = event["user"]["username"].rpartition(":")[2]
+            if "objectRef" in event and event.get("userAgent", "").startswith(AGENTS.get(who, "no agent of ours")):
+                yield needed(who, event["verb"], event["objectRef"])
+
+
+def needed(who: str, verb: str, target: Wire) -> Right:
+    resource = "/".join(filter(None, (target["resource"], target.get("subresource"))))
+    return Right(who, target.get("apiGroup", ""), resource, verb, target.get("namespace", ""), target.get("name", ""))
+
+
+def covers(right: Right, request: Right) -> bool:
+    return right[:4] == request[:4] and right.namespace in ("", request.namespace) and right.name in ("", request.name)
+
+
+@pytest.fixture(scope="module")
+def requests() -> set[Right]:
+    sys.path.insert(0, str(REPOSITORY / "hack" / "testbed"))
+    from bed import layout
+
+    where = layout.from_environment()
+    folders = [where.state_dir, where.state_dir.with_name(f"{where.name}-fleet")]
+    logs = [sorted(folder.glob("audit*.log")) for folder in folders]
+    if not all(logs):
+        reason = "needs the audit logs of both test beds after all of their tests; `make test` has them"
+        if os.environ.get("NEURON_DRA_REQUIRE_TESTBED"):
+            pytest.fail(reason, pytrace=False)
+        pytest.skip(reason)
+    return set(requested(path for found in logs for path in found))
+
+
+@pytest.mark.testbed
+def test_every_request_is_granted(requests: set[Right]) -> None:
+    allowed = OF_THE_PLUGIN | WITH_CONNECTED_SETS | OF_THE_CONTROLLER
+    assert sorted(request for request in requests if not any(covers(right, request) for right in allowed)) == []
+
+
+@pytest.mark.testbed
+def test_every_right_is_used(requests: set[Right]) -> None:
+    unused = {
+        right for right in OF_THE_PLUGIN | OF_THE_CONTROLLER if not any(covers(right, request) for request in requests)
+    }
+    assert sorted(unused) == sorted(set().union(*NOT_REQUESTED.values()))
