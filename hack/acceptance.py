@@ -104,9 +104,8 @@ def interference(options: Options) -> Result:
 def plan(options: Options) -> Result:
     """The result of Plan equals what the controller then does."""
     words = ("tests/unit/test_plan_matches_controller.py",)
-    return _tests(
-        f"Plan is what is done, {options.fleets} fleets", words, {"NEURON_DRA_PLAN_FLEETS": str(options.fleets)}
-    )
+    what = f"Plan equals the controller's actions, {options.fleets} fleets"
+    return _tests(what, words, {"NEURON_DRA_PLAN_FLEETS": str(options.fleets)})
 
 
 def kubernetes(options: Options) -> Result:

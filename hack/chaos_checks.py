@@ -1,4 +1,4 @@
-"""What must hold while chaos runs, and in its end."""
+"""The invariants that must hold during the chaos run and at its end."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ SOURCE = re.compile(r"^# Source: neuron-dra/templates/(\S+)\n", re.MULTILINE)
 
 def served() -> str:
     """Return the chart's files/sizes.json: by group of instance types, the numbers of devices and cores that one container
-    can have. `leftOut` are those that nodes do not publish by default, because a node publishes so many devices."""
+    can have. `leftOut` are those that nodes do not publish by default, because of the limit of devices on a node."""
     from neuron_dra.core import catalogue, devices, names, partitions, sizes, topology
     from neuron_dra.core.facts import NodeLabels
     from neuron_dra.emulation import simulated_node
@@ -94,8 +94,8 @@ def split(rendered: str) -> dict[str, str]:
 
 
 def render(binary: str) -> dict[str, str]:
-    """Return the manifests that belong to the chart as it is, by path in OUT. The release's namespace is another one, so
-    that the driver's is among them."""
+    """Return the manifests that the current chart renders, by path in OUT. The release's namespace differs from the
+    driver's, so that the manifests include the driver's Namespace."""
     common = ("--namespace", "default", "--set", f"draDriver.image.repository={IMAGE}")
     return {
         str(Path(folder, name)): text

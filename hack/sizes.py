@@ -1,4 +1,4 @@
-"""Print the sizes of files and functions; fail if one is larger than is readable."""
+"""Print the sizes of files and functions; fail if one exceeds its limit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LONGEST_FILE, LONGEST_FUNCTION = 400, 60
 
 
 def main() -> int:
-    """Print the product's sizes and what is too long, anywhere; return 1 if anything is."""
+    """Print the sizes of the product, and everything in the repository that is too long; return 1 if anything is."""
     files = list(sized(PRODUCT))
     functions = [each for _, path in files for each in functions_of(path)]
     show("files", files, f"{sum(size for size, _ in files)} lines in ")
@@ -33,13 +33,13 @@ def main() -> int:
 
 
 def folders() -> list[str]:
-    """Return the folders whose lines are counted, packages of the plugin one by one."""
+    """Return the folders whose lines are counted, with a separate entry for each package of the plugin."""
     packages = sorted(each.parent.relative_to(ROOT) for each in (ROOT / "neuron_dra").glob("*/__init__.py"))
     return [*(str(each) for each in packages if each.name != "gen"), "controller", *OTHERS]
 
 
 def sized(folders: tuple[str, ...]) -> Iterator[tuple[int, str]]:
-    """Yield the lines and the path of every Python file, generated ones aside."""
+    """Yield the number of lines and the path of every Python file, except generated ones."""
     for folder in folders:
         for path in sorted((ROOT / folder).rglob("*.py")):
             name = path.relative_to(ROOT)
@@ -48,14 +48,14 @@ def sized(folders: tuple[str, ...]) -> Iterator[tuple[int, str]]:
 
 
 def functions_of(path: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines and the name of every function of a file."""
+    """Yield the number of lines and the name of every function of a file."""
     for node in ast.walk(ast.parse((ROOT / path).read_text())):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno:
             yield node.end_lineno - node.lineno + 1, f"{path}:{node.lineno} {node.name}"
 
 
 def show(what: str, sizes: list[tuple[int, str]], total: str = "") -> None:
-    """Print how large things are, and the largest three."""
+    """Print the total and the distribution of sizes, and the three largest."""
     lengths = [size for size, _ in sizes]
     ninth = statistics.quantiles(lengths, n=10)[-1]
     largest = ", ".join(f"{name} {size}" for size, name in sorted(sizes, reverse=True)[:3])

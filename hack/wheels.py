@@ -85,7 +85,7 @@ def main() -> int:
     wheel = build_ours(arguments.out)
     count = len(list(arguments.out.glob("*.whl")))
     print(
-        f"{count} wheels for Python {arguments.python} on {arguments.machine} in {arguments.out}, ours is {wheel.name}"
+        f"{count} wheels for Python {arguments.python} on {arguments.machine} in {arguments.out}, with our own {wheel.name}"
     )
     return 0
 

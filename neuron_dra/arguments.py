@@ -71,8 +71,8 @@ def go_style(arguments: Sequence[str]) -> list[str]:
 def guarded(program: str, parser: Parser, words: Sequence[str]) -> int:
     """Parse `words`, run the command and return its exit code; a failure prints its reason in one line.
 
-    The exit code is 2 for a wrong setting and 1 for other errors, 141 if the reader of the output has gone, such as
-    `head`, and 130 after an interrupt. `help` and `help COMMAND` mean `--help`.
+    The exit code is 2 for a wrong setting and 1 for other errors, 141 if the reader of the output, such as `head`, has
+    exited, and 130 after an interrupt. `help` and `help COMMAND` mean `--help`.
     """
     if words[:1] == ["help"]:
         words = [*words[1:2], "--help"]

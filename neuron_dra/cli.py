@@ -77,7 +77,7 @@ def _long_lived() -> Iterator[None]:
     """Import modules without garbage collection, and exclude them from later collections, which saves CPU.
 
     aiohttp loads the system's certificate authorities when it is imported, 1.7 MiB, for connections without a TLS
-    context. This program's connections have one of their own, so the authorities are hidden from that import.
+    context. All connections of this program have a TLS context, so the authorities are hidden from that import.
     """
     gc.disable()
     authorities = os.environ.get("SSL_CERT_FILE")

@@ -33,7 +33,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture
 def short_path() -> Iterator[Path]:
-    """A folder with a short name, for sockets: their paths have at most 107 bytes, most of which pytest's need.
+    """A folder with a short name, for sockets: their paths have at most 107 bytes, and pytest's folders are long.
 
     In memory if possible: a simulated node has hundreds of files.
     """

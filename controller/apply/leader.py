@@ -1,7 +1,7 @@
 """Leader election: the leader renews a Lease, and another replica takes it when it expires.
 
 The times are those of Kubernetes' own components. A leader that could not renew for `RENEW_DEADLINE_S` stops writing,
-well before another may take over. Besides, every write is guarded by a resourceVersion.
+well before another may take over. In addition, every write is guarded by a resourceVersion.
 """
 
 from __future__ import annotations

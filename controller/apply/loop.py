@@ -152,7 +152,7 @@ class Reconciler:
         )
         if found:
             log.warning(
-                "ResourceClaimTemplates that no workload owns ask for reserved devices: delete them",
+                "ResourceClaimTemplates that no workload owns request reserved devices: delete them",
                 extra={"templates": shortened(found), "device_class": WORKLOAD_CLASS},
             )
 

@@ -171,7 +171,7 @@ class Schemas:
             found = [await self._try(resource, *key.split("/", 1)) for key in objects]
             if "" in found:
                 self._fit.add(resource.plural)
-            if "" in found or not objects:  # without objects, the next one shows it
+            if "" in found or not objects:  # without objects to try, the next created object shows it
                 if self.problems.pop(resource.plural, None):
                     log.info("the CRD may be of this release now", extra={"crd": resource.plural})
                     self.on_change(resource.plural, False)

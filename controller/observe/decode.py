@@ -49,7 +49,7 @@ LEAVING = (
     "node.cloudprovider.kubernetes.io/shutdown",
     "aws-node-termination-handler/",
 )
-"""Prefixes of taints with which autoscalers and clouds announce that a node goes away: it counts as cordoned."""
+"""Prefixes of taints with which autoscalers and clouds announce that a node will be removed: it counts as cordoned."""
 WORKLOAD_CLASS = names.WORKLOAD_CLASS
 _KIND = re.compile(r"resourceType == '(neuron_node|neuron_device)'")
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)

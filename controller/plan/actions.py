@@ -20,7 +20,7 @@ class Action:
     """One write to the API server.
 
     `owners` are the UIDs of the workloads that the write is for. If it fails, their later writes wait for the next
-    plan; writes of other workloads go on. Empty: it concerns no workload.
+    plan; writes of other workloads continue. Empty: it concerns no workload.
     """
 
     owners: frozenset[str] = field(default_factory=frozenset, kw_only=True)

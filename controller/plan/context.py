@@ -25,12 +25,12 @@ class Limits:
     """The limits of a plan: waits, and numbers of nodes or restarts. Each is a flag of the controller.
 
     - `tag_timeout`: a node that has not tagged after this time loses its Pending reservation.
-    - `starvation_threshold`: a workload that has waited for so long holds back others of its type.
+    - `starvation_threshold`: a workload that has waited for this time holds back others of its type.
     - `starvation_limit`: it does so for at most this time.
-    - `node_failure_grace`: a node may be gone or not Ready for so long before a strategy acts.
+    - `node_failure_grace`: a node may be gone or not Ready for this time before a strategy acts.
     - `fault_grace`: the same for all other faults.
-    - `outage_nodes`, `outage_percent`: nothing is evicted if at least so many nodes, and more than so many percent, are
-      away.
+    - `outage_nodes`, `outage_percent`: nothing is evicted if at least this number of nodes, and more than this
+      percentage, are unavailable.
     - `restart_limit`: restarts in a row, for RestartAll.
     - `max_reserved_nodes`: by a namespace without the annotation; None is no limit.
     """
@@ -40,7 +40,7 @@ class Limits:
     starvation_limit: datetime.timedelta = datetime.timedelta(minutes=30)
     node_failure_grace: datetime.timedelta = datetime.timedelta(minutes=5)
     fault_grace: datetime.timedelta = datetime.timedelta(minutes=1)
-    outage_nodes: int = 3  # nothing is evicted if at least this number and more than this percentage of nodes are away
+    outage_nodes: int = 3  # nothing is evicted if at least this number and more than this percentage are unavailable
     outage_percent: int = 55
     restart_limit: int = 3  # restarts in a row, for RestartAll
     max_reserved_nodes: int | None = None  # by a namespace without the annotation; None is no limit

@@ -1,9 +1,9 @@
 """An index of the fleet that follows changes of objects, so that a plan costs only what changed. No I/O.
 
-A plan that reads each of 20,000 nodes takes a second. Here an object that changes marks its UltraServers as stale; only
-these are grouped again, and only these does a plan compare with what is stored. Everything derived is a function of the
-objects: an index that followed every change equals one that is built from the same objects at once (`FleetIndex.of`). A
-property test verifies that.
+A plan that reads each of 20,000 nodes takes a second. Here a changed object marks its UltraServers as stale; only these
+are grouped again, and compared with what is stored. Everything derived is a function of the objects: an index that
+followed every change equals one that is built from the same objects at once (`FleetIndex.of`). A property test verifies
+that.
 """
 
 from __future__ import annotations
@@ -327,7 +327,7 @@ class FleetIndex:
         _put(self._suspects, name, refused_pods.suspects(named, held, self._uses, self.published_by_name) or None)
 
     def _count(self, name: str, group: Group | None, stored: UltraServer | None) -> None:
-        """Replace the count of an UltraServer's nodes that are away."""
+        """Replace the count of an UltraServer's unavailable nodes."""
         before, now = self._counts.get(name, outage.Count()), outage.Count()
         if group is not None:
             held = stored.reservations if stored is not None else ()

@@ -22,7 +22,7 @@ from neuron_dra.core.wire import Wire
 MESSAGE_CHARACTERS = 4096  # maxLength of a condition's message in our CRDs
 REQUEST = "neuron"
 OUTAGE = "Outage"
-"""Condition type of workloads whose nodes were away in an outage. Grace periods begin at its last transition."""
+"""Condition type of workloads whose nodes were unavailable in an outage. Grace periods begin at its last transition."""
 OUTDATED = "CustomResourcesOutdated"
 MIGRATING = "Migrating"
 """Reason of the condition Ready while a group with a fault is being replaced."""

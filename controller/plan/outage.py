@@ -1,4 +1,4 @@
-"""An outage: many nodes are away at once, so the cause is not a node, and nothing is evicted. Pure.
+"""An outage: many nodes are unavailable at once, so the cause is not a single node, and nothing is evicted. Pure.
 
 Kubernetes' node lifecycle controller does the same in a zone where most nodes are unready. If all kubelets stop, the
 network is cut or a driver is rolled back, every node seems to fail while its pods keep running.
@@ -22,7 +22,7 @@ from neuron_dra.core.wire import Wire
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """Many nodes of UltraServers are away: not Ready, or without the tag of the group that is bound there.
+    """Many nodes of UltraServers are unavailable: not Ready, or without the tag of the group that is bound there.
 
     `away` are their names, sorted; `total` is the number of nodes of all UltraServers that count.
     """
@@ -32,7 +32,7 @@ class Outage:
 
     @property
     def message(self) -> str:
-        """Return the message: how many nodes are away, and what follows."""
+        """Return the message: how many nodes are unavailable, and the consequences."""
         return (
             f"outage: {len(self.away)} of {self.total} nodes of UltraServers ({100 * len(self.away) // self.total} %) "
             f"are not Ready or have lost their tags: {shortened(self.away)}; nothing is evicted because of failures "
@@ -43,7 +43,7 @@ class Outage:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """The nodes of one UltraServer: how many count, and which of them are away."""
+    """The nodes of one UltraServer: how many count, and which of them are unavailable."""
 
     total: int = 0
     away: tuple[str, ...] = ()
@@ -57,8 +57,8 @@ def count(
 ) -> Count:
     """Count the nodes of an UltraServer with these reservations.
 
-    Nodes that a user has given up (taint out-of-service, or a deleted Node) do not count. A node is away if it is not
-    Ready, or is Bound and does not show the tag of its reservation.
+    Nodes that a user has given up (taint out-of-service, or a deleted Node) do not count. A node is unavailable if it
+    is not Ready, or is Bound and does not show the tag of its reservation.
     """
     known = [name for name in members if name in nodes and not nodes[name].out_of_service]
     bound = {

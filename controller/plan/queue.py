@@ -50,7 +50,7 @@ def grown_to(workload: Workload, live: Mapping[int, Reservation]) -> int:
 
 
 def waits_since(workload: Workload, now: datetime.datetime) -> datetime.datetime:
-    """Return since when the workload has not been Ready, from its status; `now` for one that is Ready."""
+    """Return the time since which the workload has not been Ready, from its status; `now` for one that is Ready."""
     ready = condition(workload.status, "Ready")
     if ready.get("status") == "True":
         return now

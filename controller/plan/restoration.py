@@ -230,7 +230,7 @@ def _drain_unknown(index: FleetIndex, holdings: Holdings, now: datetime.datetime
 def problems(stored: UltraServer, reservations: Iterable[Reservation], unread: Iterable[Unread]) -> tuple[Problem, ...]:
     """Return what delays an UltraServer's deletion, and what cannot be read in its status.
 
-    They become the reason of its condition Degraded.
+    Both are given as reasons of its condition Degraded.
     """
     found = []
     unread = tuple(unread)

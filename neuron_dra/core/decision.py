@@ -35,8 +35,9 @@ def decide(
 ) -> PreparedClaim:
     """Return the prepared claim for `claim`: its devices, their CDI edits and environment.
 
-    `held` are the claims that are already prepared; `claim` itself may be among them. `sick` returns why a device must
-    not be prepared, or an empty string; it is not called for adminAccess. `prepared_at` is a time in RFC 3339.
+    `held` are the claims that are already prepared; `claim` itself may be among them. `sick` returns why an unhealthy
+    device must not be prepared, or an empty string; it is not called for adminAccess. `prepared_at` is a time in RFC
+    3339.
 
     Raises ClaimError, which names the field, device or other claim that is the cause, and DeviceInUse if another claim
     holds one of the devices.
@@ -279,7 +280,7 @@ def ultraserver_environment(nodes: Literal[1, 2, 4], node: Node) -> tuple[str, .
     facts = node.ultraserver
     if node.spec is None or node.spec.platform is Platform.STANDARD:
         raise ClaimError(
-            f"error applying config: ultraserverMode {nodes} asks for an UltraServer, but instance type "
+            f"error applying config: ultraserverMode {nodes} requests an UltraServer, but instance type "
             f"{node.instance_type_name} is not part of one; remove the UltraServerConfig from the claim"
         )
     if facts.modes is Unread.BUSY:

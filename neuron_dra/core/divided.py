@@ -3,7 +3,7 @@
 The scheduler counts what an allocated device consumes only while that device is published. So a device leaves the
 slices in three steps, whatever the setting says: a taint keeps new claims away; half a minute later, when every
 allocation that began before is written, the claims are listed; a device that no allocation names and no claim holds is
-removed. The others stay with their counters until that is true of them.
+removed. The other devices stay, with their counters, until this is true.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ class Division:
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """The devices that leave, since when, and when the claims are listed next; `wait_s` is the last wait."""
+    """The devices that are being withdrawn.
+
+    `since` is the start, `look_at` the time of the next list of claims, `wait_s` the wait before that.
+    """
 
     names: frozenset[str]
     since: float
@@ -108,7 +111,7 @@ def decide(
     devices: tuple[Wire, ...] = tuple(publication.with_marks(situation, device) for device in ordered)
     devices += tuple(_withdrawn(publication.with_marks(situation, kept[name]), situation) for name in sorted(kept))
     counters = division.counters
-    if [device["name"] for device in devices] == [names.NODE_DEVICE]:  # alone, it shares with none: one slice, as ever
+    if [device["name"] for device in devices] == [names.NODE_DEVICE]:  # alone, it needs no counters
         devices = tuple({k: v for k, v in device.items() if k != "consumesCounters"} for device in devices)
         counters = ()
     return Outcome(devices, counters, leaving=last, look_at=last.look_at if waits or stay else None)

@@ -26,7 +26,7 @@ NO_EFFECT: Final = "None"
 EFFECTS: Final = ("NoSchedule", "NoExecute", NO_EFFECT)
 """Effects of an unhealthy device's taint; with the last one the device gets no taint."""
 
-STALE_S: Final = 120.0  # a heartbeat that has changed before and is unchanged for so long is stale
+STALE_S: Final = 120.0  # a heartbeat that has changed before and is unchanged for this time is stale
 
 RESET_READY: Final = 1
 RESET_INVALID: Final = 2
@@ -103,7 +103,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """The last reading of a heartbeat, since when it has this value, and whether it has ever changed."""
+    """The last reading of a heartbeat, the time since which it has this value, and whether it has ever changed."""
 
     value: int
     since: float

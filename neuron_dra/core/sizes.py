@@ -1,4 +1,5 @@
-"""The numbers of devices and cores that an instance type serves to one container, and the words for any other number.
+"""The numbers of devices and cores that an instance type serves to one container, and the message about any other
+number.
 
 Source: docs of the Neuron scheduler extension: on rings and lines every number of consecutive devices, on a torus 1, 4,
 8 or all; one and all are valid on every type. Cores are logical cores at the type's default LNC.
@@ -57,7 +58,7 @@ def counts(spec: InstanceType, kind: str) -> frozenset[int]:
 
 
 def refusal(instance_type: str, kind: str, count: int) -> str:
-    """Return the answer to a number that the instance type does not serve; for devices the scheduler extension's."""
+    """Return the message about a number that is not served; for devices, that of the scheduler extension."""
     return (
         f"Instance type {instance_type} does not support requests for {kind}: {count}. "
         f"Please request a different number of {kind}s."

@@ -128,8 +128,8 @@ def hangs(paths: Iterable[str]) -> list[Finding]:
 def _instance_type(facts: NodeFacts, labels: NodeLabels, findings: list[Finding]) -> str | None:
     """Return the instance type from DMI, which is read on the machine itself, or else from the label.
 
-    Adds a finding if the two disagree; SageMaker's `ml.` prefix is not a disagreement. A DMI name outside the catalogue
-    gives way to a label inside it: under another virtual machine monitor DMI has that product's name.
+    Adds a finding if the two disagree; SageMaker's `ml.` prefix is not a disagreement. A label with a type in the
+    catalogue overrides a DMI name that is not in it: some virtual machine monitors set their own product name.
     """
     dmi, label = facts.product_name, labels.instance_type
     if dmi and catalogue.lookup(dmi) is None and label and catalogue.lookup(label):

@@ -1,4 +1,4 @@
-"""NEURON_RT_VISIBLE_CORES: which cores of its devices a container may use that was given only some of them.
+"""NEURON_RT_VISIBLE_CORES: the cores that a container may use if it has only some cores of its devices.
 
 The runtime counts the logical cores of the devices that the container sees, from 0, and requires them to be contiguous
 (Neuron SDK, nrt-developer-guide). A container has one environment, so the value covers all that it gets.
@@ -24,8 +24,8 @@ Parts = Sequence[tuple[AllocatedDevice, Members]]
 def by_request(claim: Claim, parts: Parts, each: int, scale: Mapping[str, int]) -> dict[str, str]:
     """Return the variable as NAME=value for each request that has a core partition, by the name in the results.
 
-    `parts` are all devices of `claim`; a device has `each` logical cores of the type's default size, and `scale` is how
-    many logical cores of the request's own size one of those is. Raises ClaimError if a container's cores would not be
+    `parts` are all devices of `claim`; a device has `each` logical cores of the type's default size, each of which is
+    `scale` logical cores of the size that the request sets. Raises ClaimError if a container's cores would not be
     contiguous, or if it is unknown which devices share a container.
     """
     if all(members.cores is None for _, members in parts):

@@ -142,7 +142,7 @@ class Story(Steps):
     async def _leave_all(self) -> None:
         await self.leave(*(wire["metadata"]["name"] for wire in self._api.objects("pods")))
 
-    # What waits and what is refused
+    # Pods that stay Pending, and rejected claims
 
     async def _refusals(self) -> None:
         view = self._view

@@ -113,7 +113,7 @@ class ScriptedKubelet:
         """`services`: the DRA services of this kubelet; `(DRA_V1BETA1,)` is a kubelet 1.33.
 
         With `api_url` and `node_name` it deletes the node's ResourceSlices when it starts, and those of a driver
-        `wipe_delay_s` after its last instance went away, as kubelets do.
+        `wipe_delay_s` after its last instance has disconnected, as kubelets do.
         """
         self.script = Script()
         self.deadline_s = deadline_s

@@ -1,4 +1,4 @@
-"""Claims in place of limits, for Kubernetes 1.34 and 1.35, whose scheduler knows no connected sets."""
+"""Claims in place of limits, for Kubernetes 1.34 and 1.35, whose scheduler does not support connected sets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LATER = "needs Kubernetes 1.36"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a claim requests `count` devices: as one whole node, all devices of a node, or so many of one group."""
+    """How a claim requests `count` devices: as one whole node, as all devices of a node, or as some of one group."""
 
     count: int
     mode: str  # node, all or exact

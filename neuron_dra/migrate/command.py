@@ -169,7 +169,7 @@ def _check_taken(templates: Sequence[dict[str, Any]], present: Sequence[Any]) ->
                 and other.get("spec") != template["spec"]
             ):
                 raise CannotMigrate(
-                    f"the ResourceClaimTemplate {template['metadata']['name']} is there with another spec"
+                    f"the ResourceClaimTemplate {template['metadata']['name']} exists with another spec"
                 )
 
 

@@ -84,7 +84,7 @@ class _Patch:
             self._append(node, {name: new[name] for name in added})
 
     def _replace(self, entries: dict[str, Any], name: str, to: str, old: Any, new: Any) -> None:
-        """Put one entry in another's place; what moves into the new one keeps its lines."""
+        """Replace an entry by another one; values that move into the new entry keep their lines."""
         key, value = entries[name]
         inner = new[to]
         if not isinstance(inner, dict | list) and isinstance(value, yaml.ScalarNode) and value.style not in ("|", ">"):
@@ -100,13 +100,13 @@ class _Patch:
         self._edit(key.start_mark.index, end, text)
 
     def _indented(self, key: yaml.Node, value: yaml.Node) -> str:
-        """Return the lines of an entry, with two more spaces, as the text has them."""
+        """Return the unchanged lines of an entry, indented by two more spaces."""
         lines = self._text[key.start_mark.index : self._line_end(self._end(value))].splitlines(keepends=True)
         first, rest = " " * key.start_mark.column + lines[0], lines[1:]
         return "".join("  " + line if line.strip() else line for line in [first, *rest])
 
     def _remove(self, node: yaml.MappingNode, entry: tuple[yaml.Node, yaml.Node]) -> None:
-        """Remove the lines of an entry; the first one of a list's item leaves the dash to its successor."""
+        """Remove the lines of an entry; if it is the first of a list item, the next entry gets the dash."""
         key, value = entry
         start = self._text.rfind("\n", 0, key.start_mark.index) + 1
         if self._text[start : key.start_mark.index].strip():

@@ -101,12 +101,12 @@ def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
-        raise BadInput(f"the key {next(name for name in names if names.count(name) > 1)} is there twice")
+        raise BadInput(f"the key {next(name for name in names if names.count(name) > 1)} occurs twice")
     return found
 
 
 def _check(root: yaml.Node | None) -> None:
-    """Raise BadInput for keys that are there twice, and for aliases that expand to a huge tree or a loop."""
+    """Raise BadInput for duplicate keys, and for aliases that expand to a huge tree or a loop."""
     left, count = [root] if root is not None else [], 0
     while left:
         node = left.pop()
@@ -117,7 +117,7 @@ def _check(root: yaml.Node | None) -> None:
             seen = set()
             for key, value in node.value:
                 if isinstance(key, yaml.ScalarNode) and key.value in seen and key.value != "<<":
-                    raise BadInput(f"line {key.start_mark.line + 1}: the key {key.value} is there twice")
+                    raise BadInput(f"line {key.start_mark.line + 1}: the key {key.value} occurs twice")
                 seen.add(key.value if isinstance(key, yaml.ScalarNode) else id(key))
                 left += [key, value]
         elif isinstance(node, yaml.SequenceNode):
@@ -125,7 +125,7 @@ def _check(root: yaml.Node | None) -> None:
 
 
 def _unshared(value: Any) -> Any:
-    """Return a copy in which each part is there once, also if the text has aliases."""
+    """Return a copy without shared parts, even if the text has aliases."""
     if isinstance(value, dict):
         return {key: _unshared(item) for key, item in value.items()}
     return [_unshared(item) for item in value] if isinstance(value, list) else value

@@ -51,7 +51,7 @@ def wanted(container: Any, where: str) -> Wanted | None:
 
 
 def both(names: Sequence[str]) -> str:
-    """Return the words for a container that requests two resources of which it can have one."""
+    """Return the message about a container that requests two resources of which it can have only one."""
     return f"requests {' and '.join(names)} at once; keep one of them"
 
 
@@ -118,7 +118,7 @@ def init_counts(inits: Sequence[Wanted], others: Sequence[Wanted]) -> list[int]:
 
 
 def larger(kind: str, count: int, most: int) -> str:
-    """Return the words for an init container that requests more than every main container."""
+    """Return the message about an init container that requests more than every main container."""
     return (
         f"an init container requests {count} {kind}s and no main container more than {most}; the scheduler does not "
         f"give an init container devices of its own: request at most {most}, or {count} in a main container"

@@ -124,7 +124,7 @@ def _rename(one: Wanted, count: int) -> None:
 
 
 def _ray(owner: Mapping[str, Any], where: str, others: list[Wanted]) -> None:
-    """Keep a Ray group's number of Neuron cores, which KubeRay takes from the limit that is going away."""
+    """Keep a Ray group's number of Neuron cores, which KubeRay takes from the limit that is removed."""
     first = next((one for one in others if one.where == f"{where}.containers[0]" and one.kind == sizes.CORE), None)
     if first is None or not str(owner.get("apiVersion", "")).startswith("ray.io/"):
         return

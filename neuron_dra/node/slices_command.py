@@ -192,7 +192,7 @@ def _cell(name: str, device_name: str, values: Mapping[str, Any]) -> str:
 
 
 def _print_table(rows: Sequence[Sequence[str]]) -> None:
-    """Print aligned columns and cut nothing: in colour on a terminal that is wide enough, plain otherwise."""
+    """Print aligned columns, without truncation: in color on a terminal that is wide enough, plain otherwise."""
     widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
     wide = sum(widths) + len(GAP) * (len(widths) - 1)
     if sys.stdout.isatty() and wide <= shutil.get_terminal_size().columns and _print_in_colour(rows):

@@ -151,8 +151,8 @@ _ORDERED = tuple(product(_NUMERIC, _NUMERIC)) + tuple((item, item) for item in _
 
 SUBSTRING: Final = "@substring"  # no selector can call a function of this name
 
-# A row is a name (of a method, if it begins with a dot), a function and its signatures. At run time the engine tells
-# apart kinds only, such as list and message, so one function serves all signatures of a row.
+# A row is a name (of a method, if it begins with a dot), a function and its signatures. At run time the engine
+# distinguishes only kinds, such as list and message, so one function serves all signatures of a row.
 Rows = tuple[tuple[str, Callable[..., Any], Signatures], ...]
 _NEW: Rows = (
     ("quantity", quantity_message, ((T.STRING, QUANTITY),)),
@@ -212,7 +212,7 @@ def declarations() -> list[Any]:
 
 
 def extension() -> Any:
-    """Return what adds to the engine's functions; it must be loaded after the engine's own extensions."""
+    """Return the additions to the engine's functions; load them after the engine's own extensions."""
     includes = cel.Overload("includes", T.BOOL, [T.DYN, T.DYN], True)  # `cel_tree` replaces it
     added = {**_overloads(_ADDED), "includes": [includes]}
     return cel.CelExtension("kubernetes", [cel.FunctionDecl(*found) for found in added.items()])

@@ -58,7 +58,7 @@ def _number(text: str | None) -> Any:
 
 
 def objection(pod: Wire, node: Node) -> str:
-    """Return why the pod cannot run on the node, in kube-scheduler's words, or "". Claims are not checked."""
+    """Return why the pod cannot run on the node, with kube-scheduler's message, or "". Claims are not checked."""
     spec = pod.get("spec") or {}
     if spec.get("nodeName") and spec["nodeName"] != node.name:
         return "node(s) didn't match the requested node name"

@@ -32,7 +32,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Unschedulable:
-    """Why the pod stays Pending: `message` in kube-scheduler's words, and `reasons` by node.
+    """Why the pod stays Pending: `message` is kube-scheduler's, and `reasons` by node.
 
     `error` is True if the claims or classes must change, for example because a selector fails.
     """

@@ -144,7 +144,7 @@ def _compile_error(message: str, expression: str) -> SelectorError:
 
 
 def _explained(message: str) -> str:
-    """Return the engine's message without its code, in the words of Kubernetes where those differ."""
+    """Return the engine's message without its code, with Kubernetes' wording where that differs."""
     text = message.partition(": ")[2]
     absent, _, key = text.partition("Key not found in map : ")
     if key and not absent:
@@ -208,8 +208,8 @@ def _scalar(kind: str, value: Any) -> Any:
 class Selectors:
     """Evaluates selectors on devices, once per distinct expression and device value.
 
-    A device value is identified by `key`: equal keys must mean equal driver, attributes and capacity. Errors are
-    remembered too: a failing selector costs one evaluation, not one per node.
+    A device value is identified by `key`: equal keys must mean equal driver, attributes and capacity. Errors are cached
+    too: a failing selector costs one evaluation, not one per node.
     """
 
     def __init__(self) -> None:

@@ -146,7 +146,7 @@ def events(place: Namespace, name: str, reason: str) -> list[str]:
 
 
 def stays_pending(place: Namespace, name: str, seconds: float = 4) -> str:
-    """Check that the scheduler finds no node for a pod, and that it waits; return the scheduler's words."""
+    """Check that the scheduler finds no node for a pod, and that it waits; return the scheduler's message."""
     words = eventually(f"a word about pod {name}", lambda: events(place, name, "FailedScheduling"), 30)
     time.sleep(seconds)
     pod = place.get("pod", name)
@@ -156,13 +156,13 @@ def stays_pending(place: Namespace, name: str, seconds: float = 4) -> str:
 
 
 def refusal(place: Namespace, name: str) -> str:
-    """Wait until the kubelet says that a pod's claim could not be prepared, and return its words."""
+    """Wait until the kubelet reports that a pod's claim could not be prepared, and return its message."""
     reason = "FailedPrepareDynamicResources"
     return eventually(f"a refusal of pod {name}", lambda: events(place, name, reason), 60)[-1]
 
 
 def healths(place: Namespace, name: str) -> set[str]:
-    """Return what a pod's status says of the health of its devices; kubelets up to 1.35 say nothing."""
+    """Return the health of a pod's devices in its status; kubelets up to 1.35 do not report it."""
     return {
         resource["health"]
         for container in place.get("pod", name)["status"].get("containerStatuses", [])
@@ -172,7 +172,7 @@ def healths(place: Namespace, name: str) -> set[str]:
 
 
 def reports_health(bed: TestBed) -> bool:
-    """Return whether pods' status says how their devices are: from Kubernetes 1.36 on."""
+    """Return True if pods' statuses include the health of their devices: from Kubernetes 1.36 on."""
     return int(bed.parts.state.kubernetes.split(".")[1]) >= 36
 
 
@@ -227,7 +227,7 @@ def _net_driver(node: str, instance_type: str, log: Path, refuse_while: str) -> 
 
 @contextlib.contextmanager
 def python_on(node: str, program: str, log: Path) -> Iterator[None]:
-    """Let Python run a program of this repository on a node, for as long as this lasts; SIGTERM ends it."""
+    """Run a Python program of this repository on a node until the end of the block, which sends SIGTERM."""
     command = f"PYTHONPATH={REPOSITORY} exec {sys.executable} {program}"
     with log.open("wb") as out:
         words = [TESTBED / "testbed", "exec", "--node", node, "--", "sh", "-c", command]
@@ -274,7 +274,7 @@ def template(
 
 
 def lnc(value: int) -> Obj:
-    """Return the parameters that ask for logical cores of this size."""
+    """Return the parameters that request logical cores of this size."""
     return {"kind": "NeuronConfig", "logicalNeuronCore": value}
 
 

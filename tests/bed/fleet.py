@@ -229,7 +229,7 @@ def resize(place: Namespace, name: str, count: int) -> None:
     place.kubectl("patch", "nusw", name, "--type=merge", "--patch", json.dumps({"spec": {"serverCount": count}}))
 
 
-# A plugin that is away.
+# A stopped plugin.
 
 
 def outage(place: Namespace, name: str, node: str) -> None:

@@ -1,7 +1,7 @@
 """A table of forged writes: one row for each attempt, with the user, the write, and the expected result.
 
 Every attempt is a dry run of a real request by an impersonated user, so rows do not depend on one another. `ends` is
-empty if the write is accepted, the name of the policy that refuses it, or RBAC.
+empty if the write is accepted, the name of the policy that rejects it, or RBAC.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class Row:
 
     @property
     def text(self) -> str:
-        """Describe the row, for a failure."""
+        """Return a description of the row, for failure messages."""
         return f"{self.who.name}{dict(self.who.extra) or ''} {self.verb} {self.path} {self.body}"
 
 

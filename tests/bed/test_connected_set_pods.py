@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
 @pytest.fixture
 def ring(other_bed: TestBed) -> BedNode:
-    """A node of inf2.48xlarge with the driver's DaemonSet and connected sets, in a test bed of its own."""
+    """A node of inf2.48xlarge with the driver's DaemonSet and connected sets, in a separate test bed."""
     other_bed.command("up", "--node", "a=inf2.48xlarge")
     if int(other_bed.parts.state.kubernetes.split(".")[1]) < 36:
         pytest.skip("connected sets need Kubernetes 1.36")
@@ -44,7 +44,7 @@ def one_device(number: int) -> dict[str, Any]:
 
 
 def limited(name: str, size: str) -> dict[str, Any]:
-    """A pod without any claim, as every tool can write it."""
+    """A pod with limits instead of a claim, which every tool can write."""
     container = {
         "name": "ctr0",
         "image": IMAGE,

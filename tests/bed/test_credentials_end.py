@@ -58,7 +58,7 @@ def alone(driver: TestBed) -> Iterator[None]:
 
 @contextlib.contextmanager
 def program(log: Path, *words: str | Path) -> Iterator[None]:
-    """Run a command of the test bed for as long as this lasts; SIGTERM ends it."""
+    """Run a command of the test bed until the end of the block, which sends SIGTERM."""
     with log.open("wb") as out:
         process = subprocess.Popen([TESTBED / "testbed", "exec", *words], stdout=out, stderr=out)
     try:

@@ -62,7 +62,7 @@ class Server:
 
 
 def policies(helm: str, run: str) -> list[dict[str, Any]]:
-    """Return the chart's policies and bindings, under names of their own and for the namespaces of this run."""
+    """Return the chart's policies and bindings, under separate names and for the namespaces of this run."""
     values = ("--set", "draDriver.image.repository=r", "--set", "scheduler.enabled=true")
     command = [helm, "template", "r", str(CHART), "--kube-version", "1.37.0", *values]
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
@@ -156,7 +156,7 @@ def test_limits_of_other_policies_are_rewritten(server: Server) -> None:
 
 
 def test_existing_workload_can_be_scaled(server: Server) -> None:
-    """Its template is not judged again until it changes."""
+    """Its template is not validated again until it changes."""
     before = workload("Deployment", pod(one({NEURON: "4"}), **on("trn1.32xlarge"))["spec"])
     before["spec"]["replicas"] = 0
     server.create(before, "true", dry=False)

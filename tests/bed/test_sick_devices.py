@@ -53,7 +53,7 @@ def expected(minor: int) -> tuple[Marks, set[int]]:
 
 
 def device_health(place: Namespace, name: str) -> list[tuple[str, str, str]]:
-    """Return what the pod's status says of its devices: CDI id, health and message."""
+    """Return the devices in the pod's status: CDI id, health and message."""
     containers = place.get("pod", name)["status"].get("containerStatuses", [])
     return [
         (resource["resourceID"], resource["health"], resource.get("message", ""))

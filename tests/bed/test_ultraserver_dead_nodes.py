@@ -34,7 +34,7 @@ OF_THE_SET = "leaderworkerset.sigs.k8s.io/name=move"
 
 
 def leader_worker_set(name: str, replicas: int) -> Obj:
-    """Return a LeaderWorkerSet whose groups are one pod each, with a claim from the template of its own name."""
+    """Return a LeaderWorkerSet whose groups are one pod each, with a claim from the template of the same name."""
     template = job(name, replicas, name)["spec"]["template"]
     return {
         "apiVersion": "leaderworkerset.x-k8s.io/v1",

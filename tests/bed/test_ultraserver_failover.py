@@ -52,7 +52,7 @@ def replicas(bed: TestBed) -> list[dict[str, Any]]:
 
 @contextlib.contextmanager
 def every_version(bed: TestBed, file: Path) -> Iterator[None]:
-    """Write every version of all NeuronUltraServers to a file, for as long as this lasts."""
+    """Write every version of all NeuronUltraServers to a file until the end of the block."""
     words = [TESTBED / "testbed", "exec", "--", "kubectl", "get", "nus", "-n", NAMESPACE, "-w", "-o", "json"]
     with file.open("wb") as out:
         watch = subprocess.Popen(words, stdout=out, stderr=subprocess.DEVNULL)

@@ -1,4 +1,4 @@
-"""The client with an API server that fails in every way: each failure is an error of its own and ends in time."""
+"""The client with an API server that fails in every way: each failure is a distinct error and ends in time."""
 
 from __future__ import annotations
 

@@ -494,7 +494,7 @@ def device_plugin(host: PluginHost) -> Iterator[None]:
 async def test_device_plugin_blocks_new_claims(
     host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """14.5: the device plugin would give the same device to another container. The kubelet asks again."""
+    """14.5: the device plugin would give the same device to another container. The kubelet retries."""
     monkeypatch.setattr(coexistence, "PERIOD_S", 0.05)
     before = api.create(allocated_claim("before", "node-a", [0]))
     async with host.running("pod-1") as plugin:
@@ -801,7 +801,7 @@ class Asked(Registration):
 
 
 async def test_health_checks_share_one_probe(plugin: Plugin, short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """14.14: the health port asks for no credentials."""
+    """14.14: the health port requires no credentials."""
     monkeypatch.setattr(liveness, "HOLDS_S", 600.0)
     asked = Asked("dra.sock", lambda: None)
     server = UnixServer(

@@ -108,7 +108,7 @@ def squatter(name: str, node: str = "node-b", driver: str = "neuron.aws.com") ->
 async def test_taken_slice_name_is_avoided(
     api: EmbeddedApi, client: KubeClient, publisher: Publisher, node: str, driver: str
 ) -> None:
-    """14.10. And who has it is said. A restarted plugin keeps its name."""
+    """14.10. The message names the owner. A restarted plugin keeps its name."""
     api.create(squatter(NAME, node, driver))
     with pytest.raises(AlreadyExists):
         await publisher.publish(devices(16))

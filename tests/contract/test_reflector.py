@@ -195,7 +195,7 @@ async def test_short_watches_back_off(api: EmbeddedApi, client: KubeClient, monk
     began = time.monotonic()
     async with running(Reflector(client, NODES)):
         await asyncio.sleep(0.5)
-    allowed, passed, wait = 1, 0.0, 0.05  # at least half of each step
+    allowed, passed, wait = 1, 0.0, 0.05  # each delay is at least half of its step
     while (passed := passed + wait) <= time.monotonic() - began:
         allowed, wait = allowed + 1, wait * 2
     assert 1 <= closing.hits <= allowed

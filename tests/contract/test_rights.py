@@ -1,4 +1,4 @@
-"""The rights of both programs: what the manifests grant, and what the programs asked a real API server for.
+"""The rights of both programs: what the manifests grant, and the requests that the programs made to a real API server.
 
 The requests are those of all tests on the test beds, from the audit logs of their API servers, so the second half runs
 last: `make test` starts it after the tests of both beds, and before it stops them.
@@ -27,7 +27,7 @@ READ = "get list watch"
 
 
 class Right(NamedTuple):
-    """One verb on one resource; `namespace` and `name` are empty where any will do."""
+    """One verb on one resource; an empty `namespace` or `name` stands for all."""
 
     who: str
     group: str

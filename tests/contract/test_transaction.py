@@ -533,7 +533,7 @@ async def test_queued_claims_are_committed_together(used: Disk) -> None:
     made = await transactions(used, Api(*claims), files)
     asked = [asyncio.create_task(made.prepare(c.ref)) for c in claims]
     await asyncio.to_thread(files.began.wait, 5)
-    for _ in range(100):  # all others get in line
+    for _ in range(100):  # the others queue
         await asyncio.sleep(0)
     files.go_on.set()
     assert await asyncio.gather(*asked) == [decided(c, []) for c in claims]

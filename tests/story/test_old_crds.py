@@ -1,4 +1,4 @@
-"""The API server has another release's CRDs: it drops what the controller writes, or refuses it."""
+"""The API server has another release's CRDs: it drops or rejects what the controller writes."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def writes(cluster: Cluster) -> list[Request]:
     ]
 
 
-# -- what is tried -----------------------------------------------------------------------------------------------------
+# -- dry runs ----------------------------------------------------------------------------------------------------------
 
 
 def names(value: Any, path: str = "") -> Iterator[str]:
@@ -159,7 +159,7 @@ def test_dropped_field_is_named_by_path(sent: Obj, stored: Obj, lost: list[str])
     assert list(schema_check.dropped(sent, stored)) == lost
 
 
-# -- what comes of it --------------------------------------------------------------------------------------------------
+# -- results -----------------------------------------------------------------------------------------------------------
 
 
 async def test_aws_crds_stop_reservations_with_a_reason(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:

@@ -231,7 +231,7 @@ async def test_foreign_templates_are_logged_at_start(cluster: Cluster, caplog: p
     """13.2. The admission policy rejects new templates, but existing ones stay."""
 
     def listed() -> list[str]:
-        return [str(each.__dict__["templates"]) for each in caplog.records if "ask for reserved" in each.message]
+        return [str(each.__dict__["templates"]) for each in caplog.records if "request reserved" in each.message]
 
     alternatives = [
         {"name": "a", "deviceClassName": "neuron.aws.com"},

@@ -112,7 +112,7 @@ class DeadlyFiles(FaultyFiles):
         if target.moment is Moment.HALF:
             act_half()
         elif target.moment is Moment.AFTER:
-            with contextlib.suppress(OSError):  # a file that is not there, say: the next thing is not done all the same
+            with contextlib.suppress(OSError):  # such as a missing file; the process must not go on
                 act()
         if target.error is not None:
             raise OSError(target.error, os.strerror(target.error), str(path))

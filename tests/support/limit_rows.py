@@ -1,4 +1,4 @@
-"""Pods and workloads, and what the chart's policies about limits make of them: one table for two API servers."""
+"""Pods and workloads, and the results of the chart's policies about limits: one table for two API servers."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def refused(instance_type: str, kind: str, count: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A request to create `item`, in a namespace that is labelled or not, and what comes of it.
+    """A request to create `item`, in a namespace with or without the label, and its result.
 
     `limits` are the limits of each container that is stored, None if the object stays as it is; `denied` is the message
     of a rejection, by the policies or, with `invalid`, by Kubernetes' own validation.

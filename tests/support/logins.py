@@ -91,7 +91,7 @@ def write_kubeconfig(path: Path, url: str, user: dict[str, Any], *, ca: Path | N
 
 
 class Authority:
-    """A certificate authority in `folder`, made by `openssl`; or `like` another: its certificate and its key."""
+    """A certificate authority in `folder`, made by `openssl`, or a copy of the authority `like`."""
 
     def __init__(self, folder: Path, name: str = "authority", *, like: tuple[Path, Path] | None = None) -> None:
         folder.mkdir(exist_ok=True)

@@ -50,7 +50,7 @@ def _compiled(expression: str) -> Any:
 
 
 def evaluate(expression: str, inputs: Mapping[str, Any]) -> Any:
-    """Return the value of an expression. Raises AssertionError with the engine's words if it has none."""
+    """Return the value of an expression. Raises AssertionError with the engine's message if it has none."""
     found = _compiled(expression).eval(data=dict.fromkeys(_NAMES) | dict(inputs))
     value = _plain(found.value())
     assert found.type() != cel.Type.ERROR, f"{value}: {expression}"

@@ -8,7 +8,7 @@
 The model is the weakest that a file system may have. The bytes of a file are safe after it was flushed; before that the
 file has its former bytes, none, half, zeros, or all. A change of a folder (a name that is created, linked, renamed or
 removed) is safe after the folder was flushed; before that each change may be lost independently of the others. A change
-itself is all or nothing. A folder that is lost takes what is in it along.
+itself is all or nothing. If a folder is lost, so are its contents.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def check_edits(edits: dict[str, Any]) -> None:
 
 
 def check_spec(document: dict[str, Any]) -> None:
-    """The rules of CDI 1.1.0, SPEC.md and pkg/parser: an unknown field makes a runtime refuse the file."""
+    """The rules of CDI 1.1.0, SPEC.md and pkg/parser: a runtime rejects a file with an unknown field."""
     assert set(document) <= {"cdiVersion", "kind", "annotations", "devices", "containerEdits"}
     vendor, _, kind = document["kind"].partition("/")
     assert VENDOR.fullmatch(vendor)

@@ -195,13 +195,15 @@ def test_all_attributes_tags_and_marks_fit() -> None:
     assert problems == []
 
 
-# The law, over any course of events: what is allocated together shares no core, and what is allocated is published.
+# The invariant, over any sequence of events: what is allocated together shares no core, and what is allocated is
+# published.
 
 
 @given(st.data())
 @settings(max_examples=40, deadline=None)
 def test_an_allocated_device_is_never_unpublished(data: st.DataObject) -> None:
-    """A course of switching, allocating (what is published, untainted and has counters left), ending, and wipes."""
+    """A random sequence of switching, allocating (published, untainted devices with counters left), ending, and
+    wipes."""
     on, now, current, allocated = True, 0.0, dict[str, Wire](), set[str]()
     leaving: Leaving | None = None
     for _ in range(data.draw(st.integers(1, 15))):

@@ -109,7 +109,7 @@ def test_answered_needs_ready_tagged_unused_nodes() -> None:
     assert holdings(SHOWS, nodes=unready, shown=shown).unanswered(SHOWS) == ["n1"]
 
 
-# -- what is being taken back ------------------------------------------------------------------------------------------
+# -- Draining ----------------------------------------------------------------------------------------------------------
 
 DRAINING = allocation(phase=Phase.DRAINING)
 OPEN = published("n1", allocation(phase=Phase.BOUND))
@@ -175,7 +175,7 @@ def test_claim_on_two_nodes_is_listed_once() -> None:
     assert found.foreign(allocation()) == [claims[1]]
 
 
-# -- what a plan changes -----------------------------------------------------------------------------------------------
+# -- changes by a plan -------------------------------------------------------------------------------------------------
 
 
 def test_changes_update_workload_and_ultraserver() -> None:

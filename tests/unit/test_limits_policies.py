@@ -228,7 +228,7 @@ sidecars = st.lists(st.tuples(resources, st.booleans()), max_size=3)
 @settings(max_examples=100, deadline=None)
 @given(containers, sidecars, st.sampled_from(["", "trn1.32xlarge", "inf2.48xlarge", "inf2.xlarge"]))
 def test_the_policy_and_migrate_agree(mains: list[Obj], inits: list[tuple[Obj, bool]], instance_type: str) -> None:
-    """What the API server makes of a pod is what `neuron-dra migrate` makes of its manifest."""
+    """The API server changes a pod as `neuron-dra migrate` changes its manifest."""
     item = pod(
         *(one(limits, f"m{n}") for n, limits in enumerate(mains)),
         initContainers=[

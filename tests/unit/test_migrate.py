@@ -1,4 +1,4 @@
-"""16.6: what `neuron-dra migrate` makes of manifests: the values, for Kubernetes 1.36 and for 1.34."""
+"""16.6: the manifests that `neuron-dra migrate` writes for Kubernetes 1.36 and for 1.34, as values."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_model_of_kserve_is_rewritten() -> None:
 
 
 def test_ray_keeps_its_number_of_neuron_cores() -> None:
-    """KubeRay reads the limit that goes away; a parameter that is there already stays."""
+    """KubeRay reads the limit that is removed; an existing parameter stays."""
     groups = [{"template": {"spec": pod(container(neuroncore=2))["spec"]}, "rayStartParams": {}}]
     groups += [{**copy.deepcopy(groups[0]), "rayStartParams": {"resources": "own"}}]
     document = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "spec": {"workerGroupSpecs": groups}}

@@ -181,8 +181,8 @@ def test_unmigratable_documents_stay(manifest: Path, capsys: pytest.CaptureFixtu
     [
         ("a: [", "line 1, column 5"),
         ("a: {{ .Values.x }}b", "render a Helm template first"),
-        ("a: 1\na: 2\n", "line 2: the key a is there twice"),
-        ('{"a": 1, "a": 2}', "the key a is there twice"),
+        ("a: 1\na: 2\n", "line 2: the key a occurs twice"),
+        ('{"a": 1, "a": 2}', "the key a occurs twice"),
         ("a: !!python/object:os.system {}", "could not determine a constructor"),
         ("a: &a [*a]", "aliases expand"),
         ("[" * 5000, "nested too deeply"),

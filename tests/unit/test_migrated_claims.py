@@ -1,4 +1,4 @@
-"""16.6: the claims that `neuron-dra migrate` writes for Kubernetes 1.34 get the devices that the limits asked for."""
+"""16.6: the claims that `neuron-dra migrate` writes for Kubernetes 1.34 get the devices that the limits requested."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ LIMITS = Limits(fault_grace=datetime.timedelta(seconds=30), node_failure_grace=d
 
 
 def limit(world: World, name: str, text: str | None) -> None:
-    """Add a Namespace with this limit; None: it does not say."""
+    """Add a Namespace with this limit; None: without the annotation."""
     meta = {"name": name, **({"annotations": {ANNOTATION: text}} if text is not None else {})}
     world.put({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
 

@@ -1,4 +1,4 @@
-"""Many nodes away at once are an outage, not failures of each. Issue 13, number 4."""
+"""Many nodes that are unavailable at once are an outage, not single failures. Issue 13, number 4."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ def fits(found: Partitioned, chosen: list[Partition]) -> bool:
 @given(st.data())
 @settings(max_examples=300, deadline=None)
 def test_counters_exclude_shared_cores(nodes: dict[str, topology.Node], data: st.DataObject) -> None:
-    """The law that keeps a core from two containers, and a free one from being refused."""
+    """No core is in two containers, and no free one is withheld."""
     found = made(nodes[data.draw(st.sampled_from(TYPES))])
     chosen = data.draw(st.lists(st.sampled_from(found.partitions), min_size=1, max_size=6, unique_by=id))
     cores = Counter(core for one in chosen for core in one.cores)

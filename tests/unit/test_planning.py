@@ -337,7 +337,7 @@ def test_slots_have_total_size_and_rank_0():
     assert {(e["worldSize"], e["rank0Node"]) for e in held} == {(6, first["leaderNodeName"])}
 
 
-# -- who waits, and why ------------------------------------------------------------------------------------------------
+# -- waiting workloads -------------------------------------------------------------------------------------------------
 
 
 def test_competing_workloads_get_all_or_nothing():
@@ -488,7 +488,7 @@ def test_incomplete_reservation_is_released_together():
     assert (phases(world), world.reserved("job")) == ({"Draining"}, {1: tuple(f"u1-{n}" for n in range(4))})
 
 
-# -- what a write that failed leaves behind ----------------------------------------------------------------------------
+# -- after a failed write ----------------------------------------------------------------------------------------------
 
 
 def entry_in(world: World, ultraserver_name: str, entry: dict) -> None:

@@ -411,7 +411,7 @@ def test_unreadable_entry_without_workload_stays() -> None:
     assert "for ml/job, group 0, names a NeuronUltraServerWorkload that does not exist" in tell(world)[1]
 
 
-# -- whose it is -------------------------------------------------------------------------------------------------------
+# -- owners ------------------------------------------------------------------------------------------------------------
 
 
 def template(**meta: Any) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The writes that update a pool's slices: the cases of Kubernetes' own helper, and invariants.
 
 The families are those of TestControllerSyncPool in kubernetes/dynamic-resource-allocation that apply to a pool of one
-node (dra-contract C.4).
+node.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ def test_slot_links_are_up_down_or_unknown(size: int, change: dict[str, Any], up
     assert links_up(one, size, [one, mate]) is up
 
 
-# -- which of them -----------------------------------------------------------------------------------------------------
+# -- the choice --------------------------------------------------------------------------------------------------------
 
 
 def slot(name: str, kind: str = "neuron_node", layers: tuple[str | None, ...] = ("a", "b", "c"), **fit: int) -> Slot:

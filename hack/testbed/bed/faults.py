@@ -70,9 +70,7 @@ def _between_nodes(bed: Bed, node: Node, side: str, *, broken: bool) -> str:
     ends = (node.spec.position, peers.get(node.spec.position, -1))
     for each in members:
         hardware.write_election(each.hardware_dir, each.spec, ends if broken else None)
-    state = (
-        "broken; the nodes report what a new election finds" if broken else "whole again, and with it the UltraServer"
-    )
+    state = "broken; the nodes report what a new election finds" if broken else "repaired; the UltraServer is complete"
     return f"the {side} link of {node.name} is {state}"
 
 
@@ -192,7 +190,7 @@ def _repair_controller(bed: Bed, node: Node, argument: str) -> str:
 def _break_kubelet(bed: Bed, node: Node, argument: str) -> str:
     if argument == "stop":
         node.stop_kubelet()
-        return f"the kubelet of {node.name} is stopped; its containers go on, and it is NotReady in half a minute"
+        return f"the kubelet of {node.name} is stopped; its containers keep running, and NotReady in half a minute"
     if argument:
         raise BedError(f"{argument!r}: write nothing to restart the kubelet, or `stop` to leave it stopped")
     node.restart_kubelet()

@@ -25,7 +25,8 @@ def allow(state: State) -> None:
     try:
         LIMIT.write_text(f"{wanted}\n")
     except OSError as err:
-        print(f"testbed: {LIMIT} is {before} and cannot be raised ({err}): a dozen nodes may be the most", flush=True)
+        text = f"{LIMIT} is {before} and cannot be raised ({err}): more than a dozen nodes may not start"
+        print(f"testbed: {text}", flush=True)
 
 
 def restore(recorded: State) -> None:

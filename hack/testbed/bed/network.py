@@ -67,9 +67,9 @@ def inside(layout: Layout) -> Iterator[None]:
 def get(
     layout: Layout, url: str, headers: Mapping[str, str] | None = None, ca: Path | None = None, timeout_s: float = 20
 ) -> tuple[int, bytes]:
-    """Ask a server inside the namespace, and return its status and answer.
+    """Send a request to a server inside the namespace; return the status and the body of its response.
 
-    A program that asks, kubectl for one, takes a tenth of a second of a core to start.
+    To start a program such as kubectl instead takes a tenth of a second of a core.
 
     Raises:
         OSError: it cannot be reached, or does not answer in time.

@@ -28,7 +28,7 @@ T = TypeVar("T")
 def start_ticks(pid: int) -> int | None:
     """Return when `pid` was started, in clock ticks since boot; None for a process that is gone or a zombie.
 
-    Zombies are not collected here: `waitpid` would take them from another thread that runs a command.
+    Zombies are not reaped here: `waitpid` could reap the child of another thread that runs a command.
     """
     try:
         text = Path(f"/proc/{pid}/stat").read_text()

@@ -231,7 +231,7 @@ class Registration(registration_pb2_grpc.RegistrationServicer):
         return registration_pb2.RegistrationStatusResponse()
 
     def needs_fresh_socket(self) -> bool:
-        """Return True if the kubelet refused us or never sent a verdict: older kubelets retry only on a new socket."""
+        """Return True without an accepted registration: older kubelets retry only on a new socket."""
         now = time.monotonic()
         return (self.refused_at is not None and now - self.refused_at > REFUSAL_PAUSE_S) or (
             self.asked_at is not None and now - self.asked_at > VERDICT_PATIENCE_S

@@ -46,7 +46,7 @@ class DevicePluginWatch:
 def live_socket(folder: Path) -> str | None:
     """Return the name of a Neuron device plugin's socket that accepts a connection, or None. Blocks up to a second.
 
-    The names are those of AWS's plugin, neuron-devplugin.sock and neuroncore-devplugin.sock, and their kind.
+    The names are those of AWS's plugin, neuron-devplugin.sock and neuroncore-devplugin.sock, and similar ones.
     """
     with contextlib.suppress(OSError):
         for path in sorted(folder.iterdir()):

@@ -108,7 +108,7 @@ class Reports:
             )
 
     def device_plugin(self, why: str, *, refuse: bool) -> None:
-        """Report that a device plugin is alive, if there is a reason to think so."""
+        """Report that a device plugin runs on the node, if there is evidence of it."""
         self._metrics.device_plugin(bool(why))
         if why:
             text = why + ("" if refuse else "; devices are published because of --device-plugin-coexistence=warn")

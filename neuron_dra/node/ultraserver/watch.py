@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 PROBE_S: Final = 60.0  # first wait before looking for the CRD again; each wait is longer by as much
 LONGEST_PROBE_S: Final = 3600.0
-EXPECTED_PROBE_S: Final = 10.0  # if the settings say that an operator runs
+EXPECTED_PROBE_S: Final = 10.0  # if the settings expect an operator
 SURE_ABSENCES: Final = 2  # an API server that has just started may not serve the CRD for a moment
 
 

@@ -30,7 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--beside-a-victim",
         action="store_true",
-        help="a tenant asks for whatever it likes beside a workload that has to be allocated in time",
+        help="a tenant makes any requests beside a workload that must be allocated in time",
     )
     parser.add_argument("--quiet", action="store_true", help="no trace of a seed that violates nothing")
     parsed = parser.parse_args(arguments)

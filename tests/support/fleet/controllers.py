@@ -51,7 +51,7 @@ class Replica:
 
     @property
     def leads(self) -> bool:
-        """True if it believes that it is the leader."""
+        """True if it acts as the leader."""
         return self.up and self.controller is not None and self.controller.leadership.holds()
 
     def start(self) -> None:

@@ -264,7 +264,7 @@ class Fleet:
     # Waiting
 
     def problems(self) -> list[str]:
-        """What is not yet as it must be."""
+        """The conditions that do not hold yet."""
         known = Known(
             budgets=self.budgets,
             taken_templates=frozenset(self.taken_templates),
@@ -336,7 +336,7 @@ class Fleet:
             return None
 
     def start_job(self, workload: Obj, replicas: int | None = None) -> Job:
-        """Have pods for a workload, one for each of its nodes but not more than nodes there are; or as many as said."""
+        """Create `replicas` pods for a workload; by default one for each of its nodes, within the size of the fleet."""
         meta, spec = workload["metadata"], workload["spec"]
         wanted = min(int(spec["topologySize"]) * int(spec["serverCount"]), len(self.nodes))
         wanted = wanted if replicas is None else replicas

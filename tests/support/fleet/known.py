@@ -18,8 +18,8 @@ class Known:
     jobs_of: Mapping[str, str] = field(default_factory=dict)  # job name: UID of its workload
     closed: frozenset[str] = frozenset()
     """Nodes with a container whose claim was deleted by force, until it ends; and those that took a claim over that was
-    on an earlier instance of their name, until they are rebooted: nobody can know that it does not run."""
-    unwritable: frozenset[str] = frozenset()  # NeuronUltraServers whose status a policy refuses
+    on an earlier instance of their name, until they are rebooted: nothing shows that it does not run."""
+    unwritable: frozenset[str] = frozenset()  # NeuronUltraServers whose status a policy rejects
     actors: frozenset[str] = frozenset()  # who takes part
     refused: frozenset[str] = frozenset()  # kind/namespace/name of objects whose status a policy refuses
     crd: str = "ours"  # or which other CRD is installed: then the controller must only do no harm
@@ -27,6 +27,6 @@ class Known:
     now: datetime.datetime = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
     def refuses(self, item: Wire) -> bool:
-        """A policy refuses the status of this object."""
+        """A policy rejects the status of this object."""
         meta = item["metadata"]
         return f"{item['kind']}/{meta['namespace']}/{meta['name']}" in self.refused

@@ -131,7 +131,7 @@ async def outage(schedule: Schedule) -> str | None:
 
 
 def _is_disrupted(schedule: Schedule, back: int) -> bool:
-    """True if it is an outage even after `back` nodes have returned. A deleted Node is not away."""
+    """True if it is an outage even after `back` nodes have returned. A deleted Node does not count as unavailable."""
     found = [schedule.fleet.view.find("nodes", name) for name in schedule.fleet.nodes]
     present = [node for node in found if node is not None]
     unready = len([node for node in present if condition(node, "Ready").get("status") != "True"]) - back

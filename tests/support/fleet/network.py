@@ -281,7 +281,7 @@ class Line(KubeClient):
 
 
 def _without_guard(body: Wire) -> Wire:
-    """A patch without the resourceVersion and UID that it asks for."""
+    """A patch without its preconditions, resourceVersion and UID."""
     meta = {k: v for k, v in (body.get("metadata") or {}).items() if k not in ("resourceVersion", "uid")}
     return {**body, "metadata": meta}
 

@@ -103,7 +103,7 @@ class Pods:
         *,
         deletes_orphans: bool = False,
     ) -> None:
-        """`now` is the wall clock. `deletes_orphans`: also be the pod collector, as a control plane is."""
+        """`now` is the wall clock. `deletes_orphans`: also delete orphaned pods, as a control plane does."""
         self._client = client
         self._nodes = nodes
         self._rng = rng
@@ -113,12 +113,12 @@ class Pods:
         self._wake = asyncio.Event()
         self._starting: dict[str, asyncio.Task[None]] = {}
         self._ending: dict[str, asyncio.Task[None]] = {}
-        self._held: dict[str, tuple[str, tuple[ClaimRef, ...]]] = {}  # by pod UID: node, and what was asked for
+        self._held: dict[str, tuple[str, tuple[ClaimRef, ...]]] = {}  # by pod UID: node, and the requested claims
         self.pods = Reflector(client, PODS, on_change=self._wake.set)
         self.claims = Reflector(client, RESOURCE_CLAIMS, on_change=self._wake.set)
         self.jobs: dict[str, Job] = {}
         self.running: dict[str, Container] = {}
-        self.refused: dict[str, str] = {}  # by pod UID: what the plugin said last
+        self.refused: dict[str, str] = {}  # by pod UID: the plugin's last error
         self.on_start: Callable[[Container], None] = lambda container: None
 
     async def run(self) -> None:

@@ -53,9 +53,9 @@ def run(
 ) -> Outcome:
     """Run one seed on an embedded API server, in simulated time. `drive` replaces the seeded schedule.
 
-    `actors` are the names of those that take part (`actors.ACTORS`); without it, it is the seed that chooses them.
-    `server` makes the clients of a real API server, which has our CRDs; there time goes FASTER as fast as usual, and
-    a seed decides what is done, but not in which order programs hear of it.
+    `actors` are the names of those that take part (`actors.ACTORS`); without it, the seed chooses them.
+    `server` makes the clients of a real API server, which has our CRDs; there time runs FASTER times as fast, and a
+    seed decides what happens, but not in which order programs see it.
     """
     taking_part = chosen(seed, embedded=server is None) if actors is None else frozenset(actors)
     started = time.monotonic()

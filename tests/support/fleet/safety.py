@@ -68,7 +68,7 @@ class Safety:
     # What the fleet did
 
     def protect(self, allocation_ids: set[str]) -> None:
-        """While kubelets are away these reservations must stay."""
+        """While kubelets are unavailable, these reservations must stay."""
         self._protected = allocation_ids
 
     def may_vanish(self, ultraserver: str) -> None:
@@ -153,7 +153,7 @@ class Safety:
             self._report(f"{_text(now)} is written again")
             same = before.workload_uid == allocation.workload_uid and {*allocation.nodes} <= {*before.nodes}
             if same and allocation.phase is Phase.DRAINING:
-                known.held = now  # nodes that were away when it ended still show it: the controller closes only these
+                known.held = now  # nodes that were unavailable when it ended show it, and are closed
                 return
         if known.gone:
             self._violated(f"{_text(now)} came back after it was gone")

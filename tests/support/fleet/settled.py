@@ -41,7 +41,7 @@ def problems(view: View, nodes: Mapping[str, FleetNode], pods: Pods, known: Know
 
 
 def _seems_outdated(view: View, plural: str, known: Known) -> bool:
-    """Policies refuse the status of each object on which the controller tries what the CRD keeps."""
+    """Policies reject the status of each object that the controller uses to test the CRD."""
     found = view.all(plural)[:TRIED]
     return bool(found) and all(known.refuses(item) for item in found)
 

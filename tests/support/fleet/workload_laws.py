@@ -112,7 +112,7 @@ def _allocated(view: View, uid: str, workload: Wire, nodes: Mapping[str, FleetNo
 
 
 def _not_stored_again(workload: Wire, live: list[Held], known: Known) -> list[Wire]:
-    """The groups of NeuronUltraServers that somebody deleted by force, and whose status a policy refuses since.
+    """The groups of NeuronUltraServers that a user deleted by force, and whose status a policy has rejected since.
 
     Only the nodes and the workload's copy have them. The controller reserves nothing else there, and the workload's
     status does not claim anything new until they are stored.
@@ -123,7 +123,7 @@ def _not_stored_again(workload: Wire, live: list[Held], known: Known) -> list[Wi
 
 
 def _still_tagged(view: View, workload: Wire, nodes: Mapping[str, FleetNode], groups: Iterable[Wire]) -> Iterator[str]:
-    """Nodes keep such a reservation as long as claims are there; without any they give it up after ten minutes."""
+    """Nodes keep such a reservation as long as claims are there; without any they release it after ten minutes."""
     tags, uses = view.tags(), view.uses()
     for name in (name for group in groups for name in group["nodes"]):
         tag = tags.get(name)
@@ -133,7 +133,7 @@ def _still_tagged(view: View, workload: Wire, nodes: Mapping[str, FleetNode], gr
 
 
 def _cannot_be_noted(live: Iterable[Held], nodes: Mapping[str, FleetNode], known: Known) -> bool:
-    """What nodes publish counts as a fault from a moment that is stored in a status which a policy refuses.
+    """The start of a fault that nodes publish is stored in a status, which a policy rejects.
 
     The workload's status waits for that write, as it waits for every write of its reservations.
     """
