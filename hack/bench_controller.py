@@ -319,7 +319,7 @@ async def rounds(
     figures[f"{nodes} nodes: to Allocated, p50"] = f"{quantile(times, 0.5):.2f} s"
     name = "p99" if nodes == 8 else "worst"
     figures[f"{nodes} nodes: to Allocated, {name}"] = f"{quantile(times, 0.99):.2f} s"
-    figures[f"{nodes} nodes: controller's CPU"] = f"{quantile(cpu, 0.5):.2f} s"
+    figures[f"{nodes} nodes: controller's CPU"] = f"{quantile(cpu, 0.5) * 1000:.0f} ms"
     figures[f"{nodes} nodes: released, p50"] = f"{quantile(released, 0.5):.2f} s"
     figures[f"{nodes} nodes: controller's writes"] = str(max(writes))
     figures["slice writes per node"] = f"{max([float(figures.get('slice writes per node', '0')), *slice_writes]):.2f}"

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from operator import attrgetter
 
 from controller.observe.discovery import Group
 from controller.observe.model import PublishedNode, Workload, shortened
@@ -27,6 +28,7 @@ class Slot:
     - `free_nodes`: free nodes of its UltraServer, including this slot's.
     - `free_neighbours`: free nodes of the pairs that it is in, including this slot's.
     - `first_id`: the number of its first node in the UltraServer.
+    - `fit`: the sort key; the best fit, which leaves the fewest free nodes around it, is the smallest.
     """
 
     ultraserver: str
@@ -37,10 +39,11 @@ class Slot:
     free_neighbours: int  # free nodes of the pairs that it is in, including this slot's
     first_id: int
 
-    @property
-    def fit(self) -> tuple[int, int, str, int]:
-        """The sort key; the best fit, which leaves the fewest free nodes around it, is the smallest."""
-        return self.free_nodes, self.free_neighbours, self.ultraserver, self.first_id
+    fit: tuple[int, int, str, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        key = self.free_nodes, self.free_neighbours, self.ultraserver, self.first_id
+        object.__setattr__(self, "fit", key)  # kept, because thousands of slots are sorted by it
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +133,7 @@ def choose(
     slots that the workload has. The result does not depend on the order of `free`.
     """
     for wanted in (kind,) if kind else KINDS:
-        candidates = sorted((slot for slot in free if slot.kind == wanted), key=lambda slot: slot.fit)
+        candidates = sorted((slot for slot in free if slot.kind == wanted), key=attrgetter("fit"))
         if len(candidates) >= count:
             return tuple(_closest(candidates, count, near))
     return None
