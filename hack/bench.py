@@ -196,14 +196,14 @@ async def many_cycles(root: Path, server: Api, api: aiohttp.ClientSession, count
     """Print memory, descriptors and files of the plugin during `count` prepares and unprepares."""
     driver = Ours(root, server.url)
 
-    def tell(sample: Sample) -> None:
+    def print_sample(sample: Sample) -> None:
         print(f"| {sample.cycles:,} | {sample.rss_mib:.1f} | {sample.open_files} | {sample.files} |", flush=True)
 
     try:
         await driver.started(api)
         began = time.monotonic()
         print("| cycles | RSS, MiB | open descriptors | files |\n|---|---|---|---|")
-        samples = await cycles(api, driver, count, tell)
+        samples = await cycles(api, driver, count, print_sample)
     finally:
         driver.stop()
     first, last = samples[0], samples[-1]

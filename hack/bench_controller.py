@@ -107,7 +107,7 @@ async def measure(
         empty_mib = columns[0].memory_mib
         async with cluster.watching():
             for size in sizes:
-                say(f"{size} nodes: making them")
+                progress(f"{size} nodes: making them")
                 await swarm.grow(size // 4)
                 column = Column(size)
                 await one_size(args, column, cluster, swarm, plane)
@@ -131,7 +131,7 @@ async def no_nodes(args: argparse.Namespace, cluster: Cluster, plane: bench_api.
     return column
 
 
-def say(text: str) -> None:
+def progress(text: str) -> None:
     print(f"{datetime.datetime.now(datetime.UTC):%H:%M:%S} {text}", file=sys.stderr, flush=True)
 
 
@@ -145,8 +145,10 @@ async def one_size(
     with Controller(plane.layout.kubeconfig, log) as controller:
         await discovered(cluster, column.nodes // 4)
         figures["start: until all UltraServers are written"] = f"{time.monotonic() - started:.1f} s"
-        say(f"discovered in {time.monotonic() - started:.1f} s; {bench_api.tally(of(cluster.writes.since(), AGENT))}")
-        async with swarm.answering():
+        progress(
+            f"discovered in {time.monotonic() - started:.1f} s; {bench_api.tally(of(cluster.writes.since(), AGENT))}"
+        )
+        async with swarm.tagging():
             await asyncio.sleep(3)
             figures["CPU, nothing changes"] = f"{await millicores(controller, args.idle_s):.1f} millicores"
             column.memory_mib = controller.rss_mib()
@@ -162,7 +164,7 @@ async def one_size(
         least = [await floor(cluster, swarm, nodes) for _ in range(3)]
         figures[f"{nodes} nodes: floor, the bare writes"] = f"{quantile(least, 0.5):.2f} s"
         figures[f"{nodes} nodes: p50 against the floor"] = f"{measured / quantile(least, 0.5):.2f}"
-    say(json.dumps(figures))
+    progress(json.dumps(figures))
 
 
 async def busy(
@@ -172,13 +174,13 @@ async def busy(
     names = [f"busy-{number}" for number in range(min(args.busy, column.nodes // 16 * 9 // 10))]
     figures: dict[str, str] = {}
     with Controller(plane.layout.kubeconfig, plane.layout.log_dir / "controller.log") as controller:
-        async with swarm.answering():
+        async with swarm.tagging():
             started = time.monotonic()
             for name in names:
                 await cluster.client.create(NEURON_WORKLOADS, PLACE, workload(name, 4))
             for name in names:
                 await cluster.reaches(name, "Allocated", timeout_s=300)
-            say(f"{len(names)} workloads in {time.monotonic() - started:.1f} s")
+            progress(f"{len(names)} workloads in {time.monotonic() - started:.1f} s")
             cluster.writes.since()
             await asyncio.sleep(2)
             figures["CPU, nothing changes"] = f"{await millicores(controller, args.idle_s):.1f} millicores"
@@ -192,7 +194,7 @@ async def busy(
         "8 nodes: controller's CPU",
     )
     column.figures |= {about + name: figures[name] for name in (*kept, "resident memory, largest")}
-    say(json.dumps(figures))
+    progress(json.dumps(figures))
 
 
 async def floor(cluster: Cluster, swarm: Swarm, nodes: int) -> float:
@@ -304,7 +306,7 @@ async def rounds(
         found = cluster.writes.since()
         ours = [each for each in of(found, AGENT) if each.resource != "events"]
         if index == 0:
-            say(f"{nodes} nodes in {times[-1]:.2f} s, CPU {cpu[-1]:.2f} s: {bench_api.tally(of(found, AGENT))}")
+            progress(f"{nodes} nodes in {times[-1]:.2f} s, CPU {cpu[-1]:.2f} s: {bench_api.tally(of(found, AGENT))}")
         writes.append(len(ours))
         slice_writes.append(sum(each.resource == "resourceslices" for each in found) / nodes)
         started = time.monotonic()
@@ -314,7 +316,7 @@ async def rounds(
         await asyncio.sleep(0.5)
         gone = cluster.writes.since()
         if index == 0:
-            say(f"released in {released[-1]:.2f} s: {bench_api.tally(of(gone, AGENT))}")
+            progress(f"released in {released[-1]:.2f} s: {bench_api.tally(of(gone, AGENT))}")
         conflicts += sum(each.code == 409 for each in (*found, *gone))
     figures[f"{nodes} nodes: to Allocated, p50"] = f"{quantile(times, 0.5):.2f} s"
     name = "p99" if nodes == 8 else "worst"

@@ -121,7 +121,7 @@ class Swarm:
         await self._all(self.nodes[name].publish(objects.get(of[name])) for name in names)
 
     @asynccontextmanager
-    async def answering(self) -> AsyncIterator[None]:
+    async def tagging(self) -> AsyncIterator[None]:
         """Respond to every change while the context is open."""
         task = asyncio.create_task(self._follow())
         try:
@@ -141,9 +141,9 @@ class Swarm:
                     event = json.loads(line)
                     version = event["object"]["metadata"]["resourceVersion"]
                     if event["type"] in ("ADDED", "MODIFIED"):
-                        self._tell(event["object"])
+                        self._notify(event["object"])
 
-    def _tell(self, item: Obj) -> None:
+    def _notify(self, item: Obj) -> None:
         key = item["metadata"]["name"]
         before = self._latest.get(key, {}).get("status", {}).get("allocations")
         self._latest[key] = item

@@ -131,7 +131,7 @@ def faults(run: Run, until: float) -> None:
             break_(run, kind, node)
             run.counts[f"{kind} killed" if kind != "reboot" else "reboots"] += 1
         except (BedError, CommandFailedError, subprocess.TimeoutExpired) as err:
-            run.say(f"could not break {kind} on {node}: {str(err)[:200]}")
+            run.note(f"could not break {kind} on {node}: {str(err)[:200]}")
             run.counts["faults that did not work"] += 1
             with contextlib.suppress(BedError, CommandFailedError, subprocess.TimeoutExpired):
                 run.bed.command("up", timeout_s=300)
@@ -141,7 +141,7 @@ def faults(run: Run, until: float) -> None:
 def break_(run: Run, kind: str, node: str) -> None:
     """Break one thing. Raises the test bed's error if that is not possible now."""
     if kind.startswith("kube-"):
-        run.say(f"kill {kind}")
+        run.note(f"kill {kind}")
         parts = run.bed.parts
         os.kill(parts.processes.pid(kind), signal.SIGKILL)
         time.sleep(random.Random(f"{run.seed} {kind} {run.counts[kind]}").uniform(0, 4))
@@ -149,10 +149,10 @@ def break_(run: Run, kind: str, node: str) -> None:
     elif kind == "controller":
         pids = controllers(run)
         if pids:
-            run.say(f"kill the controller on {node if node in pids else sorted(pids)[0]}")
+            run.note(f"kill the controller on {node if node in pids else sorted(pids)[0]}")
             os.kill(pids.get(node) or pids[sorted(pids)[0]], signal.SIGKILL)
     else:
-        run.say(f"{kind} {node}")
+        run.note(f"{kind} {node}")
         run.bed.command("break", node, kind, timeout_s=180)
 
 
@@ -191,7 +191,7 @@ def chaos(seed: int, minutes: float) -> Run:
     finally:
         run.stop.set()
         breaker.join(timeout=300)
-    run.say("calm: everything is restarted and must recover")
+    run.note("calm: everything is restarted and must recover")
     bed.command("up", timeout_s=600)
     settle(run)
     look(run)

@@ -38,7 +38,7 @@ class Run:
     violations: list[str] = field(default_factory=list)
     stop: threading.Event = field(default_factory=threading.Event)
 
-    def say(self, text: str) -> None:
+    def note(self, text: str) -> None:
         """Print a line about the run."""
         print(f"{time.monotonic() - self.started:7.1f} s  {text}", flush=True)
 
@@ -46,7 +46,7 @@ class Run:
         """Record a violation."""
         if text not in self.violations:
             self.violations.append(text)
-            self.say(f"VIOLATION: {text}")
+            self.note(f"VIOLATION: {text}")
 
 
 def look(run: Run) -> None:

@@ -9,7 +9,7 @@ mkdir -p build
 FLEET="${NEURON_DRA_TESTBED_NAME:-neuron-dra-testbed}-fleet" # the second test bed has the fleet of UltraServers
 on_fleet() { NEURON_DRA_TESTBED_NAME="$FLEET" NEURON_DRA_TESTBED_STATE= "$@"; }
 fleet_tests=(tests/bed/test_ultraserver*.py tests/bed/test_contract_{pods,scheduler}.py
-    tests/bed/test_{sick_devices,takeover}.py)
+    tests/bed/test_{unhealthy_devices,takeover}.py)
 rights=tests/contract/test_rights.py # reads the audit logs of both test beds when their tests have ended
 seeds=tests/contract/test_fleet_on_a_real_server.py # wants an API server with no controller and no nodes
 unless_long() { [ -n "${NEURON_DRA_LONG:-}" ] && echo "$1" || echo "($1) and not long"; }

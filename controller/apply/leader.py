@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 from neuron_dra.errors import AlreadyExists, ApiError, Conflict, NotFound
 from neuron_dra.kube.client import KubeClient
-from neuron_dra.kube.reflector import NONSENSE
+from neuron_dra.kube.reflector import MALFORMED
 from neuron_dra.kube.requests import LEASES
 
 log = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ class Leader:
                     else:
                         self._valid_until = 0.0
                     self._logged = ""
-                except (ApiError, *NONSENSE) as err:
+                except (ApiError, *MALFORMED) as err:
                     self._log_failure(err)
                 if held != self.holds():
                     if held:
@@ -148,7 +148,7 @@ class Leader:
         return True
 
     async def _read(self) -> dict[str, Any]:
-        """Return the lease. Raises ApiError, or one of NONSENSE for another answer."""
+        """Return the lease. Raises ApiError, or one of MALFORMED for another answer."""
         lease: dict[str, Any] = json.loads(
             await self._client.get(LEASES, self._namespace, self._name, timeout_s=REQUEST_S)
         )
@@ -179,7 +179,7 @@ class Leader:
             if lease["spec"].get("holderIdentity") == self._identity:
                 spec = {**lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
                 await self._client.replace(LEASES, self._namespace, {**lease, "spec": spec})
-        except (ApiError, *NONSENSE) as err:
+        except (ApiError, *MALFORMED) as err:
             log.info("the lease was not released", extra={"lease": self._name, "error": str(err)})
 
     @staticmethod

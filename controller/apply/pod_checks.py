@@ -16,7 +16,7 @@ from controller.plan import pod_start
 from neuron_dra.errors import ApiError, NotFound
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.events import EventRecorder, reference
-from neuron_dra.kube.reflector import NONSENSE
+from neuron_dra.kube.reflector import MALFORMED
 from neuron_dra.kube.requests import PODS
 
 log = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class PodLooks:
                 # The scheduler places a surplus pod on a node that becomes idle, within seconds.
                 if self._idle_since[each.uid] + datetime.timedelta(seconds=FIRST_S) <= now:
                     self.unschedulable[each.uid] = pod_start.unschedulable(pods, each, now)
-        except (ApiError, *NONSENSE) as err:
+        except (ApiError, *MALFORMED) as err:
             log.warning(
                 "unscheduled pods could not be read",
                 extra={"namespace": namespace, "error": str(err) or repr(err)},
@@ -98,7 +98,7 @@ class PodLooks:
             lacking = pod_start.lacks_network(pod, workload.template)
         except NotFound:
             return
-        except (ApiError, *NONSENSE) as err:
+        except (ApiError, *MALFORMED) as err:
             log.warning(
                 "a pod could not be read",
                 extra={"pod": f"{workload.namespace}/{workload.pod}", "error": str(err) or repr(err)},

@@ -14,7 +14,7 @@ from controller.plan.refused_pods import LOOK_AGAIN, event_message, refused_unti
 from neuron_dra.errors import ApiError, Conflict, NotFound
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.events import EventRecorder, reference
-from neuron_dra.kube.reflector import NONSENSE
+from neuron_dra.kube.reflector import MALFORMED
 from neuron_dra.kube.requests import PODS
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class Refusals:
                 await self._events.post(about, "Warning", "RefusedPodEvicted", event_message(pod, suspect), now)
         except (NotFound, Conflict):
             self.on_eviction("gone")
-        except (ApiError, *NONSENSE) as err:
+        except (ApiError, *MALFORMED) as err:
             log.warning(
                 "a rejected pod could not be read or evicted",
                 extra={"pod": f"{suspect.namespace}/{suspect.name}", "error": str(err) or repr(err)},

@@ -31,7 +31,7 @@ from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.errors import Conflict, Forbidden, Invalid, NotFound, TooManyRequests, Unavailable
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.events import EventRecorder, reference
-from neuron_dra.kube.reflector import NONSENSE, Reflector
+from neuron_dra.kube.reflector import MALFORMED, Reflector
 from neuron_dra.kube.requests import (
     CLAIM_TEMPLATES,
     NEURON_ULTRASERVERS,
@@ -213,7 +213,7 @@ def _remember(cache: Reflector, namespace: str, name: str, stored: dict[str, Any
         raise Unavailable(f"the API server's answer to a write of {name} is not that object")
     try:
         cache.remember(stored)
-    except NONSENSE as err:
+    except MALFORMED as err:
         raise Unavailable(f"the API server's answer to a write of {name} cannot be read: {err!r}") from err
 
 

@@ -18,7 +18,7 @@ from neuron_dra.core import names
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.errors import ApiError, Forbidden, NotFound, Unavailable
 from neuron_dra.kube.client import KubeClient
-from neuron_dra.kube.reflector import NONSENSE, Reflector
+from neuron_dra.kube.reflector import MALFORMED, Reflector
 from neuron_dra.kube.requests import (
     CLAIM_TEMPLATES,
     DEVICE_CLASSES,
@@ -210,12 +210,12 @@ class Caches(Generic[IndexT]):
                 pass  # the ClusterRole of an earlier release does not allow to list pods
             except* ApiError as failed:
                 raise ApiError(str(failed.exceptions[0])) from None
-            except* NONSENSE as failed:
+            except* MALFORMED as failed:
                 raise Unavailable(f"the list of pods cannot be read: {failed.exceptions[0]!r}") from None
         await self.claims.relist()
 
     async def _reread_claims_on(self, node: str, some: asyncio.Semaphore) -> None:
-        """Read the claims of a node's pods that the watch has not shown as allocated. Raises ApiError, NONSENSE."""
+        """Read the claims of a node's pods that the watch has not shown as allocated. Raises ApiError, MALFORMED."""
         names: set[tuple[str, str]] = set()
         async with some:
             async for page in self._client.list(PODS, fieldSelector=f"spec.nodeName={node}"):

@@ -92,7 +92,7 @@ def published_slice(item: Wire) -> PublishedSlice | None:
         sizes=tuple(size for size in SLOT_SIZES if str(size) in modes),
         vertical=_bool(first, "linkVertical"),
         horizontal=_bool(first, "linkHorizontal"),
-        sick=tuple(
+        unhealthy=tuple(
             sorted({word for one in devices for word in (_string(one, health.ATTRIBUTE) or "").split(",") if word})
         ),
         capacity_block=_string(first, "capacityBlockId"),
@@ -143,8 +143,8 @@ def published_nodes(slices: Iterable[PublishedSlice]) -> tuple[PublishedNode, ..
         main = min(current, key=lambda part: (_kind_rank(part.node.kind), repr(part.node)))
         nodes = [part.node for part in current if part.node.kind] or [main.node]
         whole = len(current) == main.count and all(node.complete for node in nodes)
-        sick = tuple(sorted({word for node in nodes for word in node.sick}))
-        found.append(replace(main.node, sick=sick, complete=whole and len({node.tag for node in nodes}) == 1))
+        unhealthy = tuple(sorted({word for node in nodes for word in node.unhealthy}))
+        found.append(replace(main.node, unhealthy=unhealthy, complete=whole and len({node.tag for node in nodes}) == 1))
     return tuple(found)
 
 

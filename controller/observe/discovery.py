@@ -141,7 +141,7 @@ def _group(
             "nodes whose Neuron driver does not know their place yet (it reports busy): {}",
         ),
         *_if(
-            [each.name for each in present if each.sick_devices],
+            [each.name for each in present if each.device_faults],
             "DeviceUnhealthy",
             "nodes with unhealthy or missing devices, which cannot be reserved: {}",
         ),
@@ -153,7 +153,7 @@ def _group(
 
 def _is_usable(published: PublishedNode, node: ClusterNode) -> bool:
     """Return True if the node's own state allows a slot to take it."""
-    publishes_well = published.complete and published.kind and not published.sick_devices
+    publishes_well = published.complete and published.kind and not published.device_faults
     return bool(publishes_well and node.ready and node.schedulable and not node.out_of_service)
 
 
@@ -233,7 +233,7 @@ def _missing(
 
 def _links(present: list[PublishedNode]) -> tuple[Problem, ...]:
     """Return links that are down. Only a group of four has both kinds of link; a pair has one of them."""
-    unhealthy = [each.name for each in present if each.sick_links]
+    unhealthy = [each.name for each in present if each.has_link_fault]
     found = _if(unhealthy, "LinkDown", "devices report unhealthy links to other nodes, on: {}")
     if len(present) < 4:
         return found

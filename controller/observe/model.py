@@ -44,7 +44,7 @@ class PublishedNode:
     sizes: tuple[int, ...]
     vertical: bool | None = None
     horizontal: bool | None = None
-    sick: tuple[str, ...] = ()  # faults of its devices (core/health.py), published until recovery is confirmed
+    unhealthy: tuple[str, ...] = ()  # faults of its devices (core/health.py), published until recovery is confirmed
     capacity_block: str | None = None
     server_id_2: str | None = None
     server_id_4: str | None = None
@@ -55,14 +55,14 @@ class PublishedNode:
     complete: bool = True  # all slices of the pool's newest generation exist and agree on the tag
 
     @property
-    def sick_devices(self) -> tuple[str, ...]:
+    def device_faults(self) -> tuple[str, ...]:
         """The faults of its devices, without those of links to other nodes."""
-        return tuple(reason for reason in self.sick if reason != LINK_INTERSERVER)
+        return tuple(reason for reason in self.unhealthy if reason != LINK_INTERSERVER)
 
     @property
-    def sick_links(self) -> bool:
+    def has_link_fault(self) -> bool:
         """A device reports its links to other nodes as unhealthy."""
-        return LINK_INTERSERVER in self.sick
+        return LINK_INTERSERVER in self.unhealthy
 
     @property
     def hardware_id(self) -> str | None:

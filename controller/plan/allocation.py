@@ -301,7 +301,7 @@ def _verdict(
         text = join_texts(f"no spare group yet: {spare.message}", moves, skipped)
         return Verdict(partly, "NoSpareGroup", text, degraded)
     if moves:
-        answered = all(holdings.has_answered(each.allocation) for each in holdings.pending(workload.uid))
+        answered = all(holdings.has_tags(each.allocation) for each in holdings.pending(workload.uid))
         blocked_by_dead_nodes = leaving or recovery.blocked_by_dead_nodes(context, workload)
         reason, text = (
             blocked_by_dead_nodes
@@ -332,10 +332,10 @@ def _bind(context: PlanningContext, workload: Workload, closing: set[int]) -> li
     occupied |= {index for index, each in holdings.live(workload.uid).items() if each.allocation.phase is Phase.BOUND}
     pending = holdings.pending(workload.uid)
     free = [each for each in pending if each.allocation.ultraserver_index not in occupied]
-    if all(holdings.has_answered(each.allocation) for each in free):
+    if all(holdings.has_tags(each.allocation) for each in free):
         for each in free:
             holdings.bind(each)
-    return [name for each in holdings.pending(workload.uid) for name in holdings.unanswered(each.allocation)]
+    return [name for each in holdings.pending(workload.uid) for name in holdings.without_tag(each.allocation)]
 
 
 def _waiting(context: PlanningContext, workload: Workload, nodes: Sequence[str]) -> str:

@@ -154,14 +154,14 @@ class Holdings(Container[str]):
             and self.is_there(node, allocation)
         )
 
-    def has_answered(self, allocation: Allocation) -> bool:
+    def has_tags(self, allocation: Allocation) -> bool:
         """Return True if all nodes are Ready and show this reservation, and no other claim came before it.
 
         It may then be bound.
         """
-        return not self.unanswered(allocation) and not self.untagged_claims(allocation)
+        return not self.without_tag(allocation) and not self.untagged_claims(allocation)
 
-    def unanswered(self, allocation: Allocation) -> list[str]:
+    def without_tag(self, allocation: Allocation) -> list[str]:
         """Return the nodes of a Pending reservation that do not show it, or are not Ready, in the order of ranks."""
         return [
             name

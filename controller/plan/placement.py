@@ -105,7 +105,7 @@ def links_up(node: PublishedNode, size: int, slot: Sequence[PublishedNode]) -> b
     """
     if size == 1:
         return True
-    if node.sick_links:
+    if node.has_link_fault:
         return False
     if not node.sizes:
         return None

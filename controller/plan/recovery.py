@@ -103,7 +103,7 @@ def _checks(
     allocation = one.allocation
     node, published = context.nodes.get(name), context.holdings.published(name, allocation)
     whole = published if published is not None and published.complete and published.kind else None
-    yield "DeviceUnhealthy", None if whole is None else not whole.sick_devices
+    yield "DeviceUnhealthy", None if whole is None else not whole.device_faults
     yield "LinkDown", None if whole is None else placement.links_up(whole, allocation.node_count, slot)
     identity = None if whole is None else whole.ultraserver_id
     yield "UltraServerChanged", None if identity is None else object_name(identity) == one.ultraserver
@@ -121,7 +121,7 @@ def template_kind(context: PlanningContext, workload: Workload) -> str:
     return kinds.pop() if len(kinds) == 1 else ""
 
 
-def _closed_nodes(context: PlanningContext, one: Reservation) -> Iterable[NodeFault]:
+def _cordons_and_taints(context: PlanningContext, one: Reservation) -> Iterable[NodeFault]:
     """Yield cordoned and tainted nodes. A taint that all nodes of a group have is deliberate, and no fault."""
     nodes = [node for name in one.allocation.nodes if (node := context.nodes.get(name)) is not None]
     of_all = set.intersection(*({*node.taints} for node in nodes)) if nodes else set()
@@ -165,7 +165,7 @@ def node_faults(context: PlanningContext, workload: Workload, one: Reservation) 
         acts = (fault.node, fault.reason) in seen and _acts(workload, fault.reason)
         found.append(NodeFault(fault.reason, fault.node, since + context.limits.fault_grace if acts else None))
     noted = {(each.reason, each.name) for each in found}
-    found += [each for each in _closed_nodes(context, one) if (each.reason, each.name) not in noted]
+    found += [each for each in _cordons_and_taints(context, one) if (each.reason, each.name) not in noted]
     found += [NodeFault("ForeignClaim", use.holder, None) for use in holdings.foreign(allocation)]
     return found
 
@@ -295,7 +295,7 @@ def drain_replaced(context: PlanningContext, workload: Workload, indices: set[in
     closed = set()
     coming = {each.allocation.ultraserver_index: each for each in context.holdings.pending(workload.uid)}
     for index, one in context.holdings.live(workload.uid).items():
-        answered = index in indices and index in coming and context.holdings.has_answered(coming[index].allocation)
+        answered = index in indices and index in coming and context.holdings.has_tags(coming[index].allocation)
         if answered and releasing.pods_on_dead_nodes(context, workload.uid, (one,)) is None:
             context.holdings.drain(one)
             closed.add(index)

@@ -30,14 +30,13 @@ def decide(
     held: Iterable[PreparedClaim],
     device_files: cdi.DeviceFiles,
     reservation: Reservation | None = None,
-    sick: Callable[[AllocatedDevice], str] = lambda result: "",
+    unhealthy: Callable[[AllocatedDevice], str] = lambda result: "",
     prepared_at: str = "",
 ) -> PreparedClaim:
     """Return the prepared claim for `claim`: its devices, their CDI edits and environment.
 
-    `held` are the claims that are already prepared; `claim` itself may be among them. `sick` returns why an unhealthy
-    device must not be prepared, or an empty string; it is not called for adminAccess. `prepared_at` is a time in RFC
-    3339.
+    `held` are the claims that are already prepared; `claim` itself may be among them. `unhealthy` returns why a device
+    must not be prepared, or an empty string; it is not called for adminAccess. `prepared_at` is a time in RFC 3339.
 
     Raises ClaimError, which names the field, device or other claim that is the cause, and DeviceInUse if another claim
     holds one of the devices.
@@ -58,7 +57,7 @@ def decide(
         members = _physical(claim.ref, result.device, node, there)
         if not taken.isdisjoint(members.ids):
             _refuse_overlap(claim.ref, result, members, others)
-        if not result.admin_access and (why := sick(result)):
+        if not result.admin_access and (why := unhealthy(result)):
             raise ClaimError(f"claim {claim.ref}: {why}")
         if not seen.isdisjoint(members.ids):
             _refuse_twice(claim.ref, result, members, parts)

@@ -111,25 +111,25 @@ def _why_refused(
     holder = f"{reservation.namespace}/{reservation.workload}"
     if reservation.names(wanted, ref):
         return _not_yet(holder, reservation, node_name)
-    closed = f"node {node_name} is reserved for NeuronUltraServerWorkload {holder}"
+    reserved = f"node {node_name} is reserved for NeuronUltraServerWorkload {holder}"
     if wanted is None or not named:
         return (
-            f"{closed}, and this claim belongs to no workload; use the ResourceClaimTemplate of that workload in "
+            f"{reserved}, and this claim belongs to no workload; use the ResourceClaimTemplate of that workload in "
             f"namespace {reservation.namespace}, or delete the pod so that it is placed on a node that is not reserved"
         )
     if (wanted.workload_id, wanted.workload_uid) == (reservation.workload, reservation.workload_uid):
         return (
-            f"{closed}, and a copy of its ResourceClaimTemplate in namespace {ref.namespace} is not valid; run the "
+            f"{reserved}, and a copy of its ResourceClaimTemplate in namespace {ref.namespace} is not valid; run the "
             f"pod in namespace {reservation.namespace}"
         )
     if (ref.namespace, wanted.workload_id) == (reservation.namespace, reservation.workload):
         return (
-            f"{closed} with UID {reservation.workload_uid}, and this claim names the UID "
+            f"{reserved} with UID {reservation.workload_uid}, and this claim names the UID "
             f"{wanted.workload_uid}: the workload was recreated, or the claim was not made from its "
             "ResourceClaimTemplate; delete the pod so that it gets a claim from the current one"
         )
     return (
-        f"{closed}, and this claim names workload {ref.namespace}/{wanted.workload_id or '(none)'} (UID "
+        f"{reserved}, and this claim names workload {ref.namespace}/{wanted.workload_id or '(none)'} (UID "
         f"{wanted.workload_uid or '(none)'}); delete the pod so that it is placed on a node of its own workload"
     )
 

@@ -43,7 +43,7 @@ async def _show(folder: Path, view: View) -> None:
             task = asyncio.create_task(scheduler.run(), name="scheduler")
             try:
                 await made.ready(cluster.START_TIMEOUT_S)
-                await story.Story(made, scheduler, view, started).tell()
+                await story.Story(made, scheduler, view, started).run()
             finally:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)

@@ -46,14 +46,14 @@ class Story(Steps):
         super().__init__(cluster, scheduler, view)
         self._started = started
 
-    async def tell(self) -> None:
+    async def run(self) -> None:
         """Run all scenes."""
         self._nodes()
         await self._documents()
         await self._refusals()
         await self._fifth()
         await self._leave_all()
-        await ultraservers.UltraServers(self._cluster, self._scheduler, self._view).tell()
+        await ultraservers.UltraServers(self._cluster, self._scheduler, self._view).run()
         took = time.monotonic() - self._started
         self._view.line(f"All of this took {took:.1f} s, most of it the start of {len(NODES) + 1} programs.", "dim")
 

@@ -30,7 +30,7 @@ LOST: Final = "us1-2"
 class UltraServers(Steps):
     """The scene about UltraServers."""
 
-    async def tell(self) -> None:
+    async def run(self) -> None:
         """Run the scene."""
         view = self._view
         view.heading(
@@ -43,7 +43,7 @@ class UltraServers(Steps):
         took_ms = await self._reserve([job, template], pods)
         moments.append((f"{JOB} reserves 2 groups of 4 nodes", self._map()))
         environment = self._environment()
-        refusal = await self._closed()
+        refusal = await self._reject_other_pod()
         await self._release(pods)
         moments.append(("it is deleted: pods evicted, nodes free", self._map()))
         await self._reserve([_pairs(job)], pods[:6])
@@ -84,7 +84,7 @@ class UltraServers(Steps):
             f"{JOB} to be {wanted}",
         )
 
-    async def _closed(self) -> str:
+    async def _reject_other_pod(self) -> str:
         """Apply another workload's pod, which fits no node, and return the scheduler's message."""
         (template, *pods) = examples.load("4-node-inference-us.yaml")
         (name,) = self.apply([template, pods[0]])

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 WATCH_S: Final = (240, 360)  # after which the server ends a watch; random, so that a fleet does not reconnect at once
 SILENCE_S: Final = 420.0  # bookmarks arrive about every minute, so this long without a byte is a dead connection
 RETRY_S: Final = (0.5, 30.0)  # first and longest delay after a failure
-NONSENSE: Final = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+MALFORMED: Final = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """The errors of decoding a malformed response, such as a proxy's page or that of a broken server."""
 SHORT_WATCH_S: Final = 1.0  # a watch that ends sooner counts as a failure, so that a broken server is not overloaded
 
@@ -149,12 +149,12 @@ class Reflector:
                     have = self.items.get(key)
                     known = have is not None and have["metadata"].get("resourceVersion") == meta.resource_version != ""
                     items[key] = have if have is not None and known else self._project(self._decode(raw))
-        except NONSENSE as err:
+        except MALFORMED as err:
             raise Unavailable(f"malformed list of {self._resource.plural}: {err!r}") from err
         return items, version
 
     def _decode(self, raw: msgspec.Raw) -> dict[str, Any]:
-        """Return the object in `raw`. Raises one of NONSENSE if it is malformed."""
+        """Return the object in `raw`. Raises one of MALFORMED if it is malformed."""
         item: dict[str, Any]
         if self._fields is None:
             item = msgspec.json.decode(raw)
@@ -185,7 +185,7 @@ class Reflector:
                     raise
                 log.warning("watch failed", extra={"resource": self._resource.plural, "error": str(err)})
                 failed = True
-            except NONSENSE as err:
+            except MALFORMED as err:
                 log.warning("malformed watch event", extra={"resource": self._resource.plural, "error": repr(err)})
                 self._version, failed = "", True
             if failed:

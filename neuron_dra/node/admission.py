@@ -55,7 +55,7 @@ class NodeAdmission:
             held=held,
             device_files=self._hardware.device_files,
             reservation=self._gate.reservation,
-            sick=self._why_sick,
+            unhealthy=self._why_unhealthy,
             prepared_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         )
 
@@ -65,6 +65,6 @@ class NodeAdmission:
             return ""
         return self._device_plugin.why(self._node.object)
 
-    def _why_sick(self, result: AllocatedDevice) -> str:
+    def _why_unhealthy(self, result: AllocatedDevice) -> str:
         effect = self._settings.unhealthy_device_effect
         return health.why_refused(self._hardware.health_of(result.device), result.tolerations, effect)

@@ -50,7 +50,7 @@ def wait_state(place: Namespace, name: str, state: str, timeout_s: int = 30) -> 
             timeout_s=timeout_s + 10,
         )  # fmt: skip
     except BedError as err:
-        raise AssertionError(f"{name} is not {state}: {err}; {said(place.get('nusw', name))}") from err
+        raise AssertionError(f"{name} is not {state}: {err}; {condition(place.get('nusw', name))}") from err
     return place.get("nusw", name)
 
 
@@ -60,21 +60,21 @@ def submit(place: Namespace, made: Obj, state: str = "Allocated") -> Obj:
     return wait_state(place, made["metadata"]["name"], state)
 
 
-def said(made: Obj, kind: str = "Ready") -> tuple[str, str]:
+def condition(made: Obj, kind: str = "Ready") -> tuple[str, str]:
     """Return reason and message of a workload's condition."""
     conditions = made.get("status", {}).get("conditions", [])
     return next(((each["reason"], each["message"]) for each in conditions if each["type"] == kind), ("", ""))
 
 
-def wait_said(place: Namespace, name: str, reason: str, kind: str = "Ready", timeout_s: float = 30) -> str:
+def wait_reason(place: Namespace, name: str, reason: str, kind: str = "Ready", timeout_s: float = 30) -> str:
     """Wait until a workload's condition has this reason, and return its message."""
     held = place.kubectl
     jsonpath = f'--for=jsonpath={{.status.conditions[?(@.type=="{kind}")].reason}}={reason}'
     try:
         held("wait", f"nusw/{name}", jsonpath, f"--timeout={timeout_s:.0f}s", timeout_s=timeout_s + 10)
     except BedError as err:
-        raise AssertionError(f"{name}: {err}; it says {said(place.get('nusw', name), kind)}") from err
-    return said(place.get("nusw", name), kind)[1]
+        raise AssertionError(f"{name}: {err}; it says {condition(place.get('nusw', name), kind)}") from err
+    return condition(place.get("nusw", name), kind)[1]
 
 
 def end_workloads(place: Namespace) -> None:
@@ -235,11 +235,11 @@ def resize(place: Namespace, name: str, count: int) -> None:
 def outage(place: Namespace, name: str, node: str) -> None:
     """Wait until a node without its plugin has no slices, check the message, and let the plugin return."""
     eventually(f"no slice of {node}", lambda: not slices(place.bed, node), 90)
-    assert f"nodes that publish no ResourceSlice: {node}" in wait_said(place, name, "SliceMissing", "Degraded")
+    assert f"nodes that publish no ResourceSlice: {node}" in wait_reason(place, name, "SliceMissing", "Degraded")
     assert place.get("nusw", name)["status"]["state"] == "Allocated"
     place.bed.kubectl("taint", "node", node, f"{OUTAGE}-")
     eventually(f"{node} is tagged again", lambda: tags(place.bed).get(node) == name, 60)
-    wait_said(place, name, "NoProblem", "Degraded")
+    wait_reason(place, name, "NoProblem", "Degraded")
 
 
 @contextlib.contextmanager

@@ -88,7 +88,7 @@ def job(node: BedNode) -> Obj:
 
 def status(place: Namespace) -> Obj:
     found: Obj = place.get("job", "stream")["status"]
-    assert "failed" not in found, f"a pod failed: {complaints(place)}"
+    assert "failed" not in found, f"a pod failed: {pod_warnings(place)}"
     return found
 
 
@@ -117,7 +117,7 @@ NO_TOKEN = re.compile(
 )
 
 
-def complaints(place: Namespace) -> set[str]:
+def pod_warnings(place: Namespace) -> set[str]:
     """Return the warnings about the pods of a namespace.
 
     Without those of the scheduler, whose pods may wait, and of the kubelet about tokens: of pods that were deleted
@@ -204,7 +204,7 @@ def test_update_and_rollback_fail_no_pod(driver: TestBed, trn2: BedNode, stream:
     assert (only["metadata"]["uid"], there != back) == (back, True)
     assert only["status"]["containerStatuses"][0]["restartCount"] == 0
     assert versions(driver, trn2) == before
-    assert complaints(stream) == set()
+    assert pod_warnings(stream) == set()
     assert (neurons(stream, "holder"), stream.restarts("holder")) == (held, 0)
     [name] = (entry["resourceClaimName"] for entry in stream.get("pod", "holder")["status"]["resourceClaimStatuses"])
     claim = stream.get("resourceclaim", name)["metadata"]["uid"]

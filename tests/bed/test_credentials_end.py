@@ -105,7 +105,7 @@ def trn2(driver: TestBed, node: Callable[[str], BedNode]) -> Iterator[BedNode]:
     settled(taken)
 
 
-def sick(node: BedNode) -> set[str]:
+def unhealthy_devices(node: BedNode) -> set[str]:
     """Return the names of the devices that a node publishes as unhealthy."""
     return {each["name"] for each in devices(node.bed, node.name) if "unhealthy" in each["attributes"]}
 
@@ -140,7 +140,7 @@ def test_programs_survive_certificate_expiry(
         submit(namespace, "last")
         eventually("the last workload has a status", lambda: waits(namespace, "last"), 60)
         trn2.break_("ecc", "3")
-        eventually("an unhealthy device is published", lambda: sick(trn2) == {"neuron-device-3"}, 60)
+        eventually("an unhealthy device is published", lambda: unhealthy_devices(trn2) == {"neuron-device-3"}, 60)
         lease = driver.get("lease", CONTROLLER, "--namespace", NAMESPACE)
         assert lease["spec"]["holderIdentity"].startswith("outside_")
         renewed = [log.read_text().count("credentials for the API server renewed") for log in logs]

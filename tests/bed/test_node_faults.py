@@ -198,7 +198,7 @@ def neighbour(trn2: BedNode, node: Callable[[str], BedNode]) -> BedNode:
     return node(TRN2)
 
 
-def squat(victim: BedNode, neighbour: BedNode, slice_of: str) -> str:
+def take_name(victim: BedNode, neighbour: BedNode, slice_of: str) -> str:
     """Let the plugin of a node create a slice with a name of another node; return the error, empty on success."""
     token = victim.bed.kubectl(
         *("create", "token", SERVICE_ACCOUNT, "--namespace", NAMESPACE),
@@ -243,11 +243,11 @@ def test_taken_slice_name_is_avoided(
     eventually("the driver leaves", lambda: registered_pods(trn2) == set(), 60)
     for each in slices(driver, trn2.name):
         driver.kubectl("delete", "resourceslice", each["metadata"]["name"])
-    said = squat(trn2, neighbour, "neuron.aws.com")
+    said = take_name(trn2, neighbour, "neuron.aws.com")
     assert f"may create only slices with names {neighbour.name}-neuron.aws.com-..., not {first_name(trn2)}" in said
     binding()
     try:
-        eventually("the name is taken", lambda: squat(trn2, neighbour, OTHER_DRIVER) == "", 60, 1)
+        eventually("the name is taken", lambda: take_name(trn2, neighbour, OTHER_DRIVER) == "", 60, 1)
         relabel(trn2, TRN2)
         eventually("the devices are published", lambda: len(names(trn2)) == 16, 120)
         assert [each["metadata"]["name"] for each in slices(driver, trn2.name)] == [f"{trn2.name}-neuron.aws.com-01"]

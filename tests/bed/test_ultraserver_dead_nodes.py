@@ -21,7 +21,7 @@ from fleet import (
     submit,
     uids,
     wait_available,
-    wait_said,
+    wait_reason,
     wait_state,
     workload,
 )
@@ -80,7 +80,7 @@ def stricken(running_fleet: TestBed) -> Iterator[Stricken]:
         _strike(seen)
         yield seen
     finally:
-        _mend(seen)
+        _repair(seen)
 
 
 def _run(seen: Stricken) -> None:
@@ -110,11 +110,11 @@ def _strike(seen: Stricken) -> None:
         seen.node(name).break_("kubelet", "stop")
     seen.bed.kubectl("taint", "node", seen.hit["steady"], f"{OUTAGE}=yes:NoExecute")
     for name, reason in (("again", "WaitingForPods"), ("move", "WaitingForPods")):
-        seen.words[name] = wait_said(seen.place, name, reason, timeout_s=60)
+        seen.words[name] = wait_reason(seen.place, name, reason, timeout_s=60)
         seen.bed.kubectl("taint", "node", seen.hit[name], f"{GIVEN_UP}=nodeshutdown:NoExecute")
 
 
-def _mend(seen: Stricken) -> None:
+def _repair(seen: Stricken) -> None:
     place = seen.place
     for name, node in seen.hit.items():
         for key in (OUTAGE, GIVEN_UP):
@@ -133,7 +133,7 @@ def has_taint(bed: TestBed, node: str, key: str) -> bool:
 
 
 def test_noop_reports_a_dead_node_only(stricken: Stricken, bed: TestBed) -> None:
-    words = wait_said(stricken.place, "report", "NodeNotReady", "Degraded")
+    words = wait_reason(stricken.place, "report", "NodeNotReady", "Degraded")
     assert f"nodes are not Ready: {stricken.hit['report']}" in words
     assert "failureStrategy NoOp only reports it" in words
     assert slots(bed)["report"] == stricken.slots["report"]

@@ -10,19 +10,19 @@ from deployed import all_well, slices
 from fleet import (
     OUTAGE,
     TRN3,
+    condition,
     in_order,
     job,
     outage,
     pods,
     ranks,
-    said,
     slots,
     submit,
     tags,
     uids,
     unplaced,
     wait_available,
-    wait_said,
+    wait_reason,
     wait_state,
     workload,
 )
@@ -49,7 +49,7 @@ def test_kubelet_restart_changes_nothing(fleet: TestBed, place: Namespace) -> No
 
     eventually("new slices", fresh, 60)
     assert tags(fleet) == {node: "kept"}
-    wait_said(place, "kept", "NoProblem", "Degraded")
+    wait_reason(place, "kept", "NoProblem", "Degraded")
     assert place.get("nusw", "kept")["status"]["state"] == "Allocated"
     assert (uids(pods(place, "kept")), allocations(fleet)) == (before, held)
 
@@ -107,13 +107,13 @@ def test_strategies_on_a_broken_link(fleet: TestBed, place: Namespace) -> None:
         assert ranks(place, moved) == order
         assert sorted(order.values()) == [0, 1, 2, 3]
 
-        words = wait_said(place, "report", "LinkDown", "Degraded")
+        words = wait_reason(place, "report", "LinkDown", "Degraded")
         assert f"links that the group needs are down on: {ends['report'].name}" in words
         assert (slots(fleet)["report"], uids(pods(place, "report"))) == (held["report"], uids(before["report"]))
 
         set_strategy(place, "report", "RestartAll")
         waiting = wait_state(place, "report", "Pending", 60)
-        assert "0 of 1 groups of 2 are free" in said(waiting)[1]
+        assert "0 of 1 groups of 2 are free" in condition(waiting)[1]
         unplaced(place, "report", 2)
         assert "report" not in slots(fleet)
     finally:
@@ -137,18 +137,18 @@ def test_strategies_on_a_broken_trn2_link(fleet: TestBed, place: Namespace) -> N
     broken = BedNode(fleet, "u-0", TRN2U)
     broken.break_("link", "right")
     try:
-        wait_said(place, "linked", "LinkDown", "Degraded")
+        wait_reason(place, "linked", "LinkDown", "Degraded")
         words = f"links that the group needs are down on: {', '.join(held[0])}"
-        eventually("both nodes are named", lambda: words in said(place.get("nusw", "linked"), "Degraded")[1])
+        eventually("both nodes are named", lambda: words in condition(place.get("nusw", "linked"), "Degraded")[1])
         assert (uids(pods(place, "linked")), slots(fleet)["linked"]) == (before, held)
 
         set_strategy(place, "linked", "MigrateAffected")
-        assert "no spare group yet" in wait_said(place, "linked", "NoSpareGroup")
+        assert "no spare group yet" in wait_reason(place, "linked", "NoSpareGroup")
         assert (uids(pods(place, "linked")), slots(fleet)["linked"]) == (before, held)
 
         set_strategy(place, "linked", "RestartAll")
         waiting = wait_state(place, "linked", "Pending", 60)
-        assert "0 of 1 groups of 2 are free" in said(waiting)[1]
+        assert "0 of 1 groups of 2 are free" in condition(waiting)[1]
         unplaced(place, "linked", 2)
         assert slots(fleet) == {}
         eventually("no device names the workload", lambda: tags(fleet) == {})

@@ -18,7 +18,7 @@ from fleet import (
     submit,
     uids,
     wait_available,
-    wait_said,
+    wait_reason,
     wait_state,
     workload,
 )
@@ -95,15 +95,15 @@ def test_outage_of_most_kubelets_evicts_no_pod(
     """Issue 13.4: RestartAll evicted every pod as soon as the kubelets were back."""
     before, held = running(place, "RestartAll"), slots(fleet)
     kubelets.stop(*NODES[:number])
-    words = wait_said(place, "job", "NodeNotReady", "Degraded")
+    words = wait_reason(place, "job", "NodeNotReady", "Degraded")
     eventually("an outage", lambda: outage_status(place) == "True")
     assert f"outage: {number} of 8 nodes of UltraServers" in eventually(
-        "its words", lambda: said_all(place, number), 60
+        "its words", lambda: wait_nodes_named(place, number), 60
     )
     assert "nodes are not Ready" in words
     time.sleep(BEYOND_THE_GRACE_S)
     kubelets.start()
-    wait_said(place, "job", "NoProblem", "Degraded", 60)
+    wait_reason(place, "job", "NoProblem", "Degraded", 60)
     time.sleep(BEYOND_THE_GRACE_S)
     assert (uids(pods(place, "job")), slots(fleet)) == (before, held)
     assert status(place)["state"] == "Allocated"
@@ -127,7 +127,7 @@ def outage_status(place: Namespace) -> str:
     return next((each["status"] for each in status(place)["conditions"] if each["type"] == "Outage"), "")
 
 
-def said_all(place: Namespace, number: int) -> str:
+def wait_nodes_named(place: Namespace, number: int) -> str:
     """Return the message of Degraded for this number of nodes."""
     message = next(each["message"] for each in status(place)["conditions"] if each["type"] == "Degraded")
     return str(message) if f"outage: {number} of" in message else ""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from deployed import CONTROLLER, NAMESPACE
-from fleet import NODES, job, pods, said, slots, submit, tags, uids, wait_available, wait_state, workload
+from fleet import NODES, condition, job, pods, slots, submit, tags, uids, wait_available, wait_state, workload
 from real_cluster import REPOSITORY, Namespace, TestBed, eventually
 
 from neuron_dra.core.wire import Obj
@@ -127,7 +127,7 @@ def awss_crds(fleet: TestBed, place: Namespace) -> Iterator[TestBed]:
 def written(place: Namespace, name: str) -> tuple[str, str]:
     """Return the resourceVersion of a workload, and why it is not ready."""
     found = place.get(WORKLOADS, name)
-    return found["metadata"]["resourceVersion"], said(found)[0]
+    return found["metadata"]["resourceVersion"], condition(found)[0]
 
 
 def test_aws_crds_stop_the_controller_not_the_pods(awss_crds: TestBed, place: Namespace) -> None:
@@ -142,7 +142,7 @@ def test_aws_crds_stop_the_controller_not_the_pods(awss_crds: TestBed, place: Na
     place.apply({**workload("second", 4, 1), "apiVersion": "neuron.aws.com/v1beta1"})
     eventually("it says so", lambda: written(place, "second")[1] == "CustomResourcesOutdated", 60)
     eventually("so does the other", lambda: written(place, "job")[1] == "CustomResourcesOutdated", 60)
-    words = said(place.get(WORKLOADS, "second"))[1]
+    words = condition(place.get(WORKLOADS, "second"))[1]
     assert "neuronultraservers.neuron.aws.com is not of this release: the API server drops" in words
     versions = [written(place, name)[0] for name in ("job", "second")]
     lines = bed.kubectl("logs", f"--selector=app={CONTROLLER}", "--tail=-1", "--namespace", NAMESPACE).splitlines()

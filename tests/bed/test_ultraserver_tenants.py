@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from bed.errors import BedError
-from fleet import NODES, said, slots, submit, wait_said, wait_state, without_policies, workload
+from fleet import NODES, condition, slots, submit, wait_reason, wait_state, without_policies, workload
 from real_cluster import QUICK, Namespace, TestBed, eventually
 
 RESERVED = "workload.neuron.aws.com"
@@ -67,7 +67,7 @@ def test_claims_of_other_namespaces_get_no_reserved_node(fleet: TestBed, place: 
         eventually("the intruder has a node", lambda: tenants.get("pod", "intruder")["spec"].get("nodeName"), 30)
         held = slots(fleet)["job"][0]
         assert tenants.get("pod", "intruder")["spec"]["nodeName"] in held
-        message = wait_said(place, "job", "ForeignClaim", "Degraded")
+        message = wait_reason(place, "job", "ForeignClaim", "Degraded")
         assert message.endswith(f"pod {tenants.name}/intruder")
         assert (wait_state(place, "job", "Allocated")["metadata"]["uid"], slots(fleet)["job"][0]) == (
             *(made["metadata"]["uid"], held),
@@ -77,18 +77,18 @@ def test_claims_of_other_namespaces_get_no_reserved_node(fleet: TestBed, place: 
         tenants.delete("pod/intruder", grace_s=0)
         tenants.kubectl("delete", "resourceclaim", "intruder", "--timeout=60s", timeout_s=70)
     eventually("the policies are in force again", lambda: refusal(tenants, CLAIM, dry), 60)
-    wait_said(place, "job", "NoProblem", "Degraded")
+    wait_reason(place, "job", "NoProblem", "Degraded")
 
 
 def test_namespace_limit_bounds_new_reservations(fleet: TestBed, place: Namespace) -> None:
     fleet.kubectl("annotate", "namespace", place.name, f"{LIMIT}=4")
     place.apply(workload("job", 4, 2))
-    text = wait_said(place, "job", "NamespaceLimit")
+    text = wait_reason(place, "job", "NamespaceLimit")
     assert text.startswith(f"namespace {place.name} has reserved 0 of the 4 nodes that it may reserve")
     assert slots(fleet) == {}
     fleet.kubectl("annotate", "namespace", place.name, f"{LIMIT}={len(NODES)}", "--overwrite")
     wait_state(place, "job", "Allocated")
     fleet.kubectl("annotate", "namespace", place.name, f"{LIMIT}=0", "--overwrite")
     place.apply(workload("other", 1, 1))
-    wait_said(place, "other", "NamespaceLimit")
-    assert (said(place.get("nusw", "job"))[0], len(slots(fleet)["job"])) == ("Allocated", 2)
+    wait_reason(place, "other", "NamespaceLimit")
+    assert (condition(place.get("nusw", "job"))[0], len(slots(fleet)["job"])) == ("Allocated", 2)

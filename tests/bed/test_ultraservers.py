@@ -14,6 +14,7 @@ from fleet import (
     NODES,
     RANK,
     TRN3,
+    condition,
     events_of,
     in_order,
     job,
@@ -22,7 +23,6 @@ from fleet import (
     published,
     ranks,
     resize,
-    said,
     scale,
     slots,
     submit,
@@ -30,7 +30,7 @@ from fleet import (
     uids,
     unplaced,
     wait_available,
-    wait_said,
+    wait_reason,
     wait_state,
     without_policies,
     workload,
@@ -164,13 +164,13 @@ def test_four_nodes_wait_for_one_ultraserver(fleet: TestBed, place: Namespace) -
     assert sorted(held[name][0] for name in "abcd") == racks
 
     waiting = submit(place, workload("four", 4, 1), state="Pending")
-    reason, words = said(waiting)
+    reason, words = condition(waiting)
     assert reason == "InsufficientCapacity"
     assert "short of 4 nodes" in words
 
     one_of_each = {held[name][0][0].partition("-")[0]: name for name in "abcd"}
     place.kubectl("delete", "nusw", *one_of_each.values(), "--timeout=60s")
-    words = wait_said(place, "four", "CapacitySplit")
+    words = wait_reason(place, "four", "CapacitySplit")
     assert "4 nodes are free, but split over 2 UltraServers" in words
     assert place.get("nusw", "four")["status"]["state"] == "Pending"
 
@@ -186,7 +186,7 @@ def test_competing_workloads_get_all_or_nothing(fleet: TestBed, place: Namespace
     eventually("one has all, one waits", lambda: set(states()) == {"Allocated", "Pending"}, 30)
     first, second = states()["Allocated"], states()["Pending"]
     assert {name: len(held) for name, held in slots(fleet).items()} == {first: 3}
-    reason, words = said(place.get("nusw", second))
+    reason, words = condition(place.get("nusw", second))
     assert reason == "InsufficientCapacity"
     assert f"needs 3 x 2 {TRN3} nodes; 1 of 3 groups of 2 are free: short of 4 nodes" in words
 
@@ -204,7 +204,7 @@ def test_workload_scales_while_pods_run(fleet: TestBed, place: Namespace) -> Non
     assert ranks(place, before) == first
 
     resize(place, "grown", 2)
-    wait_said(place, "grown", "Allocated")
+    wait_reason(place, "grown", "Allocated")
     eventually("two groups", lambda: place.get("nusw", "grown")["status"]["totalNodesAllocated"] == 4)
     scale(place, "grown", 4)
     wait_available(place, "grown")

@@ -790,7 +790,7 @@ async def test_liveness_probes_the_sockets(host: PluginHost, monkeypatch: pytest
         assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-class Asked(Registration):
+class CountedRegistration(Registration):
     """Counts the calls of GetInfo."""
 
     times = 0
@@ -803,7 +803,7 @@ class Asked(Registration):
 async def test_health_checks_share_one_probe(plugin: Plugin, short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """14.14: the health port requires no credentials."""
     monkeypatch.setattr(liveness, "HOLDS_S", 600.0)
-    asked = Asked("dra.sock", lambda: None)
+    asked = CountedRegistration("dra.sock", lambda: None)
     server = UnixServer(
         short_path / "reg.sock", lambda made: registration_pb2_grpc.add_RegistrationServicer_to_server(asked, made)
     )

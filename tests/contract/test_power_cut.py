@@ -109,7 +109,7 @@ class Life:
     def __init__(self, root: Path, boot_id: str, make_store: MakeStore, recorder: Recorder) -> None:
         self.files = recorder(root)
         self.store = make_store(root, self.files, boot_id)
-        self.turn = PublisherLock(root / "plugins" / "neuron.aws.com", "pod-1", self.files)
+        self.lock = PublisherLock(root / "plugins" / "neuron.aws.com", "pod-1", self.files)
 
     def prepare(self, *numbers: int) -> None:
         for number in numbers:
@@ -133,7 +133,7 @@ class Life:
 
 async def from_the_first_start(life: Life) -> None:
     life.store.open()
-    life.turn.begin()
+    life.lock.begin()
     life.store.adopt({})
     life.keep(PENDING)
     life.prepare(0)
@@ -142,7 +142,7 @@ async def from_the_first_start(life: Life) -> None:
     life.keep(BOUND)
     life.prepare(2, 3)
     life.unprepare(1, 2)
-    life.turn.release()
+    life.lock.release()
 
 
 async def after_a_restart(life: Life) -> None:
@@ -213,7 +213,7 @@ class Promised:
     tags: list[Tag | None]
     perhaps: set[int] = field(default_factory=set)
 
-    def hear(self, what: str, about: Any) -> None:
+    def record(self, what: str, about: Any) -> None:
         match what:
             case "asked to prepare" | "asked to unprepare":
                 self.perhaps.add(about)
@@ -244,7 +244,7 @@ class Judge:
         cut.restore(self.root)
         promised = Promised(set(self.story.prepared), list(self.story.tags))
         for what, about in cut.promises:
-            promised.hear(what, about)
+            promised.record(what, about)
         return promised
 
     async def judge(self, cut: Cut) -> None:

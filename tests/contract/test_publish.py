@@ -96,7 +96,7 @@ async def test_a_change_in_one_slice_is_one_update(api: EmbeddedApi, publisher: 
     assert len(api.get("resourceslices", NAME)["spec"]["devices"]) == 15
 
 
-def squatter(name: str, node: str = "node-b", driver: str = "neuron.aws.com") -> dict[str, Any]:
+def foreign_slice(name: str, node: str = "node-b", driver: str = "neuron.aws.com") -> dict[str, Any]:
     """A slice with a name of node-a's slices, created by another node's plugin or another driver."""
     pool = {"name": node or "everywhere", "generation": 1, "resourceSliceCount": 1}
     where = {"nodeName": node} if node else {"allNodes": True}
@@ -109,7 +109,7 @@ async def test_taken_slice_name_is_avoided(
     api: EmbeddedApi, client: KubeClient, publisher: Publisher, node: str, driver: str
 ) -> None:
     """14.10. The message names the owner. A restarted plugin keeps its name."""
-    api.create(squatter(NAME, node, driver))
+    api.create(foreign_slice(NAME, node, driver))
     with pytest.raises(AlreadyExists):
         await publisher.publish(devices(16))
     result = await publisher.publish(devices(16))
@@ -138,7 +138,7 @@ async def test_unseen_own_slice_is_not_a_taken_name(api: EmbeddedApi, client: Ku
 
 async def test_taint_probe_avoids_a_taken_name(api: EmbeddedApi, publisher: Publisher) -> None:
     """14.10. Otherwise taints would seem unsupported, and unhealthy devices would be withdrawn."""
-    api.create(squatter("node-a-neuron.aws.com-99"))
+    api.create(foreign_slice("node-a-neuron.aws.com-99"))
     await publisher.publisher.learn_taints(publisher.pool)
     assert publisher.publisher.keeps_taints is True
 
@@ -313,7 +313,7 @@ async def test_plugin_publishes_with_one_write(api: EmbeddedApi, host: PluginHos
 
 async def test_taken_name_is_avoided_and_reported(api: EmbeddedApi, host: PluginHost) -> None:
     """14.10."""
-    api.create(squatter(NAME))
+    api.create(foreign_slice(NAME))
 
     def published() -> list[str]:
         found = [each for each in api.objects("resourceslices") if each["spec"].get("nodeName") == "node-a"]

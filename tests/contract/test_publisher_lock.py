@@ -13,7 +13,7 @@ from neuron_dra.node.publish.publisher_lock import ORPHANED_POLLS, PublisherLock
 pytestmark = [pytest.mark.contract("S23"), pytest.mark.contract("R14")]
 
 
-class Turns:
+class Locks:
     """Publisher locks in one folder; each has its own open file, as processes have."""
 
     def __init__(self, folder: Path) -> None:
@@ -26,26 +26,26 @@ class Turns:
 
     @property
     def holders(self) -> int:
-        return sum(turn.holding for turn in self.made)
+        return sum(lock.holding for lock in self.made)
 
 
 @pytest.fixture
-def turns(short_path: Path) -> Iterator[Turns]:
-    made = Turns(short_path)
+def locks(short_path: Path) -> Iterator[Locks]:
+    made = Locks(short_path)
     yield made
-    for turn in made.made:
-        turn.release()
+    for lock in made.made:
+        lock.release()
 
 
-def test_first_plugin_gets_the_lock_at_once(turns: Turns) -> None:
-    first = turns("a")
+def test_first_plugin_gets_the_lock_at_once(locks: Locks) -> None:
+    first = locks("a")
     first.begin()
     assert first.holding
     assert first.changed.count == 1
 
 
-def test_second_publisher_waits_for_registration(turns: Turns) -> None:
-    first, second = turns("a"), turns("b")
+def test_second_publisher_waits_for_registration(locks: Locks) -> None:
+    first, second = locks("a"), locks("b")
     first.begin()
     second.begin()
     for _ in range(2 * ORPHANED_POLLS):
@@ -54,22 +54,22 @@ def test_second_publisher_waits_for_registration(turns: Turns) -> None:
     assert (first.holding, second.holding) == (True, False)
 
 
-def test_last_registered_plugin_gets_the_lock(turns: Turns) -> None:
-    first, second = turns("a"), turns("b")
+def test_last_registered_plugin_gets_the_lock(locks: Locks) -> None:
+    first, second = locks("a"), locks("b")
     first.begin()
     second.begin()
     second.claim()
-    assert turns.holders == 1
+    assert locks.holders == 1
     for _ in range(3):
         second.poll()
-        assert turns.holders <= 1
+        assert locks.holders <= 1
         first.poll()
-        assert turns.holders <= 1
+        assert locks.holders <= 1
     assert second.holding
 
 
-def test_older_plugin_takes_over_after_a_pause(turns: Turns) -> None:
-    first, second = turns("a"), turns("b")
+def test_older_plugin_takes_over_after_a_pause(locks: Locks) -> None:
+    first, second = locks("a"), locks("b")
     first.begin()
     second.claim()
     first.poll()
@@ -84,27 +84,27 @@ def test_older_plugin_takes_over_after_a_pause(turns: Turns) -> None:
     assert first.holding
 
 
-def test_older_plugin_does_not_use_a_short_pause(turns: Turns) -> None:
-    first, second = turns("a"), turns("b")
+def test_older_plugin_does_not_use_a_short_pause(locks: Locks) -> None:
+    first, second = locks("a"), locks("b")
     first.begin()
     second.claim()
     first.poll()  # gives way
     first.poll()
-    assert turns.holders == 0
+    assert locks.holders == 0
     second.poll()
     assert second.holding
 
 
-def test_restarted_container_takes_the_lock_again(turns: Turns) -> None:
-    turns("pod-1").begin()
-    turns.made[0].release()
-    again = turns("pod-1")
+def test_restarted_container_takes_the_lock_again(locks: Locks) -> None:
+    locks("pod-1").begin()
+    locks.made[0].release()
+    again = locks("pod-1")
     again.poll()
     assert again.holding
 
 
-def test_lost_name_file_is_recreated(turns: Turns, short_path: Path) -> None:
-    first = turns("a")
+def test_lost_name_file_is_recreated(locks: Locks, short_path: Path) -> None:
+    first = locks("a")
     first.begin()
     (short_path / "publisher").unlink()
     for _ in range(ORPHANED_POLLS + 3):
@@ -113,9 +113,9 @@ def test_lost_name_file_is_recreated(turns: Turns, short_path: Path) -> None:
     assert (short_path / "publisher").read_text() == "a"
 
 
-def test_partial_name_file_is_removed(turns: Turns, short_path: Path) -> None:
+def test_partial_name_file_is_removed(locks: Locks, short_path: Path) -> None:
     (short_path / ".publisher.7.tmp").write_text("pod-")
-    turns("a").begin()
+    locks("a").begin()
     assert sorted(path.name for path in short_path.iterdir()) == ["publisher", "publisher.lock"]
 
 
@@ -133,7 +133,7 @@ def test_removed_name_file_is_written_again(short_path: Path) -> None:
                 PublisherLock(short_path, "newcomer", Files()).sweep()
 
     files = Swept()
-    turn = PublisherLock(short_path, "a", files)
-    turn.claim()
-    assert (turn.holding, files.writes) == (True, 2)
-    turn.release()
+    lock = PublisherLock(short_path, "a", files)
+    lock.claim()
+    assert (lock.holding, files.writes) == (True, 2)
+    lock.release()

@@ -25,7 +25,7 @@ from neuron_dra.gen.neuron.ultraserver.v1 import ultraservers_pb2 as pb
 from neuron_dra.gen.neuron.ultraserver.v1 import ultraservers_pb2_grpc
 from neuron_dra.kube.config import KubeConfig
 from tests.support.built_tools import GRPCURL, needs
-from tests.support.ultraservers import answered, ultraserver
+from tests.support.ultraservers import tagged_slice, ultraserver
 from tests.support.waiting import eventually
 
 SERVICE = "neuron.ultraserver.v1.UltraServers"
@@ -103,11 +103,11 @@ def submit(api: EmbeddedApi, name: str, *, size: int = 4, count: int = 1) -> Obj
     )
 
 
-def answer(api: EmbeddedApi) -> None:
+def tag_slices(api: EmbeddedApi) -> None:
     """Tag every slice according to its NeuronUltraServer."""
     members = {e["nodeName"]: item for item in api.objects("neuronultraservers") for e in item["spec"]["topology"]}
     for item in api.objects("resourceslices"):
-        new = answered(item, members.get(item["spec"]["nodeName"]))
+        new = tagged_slice(item, members.get(item["spec"]["nodeName"]))
         if new["spec"] != item["spec"]:
             api.replace(new)
 
@@ -118,7 +118,7 @@ def state(api: EmbeddedApi, name: str) -> str:
 
 async def allocated(api: EmbeddedApi, name: str) -> None:
     def done() -> bool:
-        answer(api)
+        tag_slices(api)
         return state(api, name) == "Allocated"
 
     await eventually(done, what=f"{name} is Allocated")

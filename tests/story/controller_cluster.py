@@ -5,7 +5,7 @@ from __future__ import annotations
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import EmbeddedApi
-from tests.support.ultraservers import answered, ultraserver
+from tests.support.ultraservers import tagged_slice, ultraserver
 
 
 class Cluster:
@@ -36,7 +36,7 @@ class Cluster:
                 item["metadata"]["ownerReferences"][0]["uid"] = node["metadata"]["uid"]
             self.api.create(item)
 
-    def answer(self) -> None:
+    def tag_nodes(self) -> None:
         """Tag each slice according to its NeuronUltraServer, and remove terminating pods, as kubelets do."""
         for pod in self.api.objects("pods"):
             if pod["metadata"].get("deletionTimestamp"):
@@ -57,7 +57,7 @@ class Cluster:
         for item in self.api.objects("resourceslices"):
             name = item["spec"]["nodeName"]
             if name not in self.silent:
-                new = answered(item, members.get(name), occupied=name in busy)
+                new = tagged_slice(item, members.get(name), occupied=name in busy)
                 if new["spec"] != item["spec"]:
                     self.api.replace(new)
 

@@ -30,7 +30,7 @@ NOW = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
 
 
 @pytest.fixture
-def hurried(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def short_pauses(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     """Pauses between failed writes are a hundredth of the real ones."""
     for name, seconds in (("FIRST_S", 0.002), ("FIRST_EVICTION_S", 0.05), ("LONGEST_S", 0.9)):
         monkeypatch.setattr(backoff_module, name, seconds)
@@ -61,7 +61,7 @@ async def test_forbidden_labels_delay_no_workload(
 
 async def test_finalizer_precedes_the_reservation(
     cluster: Cluster,  # noqa: F811
-    hurried: None,
+    short_pauses: None,
 ) -> None:
     """13.3: the finalizer comes before the first allocation, not after it."""
     faults = cluster.api.faults.add(refused("neuronultraservers"))
@@ -77,7 +77,7 @@ async def test_finalizer_precedes_the_reservation(
 
 async def test_unwritable_ultraserver_is_avoided(
     cluster: Cluster,  # noqa: F811
-    hurried: None,
+    short_pauses: None,
 ) -> None:
     """13.10."""
     async with controlling(cluster):
@@ -169,7 +169,7 @@ async def test_pod_that_starts_meanwhile_is_not_evicted(cluster: Cluster) -> Non
 async def test_missing_namespace_is_one_error_with_remedy(
     cluster: Cluster,  # noqa: F811
     caplog: pytest.LogCaptureFixture,
-    hurried: None,
+    short_pauses: None,
 ) -> None:
     """13.13."""
     missing = cluster.api.faults.add(refused("neuronultraservers", "create", 404))
@@ -230,7 +230,7 @@ async def test_expired_events_are_dropped_from_memory(recorder: EventRecorder) -
 
 async def test_role_without_namespaces_only_loses_limits(
     cluster: Cluster,  # noqa: F811
-    hurried: None,
+    short_pauses: None,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """13.15: the role of AWS's operator, or of our own last release, when nothing but the image is updated."""

@@ -21,7 +21,7 @@ from controller_cluster import Cluster
 from controller import program
 from controller import settings as controller_settings
 from controller.apply import loop as reconcile_module
-from controller.apply import status_throttle as wording_module
+from controller.apply import status_throttle
 from controller.apply import write_backoff as backoff_module
 from controller.program import Controller
 from neuron_dra.arguments import Parser
@@ -48,7 +48,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backoff_module, "FIRST_EVICTION_S", 0.05)
     monkeypatch.setattr(backoff_module, "LONGEST_S", 1.0)
     # A write that adds only groups waits for MESSAGE_INTERVAL.
-    monkeypatch.setattr(wording_module, "MESSAGE_INTERVAL", datetime.timedelta(0))
+    monkeypatch.setattr(status_throttle, "MESSAGE_INTERVAL", datetime.timedelta(0))
     monkeypatch.setattr(program, "KubeClient", MortalClient)
 
 
@@ -105,7 +105,7 @@ class MortalClient(KubeClient):
 class Watched(Cluster):
     """A cluster that checks its invariant whenever nodes answer."""
 
-    def answer(self) -> None:
+    def tag_nodes(self) -> None:
         super().answer()
         held = [name for entry in self.allocations() for name in entry["allocatedNodes"]]
         assert len(held) == len(set(held)), f"a node in two reservations: {sorted(held)}"
@@ -122,7 +122,7 @@ class Watched(Cluster):
         condition = {"type": "Ready", "status": "Unknown", "lastTransitionTime": "2026-01-01T00:00:00Z"}
         self.api.patch("nodes", name, {"status": {"conditions": [condition]}})
 
-    def picture(self) -> Obj:
+    def final_state(self) -> Obj:
         """Return all objects of the controller, without times and ids."""
         kinds = ("neuronultraservers", "neuronultraserverworkloads", "resourceclaimtemplates", "pods", "resourceclaims")
         found: Obj = {kind: [self._plain(item) for item in self.api.objects(kind)] for kind in kinds}
@@ -171,7 +171,7 @@ async def fleet() -> AsyncIterator[Watched]:
 
         async def plugins() -> None:
             while True:
-                cluster.answer()
+                cluster.tag_nodes()
                 await asyncio.sleep(0.01)
 
         task = asyncio.create_task(plugins())
@@ -296,9 +296,9 @@ async def finished(flow: Flow, cluster: Watched, expected: Obj | None = None) ->
         await quiet(cluster)
     else:
         with contextlib.suppress(TimeoutError):
-            await eventually(lambda: cluster.picture() == expected, DONE_S)
+            await eventually(lambda: cluster.final_state() == expected, DONE_S)
     assert flow.done(cluster)
-    return cluster.picture()
+    return cluster.final_state()
 
 
 async def undisturbed(flow: Flow) -> tuple[Counter[str], Obj]:
@@ -307,8 +307,8 @@ async def undisturbed(flow: Flow) -> tuple[Counter[str], Obj]:
         death = Death()
         async with controlling(cluster, death):
             flow.act(cluster)
-            picture = await finished(flow, cluster)
-            return death.writes, picture
+            final_state = await finished(flow, cluster)
+            return death.writes, final_state
 
 
 async def disturbed(flow: Flow, death: Death, expected: Obj) -> Obj:

@@ -48,7 +48,7 @@ def _now() -> str:
 
 
 class Cluster:
-    """Four nodes of one UltraServer with their plugins; `answer` does what scheduler and kubelets do."""
+    """Four nodes of one UltraServer with their plugins; `run_pods` does what scheduler and kubelets do."""
 
     def __init__(self, api: EmbeddedApi, hosts: dict[str, PluginHost]) -> None:
         self.api, self.hosts = api, hosts
@@ -72,7 +72,7 @@ class Cluster:
         conditions = [{"type": "Ready", "status": "Unknown", "lastTransitionTime": _now()}]
         self.api.patch("nodes", node, {"status": {"conditions": conditions}})
 
-    async def answer(self) -> None:
+    async def run_pods(self) -> None:
         """Bind a pod to each empty node that is Bound, and end terminating pods."""
         for pod in self.api.objects("pods"):
             name = pod["metadata"]["name"]
@@ -209,7 +209,7 @@ async def cluster(short_path: Path) -> AsyncIterator[Cluster]:
 
         async def answers() -> None:
             while True:
-                await made.answer()
+                await made.run_pods()
                 await asyncio.sleep(0.05)
 
         tasks = [asyncio.create_task(controller.run()), asyncio.create_task(answers())]

@@ -31,7 +31,7 @@ def binds_before_tags_are_seen(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Holdings, "shows", lambda self, node, allocation, phase: True)
 
 
-def takes_no_notice_of_foreign_claims(patch: pytest.MonkeyPatch) -> None:
+def ignores_foreign_claims(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FleetIndex, "is_taken", lambda self, node, more=0: self.reserved(node) + more > 0)
     patch.setattr(Holdings, "foreign", lambda self, allocation: [])
 
@@ -40,7 +40,7 @@ def opens_the_gate_on_the_node(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(reservation, "why_refused", lambda claim, holder, node_name: "")
 
 
-def knows_no_limits(patch: pytest.MonkeyPatch) -> None:
+def ignores_limits(patch: pytest.MonkeyPatch) -> None:
     """13.15."""
     patch.setattr(Quota, "refusal", lambda self, workload, indices: None)
 
@@ -110,7 +110,7 @@ def drops_reservations_for_any_claim(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Holdings, "untagged_claims", Holdings.foreign)
 
 
-def knows_no_outages(patch: pytest.MonkeyPatch) -> None:
+def ignores_outages(patch: pytest.MonkeyPatch) -> None:
     """13.4"""
     patch.setattr(outage, "judge", lambda total, away, **limits: None)
 
@@ -140,7 +140,7 @@ def makes_no_reservation_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(restoration, "restore", lambda index, holdings, now: None)
 
 
-def lets_reservations_go_with_their_objects(patch: pytest.MonkeyPatch) -> None:
+def loses_reservations_with_objects(patch: pytest.MonkeyPatch) -> None:
     """As before the fix: no finalizer, no copy, and nodes drop tags that their object does not have."""
     makes_no_reservation_again(patch)
     patch.setattr(planning, "_finalizers", lambda context, stored: None)
@@ -153,10 +153,10 @@ def lets_reservations_go_with_their_objects(patch: pytest.MonkeyPatch) -> None:
     [
         (waits_for_the_impossible, {"impossible", "giants"}, "asks for more than there is|has held others back"),
         (keeps_what_does_not_fit, {"spec-changes"}, "is Allocated with (groups|a template) of|tells of|pods of"),
-        (knows_no_limits, {"tenants", "limits"}, "reserved nodes of namespace"),
+        (ignores_limits, {"tenants", "limits"}, "reserved nodes of namespace"),
         (gives_one_template_name_to_two, {"template-names"}, "has all its groups and is|is Failed and|another owner"),
         (drops_reservations_for_any_claim, {"rogues"}, "is taken away by claims for reserved devices"),
-        (knows_no_outages, {"outages"}, "while the kubelets of the fleet are away"),
+        (ignores_outages, {"outages"}, "while the kubelets of the fleet are away"),
         (sees_no_lost_tags, {"rollbacks"}, "is not Degraded, and nodes of it are broken"),
         (sees_no_cordons, {"cordons"}, "is not Degraded, and nodes of it are broken"),
         (leaves_refused_pods, {"rogues", "refused-pods"}, "has been refused on"),
@@ -179,7 +179,7 @@ def test_fleet_with_actors_finds(
     ("sabotage", "found"),
     [
         (makes_no_reservation_again, r"is reserved for nobody|of \d+ pods of"),
-        (lets_reservations_go_with_their_objects, r"both have rank|of \d+ pods of"),
+        (loses_reservations_with_objects, r"both have rank|of \d+ pods of"),
     ],
 )
 def test_fleet_finds_a_lost_reservation(
@@ -197,7 +197,7 @@ def test_fleet_finds_a_lost_reservation(
     ("sabotage", "found"),
     [
         (binds_before_tags_are_seen, "was bound before its nodes showed it|did not begin as Pending"),
-        (takes_no_notice_of_foreign_claims, "was bound while .* runs on|which is of"),
+        (ignores_foreign_claims, "was bound while .* runs on|which is of"),
         (never_evicts, "is not released"),
         (gives_no_reason, "without a reason"),
         (reserves_across_racks, "is no slot of 2 nodes"),

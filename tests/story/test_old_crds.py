@@ -51,7 +51,7 @@ async def cluster() -> AsyncIterator[Cluster]:
 
         async def plugins() -> None:
             while True:
-                made.answer()
+                made.tag_nodes()
                 await asyncio.sleep(0.02)
 
         task = asyncio.create_task(plugins())

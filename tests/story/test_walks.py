@@ -29,7 +29,7 @@ async def answering() -> AsyncIterator[Cluster]:
 
         async def plugins() -> None:
             while True:
-                cluster.answer()
+                cluster.tag_nodes()
                 await asyncio.sleep(0.05)
 
         task = asyncio.create_task(plugins())

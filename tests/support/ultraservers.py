@@ -85,7 +85,9 @@ def node_and_slice(
     ]
 
 
-def answered(item: Mapping[str, Any], ultraserver_object: Mapping[str, Any] | None, *, occupied: bool = False) -> Obj:
+def tagged_slice(
+    item: Mapping[str, Any], ultraserver_object: Mapping[str, Any] | None, *, occupied: bool = False
+) -> Obj:
     """Return a node's slice with the tag that its plugin sets after reading the NeuronUltraServer."""
     spec = item["spec"]
     before = spec.get("devices") or []

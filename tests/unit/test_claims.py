@@ -483,7 +483,7 @@ def test_unhealthy_device_is_for_admins_only() -> None:
 
     def prepared(*devices: AllocatedDevice) -> PreparedClaim:
         return decide(
-            claim(*devices), node_name=NODE_NAME, node=TRN2, held=(), device_files=cdi.DeviceFiles(), sick=sick
+            claim(*devices), node_name=NODE_NAME, node=TRN2, held=(), device_files=cdi.DeviceFiles(), unhealthy=sick
         )
 
     with pytest.raises(ClaimError, match="claim ml/job: neuron-device-5 is unhealthy"):

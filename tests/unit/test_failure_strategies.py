@@ -664,7 +664,7 @@ def test_restart_without_slots_deletes_the_template():
     world.step(LIMITS)
     for item in world.all("NeuronUltraServer"):
         world.put({**item, "status": {**item["status"], "allocations": []}})
-    world.answer()
+    world.tag_nodes()
     world.step(LIMITS)
     why = world.workload("job")["status"]["restarting"]["message"]
     assert (world.state("job"), world.all("ResourceClaimTemplate")) == (("Deallocating", "Restarting"), [])

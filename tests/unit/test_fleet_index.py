@@ -156,7 +156,7 @@ def change(course: Course, number: int, which: int) -> None:
                 del world.objects[key]["spec"]["devices"][which % 2 :]
                 world.put(world.objects[key])
         case _:
-            world.answer()
+            world.tag_nodes()
 
 
 def two_allocated(course: Course) -> None:
@@ -165,7 +165,7 @@ def two_allocated(course: Course) -> None:
     course.world.submit("two", size=4, count=1)
     for _ in range(8):
         course.look()
-        course.world.answer()
+        course.world.tag_nodes()
     assert len(course.index.decided) == 2
 
 

@@ -95,18 +95,18 @@ SHOWS = allocation(phase=Phase.PENDING)
 )
 def test_only_the_exact_tag_is_an_answer(shown: PublishedNode, there: ClusterNode) -> None:
     found = holdings(SHOWS, nodes=(there, node("n1")), shown=(shown, published("n1", SHOWS)))
-    assert (found.shows("n0", SHOWS, Phase.PENDING), found.unanswered(SHOWS), found.has_answered(SHOWS)) == (
+    assert (found.shows("n0", SHOWS, Phase.PENDING), found.without_tag(SHOWS), found.has_tags(SHOWS)) == (
         *(False, ["n0"], False),
     )
 
 
 def test_answered_needs_ready_tagged_unused_nodes() -> None:
     shown = tuple(published(name, SHOWS) for name in NODES)
-    assert holdings(SHOWS, shown=shown).has_answered(SHOWS)
-    assert holdings(SHOWS, shown=shown, claims=(claim("mine", "n0"),)).has_answered(SHOWS)
-    assert not holdings(SHOWS, shown=shown, claims=(claim("x", "n1", workload_uid=None),)).has_answered(SHOWS)
+    assert holdings(SHOWS, shown=shown).has_tags(SHOWS)
+    assert holdings(SHOWS, shown=shown, claims=(claim("mine", "n0"),)).has_tags(SHOWS)
+    assert not holdings(SHOWS, shown=shown, claims=(claim("x", "n1", workload_uid=None),)).has_tags(SHOWS)
     unready = (node("n0"), node("n1", ready=False))
-    assert holdings(SHOWS, nodes=unready, shown=shown).unanswered(SHOWS) == ["n1"]
+    assert holdings(SHOWS, nodes=unready, shown=shown).without_tag(SHOWS) == ["n1"]
 
 
 # -- Draining ----------------------------------------------------------------------------------------------------------

@@ -58,4 +58,4 @@ def test_half_a_tag_is_incomplete() -> None:
 def test_unhealthy_device_in_any_slice_is_seen() -> None:
     items = pool("both")
     items[1]["spec"]["devices"][0]["attributes"]["unhealthy"] = {"string": "hbm_ecc"}
-    assert joined(items).sick == ("hbm_ecc",)
+    assert joined(items).unhealthy == ("hbm_ecc",)

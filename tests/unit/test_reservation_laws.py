@@ -71,7 +71,7 @@ class Reservations(RuleBasedStateMachine):
                     self.world.remove("ResourceClaim", item["metadata"]["name"], "ml")
 
     @rule(node=nodes)
-    def come_anew(self, node: str) -> None:
+    def recreate_node(self, node: str) -> None:
         """Another instance gets the name of a deleted node."""
         if ("Node", "", node) not in self.world.objects:
             made = ultraserver(node[:2])

@@ -204,7 +204,7 @@ def test_removed_entry_is_not_restored() -> None:
     for item in world.all("ResourceClaim"):
         world.remove("ResourceClaim", item["metadata"]["name"], "ml")
     world.put({**server(world), "status": {**server(world)["status"], "allocations": []}})
-    world.answer()
+    world.tag_nodes()
     world.step()
     assert copied[0]["allocationId"] not in {e["allocationId"] for e in server(world)["status"]["allocations"]}
 
@@ -393,7 +393,7 @@ def test_workload_waits_for_unreadable_entries() -> None:
     for claim in world.all("ResourceClaim"):
         world.remove("ResourceClaim", claim["metadata"]["name"], "ml")
     world.put({**server(world), "status": {**server(world)["status"], "allocations": []}})
-    world.answer()
+    world.tag_nodes()
     world.settle()
     assert [w["metadata"]["name"] for w in world.all("NeuronUltraServerWorkload")] == ["other"]
 

@@ -18,7 +18,7 @@ from bed import layout, network
 HERE = layout.Layout("some-bed", False, Path("/nowhere"), Path("/nowhere"))
 
 
-class Says(http.server.BaseHTTPRequestHandler):
+class EchoHandler(http.server.BaseHTTPRequestHandler):
     """Replies with the status in the path, and the request as its body."""
 
     def do_GET(self) -> None:
@@ -32,7 +32,7 @@ class Says(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server() -> Iterator[str]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Says) as running:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), EchoHandler) as running:
         thread = threading.Thread(target=running.serve_forever, args=[0.01])
         thread.start()
         yield f"http://127.0.0.1:{running.server_address[1]}"

@@ -29,7 +29,7 @@ from controller.plan.planning import DEFAULT_LIMITS, Limits, plan
 from neuron_dra.core.names import DRIVER
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.core.wire import Obj
-from tests.support.ultraservers import answered
+from tests.support.ultraservers import tagged_slice
 
 START = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
 
@@ -141,7 +141,7 @@ class World:
         made = self.plan(limits)
         for action in made.actions[:writes]:
             self.write(action)
-        self.answer()
+        self.tag_nodes()
         return made
 
     def settle(self, limits: Limits = DEFAULT_LIMITS) -> None:
@@ -154,7 +154,7 @@ class World:
     def later(self, seconds: float) -> None:
         self.now += datetime.timedelta(seconds=seconds)
 
-    def answer(self) -> None:
+    def tag_nodes(self) -> None:
         """Tag slices according to their NeuronUltraServer, as plugins do."""
         busy = {r["pool"] for c in self.all("ResourceClaim") for r in c["status"]["allocation"]["devices"]["results"]}
         members = {
@@ -165,7 +165,7 @@ class World:
         for item in self.all("ResourceSlice"):
             node = item["spec"]["nodeName"]
             if node not in self.silent:
-                new = answered(item, members.get(node), occupied=node in busy)
+                new = tagged_slice(item, members.get(node), occupied=node in busy)
                 if new["spec"] != item["spec"]:
                     self.put(new)
 

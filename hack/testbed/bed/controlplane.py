@@ -28,7 +28,7 @@ class ControlPlane:
     """The four servers of one test bed."""
 
     audit_rules: ClassVar[Sequence[Mapping[str, Any]]] = (
-        # Which rights the two programs need is read from their requests (tests/contract/test_rights.py).
+        # The rights that the two programs need are derived from their requests (tests/contract/test_rights.py).
         {"level": "Metadata", "userGroups": ["system:serviceaccounts:neuron-dra-driver"]},
         {"level": "None"},
     )
@@ -80,7 +80,7 @@ class ControlPlane:
 
     def is_ready(self) -> bool:
         """Ask /readyz."""
-        return self._says("/readyz")
+        return self._succeeds("/readyz")
 
     def kubectl(self, *arguments: str, stdin: str | None = None, timeout_s: float = 60) -> str:
         """Run kubectl as the administrator and return its output.
@@ -120,14 +120,14 @@ class ControlPlane:
         token = {"Authorization": f"Bearer {pki.token(self.layout, ADMINISTRATOR)}"}
         return network.get(self.layout, f"{self.url}{path}", token, self.layout.pki_dir / "ca.crt")
 
-    def _says(self, path: str) -> bool:
+    def _succeeds(self, path: str) -> bool:
         try:
             return self._get(path)[0] == http.client.OK
         except (OSError, http.client.HTTPException):
             return False
 
     def _has_default_service_account(self) -> bool:
-        return self._says("/api/v1/namespaces/default/serviceaccounts/default")
+        return self._succeeds("/api/v1/namespaces/default/serviceaccounts/default")
 
     def _start(self, name: str, arguments: Sequence[str]) -> None:
         binary = self._binary(name)

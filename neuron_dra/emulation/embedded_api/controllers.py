@@ -37,7 +37,7 @@ class Controllers:
             BudgetController(store),
             PodCollector(store),
         )
-        store.listeners.append(self._heard)
+        store.listeners.append(self._on_event)
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name="embedded controllers")
@@ -60,7 +60,7 @@ class Controllers:
         for task in done - {waits[0]}:
             task.result()
 
-    def _heard(self, event: Event) -> None:
+    def _on_event(self, event: Event) -> None:
         self._queue.append(event)
         self._idle.clear()
         self._wanted.set()

@@ -60,7 +60,7 @@ class DirectClient(KubeClient):
         # The caller keeps its object; over HTTP the server would decode a copy.
         copied = msgspec.json.decode(msgspec.json.encode(body)) if body is not None else {}
         try:
-            return msgspec.json.encode(self._handler.answer(call, copied))
+            return msgspec.json.encode(self._handler.respond(call, copied))
         except ApiError as err:
             causes = tuple(cause.message for cause in err.causes)
             text = f"{method} {path}: {err.code} {err.reason}: {err.message}"

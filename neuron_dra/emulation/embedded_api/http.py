@@ -26,7 +26,7 @@ from neuron_dra.emulation.embedded_api.authentication import Authentication
 from neuron_dra.emulation.embedded_api.errors import ApiError
 from neuron_dra.emulation.embedded_api.eviction import bind, evict
 from neuron_dra.emulation.embedded_api.faults import Do, Fault, Faults
-from neuron_dra.emulation.embedded_api.messages import Asked
+from neuron_dra.emulation.embedded_api.messages import RequestParts
 from neuron_dra.emulation.embedded_api.resources import Registry, Resource
 from neuron_dra.emulation.embedded_api.store import Store
 from neuron_dra.emulation.embedded_api.watch import Watches, WatchRequest
@@ -103,7 +103,7 @@ class Handler:
         except ConnectionResetError:  # a fault closed the connection
             return web.Response(status=500)
 
-    def answer(self, request: Asked, body: Any) -> Obj:
+    def respond(self, request: RequestParts, body: Any) -> Obj:
         """Serve a request that is not a watch at once, without HTTP and without faults. Raises ApiError."""
         target = self._target(request.path)
         verb = _verb(request, target)
@@ -115,7 +115,7 @@ class Handler:
         self._log(request, verb, target, status)
         return answer
 
-    async def events(self, request: Asked) -> AsyncGenerator[Obj, None]:
+    async def events(self, request: RequestParts) -> AsyncGenerator[Obj, None]:
         """Yield the events of a watch, without HTTP and without faults. Raises ApiError."""
         target = self._target(request.path)
         wanted = self._watch_request(request, target)
@@ -131,7 +131,7 @@ class Handler:
             self._log(request, verb, target, response.status)
         return response
 
-    def _log(self, request: Asked, verb: str, target: _Target | None, status: int) -> None:
+    def _log(self, request: RequestParts, verb: str, target: _Target | None, status: int) -> None:
         label, namespace, name = (target.label, target.namespace, target.name) if target else (request.path, "", "")
         agent = request.headers.get("User-Agent", "")
         self.log.append(Request(verb, label, namespace, name, status, agent, request.query_string))
@@ -215,7 +215,7 @@ class Handler:
         return response
 
     def _do(
-        self, request: Asked, verb: str, target: _Target, body: Any, warnings: list[str], *, dry_run: bool
+        self, request: RequestParts, verb: str, target: _Target, body: Any, warnings: list[str], *, dry_run: bool
     ) -> tuple[int, Obj]:
         """Carry out one request that is not a watch; everything here happens at once."""
         resource, namespace, name = target.resource, target.namespace, target.name
@@ -256,7 +256,7 @@ class Handler:
         )
         return self._out(target, updated)
 
-    def _in(self, request: Asked, target: _Target, body: Obj, warnings: list[str]) -> Obj:
+    def _in(self, request: RequestParts, target: _Target, body: Obj, warnings: list[str]) -> Obj:
         """Check apiVersion, kind and fields of what a client sent."""
         resource, expected = target.resource, target.resource.api_version(target.version)
         sent = body.get("apiVersion", expected), body.get("kind", resource.kind)
@@ -279,14 +279,14 @@ class Handler:
             return obj
         return {**obj, "apiVersion": resource.api_version(target.version)}
 
-    def _predicate(self, request: Asked, resource: Resource) -> selectors.Predicate:
+    def _predicate(self, request: RequestParts, resource: Resource) -> selectors.Predicate:
         by_fields = selectors.by_fields(request.query.get("fieldSelector", ""), resource.selectable)
         by_labels = selectors.by_labels(request.query.get("labelSelector", ""))
         return lambda obj: by_fields(obj) and by_labels(obj)
 
     # Lists
 
-    def _list(self, request: Asked, target: _Target) -> Obj:
+    def _list(self, request: RequestParts, target: _Target) -> Obj:
         limit = messages.integer(request, "limit", 0)
         token = request.query.get("continue", "")
         if token:
@@ -334,7 +334,7 @@ class Handler:
 
     # Watches
 
-    def _watch_request(self, request: Asked, target: _Target) -> WatchRequest:
+    def _watch_request(self, request: RequestParts, target: _Target) -> WatchRequest:
         predicate = self._predicate(request, target.resource)
         if target.name:
             by_name = selectors.by_fields(f"metadata.name={target.name}", ())
@@ -378,7 +378,7 @@ class Handler:
             await response.write(msgspec.json.encode({"type": line["type"], "object": obj}) + b"\n")
 
 
-def _verb(request: Asked, target: _Target) -> str:
+def _verb(request: RequestParts, target: _Target) -> str:
     match request.method:
         case "GET" if request.query.get("watch") in ("true", "1"):
             return "watch"

@@ -19,7 +19,7 @@ from neuron_dra.emulation.embedded_api.resources import Resource
 from neuron_dra.emulation.embedded_api.store import DeleteOptions
 
 
-class Asked(Protocol):
+class RequestParts(Protocol):
     """The parts of a request that the server reads, except for the body. Implemented by aiohttp's requests and
     `direct.Call`.
     """
@@ -67,7 +67,7 @@ async def read_body(request: web.Request) -> Any:
         raise errors.bad_request(f"the object provided is unrecognized: {error}") from error
 
 
-def delete_options(request: Asked, body: Any) -> DeleteOptions:
+def delete_options(request: RequestParts, body: Any) -> DeleteOptions:
     options = DeleteOptions.from_wire(body if isinstance(body, dict) else {})
     if "gracePeriodSeconds" in request.query:
         options = replace(options, grace_s=integer(request, "gracePeriodSeconds", 0))
@@ -76,7 +76,7 @@ def delete_options(request: Asked, body: Any) -> DeleteOptions:
     return options
 
 
-def integer(request: Asked, name: str, default: int) -> int:
+def integer(request: RequestParts, name: str, default: int) -> int:
     text = request.query.get(name, "")
     if not text:
         return default

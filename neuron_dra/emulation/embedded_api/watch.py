@@ -53,7 +53,7 @@ class Watches:
 
     def bookmark(self, plural: str = "") -> int:
         """Send a bookmark in each stream that requested them; return the number of streams."""
-        return self._for_each(plural, lambda stream: stream.ask_for_bookmark())
+        return self._for_each(plural, lambda stream: stream.request_bookmark())
 
     def _for_each(self, plural: str, act: Callable[[_Stream], None]) -> int:
         chosen = [stream for stream, request in self._open.items() if plural in ("", request.resource.plural)]
@@ -90,7 +90,7 @@ class _Stream:
         self._closing, self._last_line = True, last_line
         self.waker.set()
 
-    def ask_for_bookmark(self) -> None:
+    def request_bookmark(self) -> None:
         self._bookmark_wanted = True
         self.waker.set()
 

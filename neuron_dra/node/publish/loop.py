@@ -175,7 +175,7 @@ class Publishing:
             return
         pool = slices.Pool(self._settings.node_name, node["metadata"]["uid"])
         if (
-            self._reports.sick
+            self._reports.unhealthy
             and self._settings.unhealthy_device_effect != health.NO_EFFECT
             and self._publisher.keeps_taints is None
         ):

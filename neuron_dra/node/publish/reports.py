@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class Reports:
-    """Reports devices, findings and publishes. `sick` are the unhealthy devices that Events were posted about."""
+    """Reports devices, findings and publishes. `unhealthy` are the unhealthy devices that Events were posted about."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Reports:
         self._events = events
         self._metrics = metrics
         self._logged: dict[str, health.DeviceHealth] = {}
-        self.sick: frozenset[str] = frozenset()
+        self.unhealthy: frozenset[str] = frozenset()
 
     def device_health(self) -> None:
         """Report the devices' health to the kubelet's streams, the metrics and the log."""
@@ -81,13 +81,13 @@ class Reports:
     def post_health_events(self) -> None:
         """Post an Event about each unhealthy device, and about each that is healthy again."""
         states = {state.name: state for state in self._states()}
-        sick = frozenset(name for name, state in states.items() if state.status is health.Health.UNHEALTHY)
-        for name in sorted(sick, key=publication.order):
+        unhealthy = frozenset(name for name, state in states.items() if state.status is health.Health.UNHEALTHY)
+        for name in sorted(unhealthy, key=publication.order):
             self._events.post("Warning", "NeuronDeviceUnhealthy", health.event_message(states[name], self._effect))
-        for name in sorted(self.sick - sick, key=publication.order):
+        for name in sorted(self.unhealthy - unhealthy, key=publication.order):
             if name in states:
                 self._events.post("Normal", "NeuronDeviceHealthy", f"{name} is healthy again")
-        self.sick = sick
+        self.unhealthy = unhealthy
 
     def findings(self) -> None:
         """Report where hardware and catalogue disagree."""

@@ -30,7 +30,7 @@ SURE_ABSENCES: Final = 2  # an API server that has just started may not serve th
 
 
 @dataclass(frozen=True, slots=True)
-class Unasked:
+class NotFollowed:
     """`follow` has not been called yet."""
 
     pending: ClassVar = True
@@ -70,7 +70,7 @@ class Watched:
         return self.reading is None and self.absences == 0
 
 
-State = Unasked | Unidentified | Outside | Watched
+State = NotFollowed | Unidentified | Outside | Watched
 
 
 class UltraServerWatch:
@@ -84,7 +84,7 @@ class UltraServerWatch:
         self._operator_seen = False
         self._reflector: Reflector | None = None
         self._node = ("", "")
-        self.state: State = Unasked()
+        self.state: State = NotFollowed()
         self.changed = Signal(then)
 
     @property
@@ -109,7 +109,7 @@ class UltraServerWatch:
         allocations of an earlier Node with this name are ignored.
         """
         renewed, self._node = node[1] and node != self._node, node if node[1] else self._node
-        first = isinstance(self.state, Unasked)
+        first = isinstance(self.state, NotFollowed)
         if not whole_node:
             self.state = Outside()
         elif first:

@@ -33,7 +33,7 @@ async def partition_leader(schedule: Schedule) -> str | None:
         begun = await schedule.rng.choice((create, create, delete, resize))(schedule)
         return f"{leaders[0].name} is to stop for {seconds:g} s at its next write; {begun}"
     line.cut()
-    asyncio.get_running_loop().call_later(seconds, line.mend)
+    asyncio.get_running_loop().call_later(seconds, line.reconnect)
     return f"{leaders[0].name} is cut off for {seconds:g} s"
 
 
@@ -45,7 +45,7 @@ async def server_away(schedule: Schedule) -> str | None:
         line.cut()
     loop = asyncio.get_running_loop()
     for line in cut:
-        loop.call_later(seconds, line.mend)
+        loop.call_later(seconds, line.reconnect)
     return f"the API server is away for {seconds:g} s"
 
 

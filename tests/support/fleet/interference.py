@@ -71,7 +71,7 @@ class Tenant:
         """Do something."""
         choices: tuple[tuple[Callable[[], Awaitable[str | None]], int], ...] = (
             (self.ask, 4),
-            (self.ask_for_the_impossible, 3),
+            (self.request_too_much, 3),
             (self.grow, 2),
             (self.delete, 1),
             (self.change, 1),
@@ -103,7 +103,7 @@ class Tenant:
             self.fleet.start_job(made)
         return f"asks for {count} x {size}"
 
-    async def ask_for_the_impossible(self) -> str | None:
+    async def request_too_much(self) -> str | None:
         """Request more nodes than exist."""
         size = self.rng.choice((1, 2, 4))
         count = self.rng.choice((len(self.fleet.nodes) // size + 1, 100, 1024))

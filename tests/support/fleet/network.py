@@ -122,7 +122,7 @@ class Line(KubeClient):
         self.up = False
         self.break_watches()
 
-    def mend(self) -> None:
+    def reconnect(self) -> None:
         """Connect again."""
         self.up = True
 

@@ -55,7 +55,7 @@ async def flap_node(schedule: Schedule) -> str | None:
     async def back() -> None:
         await asyncio.sleep(seconds)
         if node.line is not None:
-            node.line.mend()  # also for a node that is registering again
+            node.line.reconnect()  # also for a node that is registering again
         if node.present and node.alive:
             await schedule.fleet.set_ready(node, True)
 

@@ -15,7 +15,7 @@ from tests.support.fleet.mix import Mix, Step
 from tests.support.fleet.network import WATCH_LAG_S
 from tests.support.fleet.nodes import MODES, FleetNode
 from tests.support.fleet.pods import Job, plain_template
-from tests.support.fleet.view import astray, place, robbed
+from tests.support.fleet.view import astray, has_lost_claim, place
 
 PAUSES: Final = ((0.0, 0.05, 0.3, 1.0, 3.0, 10.0, 30.0, 80.0, 350.0), (8, 8, 8, 8, 8, 8, 8, 2, 1))
 """Seconds between steps, with their weights: strategies act after one minute, or five."""
@@ -106,7 +106,7 @@ class Schedule:
         """Heal all lasting faults."""
         fleet = self.fleet
         for line in fleet.lines:
-            line.mend()
+            line.reconnect()
             line.release()
             line.storm, line.deadly, line.lag_s, line.stall_s = None, None, WATCH_LAG_S, 0.0
         for replica in fleet.replicas:
@@ -123,7 +123,7 @@ class Schedule:
         await self.remove_budgets()
         for pod in fleet.view.all("pods"):
             uid = fleet.jobs_of.get((pod["metadata"].get("labels") or {}).get("job", ""))
-            if robbed(fleet.view, pod) or (uid and astray(fleet.view, pod, uid)):
+            if has_lost_claim(fleet.view, pod) or (uid and astray(fleet.view, pod, uid)):
                 await fleet.pods.delete(dict(pod))
 
     async def bring_back(self, node: FleetNode) -> None:
@@ -134,7 +134,7 @@ class Schedule:
             await self.fleet.set_ready(node, True)
         node.alive = node.kubelet_up = True
         if node.line is not None:
-            node.line.mend()
+            node.line.reconnect()
             node.line.release()
         node.start_plugin()
         self.fleet.pods.wake()

@@ -12,7 +12,7 @@ from tests.support.fleet.groups import is_well
 from tests.support.fleet.known import Known
 from tests.support.fleet.nodes import MODES, FleetNode
 from tests.support.fleet.pods import Pods
-from tests.support.fleet.view import View, astray, condition, of_template, parsed, robbed, state, workload_uid
+from tests.support.fleet.view import View, astray, condition, has_lost_claim, of_template, parsed, state, workload_uid
 
 KINDS: Final = ("neuronultraservers", "neuronultraserverworkloads")
 TRIED: Final = 3
@@ -103,7 +103,7 @@ def _refused(view: View, nodes: Mapping[str, FleetNode], pods: Pods, known: Know
             continue
         uid = known.jobs_of.get((meta.get("labels") or {}).get("job", ""))
         waited_s = (known.now - parsed(pod["status"].get("startTime") or meta["creationTimestamp"])).total_seconds()
-        refused = meta["uid"] in pods.refused and uid != held.allocation.workload_uid and not robbed(view, pod)
+        refused = meta["uid"] in pods.refused and uid != held.allocation.workload_uid and not has_lost_claim(view, pod)
         if refused and waited_s > MOST_REFUSED_S:
             yield f"pod {meta['name']} has been refused on {node.name} for {waited_s:.0f} s"
 
@@ -150,7 +150,7 @@ def _pods(view: View, nodes: Mapping[str, FleetNode], pods: Pods, known: Known) 
             and nodes[name].tags_its_devices
         ]
         running = {each.node for each in pods.running.values() if each.workload_uid == uid}
-        lost = sum(robbed(view, pod) or astray(view, pod, str(uid)) for pod in pods.of_job(job))
+        lost = sum(has_lost_claim(view, pod) or astray(view, pod, str(uid)) for pod in pods.of_job(job))
         wanted = min(job.replicas, len(mine)) - lost
         if len(well) == len(mine) and len(running) < wanted:
             yield f"{len(running)} of {wanted} pods of {job.name} run"

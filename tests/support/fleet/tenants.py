@@ -24,7 +24,7 @@ LIMIT: Final = "neuron.aws.com/max-reserved-nodes"
 WORKLOAD_CLASS: Final = f"workload.{names.DRIVER}"
 
 
-async def ask_for_the_impossible(schedule: Schedule) -> str | None:
+async def request_too_much(schedule: Schedule) -> str | None:
     """A user requests a serverCount beyond any fleet."""
     rng, fleet = schedule.rng, schedule.fleet
     schedule.made += 1
@@ -54,7 +54,7 @@ async def grow_beyond_the_fleet(schedule: Schedule) -> str | None:
     return f"resize workload {meta['name']}: {spec['serverCount']} -> {wanted}"
 
 
-async def ask_for_everything(schedule: Schedule) -> str | None:
+async def request_whole_fleet(schedule: Schedule) -> str | None:
     """A user requests the whole fleet."""
     schedule.made += 1
     name, size = f"giant{schedule.made}", schedule.rng.choice((1, 2, 4))
@@ -211,12 +211,12 @@ ACTORS: Final[dict[str, Actor]] = {
     "tenants": Actor("workloads, templates and pods are in three namespaces instead of one"),
     "impossible": Actor(
         "workloads that request more nodes than exist, at once or by growing",
-        {ask_for_the_impossible: 4, grow_beyond_the_fleet: 2, wait_long: 1},
+        {request_too_much: 4, grow_beyond_the_fleet: 2, wait_long: 1},
         issue="13.1",
     ),
     "giants": Actor(
         "workloads that request the whole fleet, and hours of waiting for it",
-        {ask_for_everything: 4, wait_long: 2},
+        {request_whole_fleet: 4, wait_long: 2},
         issue="13.1",
     ),
     "spec-changes": Actor(

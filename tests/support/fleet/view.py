@@ -151,7 +151,7 @@ def astray(view: View, pod: Wire, uid: str) -> bool:
     return False
 
 
-def robbed(view: View, pod: Wire) -> bool:
+def has_lost_claim(view: View, pod: Wire) -> bool:
     """True if a user deleted the pod's claim: the pod cannot start again until it is deleted.
 
     Kubernetes creates another claim, which is not allocated, because the pod already has a node.
