@@ -45,7 +45,7 @@ class Tries:
 
 
 class Backoff:
-    """Tries by object and written content. Old ones are forgotten."""
+    """Tries by object and written content. Old ones are removed."""
 
     def __init__(self) -> None:
         self._refused: dict[str, Tries] = {}

@@ -64,9 +64,9 @@ def record(context: PlanningContext, workload: Workload, verdict: Verdict) -> Re
     A restart that begins adds its time; one that was withdrawn removes it.
     """
     number, begun = int(workload.status.get("restarts") or 0), restart_limit.recent_restarts(workload, context.now)
-    forgotten = restart_limit.forgotten_at(workload)
-    if forgotten is not None:
-        context.look_again(forgotten)
+    reset = restart_limit.reset_at(workload)
+    if reset is not None:
+        context.look_again(reset)
     if workload.uid in context.withdrawn:
         number, begun = max(0, number - 1), begun[:-1]
     elif verdict.restarting and not workload.restarting:

@@ -1,6 +1,6 @@
 """How often RestartAll may restart a workload: at once, then after growing waits, up to a limit. Pure.
 
-The workload's status has the start times of its restarts in a row. They are forgotten after an hour in which the
+The workload's status has the start times of its restarts in a row. They are reset after an hour in which the
 workload was Allocated without a fault.
 """
 
@@ -35,14 +35,14 @@ class NextRestart:
 
 
 def recent_restarts(workload: Workload, now: datetime.datetime) -> tuple[str, ...]:
-    """Return when the restarts in a row began, RFC 3339, the oldest first; none if they are forgotten by now."""
+    """Return when the restarts in a row began, RFC 3339, the oldest first; none if they have been reset."""
     found = tuple(str(each) for each in workload.status.get("restartedAt") or ())
-    until = forgotten_at(workload)
+    until = reset_at(workload)
     return () if until is not None and now >= until else found
 
 
-def forgotten_at(workload: Workload) -> datetime.datetime | None:
-    """Return when the restarts are forgotten if no fault occurs; None without restarts, or while there is a fault."""
+def reset_at(workload: Workload) -> datetime.datetime | None:
+    """Return when the restarts are reset if no fault occurs; None without restarts, or while there is a fault."""
     if not workload.status.get("restartedAt"):
         return None
     ready, degraded = _condition(workload, "Ready"), _condition(workload, "Degraded")

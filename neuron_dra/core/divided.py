@@ -55,14 +55,14 @@ class Leaving:
 class Outcome:
     """The decision: `devices` and whether anything is still `divided`; without that, the node publishes plain devices.
 
-    `asks` means that the decision needs the names of all allocated devices, reserved for a pod or not: decide again
+    `needs_allocated` means that the names of all allocated devices are needed, reserved for a pod or not: decide again
     with them at the same time. `leaving` is to be passed as `last` to the next decision.
     """
 
     devices: tuple[Wire, ...] = ()
     counters: tuple[Wire, ...] = ()
     divided: bool = True
-    asks: bool = False
+    needs_allocated: bool = False
     leaving: Leaving | None = None
     look_at: float | None = None
 
@@ -80,7 +80,7 @@ def decide(
     """Return what to publish at time `now`.
 
     `last` is the `leaving` of the decision before, None in a new process. `answer` are the names of the allocated
-    devices, if they were listed from `now` on because a decision had `asks`.
+    devices, if they were listed from `now` on because a decision had `needs_allocated`.
     """
     current = situation.current
     held = {device.device for claim in situation.prepared for device in claim.devices}
@@ -90,7 +90,8 @@ def decide(
     if last is None:
         unseen = not division.on or not set(division.position) <= {*wire, *current}
         if unseen and answer is None:
-            return Outcome(asks=True)  # a claim may have a device that is not published, as after a wipe of the slices
+            # A claim may have a device that is not published, as after a wipe of the slices.
+            return Outcome(needs_allocated=True)
         last = Leaving(leaving, now, now + WITHDRAW_S)
     elif not leaving <= last.names:
         last = Leaving(leaving, now, now + WITHDRAW_S)
@@ -99,7 +100,7 @@ def decide(
     waits = bool(leaving) or not (division.on or held - set(wire))
     due = waits and now >= last.look_at
     if due and answer is None:
-        return Outcome(asks=True)
+        return Outcome(needs_allocated=True)
     stay = {name for name in {*leaving, *(answer or ())} if not due or name in (answer or ())} - set(wire) - held
     kept = _kept(situation, division, {*stay, *(held - set(wire))})
     if due and not kept and not division.on:

@@ -58,13 +58,13 @@ class Situation:
 class Outcome:
     """The decision.
 
-    `devices` are to be published; None means no change. `asks` means that the decision needs the allocated devices:
-    call `decide` again with them. `claimed` is to be passed as `last` to the next decision. `keeps_shape` means that
-    the published shape differs from the configured one and stays while claims use it.
+    `devices` are to be published; None means no change. `needs_allocated` means that the allocated devices are
+    needed: call `decide` again with them. `claimed` is to be passed as `last` to the next decision. `keeps_shape` means
+    that the published shape differs from the configured one and stays while claims use it.
     """
 
     devices: tuple[Wire, ...] | None = None
-    asks: bool = False
+    needs_allocated: bool = False
     claimed: Claimed | None = None
     keeps_shape: bool = False
 
@@ -78,7 +78,7 @@ def decide(now: float, situation: Situation, last: Claimed | None, answer: Colle
     """Return what to publish at time `now`.
 
     `last` is the `claimed` of the decision before; `answer` are the names of the allocated devices, if they were just
-    read because a decision had `asks`.
+    read because a decision had `needs_allocated`.
     """
     current = situation.current
     held = {device.device for claim in situation.prepared for device in claim.devices}
@@ -88,7 +88,7 @@ def decide(now: float, situation: Situation, last: Claimed | None, answer: Colle
     if offered and _is_reshaped(situation):
         known = _known(now, (), last, answer, SHAPE_S)
         if known is None and not situation.prepared:
-            return Outcome(asks=True)
+            return Outcome(needs_allocated=True)
         if situation.prepared or (known is not None and known.names):
             offered, keeps_shape = situation.other, True
             last = known if known is not None else Claimed(frozenset(), now + SHAPE_S, SHAPE_S)
@@ -97,7 +97,7 @@ def decide(now: float, situation: Situation, last: Claimed | None, answer: Colle
     if leaving := set(current) - set(wire) - held:
         known = _known(now, leaving, last, answer, CLAIMED_S[0])
         if known is None:
-            return Outcome(asks=True)
+            return Outcome(needs_allocated=True)
         held |= leaving & known.names
         claimed = known if leaving & known.names else None
     if keeps_shape and claimed is None:
@@ -121,7 +121,7 @@ def _refused(
     if leaving := set(current) - held:
         known = _known(now, leaving, last, answer, CLAIMED_S[0])
         if known is None:
-            return Outcome(asks=True)
+            return Outcome(needs_allocated=True)
         held = held | (leaving & known.names)
         claimed = known if leaving & known.names else None
     there: dict[str, Wire] = {device.name: device.to_wire() for device in (*situation.other, *situation.offered)}
@@ -156,7 +156,7 @@ def _known(
 ) -> Claimed | None:
     """Return the allocated devices, or None if they have to be read from the API server.
 
-    The remembered ones are enough to keep a device; to let one leave takes a new list.
+    The last list is enough to keep a device; removing one requires a new list.
     """
     if answer is not None:
         wait_s = first_s if last is None else min(2 * last.wait_s, CLAIMED_S[1])

@@ -143,7 +143,7 @@ class ScriptedKubelet:
         self._wiper.start("", 0.0)
 
     async def stop(self) -> None:
-        """Close all connections and forget all plugins. The plugins' sockets stay."""
+        """Close all connections and drop all plugins. The plugins' sockets stay."""
         tasks = [task for task in (self._watcher, *self._wiper.stop()) if task]
         tasks += [socket.task for socket in self._sockets.values() if socket.task]
         for task in tasks:

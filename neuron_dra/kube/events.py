@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 COMPONENT: Final = "neuron-dra-driver"
 MESSAGE_CHARACTERS: Final = 1024
 LIFETIME_S: Final = 3600.0
-MOST_KEPT: Final = 4096  # Events remembered as posted; one that is forgotten is posted again, which renews it
+MOST_KEPT: Final = 4096  # Events recorded as posted; one without a record is posted again, which renews it
 REPEAT_AFTER_S: Final = 600.0  # how often an Event that still applies is renewed; the API server keeps it for an hour
 
 
@@ -87,7 +87,7 @@ class EventRecorder:
 
     @property
     def remembered(self) -> int:
-        """The number of Events that are remembered as posted."""
+        """The number of Events that are recorded as posted."""
         return len(self._posted)
 
     async def _patch(self, namespace: str, name: str, patch: Mapping[str, Any]) -> int:

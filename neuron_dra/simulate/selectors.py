@@ -215,7 +215,7 @@ class Selectors:
     def __init__(self) -> None:
         self._results: dict[tuple[str, object], bool | SelectorError] = {}
         self._last: tuple[object, Any] = (object(), None)  # a device meets all selectors of its request in a row
-        self.evaluations = 0  # results that were not remembered
+        self.evaluations = 0  # results that were not cached
 
     def matches(self, expression: str, key: object, device: Callable[[], Any]) -> bool:
         """Return True if the device matches; `device` makes the value of `key` when it is needed.

@@ -151,12 +151,12 @@ def loses_reservations_with_objects(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("sabotage", "actors", "found"),
     [
-        (waits_for_the_impossible, {"impossible", "giants"}, "asks for more than there is|has held others back"),
+        (waits_for_the_impossible, {"impossible", "giants"}, "requests more than exists|has held others back"),
         (keeps_what_does_not_fit, {"spec-changes"}, "is Allocated with (groups|a template) of|tells of|pods of"),
         (ignores_limits, {"tenants", "limits"}, "reserved nodes of namespace"),
         (gives_one_template_name_to_two, {"template-names"}, "has all its groups and is|is Failed and|another owner"),
-        (drops_reservations_for_any_claim, {"rogues"}, "is taken away by claims for reserved devices"),
-        (ignores_outages, {"outages"}, "while the kubelets of the fleet are away"),
+        (drops_reservations_for_any_claim, {"rogues"}, "is removed by claims for reserved devices"),
+        (ignores_outages, {"outages"}, "while the kubelets of the fleet are down"),
         (sees_no_lost_tags, {"rollbacks"}, "is not Degraded, and nodes of it are broken"),
         (sees_no_cordons, {"cordons"}, "is not Degraded, and nodes of it are broken"),
         (leaves_refused_pods, {"rogues", "refused-pods"}, "has been refused on"),

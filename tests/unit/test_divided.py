@@ -72,7 +72,7 @@ SINGLES = {name for name in ALL if name.startswith("neuron-device-")}
 
 def test_everything_is_published_small_ones_first_and_nothing_is_listed() -> None:
     outcome = divided.decide(0.0, situation(), ON, None)
-    assert (outcome.asks, outcome.divided, tainted(outcome), outcome.look_at) == (False, True, set(), None)
+    assert (outcome.needs_allocated, outcome.divided, tainted(outcome), outcome.look_at) == (False, True, set(), None)
     assert list(published(outcome))[:2] == ["neuron-cores-1-0", "neuron-cores-1-1"]
     assert list(published(outcome))[-1] == "neuron-set-12-0"
     assert all(device["consumesCounters"] for device in outcome.devices)
@@ -82,13 +82,13 @@ def test_everything_is_published_small_ones_first_and_nothing_is_listed() -> Non
 
 def test_turned_off_it_taints_then_lists_then_removes() -> None:
     first = divided.decide(0.0, situation(ALL), OFF, None)
-    assert first == Outcome(asks=True)
+    assert first == Outcome(needs_allocated=True)
     first = divided.decide(0.0, situation(ALL), OFF, None, {SET})
     assert (tainted(first), set(published(first))) == (set(ALL) - SINGLES, set(ALL))
     assert first.look_at == WITHDRAW_S
     early = divided.decide(WITHDRAW_S - 1, situation(published(first)), OFF, first.leaving)
-    assert (early.asks, set(published(early))) == (False, set(ALL))
-    assert divided.decide(LATER, situation(published(first)), OFF, first.leaving).asks
+    assert (early.needs_allocated, set(published(early))) == (False, set(ALL))
+    assert divided.decide(LATER, situation(published(first)), OFF, first.leaving).needs_allocated
     late = divided.decide(LATER, situation(published(first)), OFF, first.leaving, {SET, "neuron-device-7"})
     assert (set(published(late)), tainted(late)) == ({*SINGLES, SET}, {SET})
     assert published(late)[SET]["consumesCounters"] == ALL[SET]["consumesCounters"]
@@ -105,12 +105,12 @@ def test_a_prepared_set_stays_without_a_list_of_claims() -> None:
     left = divided.decide(LATER, held, OFF, Leaving(frozenset(set(ALL) - SINGLES - {SET}), 0.0, 0.0), set())
     assert (set(published(left)), tainted(left)) == ({*SINGLES, SET}, {SET})
     later = divided.decide(9999.0, replace(held, current=published(left)), OFF, left.leaving)
-    assert (later.asks, set(published(later))) == (False, {*SINGLES, SET})
+    assert (later.needs_allocated, set(published(later))) == (False, {*SINGLES, SET})
 
 
 def test_allocated_set_returns_after_deletion() -> None:
     """Every restart of the kubelet wipes the slices; the setting may have been turned off meanwhile."""
-    assert divided.decide(0.0, situation(), OFF, None).asks
+    assert divided.decide(0.0, situation(), OFF, None).needs_allocated
     back = divided.decide(0.0, situation(), OFF, None, {SET, "neuron-device-9"})
     assert (set(published(back)), tainted(back)) == ({*SINGLES, SET}, {SET})
     assert published(back)[SET]["consumesCounters"] == ALL[SET]["consumesCounters"]
@@ -120,7 +120,7 @@ def test_each_withdrawn_device_has_its_own_delay() -> None:
     on = divided.decide(0.0, situation(ALL), ON, None)
     fewer = division(sizes=("connected-2",))
     gone = divided.decide(1000.0, situation(published(on)), fewer, on.leaving)
-    assert (gone.asks, gone.look_at) == (False, 1000.0 + WITHDRAW_S)
+    assert (gone.needs_allocated, gone.look_at) == (False, 1000.0 + WITHDRAW_S)
     assert set(published(gone)) == set(ALL)
 
 
@@ -224,7 +224,7 @@ def test_an_allocated_device_is_never_unpublished(data: st.DataObject) -> None:
         now += data.draw(st.sampled_from([0.2, 5.0, 40.0, 100.0]))
         chosen = ON if on else OFF
         outcome = divided.decide(now, situation(current), chosen, leaving)
-        if outcome.asks:
+        if outcome.needs_allocated:
             outcome = divided.decide(now, situation(current), chosen, leaving, allocated)
         leaving = outcome.leaving
         current = published(outcome) if outcome.divided else {name: ALL[name] for name in SINGLES}

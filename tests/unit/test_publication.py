@@ -53,7 +53,7 @@ def test_devices_are_published_in_id_order() -> None:
 
 
 def test_withdrawal_checks_allocations_first() -> None:
-    assert decide(0.0, GONE, None) == Outcome(asks=True)
+    assert decide(0.0, GONE, None) == Outcome(needs_allocated=True)
     assert names(decide(0.0, GONE, None, set())) == WITHOUT
     stays = decide(0.0, GONE, None, {THREE})
     assert names(stays) == list(ALL)
@@ -64,8 +64,8 @@ def test_allocation_check_is_cached_with_backoff() -> None:
     last = Claimed(frozenset({THREE}), 5.0, 5.0)
     for now in (0.0, 1.0, 4.9):
         again = decide(now, GONE, last)
-        assert (again.asks, again.look_at, names(again)) == (False, 5.0, list(ALL))
-    assert decide(5.0, GONE, last) == Outcome(asks=True)
+        assert (again.needs_allocated, again.look_at, names(again)) == (False, 5.0, list(ALL))
+    assert decide(5.0, GONE, last) == Outcome(needs_allocated=True)
     waits = []
     now, claimed = 5.0, last
     for _ in range(6):
@@ -80,7 +80,7 @@ def test_allocation_check_is_cached_with_backoff() -> None:
 def test_allocation_check_is_per_device() -> None:
     last = Claimed(frozenset({THREE}), 5.0, 5.0)
     two = situation(reasons={THREE: ("missing",), "neuron-device-4": ("missing",)})
-    assert decide(1.0, two, last) == Outcome(asks=True)
+    assert decide(1.0, two, last) == Outcome(needs_allocated=True)
 
 
 @given(st.lists(st.floats(0.0, 600.0), max_size=300).map(sorted))
@@ -89,7 +89,7 @@ def test_wakeups_do_not_add_checks(wakes: list[float]) -> None:
     asked = []
     for now in wakes:
         outcome = decide(now, GONE, last)
-        if outcome.asks:
+        if outcome.needs_allocated:
             asked.append(now)
             outcome = decide(now, GONE, last, {THREE})
         last = outcome.claimed
@@ -114,7 +114,7 @@ def test_device_held_by_another_name_is_withheld() -> None:
 def test_refusal_keeps_only_held_devices() -> None:
     assert decide(0.0, situation(current={}, refused=True), None) == Outcome()
     """14.5: held by a claim, prepared or only allocated."""
-    assert decide(0.0, situation(refused=True), None) == Outcome(asks=True)
+    assert decide(0.0, situation(refused=True), None) == Outcome(needs_allocated=True)
     assert names(decide(0.0, situation(refused=True), None, ())) == []
     allocated = decide(0.0, situation(refused=True), None, (THREE, "another-driver's"))
     assert (names(allocated), allocated.look_at) == ([THREE], CLAIMED_S[0])
@@ -148,11 +148,11 @@ RESHAPED = situation(current={d.name: d.to_wire() for d in NODE}, offered=DEVICE
 
 
 def test_layout_change_waits_for_allocated_claims() -> None:
-    assert decide(0.0, RESHAPED, None) == Outcome(asks=True)
+    assert decide(0.0, RESHAPED, None) == Outcome(needs_allocated=True)
     waits = decide(0.0, RESHAPED, None, {"neuron-node-0"})
     assert (names(waits), waits.keeps_shape, waits.look_at) == (["neuron-node-0"], True, 60.0)
     assert decide(30.0, RESHAPED, waits.claimed) == waits
-    assert decide(60.0, RESHAPED, waits.claimed) == Outcome(asks=True)
+    assert decide(60.0, RESHAPED, waits.claimed) == Outcome(needs_allocated=True)
     done = decide(60.0, RESHAPED, waits.claimed, set())
     assert (len(names(done) or []), done.keeps_shape, done.look_at) == (16, False, None)
 

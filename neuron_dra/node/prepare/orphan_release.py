@@ -1,7 +1,7 @@
 """Releases orphaned claims, which the kubelet never unprepares, and so frees their devices.
 
 Candidates are claims that another driver prepared, and claims prepared before the checkpoint was lost or another driver
-ran here. A claim is forgotten when the kubelet has not listed it for five minutes and the API server no longer has it.
+ran here. A claim is released when the kubelet has not listed it for five minutes and the API server no longer has it.
 The kubelet is queried first, which puts no load on the API server.
 """
 

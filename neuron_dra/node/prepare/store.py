@@ -216,7 +216,7 @@ class Store:
     def forget(self, claims: Iterable[PreparedClaim]) -> tuple[list[PreparedClaim], Checkpoint]:
         """Forget those of `claims` that have not changed, and remove their CDI files.
 
-        Returns the forgotten claims, and what is prepared now. Raises CheckpointDamaged, OSError.
+        Returns the removed claims, and what is prepared now. Raises CheckpointDamaged, OSError.
         """
         with self._locked():
             current = self._read()

@@ -34,7 +34,7 @@ MARKER: Final = "connected-sets"
 
 
 class ConnectedSets:
-    """Decides once in a while whether the node publishes connected sets, and remembers that it did."""
+    """Decides once in a while whether the node publishes connected sets, and records that it did."""
 
     def __init__(
         self,

@@ -71,7 +71,7 @@ class WantedDevices:
                 return Wanted(found.devices, found.counters, division.position if found.counters else None)
         now = asyncio.get_running_loop().time()
         outcome = publication.decide(now, situation, self._claimed, answer)
-        if outcome.asks:
+        if outcome.needs_allocated:
             answer = {device.device async for claim in self._claims.allocated() for device in claim.devices}
             outcome = publication.decide(asyncio.get_running_loop().time(), situation, self._claimed, answer)
         if outcome.keeps_shape and not self._keeps_shape:
@@ -93,7 +93,7 @@ class WantedDevices:
         now = asyncio.get_running_loop().time()
         answer: set[str] | None = None
         found = divided.decide(now, situation, division, self._connected.leaving)
-        if found.asks:
+        if found.needs_allocated:
             claims = self._claims.allocated(reserved=False)
             answer = {device.device async for claim in claims for device in claim.devices}
             found = divided.decide(now, situation, division, self._connected.leaving, answer)

@@ -46,7 +46,7 @@ async def server_away(schedule: Schedule) -> str | None:
     loop = asyncio.get_running_loop()
     for line in cut:
         loop.call_later(seconds, line.reconnect)
-    return f"the API server is away for {seconds:g} s"
+    return f"the API server is unavailable for {seconds:g} s"
 
 
 async def expire_watches(schedule: Schedule) -> str | None:

@@ -93,7 +93,7 @@ class Safety:
                 and self._is_wanted(held.allocation)
             ):
                 self._violated(
-                    f"pod {container.pod} of {_text(held)} is evicted while the kubelets of the fleet are away"
+                    f"pod {container.pod} of {_text(held)} is evicted while the kubelets of the fleet are down"
                 )
 
     def _is_wanted(self, allocation: Allocation) -> bool:
@@ -174,7 +174,7 @@ class Safety:
         if held.allocation.phase is Phase.PENDING and self._is_wanted(held.allocation):
             self._dropped(held)
         if held.allocation.allocation_id in self._protected and self._is_wanted(held.allocation):
-            self._violated(f"{_text(held)} is taken away while the kubelets of the fleet are away")
+            self._violated(f"{_text(held)} is removed while the kubelets of the fleet are down")
 
     def _dropped(self, held: Held) -> None:
         """Claims that requested reserved devices cause no removal of a healthy reservation.
@@ -197,7 +197,7 @@ class Safety:
         well = all(self._nodes[name].healthy and self._nodes[name].modes == MODES for name in nodes)
         age_s = (now - parsed(allocation.allocated_at)).total_seconds()
         if well and size == allocation.node_count and age_s < SOON_S and "deletionTimestamp" not in found["metadata"]:
-            self._violated(f"{_text(held)} is taken away by claims for reserved devices of others")
+            self._violated(f"{_text(held)} is removed by claims for reserved devices of others")
 
     def _within_limit(self, new: Held) -> None:
         """A namespace stays within its limit; a slot and its replacement count once.

@@ -72,7 +72,7 @@ class Schedule:
         fleet = self.fleet
         await self.heal()
         fleet.trace("STEP: all is healed")
-        await fleet.settle("after all was healed")
+        await fleet.settle("after all faults were healed")
         for workload in fleet.workloads():
             await fleet.remove(NEURON_WORKLOADS, *place(workload))
         fleet.trace("STEP: all workloads are deleted")

@@ -153,7 +153,7 @@ async def begin_rogues(schedule: Schedule) -> None:
 async def start_rogue(schedule: Schedule) -> str | None:
     """Create pods that request reserved devices of any workload."""
     job = start_job(schedule, "rogue", ROGUE)
-    return f"start {job.replicas} pods {job.name} that ask for reserved devices"
+    return f"start {job.replicas} pods {job.name} that request reserved devices"
 
 
 async def end_rogue(schedule: Schedule) -> str | None:

@@ -238,7 +238,7 @@ def _waits_for_older(view: View, workload: Wire, nodes: Mapping[str, FleetNode],
         spec, name = other["spec"], other["metadata"]["name"]
         size = int(spec["topologySize"])
         if int(spec["serverCount"]) > len(nodes) // size:
-            yield f"workload {meta['name']} waits for {name}, which asks for more than there is"
+            yield f"workload {meta['name']} waits for {name}, which requests more than exists"
         created = other["metadata"]["creationTimestamp"]
         since = max(parsed(created), parsed(condition(other, "Ready").get("lastTransitionTime") or created))
         held_back_s = (known.now - since).total_seconds() - STARVATION_S
