@@ -190,7 +190,7 @@ def read_allocations(obj: Mapping[str, Any]) -> Reading:
 
 
 def _unread(entry: Any, problem: str) -> Unread:
-    """Return an entry that cannot be read, with as much of it as can be."""
+    """Return an unreadable entry, with the fields that can be read."""
     nodes: Any = entry.get("allocatedNodes") if isinstance(entry, Mapping) else None
     named = tuple(node for node in nodes if isinstance(node, str)) if _is_list(nodes) else ()
     official = None

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.support.fleet.schedule import Schedule
 
 TAINTS: Final = ("ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted", "example.com/maintenance")
-NOTICED_S: Final = 40.0  # from a kubelet's last sign of life to NotReady
+NOTICED_S: Final = 40.0  # from a kubelet's last heartbeat to NotReady
 SEEN_S: Final = 10.0  # by then the controller has seen it
 OUTAGE_S: Final = (330.0, 400.0, 700.0)  # longer than the grace of five minutes
 

@@ -12,7 +12,7 @@ from tests.support.fleet.nodes import BROKEN_MODES, MODES
 if TYPE_CHECKING:
     from tests.support.fleet.schedule import Schedule
 
-NODE_NOTICED_S: Final = 40.0  # from a node's last sign of life to NotReady
+NODE_NOTICED_S: Final = 40.0  # from a node's last heartbeat to NotReady
 
 
 async def lose_node(schedule: Schedule) -> str | None:
