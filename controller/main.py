@@ -9,12 +9,19 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from controller import settings
 from controller.query import plan_command
 from neuron_dra import __version__
 from neuron_dra.arguments import Parser, go_style, guarded
+
+if TYPE_CHECKING:
+    from neuron_dra.kube.config import KubeConfig
+
+
+GO_STYLE = (["run"], ["watch-limits"])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,11 +35,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     running = commands.add_parser("run", help="work on a cluster (runs as a Deployment)")
     settings.add_arguments(running)
     running.set_defaults(run=_run)
+    watching = commands.add_parser(
+        "watch-limits", help="post Events on pods that wait for a number of devices or cores that no node serves"
+    )
+    settings.add_arguments(watching, settings.WatcherSettings)
+    watching.set_defaults(run=_watch_limits)
     shown = commands.add_parser("plan", help="print what the controller would do in a cluster, read from a file")
     plan_command.add_arguments(shown)
     shown.set_defaults(run=plan_command.run)
     words = list(sys.argv[1:] if arguments is None else arguments)
-    return guarded("neuron-ultraserver-controller", parser, go_style(words) if words[:1] == ["run"] else words)
+    return guarded("neuron-ultraserver-controller", parser, go_style(words) if words[:1] in GO_STYLE else words)
 
 
 def operator_main(arguments: Sequence[str] | None = None) -> int:
@@ -47,22 +59,45 @@ def operator_main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(parsed: argparse.Namespace) -> int:
     from controller.program import Controller
+
+    loaded = settings.load(parsed, os.environ, socket.gethostname())
+    return _serve("neuron-ultraserver-controller", loaded, lambda kube: Controller(loaded, kube))
+
+
+def _watch_limits(parsed: argparse.Namespace) -> int:
+    from controller.limits.watcher import NAME, LimitsWatcher
+
+    loaded = settings.load_as(settings.WatcherSettings, parsed, os.environ, socket.gethostname())
+    return _serve(NAME, loaded, lambda kube: LimitsWatcher(loaded, kube))
+
+
+class Program(Protocol):
+    """A program that works until it is stopped."""
+
+    async def run(self) -> None:
+        """Work until `stop`."""
+
+    def stop(self) -> None:
+        """End `run`."""
+
+
+def _serve(name: str, loaded: settings.WatcherSettings, make: Callable[[KubeConfig], Program]) -> int:
+    """Run a program until SIGTERM or SIGINT."""
     from neuron_dra import log as logs
     from neuron_dra.kube import config
 
-    loaded = settings.load(parsed, os.environ, socket.gethostname())
     logs.configure("json" if loaded.log_format == "json" else "text", loaded.v)
     log = logging.getLogger("controller")
-    log.info("neuron-ultraserver-controller starts", extra={"version": __version__, "pid": os.getpid()})
+    log.info(f"{name} starts", extra={"version": __version__, "pid": os.getpid()})
     kube = config.from_settings(loaded.kube_api_server, loaded.kubeconfig, os.environ)
 
     async def serve() -> None:
-        controller = Controller(loaded, kube)
+        program = make(kube)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, controller.stop)
-        await controller.run()
+            loop.add_signal_handler(number, program.stop)
+        await program.run()
 
     asyncio.run(serve())
-    log.info("neuron-ultraserver-controller ended")
+    log.info(f"{name} ended")
     return 0

@@ -10,7 +10,7 @@ import datetime
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from controller.observe.model import LIMIT_ANNOTATION
 from controller.plan.planning import Limits
@@ -62,7 +62,22 @@ def _verbosity(raw: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class ControllerSettings:
+class WatcherSettings:
+    """The settings of `neuron-ultraserver-controller watch-limits`, which `run` has, too."""
+
+    identity: str = _setting("", "of this replica [POD_NAME] (default: the host's name)", "NAME", str, env="POD_NAME")
+    health_probe_bind_address: str = _address(":8081", "host:port of /healthz and /readyz; 0 or empty switches it off")
+    metrics_bind_address: str = _address(":8080", "host:port of /metrics; 0 or empty switches it off")
+    kubeconfig: str = _setting(
+        "", "[KUBECONFIG] a:b for several; empty means: inside a cluster", "FILE", str, env="KUBECONFIG"
+    )
+    kube_api_server: str = _setting("", "URL of an API server that needs no credentials", "URL", str)
+    log_format: str = _setting("text", "form of log lines", "{text,json}", one_of("text", "json"), shown=False)
+    v: int = _setting("2", "log verbosity as in klog", "N", _verbosity)
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerSettings(WatcherSettings):
     """The settings of `neuron-ultraserver-controller run`."""
 
     leader_elect: bool = _setting(
@@ -73,11 +88,12 @@ class ControllerSettings:
         shown=False,
     )
     leader_election_namespace: str = _setting(
-        "", f"of the Lease [POD_NAMESPACE] (default {NAMESPACE})", "NAMESPACE", str, env="POD_NAMESPACE"
+        "",
+        f"of the Lease [POD_NAMESPACE] (default {NAMESPACE})",
+        "NAMESPACE",
+        lambda raw: raw or NAMESPACE,
+        env="POD_NAMESPACE",
     )
-    identity: str = _setting("", "of this replica [POD_NAME] (default: the host's name)", "NAME", str, env="POD_NAME")
-    health_probe_bind_address: str = _address(":8081", "host:port of /healthz and /readyz; 0 or empty switches it off")
-    metrics_bind_address: str = _address(":8080", "host:port of /metrics; 0 or empty switches it off")
     grpc_address: str = _address(
         "127.0.0.1:8082",
         "host:port or unix:/path of the gRPC service UltraServers, which is unauthenticated and read-only; 0 or empty "
@@ -119,12 +135,6 @@ class ControllerSettings:
         "30m",
         "how long a workload that has waited for --starvation-threshold may hold back others of its instance type",
     )
-    kubeconfig: str = _setting(
-        "", "[KUBECONFIG] a:b for several; empty means: inside a cluster", "FILE", str, env="KUBECONFIG"
-    )
-    kube_api_server: str = _setting("", "URL of an API server that needs no credentials", "URL", str)
-    log_format: str = _setting("text", "form of log lines", "{text,json}", one_of("text", "json"), shown=False)
-    v: int = _setting("2", "log verbosity as in klog", "N", _verbosity)
 
     @property
     def limits(self) -> Limits:
@@ -132,26 +142,34 @@ class ControllerSettings:
         return Limits(**{f.name: getattr(self, f.name) for f in dataclasses.fields(Limits)})
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `run`."""
-    setting_table.add_arguments(parser, ControllerSettings)
+SettingsT = TypeVar("SettingsT", bound=WatcherSettings)
+
+
+def add_arguments(parser: argparse.ArgumentParser, kind: type[WatcherSettings] = ControllerSettings) -> None:
+    """Add the flags of `run`, or of another command."""
+    setting_table.add_arguments(parser, kind)
 
 
 def load(parsed: argparse.Namespace, environ: Mapping[str, str], host: str) -> ControllerSettings:
-    """Return the settings. Raises SettingsError, which names each invalid value."""
+    """Return the settings of `run`. Raises SettingsError, which names each invalid value."""
+    return load_as(ControllerSettings, parsed, environ, host)
+
+
+def load_as(kind: type[SettingsT], parsed: argparse.Namespace, environ: Mapping[str, str], host: str) -> SettingsT:
+    """Return the settings of a command. Raises SettingsError, which names each invalid value."""
     flags = {name: text for name, text in vars(parsed).items() if text or name not in _UNSET_IF_EMPTY}
-    values, _, problems = setting_table.read(ControllerSettings, flags, environ)
-    settings = ControllerSettings(**{"leader_election_namespace": NAMESPACE, "identity": host, **values})
+    values, _, problems = setting_table.read(kind, flags, environ)
+    settings = kind(**{"identity": host, **values})
     problems += _wrong_addresses(settings)
     if problems:
         raise SettingsError("; ".join(problems))
     return settings
 
 
-def _wrong_addresses(settings: ControllerSettings) -> list[str]:
+def _wrong_addresses(settings: WatcherSettings) -> list[str]:
     problems = []
     for name in ("health_probe_bind_address", "metrics_bind_address", "grpc_address"):
-        flag, text, grpc = f"--{name.replace('_', '-')}", getattr(settings, name), name == "grpc_address"
+        flag, text, grpc = f"--{name.replace('_', '-')}", getattr(settings, name, ""), name == "grpc_address"
         if grpc and text.startswith("unix:"):
             path = text.removeprefix("unix:")
             if not path.startswith("/") or len(path.encode()) > SOCKET_PATH_BYTES:

@@ -32,6 +32,7 @@ FILES = {
     "controller.yaml": "50-ultraserver-controller.yaml",
     "ultraserver-access.yaml": "60-ultraserver-access.yaml",
     "limits-policies.yaml": "35-limits-policies.yaml",
+    "limits-watcher.yaml": "45-limits-watcher.yaml",
     "reservation-policies.yaml": "70-reservation-policies.yaml",
 }
 ULTRASERVERS = ("--set", "ultraserverOperator.enabled=true", "--set", "ultraserverOperator.crds.enabled=false")

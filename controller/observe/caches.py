@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 KEPT = ("name", "namespace", "uid", "resourceVersion")
 
 
-def _projected(make: Callable[[Mapping[str, Any]], Any]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+def projected(make: Callable[[Mapping[str, Any]], Any]) -> Callable[[dict[str, Any]], dict[str, Any]]:
     """Return the projection that keeps an object's identity and what `make` returns for it."""
 
     def project(item: dict[str, Any]) -> dict[str, Any]:
@@ -117,7 +117,7 @@ class Caches(Generic[IndexT]):
                 namespace=namespace,
                 field_selector=field_selector,
                 on_change=on_change,
-                project=_projected(make),
+                project=projected(make),
                 fields=read,
                 gather_s=gather_s,
                 gives_up_on=gives_up_on,

@@ -22,7 +22,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 MANIFESTS = REPOSITORY / "deploy/manifests"
 DRIVER = "neuron-dra-driver"  # the namespace of both programs, and of the NeuronUltraServers
 PLUGIN, CONTROLLER = "neuron-dra-driver-sa", "neuron-ultraserver-controller"
-AGENTS = {PLUGIN: "neuron-dra/", CONTROLLER: "neuron-ultraserver-controller"}
+WATCHER = "neuron-dra-limits-watcher"
+AGENTS = {PLUGIN: "neuron-dra/", CONTROLLER: CONTROLLER, WATCHER: WATCHER}
 READ = "get list watch"
 
 
@@ -56,7 +57,10 @@ OF_THE_PLUGIN = rights(
         ("neuron.aws.com", "neuronultraservers"): READ,
     },
 )
-WITH_CONNECTED_SETS = rights(PLUGIN, {("resource.k8s.io", "deviceclasses"): "get"}, name="neuron.aws.com")
+WITH_CONNECTED_SETS = rights(PLUGIN, {("resource.k8s.io", "deviceclasses"): "get"}, name="neuron.aws.com") | rights(
+    WATCHER,
+    {("", "pods"): "list watch", ("resource.k8s.io", "resourceslices"): "list watch", ("", "events"): "create patch"},
+)
 OF_THE_CONTROLLER = (
     rights(
         CONTROLLER,

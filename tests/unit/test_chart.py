@@ -188,6 +188,23 @@ def test_each_size_has_a_class_that_excludes_reserved_devices(sizes: tuple[str, 
 
 
 @needs_helm
+@pytest.mark.parametrize(
+    ("values", "installed"),
+    [
+        ((), False),
+        (("--set", "scheduler.enabled=true"), True),
+        (("--set", "scheduler.enabled=true", "--set", "scheduler.watcher.enabled=false"), False),
+        (("--set", "scheduler.enabled=true", "--set-json", "scheduler.watcher=null"), False),
+    ],
+)
+def test_limits_watcher_comes_with_connected_sets(values: tuple[str, ...], installed: bool) -> None:
+    """16.5. After `helm upgrade --reuse-values` from an earlier release the value is missing."""
+    made = {(item["kind"], item["metadata"]["name"]) for item in template(*values)}
+    kinds = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Deployment")
+    assert {(kind, "neuron-dra-limits-watcher") in made for kind in kinds} == {installed}
+
+
+@needs_helm
 def test_both_shapes_need_the_counters() -> None:
     """16.1."""
     both = ("--set", "draDriver.ultraserverDevices=both")

@@ -45,6 +45,13 @@ app.kubernetes.io/name: neuron-ultraserver-controller
 app.kubernetes.io/component: controller
 {{- end -}}
 
+{{- define "neuron-dra.watcherLabels" -}}
+app: neuron-dra-limits-watcher
+app.kubernetes.io/name: neuron-dra-limits-watcher
+app.kubernetes.io/component: limits-watcher
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+{{- end -}}
+
 {{- /* A constant of the kubelet, independent of --root-dir. */ -}}
 {{- define "neuron-dra.devicePlugins" -}}/var/lib/kubelet/device-plugins{{- end -}}
 

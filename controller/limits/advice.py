@@ -1,0 +1,176 @@
+"""Which numbers of devices and cores a pod requests by DeviceClass, and what to say if no node serves them. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from controller.observe.model import condition
+from neuron_dra.core import catalogue, sizes
+from neuron_dra.core.wire import Wire
+
+REASON: Final = "NeuronNumberNotServed"
+INSTANCE_TYPE: Final = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
+TYPES_SHOWN: Final = 4
+_ATTRIBUTES: Final = {"connectedDevices": sizes.DEVICE, "cores": sizes.CORE}
+_RESOURCE: Final = re.compile(
+    re.escape(sizes.RESOURCE_PREFIX) + r"(connected|cores)-([1-9][0-9]{0,3})\.neuron\.aws\.com", re.ASCII
+)
+
+Served = Mapping[str, Mapping[str, frozenset[int]]]
+"""By instance type, then by kind (device or core), the numbers that its nodes publish."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A pod that the scheduler cannot place.
+
+    - `wants`: the kinds and numbers that its containers request, sorted.
+    - `instance_types`: the types that its node selector or its required affinity names; empty for any.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    wants: tuple[tuple[str, int], ...]
+    instance_types: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSizes:
+    """What one ResourceSlice offers: the node's instance type, and numbers by kind."""
+
+    instance_type: str
+    numbers: tuple[tuple[str, int], ...]
+
+
+def waiting(pod: Wire) -> Waiting | None:
+    """Return what a pod waits for, or None if it does not wait, or requests no number of devices or cores."""
+    meta, spec, status = pod.get("metadata") or {}, pod.get("spec") or {}, pod.get("status") or {}
+    scheduled = condition(status, "PodScheduled")
+    if meta.get("deletionTimestamp") or spec.get("nodeName"):
+        return None
+    if (scheduled.get("status"), scheduled.get("reason")) != ("False", "Unschedulable"):
+        return None
+    wants = {found for each in _containers(spec) for found in _numbers(each)}
+    if not wants:
+        return None
+    return Waiting(meta["namespace"], meta["name"], meta["uid"], tuple(sorted(wants)), _instance_types(spec))
+
+
+def offered(resource_slice: Wire) -> NodeSizes:
+    """Return which numbers a ResourceSlice of the driver offers."""
+    instance_type, numbers = "", set()
+    for device in (resource_slice.get("spec") or {}).get("devices") or ():
+        attributes = device.get("attributes") or {}
+        instance_type = instance_type or str((attributes.get("instanceType") or {}).get("string") or "")
+        for name, kind in _ATTRIBUTES.items():
+            number = (attributes.get(name) or {}).get("int")
+            if isinstance(number, int):
+                numbers.add((kind, number))
+    return NodeSizes(instance_type, tuple(sorted(numbers)))
+
+
+def served(offers: Iterable[NodeSizes]) -> dict[str, dict[str, frozenset[int]]]:
+    """Return the numbers that the nodes of each instance type serve.
+
+    A type whose nodes publish no connected sets has no numbers.
+    """
+    found: dict[str, dict[str, set[int]]] = {}
+    for offer in offers:
+        of_type = found.setdefault(offer.instance_type, {kind: set() for kind in _ATTRIBUTES.values()})
+        for kind, number in offer.numbers:
+            of_type[kind].add(number)
+    return {
+        name: {kind: frozenset(numbers) for kind, numbers in of_type.items()} for name, of_type in found.items() if name
+    }
+
+
+def advice(pod: Waiting, fleet: Served) -> str:
+    """Return why the pod waits if no node that it may use serves what it requests; empty if one does.
+
+    Nodes may be added by an autoscaler, so types that the cluster lacks are judged by the catalogue, and a pod that may
+    use any type gets no message while the cluster has no Neuron nodes.
+    """
+    types = [name for name in pod.instance_types or sorted(fleet) if name in fleet or catalogue.lookup(name)]
+    for kind, number in pod.wants:
+        numbers = {name: _numbers_of(name, kind, fleet) for name in types}
+        if types and not any(number in each for each in numbers.values()):
+            return _message(kind, number, numbers)
+    return ""
+
+
+def _message(kind: str, number: int, numbers: Mapping[str, frozenset[int]]) -> str:
+    """Return the scheduler extension's sentence for the first type, and what each type serves."""
+    first = next(iter(numbers))
+    texts = []
+    for name, served_numbers in list(numbers.items())[:TYPES_SHOWN]:
+        if served_numbers:
+            texts.append(f"{name} serves {in_words(served_numbers)} {kind}s")
+        else:
+            texts.append(f"nodes of type {name} publish no connected sets (their Events say why)")
+    more = len(numbers) - TYPES_SHOWN
+    if more > 0:
+        texts.append(f"{more} more instance types do not serve {number}")
+    return f"{sizes.refusal(first, kind, number)} In this cluster: {'; '.join(texts)}."
+
+
+def in_words(numbers: Iterable[int]) -> str:
+    """Return numbers as text, those in a row as a range: 1, 4 to 7 or 12."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    texts = [
+        text
+        for run in runs
+        for text in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else [str(number) for number in run])
+    ]
+    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} or {texts[-1]}"
+
+
+def _numbers_of(name: str, kind: str, fleet: Served) -> frozenset[int]:
+    """Return the numbers that a type serves: what its nodes publish, without nodes what it could."""
+    spec = catalogue.lookup(name)
+    if name in fleet or spec is None:
+        return fleet[name][kind]
+    return sizes.counts(spec, kind)
+
+
+def _containers(spec: Wire) -> Sequence[Wire]:
+    return [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
+
+
+def _numbers(container: Wire) -> Iterable[tuple[str, int]]:
+    """Yield the kinds and numbers that a container requests by the names of DeviceClasses."""
+    resources = container.get("resources") or {}
+    for name in {**(resources.get("requests") or {}), **(resources.get("limits") or {})}:
+        found = _RESOURCE.fullmatch(name)
+        if found is not None:
+            yield (sizes.DEVICE if found[1] == "connected" else sizes.CORE), int(found[2])
+
+
+def _instance_types(spec: Wire) -> tuple[str, ...]:
+    """Return the instance types that a pod's node selector, or each term of its required affinity, names."""
+    selector = spec.get("nodeSelector") or {}
+    chosen = [str(selector[label]) for label in INSTANCE_TYPE if label in selector]
+    if chosen:
+        return tuple(chosen[:1])
+    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    terms = [_types_of_term(term) for term in required.get("nodeSelectorTerms") or ()]
+    if not terms or not all(terms):
+        return ()  # a term without a type matches nodes of any type
+    return tuple(sorted({name for term in terms for name in term}))
+
+
+def _types_of_term(term: Wire) -> list[str]:
+    """Return the instance types that a node selector term requires, empty if it requires none."""
+    for each in term.get("matchExpressions") or ():
+        if each.get("key") in INSTANCE_TYPE and each.get("operator") == "In":
+            return [str(value) for value in each.get("values") or ()]
+    return []

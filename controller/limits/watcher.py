@@ -1,0 +1,120 @@
+"""Watches pods that cannot be scheduled, and posts an Event on those that request a number that no node serves."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+from collections.abc import Callable
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Gauge
+
+from controller.limits import advice
+from controller.limits.advice import NodeSizes, Waiting
+from controller.observe.caches import projected
+from controller.settings import WatcherSettings
+from neuron_dra.core import names
+from neuron_dra.http import HttpServer
+from neuron_dra.kube.client import KubeClient
+from neuron_dra.kube.config import KubeConfig
+from neuron_dra.kube.events import EventRecorder, reference
+from neuron_dra.kube.reflector import Reflector
+from neuron_dra.kube.requests import PODS, RESOURCE_SLICES
+
+NAME: Final = "neuron-dra-limits-watcher"
+UNSCHEDULED: Final = "spec.nodeName=,status.phase=Pending"
+AGAIN_S: Final = 30.0
+"""The pause after which Events that were rejected are posted again. Those that were posted are not."""
+GATHER_S: Final = 1.0
+"""The pause in which related changes are gathered, such as the pods of one Deployment."""
+
+
+def wall_clock() -> datetime.datetime:
+    """Return the time, with the zone UTC."""
+    return datetime.datetime.now(datetime.UTC)
+
+
+class LimitsWatcher:
+    """The watcher. `run()` works until `stop()`.
+
+    It keeps no state but the Events that it posted: a second replica, or a new one, posts the same Events.
+    """
+
+    def __init__(
+        self,
+        settings: WatcherSettings,
+        kube: KubeConfig,
+        *,
+        client: KubeClient | None = None,
+        clock: Callable[[], datetime.datetime] = wall_clock,
+    ) -> None:
+        self._settings = settings
+        self._client = client or KubeClient(kube, user_agent=NAME)
+        self._clock = clock
+        self._stopping = asyncio.Event()
+        self._changed = asyncio.Event()
+        registry = CollectorRegistry()
+        self._registry = registry
+        self._unserved = Gauge(
+            "neuron_dra_unserved_pods", "Pods that request a number that no node serves", registry=registry
+        )
+        watched = self._changed.set
+        self.pods = Reflector(
+            self._client, PODS, field_selector=UNSCHEDULED, project=projected(advice.waiting), on_change=watched
+        )
+        self.slices = Reflector(
+            self._client,
+            RESOURCE_SLICES,
+            field_selector=f"spec.driver={names.DRIVER}",
+            project=projected(advice.offered),
+            on_change=watched,
+        )
+
+    def stop(self) -> None:
+        """End `run()`."""
+        self._stopping.set()
+
+    def ready(self) -> str:
+        """Return why the watcher is not ready, empty if it is."""
+        missing = [name for name, each in (("pods", self.pods), ("slices", self.slices)) if not each.synced.is_set()]
+        return f"not listed yet: {', '.join(missing)}" if missing else ""
+
+    async def run(self) -> None:
+        """Watch, and post Events, until stopped."""
+        settings = self._settings
+        addresses = dict.fromkeys((settings.health_probe_bind_address, settings.metrics_bind_address))
+        async with self._client as client, asyncio.TaskGroup() as group:
+            events = EventRecorder(client, settings.identity, NAME)
+            tasks = [group.create_task(each.run()) for each in (self.pods, self.slices)]
+            tasks.append(group.create_task(self._explain(events), name="explain"))
+            servers = [(HttpServer(self._registry, self.ready), address) for address in addresses if address]
+            tasks += [group.create_task(server.run(address)) for server, address in servers]
+            await self._stopping.wait()
+            for task in tasks:
+                task.cancel()
+            for server, _ in servers:
+                await server.stop()
+
+    async def _explain(self, events: EventRecorder) -> None:
+        """Post the Events after each change, and from time to time."""
+        while True:
+            try:
+                async with asyncio.timeout(AGAIN_S):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+            await asyncio.sleep(GATHER_S)
+            self._changed.clear()
+            if not self.ready():
+                await self._post(events)
+
+    async def _post(self, events: EventRecorder) -> None:
+        """Post an Event on each pod that waits for a number that no node serves."""
+        offers: list[NodeSizes] = [item["value"] for item in self.slices.items.values()]
+        pods: list[Waiting] = [item["value"] for item in self.pods.items.values() if item["value"] is not None]
+        fleet = advice.served(offers)
+        found = [(pod, text) for pod in pods if (text := advice.advice(pod, fleet))]
+        self._unserved.set(len(found))
+        for pod, text in found:
+            about = reference("v1", "Pod", pod.namespace, pod.name, pod.uid)
+            await events.post(about, "Warning", advice.REASON, text, self._clock())

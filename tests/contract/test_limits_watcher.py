@@ -1,0 +1,116 @@
+"""16.5: the watcher posts an Event on each waiting pod whose number of devices no node serves."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from controller.limits import watcher
+from controller.limits.watcher import LimitsWatcher
+from controller.settings import WatcherSettings
+from neuron_dra.core import sizes
+from neuron_dra.core.wire import Obj
+from neuron_dra.emulation.embedded_api import EmbeddedApi, Fault
+from neuron_dra.kube.config import KubeConfig
+from tests.support.waiting import always, eventually
+
+NOW = datetime.datetime(2026, 3, 1, tzinfo=datetime.UTC)
+SETTINGS = WatcherSettings(identity="test", health_probe_bind_address="", metrics_bind_address="")
+UNSCHEDULABLE = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[EmbeddedApi]:
+    async with EmbeddedApi(controllers=False) as server:
+        yield server
+
+
+@pytest.fixture
+async def watching(api: EmbeddedApi, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LimitsWatcher]:
+    monkeypatch.setattr(watcher, "GATHER_S", 0.02)
+    made = LimitsWatcher(SETTINGS, KubeConfig(api.url), clock=lambda: NOW)
+    task = asyncio.create_task(made.run())
+    yield made
+    made.stop()
+    await task
+
+
+def waiting_pod(name: str, number: int) -> Obj:
+    limits = {sizes.resource_name(sizes.DEVICE, number): "1"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"containers": [{"name": "main", "image": "none", "resources": {"limits": limits}}]},
+        "status": {"phase": "Pending", "conditions": [UNSCHEDULABLE]},
+    }
+
+
+def slice_of(instance_type: str, *numbers: int) -> Obj:
+    def device(number: int) -> dict[str, Any]:
+        attributes = {"instanceType": {"string": instance_type}, "connectedDevices": {"int": number}}
+        return {"name": f"set-{number}", "attributes": attributes}
+
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": f"{instance_type}-slice"},
+        "spec": {
+            "driver": "neuron.aws.com",
+            "nodeName": "node-a",
+            "pool": {"name": "node-a", "generation": 1, "resourceSliceCount": 1},
+            "devices": [device(number) for number in numbers],
+        },
+    }
+
+
+def messages(api: EmbeddedApi) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for event in api.objects("events", "default"):
+        assert (event["type"], event["reason"]) == ("Warning", "NeuronNumberNotServed")
+        found.setdefault(event["involvedObject"]["name"], []).append(event["message"])
+    return found
+
+
+SEVEN = (
+    "Instance type trn1.32xlarge does not support requests for device: 7. Please request a different number of "
+    "devices. In this cluster: trn1.32xlarge serves 1, 4, 8 or 16 devices."
+)
+
+
+async def test_waiting_pod_gets_the_numbers_that_are_served(api: EmbeddedApi, watching: LimitsWatcher) -> None:
+    api.create(slice_of("trn1.32xlarge", 1, 4, 8, 16))
+    api.create(waiting_pod("four", 4))
+    api.create(waiting_pod("seven", 7))
+    assert await eventually(lambda: messages(api)) == {"seven": [SEVEN]}
+
+
+async def test_first_node_ends_the_silence(api: EmbeddedApi, watching: LimitsWatcher) -> None:
+    """Without nodes an autoscaler may still add some."""
+    api.create(waiting_pod("seven", 7))
+    await eventually(lambda: not watching.ready())
+    await always(lambda: messages(api) == {}, for_s=0.3)
+    api.create(slice_of("trn1.32xlarge", 1, 4, 8, 16))
+    assert await eventually(lambda: messages(api)) == {"seven": [SEVEN]}
+
+
+async def test_rejected_event_is_posted_again(
+    api: EmbeddedApi, watching: LimitsWatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watcher, "AGAIN_S", 0.05)
+    rejected = api.faults.add(Fault(verb="create", resource="events", status=403, times=2))
+    api.create(slice_of("trn1.32xlarge", 1, 4, 8, 16))
+    api.create(waiting_pod("seven", 7))
+    found = await eventually(lambda: messages(api))
+    assert (found, rejected.hits) == ({"seven": [SEVEN]}, 2)
+
+
+async def test_pod_without_a_status_or_containers_is_skipped(api: EmbeddedApi, watching: LimitsWatcher) -> None:
+    api.create(slice_of("trn1.32xlarge", 1, 4, 8, 16))
+    api.create({**waiting_pod("odd", 7), "status": {"phase": "Pending"}})
+    api.create(waiting_pod("seven", 7))
+    assert await eventually(lambda: messages(api)) == {"seven": [SEVEN]}
