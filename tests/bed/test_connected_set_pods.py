@@ -1,7 +1,8 @@
-"""16.1, 16.2 and 16.4 on a real Kubernetes: connected sets from plain limits, while devices are taken, on and off."""
+"""16.1, 16.2, 16.4, 16.5 on a real Kubernetes: connected sets from plain limits, with devices taken, on and off."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -55,6 +56,13 @@ def limited(name: str, size: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
 
 
+def messages(place: Namespace, name: str) -> list[str]:
+    """Return the messages of the limits watcher's Events on a pod."""
+    events = json.loads(place.kubectl("get", "events", "--output=json"))["items"]
+    about = [event for event in events if event["involvedObject"]["name"] == name]
+    return [event["message"] for event in about if event["reason"] == "NeuronNumberNotServed"]
+
+
 def start(place: Namespace, wanted: dict[str, Any]) -> list[int]:
     """Start a pod and return the devices that it sees."""
     name = wanted["metadata"]["name"]
@@ -82,6 +90,10 @@ def test_pods_get_connected_devices_and_cores_from_limits(ring: BedNode) -> None
     place.apply(limited("four", "connected-4"))
     stays_pending(place, "four")
     place.delete("pod", "four")
+    place.apply(limited("sixteen", "connected-16"))
+    [message] = eventually("the Event on sixteen", lambda: messages(place, "sixteen"), 120)
+    assert message.startswith("Instance type inf2.48xlarge does not support requests for device: 16. Please request a ")
+    place.delete("pod", "sixteen")
 
     crash_and_restart(ring, place)
     last = start(place, limited("two", "connected-2"))
