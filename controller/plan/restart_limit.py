@@ -18,7 +18,7 @@ FIRST_WAIT = datetime.timedelta(seconds=10)
 LONGEST_WAIT = datetime.timedelta(minutes=10)
 FORGOTTEN_AFTER = datetime.timedelta(hours=1)
 MOST_KEPT = 16
-"""How many start times the status keeps. A larger limit counts no further; the waits are at their longest by then."""
+"""How many start times the status keeps. By then the waits have reached their maximum, even if the limit is larger."""
 
 LIMIT_EXCEEDED = "RestartLimitExceeded"
 

@@ -114,7 +114,7 @@ def cdi_claims(node: BedNode) -> set[str]:
     return {m[1] for name in names if (m := re.fullmatch(r"k8s\.neuron\.aws\.com-claim_(.*)\.json", name))}
 
 
-def all_well(node: BedNode) -> bool:
+def all_healthy(node: BedNode) -> bool:
     """Return True if a node publishes the devices of its type, all of them healthy (an earlier test may have added
     faults).
     """
@@ -127,7 +127,7 @@ def all_well(node: BedNode) -> bool:
 def settled(node: BedNode) -> None:
     """Wait until a node's driver is ready, all of its devices are published as well, and checkpoint and CDI agree."""
     plugin_pod(node.bed, node.name)
-    eventually(f"healthy devices of {node.name}", lambda: all_well(node), 120)
+    eventually(f"healthy devices of {node.name}", lambda: all_healthy(node), 120)
     eventually(f"checkpoint and CDI folder of {node.name} agree", lambda: prepared(node) == cdi_claims(node), 60)
 
 

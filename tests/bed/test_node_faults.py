@@ -79,7 +79,11 @@ def test_hanging_read_blocks_nothing_else(
     namespace.apply(pod("leaves", "one", node=trn2.name))
     namespace.wait_ready("leaves")
     if reports:
-        eventually("all is well", lambda: healths(namespace, "runs") == healths(namespace, "leaves") == {"Healthy"}, 60)
+        eventually(
+            "all devices are healthy",
+            lambda: healths(namespace, "runs") == healths(namespace, "leaves") == {"Healthy"},
+            60,
+        )
 
     # A running plugin: the health of one device is unknown, the others are used as before.
     trn2.break_("hang", f"{held[0]}:core_count")
@@ -118,7 +122,7 @@ def test_hanging_read_blocks_nothing_else(
     relabel(trn2, TRN2)
     settled(trn2)
     if reports:
-        eventually("all is well again", lambda: healths(namespace, "runs") == {"Healthy"}, 90)
+        eventually("all devices are healthy again", lambda: healths(namespace, "runs") == {"Healthy"}, 90)
     assert (neurons(namespace, "runs"), namespace.restarts("runs")) == (held, 0)
 
 

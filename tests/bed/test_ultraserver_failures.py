@@ -6,7 +6,7 @@ import json
 import time
 
 import pytest
-from deployed import all_well, slices
+from deployed import all_healthy, slices
 from fleet import (
     OUTAGE,
     TRN3,
@@ -119,7 +119,7 @@ def test_strategies_on_a_broken_link(fleet: TestBed, place: Namespace) -> None:
     finally:
         for end in ends.values():
             end.repair_all()
-    eventually("both nodes are well", lambda: all(map(all_well, ends.values())), 60)
+    eventually("both nodes are healthy", lambda: all(map(all_healthy, ends.values())), 60)
     wait_state(place, "report", "Allocated", 60)
     wait_available(place, "report")
     anew = ranks(place, pods(place, "report"))

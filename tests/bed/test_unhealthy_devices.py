@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from deployed import all_well, devices, metrics, neurons, pod, prepared, template
+from deployed import all_healthy, devices, metrics, neurons, pod, prepared, template
 from real_cluster import BedNode, Namespace, TestBed, eventually
 
 DETECTED_S = 30  # documented in docs/health.md
@@ -121,7 +121,7 @@ def test_unhealthy_device_is_not_allocated_until_repair(
 
     for what, which in FAULTS:
         trn2.repair(what, which)
-    eventually("all is well again", lambda: all_well(trn2), REPAIRED_S)
+    eventually("all devices are healthy again", lambda: all_healthy(trn2), REPAIRED_S)
     assert start(namespace, "last", trn2) == [2 if minor >= 36 else 1]
     if minor >= 36:
         eventually(

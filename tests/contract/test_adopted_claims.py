@@ -277,7 +277,7 @@ async def test_own_claim_is_never_released_as_orphaned(
 async def test_claim_prepared_again_is_kept(
     adopted: Plugin, api: EmbeddedApi, kubelet: ScriptedKubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is ours from then on."""
+    """From then on it belongs to this driver."""
     await kubelet.registered(DRIVER)
     await kubelet.prepare([api.get("resourceclaims", "old", "default")])
     api.delete("resourceclaims", "old", "default")

@@ -55,7 +55,7 @@ def states(plugin: Plugin) -> dict[str, str]:
 
 
 async def well(plugin: Plugin) -> None:
-    await eventually(lambda: len(plugin.health.devices) == 16 and not states(plugin), LONG_S, "all devices are well")
+    await eventually(lambda: len(plugin.health.devices) == 16 and not states(plugin), LONG_S, "all devices are healthy")
 
 
 async def test_hanging_device_does_not_block_others(host: PluginHost, api: EmbeddedApi) -> None:
@@ -108,7 +108,7 @@ async def test_no_result_reports_no_device_healthy(
 
 
 async def test_healthy_devices_have_the_time_of_the_reading() -> None:
-    """14.1. A fresh time would say that the device is well now."""
+    """14.1. A new time would report the device as healthy now."""
     source = HealthSource(lambda: 1000.0)
     source.set((DeviceHealth("neuron-device-0", Health.HEALTHY), DeviceHealth("neuron-device-1", Health.UNKNOWN)))
     watch = HealthService(source, "node-a").watch(health_pb2.NodeWatchResourcesRequest(), None)

@@ -665,7 +665,7 @@ async def test_early_claim_waits_for_its_reservation(
 
 
 async def test_object_is_read_again_before_a_rejection(api: EmbeddedApi, host: PluginHost) -> None:
-    """Even if the watch is silent."""
+    """Even if the watch sends nothing."""
     reserve(api, replace(SLOT, phase=Phase.PENDING))
     api.faults.add(Fault(Do.HANG, verb="watch", resource="neuronultraservers", times=None))
     async with host.running() as plugin:

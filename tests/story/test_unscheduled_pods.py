@@ -57,7 +57,7 @@ async def test_unschedulable_pods_make_degraded(
         nodes = cluster.allocations()[0]["allocatedNodes"]
         for name in nodes:
             cluster.pod_with_claim(f"on-{name}", name, workload)
-        await eventually(lambda: degraded(cluster)[0] == "", 60, "the workload is well")
+        await eventually(lambda: degraded(cluster)[0] == "", 60, "the workload has no fault")
     reads = [each for each in cluster.api.log if (each.resource, each.user_agent) == ("pods", NAME)]
     assert {(each.verb, each.namespace) for each in reads} == {("list", "ml")}
 
