@@ -106,7 +106,7 @@ class Watched(Cluster):
     """A cluster that checks its invariant whenever nodes answer."""
 
     def tag_nodes(self) -> None:
-        super().answer()
+        super().tag_nodes()
         held = [name for entry in self.allocations() for name in entry["allocatedNodes"]]
         assert len(held) == len(set(held)), f"a node in two reservations: {sorted(held)}"
 

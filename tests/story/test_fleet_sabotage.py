@@ -123,7 +123,7 @@ def sees_no_lost_tags(patch: pytest.MonkeyPatch) -> None:
 
 def sees_no_cordons(patch: pytest.MonkeyPatch) -> None:
     """13.9"""
-    patch.setattr(recovery, "_closed_nodes", lambda context, one: ())
+    patch.setattr(recovery, "_cordons_and_taints", lambda context, one: ())
 
 
 def leaves_refused_pods(patch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ async def a_typo_in_the_evening(fleet: Fleet, steps: int) -> None:
     """A tenant's impossible request has waited for long when another tenant creates a workload."""
     schedule = Schedule(fleet)
     await schedule.begin()
-    await Tenant(schedule, 1, 0, enforced=False).ask_for_the_impossible()
+    await Tenant(schedule, 1, 0, enforced=False).request_too_much()
     await fleet.sleep(700.0)
     fleet.trace(f"the victim was allocated after {await allocated(fleet, 1, 1, None, 60.0):.0f} s")
 
