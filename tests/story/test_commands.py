@@ -155,17 +155,17 @@ def test_failed_start_leaves_no_emulated_hardware(tmp_path: Path, more: tuple[st
     assert list(tmp_path.iterdir()) == []
 
 
-def test_failed_start_removes_created_hardware(tmp_path: Path) -> None:
-    (tmp_path / "registry").write_text("this is no folder")
+def test_failed_start_removes_created_hardware(short_path: Path) -> None:
+    (short_path / "registry").write_text("this is no folder")
     done = run(
         *("plugin", "--node-name", "a", "--emulation-mode", "trn2.48xlarge", "--metrics-bind-address="),
         *("--kube-api-server", "http://127.0.0.1:1", "--healthcheck-port=0"),
-        *("--kubelet-plugins-directory-path", str(tmp_path / "plugins")),
-        *("--kubelet-registrar-directory-path", str(tmp_path / "registry")),
-        *("--cdi-root", str(tmp_path / "cdi")),
+        *("--kubelet-plugins-directory-path", str(short_path / "plugins")),
+        *("--kubelet-registrar-directory-path", str(short_path / "registry")),
+        *("--cdi-root", str(short_path / "cdi")),
     )
     assert done.returncode == 1
-    assert list(tmp_path.rglob("emulation")) == []
+    assert list(short_path.rglob("emulation")) == []
 
 
 def test_testbed_output_is_line_buffered() -> None:

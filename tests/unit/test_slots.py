@@ -69,9 +69,9 @@ def test_other_types_have_no_slot() -> None:
         (2, {"server_id_2": "other"}, 1),
         (1, {"reservation_id": "other", "server_id_2": "other"}, 4),
         # Their links are up.
-        (2, {"sick": ("link_interserver",)}, 1),
-        (4, {"sick": ("link_interserver",)}, 0),
-        (1, {"sick": ("link_interserver",)}, 4),
+        (2, {"unhealthy": ("link_interserver",)}, 1),
+        (4, {"unhealthy": ("link_interserver",)}, 0),
+        (1, {"unhealthy": ("link_interserver",)}, 4),
         (2, {"vertical": False}, 1),
         (2, {"vertical": None}, 1),
         (2, {"horizontal": False}, 2),
@@ -120,10 +120,10 @@ def test_both_nodes_modes_decide_pairs(
 @pytest.mark.parametrize(
     ("size", "change", "up"),
     [
-        (1, {"sizes": (), "sick": ("link_interserver",)}, True),
-        (2, {"sick": ("link_interserver",)}, False),
+        (1, {"sizes": (), "unhealthy": ("link_interserver",)}, True),
+        (2, {"unhealthy": ("link_interserver",)}, False),
         (4, {"sizes": ()}, None),
-        (2, {"sizes": (), "sick": ("link_interserver",)}, False),
+        (2, {"sizes": (), "unhealthy": ("link_interserver",)}, False),
         (4, {"sizes": (1, 2)}, False),
         (4, {"vertical": False, "horizontal": False}, True),
         (2, {}, True),
