@@ -10,7 +10,7 @@ from pathlib import Path
 from prometheus_client.metrics import MetricWrapperBase
 
 from controller import metrics as controller_metrics
-from controller.settings import ControllerSettings
+from controller.settings import ControllerSettings, WatcherSettings
 from neuron_dra.core import catalogue, devices, groups, limits, names
 from neuron_dra.core.catalogue import GIB
 from neuron_dra.node.metrics import Metrics
@@ -121,6 +121,8 @@ def settings_page() -> str:
         (f"`{one.flag}`", f"`{one.default}`" if one.default else "empty", one.text)
         for one in settings_of(ControllerSettings)
     ]
+    shared = [f"`{one.flag}`" for one in settings_of(WatcherSettings)]
+    watcher = f"{', '.join(shared[:-1])} and {shared[-1]}"
     return f"""{MADE}# Settings
 
 ## The plugin
@@ -134,6 +136,7 @@ the start.
 ## The UltraServer controller
 
 These are the flags of `neuron-ultraserver-controller run` and of `k8s-neuron-ultraserver-operator`.
+`neuron-ultraserver-controller watch-limits` has {watcher}.
 
 {table(["flag", "default", "meaning"], operator)}"""
 
@@ -183,7 +186,10 @@ neuron_dra_device_fault * on(instance, neuron_device) group_left(namespace, pod,
 
 Every replica serves these at `/metrics` of its `--metrics-bind-address`; only the leader keeps its gauges up to date.
 
-{table(["metric", "type", "labels", "meaning"], sorted(of_controller))}"""
+{table(["metric", "type", "labels", "meaning"], sorted(of_controller))}
+`neuron-ultraserver-controller watch-limits` serves one metric: `neuron_dra_unserved_pods`, the number of pods that wait for
+a number of devices or cores that no node serves.
+"""
 
 
 PAGES = {"attributes.md": attributes, "settings.md": settings_page, "metrics.md": metrics}
