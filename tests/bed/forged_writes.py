@@ -169,6 +169,10 @@ def patches(path: str, body: Obj, ends: str, *users: User) -> list[Row]:
     return [Row(user, "PATCH", path, body, ends) for user in users]
 
 
+def replaces(place: str, body: Obj, ends: str, *users: User) -> list[Row]:
+    return [Row(user, "PUT", f"{place}/{body['metadata']['name']}", body, ends) for user in users]
+
+
 PEOPLE = (TENANT, EDITOR, ADMIN, MASTER)
 
 ROWS: Sequence[Row] = (
@@ -270,9 +274,10 @@ ROWS: Sequence[Row] = (
     *creates(SLICE_PLACE, slice_(f"{NODE}-neuron.aws.com-00", LONG), SLICES, FAR),
     *creates(SLICE_PLACE, slice_(f"{NODE}-neuron.aws.com-01", driver="dra.net"), SLICES, PLUGIN),
     *creates(SLICE_PLACE, slice_(f"{NODE}-neuron.aws.com-01", pool=OTHER), SLICES, PLUGIN),
-    *patches(f"{SLICE_PLACE}/{NODE}-neuron.aws.com-00", LABELLED, "", PLUGIN),
-    *patches(f"{SLICE_PLACE}/{NODE}-neuron.aws.com-00", LABELLED, SLICES, NEIGHBOUR),
-    *patches(f"{SLICE_PLACE}/of-aws-x7k2p", LABELLED, "", PLUGIN),  # left by AWS's driver, to be replaced
+    *replaces(SLICE_PLACE, slice_(f"{NODE}-neuron.aws.com-00"), "", PLUGIN),
+    *replaces(SLICE_PLACE, slice_(f"{NODE}-neuron.aws.com-00"), SLICES, NEIGHBOUR),
+    *replaces(SLICE_PLACE, slice_("of-aws-x7k2p"), "", PLUGIN),  # left by AWS's driver, to be replaced
+    *patches(f"{SLICE_PLACE}/{NODE}-neuron.aws.com-00", LABELLED, RBAC, PLUGIN, NEIGHBOUR),
     Row(PLUGIN, "DELETE", f"{SLICE_PLACE}/of-aws-x7k2p", None, ""),
     Row(PLUGIN, "DELETE", f"{SLICE_PLACE}/of-another-pool", None, ""),
     Row(NEIGHBOUR, "DELETE", f"{SLICE_PLACE}/{NODE}-neuron.aws.com-00", None, SLICES),

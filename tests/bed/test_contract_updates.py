@@ -110,9 +110,10 @@ def suspend(place: Namespace) -> None:
     assert not status(place).get("active")
 
 
-NO_TOKEN = re.compile(
-    r"FailedMount: .*failed to fetch token: .*"
-    r"(pod \"[^\"]+\" not found|node requested token bound to a pod scheduled on a different node)",
+LATE_KUBELET = re.compile(
+    r"FailedMount: .*(failed to fetch token: .*"
+    r"(pod \"[^\"]+\" not found|node requested token bound to a pod scheduled on a different node)"
+    r"|failed to sync configmap cache: timed out waiting for the condition)",
     re.DOTALL,
 )
 
@@ -120,12 +121,12 @@ NO_TOKEN = re.compile(
 def pod_warnings(place: Namespace) -> set[str]:
     """Return the warnings about the pods of a namespace.
 
-    Without those of the scheduler, whose pods may wait, and of the kubelet about tokens: of pods that were deleted
-    before their start, or whose binding the API server's node authorizer has not seen yet.
+    Without those of the scheduler, whose pods may wait, and of the kubelet: its cache is late, or gets no token for a
+    pod that was deleted before its start, or whose binding the API server's node authorizer has not seen yet.
     """
     found = place.get("events", "--field-selector=type=Warning")["items"]
     texts = {f"{item['reason']}: {item['message']}" for item in found if item["reason"] != "FailedScheduling"}
-    return {text for text in texts if not NO_TOKEN.fullmatch(text)}
+    return {text for text in texts if not LATE_KUBELET.fullmatch(text)}
 
 
 def uses(place: Namespace) -> dict[str, list[tuple[float, float]]]:
