@@ -183,7 +183,11 @@ async def test_unhealthy_device_taints_its_sets(api: EmbeddedApi, host: PluginHo
         assert {"neuron-device-5", "neuron-cores-1-10", "neuron-set-2-4"} <= tainted
         assert "neuron-set-2-6" not in tainted
         assert writes(api) <= before + 5
-        messages = [e["message"] for e in api.objects("events", "default") if e["reason"] == "NeuronDeviceUnhealthy"]
-        assert [message.split()[0] for message in messages] == ["neuron-device-5"]
+
+        def reported() -> list[str]:
+            events = [e for e in api.objects("events", "default") if e["reason"] == "NeuronDeviceUnhealthy"]
+            return [event["message"].split()[0] for event in events]
+
+        assert await eventually(reported, 30) == ["neuron-device-5"]
     async with host.running(**ON):  # a set's mark is not a fault of its other devices
         await always(lambda: {n for n, d in published(api).items() if d.get("taints")} == tainted, 1.0)

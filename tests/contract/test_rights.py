@@ -96,8 +96,9 @@ MAY_BE_UNUSED = {
     "a slice is read back if its name is taken by another node's plugin": rights(
         PLUGIN, {("resource.k8s.io", "resourceslices"): "get"}
     ),
-    "claims are read again if nodes pass to another workload; pods, if their nodes reject them": rights(
-        CONTROLLER, {("resource.k8s.io", "resourceclaims"): "get", ("", "pods"): "get"}
+    "claims are read again if nodes pass to another workload; pods, if their nodes reject them or half a minute after "
+    "nothing could be scheduled": rights(
+        CONTROLLER, {("resource.k8s.io", "resourceclaims"): "get", ("", "pods"): "get list"}
     ),
     "a NeuronUltraServer is deleted when all its nodes are gone": rights(
         CONTROLLER, {("neuron.aws.com", "neuronultraservers"): "delete"}, DRIVER

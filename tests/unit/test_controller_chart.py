@@ -78,35 +78,6 @@ def test_controller_runs_unprivileged(objects):
 
 
 @needs_helm
-def test_controller_rights_are_exact(objects):
-    rights = {
-        (resource, tuple(rule["verbs"]))
-        for kind in ("ClusterRole", "Role")
-        for rule in objects[kind, "neuron-ultraserver-controller"]["rules"]
-        for resource in rule["resources"]
-    }
-    watch = ("get", "list", "watch")
-    assert rights == {
-        ("resourceslices", watch),
-        ("resourceclaims", watch),
-        ("deviceclasses", watch),
-        ("resourceclaimtemplates", (*watch, "create", "delete")),
-        ("nodes", (*watch, "patch")),
-        ("namespaces", watch),
-        ("neuronultraserverworkloads", (*watch, "patch")),
-        ("neuronultraserverworkloads/status", ("patch",)),
-        ("neuronultraserverworkloads/finalizers", ("update",)),
-        ("neuronultraservers", (*watch, "create", "patch", "delete")),
-        ("neuronultraservers/status", ("patch",)),
-        ("pods", ("get", "list")),
-        ("pods/eviction", ("create",)),
-        ("events", ("create", "patch")),
-        ("leases", ("create",)),
-        ("leases", ("get", "update")),
-    }
-
-
-@needs_helm
 def test_drivers_image_is_the_default(objects):
     assert pod(objects)["containers"][0]["image"].startswith("example/driver:")
     other = rendered("ultraserverOperator.enabled=true", "ultraserverOperator.image.repository=example/controller")
