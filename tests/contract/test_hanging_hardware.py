@@ -143,6 +143,9 @@ async def test_hanging_node_file_keeps_its_last_value(host: PluginHost, file: st
         await eventually(lambda: f"{paths[file]}/{file}" in plugin.hardware.facts.hanging, LONG_S)
         host.hardware.add_ecc(5)
         await eventually(lambda: states(plugin) == {"neuron-node-0": "UNHEALTHY"}, LONG_S, "the devices are read")
+        for _ in range(2):  # every later reading leaves the file out, too
+            read_at = plugin.hardware.read_at
+            await eventually(lambda read_at=read_at: plugin.hardware.read_at != read_at, LONG_S, "another reading")
         assert {finding.kind for finding in plugin.hardware.node.findings} == {"reading-hangs"}
         facts = plugin.hardware.node
         assert (facts.instance_type_name, facts.driver_version, facts.ultraserver) == (

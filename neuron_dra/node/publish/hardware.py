@@ -122,7 +122,8 @@ class Hardware:
     def take(self, raw: sysfs_helper.Raw) -> None:
         """Replace facts, node and device files with those of a new reading."""
         read = sysfs.facts(raw, before=self._raw, hanging=self._hanging.values())
-        if self._raw is not None:  # a device that was left out keeps its last reading
+        if self._raw is not None:  # what was left out keeps its last reading, however often it is left out
+            raw = sysfs.with_earlier(raw, self._raw, self._hanging.values())
             before = {i: self._raw[3].get(i) for i, device in raw[3].items() if device is None}
             raw = (*raw[:3], {**raw[3], **before})
         self._raw = raw

@@ -76,11 +76,8 @@ def facts(raw: Raw, *, before: Raw | None = None, hanging: Iterable[str] = ()) -
 
     What was left out keeps its value from `before`, except the health of devices, which becomes unknown.
     """
-    node, ids, of_class, devices = raw
     left_out = set(hanging)
-    if before is not None:
-        node = _or_before("", LAYOUT[0], node, before[0], left_out)
-        of_class = _or_before(f"{CLASS}/", LAYOUT[1], of_class, before[2], left_out)
+    node, ids, of_class, devices = raw if before is None else with_earlier(raw, before, left_out)
     product_name, driver_version = (_decoded(text) for text in node)
     files = {i for i, device in devices.items() if device is not None and device[0] != sysfs_helper.NO_FILE}
     return NodeFacts(
@@ -90,6 +87,13 @@ def facts(raw: Raw, *, before: Raw | None = None, hanging: Iterable[str] = ()) -
         ultraserver=_ultraserver(of_class),
         hanging=tuple(sorted(left_out)),
     )
+
+
+def with_earlier(raw: Raw, before: Raw, hanging: Iterable[str]) -> Raw:
+    """Return a reading in which the files of node and class that were left out have their values from `before`."""
+    left_out = set(hanging)
+    node = _or_before("", LAYOUT[0], raw[0], before[0], left_out)
+    return node, raw[1], _or_before(f"{CLASS}/", LAYOUT[1], raw[2], before[2], left_out), raw[3]
 
 
 def _or_before(
