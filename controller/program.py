@@ -77,12 +77,9 @@ class Controller:
                 if self._settings.grpc_address:
                     self.grpc = self._service(caches, applier)
                     tasks.append(group.create_task(self.grpc.run(), name="grpc"))
-                for address in dict.fromkeys(
-                    (self._settings.health_probe_bind_address, self._settings.metrics_bind_address)
-                ):
-                    if address:
-                        self.servers.append(HttpServer(self.metrics.registry, self.ready))
-                        tasks.append(group.create_task(self.servers[-1].run(address), name=f"http {address}"))
+                for address in self._settings.http_addresses:
+                    self.servers.append(HttpServer(self.metrics.registry, self.ready))
+                    tasks.append(group.create_task(self.servers[-1].run(address), name=f"http {address}"))
                 await self._stopping.wait()
                 for task in tasks:
                     task.cancel()

@@ -75,6 +75,12 @@ class WatcherSettings:
     log_format: str = _setting("text", "form of log lines", "{text,json}", one_of("text", "json"), shown=False)
     v: int = _setting("2", "log verbosity as in klog", "N", _verbosity)
 
+    @property
+    def http_addresses(self) -> tuple[str, ...]:
+        """The addresses of the HTTP servers: one if health and metrics have the same."""
+        addresses = (self.health_probe_bind_address, self.metrics_bind_address)
+        return tuple(address for address in dict.fromkeys(addresses) if address)
+
 
 @dataclass(frozen=True, slots=True)
 class ControllerSettings(WatcherSettings):

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from controller.apply.write_backoff import Tries
-from controller.observe.model import API_VERSION, Starting
+from controller.observe.model import API_VERSION, UNSCHEDULED, Starting
 from controller.plan import pod_start
 from neuron_dra.errors import ApiError, NotFound
 from neuron_dra.kube.client import KubeClient
@@ -26,7 +26,6 @@ FIRST_S: Final = 30.0
 AT_ONCE: Final = 8
 PAGES: Final = 4
 """The limit of pages that are read of a namespace's unscheduled pods."""
-UNSCHEDULED: Final = "spec.nodeName=,status.phase=Pending"
 
 
 class PodLooks:

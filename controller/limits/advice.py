@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from controller.observe.model import condition
+from controller.observe.model import scheduling_refusal
 from neuron_dra.core import catalogue, sizes
 from neuron_dra.core.wire import Wire
 
@@ -48,12 +48,9 @@ class NodeSizes:
 
 def waiting(pod: Wire) -> Waiting | None:
     """Return what a pod waits for, or None if it does not wait, or requests no number of devices or cores."""
-    meta, spec, status = pod.get("metadata") or {}, pod.get("spec") or {}, pod.get("status") or {}
-    scheduled = condition(status, "PodScheduled")
-    if meta.get("deletionTimestamp") or spec.get("nodeName"):
+    if not scheduling_refusal(pod):
         return None
-    if (scheduled.get("status"), scheduled.get("reason")) != ("False", "Unschedulable"):
-        return None
+    meta, spec = pod["metadata"], pod.get("spec") or {}
     wants = {found for each in _containers(spec) for found in _numbers(each)}
     if not wants:
         return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-from collections.abc import Callable
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Gauge
@@ -12,6 +11,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from controller.limits import advice
 from controller.limits.advice import NodeSizes, Waiting
 from controller.observe.caches import projected
+from controller.observe.model import UNSCHEDULED
 from controller.settings import WatcherSettings
 from neuron_dra.core import names
 from neuron_dra.http import HttpServer
@@ -22,16 +22,10 @@ from neuron_dra.kube.reflector import Reflector
 from neuron_dra.kube.requests import PODS, RESOURCE_SLICES
 
 NAME: Final = "neuron-dra-limits-watcher"
-UNSCHEDULED: Final = "spec.nodeName=,status.phase=Pending"
 AGAIN_S: Final = 30.0
 """The pause after which Events that were rejected are posted again. Those that were posted are not."""
 GATHER_S: Final = 1.0
 """The pause in which related changes are gathered, such as the pods of one Deployment."""
-
-
-def wall_clock() -> datetime.datetime:
-    """Return the time, with the zone UTC."""
-    return datetime.datetime.now(datetime.UTC)
 
 
 class LimitsWatcher:
@@ -40,23 +34,14 @@ class LimitsWatcher:
     It keeps no state but the Events that it posted: a second replica, or a new one, posts the same Events.
     """
 
-    def __init__(
-        self,
-        settings: WatcherSettings,
-        kube: KubeConfig,
-        *,
-        client: KubeClient | None = None,
-        clock: Callable[[], datetime.datetime] = wall_clock,
-    ) -> None:
+    def __init__(self, settings: WatcherSettings, kube: KubeConfig) -> None:
         self._settings = settings
-        self._client = client or KubeClient(kube, user_agent=NAME)
-        self._clock = clock
+        self._client = KubeClient(kube, user_agent=NAME)
         self._stopping = asyncio.Event()
         self._changed = asyncio.Event()
-        registry = CollectorRegistry()
-        self._registry = registry
+        self._registry = CollectorRegistry()
         self._unserved = Gauge(
-            "neuron_dra_unserved_pods", "Pods that request a number that no node serves", registry=registry
+            "neuron_dra_unserved_pods", "Pods that request a number that no node serves", registry=self._registry
         )
         watched = self._changed.set
         self.pods = Reflector(
@@ -81,13 +66,11 @@ class LimitsWatcher:
 
     async def run(self) -> None:
         """Watch, and post Events, until stopped."""
-        settings = self._settings
-        addresses = dict.fromkeys((settings.health_probe_bind_address, settings.metrics_bind_address))
         async with self._client as client, asyncio.TaskGroup() as group:
-            events = EventRecorder(client, settings.identity, NAME)
+            events = EventRecorder(client, self._settings.identity, NAME)
             tasks = [group.create_task(each.run()) for each in (self.pods, self.slices)]
             tasks.append(group.create_task(self._explain(events), name="explain"))
-            servers = [(HttpServer(self._registry, self.ready), address) for address in addresses if address]
+            servers = [(HttpServer(self._registry, self.ready), address) for address in self._settings.http_addresses]
             tasks += [group.create_task(server.run(address)) for server, address in servers]
             await self._stopping.wait()
             for task in tasks:
@@ -117,4 +100,4 @@ class LimitsWatcher:
         self._unserved.set(len(found))
         for pod, text in found:
             about = reference("v1", "Pod", pod.namespace, pod.name, pod.uid)
-            await events.post(about, "Warning", advice.REASON, text, self._clock())
+            await events.post(about, "Warning", advice.REASON, text, datetime.datetime.now(datetime.UTC))

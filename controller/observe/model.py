@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from neuron_dra.core.health import LINK_INTERSERVER
 from neuron_dra.core.ultraserver import Allocation, Tag, Unread
@@ -275,6 +275,22 @@ class Snapshot:
 def condition(status: Wire, kind: str) -> Wire:
     """Return the condition of this type from an object's status; empty if it has none."""
     return next((each for each in status.get("conditions") or [] if each.get("type") == kind), {})
+
+
+UNSCHEDULED: Final = "spec.nodeName=,status.phase=Pending"
+"""The field selector of pods that are not scheduled yet."""
+
+
+def scheduling_refusal(pod: Wire) -> Wire:
+    """Return the condition PodScheduled of a pod that the scheduler cannot place; empty for any other pod.
+
+    A pod with a node, or one that is being deleted, does not count, nor one with scheduling gates, which waits for its
+    controller.
+    """
+    meta, spec = pod.get("metadata") or {}, pod.get("spec") or {}
+    scheduled = condition(pod.get("status") or {}, "PodScheduled")
+    waits = (scheduled.get("status"), scheduled.get("reason")) == ("False", "Unschedulable")
+    return scheduled if waits and not (spec.get("nodeName") or meta.get("deletionTimestamp")) else {}
 
 
 def shortened(names: list[str] | tuple[str, ...]) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from controller.observe import decode
-from controller.observe.model import Starting, Workload, condition, shortened
+from controller.observe.model import Starting, Workload, scheduling_refusal, shortened
 from controller.plan.context import PlanningContext
 from neuron_dra.core.ultraserver import Phase
 from neuron_dra.core.wire import Wire
@@ -61,17 +61,11 @@ def unschedulable(pods: Iterable[Wire], starting: Starting, now: datetime.dateti
 
 
 def _refusal(pod: Wire, template: str, now: datetime.datetime) -> str:
-    """Return the scheduler's message about a pod of this template that it cannot schedule; else empty.
-
-    A pod with a node, or one that is being deleted, does not count.
-    """
-    meta, spec, status = pod.get("metadata") or {}, pod.get("spec") or {}, pod.get("status") or {}
+    """Return the scheduler's message about a pod of this template that it cannot schedule; else empty."""
+    meta, spec, scheduled = pod.get("metadata") or {}, pod.get("spec") or {}, scheduling_refusal(pod)
     asked = [each.get("resourceClaimTemplateName") for each in spec.get("resourceClaims") or []]
-    if template not in asked or spec.get("nodeName") or meta.get("deletionTimestamp"):
+    if template not in asked or not scheduled:
         return ""
-    scheduled = condition(status, "PodScheduled")
-    if (scheduled.get("status"), scheduled.get("reason")) != ("False", "Unschedulable"):
-        return ""  # a pod with scheduling gates waits for its controller
     if decode.time(scheduled.get("lastTransitionTime") or meta.get("creationTimestamp")) + PATIENCE > now:
         return ""
     return str(scheduled.get("message") or "unschedulable")[:MESSAGE_QUOTED]

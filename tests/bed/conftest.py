@@ -20,6 +20,8 @@ from deployed import is_installed, relabel, settled
 from fleet import TRN3, end_workloads, slots
 from real_cluster import REPOSITORY, BedNode, Namespace, NodeLocks, TestBed
 
+from tests.support.skipping import impossible
+
 TRN2 = "trn2.48xlarge"
 HERE = Path(__file__).resolve().parent
 TIMEOUT_S = 600  # a first test waits for the bed, and perhaps for images
@@ -40,13 +42,6 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if report.failed and call.when != "teardown":
         item.stash[FAILED] = True
     return report
-
-
-def impossible(reason: str) -> None:
-    """Skip the test with the reason, or fail it where skips are not allowed."""
-    if os.environ.get("NEURON_DRA_REQUIRE_TESTBED"):
-        pytest.fail(f"{reason}, and NEURON_DRA_REQUIRE_TESTBED does not allow skips", pytrace=False)
-    pytest.skip(reason)
 
 
 @pytest.fixture(scope="session")

@@ -21,6 +21,7 @@ from api_client import Server, real_session, serve_things  # noqa: E402
 from neuron_dra.core import publication  # noqa: E402
 from neuron_dra.emulation.embedded_api import EmbeddedApi  # noqa: E402
 from neuron_dra.node.publish import loop  # noqa: E402
+from tests.support.skipping import impossible  # noqa: E402
 
 UP_TIMEOUT_S = 3600  # the first one builds Kubernetes
 EMBEDDED_MINOR = 37
@@ -44,13 +45,6 @@ class RealCluster:
     make_socket: Callable[[Any], socket.socket]
 
 
-def _impossible(reason: str) -> None:
-    """Skip the test with the reason, or fail it where skips are not allowed."""
-    if os.environ.get("NEURON_DRA_REQUIRE_TESTBED"):
-        pytest.fail(f"{reason}, and NEURON_DRA_REQUIRE_TESTBED does not allow skips", pytrace=False)
-    pytest.skip(reason)
-
-
 @pytest.fixture(scope="session")
 def real_cluster() -> Iterator[RealCluster]:
     """The control plane of NEURON_DRA_TESTBED_KUBECONFIG, or that of the test bed, which is started if needed."""
@@ -59,7 +53,7 @@ def real_cluster() -> Iterator[RealCluster]:
         yield RealCluster(Path(chosen), lambda address: socket.socket(*address[:3]))
         return
     if sys.platform != "linux":
-        _impossible(f"the test bed needs Linux, this is {sys.platform}")
+        impossible(f"the test bed needs Linux, this is {sys.platform}")
     from real_cluster import TestBed, layout
 
     bed = TestBed(layout.from_environment())
@@ -87,7 +81,7 @@ async def _real(cluster: RealCluster) -> AsyncIterator[Server]:
             async with session.get("/readyz", timeout=aiohttp.ClientTimeout(total=20)) as response:
                 response.raise_for_status()
         except (aiohttp.ClientError, TimeoutError) as error:
-            _impossible(f"the API server of {cluster.kubeconfig} does not answer: {error!r}")
+            impossible(f"the API server of {cluster.kubeconfig} does not answer: {error!r}")
         yield Server(session, "real")
 
 

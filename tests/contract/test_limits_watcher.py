@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -18,7 +17,6 @@ from neuron_dra.emulation.embedded_api import EmbeddedApi, Fault
 from neuron_dra.kube.config import KubeConfig
 from tests.support.waiting import always, eventually
 
-NOW = datetime.datetime(2026, 3, 1, tzinfo=datetime.UTC)
 SETTINGS = WatcherSettings(identity="test", health_probe_bind_address="", metrics_bind_address="")
 UNSCHEDULABLE = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
 
@@ -32,7 +30,7 @@ async def api() -> AsyncIterator[EmbeddedApi]:
 @pytest.fixture
 async def watching(api: EmbeddedApi, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LimitsWatcher]:
     monkeypatch.setattr(watcher, "GATHER_S", 0.02)
-    made = LimitsWatcher(SETTINGS, KubeConfig(api.url), clock=lambda: NOW)
+    made = LimitsWatcher(SETTINGS, KubeConfig(api.url))
     task = asyncio.create_task(made.run())
     yield made
     made.stop()

@@ -7,7 +7,6 @@ last: `make test` starts it after the tests of both beds, and before it stops th
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 import yaml
 
 from neuron_dra.core.wire import Wire
+from tests.support.skipping import impossible
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 MANIFESTS = REPOSITORY / "deploy/manifests"
@@ -171,10 +171,7 @@ def requests() -> set[Right]:
     folders = [where.state_dir, where.state_dir.with_name(f"{where.name}-fleet")]
     logs = [sorted(folder.glob("audit*.log")) for folder in folders]
     if not all(logs):
-        reason = "needs the audit logs of both test beds after all of their tests; `make test` has them"
-        if os.environ.get("NEURON_DRA_REQUIRE_TESTBED"):
-            pytest.fail(reason, pytrace=False)
-        pytest.skip(reason)
+        impossible("needs the audit logs of both test beds after all of their tests; `make test` has them")
     return set(requested(path for found in logs for path in found))
 
 

@@ -190,7 +190,9 @@ def _repair_controller(bed: Bed, node: Node, argument: str) -> str:
 def _break_kubelet(bed: Bed, node: Node, argument: str) -> str:
     if argument == "stop":
         node.stop_kubelet()
-        return f"the kubelet of {node.name} is stopped; its containers keep running, and NotReady in half a minute"
+        return (
+            f"the kubelet of {node.name} is stopped; its containers keep running, and it is NotReady in half a minute"
+        )
     if argument:
         raise BedError(f"{argument!r}: write nothing to restart the kubelet, or `stop` to leave it stopped")
     node.restart_kubelet()

@@ -124,8 +124,6 @@ class Hardware:
         read = sysfs.facts(raw, before=self._raw, hanging=self._hanging.values())
         if self._raw is not None:  # what was left out keeps its last reading, however often it is left out
             raw = sysfs.with_earlier(raw, self._raw, self._hanging.values())
-            before = {i: self._raw[3].get(i) for i, device in raw[3].items() if device is None}
-            raw = (*raw[:3], {**raw[3], **before})
         self._raw = raw
         self.device_files = self._look_for_device_files(sysfs.plain_device_files(raw))
         self.read_at, self._is_overdue = time.time(), False

@@ -77,7 +77,8 @@ def facts(raw: Raw, *, before: Raw | None = None, hanging: Iterable[str] = ()) -
     What was left out keeps its value from `before`, except the health of devices, which becomes unknown.
     """
     left_out = set(hanging)
-    node, ids, of_class, devices = raw if before is None else with_earlier(raw, before, left_out)
+    node, ids, of_class, _ = raw if before is None else with_earlier(raw, before, left_out)
+    devices = raw[3]
     product_name, driver_version = (_decoded(text) for text in node)
     files = {i for i, device in devices.items() if device is not None and device[0] != sysfs_helper.NO_FILE}
     return NodeFacts(
@@ -90,10 +91,11 @@ def facts(raw: Raw, *, before: Raw | None = None, hanging: Iterable[str] = ()) -
 
 
 def with_earlier(raw: Raw, before: Raw, hanging: Iterable[str]) -> Raw:
-    """Return a reading in which the files of node and class that were left out have their values from `before`."""
+    """Return a reading in which everything that was left out is as in `before`: files of node and class, devices."""
     left_out = set(hanging)
     node = _or_before("", LAYOUT[0], raw[0], before[0], left_out)
-    return node, raw[1], _or_before(f"{CLASS}/", LAYOUT[1], raw[2], before[2], left_out), raw[3]
+    of_class = _or_before(f"{CLASS}/", LAYOUT[1], raw[2], before[2], left_out)
+    return node, raw[1], of_class, {i: before[3].get(i) if device is None else device for i, device in raw[3].items()}
 
 
 def _or_before(
