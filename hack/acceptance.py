@@ -123,6 +123,11 @@ def scale(options: Options) -> Result:
     return _command("controller at scale (docs/reports/scale.md)", [PYTHON, "hack/bench_controller.py"], {})
 
 
+def packing(options: Options) -> Result:
+    """How well connected sets pack; the figures are in docs/reports/packing.md."""
+    return _command("packing (docs/reports/packing.md)", [PYTHON, "hack/packing.py", "--report"], {})
+
+
 def _tests(what: str, words: Sequence[str], environment: dict[str, str]) -> Result:
     return _command(what, [PYTHON, "-m", "pytest", "-q", *words], environment)
 
@@ -145,6 +150,7 @@ PARTS: dict[str, Callable[[Options], Result]] = {
     "plan": plan,
     "kubernetes": kubernetes,
     "scale": scale,
+    "packing": packing,
 }
 
 
