@@ -13,6 +13,7 @@ from typing import Final
 
 from controller.observe import decode
 from controller.observe.model import ClaimUse, PublishedNode, Reservation, Suspect, condition
+from neuron_dra.core import names
 from neuron_dra.core.wire import Wire
 
 PATIENCE: Final = datetime.timedelta(minutes=2)
@@ -21,6 +22,9 @@ LOOK_AGAIN: Final = datetime.timedelta(minutes=2)
 STARTED: Final = "PodReadyToStartContainers"
 
 _STILL_RESERVED: Final = "node {} is still reserved for NeuronUltraServerWorkload {}"
+_OF_NO_WORKLOAD: Final = (
+    f"claim {{}} requests DeviceClass {names.WORKLOAD_CLASS}, and belongs to no NeuronUltraServerWorkload"
+)
 
 
 def suspects(
@@ -55,7 +59,7 @@ def _why(use: ClaimUse, node: str, one: Reservation | None, published: Published
         if published.tag is not None:  # its reservation is gone, but the tag stays while a claim is allocated here
             return "" if use.is_of(published.tag) else _STILL_RESERVED.format(node, published.tag.workload_name)
         if (use.workload_id, use.workload_uid) == (None, None):
-            return ""
+            return _OF_NO_WORKLOAD.format(f"{use.namespace}/{use.name}") if use.reserved_class else ""
         return f"node {node} is no longer reserved for the workload of its claim {use.namespace}/{use.name}"
     allocation = one.allocation
     if use.is_of(allocation):

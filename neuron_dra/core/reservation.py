@@ -74,6 +74,13 @@ class Reservation:
         )
 
 
+def is_of(claim: Claim, tag: Tag) -> bool:
+    """Return True if a request of the claim, other than those with adminAccess, belongs to the workload of the tag."""
+    reservation = Reservation.remembered(tag)
+    requests = {device.request for device in claim.devices if not device.admin_access}
+    return any(reservation.names(config.effective(claim.configs, each).ultraserver, claim.ref) for each in requests)
+
+
 def why_refused(claim: Claim, reservation: Reservation | None, node_name: str) -> str:
     """Return why `claim` is rejected on the node, for `kubectl describe pod`, or an empty string.
 

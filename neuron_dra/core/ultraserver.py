@@ -357,9 +357,9 @@ def next_tag(
     """Return the next tag of the node's devices, or None for no tag.
 
     Only allocation ids are compared. Closing the node is always allowed: a node without a tag gets one at once, and a
-    tag that is to be replaced becomes Draining. The tag of another reservation replaces it when no claim is left
-    (`occupied` is False). An unreadable entry of the node keeps its tag. A tag that `outlives` its object stays while
-    claims are left; a Bound one also waits until the controller has reserved the node again, unless `given_up`.
+    tag that is to be replaced becomes Draining. The tag of another reservation replaces it when no claim is prepared
+    and none of its workload allocated (not `occupied`). An unreadable entry of the node keeps its tag. A tag that
+    `outlives` its object stays while `occupied`; a Bound one also until the node is reserved again, or `given_up`.
     """
     slot = slot_of(reading, node_name, current)
     if current is None:

@@ -103,7 +103,7 @@ class Plugin:
         self.ultraserver = UltraServerWatch(
             self.client, self.dirty.notify, expected=settings.enable_ultraserver_operator
         )
-        tags = TagKeeper(name, self.ultraserver, self.prepared, self.claims.allocated)
+        tags = TagKeeper(name, self.ultraserver, self.prepared, self.claims)
         self.gate = ReservationGate(name, self.ultraserver, tags)
         self.admission = NodeAdmission(settings, self.claims, self.hardware, self.node, self.device_plugin, self.gate)
         self.transactions = Transactions(self.prepared, self.admission, settings.device_wait_seconds, FETCH_PATIENCE_S)

@@ -192,6 +192,41 @@ async def test_new_tag_waits_for_claims_of_the_old(api: EmbeddedApi, host: Plugi
         await tagged(api, OTHER)
 
 
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        {"namespace": "dev"},
+        {"namespace": "dev", "workload": "llm", "uid": "uid-llm"},
+        {},
+        {"workload": "another", "uid": "uid-another"},
+    ],
+    ids=["other namespace", "copied template", "no workload", "other workload"],
+)
+async def test_rejected_claims_delay_no_tag(api: EmbeddedApi, host: PluginHost, foreign: dict[str, str]) -> None:
+    """13.12, seed 550 of the virtual fleet: their owner recreates such pods as fast as they are evicted."""
+    reserve(api, SLOT)
+    async with host.running() as plugin:
+        await tagged(api, SLOT)
+        ref = new_claim(api, "intruder", **foreign)
+        assert "is reserved for" in await refusal(plugin, ref)
+        reserve(api, OTHER)
+        await tagged(api, OTHER)
+        assert "is reserved for" in await refusal(plugin, ref)
+
+
+async def test_undecodable_claim_delays_a_tag(api: EmbeddedApi, host: PluginHost) -> None:
+    """A claim that this release cannot read may be the workload's."""
+    reserve(api, SLOT)
+    async with host.running():
+        await tagged(api, SLOT)
+        strange = {"apiVersion": "neuron.aws.com/v9", "kind": "UltraServerConfig"}
+        device = [{"device": "neuron-node-0"}]
+        api.create(allocated_claim("job", "node-a", device, namespace="ml", config=[opaque(strange)]))
+        reserve(api, OTHER)
+        await tagged(api, replace(SLOT, phase=Phase.DRAINING))
+        await always(lambda: tag(api) == Tag.of(replace(SLOT, phase=Phase.DRAINING)), 0.4, "the wait for the claim")
+
+
 async def test_waiting_tag_lists_claims_once(
     api: EmbeddedApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ from ultraserver_world import World
 
 from controller.observe.model import Suspect
 from controller.plan.refused_pods import event_message, refused_until
+from neuron_dra.core import names
 from neuron_dra.core.ultraserver import Phase, Tag, tagged
 
 NOW = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
@@ -69,6 +70,14 @@ def test_plain_pod_on_a_free_node_is_no_candidate():
     world = running("NoOp")
     world.claim("plain", ["u2-1"], pod="plain")
     assert suspects(world) == []
+
+
+def test_pod_for_reserved_devices_on_a_free_node_is_a_candidate():
+    """13.12: it was allocated while the node was reserved, and no node starts it."""
+    world = running("NoOp")
+    world.claim("late", ["u2-1"], device_class=names.WORKLOAD_CLASS, pod="straggler")
+    why = f"claim ml/late requests DeviceClass {names.WORKLOAD_CLASS}, and belongs to no NeuronUltraServerWorkload"
+    assert suspects(world) == [("straggler", "u2-1", why)]
 
 
 def test_foreign_pod_on_a_node_that_is_only_tagged_is_a_candidate():

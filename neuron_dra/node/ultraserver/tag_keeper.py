@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
-from neuron_dra.core import ultraserver
-from neuron_dra.core.claims import Claim
+from neuron_dra.core import reservation, ultraserver
+from neuron_dra.core.claims import ClaimRef
 from neuron_dra.core.ultraserver import Reading, Tag
 from neuron_dra.core.wire import Wire
+from neuron_dra.errors import ClaimError, NotFound
+from neuron_dra.node.prepare.claim_reader import ClaimReader
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
 from neuron_dra.node.ultraserver.watch import UltraServerWatch
 
@@ -32,12 +34,12 @@ class TagKeeper:
         node_name: str,
         watch: UltraServerWatch,
         prepared: PreparedClaims,
-        allocated: Callable[[], AsyncIterator[Claim]],
+        claims: ClaimReader,
     ) -> None:
         self._node_name = node_name
         self.watch = watch
         self._prepared = prepared
-        self._allocated = allocated
+        self._claims = claims
         self._occupied_until = 0.0  # until then, the API server's last reply that the node is in use holds
         self.look_at: float | None = None  # when to call `settle` again even without a change
         self._unwritten: tuple[Tag | None] | None = None  # the tag that could not be written to the checkpoint
@@ -72,7 +74,7 @@ class TagKeeper:
             return before  # the API server is unavailable, or has no NeuronUltraServer (yet)
         given_up = self._given_up(before, reading)
         waits = ultraserver.waits_for_claims(before, reading, self._node_name, given_up=given_up)
-        occupied = waits and await self._occupied()
+        occupied = before is not None and waits and await self._occupied(before)
         return ultraserver.next_tag(before, reading, self._node_name, occupied=occupied, given_up=given_up)
 
     def _given_up(self, before: Tag | None, reading: Reading) -> bool:
@@ -92,20 +94,35 @@ class TagKeeper:
             self._look_again(self._missing_since + MISSING_S)
         return given_up
 
-    async def _occupied(self) -> bool:
-        """Return whether any claim without admin access is prepared or allocated here. Raises ApiError."""
+    async def _occupied(self, tag: Tag) -> bool:
+        """Return whether any claim is prepared here, or one of the tag's workload is allocated. Raises ApiError.
+
+        Claims with adminAccess do not count, nor allocated claims of others: while the tag stays they are rejected, and
+        the owner of an evicted pod may always create the next one before the tag could end.
+        """
         held = self._prepared.claims.values()
         now = asyncio.get_running_loop().time()
         if any(not device.admin_access for claim in held for device in claim.devices):
             self._look_again(now + RECHECK_S)
             return True
         if now >= self._occupied_until:
-            found = [True async for claim in self._allocated() if not all(d.admin_access for d in claim.devices)]
-            if not found:
+            near = [
+                claim.ref async for claim in self._claims.allocated() if claim.ref.namespace == tag.workload_namespace
+            ]
+            if not any([await self._may_be_of(ref, tag) for ref in near]):
                 return False
             self._occupied_until = asyncio.get_running_loop().time() + RECHECK_S
         self._look_again(self._occupied_until)
         return True
+
+    async def _may_be_of(self, ref: ClaimRef, tag: Tag) -> bool:
+        """Return True if a claim belongs to the tag's workload, or cannot be decoded. Raises ApiError."""
+        try:
+            return reservation.is_of(await self._claims.fetch(ref), tag)
+        except NotFound:
+            return False
+        except ClaimError:
+            return True
 
     def _look_again(self, at: float) -> None:
         self.look_at = at if self.look_at is None else min(at, self.look_at)

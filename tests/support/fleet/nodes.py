@@ -70,7 +70,7 @@ class FleetPlugin(Plugin):
     def forget_reservations(self) -> None:
         """Act as a release without reservations."""
         self.ultraserver = NoUltraServer(self.client, self.dirty.notify)
-        tags = NoTags(self.settings.node_name, self.ultraserver, self.prepared, self.claims.allocated)
+        tags = NoTags(self.settings.node_name, self.ultraserver, self.prepared, self.claims)
         self.gate = self.admission._gate = ReservationGate(self.settings.node_name, self.ultraserver, tags)
         self.publishing._tags = tags
 
