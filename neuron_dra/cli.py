@@ -56,6 +56,16 @@ def _add_other_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     migrate.add_arguments(rewritten)
     rewritten.set_defaults(run=migrate.run)
 
+    from neuron_dra.inspect import status_command, why_command
+
+    screen = commands.add_parser("status", help="show nodes, free devices, UltraServers, and which pods wait")
+    status_command.add_arguments(screen)
+    screen.set_defaults(run=status_command.run)
+
+    explained = commands.add_parser("why", help="explain why a pod, claim, node or UltraServer workload waits")
+    why_command.add_arguments(explained)
+    explained.set_defaults(run=why_command.run)
+
     from neuron_dra import demo
 
     shown = commands.add_parser("demo", help="show how pods get devices, on simulated nodes, without a cluster")

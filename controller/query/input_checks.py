@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from controller.observe import decode
 from controller.observe.model import SLOT_SIZES, Snapshot
+from neuron_dra.core import shapes
 from neuron_dra.errors import NeuronDraError
 
 MOST_GROUPS: Final = 1024
 STRATEGIES: Final = ("NoOp", "RestartAll", "MigrateAffected", "ReplaceAffected")
 
-# A shape is a type, a list of one shape, or a mapping of fields. Missing fields are valid.
 _META: Final = {"name": str, "namespace": str, "uid": str, "labels": {}, "finalizers": [str], "ownerReferences": [{}]}
 _CONDITIONS: Final = [{"type": str, "status": str, "reason": str, "message": str}]
 _RESULT: Final = {"driver": str, "pool": str, "device": str, "adminAccess": bool, "request": str}
@@ -85,32 +85,11 @@ def _check(item: Mapping[str, Any]) -> None:
         return
     meta = item["metadata"]
     name = f"{kind} {meta['namespace']}/{meta['name']}" if meta.get("namespace") else f"{kind} {meta['name']}"
-    wrong = _wrong(item, {"metadata": _META, **shape}, "")
+    wrong = shapes.wrong(item, {"metadata": _META, **shape})
     if not wrong and kind == "NeuronUltraServerWorkload":
         wrong = _wrong_workload(item.get("spec") or {})
     if wrong:
         raise Malformed(f"{name}: {wrong}")
-
-
-def _wrong(value: Any, shape: Any, path: str) -> str:
-    """Return which field has the wrong type; empty if all are right."""
-    if value is None:
-        return ""
-    if isinstance(shape, Mapping):
-        if not isinstance(value, Mapping):
-            return f"{path} is {_called(value)}: it must be an object"
-        inner = ((value.get(field), each, f"{path}.{field}".lstrip(".")) for field, each in shape.items())
-    elif isinstance(shape, list):
-        if not isinstance(value, list):
-            return f"{path} is {_called(value)}: it must be a list"
-        inner = ((each, shape[0], f"{path}[{number}]") for number, each in enumerate(value))
-        if None in value:
-            return f"{path} has an empty entry"
-    else:
-        fine = isinstance(value, shape) and (shape is bool or not isinstance(value, bool))
-        words = {str: "a string", int: "a whole number", bool: "true or false"}
-        return "" if fine else f"{path} is {_called(value)}: it must be {words[shape]}"
-    return next((wrong for part in inner if (wrong := _wrong(*part))), "")
 
 
 def _wrong_workload(spec: Mapping[str, Any]) -> str:
@@ -130,8 +109,3 @@ def _wrong_workload(spec: Mapping[str, Any]) -> str:
 
 def _shown(value: object) -> str:
     return "is missing" if value is None else f"is {value}"
-
-
-def _called(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:40]}..."

@@ -22,13 +22,14 @@ class KubeConfig:
     """An API server's URL and the credentials for it.
 
     `token` is called before each request, because service account tokens are rotated on disk. If `credentials` is set,
-    it replaces `token` and `tls`.
+    it replaces `token` and `tls`. `namespace` is that of the kubeconfig's context, empty if it has none.
     """
 
     url: str
     token: Callable[[], str] | None = None
     tls: ssl.SSLContext | None = None
     credentials: Credentials | None = None
+    namespace: str = ""
 
     @property
     def proof(self) -> Proof:
@@ -101,21 +102,21 @@ class _TokenFile:
         return self._token
 
 
-def from_kubeconfig(paths: Path | str) -> KubeConfig:
-    """Return the configuration of a kubeconfig's current context.
+def from_kubeconfig(paths: Path | str, context: str = "") -> KubeConfig:
+    """Return the configuration of a kubeconfig's context, by default the current one.
 
     `paths` may be several files, as in KUBECONFIG: `a:b`. Raises SettingsError if the files cannot be used.
     """
-    login = kubeconfig.read(str(paths))
+    login = kubeconfig.read(str(paths), context)
     checked_url(login.url, f"--kubeconfig {paths}")
 
     async def again() -> Proof:
-        fresh = await kubeconfig.read_again(str(paths))
+        fresh = await kubeconfig.read_again(str(paths), context)
         if fresh.url != login.url:
             raise SettingsError(f"--kubeconfig {paths} now has another API server, {fresh.url}; restart to use it")
         return _proof(fresh)
 
-    return KubeConfig(login.url, credentials=Credentials(_proof(login), again))
+    return KubeConfig(login.url, credentials=Credentials(_proof(login), again), namespace=login.namespace)
 
 
 def _proof(login: kubeconfig.Login) -> Proof:

@@ -1,7 +1,7 @@
-"""Reads a kubeconfig's current context with kubernetes-asyncio, including exec plugins and OIDC.
+"""Reads a context of a kubeconfig with kubernetes-asyncio, including exec plugins and OIDC.
 
-A separate process, `python -m neuron_dra.kube.kubeconfig FILE`, imports the library: it takes 40 MiB, which are freed
-when that process ends, while this one runs for months.
+A separate process, `python -m neuron_dra.kube.kubeconfig FILE [CONTEXT]`, imports the library: it takes 40 MiB, which
+are freed when that process ends, while this one runs for months.
 """
 
 from __future__ import annotations
@@ -39,23 +39,24 @@ class Login:
     bearer: str
     expires: float = 0.0
     files: tuple[str, ...] = ()
+    namespace: str = ""
 
 
-def read(paths: str) -> Login:
-    """Return the login of the files' current context. Raises SettingsError if they cannot be used.
+def read(paths: str, context: str = "") -> Login:
+    """Return the login of the files' context, by default the current one. Raises SettingsError if they cannot be used.
 
     A login program may prompt on the terminal.
     """
     if not any(Path(path).exists() for path in paths.split(os.pathsep) if path):
         raise SettingsError(f"--kubeconfig {paths}: no such file")
-    done = subprocess.run(_command(paths), stdout=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(_command(paths, context), stdout=subprocess.PIPE, text=True, check=False)
     return _login(paths, done.stdout, done.returncode)
 
 
-async def read_again(paths: str) -> Login:
+async def read_again(paths: str, context: str = "") -> Login:
     """Return the login as `read` does, without a terminal. Raises SettingsError, also after LOGIN_TIMEOUT_S seconds."""
     process = await asyncio.create_subprocess_exec(
-        *_command(paths),
+        *_command(paths, context),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         start_new_session=True,
@@ -73,8 +74,8 @@ async def read_again(paths: str) -> Login:
     return _login(paths, answer.decode(errors="replace"), process.returncode or 0)
 
 
-def _command(paths: str) -> list[str]:
-    return [sys.executable, "-P", "-m", "neuron_dra.kube.kubeconfig", paths]
+def _command(paths: str, context: str) -> list[str]:
+    return [sys.executable, "-P", "-m", "neuron_dra.kube.kubeconfig", paths, *([context] if context else [])]
 
 
 def _login(paths: str, text: str, code: int) -> Login:
@@ -88,7 +89,7 @@ def _login(paths: str, text: str, code: int) -> Login:
     return Login(**{**answer, "files": tuple(answer["files"])})
 
 
-def _load(paths: str) -> Login:
+def _load(paths: str, context: str) -> Login:
     """Return the login, read by kubernetes-asyncio.
 
     Raises ImportError, or an error of the library, such as ConfigException, that says what is wrong with the file.
@@ -96,7 +97,9 @@ def _load(paths: str) -> Login:
     from kubernetes_asyncio import client, config
 
     loaded = client.Configuration()
-    loader = asyncio.run(config.load_kube_config(config_file=paths, client_configuration=loaded))
+    loader = asyncio.run(
+        config.load_kube_config(config_file=paths, context=context or None, client_configuration=loaded)
+    )
     bearer = str(loaded.api_key.get("BearerToken", "")).removeprefix("Bearer ")
     certificate = _text(loaded.cert_file)
     ends = [
@@ -113,7 +116,13 @@ def _load(paths: str) -> Login:
         bearer=bearer,
         expires=min((end for end in ends if end), default=0.0),
         files=(*(os.path.abspath(path) for path in paths.split(os.pathsep) if path), *_named_files(loader)),
+        namespace=_namespace(loader),
     )
+
+
+def _namespace(loader: Any) -> str:
+    """Return the namespace of the context in use, empty if it names none."""
+    return str(loader._current_context["context"].safe_get("namespace") or "")
 
 
 def _named_files(loader: Any) -> list[str]:
@@ -142,10 +151,10 @@ def _text(path: str | None) -> str:
     return Path(path).read_text() if path else ""
 
 
-def main(paths: str) -> int:
+def main(paths: str, context: str = "") -> int:
     """Print the login as JSON, or {"error": reason}, and return 0."""
     try:
-        answer = asdict(_load(paths))
+        answer = asdict(_load(paths, context))
     except ImportError as err:
         answer = {"error": f"{err}; reading a kubeconfig needs the package kubernetes-asyncio"}
     except Exception as err:  # any error means that the file cannot be used
@@ -155,4 +164,4 @@ def main(paths: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(*sys.argv[1:3]))

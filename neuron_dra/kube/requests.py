@@ -35,3 +35,6 @@ CLAIM_TEMPLATES = Resource("resource.k8s.io", "v1", "resourceclaimtemplates", na
 DEVICE_CLASSES = Resource("resource.k8s.io", "v1", "deviceclasses", namespaced=False)
 PODS = Resource("", "v1", "pods", namespaced=True)
 LEASES = Resource("coordination.k8s.io", "v1", "leases", namespaced=True)
+DEVICE_TAINT_RULES = Resource("resource.k8s.io", "v1", "devicetaintrules", namespaced=False)
+RESOURCE_QUOTAS = Resource("", "v1", "resourcequotas", namespaced=True)
+DISRUPTION_BUDGETS = Resource("policy", "v1", "poddisruptionbudgets", namespaced=True)

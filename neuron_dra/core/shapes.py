@@ -1,0 +1,51 @@
+"""The types of fields in objects from files, which no API server has validated.
+
+A shape is a type, a list of one shape, or a mapping of fields. Missing fields are valid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def wrong(value: Any, shape: Any, path: str = "") -> str:
+    """Return which field of `value` has the wrong type; empty if all are right."""
+    found = _wrong(value, shape)
+    if found is None:
+        return ""
+    inner, problem = found
+    return f"{(path + inner).removeprefix('.')} {problem}"
+
+
+def _wrong(value: Any, shape: Any) -> tuple[str, str] | None:
+    """Return the path of the first wrong field, and what is wrong with it. Snapshots have 100,000s of values."""
+    if value is None:
+        return None
+    if isinstance(shape, Mapping):
+        if not isinstance(value, Mapping):
+            return "", f"is {called(value)}: it must be an object"
+        for field, each in shape.items():
+            part = value.get(field)
+            if part is not None and (found := _wrong(part, each)) is not None:
+                return f".{field}{found[0]}", found[1]
+        return None
+    if isinstance(shape, list):
+        if not isinstance(value, list):
+            return "", f"is {called(value)}: it must be a list"
+        if None in value:
+            return "", "has an empty entry"
+        for number, part in enumerate(value):
+            if (found := _wrong(part, shape[0])) is not None:
+                return f"[{number}]{found[0]}", found[1]
+        return None
+    if isinstance(value, shape) and (shape is bool or not isinstance(value, bool)):
+        return None
+    words = {str: "a string", int: "a whole number", bool: "true or false"}
+    return "", f"is {called(value)}: it must be {words[shape]}"
+
+
+def called(value: object) -> str:
+    """Return a value for a message, cut to 40 characters."""
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:40]}..."

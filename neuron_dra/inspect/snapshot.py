@@ -1,0 +1,208 @@
+"""A cluster at one moment: the objects that placement depends on, from the API server or from a file. Pure."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from neuron_dra.core import shapes
+from neuron_dra.core.wire import Wire
+from neuron_dra.errors import SettingsError
+from neuron_dra.migrate import resource_api
+from neuron_dra.migrate.problems import BadInput, CannotMigrate
+
+Key = tuple[str, str, str]
+"""Kind, namespace (empty for cluster-scoped kinds) and name."""
+
+_TAINTS: Final = [{"key": str, "value": str, "effect": str}]
+_SELECTORS: Final = [{"cel": {"expression": str}}]
+_ALTERNATIVE: Final = {
+    "name": str,
+    "deviceClassName": str,
+    "selectors": _SELECTORS,
+    "allocationMode": str,
+    "count": int,
+    "adminAccess": bool,
+    "tolerations": [{"key": str, "operator": str, "value": str, "effect": str}],
+}
+_CLAIM: Final = {
+    "devices": {
+        "requests": [{"name": str, "exactly": _ALTERNATIVE, "firstAvailable": [_ALTERNATIVE]}],
+        "constraints": [{"requests": [str], "matchAttribute": str, "distinctAttribute": str}],
+        "config": [{"requests": [str], "opaque": {"driver": str}}],
+    }
+}
+_META: Final = {
+    "name": str,
+    "namespace": str,
+    "uid": str,
+    "labels": {},
+    "annotations": {},
+    "ownerReferences": [{"kind": str, "name": str, "uid": str}],
+    "deletionTimestamp": str,
+}
+_CONDITIONS: Final = [{"type": str, "status": str, "reason": str, "message": str}]
+_CONTAINERS: Final = [{"name": str, "resources": {"requests": {}, "limits": {}, "claims": [{"name": str}]}}]
+_STATES: Final = [{"name": str, "state": {"waiting": {"reason": str, "message": str}}}]
+SHAPES: Final[Mapping[str, Any]] = {
+    "ResourceSlice": {
+        "spec": {
+            "driver": str,
+            "nodeName": str,
+            "pool": {"name": str, "generation": int, "resourceSliceCount": int},
+            "devices": [{"name": str, "attributes": {}, "capacity": {}, "taints": _TAINTS}],
+        }
+    },
+    "ResourceClaim": {
+        "spec": _CLAIM,
+        "status": {
+            "allocation": {"devices": {"results": [{"request": str, "driver": str, "pool": str, "device": str}]}},
+            "reservedFor": [{"resource": str, "name": str, "uid": str}],
+        },
+    },
+    "ResourceClaimTemplate": {"spec": {"spec": _CLAIM}},
+    "DeviceClass": {"spec": {"selectors": _SELECTORS, "extendedResourceName": str}},
+    "DeviceTaintRule": {
+        "spec": {"deviceSelector": {"driver": str, "pool": str, "device": str}, "taint": {"key": str, "effect": str}}
+    },
+    "Node": {
+        "spec": {"taints": _TAINTS, "unschedulable": bool},
+        "status": {"allocatable": {}, "conditions": _CONDITIONS},
+    },
+    "NeuronUltraServer": {
+        "spec": {"instanceType": str, "topology": [{"nodeName": str, "nodeId": int}]},
+        "status": {"state": str, "conditions": _CONDITIONS, "allocations": [{}]},
+    },
+    "NeuronUltraServerWorkload": {
+        "spec": {"instanceType": str, "topologySize": int, "serverCount": int, "resourceClaimTemplate": {"name": str}},
+        "status": {"state": str, "conditions": _CONDITIONS},
+    },
+    "Pod": {
+        "spec": {
+            "nodeName": str,
+            "schedulerName": str,
+            "nodeSelector": {},
+            "tolerations": [{}],
+            "containers": _CONTAINERS,
+            "initContainers": _CONTAINERS,
+            "schedulingGates": [{"name": str}],
+            "resourceClaims": [{"name": str, "resourceClaimName": str, "resourceClaimTemplateName": str}],
+        },
+        "status": {
+            "phase": str,
+            "conditions": _CONDITIONS,
+            "containerStatuses": _STATES,
+            "initContainerStatuses": _STATES,
+            "resourceClaimStatuses": [{"name": str, "resourceClaimName": str}],
+        },
+    },
+    "ResourceQuota": {"spec": {"hard": {}}, "status": {"hard": {}, "used": {}}},
+    "PodDisruptionBudget": {"spec": {}, "status": {}},
+    "Event": {"involvedObject": {"kind": str, "namespace": str, "name": str}, "reason": str, "message": str},
+}
+"""The kinds of a snapshot, and the fields that are read. Objects of other kinds are ignored."""
+
+ABBREVIATIONS: Final = {
+    "pod": "Pod",
+    "claim": "ResourceClaim",
+    "resourceclaim": "ResourceClaim",
+    "node": "Node",
+    "workload": "NeuronUltraServerWorkload",
+    "nusw": "NeuronUltraServerWorkload",
+}
+"""The words for kinds in TYPE/NAME; a plural form means the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Objects by key, in the order in which they were read.
+
+    `left_out` are kinds that could not be read, or not in every namespace, and why.
+    """
+
+    objects: Mapping[Key, Wire]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    by_kind: Mapping[str, Sequence[Wire]] = field(default_factory=dict)
+
+    def all(self, kind: str) -> Sequence[Wire]:
+        """Return the objects of a kind."""
+        return self.by_kind.get(kind, ())
+
+    def get(self, kind: str, name: str, namespace: str = "") -> Wire | None:
+        """Return one object, or None."""
+        return self.objects.get((kind, namespace, name))
+
+    def near(self, kind: str, name: str, namespace: str = "") -> str:
+        """Return the name of an object of this kind that resembles `name`, or an empty string."""
+        names = [key[2] for key in self.objects if key[:2] == (kind, namespace)]
+        return next(iter(difflib.get_close_matches(name, names, n=1, cutoff=0.6)), "")
+
+    def changed(self, replaced: Iterable[Wire] = (), removed: Iterable[Key] = ()) -> Snapshot:
+        """Return this snapshot with other objects; lists of kinds that do not change stay the same lists."""
+        objects = dict(self.objects)
+        touched = set()
+        for key in removed:
+            objects.pop(key, None)
+            touched.add(key[0])
+        for item in replaced:
+            objects[key_of(item)] = item
+            touched.add(str(item["kind"]))
+        lists = dict(self.by_kind)
+        for kind in touched:
+            lists[kind] = [item for key, item in objects.items() if key[0] == kind]
+        return replace(self, objects=objects, by_kind=lists)
+
+
+def key_of(item: Wire) -> Key:
+    """Return the key of an object."""
+    return str(item["kind"]), item["metadata"].get("namespace") or "", item["metadata"]["name"]
+
+
+def build(items: Iterable[dict[str, Any]], left_out: Mapping[str, str] | None = None) -> Snapshot:
+    """Return the snapshot of a list of objects. Raises SettingsError for one with a field of a wrong type."""
+    objects: dict[Key, Wire] = {}
+    lists: dict[str, list[Wire]] = {}
+    for given in items:
+        shape = SHAPES.get(str(given.get("kind")))
+        if shape is None:
+            continue
+        item = given
+        if str(item.get("apiVersion", "")).startswith(resource_api.GROUP + "v1beta"):
+            item = copy.deepcopy(given)
+            try:
+                resource_api.to_v1(item, f"{item['kind']} {item['metadata']['name']}")
+            except (BadInput, CannotMigrate) as err:
+                raise SettingsError(str(err)) from err
+        if text := shapes.wrong(item, {"metadata": _META, **shape}) or _missing(item):
+            raise SettingsError(f"{named(item)}: {text}")
+        key = key_of(item)
+        if key not in objects:
+            lists.setdefault(key[0], []).append(item)
+            objects[key] = item
+    return Snapshot(objects, dict(left_out or {}), lists)
+
+
+def _missing(item: Wire) -> str:
+    """Return which field that the simulation needs is absent."""
+    spec = item.get("spec") or {}
+    if item["kind"] == "ResourceSlice":
+        pool = spec.get("pool") or {}
+        absent = [name for name in ("driver", "pool") if not spec.get(name)]
+        absent += [f"pool.{name}" for name in ("name", "resourceSliceCount") if pool and pool.get(name) is None]
+        absent += ["devices[].name" for device in spec.get("devices") or () if not device.get("name")][:1]
+        return f"spec.{absent[0]} is missing" if absent else ""
+    if item["kind"] in ("ResourceClaim", "ResourceClaimTemplate"):
+        inner = spec if item["kind"] == "ResourceClaim" else spec.get("spec") or {}
+        for index, request in enumerate((inner.get("devices") or {}).get("requests") or ()):
+            if not request.get("name"):
+                return f"spec.devices.requests[{index}].name is missing"
+    return ""
+
+
+def named(item: Wire) -> str:
+    """Return kind, namespace and name of an object, for messages."""
+    kind, namespace, name = key_of(item)
+    return f"{kind} {namespace}/{name}" if namespace else f"{kind} {name}"

@@ -1,0 +1,63 @@
+"""The flags that choose a cluster or a file, the same for all commands that look at one."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import sys
+from typing import Final
+
+from neuron_dra import object_files
+from neuron_dra.errors import SettingsError
+from neuron_dra.inspect import snapshot
+from neuron_dra.inspect.snapshot import Snapshot
+
+KINDS: Final = (
+    "resourceslices,resourceclaims,resourceclaimtemplates,deviceclasses,devicetaintrules,nodes,nus,nusw,pods,"
+    "resourcequotas,poddisruptionbudgets,events"
+)
+DUMP: Final = f"kubectl get {KINDS} -A -o json"
+"""Prints a snapshot; a cluster without the CRDs or DeviceTaintRules needs fewer kinds."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags."""
+    group = parser.add_argument_group(
+        "the cluster", f"The kubeconfig's current context, or a file with what `{DUMP}` printed."
+    )
+    group.add_argument(
+        "--snapshot", metavar="FILE", default="", help="read a file in place of the cluster; - for stdin"
+    )
+    group.add_argument("--kubeconfig", metavar="FILE", default="", help="default $KUBECONFIG, then ~/.kube/config")
+    group.add_argument("--context", metavar="NAME", default="", help="context of the kubeconfig")
+    group.add_argument("-n", "--namespace", metavar="NAME", default="", help="namespace (default: the context's)")
+
+
+def load(args: argparse.Namespace) -> tuple[Snapshot, str]:
+    """Return the snapshot and the namespace for names without one; standard error has what was left out.
+
+    Raises SettingsError.
+    """
+    gc.disable()  # a snapshot has millions of values, none of which is garbage
+    if args.snapshot:
+        for flag in ("kubeconfig", "context"):
+            if getattr(args, flag):
+                raise SettingsError(f"--{flag} and --snapshot: give one of them")
+        try:
+            found = snapshot.build(object_files.read(args.snapshot))
+        except SettingsError as err:
+            text = str(err)
+            raise SettingsError(text if text.startswith("--") else f"--snapshot {args.snapshot}: {text}") from err
+        if not found.objects:
+            raise SettingsError(f"--snapshot {args.snapshot}: it has no objects of a snapshot; print one with `{DUMP}`")
+        return found, args.namespace or "default"
+    from neuron_dra.inspect import cluster
+
+    kube = cluster.connection(args.kubeconfig, args.context)
+    namespace = args.namespace or kube.namespace or "default"
+    if sys.stderr.isatty():
+        sys.stderr.write(f"neuron-dra: reading {kube.url} ...\n")
+    found = cluster.read(kube, namespace)
+    for kind, why in found.left_out.items():
+        sys.stderr.write(f"neuron-dra: left out: {kind} ({why})\n")
+    return found, namespace

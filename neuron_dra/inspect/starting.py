@@ -1,0 +1,150 @@
+"""Why a pod that has a node does not run: the kubelet, the driver, the runtime, or its own containers. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from neuron_dra.core.wire import Wire
+from neuron_dra.inspect import refusals
+from neuron_dra.inspect.findings import Facts, Finding
+from neuron_dra.inspect.world import World
+
+PREPARE: Final = "FailedPrepareDynamicResources"
+_UNREGISTERED: Final = re.compile(
+    r"DRA driver (\S+) is not registered|driver name (\S+) not found|plugin name (\S+) not found"
+)
+_RUNTIME: Final = (
+    ("unresolvable CDI devices", "the node's runtime does not read /var/run/cdi", "let the runtime read /var/run/cdi"),
+    ("/dev/neuron", "CDI is off in the node's runtime", "turn on CDI: containerd 1.7 needs enable_cdi = true"),
+)
+_FINE: Final = ("ContainerCreating", "PodInitializing")
+
+
+def events_of(world: World, kind: str, item: Wire) -> list[Wire]:
+    """Return the events about an object, the newest first."""
+    meta = item["metadata"]
+    found = [
+        event
+        for event in world.snapshot.all("Event")
+        if (event.get("involvedObject") or {}).get("kind") == kind
+        and event["involvedObject"].get("name") == meta["name"]
+        and (event["involvedObject"].get("namespace") or "") == (meta.get("namespace") or "")
+        and event["involvedObject"].get("uid") in (None, "", meta.get("uid"), meta["name"])
+    ]
+    return sorted(found, key=_time, reverse=True)
+
+
+def _time(event: Wire) -> str:
+    series = event.get("series") or {}
+    times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
+    return max((str(each) for each in times if each), default="")
+
+
+def scheduler_words(world: World, pod: Wire) -> str:
+    """Return the scheduler's last message about a pod, or an empty string."""
+    for condition in (pod.get("status") or {}).get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return str(condition.get("message") or condition.get("reason") or "")
+    for event in events_of(world, "Pod", pod):
+        if event.get("reason") == "FailedScheduling":
+            return str(event.get("message") or "")
+    return ""
+
+
+def findings(world: World, pod: Wire) -> list[Finding]:
+    """Return why a pod with a node does not run, as far as the snapshot shows it."""
+    node = pod["spec"]["nodeName"]
+    events = events_of(world, "Pod", pod)
+    found = [each for event in events[:20] if (each := _from_event(event, node))]
+    configured = _configuration(world, pod)
+    if configured and not any(each.code == "DriverRejects" for each in found):
+        found.insert(0, configured)
+    found += _containers(pod)
+    if not found and node not in world.nodes and world.nodes:
+        found.append(Finding("NodeGone", f"node {node} does not exist: its pods are deleted after some minutes"))
+    unready = next(
+        (
+            c
+            for c in (world.nodes.get(node, {}).get("status") or {}).get("conditions") or ()
+            if c.get("type") == "Ready"
+        ),
+        None,
+    )
+    if not found and unready is not None and unready.get("status") != "True":
+        found.append(
+            Finding("NodeNotReady", f"node {node} is not Ready: {unready.get('message') or unready.get('reason')}")
+        )
+    return list({each.code: each for each in reversed(found)}.values())[::-1]
+
+
+def _from_event(event: Wire, node: str) -> Finding | None:
+    message = str(event.get("message") or "")
+    if event.get("reason") == PREPARE:
+        unregistered = _UNREGISTERED.search(message)
+        if unregistered:
+            driver = next(group for group in unregistered.groups() if group).strip("\"'")
+            return Finding(
+                "DriverNotRegistered",
+                f"the driver {driver} is not registered with the kubelet of node {node}: "
+                "its pod there does not run, or is not Ready",
+                (("event", message),),
+            )
+        return Finding("DriverRejects", _driver_words(message), (("event", message),))
+    if event.get("type") == "Normal":
+        return None
+    for sign, cause, remedy in _RUNTIME:
+        if sign in message and event.get("reason") in ("Failed", "FailedCreatePodSandBox", "FailedStart"):
+            return Finding("RuntimeRejects", f"{cause}, on node {node}: {remedy}", (("event", message),))
+    return None
+
+
+def _driver_words(message: str) -> str:
+    """Return the driver's own part of the kubelet's message."""
+    text = message.removeprefix("Failed to prepare dynamic resources:").strip()
+    place = max(text.find("error applying config"), text.find("claim "), 0)
+    return f"the driver rejects the claim: {text[place:] or text}"
+
+
+def _configuration(world: World, pod: Wire) -> Finding | None:
+    """Return what the driver rejects in the configuration of the pod's claims, if it does, as prepare would say it."""
+    types = refusals.instance_types(world.slices_of(pod["spec"]["nodeName"]))
+    for each in world.claims_of(pod):
+        allocation = ((each.claim or {}).get("status") or {}).get("allocation")
+        if allocation and (text := refusals.of_allocation(allocation, types)):
+            return Finding("DriverRejects", f"the driver rejects the claim: {text}")
+    return None
+
+
+def _containers(pod: Wire) -> Sequence[Finding]:
+    status = pod.get("status") or {}
+    found = []
+    for each in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        waiting = (each.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason") and waiting["reason"] not in _FINE:
+            message = str(waiting.get("message") or "")
+            runtime = next((row for row in _RUNTIME if row[0] in message), None)
+            if runtime:
+                text = f"{runtime[1]}, on node {pod['spec']['nodeName']}: {runtime[2]}"
+                found.append(Finding("RuntimeRejects", text, (("container", message),)))
+            else:
+                facts = Facts()
+                facts.add("message", message)
+                text = f"container {each['name']}: {waiting['reason']}"
+                found.append(Finding("ContainerProblem", text, facts.done()))
+    return found
+
+
+def failed(pod: Wire) -> Finding | None:
+    """Return why a pod failed, if it did."""
+    status = pod.get("status") or {}
+    if status.get("phase") != "Failed":
+        return None
+    reason, message = status.get("reason") or "", status.get("message") or ""
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
+            reason, message = reason or condition.get("reason", ""), message or condition.get("message", "")
+    if not reason and not message:
+        return Finding("ContainerProblem", "a container of the pod failed: see kubectl logs")
+    return Finding("PodFailed", ": ".join(part for part in (reason, message) if part))

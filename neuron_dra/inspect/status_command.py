@@ -1,0 +1,66 @@
+"""`neuron-dra status`: the fleet on one screen."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import sys
+import time
+
+from neuron_dra.errors import SettingsError
+from neuron_dra.inspect import source
+
+EXAMPLES = """\
+examples:
+  kubectl neuron status
+  kubectl neuron status --watch
+  neuron-dra status --snapshot cluster.json -o wide
+
+Exit code 0; 2: it cannot be looked at."""
+CLEAR = "\x1b[H\x1b[2J"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `neuron-dra status`."""
+    parser.description = (
+        "Show the Neuron nodes by type with free, held and unhealthy devices, the UltraServers, and why pods wait. "
+        "Pods of all namespaces; -n shows those of one."
+    )
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EXAMPLES
+    parser.add_argument(
+        "-o", "--output", choices=("text", "wide", "json", "yaml"), default="text", help="wide: every node and pod"
+    )
+    parser.add_argument("-w", "--watch", action="store_true", help="show it again every --interval, until interrupted")
+    parser.add_argument("--interval", type=float, default=5.0, metavar="SECONDS", help="of --watch (default 5)")
+    source.add_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the status."""
+    if args.watch and (args.snapshot or args.output in ("json", "yaml")):
+        raise SettingsError("--watch: needs a cluster, and the output text or wide")
+    if args.interval < 1:
+        raise SettingsError(f"--interval {args.interval:g}: at least 1")
+    while True:
+        _show(args)
+        if not args.watch:
+            return 0
+        sys.stdout.flush()
+        gc.collect()
+        time.sleep(args.interval)
+
+
+def _show(args: argparse.Namespace) -> None:
+    from neuron_dra.inspect import status_text, terminal
+    from neuron_dra.inspect.world import World
+
+    snapshot, _ = source.load(args)
+    world = World(snapshot, proposes=False)
+    if args.output in ("json", "yaml"):
+        terminal.write_data(status_text.data(world, args.namespace), args.output)
+        return
+    lines = status_text.lines(world, args.namespace, wide=args.output == "wide")
+    if args.watch and sys.stdout.isatty():
+        sys.stdout.write(CLEAR)
+    terminal.write(lines)

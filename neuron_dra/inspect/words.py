@@ -1,0 +1,51 @@
+"""Words for devices, counts and names, the same in all commands. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from neuron_dra.core import names
+
+
+def ranges(ids: Iterable[int]) -> str:
+    """Return numbers as text with ranges, such as "0-3 8 9"; two consecutive numbers do not make a range."""
+    parts: list[list[int]] = []
+    for number in sorted(ids):
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return " ".join(f"{part[0]}-{part[-1]}" if len(part) > 2 else " ".join(map(str, part)) for part in parts)
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun: "1 device", "2 devices"."""
+    ending = "" if number == 1 else "es" if noun.endswith(("s", "x")) else "s"
+    return f"{number} {noun}{ending}"
+
+
+def listed(texts: Iterable[str], most: int = 4) -> str:
+    """Return texts separated by commas, the first `most` of them."""
+    found = list(texts)
+    more = f" and {len(found) - most} more" if len(found) > most else ""
+    return ", ".join(found[:most]) + more
+
+
+def devices(published: Sequence[str]) -> str:
+    """Return names of published devices, short: "devices 0-3", "device 7", "neuron-node-0"."""
+    numbers, others = [], []
+    for name in published:
+        number = name.removeprefix(names.DEVICE_PREFIX)
+        if number != name and number.isdigit():
+            numbers.append(int(number))
+        else:
+            others.append(name)
+    parts = [f"device{'' if len(numbers) == 1 else 's'} {ranges(numbers)}"] if numbers else []
+    return ", ".join([*parts, *sorted(others)])
+
+
+def cell(value: object) -> str:
+    """Return a published value as CEL writes it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"'{value}'" if isinstance(value, str) else str(value)

@@ -1,0 +1,249 @@
+"""A snapshot prepared for simulation: where a pod would run, and what its claims would get. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from neuron_dra.core import ultraserver
+from neuron_dra.core.wire import Wire
+from neuron_dra.inspect import demand
+from neuron_dra.inspect.demand import PodClaim
+from neuron_dra.inspect.resources import Room
+from neuron_dra.inspect.snapshot import Key, Snapshot, key_of
+from neuron_dra.simulate import allocator, model, nodes, scheduler
+from neuron_dra.simulate.model import DeviceId
+from neuron_dra.simulate.pools import Inventory
+from neuron_dra.simulate.scheduler import Placement, Unschedulable
+from neuron_dra.simulate.selectors import Selectors
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds a device: a claim, and the pods that use it (empty: none does)."""
+
+    claim: Wire
+    pods: tuple[str, ...]
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of claim and pods."""
+        return str(self.claim["metadata"].get("namespace") or "")
+
+    def __str__(self) -> str:
+        if not self.pods:
+            return f"claim {self.namespace}/{self.claim['metadata']['name']}"
+        more = f" and {len(self.pods) - 1} more pods" if len(self.pods) > 1 else ""
+        return f"{self.namespace}/{self.pods[0]}{more}"
+
+
+class World:
+    """Everything that is derived from a snapshot, computed once.
+
+    With `proposes` False, causes are found and no changes are tried.
+    """
+
+    def __init__(self, snapshot: Snapshot, *, proposes: bool = True) -> None:
+        self.snapshot = snapshot
+        self.proposes = proposes
+        self.memo = Selectors()
+        self._inventory: Inventory | None = None
+        self._likeness: Likeness | None = None
+        self._in_use: frozenset[DeviceId] | None = None
+        self._room: Room | None = None
+
+    def after(self, replaced: Iterable[Wire] = (), removed: Iterable[Key] = ()) -> World:
+        """Return the world after a change, with everything that is the same in both."""
+        new, gone = tuple(replaced), tuple(removed)
+        other = World(self.snapshot.changed(new, gone), proposes=self.proposes)
+        other.memo = self.memo
+        kinds = {*(key[0] for key in gone), *(str(item["kind"]) for item in new)}
+        if not kinds & {"ResourceSlice", "DeviceTaintRule"}:
+            other._inventory = self.inventory
+            if "Node" not in kinds:
+                other._likeness = self.likeness
+        if "DeviceClass" not in kinds:
+            other._room = self.room.after(self.snapshot, other.snapshot, [*gone, *map(key_of, new)])
+        claims = [item for item in new if item["kind"] == "ResourceClaim"]
+        keys = {key for key in (*gone, *map(key_of, claims)) if key[0] == "ResourceClaim"}
+        before = [item for key in keys if (item := self.snapshot.objects.get(key)) is not None]
+        other._in_use = self.in_use - allocator.devices_in_use(before) | allocator.devices_in_use(claims)
+        return other
+
+    @property
+    def inventory(self) -> Inventory:
+        """The published devices, with the taints of DeviceTaintRules."""
+        if self._inventory is None:
+            self._inventory = Inventory(tainted(self.snapshot.all("ResourceSlice"), self.snapshot))
+        return self._inventory
+
+    @property
+    def likeness(self) -> Likeness:
+        """Which nodes publish equal devices."""
+        if self._likeness is None:
+            self._likeness = Likeness(self.inventory)
+        return self._likeness
+
+    @property
+    def in_use(self) -> frozenset[DeviceId]:
+        """The devices that claims hold."""
+        if self._in_use is None:
+            self._in_use = allocator.devices_in_use(self.snapshot.all("ResourceClaim"))
+        return self._in_use
+
+    @cached_property
+    def nodes(self) -> Mapping[str, Wire]:
+        """The Nodes by name."""
+        return {node["metadata"]["name"]: node for node in self.snapshot.all("Node")}
+
+    @cached_property
+    def classes(self) -> Mapping[str, model.DeviceClass]:
+        """The DeviceClasses by name."""
+        return {item["metadata"]["name"]: model.device_class(item) for item in self.snapshot.all("DeviceClass")}
+
+    @cached_property
+    def holders(self) -> Mapping[DeviceId, Holder]:
+        """Who holds each device that is in use."""
+        found = {}
+        for claim in self.snapshot.all("ResourceClaim"):
+            devices = allocator.devices_in_use([claim])
+            if devices:
+                users = (claim.get("status") or {}).get("reservedFor") or ()
+                holder = Holder(claim, tuple(user["name"] for user in users if user.get("resource") == "pods"))
+                found.update(dict.fromkeys(devices, holder))
+        return found
+
+    @property
+    def room(self) -> Room:
+        """What the nodes have left of CPU, memory and other resources."""
+        if self._room is None:
+            self._room = Room(self.snapshot)
+        return self._room
+
+    @cached_property
+    def tags(self) -> Mapping[str, ultraserver.Tag]:
+        """The reservation of each node that publishes one."""
+        found = {}
+        for item in self.snapshot.all("ResourceSlice"):
+            tag = ultraserver.tag_on(item["spec"].get("devices") or ())
+            if tag is not None and item["spec"].get("nodeName"):
+                found[item["spec"]["nodeName"]] = tag
+        return found
+
+    @cached_property
+    def untagged_likeness(self) -> Likeness:
+        """Which nodes publish equal devices, reservations aside."""
+        return Likeness(self.untagged)
+
+    @cached_property
+    def untagged(self) -> Inventory:
+        """The devices of reserved nodes as if they were not reserved, and those that no single node owns."""
+        slices = [item for name in ("", *self.tags) for item in self.slices_of(name)]
+        return Inventory(_untagged(item) for item in tainted(slices, self.snapshot))
+
+    def slices_of(self, node: str) -> Sequence[Wire]:
+        """Return the slices that name this node."""
+        return self._slices.get(node, ())
+
+    @cached_property
+    def _slices(self) -> Mapping[str, list[Wire]]:
+        found: dict[str, list[Wire]] = defaultdict(list)
+        for item in self.snapshot.all("ResourceSlice"):
+            found[item["spec"].get("nodeName") or ""].append(item)
+        return found
+
+    def claims_of(self, pod: Wire) -> list[PodClaim]:
+        """Return the claims of a pod."""
+        return demand.claims_of(self.snapshot, pod)
+
+    def place(self, pod: Wire) -> Placement | Unschedulable:
+        """Return where the pod would run, as far as devices, taints, node affinity and resources decide it."""
+        claims = [each.claim for each in self.claims_of(pod)]
+        if any(claim is None for claim in claims):
+            return Unschedulable("a claim of the pod does not exist", error=True)
+        return scheduler.schedule(
+            pod,
+            [claim for claim in claims if claim is not None],
+            self._representatives(pod),
+            self.inventory,
+            self.snapshot.all("DeviceClass"),
+            self.in_use,
+            self.memo,
+        )
+
+    def _representatives(self, pod: Wire) -> list[Wire]:
+        """Return the nodes with room for the pod: of those that are equal to it and to its claims, the first one."""
+        found: dict[object, Wire] = {}
+        allocated = any((each.claim or {}).get("status", {}).get("allocation") for each in self.claims_of(pod))
+        for name, wire in self.nodes.items():
+            node = model.node(wire)
+            key = None if allocated else self.likeness.key(node, self.in_use)
+            key = name if key is None else (key, nodes.objection(pod, node))
+            if key not in found and not self.room.lacking(pod, wire):
+                found[key] = wire
+        return list(found.values())
+
+
+class Likeness:
+    """Nodes whose devices are equal but for the node's name, so that a pod fits on all of them or on none."""
+
+    def __init__(self, inventory: Inventory) -> None:
+        self.inventory = inventory
+        self._of_node: dict[str, tuple[int, tuple[DeviceId, ...]] | None] = {}
+        self._numbers: dict[object, int] = {}
+
+    def key(self, node: model.Node, used: Set[DeviceId]) -> object:
+        """Return a value that is equal for equal nodes in equal use; None if the node has to be looked at itself."""
+        if node.name not in self._of_node:
+            self._of_node[node.name] = self._look(node)
+        known = self._of_node[node.name]
+        return None if known is None else (known[0], tuple(map(used.__contains__, known[1])))
+
+    def _look(self, node: model.Node) -> tuple[int, tuple[DeviceId, ...]] | None:
+        pools = self.inventory.pools(node)
+        devices = [device for pool in pools for device in pool.devices]
+        simple = all(pool.usable and not pool.counters for pool in pools)
+        if not simple or any(device.per_device_nodes for device in devices):
+            return None
+        value = tuple((device.key, device.taints) for device in devices)
+        return self._numbers.setdefault(value, len(self._numbers)), tuple(device.id for device in devices)
+
+
+def tainted(slices: Sequence[Wire], snapshot: Snapshot) -> list[Wire]:
+    """Return the slices with the taints that DeviceTaintRules add."""
+    rules = [rule.get("spec") or {} for rule in snapshot.all("DeviceTaintRule")]
+    if not rules:
+        return list(slices)
+    return [_with_rules(item, rules) for item in slices]
+
+
+def _untagged(item: Wire) -> Wire:
+    spec = item["spec"]
+    devices = [
+        {
+            **d,
+            "attributes": {n: v for n, v in (d.get("attributes") or {}).items() if n not in ultraserver.TAG_ATTRIBUTES},
+        }
+        for d in spec.get("devices") or ()
+    ]
+    return {**item, "spec": {**spec, "devices": devices}}
+
+
+def _with_rules(item: Wire, rules: Sequence[Wire]) -> Wire:
+    spec = item["spec"]
+    devices: list[Any] = []
+    for device in spec.get("devices") or ():
+        added = [rule["taint"] for rule in rules if rule.get("taint") and covers(rule, spec, device["name"])]
+        devices.append({**device, "taints": [*(device.get("taints") or ()), *added]} if added else device)
+    return {**item, "spec": {**spec, "devices": devices}}
+
+
+def covers(rule: Wire, spec: Wire, device: str) -> bool:
+    """Return True if the spec of a DeviceTaintRule selects a device of the slice with this spec."""
+    wanted = rule.get("deviceSelector") or {}
+    have = {"driver": spec["driver"], "pool": spec["pool"]["name"], "device": device}
+    named = {key: value for key, value in wanted.items() if value and key in have}
+    return bool(named) and all(have[key] == value for key, value in named.items())

@@ -1,0 +1,155 @@
+"""The commands that look at a cluster, against the embedded API server, and what they print when there is none (17)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from neuron_dra.core.wire import Obj
+from neuron_dra.emulation.embedded_api.faults import Fault
+from neuron_dra.emulation.embedded_api.server import EmbeddedApi
+from neuron_dra.inspect import cluster, source
+from tests.support import cluster_faults, small_clusters
+
+ROOT = Path(__file__).resolve().parents[2]
+TIMEOUT_S = 100
+PRESENT = ("Node", "Pod", "ResourceSlice", "ResourceClaim", "ResourceClaimTemplate", "DeviceClass")
+
+
+def run(*words: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    hidden = ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "HOME")
+    env = {name: value for name, value in os.environ.items() if name not in hidden}
+    return subprocess.run(
+        [sys.executable, "-m", "neuron_dra.cli", *words],
+        capture_output=True,
+        text=True,
+        input=stdin,
+        timeout=TIMEOUT_S,
+        check=False,
+        env={**env, "HOME": "/nonexistent", **environment},
+        cwd=ROOT,
+    )
+
+
+async def answer(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return await asyncio.to_thread(run, *words, **environment)
+
+
+def fill(api: EmbeddedApi, items: Sequence[Obj]) -> None:
+    for item in items:
+        api.apply(item)
+
+
+async def test_cluster_and_file_give_the_same_answer(tmp_path: Path) -> None:
+    items = small_clusters.base("a")
+    made = small_clusters.template("many", 17)
+    async with EmbeddedApi(controllers=False) as api:
+        fill(api, [*items, made, small_clusters.pod("p", "many")])
+        config = api.write_kubeconfig(tmp_path / "config")
+        live = await answer("why", "pod/p", "--kubeconfig", str(config))
+        kinds = [item for name in PRESENT for item in api.objects(name)]
+    file = tmp_path / "cluster.json"
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": kinds}))
+    offline = await answer("why", "pod/p", "--snapshot", str(file))
+    assert live.stdout == offline.stdout
+    assert (live.returncode, offline.returncode, offline.stderr) == (1, 1, "")
+    assert live.stdout.startswith("pod default/p waits for a node: request neurons wants 17 devices of one node")
+
+
+async def test_kinds_that_a_cluster_lacks_are_named(tmp_path: Path) -> None:
+    async with EmbeddedApi(controllers=False) as api:
+        fill(api, small_clusters.base("a"))
+        api.faults.add(Fault(verb="list", resource="events", status=403, times=None))
+        done = await answer("why", "node/a", "--kubeconfig", str(api.write_kubeconfig(tmp_path / "config")))
+    assert done.returncode == 0, done
+    assert "left out: Event (forbidden)" in done.stderr
+    assert "left out: DeviceTaintRule (this cluster does not have it)" in done.stderr
+
+
+async def test_rejected_credentials_are_one_line(tmp_path: Path) -> None:
+    async with EmbeddedApi(controllers=False) as api:
+        api.faults.add(Fault(status=401, times=None))
+        done = await answer("why", "node/a", "--kubeconfig", str(api.write_kubeconfig(tmp_path / "config")))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "neuron-dra: the API server rejects the credentials (401): log in again, and check the context\n"
+    )
+
+
+def test_without_a_cluster_the_ways_to_one_are_named() -> None:
+    done = run("why", "pod/p")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "neuron-dra: no cluster: set --kubeconfig or KUBECONFIG, or read a file with --snapshot (see --help)\n"
+    )
+
+
+async def test_api_server_that_is_gone_is_one_line(tmp_path: Path) -> None:
+    async with EmbeddedApi(controllers=False) as api:
+        config = api.write_kubeconfig(tmp_path / "config")
+    done = await answer("why", "pod/p", "--kubeconfig", str(config))
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "the API server does not answer" in done.stderr
+
+
+async def test_context_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    async with EmbeddedApi(controllers=False) as api:
+        config = api.write_kubeconfig(tmp_path / "config")
+        done = await answer("why", "pod/p", "--kubeconfig", str(config), "--context", "nowhere")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "nowhere" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "it is empty"),
+        ("{", "not YAML"),
+        ("[1, 2]", "not a list of Kubernetes objects"),
+        ("kind: List\nitems: 3\n", "items of the List is not a list"),
+        ("kind: Pod\nmetadata: {name: p}\nspec: text\n", "Pod p: spec is 'text': it must be an object"),
+        ("kind: ResourceSlice\nmetadata: {name: s}\nspec: {driver: d}\n", "ResourceSlice s: spec.pool is missing"),
+        ("kind: ConfigMap\nmetadata: {name: c}\n", "it has no objects of a snapshot"),
+        ("kind: Node\nmetadata: {name: n}\n", "there is no Pod p in namespace default"),
+    ],
+)
+def test_malformed_files_are_one_line(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "snapshot"
+    file.write_text(text)
+    done = run("why", "pod/p", "--snapshot", str(file))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_snapshot_comes_from_standard_input_in_yaml_and_json() -> None:
+    import yaml
+
+    items = cluster_faults.healthy()
+    wanted = None
+    for text in (yaml.safe_dump({"kind": "List", "items": items}), json.dumps({"kind": "List", "items": items})):
+        done = run("why", "node/a", "--snapshot", "-", "-o", "json", stdin=text)
+        assert done.returncode == 0, done
+        wanted = wanted or done.stdout
+        assert done.stdout == wanted
+    assert json.loads(wanted or "")["state"] == "publishes 16 devices, 4 held"
+
+
+@pytest.mark.parametrize("word", ["pod", "pod/", "deployment/x", "/x"])
+def test_unknown_types_name_the_known_ones(word: str) -> None:
+    done = run("why", word, "--snapshot", "-")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "write TYPE/NAME, one of pod/NAME, claim/NAME, node/NAME, workload/NAME" in done.stderr
+
+
+def test_help_names_every_kind_that_is_read() -> None:
+    plurals = {"nus": "neuronultraservers", "nusw": "neuronultraserverworkloads"}
+    listed = {plurals.get(word, word) for word in source.KINDS.split(",")}
+    assert listed == {resource.plural for resource in cluster.RESOURCES.values()}

@@ -1,0 +1,105 @@
+"""`status`: counts, UltraServers, and the pods that wait, within 80 columns (17.1)."""
+
+from __future__ import annotations
+
+from neuron_dra.core.wire import Obj
+from neuron_dra.inspect import snapshot, status_text
+from neuron_dra.inspect.world import World
+from tests.support import cluster_faults as faults
+from tests.support import small_clusters as small
+
+
+def screen(items: list[Obj], *, wide: bool = False) -> list[str]:
+    return status_text.lines(World(snapshot.build(items), proposes=False), "", wide=wide)
+
+
+def ultraserver(name: str, node: str, position: int) -> list[Obj]:
+    """A node of an UltraServer with its slice."""
+    slices = small.slices(node, "trn2u.48xlarge")
+    for device in slices[0]["spec"]["devices"]:
+        device["attributes"] |= {
+            "ultraserverId": {"string": name},
+            "ultraserverNodeId": {"int": position},
+            "linkVertical": {"bool": True},
+            "linkHorizontal": {"bool": position != 3},
+        }
+    return [small.node(node, "trn2u.48xlarge"), *slices]
+
+
+def test_fleet_is_counted_by_type() -> None:
+    items = faults.healthy()
+    items += [small.node("inf-0", "inf2.48xlarge"), *small.slices("inf-0", "inf2.48xlarge")]
+    items += [small.node("silent", "trn2.48xlarge"), small.node("web", "m5.large")]
+    slices = faults.all_of(items, "ResourceSlice")
+    slices[0]["spec"]["devices"][15]["taints"] = [{"key": "neuron.aws.com/unhealthy", "effect": "NoSchedule"}]
+    assert screen(items)[:3] == [
+        "TYPE           NODES  DEVICES  FREE  HELD  UNHEALTHY  MOST FREE  PROBLEMS",
+        "inf2.48xlarge  1      12       12    0     0          12",
+        "trn2.48xlarge  3      32       27    4     1          16         1 silent",
+    ]
+
+
+def test_ultraservers_show_reservations_and_links() -> None:
+    items = small.base()
+    for position in range(4):
+        items += ultraserver("us-1", f"u{position}", position)
+    slices = faults.all_of(items, "ResourceSlice")
+    rest = [item for item in items if item not in slices]
+    lines = screen([*rest, *small.reserved(slices[:2], "job"), *slices[2:]])
+    place = lines.index("ULTRASERVER")
+    assert lines[place + 1] == "us-1  trn2u.48xlarge  2 ml/job Bound, 2 free; horizontal links down"
+
+
+def test_waiting_pods_show_their_cause() -> None:
+    items = faults.healthy()
+    faults.change_requests(items, count=17)
+    lines = screen(items)
+    assert lines[lines.index("WAITING (1 pod)") + 1].startswith("default/p: request neurons wants 17 devices")
+    data = status_text.data(World(snapshot.build(items)), "")
+    assert data["waiting"] == [{"pod": "default/p", "since": None}]
+    assert status_text.data(World(snapshot.build(items)), "other")["waiting"] == []
+
+
+def test_screen_has_at_most_80_columns() -> None:
+    items = faults.healthy()
+    faults.change_requests(items, count=17)
+    assert max(map(len, screen(items))) <= 80
+
+
+def test_wide_names_every_node_and_its_users() -> None:
+    lines = screen(faults.healthy(), wide=True)
+    assert "a     trn2.48xlarge  12    4     0          default/other" in lines
+    assert "b     trn2.48xlarge  16    0     0          free" in lines
+
+
+def test_connected_sets_in_use_hold_their_devices() -> None:
+    """A set has no device of its own: the devices whose counters it consumes are held."""
+    items = small.base("a")
+    spec = faults.all_of(items, "ResourceSlice")[0]["spec"]
+    counters = [{"name": "devices", "counters": {f"d{n}": {"value": "1"} for n in range(16)}}]
+    for number, device in enumerate(spec["devices"]):
+        device["consumesCounters"] = [{"counterSet": "devices", "counters": {f"d{number}": {"value": "1"}}}]
+    used = {f"d{n}": {"value": "1"} for n in range(4, 8)}
+    consumed = [{"counterSet": "devices", "counters": used}]
+    spec["devices"].append({"name": "neuron-set-4-4", "attributes": {}, "consumesCounters": consumed})
+    spec["pool"]["resourceSliceCount"] = 2
+    first = next(item for item in items if item["kind"] == "ResourceSlice")
+    items.append(
+        {**first, "metadata": {"name": "a-counters"}, "spec": {**spec, "devices": [], "sharedCounters": counters}}
+    )
+    result = {"request": "r", "driver": "neuron.aws.com", "pool": "a", "device": "neuron-set-4-4"}
+    claim = {
+        "apiVersion": small.API,
+        "kind": "ResourceClaim",
+        "metadata": {"name": "c", "namespace": "default"},
+        "spec": {},
+        "status": {
+            "allocation": {"devices": {"results": [result]}},
+            "reservedFor": [{"resource": "pods", "name": "set"}],
+        },
+    }
+    assert screen([*items, claim])[1] == "trn2.48xlarge  1      16       12    4     0          12"
+
+
+def test_cluster_without_neuron_nodes_says_so() -> None:
+    assert screen([small.node("web", "m5.large")])[0].startswith("no Neuron nodes")

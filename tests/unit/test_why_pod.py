@@ -1,0 +1,261 @@
+"""`why`: what a person reads, for each situation (17.3)."""
+
+from __future__ import annotations
+
+import copy
+import random
+from typing import Any
+
+import pytest
+
+from neuron_dra.core.wire import Obj
+from neuron_dra.inspect import snapshot, why_other, why_pod, why_text
+from neuron_dra.inspect.findings import Report
+from neuron_dra.inspect.world import World
+from tests.support import cluster_faults as faults
+from tests.support import small_clusters as small
+
+PREPARE = "FailedPrepareDynamicResources"
+FAILED = "Failed to prepare dynamic resources:"
+LNC = "error applying config: LNC value is not configurable for instance type trn1.2xlarge"
+
+
+def report(items: list[Obj], kind: str = "Pod", name: str = "p", namespace: str = "default") -> Report:
+    world = World(snapshot.build(copy.deepcopy(items)))
+    found = world.snapshot.get(kind, name, namespace)
+    assert found is not None
+    return why_other.REPORTS[kind](world, found)
+
+
+def broken(*which: faults.Fault) -> list[Obj]:
+    items = faults.healthy()
+    for fault in which:
+        fault(random.Random(0), items)
+    return items
+
+
+def started(node: str = "a", **status: Any) -> list[Obj]:
+    """The healthy cluster after the pod was scheduled."""
+    items = faults.healthy()
+    waiting = faults.waiting(items)
+    waiting["spec"]["nodeName"] = node
+    waiting["status"] = {**waiting["status"], "phase": "Pending", "conditions": [], **status}
+    claim = faults.the(items, "ResourceClaim", "p-neurons-x")
+    assert claim is not None
+    results = [
+        {"request": "neurons", "driver": "neuron.aws.com", "pool": node, "device": f"neuron-device-{n}"}
+        for n in range(4, 8)
+    ]
+    claim["status"] = {
+        "allocation": {"devices": {"results": results}},
+        "reservedFor": [{"resource": "pods", "name": "p", "uid": "uid-p"}],
+    }
+    return items
+
+
+def event(reason: str, message: str, kind: str = "Pod", name: str = "p") -> Obj:
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{name}.1", "namespace": "default"},
+        "involvedObject": {"kind": kind, "name": name, "namespace": "default" if kind == "Pod" else ""},
+        "reason": reason,
+        "message": message,
+        "type": "Warning",
+        "lastTimestamp": "2026-03-01T12:00:00Z",
+    }
+
+
+def test_selector_that_matches_nothing_shows_what_was_there() -> None:
+    assert why_text.lines(report(broken(faults.wrong_type))) == [
+        "pod default/p waits for a node: the selector of request neurons matches no",
+        "  device",
+        "  selector    device.attributes['neuron.aws.com'].instanceType ==",
+        "              'trn1.32xlarge'",
+        "  was there   neuron.aws.com/instanceType: 'trn2.48xlarge' (32 devices)",
+        "  to change   in ResourceClaimTemplate four, request neurons, write the",
+        "              selector: has(device.attributes['neuron.aws.com'].instanceType) &&",
+        "              device.attributes['neuron.aws.com'].instanceType ==",
+        "              'trn2.48xlarge'",
+        "              then p gets devices 4-7 of node a",
+    ]
+
+
+def test_busy_devices_show_who_holds_them() -> None:
+    lines = why_text.lines(report(broken(faults.held_in_part)))
+    assert lines[0].startswith("pod default/p waits for a node: 2 nodes have too few free devices")
+    assert any("devices 0-3 by default/other" in line for line in lines)
+    assert any("to change" in line for line in lines)
+
+
+def test_pod_that_can_move_is_named_with_its_new_node() -> None:
+    """One pod moved would free the node: it is named, with the place where it fits."""
+    items = small.base("a", "b")
+    items += small.running(items, "big", 14, "b")
+    items += small.running(items, "small", 2, "a")
+    found = faults.the(items, "Pod", "small")
+    assert found is not None
+    found["spec"].pop("nodeSelector")
+    made = small.template("whole", 16)
+    items += [made, *small.created(small.pod("p", "whole"), made)]
+    first = report(items).findings[0].changes[0]
+    assert (first.text, first.outcome) == (
+        "move pod default/small to node b, where it fits",
+        "then p gets devices 0-15 of node a",
+    )
+
+
+@pytest.mark.parametrize(
+    ("items", "code", "words"),
+    [
+        (
+            [event(PREPARE, f"{FAILED} prepare claims: {LNC}")],
+            "DriverRejects",
+            "the driver rejects the claim: error applying config: LNC value is not configurable for instance type trn1",
+        ),
+        (
+            [event(PREPARE, f"{FAILED} DRA driver neuron.aws.com is not registered")],
+            "DriverNotRegistered",
+            "the driver neuron.aws.com is not registered with the kubelet of node a",
+        ),
+        (
+            [event("Failed", "Error: CDI device injection failed: unresolvable CDI devices k8s.neuron/claim=x")],
+            "RuntimeRejects",
+            "the node's runtime does not read /var/run/cdi, on node a",
+        ),
+        ([event("Pulling", "image")], "Unknown", "unknown"),
+        ([], "Unknown", "the snapshot has no events"),
+    ],
+    ids=["driver", "unregistered", "cdi", "unrelated-event", "no-events"],
+)
+def test_kubelet_refusals_come_from_events(items: list[Obj], code: str, words: str) -> None:
+    found = report([*started(), *items])
+    assert (found.findings[0].code, found.fine) == (code, False)
+    assert words in found.findings[0].text
+
+
+def test_event_of_a_former_pod_does_not_count() -> None:
+    old = event("FailedPrepareDynamicResources", "Failed to prepare dynamic resources: claim a/b: busy")
+    old["involvedObject"]["uid"] = "another"
+    assert report([*started(), old]).findings[0].code == "Unknown"
+
+
+def test_configuration_is_judged_in_the_words_of_prepare() -> None:
+    items = started()
+    claim = faults.the(items, "ResourceClaim", "p-neurons-x")
+    assert claim is not None
+    parameters = {"apiVersion": "neuron.aws.com/v1", "kind": "NeuronConfig", "logicalNeuronCoreCount": 2}
+    entry = {"source": "FromClaim", "opaque": {"driver": "neuron.aws.com", "parameters": parameters}}
+    claim["status"]["allocation"]["devices"]["config"] = [entry]
+    first = report(items).findings[0]
+    assert first.code == "DriverRejects"
+    assert 'unknown field "config[0].opaque.parameters.logicalNeuronCoreCount", did you mean "logicalNeur' in first.text
+
+
+def test_container_states_are_reported() -> None:
+    waiting = [{"name": "main", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}]
+    first = report(started(containerStatuses=waiting)).findings[0]
+    assert (first.code, first.text) == ("ContainerProblem", "container main: ImagePullBackOff")
+
+
+def test_running_pod_is_fine() -> None:
+    found = report(started(phase="Running"))
+    assert (found.fine, found.state) == (True, "runs on node a")
+
+
+def test_rejected_pod_shows_its_reason() -> None:
+    found = report(started(phase="Failed", reason="UnexpectedAdmissionError", message="no neuron.aws.com"))
+    assert found.findings[0].text == "UnexpectedAdmissionError: no neuron.aws.com"
+
+
+def test_workload_without_nodes_is_the_cause_of_a_missing_template() -> None:
+    items = small.base("a")
+    condition = {"type": "Ready", "status": "False", "reason": "NoFreeNodes", "message": "4 nodes needed, 1 is free"}
+    workload = {
+        "apiVersion": "neuron.aws.com/v1beta1",
+        "kind": "NeuronUltraServerWorkload",
+        "metadata": {"name": "job", "namespace": "default"},
+        "spec": {"instanceType": "trn2u.48xlarge", "topologySize": 4, "resourceClaimTemplate": {"name": "job-rct"}},
+        "status": {"state": "Pending", "conditions": [condition]},
+    }
+    items += [workload, small.pod("p", "job-rct")]
+    first = report(items).findings[0]
+    assert (first.code, first.facts) == (
+        "WorkloadNotAllocated",
+        (("reason", "NoFreeNodes"), ("message", "4 nodes needed, 1 is free")),
+    )
+    assert report(items, "NeuronUltraServerWorkload", "job").findings[0].text == "4 nodes needed, 1 is free"
+
+
+def test_device_plugin_limits_point_to_migrate() -> None:
+    pod = small.pod("p")
+    pod["spec"]["containers"][0]["resources"]["limits"] = {"aws.amazon.com/neuron": "4"}
+    first = report([*small.base("a"), pod]).findings[0]
+    assert (first.code, first.facts) == ("DevicePluginLimits", (("rewrite", "neuron-dra migrate FILE"),))
+
+
+def test_limits_of_a_device_class_are_simulated() -> None:
+    pod = small.pod("p")
+    limit = {"deviceclass.resource.kubernetes.io/neuron.aws.com": "17"}
+    pod["spec"]["containers"][0]["resources"]["limits"] = limit
+    assert report([*small.base("a"), pod]).findings[0].code == "CountTooLarge"
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [
+        (faults.no_slices, "NoDevicesPublished"),
+        (faults.incomplete, "PoolIncomplete"),
+        (faults.cordoned, "Cordoned"),
+        (faults.node_taint, "Tainted"),
+        (faults.unhealthy, "DeviceTainted"),
+        (faults.device_rule, "DeviceTainted"),
+        (faults.reserved, "NodeReserved"),
+    ],
+)
+def test_node_reports(fault: faults.Fault, code: str) -> None:
+    assert report(broken(fault), "Node", "a", "").findings[0].code == code
+
+
+def test_node_with_a_device_plugin() -> None:
+    items = small.base("a")
+    node = faults.the(items, "Node", "a")
+    assert node is not None
+    node["status"]["allocatable"]["aws.amazon.com/neuron"] = "16"
+    assert report(items, "Node", "a", "").findings[0].code == "DevicePluginAlive"
+
+
+def test_healthy_node_is_fine() -> None:
+    found = report(faults.healthy(), "Node", "a", "")
+    assert (found.fine, found.state) == (True, "publishes 16 devices, 4 held")
+
+
+def test_claim_reports_who_has_it_or_why_it_waits() -> None:
+    items = faults.healthy()
+    assert report(items, "ResourceClaim", "other-neurons-x").state == "has devices 0-3 of a, for other"
+    waits = report(broken(faults.too_many), "ResourceClaim", "p-neurons-x")
+    assert waits.findings[0].code == "CountTooLarge"
+    lonely = {**faults.requests(items)[0]}
+    claim = {
+        "apiVersion": small.API,
+        "kind": "ResourceClaim",
+        "metadata": {"name": "c", "namespace": "default"},
+        "spec": {"devices": {"requests": [{"name": "r", "exactly": lonely}]}},
+    }
+    assert report([*items, claim], "ResourceClaim", "c").findings[0].code == "NoPod"
+
+
+def test_other_nodes_take_no_part_in_a_pod_with_an_allocated_claim() -> None:
+    items = faults.healthy()
+    shared = small.pod("p2", cpu="400")
+    shared["spec"]["resourceClaims"] = [{"name": "neurons", "resourceClaimName": "other-neurons-x"}]
+    found = report([*items, shared], name="p2").findings
+    assert [each.code for each in found] == ["ResourcesLacking"]
+    assert found[0].text == "node a has the devices, and too little cpu"
+
+
+def test_pod_affinity_is_said_not_to_be_simulated() -> None:
+    items = faults.healthy()
+    faults.waiting(items)["spec"]["affinity"] = {"podAffinity": {}, "podAntiAffinity": {"x": []}}
+    assert report(items).notes == ("not simulated: pod affinity",)
+    assert why_pod.report(World(snapshot.build(items)), faults.waiting(items)).findings[0].code == "SchedulerSays"
