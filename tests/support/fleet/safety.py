@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -130,11 +130,11 @@ class Safety:
             if each.allocation.phase is Phase.BOUND and bound.setdefault(key, each) is not each:
                 self._violated(f"two groups are bound under one index: {_text(bound[key])} and {_text(each)}")
         present = {each.allocation.allocation_id for each in held}
-        for allocation_id, known in self._known.items():
-            if allocation_id not in present and not known.gone:
-                known.gone = True
-                self._report(f"{_text(known.held)} is gone")
-                self._kept(known.held)
+        ended = [known for each, known in self._known.items() if each not in present and not known.gone]
+        for known in ended:
+            known.gone = True
+            self._report(f"{_text(known.held)} is gone")
+            self._kept(known.held, [each.held for each in ended])
 
     def _judge(self, now: Held) -> None:
         allocation = now.allocation
@@ -169,14 +169,14 @@ class Safety:
                 self._kept(now)
         known.held = now
 
-    def _kept(self, held: Held) -> None:
-        """Check the removal of a reservation."""
+    def _kept(self, held: Held, ended: Sequence[Held] = ()) -> None:
+        """Check the removal of a reservation; `ended` are those that one write removed together."""
         if held.allocation.phase is Phase.PENDING and self._is_wanted(held.allocation):
-            self._dropped(held)
+            self._dropped(held, ended)
         if held.allocation.allocation_id in self._protected and self._is_wanted(held.allocation):
             self._violated(f"{_text(held)} is removed while the kubelets of the fleet are down")
 
-    def _dropped(self, held: Held) -> None:
+    def _dropped(self, held: Held, ended: Sequence[Held]) -> None:
         """Claims that requested reserved devices cause no removal of a healthy reservation.
 
         A fault of one group removes all groups; the first removal is checked.
@@ -187,7 +187,8 @@ class Safety:
         if before is not None and (now - before).total_seconds() < LATE_S:
             return
         allocation, found = held.allocation, self._view.find("neuronultraservers", held.ultraserver, NAMESPACE)
-        mine = [*self._view.of(allocation.workload_uid), held]
+        same = [each for each in ended if each.allocation.workload_uid == allocation.workload_uid]
+        mine = [*self._view.of(allocation.workload_uid), *same, held]
         nodes = {name for each in mine for name in each.allocation.nodes}
         uses = [use for name in nodes for use in self._view.uses().get(name, ())]
         strangers = [use for use in uses if workload_uid(use) != allocation.workload_uid]
