@@ -179,7 +179,8 @@ class Safety:
     def _dropped(self, held: Held, ended: Sequence[Held]) -> None:
         """Claims that requested reserved devices cause no removal of a healthy reservation.
 
-        A fault of one group removes all groups; the first removal is checked.
+        A fault of one group removes all groups; the first removal is checked. Growth that cannot be satisfied also
+        removes the groups that are not bound yet.
         """
         now = self._clock()
         before = self._given_up.get(held.allocation.workload_uid)
@@ -194,7 +195,10 @@ class Safety:
         strangers = [use for use in uses if workload_uid(use) != allocation.workload_uid]
         if not strangers or not all(_asks_for_reserved(use) for use in strangers) or found is None:
             return
-        size = int(self._view.workloads()[allocation.workload_uid]["spec"]["topologySize"])
+        spec = self._view.workloads()[allocation.workload_uid]["spec"]
+        if int(spec["serverCount"]) > len({each.allocation.ultraserver_index for each in mine}):
+            return
+        size = int(spec["topologySize"])
         well = all(self._nodes[name].healthy and self._nodes[name].modes == MODES for name in nodes)
         age_s = (now - parsed(allocation.allocated_at)).total_seconds()
         if well and size == allocation.node_count and age_s < SOON_S and "deletionTimestamp" not in found["metadata"]:
