@@ -56,7 +56,11 @@ def _add_other_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     migrate.add_arguments(rewritten)
     rewritten.set_defaults(run=migrate.run)
 
-    from neuron_dra.inspect import status_command, why_command
+    from neuron_dra.inspect import status_command, topology_command, why_command
+
+    drawn = commands.add_parser("topology", help="draw devices, links and who holds what, of a node or of all")
+    topology_command.add_arguments(drawn)
+    drawn.set_defaults(run=topology_command.run)
 
     screen = commands.add_parser("status", help="show nodes, free devices, UltraServers, and which pods wait")
     status_command.add_arguments(screen)

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from rich.console import Console
 from rich.text import Text
 
+from neuron_dra.inspect.words import ranges
+
 WIDTH: Final = 100
 GAP: Final = "   "
 _COLOURS: Final = ("cyan", "green", "yellow", "magenta", "blue", "red")
-
-
-def ranges(ids: Iterable[int]) -> str:
-    """Return numbers as text with ranges, such as "0-3 8 9"; two consecutive numbers do not make a range."""
-    parts: list[list[int]] = []
-    for number in sorted(ids):
-        if parts and number == parts[-1][-1] + 1:
-            parts[-1].append(number)
-        else:
-            parts.append([number])
-    return " ".join(f"{part[0]}-{part[-1]}" if len(part) > 2 else " ".join(map(str, part)) for part in parts)
+__all__ = ["View", "ranges"]
 
 
 class View:

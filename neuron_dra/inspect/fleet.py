@@ -45,7 +45,8 @@ class NodeView:
     devices: tuple[DeviceView, ...]
     ultraserver: str
     position: int  # in its UltraServer
-    links: tuple[str, ...]  # of the UltraServer: vertical, horizontal, or both are up
+    vertical: bool | None  # links of the UltraServer; None: unknown, or none
+    horizontal: bool | None
 
     @property
     def spec(self) -> InstanceType | None:
@@ -94,7 +95,7 @@ def _node(world: World, name: str, wire: Wire) -> NodeView | None:
     first = published[0].attributes if published else {}
     conditions = (wire.get("status") or {}).get("conditions") or ()
     ready = next((each.get("status") == "True" for each in conditions if each.get("type") == "Ready"), True)
-    links = tuple(way for way in ("vertical", "horizontal") if _value(first, f"link{way.title()}"))
+    vertical, horizontal = (_value(first, f"link{way}") for way in ("Vertical", "Horizontal"))
     return NodeView(
         name=name,
         type=str(_value(first, "instanceType") or label),
@@ -104,7 +105,8 @@ def _node(world: World, name: str, wire: Wire) -> NodeView | None:
         devices=tuple(_devices(world, pools)),
         ultraserver=str(_value(first, "ultraserverId") or ""),
         position=int(str(_value(first, "ultraserverNodeId") or 0)),
-        links=links,
+        vertical=vertical if isinstance(vertical, bool) else None,
+        horizontal=horizontal if isinstance(horizontal, bool) else None,
     )
 
 

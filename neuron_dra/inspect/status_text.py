@@ -58,7 +58,10 @@ def _group(name: str, nodes: Sequence[NodeView]) -> dict[str, Any]:
     return {
         "name": name,
         "type": nodes[0].type,
-        "nodes": [{"name": node.name, "state": state(node), "links": list(node.links)} for node in nodes],
+        "nodes": [
+            {"name": node.name, "state": state(node), "vertical": node.vertical, "horizontal": node.horizontal}
+            for node in nodes
+        ],
     }
 
 
@@ -140,7 +143,7 @@ def _groups(groups: dict[str, list[NodeView]], *, wide: bool) -> list[str]:
     for name, nodes in list(groups.items())[: None if wide else ROWS]:
         states = [state(node) for node in nodes]
         texts = [f"{states.count(each)} {each}" for each in dict.fromkeys(states)]
-        down = [way for way in ("vertical", "horizontal") if any(way not in node.links for node in nodes)]
+        down = [way for way in ("vertical", "horizontal") if any(getattr(node, way) is False for node in nodes)]
         rows.append(
             [name, nodes[0].type, words.listed(texts, 3) + (f"; {' and '.join(down)} links down" if down else "")]
         )

@@ -1,0 +1,153 @@
+"""`topology`: who is where, which links there are, how close pods are (17.2)."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+
+import pytest
+
+from neuron_dra.core import catalogue, names
+from neuron_dra.core.wire import Obj
+from neuron_dra.inspect import fleet, matrix, picture, snapshot, topology_svg, topology_text
+from neuron_dra.inspect.fleet import NodeView
+from neuron_dra.inspect.picture import Legend
+from neuron_dra.inspect.world import World
+from tests.support import cluster_faults as faults
+from tests.support import small_clusters as small
+from tests.unit.test_status_screen import ultraserver
+
+GROUP = "resource.aws.com/devicegroup4_id"
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def build(items: Sequence[Obj]) -> tuple[World, dict[str, NodeView]]:
+    world = World(snapshot.build(items))
+    return world, {view.name: view for view in fleet.nodes(world)}
+
+
+def busy() -> list[Obj]:
+    items = small.base("a")
+    items += small.running(items, "train-0", 4, "a", group=GROUP)
+    items += small.running(items, "train-1", 3, "a")
+    device = faults.all_of(items, "ResourceSlice")[0]["spec"]["devices"][14]
+    device["attributes"]["unhealthy"] = {"string": "hbm"}
+    device["taints"] = [{"key": "neuron.aws.com/unhealthy", "value": "hbm", "effect": "NoSchedule"}]
+    return items
+
+
+def test_torus_shows_holders_free_devices_and_faults() -> None:
+    world, views = build(busy())
+    assert topology_text.node(world, views["a"]) == [
+        "node a: trn2.48xlarge, 4 x 4 torus, 8 of 16 devices free, 7 held, 1 unhealthy",
+        "",
+        "     │       │       │       │",
+        "  ─ 0 A─── 1 A─── 2 A─── 3 A───",
+        "     │       │       │       │",
+        "  ─ 4 B─── 5 B─── 6 B─── 7 ·───",
+        "     │       │       │       │",
+        "  ─ 8 ·─── 9 ·───10 ·───11 ·───",
+        "     │       │       │       │",
+        "  ─12 ·───13 ·───14 !───15 ·───",
+        "     │       │       │       │",
+        "  rows and columns wrap around",
+        "",
+        "  groups of 4 free: 8-11",
+        "  groups of 8 free: none",
+        "  groups of 16 free: none",
+        "  A  default/train-0, 4",
+        "  B  default/train-1, 3",
+        "  ·  free, 8",
+        "  !  hbm: a/14",
+        "",
+        "                      P0   P1",
+        "  P0 default/train-0  X    NL1",
+        "  P1 default/train-1  NL1  X",
+        "",
+        "  NL1 NeuronLink, devices of one node that are neighbors",
+    ]
+
+
+def test_ultraserver_shows_its_square_and_links() -> None:
+    items = small.base()
+    for position in range(4):
+        items += ultraserver("us-1", f"u{position}", position)
+    world, views = build(items)
+    lines = topology_text.ultraserver(world, "us-1", fleet.ultraservers(views.values())["us-1"])
+    assert "    · · · ·   ╌╳╌╌   · · · ·" in lines  # between 0 and 3
+    assert "    · · · ·   ────   · · · ·" in lines  # between 1 and 2
+    assert "  horizontal links down on u3" in lines
+
+
+@pytest.mark.parametrize("kind", [each.name for each in catalogue.all_types()])
+def test_every_type_has_a_picture_of_80_columns_and_valid_svg(kind: str) -> None:
+    items = [*small.base(), small.node("n", kind), *small.slices("n", kind)]
+    world, views = build(items)
+    spec = catalogue.lookup(kind)
+    assert spec is not None
+    assert len(picture.draw(views["n"], Legend()).cells) == spec.device_count
+    assert max(map(len, topology_text.node(world, views["n"]))) <= 80
+    assert max(map(len, topology_text.fleet(list(views.values())))) <= 80
+    root = ET.fromstring(topology_svg.node(views["n"]))
+    numbers = {text.text for text in root.iter(f"{SVG}text")}
+    assert {str(number) for number in range(spec.device_count)} <= numbers
+
+
+def test_links_of_a_picture_are_those_of_the_catalogue() -> None:
+    for kind in ("trn2.48xlarge", "trn1.32xlarge", "inf2.48xlarge", "inf2.24xlarge"):
+        spec = catalogue.lookup(kind)
+        _, views = build([*small.base(), small.node("n", kind), *small.slices("n", kind)])
+        made = picture.draw(views["n"], Legend())
+        assert spec is not None
+        assert {pair for one, others in enumerate(spec.links) for pair in ((one, n) for n in others)} == {
+            pair for one, other in made.links for pair in ((one, other), (other, one))
+        }
+
+
+def test_matrix_has_the_best_link_between_pods() -> None:
+    items = small.base("a", "b", "c")
+    for name, where, count in (("p0", "a", 1), ("p1", "a", 1), ("p2", "a", 9), ("p3", "b", 1), ("p4", "c", 1)):
+        items += small.running(items, name, count, where)
+    for name in ("a", "b"):
+        node = faults.the(items, "Node", name)
+        assert node is not None
+        node["metadata"]["labels"] |= dict(zip(names.NETWORK_LAYER_LABELS, ("nn-1", "nn-2", f"nn-{name}"), strict=True))
+    world, views = build(items)
+    rows = matrix.matrix(world, list(views.values()))
+    assert [row[1:] for row in rows[1:]] == [
+        ["X", "NL1", "NL1", "L2", "-"],
+        ["NL1", "X", "NL1", "L2", "-"],
+        ["NL1", "NL1", "X", "L2", "-"],
+        ["L2", "L2", "L2", "X", "-"],
+        ["-", "-", "-", "-", "X"],
+    ]
+
+
+def test_distances_follow_the_links() -> None:
+    torus = catalogue.lookup("trn2.48xlarge")
+    assert torus is not None
+    found = matrix.distances(torus.links, 0)
+    assert (found[1], found[5], found[10], max(found.values())) == (1, 2, 4, 4)
+
+
+def test_svg_has_titles_letters_and_a_dark_form() -> None:
+    _, views = build(busy())
+    text = topology_svg.node(views["a"])
+    root = ET.fromstring(text)
+    titles = [each.text for each in root.iter(f"{SVG}title")]
+    assert "device 14: hbm" in titles
+    assert "device 0: held by default/train-0" in titles
+    assert "prefers-color-scheme: dark" in text
+    written = [each.text for each in root.iter(f"{SVG}text")]
+    assert written.count("A") == 5  # four devices and the legend
+    assert "default/train-0: 4" in written
+
+
+def test_fleet_picture_has_a_block_for_each_node() -> None:
+    items = small.base(*(f"n{number}" for number in range(12)))
+    _, views = build([*items, small.node("off", "trn2.48xlarge")])
+    root = ET.fromstring(topology_svg.fleet(list(views.values())))
+    assert sum(1 for _ in root.iter(f"{SVG}g")) == 13
+    lines = topology_text.fleet(list(views.values()))
+    assert lines[0] == "trn2.48xlarge: 13 nodes"
+    assert "  off  !!!!!!!!!!!!!!!!" in lines
