@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write the reference pages of docs/ from the code; with --check, only list those that are out of date."""
+"""Write the reference pages and pictures of docs/ from the code; with --check, only list those that are out of date."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from prometheus_client.metrics import MetricWrapperBase
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # for topology_pictures, wherever this is run from
+
+import topology_pictures
 
 from controller import metrics as controller_metrics
 from controller.settings import ControllerSettings, WatcherSettings
@@ -192,7 +196,7 @@ a number of devices or cores that no node serves.
 """
 
 
-PAGES = {"attributes.md": attributes, "settings.md": settings_page, "metrics.md": metrics}
+PAGES = {"attributes.md": attributes, "settings.md": settings_page, "metrics.md": metrics, **topology_pictures.pages()}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -205,8 +209,8 @@ def main(arguments: Sequence[str]) -> int:
     if arguments:
         print(f"usage: gen_docs.py [--check], not {' '.join(arguments)}")
         return 2
-    DOCS.mkdir(exist_ok=True)
     for name in stale:
+        (DOCS / name).parent.mkdir(parents=True, exist_ok=True)
         (DOCS / name).write_text(PAGES[name](), encoding="utf-8")
         print(f"wrote docs/{name}")
     return 0

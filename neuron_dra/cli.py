@@ -56,7 +56,11 @@ def _add_other_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     migrate.add_arguments(rewritten)
     rewritten.set_defaults(run=migrate.run)
 
-    from neuron_dra.inspect import status_command, topology_command, why_command
+    from neuron_dra.inspect import simulate_command, status_command, topology_command, why_command
+
+    tried = commands.add_parser("simulate", help="show what the pods of manifests would get, and on which nodes")
+    simulate_command.add_arguments(tried)
+    tried.set_defaults(run=simulate_command.run)
 
     drawn = commands.add_parser("topology", help="draw devices, links and who holds what, of a node or of all")
     topology_command.add_arguments(drawn)

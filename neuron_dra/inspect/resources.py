@@ -84,6 +84,10 @@ class Room:
                     other._count(pod, sign)
         return other
 
+    def add(self, pod: Wire) -> None:
+        """Count a pod that has been placed."""
+        self._count(pod, 1)
+
     def _count(self, pod: Wire, sign: int) -> None:
         node = pod["spec"].get("nodeName")
         if node and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):

@@ -17,13 +17,14 @@ def lines(report: Report) -> list[str]:
         head = f"{report.subject} {report.state}: {finding.text}" if number == 0 else f"also: {finding.text}"
         text = terminal.wrapped(head, rest="  ")
         found += [terminal.colored(line, "bold") if number == 0 else line for line in text]
-        found += _details(finding)
+        found += details(finding)
     for note in report.notes:
         found += terminal.wrapped(note, first="note: ", rest="      ")
     return found
 
 
-def _details(finding: Finding) -> list[str]:
+def details(finding: Finding) -> list[str]:
+    """Return facts and changes of a finding."""
     found: list[str] = []
     last = ""
     for name, text in finding.facts:

@@ -1,0 +1,138 @@
+"""`neuron-dra simulate FILE...`: what pods would get, on this cluster, a snapshot, or a fleet that does not exist."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from neuron_dra.errors import SettingsError
+from neuron_dra.inspect import source
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from neuron_dra.inspect.simulation import Outcome
+    from neuron_dra.inspect.snapshot import Snapshot
+
+EXAMPLES = """\
+examples:
+  neuron-dra simulate job.yaml --fleet '4 x trn2.48xlarge'
+  neuron-dra simulate template.yaml deployment.yaml --fleet fleet.txt
+  kubectl neuron simulate job.yaml -n ml
+
+A fleet has a line for each type: 10 x trn2.48xlarge, or 3 x ultraserver trn2u.48xlarge.
+
+Exit code 0: all pods run, 1: some wait, or the driver would reject them; 2: a file is wrong."""
+SHOWN = 20
+MOST_CAUSES = 4
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `neuron-dra simulate`."""
+    parser.description = (
+        "Place the pods of manifests one after the other and print which devices each would get, or why it would wait. "
+        "Simulated: devices, selectors, constraints, taints, node selectors and affinity, CPU and memory, quotas. "
+        "Nothing is created."
+    )
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EXAMPLES
+    parser.add_argument("files", nargs="+", metavar="FILE", help="manifests, YAML or JSON; - for standard input")
+    parser.add_argument(
+        "--fleet", default="", metavar="FILE", help="a fleet's file, or its text, in place of a cluster"
+    )
+    parser.add_argument(
+        "-o", "--output", choices=("text", "wide", "json", "yaml"), default="text", help="wide: a line for every pod"
+    )
+    source.add_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Simulate, print what the pods get, and return the exit code."""
+    from neuron_dra import object_files
+    from neuron_dra.inspect import manifests, simulation, terminal
+    from neuron_dra.inspect.snapshot import build, key_of
+    from neuron_dra.inspect.world import World
+
+    files = [item for name in args.files for item in object_files.read(name, "FILE")]
+    snapshot, namespace = _cluster(args)
+    wanted = manifests.expand(files, namespace)
+    made = build([*wanted.objects, *wanted.pods])  # checks the fields
+    if not wanted.pods:
+        raise SettingsError(f"{', '.join(args.files)}: no pods to place" + "".join(f"; {n}" for n in wanted.notes))
+    pods = [made.objects[key_of(pod)] for pod in wanted.pods]
+    world = World(snapshot.changed([*made.objects.values()]), proposes=False)
+    trial = simulation.Simulation(world)
+    outcomes = trial.run(pods)
+    if args.output in ("json", "yaml"):
+        terminal.write_data([_data(each) for each in outcomes], args.output)
+    else:
+        terminal.write(_lines(outcomes, wide=args.output == "wide"))
+        used, published = simulation.held(trial.world)
+        running = sum(each.runs for each in outcomes)
+        terminal.write([f"{running} of {len(outcomes)} pods run; {used} of {published} published devices are held"])
+        notes = [*wanted.notes, "among nodes that serve a pod equally well, the scheduler may choose another one"]
+        terminal.write([line for note in notes for line in terminal.wrapped(note, first="note: ", rest="      ")])
+    return 0 if all(each.runs for each in outcomes) else 1
+
+
+def _cluster(args: argparse.Namespace) -> tuple[Snapshot, str]:
+    if not args.fleet:
+        return source.load(args)
+    for flag in ("snapshot", "kubeconfig", "context"):
+        if getattr(args, flag):
+            raise SettingsError(f"--{flag} and --fleet: give one of them")
+    from neuron_dra.inspect import imagined, snapshot
+
+    path = Path(args.fleet)
+    try:
+        text = path.read_text() if path.is_file() else args.fleet
+    except (OSError, UnicodeDecodeError) as err:
+        raise SettingsError(f"--fleet {args.fleet}: {err}") from err
+    if text is args.fleet and " x " not in text:
+        raise SettingsError(
+            f"--fleet {args.fleet}: there is no such file; or write a fleet, such as '4 x trn2.48xlarge'"
+        )
+    shown = f"--fleet {args.fleet}" if path.is_file() else "--fleet"
+    return snapshot.build(imagined.fleet(text, shown)), args.namespace or "default"
+
+
+def _lines(outcomes: Sequence[Outcome], *, wide: bool) -> list[str]:
+    from neuron_dra.inspect import terminal, why_text, words
+
+    shown = outcomes if wide else outcomes[:SHOWN]
+    rows = [["POD", "NODE", "GETS"]]
+    for each in shown:
+        placed = each.placement
+        gets = words.devices(each.devices()) if each.runs else "rejected by the driver" if placed else "waits"
+        rows.append([_name(each), placed.node if placed else "-", gets])
+    lines = terminal.table(rows)
+    if len(outcomes) > len(shown):
+        lines.append(f"and {words.count(len(outcomes) - len(shown), 'more pod')}: -o wide")
+    causes = [(_cause(each), each.finding) for each in outcomes if not each.runs]
+    number = Counter(text for text, _ in causes)
+    for text, finding in list(dict(causes).items())[:MOST_CAUSES]:
+        lines += ["", *terminal.wrapped(f"{words.count(number[text], 'pod')} cannot run: {text}", rest="  ")]
+        lines += why_text.details(finding) if finding else []
+    return [*lines, ""]
+
+
+def _cause(each: Outcome) -> str:
+    return each.finding.text if each.finding else f"the driver would reject the claim: {each.rejected}"
+
+
+def _name(each: Outcome) -> str:
+    meta = each.pod["metadata"]
+    return f"{meta['namespace']}/{meta['name']}"
+
+
+def _data(each: Outcome) -> dict[str, Any]:
+    placed = each.placement
+    return {
+        "pod": _name(each),
+        "runs": each.runs,
+        **({"node": placed.node, "allocations": dict(placed.allocations)} if placed else {}),
+        **({"cause": {"code": each.finding.code, "text": each.finding.text}} if each.finding else {}),
+        **({"rejected": each.rejected} if each.rejected else {}),
+    }
