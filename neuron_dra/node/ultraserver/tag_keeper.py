@@ -116,12 +116,13 @@ class TagKeeper:
         return True
 
     async def _may_be_of(self, ref: ClaimRef, tag: Tag) -> bool:
-        """Return True if a claim belongs to the tag's workload, or cannot be decoded. Raises ApiError."""
+        """Return True unless a claim certainly does not belong to the tag's workload. Raises ApiError.
+
+        One that is not found may be deleted, or the reply is a proxy's: the next list shows it.
+        """
         try:
             return reservation.is_of(await self._claims.fetch(ref), tag)
-        except NotFound:
-            return False
-        except ClaimError:
+        except (ClaimError, NotFound):
             return True
 
     def _look_again(self, at: float) -> None:
