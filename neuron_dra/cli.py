@@ -56,7 +56,11 @@ def _add_other_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     migrate.add_arguments(rewritten)
     rewritten.set_defaults(run=migrate.run)
 
-    from neuron_dra.inspect import simulate_command, status_command, topology_command, why_command
+    from neuron_dra.inspect import simulate_command, status_command, topology_command, validate_command, why_command
+
+    checked = commands.add_parser("validate", help="check claims, templates and pods of manifests, without a cluster")
+    validate_command.add_arguments(checked)
+    checked.set_defaults(run=validate_command.run)
 
     tried = commands.add_parser("simulate", help="show what the pods of manifests would get, and on which nodes")
     simulate_command.add_arguments(tried)

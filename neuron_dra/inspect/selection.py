@@ -128,8 +128,8 @@ class Published:
             if wanted[1] == name and wanted[0] != domain:
                 return wanted
         same = [each for at, each in sorted(known) if at == domain]
-        near = difflib.get_close_matches(name, same, n=1, cutoff=0.6)
-        return (domain, near[0]) if near else ("", "")
+        near = words.nearest(name, same)
+        return (domain, near) if near else ("", "")
 
 
 def attribute(device: Device, domain: str, name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Sequence
 
 from neuron_dra.core import names
@@ -42,6 +43,14 @@ def devices(published: Sequence[str]) -> str:
             others.append(name)
     parts = [f"device{'' if len(numbers) == 1 else 's'} {ranges(numbers)}"] if numbers else []
     return ", ".join([*parts, *sorted(others)])
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return the known name that differs in case and underscores only, or resembles `name`; empty if none does."""
+    plain = {each.lower().replace("_", ""): each for each in known}
+    wanted = name.lower().replace("_", "")
+    near = [wanted] if wanted in plain else difflib.get_close_matches(wanted, plain, n=1, cutoff=0.6)
+    return plain[near[0]] if near else ""
 
 
 def cell(value: object) -> str:
