@@ -25,7 +25,12 @@ class DeviceView:
     number: int | None
     holders: tuple[Holder, ...]
     faults: str  # reasons why it is unhealthy, and taints
-    groups: Mapping[str, object]
+    attributes: Mapping[str, Wire]
+
+    @property
+    def groups(self) -> Mapping[str, object]:
+        """The ids of its groups, by attribute."""
+        return {key: _value(self.attributes, key) for key in self.attributes if "devicegroup" in key}
 
     @property
     def free(self) -> bool:
@@ -111,7 +116,7 @@ def _node(world: World, name: str, wire: Wire) -> NodeView | None:
 
 
 def _devices(world: World, pools: Sequence[Pool]) -> Iterable[DeviceView]:
-    counting = Counting([pool for pool in pools if pool.usable], world.in_use)
+    counting = Counting([pool for pool in pools if pool.usable and pool.counters], world.in_use)
     for pool in pools:
         users = _users(world, pool.devices) if pool.counters else {}
         for device in pool.devices:
@@ -128,7 +133,7 @@ def _devices(world: World, pools: Sequence[Pool]) -> Iterable[DeviceView]:
                 number=int(number) if number.isdigit() else None,
                 holders=tuple(unique.values()),
                 faults=_faults(device),
-                groups={key: _value(device.attributes, key) for key in device.attributes if "devicegroup" in key},
+                attributes=device.attributes,
             )
 
 

@@ -105,12 +105,37 @@ def findings(world: World, pod: Wire) -> list[Finding]:
             return [one]
     if published.unusable:
         return [_unusable(published)]
+    if shared := _shared_group(world, pod, published):
+        return [shared]
     facts = Facts()
     for claim, _ in _requests(world, pod):
         for constraint in model.claim(claim.claim or {}).constraints:
             facts.add("constraint", f"{constraint.kind} {constraint.attribute}")
     text = "each request could be satisfied alone, but no node can satisfy all of them together"
     return [Finding("RequestsConflict", text, tuple(dict.fromkeys(facts.done())))]
+
+
+def _shared_group(world: World, pod: Wire, published: Published) -> Finding | None:
+    """Return the finding for a constraint that several requests share, and that no node's devices can meet."""
+    by_claim: dict[int, list[Asked]] = {}
+    for _, ask in _requests(world, pod):
+        by_claim.setdefault(id(ask.claim), []).append(ask)
+    for asks in by_claim.values():
+        for constraint in asks[0].claim.constraints:
+            covered = [a for a in asks if not constraint.requests or {a.name, a.request.name} & constraint.requests]
+            if any(each.alternative.mode != "ExactCount" or each.request.prioritized for each in covered):
+                continue
+            wanted, matching = sum(each.alternative.count for each in covered), [published.matching(a) for a in covered]
+            together = max(
+                _together(constraint, list({d.id: d for found in matching for d in found[name]}.values()))
+                for name in published.by_node
+            )
+            if together < wanted:
+                same = "the same" if constraint.kind == "matchAttribute" else "different"
+                which = ", ".join(each.name for each in covered)
+                text = f"requests {which} want {words.count(wanted, 'device')} with {same} {constraint.attribute}"
+                return Finding("GroupTooSmall", f"{text}; at most {together} have")
+    return None
 
 
 def _of_request(world: World, pod: Wire, published: Published, claim: PodClaim, ask: Asked) -> Finding | None:

@@ -95,8 +95,8 @@ def _taints(world: World, nodes: Sequence[Blocked]) -> str:
     return words.listed((text for text, _ in found.most_common()), 2)
 
 
-def _devices(world: World, blocked: Blocked) -> list[model.Device]:
-    return [device for pool in world.inventory.pools(model.node(blocked.node)) for device in pool.devices]
+def _devices(world: World, blocked: Blocked) -> Sequence[model.Device]:
+    return world.likeness.devices(model.node(blocked.node))
 
 
 def _workloads(world: World, nodes: Sequence[Blocked]) -> str:
@@ -238,21 +238,32 @@ def _without_holder(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Iterat
 def end(world: World, pod: Wire, holder: Holder) -> Change | None:
     """Try to end the one pod of a claim; the change names the node that it could move to, if there is one."""
     gone = world.snapshot.get("Pod", holder.pods[0], holder.namespace)
+    left: list[Wire] = []
     removed: list[Key] = [("ResourceClaim", holder.namespace, holder.claim["metadata"]["name"])]
-    released: list[Wire] = []
     if gone is not None:
-        removed = [key_of(gone)]
-        for each in world.claims_of(gone):
-            if each.exists and each.claim is not None:
-                users = (each.claim.get("status") or {}).get("reservedFor") or ()
-                if len(users) <= 1:
-                    removed += [key_of(each.claim)] if each.template_name else []
-                    released += [] if each.template_name else [{**each.claim, "status": {}}]
-    change = trials.attempt(world, pod, f"end pod {holder}", released, removed)
+        left, removed = released(world, gone)
+    change = trials.attempt(world, pod, f"end pod {holder}", left, removed)
     if change is None or gone is None:
         return change
     node = trials.moves_to(world, pod, gone, change)
     return change if not node else trials.named(change, f"move pod {holder} to node {node}, where it fits")
+
+
+def released(world: World, pod: Wire) -> tuple[list[Wire], list[Key]]:
+    """Return what is left of a pod's claims after it has ended, and what is gone with it."""
+    left: list[Wire] = []
+    removed: list[Key] = [key_of(pod)]
+    for each in world.claims_of(pod):
+        if (
+            each.exists
+            and each.claim is not None
+            and len((each.claim.get("status") or {}).get("reservedFor") or ()) <= 1
+        ):
+            if each.template_name:
+                removed.append(key_of(each.claim))
+            else:
+                left.append({**each.claim, "status": {}})
+    return left, removed
 
 
 def fewer(world: World, pod: Wire) -> Iterator[Change | None]:

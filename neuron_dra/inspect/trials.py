@@ -121,10 +121,15 @@ def moves_to(world: World, pod: Wire, gone: Wire, change: Change) -> str:
     if first is None or not isinstance(outcome, Placement):
         return ""
     placed = placed_objects(after, first, outcome)
-    again = {**gone, "spec": {k: v for k, v in gone["spec"].items() if k != "nodeName"}, "status": {}}
+    again = unplaced(gone)
     last = after.after([*placed, again])
     second = last.place(again)
     return second.node if isinstance(second, Placement) else ""
+
+
+def unplaced(pod: Wire) -> Wire:
+    """Return a pod as it would be created again."""
+    return {**pod, "spec": {key: value for key, value in pod["spec"].items() if key != "nodeName"}, "status": {}}
 
 
 def placed_objects(world: World, pod: Wire, outcome: Placement) -> list[Wire]:

@@ -1,4 +1,4 @@
-"""Why a claim, a node or an UltraServer workload is not as it should be. Pure."""
+"""Why a claim or a node is not as it should be. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 from neuron_dra.core import catalogue, health, names
 from neuron_dra.core.wire import Wire
-from neuron_dra.inspect import starting, why_pod, words
+from neuron_dra.inspect import starting, why_pod, why_workload, words
 from neuron_dra.inspect.findings import Facts, Finding, Report
 from neuron_dra.inspect.world import World
 from neuron_dra.simulate import model
@@ -45,42 +45,6 @@ def of_claim(world: World, claim: Wire) -> Report:
             )
     text = "no pod uses it: a claim is allocated when a pod that uses it is scheduled"
     return Report(subject, "is not allocated", (Finding("NoPod", text),))
-
-
-def of_workload(world: World, workload: Wire) -> Report:
-    """Return the report about a NeuronUltraServerWorkload, from its conditions."""
-    meta, status = workload["metadata"], workload.get("status") or {}
-    subject = f"workload {meta.get('namespace') or 'default'}/{meta['name']}"
-    conditions = {each.get("type"): each for each in status.get("conditions") or ()}
-    ready = conditions.get("Ready") or {}
-    degraded = conditions.get("Degraded") or {}
-    if ready.get("status") == "True" and degraded.get("status") != "True":
-        return Report(subject, f"is {status.get('state') or 'Allocated'}", fine=True)
-    if not ready:
-        finding = why_pod.workload_waits(workload)
-        return Report(subject, "has no conditions", (finding,))
-    found = [
-        Finding(str(each.get("reason") or kind), str(each.get("message") or each.get("reason") or "no message"))
-        for kind, each in (("Degraded", degraded), ("Ready", ready))
-        if each and each.get("status") == ("True" if kind == "Degraded" else "False")
-    ]
-    free = Facts()
-    for item in world.snapshot.all("NeuronUltraServer"):
-        free.add("UltraServer", _ultraserver(world, item))
-    if found and free.items and status.get("state") in ("Pending", "PartiallyAllocated", "Allocating"):
-        found[0] = Finding(found[0].code, found[0].text, free.done())
-    return Report(subject, f"is {status.get('state') or 'not handled yet'}", tuple(found))
-
-
-def _ultraserver(world: World, item: Wire) -> str:
-    """Return one UltraServer with what is on each of its nodes."""
-    parts = []
-    for entry in (item.get("spec") or {}).get("topology") or ():
-        name = entry["nodeName"]
-        tag = world.tags.get(name)
-        users = sorted({str(holder) for device, holder in world.holders.items() if device.pool == name})
-        parts.append(f"{name}: {tag.workload if tag else words.listed(users, 2) or 'free'}")
-    return f"{item['metadata']['name']}: {'; '.join(parts)}"
 
 
 def of_node(world: World, node: Wire) -> Report:
@@ -207,5 +171,5 @@ REPORTS: Final[Mapping[str, Callable[[World, Wire], Report]]] = {
     "Pod": why_pod.report,
     "ResourceClaim": of_claim,
     "Node": of_node,
-    "NeuronUltraServerWorkload": of_workload,
+    "NeuronUltraServerWorkload": why_workload.report,
 }

@@ -192,24 +192,30 @@ class Likeness:
 
     def __init__(self, inventory: Inventory) -> None:
         self.inventory = inventory
-        self._of_node: dict[str, tuple[int, tuple[DeviceId, ...]] | None] = {}
+        self._of_node: dict[str, tuple[int | None, Sequence[model.Device]]] = {}
         self._numbers: dict[object, int] = {}
 
     def key(self, node: model.Node, used: Set[DeviceId]) -> object:
         """Return a value that is equal for equal nodes in equal use; None if the node has to be looked at itself."""
-        if node.name not in self._of_node:
-            self._of_node[node.name] = self._look(node)
-        known = self._of_node[node.name]
-        return None if known is None else (known[0], tuple(map(used.__contains__, known[1])))
+        number, devices = self._look(node)
+        return None if number is None else (number, tuple([device.id in used for device in devices]))
 
-    def _look(self, node: model.Node) -> tuple[int, tuple[DeviceId, ...]] | None:
-        pools = self.inventory.pools(node)
-        devices = [device for pool in pools for device in pool.devices]
-        simple = all(pool.usable and not pool.counters for pool in pools)
-        if not simple or any(device.per_device_nodes for device in devices):
-            return None
-        value = tuple((device.key, device.taints) for device in devices)
-        return self._numbers.setdefault(value, len(self._numbers)), tuple(device.id for device in devices)
+    def devices(self, node: model.Node) -> Sequence[model.Device]:
+        """Return the devices that a node can use."""
+        return self._look(node)[1]
+
+    def _look(self, node: model.Node) -> tuple[int | None, Sequence[model.Device]]:
+        known = self._of_node.get(node.name)
+        if known is None:
+            pools = self.inventory.pools(node)
+            devices = [device for pool in pools for device in pool.devices]
+            simple = all(pool.usable and not pool.counters for pool in pools)
+            number = None
+            if simple and not any(device.per_device_nodes for device in devices):
+                value = tuple([(device.key, device.taints) for device in devices])
+                number = self._numbers.setdefault(value, len(self._numbers))
+            known = self._of_node[node.name] = number, devices
+        return known
 
 
 def tainted(slices: Sequence[Wire], snapshot: Snapshot) -> list[Wire]:

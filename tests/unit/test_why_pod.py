@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from neuron_dra.core.wire import Obj
-from neuron_dra.inspect import snapshot, why_other, why_pod, why_text
+from neuron_dra.inspect import imagined, snapshot, why_other, why_pod, why_text
 from neuron_dra.inspect.findings import Report
 from neuron_dra.inspect.world import World
 from tests.support import cluster_faults as faults
@@ -259,3 +259,68 @@ def test_pod_affinity_is_said_not_to_be_simulated() -> None:
     faults.waiting(items)["spec"]["affinity"] = {"podAffinity": {}, "podAntiAffinity": {"x": []}}
     assert report(items).notes == ("not simulated: pod affinity",)
     assert why_pod.report(World(snapshot.build(items)), faults.waiting(items)).findings[0].code == "SchedulerSays"
+
+
+def ultraserver_cluster() -> list[Obj]:
+    """Two UltraServers of four nodes: the first is free, and a node of the second is reserved."""
+    items: list[Obj] = [*imagined.fleet("2 x ultraserver trn2u.48xlarge", "test")]
+    for group in range(2):
+        nodes = [{"nodeName": f"trn2u-{4 * group + n}", "nodeId": n} for n in range(4)]
+        items.append(
+            {
+                "apiVersion": "neuron.aws.com/v1beta1",
+                "kind": "NeuronUltraServer",
+                "metadata": {"name": f"us-{group}", "namespace": "neuron"},
+                "spec": {"instanceType": "trn2u.48xlarge", "topology": nodes},
+            }
+        )
+    condition = {"type": "Ready", "status": "False", "reason": "NoFreeNodes", "message": "no UltraServer is free"}
+    items.append(
+        {
+            "apiVersion": "neuron.aws.com/v1beta1",
+            "kind": "NeuronUltraServerWorkload",
+            "metadata": {"name": "job", "namespace": "ml"},
+            "spec": {"instanceType": "trn2u.48xlarge", "topologySize": 4, "serverCount": 1},
+            "status": {"state": "Pending", "conditions": [condition]},
+        }
+    )
+    slices = [item for item in items if item["kind"] == "ResourceSlice" and item["spec"]["nodeName"] == "trn2u-4"]
+    rest = [item for item in items if item not in slices]
+    return [*rest, *small.reserved(slices, "other")]
+
+
+def test_one_pod_moved_frees_an_ultraserver() -> None:
+    items = ultraserver_cluster()
+    items += small.running(items, "small", 1, "trn2u-0")
+    pod = faults.the(items, "Pod", "small")
+    assert pod is not None
+    pod["spec"].pop("nodeSelector")
+    first = report(items, "NeuronUltraServerWorkload", "job", "ml").findings[0]
+    assert first.text == "no UltraServer is free"
+    assert ("UltraServer", "us-0: trn2u-0: default/small; trn2u-1: free; trn2u-2: free; trn2u-3: free") in first.facts
+    assert [(each.text, each.outcome) for each in first.changes] == [
+        (
+            "move pod default/small to node trn2u-5, where it fits",
+            "then no claim holds a device of UltraServer us-0",
+        )
+    ]
+
+
+def test_pod_that_fits_nowhere_else_is_not_moved() -> None:
+    items = ultraserver_cluster()
+    items += small.running(items, "small", 1, "trn2u-0")  # its node selector keeps it there
+    assert report(items, "NeuronUltraServerWorkload", "job", "ml").findings[0].changes == ()
+
+
+def test_constraint_over_several_requests_is_counted_together() -> None:
+    items = small.base("a")
+    made = small.template("pair", 3)
+    devices = made["spec"]["spec"]["devices"]
+    devices["requests"].append({"name": "more", "exactly": {"deviceClassName": "neuron.aws.com", "count": 2}})
+    devices["constraints"] = [{"matchAttribute": "resource.aws.com/devicegroup4_id"}]
+    items += [made, *small.created(small.pod("p", "pair"), made)]
+    first = report(items).findings[0]
+    assert (first.code, first.text) == (
+        "GroupTooSmall",
+        "requests neurons, more want 5 devices with the same resource.aws.com/devicegroup4_id; at most 4 have",
+    )
