@@ -56,33 +56,37 @@ def _add_other_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     migrate.add_arguments(rewritten)
     rewritten.set_defaults(run=migrate.run)
 
-    from neuron_dra.inspect import simulate_command, status_command, topology_command, validate_command, why_command
-
-    checked = commands.add_parser("validate", help="check claims, templates and pods of manifests, without a cluster")
-    validate_command.add_arguments(checked)
-    checked.set_defaults(run=validate_command.run)
-
-    tried = commands.add_parser("simulate", help="show what the pods of manifests would get, and on which nodes")
-    simulate_command.add_arguments(tried)
-    tried.set_defaults(run=simulate_command.run)
-
-    drawn = commands.add_parser("topology", help="draw devices, links and who holds what, of a node or of all")
-    topology_command.add_arguments(drawn)
-    drawn.set_defaults(run=topology_command.run)
-
-    screen = commands.add_parser("status", help="show nodes, free devices, UltraServers, and which pods wait")
-    status_command.add_arguments(screen)
-    screen.set_defaults(run=status_command.run)
-
-    explained = commands.add_parser("why", help="explain why a pod, claim, node or UltraServer workload waits")
-    why_command.add_arguments(explained)
-    explained.set_defaults(run=why_command.run)
+    _add_inspection(commands)
 
     from neuron_dra import demo
 
     shown = commands.add_parser("demo", help="show how pods get devices, on simulated nodes, without a cluster")
     demo.add_arguments(shown)
     shown.set_defaults(run=demo.run)
+
+
+def _add_inspection(commands: argparse._SubParsersAction[Parser]) -> None:
+    """Add the commands that look at a cluster or at manifests."""
+    from neuron_dra.inspect import (
+        simulate_command,
+        status_command,
+        templates_command,
+        topology_command,
+        validate_command,
+        why_command,
+    )
+
+    for name, module, text in (
+        ("status", status_command, "show nodes, free devices, UltraServers, and which pods wait"),
+        ("topology", topology_command, "draw devices, links and who holds what, of a node or of all"),
+        ("why", why_command, "explain why a pod, claim, node or UltraServer workload waits"),
+        ("simulate", simulate_command, "show what the pods of manifests would get, and on which nodes"),
+        ("validate", validate_command, "check claims, templates and pods of manifests, without a cluster"),
+        ("templates", templates_command, "print ResourceClaimTemplates for the usual jobs"),
+    ):
+        parser = commands.add_parser(name, help=text)
+        module.add_arguments(parser)
+        parser.set_defaults(run=module.run)
 
 
 def plugin_main() -> int:

@@ -1,0 +1,86 @@
+"""`templates`: each is valid, runs on its type, and is found quickly by every scheduler (17.8)."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from neuron_dra import cli
+from neuron_dra.core import catalogue
+from neuron_dra.inspect import imagined, rules, simulation, snapshot, templates
+from neuron_dra.inspect.templates import Template
+from neuron_dra.inspect.world import World
+from tests.support import small_clusters as small
+
+EVERY = {each.name: each for each in templates.all_of_them()}
+
+
+def problems(item: Template) -> list[rules.Problem]:
+    return rules.Checker(snapshot.build([item.wire]), (1, 34)).run()
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_template_is_valid_and_runs_on_its_type(name: str) -> None:
+    found = EVERY[name]
+    assert problems(found) == []
+    kind = f"{'ultraserver ' if found.type.whole_node else ''}{found.type.name}"
+    made = {**found.wire, "metadata": {**found.wire["metadata"], "namespace": "default"}}
+    world = World(snapshot.build([*imagined.fleet(f"1 x {kind}", "test"), made]))
+    first = simulation.Simulation(world).run([small.pod("p", name)])[0]
+    assert first.runs, first
+
+
+def test_every_type_has_templates_with_distinct_names() -> None:
+    made = templates.all_of_them()
+    assert {each.type.name for each in made} == {each.name for each in catalogue.all_types()}
+    assert len(EVERY) == len(made)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_core_size_is_added_where_the_type_offers_it(size: int) -> None:
+    fresh = {each.name: each for each in templates.all_of_them()}
+    assert problems(templates.with_cores(fresh["neuron-4-trn2-48xlarge"], size)) == []
+
+
+def test_efa_interfaces_are_in_the_same_group() -> None:
+    fresh = {each.name: each for each in templates.all_of_them()}
+    made = templates.with_efa(fresh["neuron-4-trn2-48xlarge"])
+    devices = made.wire["spec"]["spec"]["devices"]
+    assert [each["exactly"]["count"] for each in devices["requests"]] == [4, 4]
+    constraint = {"requests": ["neurons", "efas"], "matchAttribute": "resource.aws.com/devicegroup4_id"}
+    assert devices["constraints"] == [constraint]
+    assert problems(made) == []
+
+
+def test_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["templates", "list", "trn2.48xlarge"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "TEMPLATE                 A POD GETS",
+        "neuron-1-trn2-48xlarge   1 device",
+        "neuron-4-trn2-48xlarge   4 connected devices",
+        "neuron-8-trn2-48xlarge   8 connected devices",
+        "neuron-16-trn2-48xlarge  all 16 devices",
+    ]
+    assert cli.main(["templates", "show", "neuron-4-trn2-48xlarge", "neuron-1-trn2-48xlarge", "--lnc", "1"]) == 0
+    shown = list(yaml.safe_load_all(capsys.readouterr().out))
+    assert [each["metadata"]["name"] for each in shown] == [
+        "neuron-4-trn2-48xlarge-lnc-1",
+        "neuron-1-trn2-48xlarge-lnc-1",
+    ]
+    assert shown[0]["spec"]["spec"]["devices"]["config"][0]["opaque"]["parameters"]["logicalNeuronCore"] == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["list", "trn2.48xlage"], "the instance type trn2.48xlage is unknown; did you mean trn2.48xlarge"),
+        (["show"], "name a template"),
+        (["show", "neuron-4-trn2-48xlage"], "did you mean neuron-4-trn2-48xlarge?"),
+        (["show", "neuron-1-inf2-xlarge", "--lnc", "2"], "inf2.xlarge does not offer it; its size is fixed"),
+        (["show", "neuron-16-trn2-48xlarge", "--efa"], "see templates list"),
+        (["list", "--lnc", "2"], "only with show"),
+    ],
+)
+def test_mistakes_are_named(words: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["templates", *words]) == 2
+    assert text in capsys.readouterr().err
