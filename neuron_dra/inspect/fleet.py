@@ -28,9 +28,9 @@ class DeviceView:
     attributes: Mapping[str, Wire]
 
     @property
-    def groups(self) -> Mapping[str, object]:
+    def groups(self) -> Mapping[str, str]:
         """The ids of its groups, by attribute."""
-        return {key: _value(self.attributes, key) for key in self.attributes if "devicegroup" in key}
+        return {key: str(_value(self.attributes, key)) for key in self.attributes if "devicegroup" in key}
 
     @property
     def free(self) -> bool:

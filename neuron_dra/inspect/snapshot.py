@@ -66,7 +66,10 @@ SHAPES: Final[Mapping[str, Any]] = {
     "ResourceClaimTemplate": {"spec": {"spec": _CLAIM}},
     "DeviceClass": {"spec": {"selectors": _SELECTORS, "extendedResourceName": str}},
     "DeviceTaintRule": {
-        "spec": {"deviceSelector": {"driver": str, "pool": str, "device": str}, "taint": {"key": str, "effect": str}}
+        "spec": {
+            "deviceSelector": {"driver": str, "pool": str, "device": str},
+            "taint": {"key": str, "value": str, "effect": str},
+        }
     },
     "Node": {
         "spec": {"taints": _TAINTS, "unschedulable": bool},
@@ -185,20 +188,61 @@ def build(items: Iterable[dict[str, Any]], left_out: Mapping[str, str] | None = 
     return Snapshot(objects, dict(left_out or {}), lists)
 
 
+_NAMED: Final[Mapping[str, Sequence[tuple[str, ...]]]] = {
+    "ResourceSlice": [("spec", "devices")],
+    "ResourceClaim": [("spec", "devices", "requests"), ("status", "reservedFor")],
+    "ResourceClaimTemplate": [("spec", "spec", "devices", "requests")],
+    "Pod": [
+        ("spec", "containers"),
+        ("spec", "initContainers"),
+        ("spec", "resourceClaims"),
+        ("spec", "schedulingGates"),
+        ("status", "resourceClaimStatuses"),
+        ("status", "containerStatuses"),
+        ("status", "initContainerStatuses"),
+    ],
+}
+"""Lists whose entries have names."""
+_REQUIRED: Final[Mapping[str, Sequence[tuple[str, ...]]]] = {
+    "ResourceSlice": [("spec", "driver"), ("spec", "pool", "name"), ("spec", "pool", "resourceSliceCount")],
+    "Pod": [("spec",)],
+    "ResourceClaim": [("spec",)],
+    "ResourceClaimTemplate": [("spec", "spec")],
+    "DeviceTaintRule": [("spec", "taint", "key")],
+}
+
+
 def _missing(item: Wire) -> str:
-    """Return which field that the simulation needs is absent."""
-    spec = item.get("spec") or {}
-    if item["kind"] == "ResourceSlice":
-        pool = spec.get("pool") or {}
-        absent = [name for name in ("driver", "pool") if not spec.get(name)]
-        absent += [f"pool.{name}" for name in ("name", "resourceSliceCount") if pool and pool.get(name) is None]
-        absent += ["devices[].name" for device in spec.get("devices") or () if not device.get("name")][:1]
-        return f"spec.{absent[0]} is missing" if absent else ""
-    if item["kind"] in ("ResourceClaim", "ResourceClaimTemplate"):
-        inner = spec if item["kind"] == "ResourceClaim" else spec.get("spec") or {}
-        for index, request in enumerate((inner.get("devices") or {}).get("requests") or ()):
-            if not request.get("name"):
-                return f"spec.devices.requests[{index}].name is missing"
+    """Return which field that the commands need is absent, or which value of a device has a wrong type."""
+    kind = str(item["kind"])
+    for path in _REQUIRED.get(kind, ()):
+        if _at(item, path) in (None, ""):
+            return f"{'.'.join(path)} is missing"
+    for path in _NAMED.get(kind, ()):
+        for number, entry in enumerate(_at(item, path) or ()):
+            if not entry.get("name"):
+                return f"{'.'.join(path)}[{number}].name is missing"
+    if kind == "ResourceClaim":
+        for number, entry in enumerate(_at(item, ("status", "allocation", "devices", "results")) or ()):
+            if not all(entry.get(part) for part in ("request", "driver", "pool", "device")):
+                return f"status.allocation.devices.results[{number}] needs request, driver, pool and device"
+    return _device_values(item) if kind == "ResourceSlice" else ""
+
+
+def _at(item: Wire, path: Sequence[str]) -> Any:
+    found: Any = item
+    for name in path:
+        found = (found or {}).get(name)
+    return found
+
+
+def _device_values(item: Wire) -> str:
+    """Return which attribute or capacity of a slice has a wrong type; there are hundreds of them in each."""
+    for device in item["spec"].get("devices") or ():
+        for part, types in (("attributes", (str, int, bool, list)), ("capacity", (str, int))):
+            for name, entry in (device.get(part) or {}).items():
+                if type(entry) is not dict or any(not isinstance(value, types) for value in entry.values()):
+                    return f"{part}.{name} of device {device['name']} is {shapes.called(entry)}"
     return ""
 
 

@@ -234,7 +234,11 @@ def _not_modelled(pod: Wire) -> tuple[str, ...]:
         *(["pod affinity"] if affinity.get("podAffinity") or affinity.get("podAntiAffinity") else []),
         *(["topology spread"] if spec.get("topologySpreadConstraints") else []),
         *(["volumes"] if any("persistentVolumeClaim" in volume for volume in spec.get("volumes") or ()) else []),
-        *(["host ports"] if any(p.get("hostPort") for c in spec["containers"] for p in c.get("ports") or ()) else []),
+        *(
+            ["host ports"]
+            if any(p.get("hostPort") for c in spec.get("containers") or () for p in c.get("ports") or ())
+            else []
+        ),
     ]
     return (f"not simulated: {', '.join(found)}",) if found else ()
 

@@ -115,7 +115,7 @@ async def test_context_that_does_not_exist_is_named(tmp_path: Path) -> None:
         ("[1, 2]", "not a list of Kubernetes objects"),
         ("kind: List\nitems: 3\n", "items of the List is not a list"),
         ("kind: Pod\nmetadata: {name: p}\nspec: text\n", "Pod p: spec is 'text': it must be an object"),
-        ("kind: ResourceSlice\nmetadata: {name: s}\nspec: {driver: d}\n", "ResourceSlice s: spec.pool is missing"),
+        ("kind: ResourceSlice\nmetadata: {name: s}\nspec: {driver: d}\n", "ResourceSlice s: spec.pool.name is missing"),
         ("kind: ConfigMap\nmetadata: {name: c}\n", "it has no objects of a snapshot"),
         ("kind: Node\nmetadata: {name: n}\n", "there is no Pod p in namespace default"),
     ],
