@@ -46,6 +46,7 @@ test-long: setup | build ## Run also the tests that take minutes: Kubernetes 1.3
 bench: setup | build ## Measure, and print the figures and their targets
 	@$(BIN)/python hack/bench.py
 	@$(BIN)/python hack/bench_controller.py
+	@$(BIN)/python hack/bench_cli.py
 
 demo: setup ## Show how pods get devices, on simulated nodes, without a cluster
 	@$(BIN)/neuron-dra demo

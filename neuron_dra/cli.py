@@ -34,7 +34,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] != ["plugin"]:  # saves the DaemonSet their import
         _add_other_commands(commands)
+        completion = commands.add_parser("completion", help="print the completion script for bash and zsh")
+        completion.description = "In ~/.bashrc or ~/.zshrc: source <(neuron-dra completion)"
+        completion.set_defaults(run=lambda _: _print_completion(parser))
     return guarded("neuron-dra", parser, go_style(words) if words[:1] == ["plugin"] else words)
+
+
+def _print_completion(parser: Parser) -> int:
+    from neuron_dra.inspect import completion
+
+    sys.stdout.write(completion.script(parser))
+    return 0
 
 
 def _add_other_commands(commands: argparse._SubParsersAction[Parser]) -> None:

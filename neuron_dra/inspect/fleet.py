@@ -93,7 +93,7 @@ def natural(text: str) -> list[tuple[int, int | str]]:
 
 def _node(world: World, name: str, wire: Wire) -> NodeView | None:
     label = (wire["metadata"].get("labels") or {}).get(names.INSTANCE_TYPE_LABEL) or ""
-    pools = [pool for pool in world.inventory.pools(model.node(wire)) if pool.driver == names.DRIVER]
+    pools = [pool for pool in world.likeness.pools(model.node(wire)) if pool.driver == names.DRIVER]
     published = [device for pool in pools for device in pool.devices]
     if not published and catalogue.lookup(label) is None:
         return None

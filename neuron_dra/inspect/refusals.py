@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from neuron_dra.api import config as user_config
 from neuron_dra.core import config, decision, names, topology
 from neuron_dra.core.config import Entry, Source
 from neuron_dra.core.facts import NodeFacts, NodeLabels, UltraServerFacts
@@ -39,6 +38,8 @@ def decoded(entries: Iterable[Wire]) -> list[Entry]:
     for index, entry in enumerate(entries):
         opaque = entry.get("opaque") or {}
         if opaque.get("driver") == names.DRIVER:
+            from neuron_dra.api import config as user_config  # pydantic's validator: only where it is needed
+
             settings = user_config.decode(opaque.get("parameters"), f"config[{index}].opaque.parameters")
             source = Source.CLASS if entry.get("source") == "FromClass" else Source.CLAIM
             found.append(Entry(source, tuple(entry.get("requests") or ()), settings))

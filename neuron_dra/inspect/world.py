@@ -16,7 +16,7 @@ from neuron_dra.inspect.resources import Room
 from neuron_dra.inspect.snapshot import Key, Snapshot, key_of
 from neuron_dra.simulate import allocator, model, nodes, scheduler
 from neuron_dra.simulate.model import DeviceId
-from neuron_dra.simulate.pools import Inventory
+from neuron_dra.simulate.pools import Inventory, Pool
 from neuron_dra.simulate.scheduler import Placement, Unschedulable
 from neuron_dra.simulate.selectors import Selectors
 
@@ -192,19 +192,23 @@ class Likeness:
 
     def __init__(self, inventory: Inventory) -> None:
         self.inventory = inventory
-        self._of_node: dict[str, tuple[int | None, Sequence[model.Device]]] = {}
+        self._of_node: dict[str, tuple[int | None, Sequence[model.Device], Sequence[Pool]]] = {}
         self._numbers: dict[object, int] = {}
 
     def key(self, node: model.Node, used: Set[DeviceId]) -> object:
         """Return a value that is equal for equal nodes in equal use; None if the node has to be looked at itself."""
-        number, devices = self._look(node)
+        number, devices, _ = self._look(node)
         return None if number is None else (number, tuple([device.id in used for device in devices]))
 
     def devices(self, node: model.Node) -> Sequence[model.Device]:
         """Return the devices that a node can use."""
         return self._look(node)[1]
 
-    def _look(self, node: model.Node) -> tuple[int | None, Sequence[model.Device]]:
+    def pools(self, node: model.Node) -> Sequence[Pool]:
+        """Return the pools that a node can use."""
+        return self._look(node)[2]
+
+    def _look(self, node: model.Node) -> tuple[int | None, Sequence[model.Device], Sequence[Pool]]:
         known = self._of_node.get(node.name)
         if known is None:
             pools = self.inventory.pools(node)
@@ -214,7 +218,7 @@ class Likeness:
             if simple and not any(device.per_device_nodes for device in devices):
                 value = tuple([(device.key, device.taints) for device in devices])
                 number = self._numbers.setdefault(value, len(self._numbers))
-            known = self._of_node[node.name] = number, devices
+            known = self._of_node[node.name] = number, devices, pools
         return known
 
 

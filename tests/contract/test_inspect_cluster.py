@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -81,6 +82,38 @@ async def test_rejected_credentials_are_one_line(tmp_path: Path) -> None:
     assert done.stderr == (
         "neuron-dra: the API server rejects the credentials (401): log in again, and check the context\n"
     )
+
+
+async def test_watch_repeats_until_it_is_interrupted(tmp_path: Path) -> None:
+    async with EmbeddedApi(controllers=False) as api:
+        fill(api, small_clusters.base("a"))
+        config = str(api.write_kubeconfig(tmp_path / "config"))
+        command = [
+            sys.executable,
+            "-m",
+            "neuron_dra.cli",
+            "status",
+            "--watch",
+            "--interval",
+            "1",
+            "--kubeconfig",
+            config,
+        ]
+        process = await asyncio.create_subprocess_exec(
+            *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL, cwd=ROOT
+        )
+        assert process.stdout is not None
+        screens = 0
+        async with asyncio.timeout(TIMEOUT_S):
+            while screens < 2:
+                screens += (await process.stdout.readline()).startswith(b"TYPE")
+            process.send_signal(signal.SIGINT)
+            assert await process.wait() == 130
+
+
+def test_watch_needs_a_cluster() -> None:
+    done = run("status", "--watch", "--snapshot", "x")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
 
 
 def test_without_a_cluster_the_ways_to_one_are_named() -> None:
