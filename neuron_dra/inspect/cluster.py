@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -55,16 +55,18 @@ def connection(kubeconfig: str, context: str) -> KubeConfig:
         ) from None
 
 
-def read(kube: KubeConfig, namespace: str) -> Snapshot:
+def read(kube: KubeConfig, namespace: str, run: Callable[..., Any] = asyncio.run) -> Snapshot:
     """Return the snapshot of a cluster.
 
     Kinds that it lacks, or that may not be read, are left out. `namespace` is read where all namespaces are forbidden.
+    `run` runs a coroutine.
     Raises SettingsError if the API server does not answer, or rejects the credentials.
     """
     try:
-        return asyncio.run(_read(kube, namespace))
+        found: Snapshot = run(_read(kube, namespace))
     except NeuronDraError as err:
         raise SettingsError(_reason(err)) from err
+    return found
 
 
 def _reason(err: NeuronDraError) -> str:
@@ -91,7 +93,7 @@ async def _kind(client: KubeClient, kind: str, namespace: str, left_out: dict[st
             left_out.pop(kind, None)  # an older version was missing
             return items
         except NotFound:
-            left_out[kind] = "this cluster does not have it"
+            left_out[kind] = snapshot.NOT_SERVED
         except Forbidden as err:
             if err.status == 401:
                 raise

@@ -119,6 +119,10 @@ ABBREVIATIONS: Final = {
 """The words for kinds in TYPE/NAME; a plural form means the same."""
 
 
+NOT_SERVED: Final = "this cluster does not have it"
+"""Why a kind is left out that has no objects, because the API server does not serve it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """Objects by key, in the order in which they were read.
@@ -210,6 +214,15 @@ _REQUIRED: Final[Mapping[str, Sequence[tuple[str, ...]]]] = {
     "ResourceClaimTemplate": [("spec", "spec")],
     "DeviceTaintRule": [("spec", "taint", "key")],
 }
+
+
+def absent_from_file(found: Snapshot) -> dict[str, str]:
+    """Return the kinds of which a file has no object, and that it lacks rather than the cluster."""
+    absent = [kind for kind in ("DeviceClass", "ResourceSlice", "Node", "ResourceClaimTemplate") if not found.all(kind)]
+    used = any((pod.get("status") or {}).get("resourceClaimStatuses") for pod in found.all("Pod"))
+    if used and not found.all("ResourceClaim"):
+        absent.append("ResourceClaim")
+    return dict.fromkeys(absent, "the file has none")
 
 
 def _missing(item: Wire) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import gc
 import sys
+from collections.abc import Callable
 from typing import Final
 
 from neuron_dra import object_files
@@ -38,26 +40,42 @@ def load(args: argparse.Namespace) -> tuple[Snapshot, str]:
 
     Raises SettingsError.
     """
+    return reader(args)()
+
+
+def reader(args: argparse.Namespace) -> Callable[[], tuple[Snapshot, str]]:
+    """Return a function that reads the cluster or the file, as `load` does, with one login. Raises SettingsError."""
     gc.disable()  # a snapshot has millions of values, none of which is garbage
     if args.snapshot:
         for flag in ("kubeconfig", "context"):
             if getattr(args, flag):
                 raise SettingsError(f"--{flag} and --snapshot: give one of them")
-        try:
-            found = snapshot.build(object_files.read(args.snapshot))
-        except SettingsError as err:
-            text = str(err)
-            raise SettingsError(text if text.startswith("--") else f"--snapshot {args.snapshot}: {text}") from err
-        if not found.objects:
-            raise SettingsError(f"--snapshot {args.snapshot}: it has no objects of a snapshot; print one with `{DUMP}`")
-        return found, args.namespace or "default"
+        return lambda: (_from_file(args.snapshot), args.namespace or "default")
+    import asyncio
+
     from neuron_dra.inspect import cluster
 
     kube = cluster.connection(args.kubeconfig, args.context)
     namespace = args.namespace or kube.namespace or "default"
-    if sys.stderr.isatty():
-        sys.stderr.write(f"neuron-dra: reading {kube.url} ...\n")
-    found = cluster.read(kube, namespace)
-    for kind, why in found.left_out.items():
-        sys.stderr.write(f"neuron-dra: left out: {kind} ({why})\n")
-    return found, namespace
+    runner = asyncio.Runner()  # one event loop: the locks of the credentials belong to it
+
+    def read() -> tuple[Snapshot, str]:
+        if sys.stderr.isatty():
+            sys.stderr.write(f"neuron-dra: reading {kube.url} ...\n")
+        found = cluster.read(kube, namespace, runner.run)
+        for kind, why in found.left_out.items():
+            sys.stderr.write(f"neuron-dra: left out: {kind} ({why})\n")
+        return found, namespace
+
+    return read
+
+
+def _from_file(name: str) -> Snapshot:
+    try:
+        found = snapshot.build(object_files.read(name))
+    except SettingsError as err:
+        text = str(err)
+        raise SettingsError(text if text.startswith("--") else f"--snapshot {name}: {text}") from err
+    if not found.objects:
+        raise SettingsError(f"--snapshot {name}: it has no objects of a snapshot; print one with `{DUMP}`")
+    return dataclasses.replace(found, left_out=snapshot.absent_from_file(found))

@@ -9,6 +9,7 @@ import time
 
 from neuron_dra.errors import SettingsError
 from neuron_dra.inspect import source
+from neuron_dra.inspect.snapshot import Snapshot
 
 EXAMPLES = """\
 examples:
@@ -42,8 +43,9 @@ def run(args: argparse.Namespace) -> int:
         raise SettingsError("--watch: needs a cluster, and the output text or wide")
     if args.interval < 1:
         raise SettingsError(f"--interval {args.interval:g}: at least 1")
+    read = source.reader(args)
     while True:
-        _show(args)
+        _show(args, read()[0])
         if not args.watch:
             return 0
         sys.stdout.flush()
@@ -51,11 +53,10 @@ def run(args: argparse.Namespace) -> int:
         time.sleep(args.interval)
 
 
-def _show(args: argparse.Namespace) -> None:
+def _show(args: argparse.Namespace, snapshot: Snapshot) -> None:
     from neuron_dra.inspect import status_text, terminal
     from neuron_dra.inspect.world import World
 
-    snapshot, _ = source.load(args)
     world = World(snapshot, proposes=False)
     if args.output in ("json", "yaml"):
         terminal.write_data(status_text.data(world, args.namespace), args.output)

@@ -44,13 +44,12 @@ def run(args: argparse.Namespace) -> int:
         raise SettingsError(f"{args.what}: write TYPE/NAME, one of {known}")
     snapshot, namespace = source.load(args)
     from neuron_dra.inspect import terminal, why_other, why_text
-    from neuron_dra.inspect.world import World
 
     namespace = "" if kind == "Node" else namespace
     found = snapshot.get(kind, name, namespace)
     if found is None:
         raise SettingsError(_absent(snapshot, kind, name, namespace))
-    report = why_other.REPORTS[kind](World(snapshot), found)
+    report = why_other.report(snapshot, kind, found)
     if args.output == "text":
         terminal.write(why_text.lines(report))
     else:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from neuron_dra.core import catalogue, health, names
 from neuron_dra.core.wire import Wire
+from neuron_dra.inspect import snapshot as snapshots
 from neuron_dra.inspect import starting, why_pod, why_workload, words
 from neuron_dra.inspect.findings import Facts, Finding, Report
+from neuron_dra.inspect.snapshot import Snapshot
 from neuron_dra.inspect.world import World
 from neuron_dra.simulate import model
 
@@ -173,3 +176,31 @@ REPORTS: Final[Mapping[str, Callable[[World, Wire], Report]]] = {
     "Node": of_node,
     "NeuronUltraServerWorkload": why_workload.report,
 }
+
+_ABSENT: Final = {
+    "ClassMissing": "DeviceClass",
+    "TemplateMissing": "ResourceClaimTemplate",
+    "ClaimMissing": "ResourceClaim",
+    "NoDevicesPublished": "ResourceSlice",
+    "NodeGone": "Node",
+}
+"""Causes that are true only if all objects of a kind could be read."""
+_JUDGED: Final = ("ResourceSlice", "ResourceClaim", "DeviceClass", "Node", "Pod")
+"""Kinds that changes are judged by."""
+
+
+def report(snapshot: Snapshot, kind: str, item: Wire) -> Report:
+    """Return the report about an object; what could not be read makes a cause unknown, and changes are not proposed."""
+    unseen = {kind: why for kind, why in snapshot.left_out.items() if why != snapshots.NOT_SERVED}
+    found = REPORTS[kind](World(snapshot, proposes=not unseen.keys() & set(_JUDGED)), item)
+    findings = tuple(_doubted(each, unseen) for each in found.findings)
+    relevant = [f"{kind} ({why})" for kind, why in unseen.items() if kind in (*_JUDGED, "ResourceClaimTemplate")]
+    notes = (f"not seen: {', '.join(relevant)}",) if relevant else ()
+    return replace(found, findings=findings, notes=(*found.notes, *notes))
+
+
+def _doubted(finding: Finding, unseen: Mapping[str, str]) -> Finding:
+    kind = _ABSENT.get(finding.code, "")
+    if kind not in unseen:
+        return finding
+    return Finding("Unknown", f"unknown: {finding.text}, but not all of kind {kind} could be read", finding.facts)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -84,7 +83,7 @@ async def test_rejected_credentials_are_one_line(tmp_path: Path) -> None:
     )
 
 
-async def test_watch_repeats_until_it_is_interrupted(tmp_path: Path) -> None:
+async def test_watch_shows_the_cluster_again_with_one_login(tmp_path: Path) -> None:
     async with EmbeddedApi(controllers=False) as api:
         fill(api, small_clusters.base("a"))
         config = str(api.write_kubeconfig(tmp_path / "config"))
@@ -103,12 +102,17 @@ async def test_watch_repeats_until_it_is_interrupted(tmp_path: Path) -> None:
             *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL, cwd=ROOT
         )
         assert process.stdout is not None
-        screens = 0
-        async with asyncio.timeout(TIMEOUT_S):
-            while screens < 2:
-                screens += (await process.stdout.readline()).startswith(b"TYPE")
-            process.send_signal(signal.SIGINT)
-            assert await process.wait() == 130
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                while not (await process.stdout.readline()).startswith(b"TYPE"):
+                    pass
+                (tmp_path / "config").unlink()  # it is not read again
+                fill(api, [small_clusters.node("b")])
+                while b"1 silent" not in await process.stdout.readline():
+                    pass
+        finally:
+            process.kill()
+            await process.wait()
 
 
 def test_watch_needs_a_cluster() -> None:

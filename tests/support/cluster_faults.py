@@ -71,6 +71,10 @@ def uncreate(items: list[Obj]) -> None:
     waiting(items)["status"].pop("resourceClaimStatuses", None)
 
 
+def uncreate_only(rng: random.Random, items: list[Obj]) -> None:
+    uncreate(items)
+
+
 def wrong_type(rng: random.Random, items: list[Obj]) -> None:
     selector(items, SELECTOR.replace("trn2.48xlarge", rng.choice(["trn2.48xlage", "trn1.32xlarge", "trn2.48"])))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import random
 from typing import Any
 
@@ -324,3 +325,36 @@ def test_constraint_over_several_requests_is_counted_together() -> None:
         "GroupTooSmall",
         "requests neurons, more want 5 devices with the same resource.aws.com/devicegroup4_id; at most 4 have",
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "fault"),
+    [
+        ("DeviceClass", faults.gate),
+        ("ResourceClaimTemplate", faults.uncreate_only),
+        ("ResourceSlice", faults.no_slices),
+        ("ResourceClaim", faults.gate),
+    ],
+)
+def test_kinds_that_a_file_lacks_are_no_cause(kind: str, fault: faults.Fault) -> None:
+    """A file without a kind of objects is not a cluster without them."""
+    items = [item for item in broken(fault) if item["kind"] != kind]
+    faults.waiting(items)["spec"].pop("schedulingGates", None)
+    built = snapshot.build(items)
+    whole = dataclasses.replace(built, left_out=snapshot.absent_from_file(built))
+    pod = whole.get("Pod", "p", "default")
+    assert pod is not None
+    found = why_other.report(whole, "Pod", pod)
+    assert found.findings[0].code == "Unknown"
+    assert found.notes == (f"not seen: {kind} (the file has none)",)
+    assert not found.findings[0].changes
+
+
+def test_changes_are_not_proposed_where_claims_could_not_be_read() -> None:
+    built = snapshot.build(broken(faults.too_many))
+    part = dataclasses.replace(built, left_out={"ResourceClaim": "only namespace default, the others are forbidden"})
+    pod = part.get("Pod", "p", "default")
+    assert pod is not None
+    found = why_other.report(part, "Pod", pod)
+    assert (found.findings[0].code, found.findings[0].changes) == ("CountTooLarge", ())
+    assert why_other.report(built, "Pod", pod).findings[0].changes
