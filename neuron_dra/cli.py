@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import functools
 import gc
 import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 # grpc reads these when it is imported: no fork handlers, and no log lines of its C core.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
@@ -18,7 +19,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 from neuron_dra import __version__, settings
 from neuron_dra.arguments import Parser, go_style, guarded
-from neuron_dra.errors import NeuronDraError
+from neuron_dra.errors import NeuronDraError, SettingsError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -96,7 +97,15 @@ def _add_inspection(commands: argparse._SubParsersAction[Parser]) -> None:
     ):
         parser = commands.add_parser(name, help=text)
         module.add_arguments(parser)
-        parser.set_defaults(run=module.run)
+        parser.set_defaults(run=functools.partial(_run_inspection, module.run))
+
+
+def _run_inspection(run: Callable[[argparse.Namespace], int], parsed: argparse.Namespace) -> int:
+    """Run a command that evaluates CEL, which the DaemonSet's image cannot."""
+    try:
+        return run(parsed)
+    except ModuleNotFoundError as err:
+        raise SettingsError(f"{parsed.command} needs {err.name}; install neuron-dra[cli]") from err
 
 
 def plugin_main() -> int:

@@ -190,3 +190,19 @@ def test_help_names_every_kind_that_is_read() -> None:
     plurals = {"nus": "neuronultraservers", "nusw": "neuronultraserverworkloads"}
     listed = {plurals.get(word, word) for word in source.KINDS.split(",")}
     assert listed == {resource.plural for resource in cluster.RESOURCES.values()}
+
+
+@pytest.mark.parametrize("words", [("status",), ("why", "pod/p"), ("topology",), ("validate", "-"), ("simulate", "-")])
+def test_missing_package_is_one_line(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """The image of the DaemonSet has no CEL engine: the command says what to install."""
+    package = tmp_path / "cel_expr_python"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise ModuleNotFoundError('no engine', name='cel_expr_python')")
+    file = tmp_path / "objects.json"
+    items = [*small_clusters.base("a"), small_clusters.template("t"), small_clusters.pod("p", "t")]
+    file.write_text(json.dumps({"kind": "List", "items": items}))
+    named = [word.replace("-", str(file)) for word in words]
+    source = () if words[0] == "validate" else ("--snapshot", str(file))
+    done = run(*named, *source, PYTHONPATH=str(tmp_path))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"neuron-dra: {words[0]} needs cel_expr_python; install neuron-dra[cli]\n"
