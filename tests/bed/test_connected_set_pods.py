@@ -1,4 +1,7 @@
-"""16.1, 16.2, 16.4, 16.5 on a real Kubernetes: connected sets from plain limits, with devices taken, on and off."""
+"""16.1, 16.2, 16.4, 16.5 on a real Kubernetes: connected sets from plain limits, with devices taken, on and off.
+
+Acceptance 6 of issue 16 too: crash, restart, rolling update and reboot with sets and cores allocated.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,19 @@ import json
 from typing import Any
 
 import pytest
-from deployed import IMAGE, devices, environment, neurons, pod, prepared, slices, stays_pending, template
+from deployed import (
+    DAEMONSET,
+    IMAGE,
+    NAMESPACE,
+    devices,
+    environment,
+    neurons,
+    pod,
+    prepared,
+    slices,
+    stays_pending,
+    template,
+)
 from real_cluster import BedNode, Namespace, TestBed, eventually
 
 LIMIT = "deviceclass.resource.kubernetes.io/{}.neuron.aws.com"
@@ -116,12 +131,35 @@ def test_pods_get_connected_devices_and_cores_from_limits(ring: BedNode) -> None
 
 
 def crash_and_restart(ring: BedNode, place: Namespace) -> None:
-    """Kill the plugin, then the kubelet, which wipes the slices: claims and sets are as before."""
+    """Kill the plugin, then the kubelet, which wipes the slices; roll the driver out again; reboot the node.
+
+    Claims and sets are as before each time, and so are devices and cores in the containers.
+    """
     before = prepared(ring)
+    shown = seen(place)
     ring.break_("plugin")
     ring.repair("plugin")
     ring.break_("kubelet")
     ring.repair("kubelet")
+    unchanged(ring, place, before, shown)
+    target = (f"daemonset/{DAEMONSET}", "--namespace", NAMESPACE)
+    ring.bed.kubectl("rollout", "restart", *target)
+    ring.bed.kubectl("rollout", "status", *target, "--timeout=240s", timeout_s=250)
+    unchanged(ring, place, before, shown)
+    ring.break_("reboot")
+    for name in shown:
+        eventually(f"{name} to start again", lambda name=name: place.restarts(name) > 0, 240)
+        place.wait_ready(name, 240)
+    unchanged(ring, place, before, shown)
+
+
+def seen(place: Namespace) -> dict[str, tuple[list[int], str | None]]:
+    """Return the devices and visible cores of the running pods."""
+    names = [item["metadata"]["name"] for item in place.get("pods")["items"]]
+    return {name: (neurons(place, name), environment(place, name).get("NEURON_RT_VISIBLE_CORES")) for name in names}
+
+
+def unchanged(ring: BedNode, place: Namespace, before: set[str], shown: dict[str, Any]) -> None:
     published(ring, SETS)
-    assert prepared(ring) == before
-    assert len(neurons(place, "three")) == 3
+    eventually("all claims to be prepared again", lambda: prepared(ring) == before, 240)
+    assert seen(place) == shown

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import random
 from typing import Any
 
 import pytest
 from deployed import IMAGE, devices, environment, neurons
-from real_cluster import BedError, Namespace, TestBed, eventually
+from real_cluster import BedError, BedNode, Namespace, TestBed, eventually
+
+from tests.support import packing
 
 NEURON, CORE = "aws.amazon.com/neuron", "aws.amazon.com/neuroncore"
 RING, TORUS, ULTRA = "inf2.48xlarge", "trn1.32xlarge", "trn2u.48xlarge"
+EACH = 2  # cores of a device of the ring
+STEPS = int(os.environ.get("NEURON_DRA_SET_STEPS", "300"))
 TYPE = "node.kubernetes.io/instance-type"
 REWRITE = "neuron.aws.com/rewrite-limits=true"
 
@@ -180,3 +186,79 @@ def waits(place: Namespace, name: str) -> bool:
     found = place.get("pod", name)
     conditions = {each["type"]: each.get("reason") for each in found["status"].get("conditions", [])}
     return conditions.get("PodScheduled") == "Unschedulable" and "nodeName" not in found["spec"]
+
+
+def test_random_use_is_contiguous_and_exclusive(other_bed: TestBed) -> None:
+    """Acceptance 2: 300 random steps on the real scheduler and kubelet, judged from the containers and CDI files."""
+    place = bed_with(other_bed, f"ring={RING}")
+    node, offered, rng = BedNode(other_bed, "ring", RING), packing.offer(RING), random.Random(16)
+    sizes = {name: (NEURON if name.startswith("connected") else CORE) for name in offered.places}
+    weights = [1 / offered.size_of(name) for name in sizes]
+    held: dict[str, int] = {}
+    free = (1 << offered.cores) - 1
+    waited = 0
+    for step in range(STEPS):
+        if held and rng.random() < 0.45:
+            name = rng.choice(sorted(held))
+            ended(place, name)
+            eventually("its claim to be gone", lambda name=name: not claims_of(place, name), 60)
+            free |= held.pop(name)
+            continue
+        size = rng.choices(list(sizes), weights)[0]
+        name = f"p{step}-{size}"
+        place.apply(pod(name, {sizes[size]: int(size.rpartition("-")[2])}))
+        if not eventually(f"{name} to start or to wait", lambda name=name: decided(place, name), 120).startswith("R"):
+            assert not [each for each in packing.possible(RING, size) if each & free == each], (
+                f"{name} waits for nothing"
+            )
+            ended(place, name)
+            waited += 1
+            continue
+        cores = cores_in(place, name)
+        assert cores in packing.possible(RING, size), f"{name} has cores {cores:b}, which are not contiguous"
+        assert cores & free == cores, f"{name} has cores {cores:b} where {free:b} were free"
+        free &= ~cores
+        held[name] = cores
+        assert sorted(in_cdi_files(node)) == sorted(held.values())
+    assert waited, "the node was never full"
+
+
+def decided(place: Namespace, name: str) -> str:
+    """Return `Ready` or `Unschedulable`, else an empty text."""
+    found = {each["type"]: each for each in place.get("pod", name)["status"].get("conditions", [])}
+    if found.get("Ready", {}).get("status") == "True":
+        return "Ready"
+    return "Unschedulable" if found.get("PodScheduled", {}).get("reason") == "Unschedulable" else ""
+
+
+def claims_of(place: Namespace, name: str) -> list[str]:
+    found = place.get("resourceclaims")["items"]
+    owners = [(each["metadata"].get("ownerReferences") or [{}])[0].get("name") for each in found]
+    return [owner for owner in owners if owner == name]
+
+
+def mask(ids: list[int], visible: str) -> int:
+    """Return the cores of the node that a container has: those of its devices, or the visible ones among them."""
+    every = [core for i in ids for core in range(i * EACH, (i + 1) * EACH)]
+    if visible:
+        first, _, last = visible.partition("-")
+        every = every[int(first) : int(last or first) + 1]
+    return sum(1 << core for core in every)
+
+
+def cores_in(place: Namespace, name: str) -> int:
+    return mask(neurons(place, name), environment(place, name).get("NEURON_RT_VISIBLE_CORES", ""))
+
+
+def in_cdi_files(node: BedNode) -> list[int]:
+    """Return the cores of each claim, from the files that the runtime reads."""
+    found = []
+    names = [name for name in node.run("ls", "/var/run/cdi").split() if name.startswith("k8s.neuron.aws.com-claim_")]
+    for name in names:
+        spec = json.loads(node.run("cat", f"/var/run/cdi/{name}"))
+        edits = [device["containerEdits"] for device in spec["devices"]] + [spec.get("containerEdits", {})]
+        paths = {each["path"] for edit in edits for each in edit.get("deviceNodes", [])}
+        variables = dict(each.split("=", 1) for edit in edits for each in edit.get("env", []))
+        ids = sorted(int(path.removeprefix("/dev/neuron")) for path in paths)
+        found.append(mask(ids, variables.get("NEURON_RT_VISIBLE_CORES", "")))
+    return found
