@@ -138,6 +138,11 @@ def packing(options: Options) -> Result:
     return _command("packing (docs/reports/packing.md)", [PYTHON, "hack/packing.py", "--report"], {})
 
 
+def scheduler(options: Options) -> Result:
+    """What connected sets cost the scheduler; the figures are in docs/reports/sets.md."""
+    return _command("connected sets (docs/reports/sets.md)", [PYTHON, "hack/bench_sets.py", "--report"], {})
+
+
 def _tests(what: str, words: Sequence[str], environment: dict[str, str]) -> Result:
     return _command(what, [PYTHON, "-m", "pytest", "-q", *words], environment)
 
@@ -162,6 +167,7 @@ PARTS: dict[str, Callable[[Options], Result]] = {
     "sets": sets,
     "scale": scale,
     "packing": packing,
+    "scheduler": scheduler,
 }
 
 

@@ -19,7 +19,9 @@ from bed import build, controlplane, layout, pki, processes, state  # noqa: E402
 
 
 class Plane(controlplane.ControlPlane):
-    """The control plane without a scheduler; its controller manager ignores Nodes without kubelets."""
+    """The control plane; its controller manager ignores Nodes without kubelets, and a scheduler runs on request."""
+
+    with_scheduler = False
 
     audit_rules = (
         {"level": "Metadata", "verbs": ["create", "update", "patch", "delete", "deletecollection"]},
@@ -28,7 +30,7 @@ class Plane(controlplane.ControlPlane):
 
     def _start(self, name: str, arguments: Sequence[str]) -> None:
         more: Sequence[str] = ()
-        if name == "kube-scheduler":
+        if name == "kube-scheduler" and not self.with_scheduler:
             return
         if name == "kube-controller-manager":
             more = ("--controllers=*,-node-lifecycle-controller",)
@@ -82,7 +84,7 @@ def tally(writes: Sequence[Write]) -> dict[str, int]:
 
 
 @contextlib.contextmanager
-def running(kubernetes: str | None = None) -> Iterator[Plane]:
+def running(kubernetes: str | None = None, *, with_scheduler: bool = False) -> Iterator[Plane]:
     """Run the control plane in a separate folder with the test bed's binaries, which are built if they are missing."""
     usual = layout.from_environment()
     folder = Path(tempfile.mkdtemp(prefix="neuron-dra-bench-"))
@@ -93,6 +95,7 @@ def running(kubernetes: str | None = None) -> Iterator[Plane]:
     known.kubernetes = version
     started = processes.Processes(where, known)
     plane = Plane(where, known, started)
+    plane.with_scheduler = with_scheduler
     try:
         plane.up()
         yield plane
