@@ -136,7 +136,8 @@ def ultraserver(name: str, views: Sequence[NodeView]) -> str:
                 _between(canvas, views, way, pair, places, size)
     for made in pictures:
         x, y = places[made.node.position]
-        canvas.text(x, y + 6, f"{made.node.name} (node {made.node.position})")
+        below = square and y > top  # the vertical links come from above
+        canvas.text(x, y + size + 34 if below else y + 6, f"{made.node.name} (node {made.node.position})")
         canvas.box(x - 8, y + 14, size, size, "node")
         _devices(canvas, made, x + 6, y + 26, step, 32, links=False)
     if not square:
