@@ -58,7 +58,7 @@ TOOL_PROGRAMS = (
 )
 LWS_MODULE = "sigs.k8s.io/lws"
 LWS_PROGRAMS = (Program("lws-manager", f"{LWS_MODULE}/cmd", only_root=True),)
-# The manifests that it needs in the API server, from its module; each is copied beside the programs under its last name.
+# The manifests that it needs in the API server, from its module; each is copied beside the programs, under its file name.
 LWS_MANIFESTS = (
     "config/crd/bases/leaderworkerset.x-k8s.io_leaderworkersets.yaml",
     "config/webhook/manifests.yaml",
