@@ -171,5 +171,5 @@ def fleet(running_fleet: TestBed, bed: TestBed) -> TestBed:
 def place(fleet: TestBed, namespace: Namespace) -> Iterator[Namespace]:
     """A fresh namespace for workloads; when it goes, their nodes are free."""
     yield namespace
-    namespace.kubectl("delete", "deployments", "--all", "--timeout=60s", timeout_s=70)
+    namespace.kubectl("delete", "deployments", "--all", "--timeout=180s", timeout_s=190)
     end_workloads(namespace)

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from deployed import NAMESPACE, environment, slices
-from real_cluster import QUICK, BedError, Namespace, TestBed, eventually
+from real_cluster import PATIENCE_S, QUICK, BedError, Namespace, TestBed, eventually
 
 from neuron_dra.core.wire import Obj
 
@@ -44,6 +44,7 @@ def workload(
 
 def wait_state(place: Namespace, name: str, state: str, timeout_s: int = 30) -> Obj:
     """Wait until a workload is in a state, and return it; the error has its status."""
+    timeout_s = max(timeout_s, PATIENCE_S)
     try:
         place.kubectl(
             "wait", f"nusw/{name}", f"--for=jsonpath={{.status.state}}={state}", f"--timeout={timeout_s}s",
@@ -68,7 +69,7 @@ def condition(made: Obj, kind: str = "Ready") -> tuple[str, str]:
 
 def wait_reason(place: Namespace, name: str, reason: str, kind: str = "Ready", timeout_s: float = 30) -> str:
     """Wait until a workload's condition has this reason, and return its message."""
-    held = place.kubectl
+    held, timeout_s = place.kubectl, max(timeout_s, PATIENCE_S)
     jsonpath = f'--for=jsonpath={{.status.conditions[?(@.type=="{kind}")].reason}}={reason}'
     try:
         held("wait", f"nusw/{name}", jsonpath, f"--timeout={timeout_s:.0f}s", timeout_s=timeout_s + 10)
@@ -79,7 +80,7 @@ def wait_reason(place: Namespace, name: str, reason: str, kind: str = "Ready", t
 
 def end_workloads(place: Namespace) -> None:
     """Delete the workloads of a namespace, and return when their nodes are free."""
-    place.kubectl("delete", "nusw", "--all", "--timeout=60s", timeout_s=70)
+    place.kubectl("delete", "nusw", "--all", "--timeout=180s", timeout_s=190)
 
 
 # Who holds what.
@@ -155,6 +156,7 @@ def job(name: str, replicas: int, *templates: str) -> Obj:
 
 def wait_available(place: Namespace, name: str, timeout_s: int = 60) -> None:
     """Wait until all pods of a Deployment are ready; the error has the messages of scheduler and kubelets."""
+    timeout_s = max(timeout_s, PATIENCE_S)
     try:
         place.kubectl("rollout", "status", f"deployment/{name}", f"--timeout={timeout_s}s", timeout_s=timeout_s + 10)
     except BedError as err:

@@ -65,7 +65,7 @@ def stream(trn2: BedNode, namespace: Namespace) -> Iterator[Namespace]:
     namespace.apply(template("one"))
     namespace.apply(job(trn2))
     yield namespace
-    namespace.kubectl("delete", "job", "stream", "--cascade=foreground", "--timeout=60s", timeout_s=70)
+    namespace.kubectl("delete", "job", "stream", "--cascade=foreground", "--timeout=180s", timeout_s=190)
 
 
 def job(node: BedNode) -> Obj:

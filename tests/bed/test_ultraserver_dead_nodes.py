@@ -123,7 +123,7 @@ def _repair(seen: Stricken) -> None:
             ) else None
         if name in DEAD:
             seen.node(name).repair("kubelet")
-    place.kubectl("delete", "leaderworkersets,deployments", "--all", "--timeout=60s", timeout_s=70)
+    place.kubectl("delete", "leaderworkersets,deployments", "--all", "--timeout=180s", timeout_s=190)
     end_workloads(place)
     place.remove()
 

@@ -20,7 +20,7 @@ GROUP = "leaderworkerset.sigs.k8s.io/group-index"
 def sets(fleet: TestBed, place: Namespace) -> Iterator[Namespace]:
     """A namespace for LeaderWorkerSets; their pods are gone before the workloads are."""
     yield place
-    place.kubectl("delete", "leaderworkersets", "--all", "--timeout=60s", timeout_s=70)
+    place.kubectl("delete", "leaderworkersets", "--all", "--timeout=180s", timeout_s=190)
     eventually("no stateful sets", lambda: not place.get("statefulsets")["items"], 60)
 
 

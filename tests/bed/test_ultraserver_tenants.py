@@ -75,7 +75,7 @@ def test_claims_of_other_namespaces_get_no_reserved_node(fleet: TestBed, place: 
         statuses = tenants.get("pod", "intruder")["status"].get("containerStatuses") or []
         assert not any("running" in each.get("state", {}) for each in statuses)
         tenants.delete("pod/intruder", grace_s=0)
-        tenants.kubectl("delete", "resourceclaim", "intruder", "--timeout=60s", timeout_s=70)
+        tenants.kubectl("delete", "resourceclaim", "intruder", "--timeout=180s", timeout_s=190)
     eventually("the policies are in force again", lambda: refusal(tenants, CLAIM, dry), 60)
     wait_reason(place, "job", "NoProblem", "Degraded")
 

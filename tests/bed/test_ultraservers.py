@@ -104,7 +104,7 @@ def test_documented_job_gets_two_ultraservers(
     }
     assert sorted(order.values()) == list(range(8))
 
-    job_place.kubectl("delete", "nusw", WORKLOAD, "--timeout=60s", timeout_s=70)
+    job_place.kubectl("delete", "nusw", WORKLOAD, "--timeout=180s", timeout_s=190)
     waiting = unplaced(job_place, DEPLOYMENT, 8, "app=ultraserver-training")
     replacements = {item["metadata"]["uid"] for item in waiting}
     assert not replacements & set(uids(running).values())

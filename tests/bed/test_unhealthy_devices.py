@@ -148,7 +148,7 @@ def test_taint_rule_evicts_and_unprepares(driver: TestBed, trn2: BedNode, namesp
     }
     namespace.apply(rule)
     try:
-        namespace.kubectl("wait", "--for=delete", "pod/victim", "--timeout=60s", timeout_s=70)
+        namespace.kubectl("wait", "--for=delete", "pod/victim", "--timeout=180s", timeout_s=190)
         eventually("the claim is unprepared", lambda: uid not in prepared(trn2), 30)
         assert start(namespace, "next", trn2) == [1]
     finally:
