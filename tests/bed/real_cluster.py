@@ -93,8 +93,8 @@ def api_path(words: Sequence[str]) -> str:
 def eventually(what: str, check: Callable[[], T], timeout_s: float = 30, interval_s: float | None = None) -> T:
     """Call `check` until its result is true and return it; the error has the last result.
 
-    Some checks start a program, which takes a tenth of a second of a core, so the pauses grow. A machine whose cores are
-    busy gets PATIENCE_S, whatever `timeout_s` is.
+    Some checks start a program, which takes a tenth of a second of a core, so the pauses grow. A busy machine gets
+    PATIENCE_S, whatever `timeout_s` is.
     """
     began = time.monotonic()
     deadline = began + max(timeout_s, PATIENCE_S)
