@@ -21,7 +21,8 @@ from neuron_dra.core.wire import Obj
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY / "hack" / "testbed"))
 
-from bed import driver, images, layout, lifecycle  # noqa: E402
+from bed import driver, images, layout  # noqa: E402
+from bed.parts import Bed  # noqa: E402
 from bed.processes import wait_until  # noqa: E402
 
 NAMESPACE = "bench"
@@ -36,14 +37,14 @@ def measure(slice_file: Path, binary: Path, rounds: int) -> Row | None:
     if os.geteuid() != 0:
         print("the pods are left out: the test bed needs root", file=sys.stderr)
         return None
-    if lifecycle.Bed(layout.from_environment()).state.processes:
+    if Bed(layout.from_environment()).state.processes:
         print("the pods are left out: a test bed already runs (`make testbed-down` ends it)", file=sys.stderr)
         return None
     print("starting the test bed for the pods (a quarter of an hour the first time)", file=sys.stderr)
     wanted = [word for name in NODES.values() for word in ("--node", f"{name}=trn2.48xlarge")]
     testbed("up", *wanted, "--driver", "process")
     try:
-        bed = lifecycle.Bed(layout.from_environment())
+        bed = Bed(layout.from_environment())
         put_peer(bed, slice_file, binary)
         bed.plane.kubectl("create", "namespace", NAMESPACE)
         apply(bed, [template()])
@@ -66,7 +67,7 @@ def testbed(*words: str) -> None:
     subprocess.run([str(REPOSITORY / "hack/testbed/testbed"), *words], check=True, stdout=subprocess.DEVNULL)
 
 
-def put_peer(bed: lifecycle.Bed, slice_file: Path, binary: Path) -> None:
+def put_peer(bed: Bed, slice_file: Path, binary: Path) -> None:
     """Replace the plugin with the peer on its node, and wait until the peer's devices are published."""
     node = bed.node(NODES["Go peer"])
     name = driver.process_name(node.name)
@@ -122,7 +123,7 @@ def pod(node: str, number: int) -> Obj:
     }
 
 
-def one_round(bed: lifecycle.Bed, node: str) -> float:
+def one_round(bed: Bed, node: str) -> float:
     """Start the pods, and return the seconds until the last one is Ready; then end them."""
     began = time.monotonic()
     apply(bed, [pod(node, number) for number in range(PODS)])
@@ -134,19 +135,19 @@ def one_round(bed: lifecycle.Bed, node: str) -> float:
     return took
 
 
-def is_over(bed: lifecycle.Bed, node: str) -> bool:
+def is_over(bed: Bed, node: str) -> bool:
     """Return True if nothing is left of a round, also on the node: a device is freed before its container ends."""
     left = subprocess.run([*bed.node(node).enter(), "ls", "/var/run/cdi"], check=True, capture_output=True, text=True)
     return "claim_" not in left.stdout and not get(bed, "resourceclaims", "--namespace", NAMESPACE)
 
 
-def apply(bed: lifecycle.Bed, items: list[Obj]) -> None:
+def apply(bed: Bed, items: list[Obj]) -> None:
     """Apply objects."""
     body = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
     bed.plane.kubectl("apply", "-f", "-", stdin=body, timeout_s=READY_WITHIN_S)
 
 
-def get(bed: lifecycle.Bed, *words: str) -> list[Obj]:
+def get(bed: Bed, *words: str) -> list[Obj]:
     """Return the objects that kubectl finds."""
     found: list[Obj] = json.loads(bed.plane.kubectl("get", *words, "-o", "json"))["items"]
     return found

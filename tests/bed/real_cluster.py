@@ -24,9 +24,10 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 TESTBED = REPOSITORY / "hack" / "testbed"
 sys.path.insert(0, str(TESTBED))
 
-from bed import layout, lifecycle, network  # noqa: E402
+from bed import layout, network  # noqa: E402
 from bed.errors import BedError  # noqa: E402
 from bed.images import QUICK  # noqa: E402, F401 - the import path is set here
+from bed.parts import Bed  # noqa: E402
 
 from neuron_dra.kube import requests  # noqa: E402
 
@@ -129,9 +130,9 @@ class TestBed:
         return done.stdout
 
     @property
-    def parts(self) -> lifecycle.Bed:
+    def parts(self) -> Bed:
         """The bed as it is on disk now."""
-        return lifecycle.Bed(self.where)
+        return Bed(self.where)
 
     @property
     def is_up(self) -> bool:

@@ -16,6 +16,7 @@
     hardware      the simulated Neuron devices of one node
     driver        the driver: as a process per node, or as the DaemonSet
     faults        break and repair
+    parts         one test bed: its layout, its state on disk, its servers and nodes
     lifecycle     up and down: the order in which parts start and end
 
 It uses the standard library only, so that it runs before anything is installed.

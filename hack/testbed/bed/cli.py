@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from bed import build, driver, faults, images, layout, lifecycle, network, plugin_image, state
 from bed.errors import BedError, NotPossibleHereError
-from bed.lifecycle import Bed, Wanted
+from bed.lifecycle import Wanted
+from bed.parts import Bed
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -8,16 +8,14 @@ import os
 import signal
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bed import network, objects, pki, plugin_image
 from bed.errors import BedError
 from bed.layout import REPOSITORY, short_hash
+from bed.node import Node
+from bed.parts import Bed
 from bed.processes import wait_until
-
-if TYPE_CHECKING:
-    from bed.lifecycle import Bed
-    from bed.node import Node
 
 HOLD_S = 5  # a repaired device is offered again after this long, so that tests need not wait a minute
 CHART = REPOSITORY / "deploy" / "helm" / "neuron-dra"

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from bed import cgroups, driver, hardware
 from bed.errors import BedError
-from bed.lifecycle import Bed
 from bed.node import Node
+from bed.parts import Bed
 from bed.processes import end, start_ticks
 from bed.state import ProcessId
 from neuron_dra.core import catalogue

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bed import build, network, objects, pki
 from bed.errors import BedError
+from bed.parts import Bed
 from bed.processes import wait_until
-
-if TYPE_CHECKING:
-    from bed.lifecycle import Bed
 
 PROCESS = "lws-manager"
 RESOURCE = "leaderworkersets.v1.leaderworkerset.x-k8s.io"

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bed import build, cgroups, driver, hardware, images, inotify, leaderworkerset, mounts, network, packages, state
-from bed.controlplane import ControlPlane
 from bed.errors import BedError, NotPossibleHereError
 from bed.layout import Layout
-from bed.node import Node
-from bed.processes import Processes, any_bed_but, end, inside, marked, wait_until
+from bed.parts import Bed
+from bed.processes import any_bed_but, end, inside, marked, wait_until
 from bed.state import NodeSpec, State
 
 MAX_NODES = 100  # the third byte of the pods' addresses, and far more than a machine holds
@@ -33,32 +32,6 @@ class Wanted:
     driver: str | None = None
     chart_values: Sequence[tuple[str, str]] = ()
     leaderworkersets: bool = False
-
-
-class Bed:
-    """One test bed: the layout, the state on disk, and the parts."""
-
-    def __init__(self, layout: Layout, kubernetes: str | None = None) -> None:
-        self.layout = layout
-        self.state = state.load(layout)
-        if not self.state.kubernetes:
-            self.state.kubernetes = kubernetes or build.DEFAULT_KUBERNETES
-        self.processes = Processes(layout, self.state)
-        self.plane = ControlPlane(layout, self.state, self.processes)
-
-    @property
-    def nodes(self) -> dict[str, Node]:
-        return {
-            name: Node(self.layout, self.state, self.processes, self.plane, spec)
-            for name, spec in self.state.nodes.items()
-        }
-
-    def node(self, name: str) -> Node:
-        try:
-            return self.nodes[name]
-        except KeyError:
-            known = ", ".join(self.state.nodes) or "none"
-            raise BedError(f"there is no node {name!r}; nodes: {known}") from None
 
 
 def up(layout: Layout, wanted: Wanted) -> Bed:
