@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Final
@@ -96,11 +96,13 @@ class Checker:
         """The devices of these nodes."""
         return Published(self.world)
 
-    def run(self) -> list[Problem]:
-        """Return all problems, in the order of the objects."""
+    def run(self, only: Collection[str] | None = None) -> list[Problem]:
+        """Return all problems, in the order of the objects; with `only`, those of the objects with these names."""
         found: list[Problem] = []
         for item in self._objects.objects.values():
             where = snapshot.named(item)
+            if only is not None and where not in only:
+                continue
             if item["kind"] in ("ResourceClaim", "ResourceClaimTemplate"):
                 inner = item.get("spec") or {}
                 spec = Spec(where, inner if item["kind"] == "ResourceClaim" else inner.get("spec") or {})

@@ -40,16 +40,14 @@ def run(args: argparse.Namespace) -> int:
 
     version = _version(args.kubernetes)
     problems = []
-    everything = [(name, object_files.read(name, "FILE")) for name in dict.fromkeys(args.files)]
-    for name, items in everything:
+    read = [(name, object_files.read(name, "FILE")) for name in dict.fromkeys(args.files)]
+    everything = [(name, manifests.expand(items, "default")) for name, items in read]
+    for name, own in everything:
         # Objects may use those of other files; a file's own problems are printed with its name.
-        own = manifests.expand(items, "default")
-        others = [
-            item for other, found in everything if other != name for item in manifests.expand(found, "default").objects
-        ]
+        others = [item for other, found in everything if other != name for item in found.objects]
         known = snapshot.build([*own.objects, *own.pods, *others])
         mine = {snapshot.named(known.objects[snapshot.key_of(item)]) for item in (*own.objects, *own.pods)}
-        problems += [(name, each) for each in rules.Checker(known, version).run() if each.where in mine]
+        problems += [(name, each) for each in rules.Checker(known, version).run(mine)]
     if args.output != "text":
         data = [
             {

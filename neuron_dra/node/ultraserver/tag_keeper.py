@@ -106,14 +106,18 @@ class TagKeeper:
             self._look_again(now + RECHECK_S)
             return True
         if now >= self._occupied_until:
-            near = [
-                claim.ref async for claim in self._claims.allocated() if claim.ref.namespace == tag.workload_namespace
-            ]
-            if not any([await self._may_be_of(ref, tag) for ref in near]):
+            if not await self._is_allocated(tag):
                 return False
             self._occupied_until = asyncio.get_running_loop().time() + RECHECK_S
         self._look_again(self._occupied_until)
         return True
+
+    async def _is_allocated(self, tag: Tag) -> bool:
+        """Return True if a claim of the tag's workload is allocated here. Raises ApiError."""
+        async for claim in self._claims.allocated():
+            if claim.ref.namespace == tag.workload_namespace and await self._may_be_of(claim.ref, tag):
+                return True
+        return False
 
     async def _may_be_of(self, ref: ClaimRef, tag: Tag) -> bool:
         """Return True unless a claim certainly does not belong to the tag's workload. Raises ApiError.
