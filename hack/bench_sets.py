@@ -23,12 +23,13 @@ import yaml
 from bed import build
 from reporting import commit_now
 
-from neuron_dra.core import devices, partitions, slices
+from neuron_dra.core import devices, slices
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.objects import healthy_node
 from neuron_dra.kube.client import MERGE_PATCH, KubeClient
 from neuron_dra.kube.config import from_kubeconfig
 from neuron_dra.kube.requests import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from tests.support.connected_slices import partitions_of, slices_of
 
 REPORT: Final = bench_api.REPOSITORY / "docs" / "reports" / "sets.md"
 CLASSES: Final = bench_api.REPOSITORY / "deploy/manifests/connected-sets/20-deviceclasses.yaml"
@@ -163,20 +164,11 @@ def percentile(histogram: Histogram, share: float) -> float:
 
 def node_slices(name: str, uid: str, *, with_sets: bool) -> list[Obj]:
     """Return the slices that a node's plugin publishes."""
-    node = healthy_node(TYPE)
-    published = devices.published(node, driver_version="1.2.3", ultraserver_devices="devices")
     pool = slices.Pool(name, uid)
-    if not with_sets:
-        return slices.desired(pool, [device.to_wire() for device in published], 1)
-    found = partitions.partitioned(node, published)
-    assert found is not None
-    return slices.desired(
-        pool,
-        [one.device.to_wire() for one in found.partitions],
-        1,
-        counters=[each.to_wire() for each in found.counters],
-        position=found.position,
-    )
+    if with_sets:
+        return slices_of(partitions_of(TYPE), pool)
+    published = devices.published(healthy_node(TYPE), driver_version="1.2.3", ultraserver_devices="devices")
+    return slices.desired(pool, [device.to_wire() for device in published], 1)
 
 
 async def measure(plane: bench_api.Plane, nodes: int, pods: int, *, with_sets: bool) -> list[str]:

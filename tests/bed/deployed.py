@@ -182,6 +182,14 @@ def neurons(place: Namespace, name: str) -> list[int]:
     return sorted(int(m[1]) for word in listed if (m := re.fullmatch(r"neuron(\d+)", word)))
 
 
+def started(place: Namespace, wanted: Obj) -> list[int]:
+    """Start a pod, and return the devices that its first container sees."""
+    name = wanted["metadata"]["name"]
+    place.apply(wanted)
+    place.wait_ready(name)
+    return neurons(place, name)
+
+
 def environment(place: Namespace, name: str) -> dict[str, str]:
     """Return the variables of a pod that drivers set."""
     pairs = (line.partition("=")[::2] for line in place.exec(name, "env").splitlines())

@@ -5,7 +5,6 @@ Acceptance 6 of issue 16 too: crash, restart, rolling update and reboot with set
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -15,10 +14,12 @@ from deployed import (
     NAMESPACE,
     devices,
     environment,
+    events,
     neurons,
     pod,
     prepared,
     slices,
+    started,
     stays_pending,
     template,
 )
@@ -71,33 +72,18 @@ def limited(name: str, size: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
 
 
-def messages(place: Namespace, name: str) -> list[str]:
-    """Return the messages of the limits watcher's Events on a pod."""
-    events = json.loads(place.kubectl("get", "events", "--output=json"))["items"]
-    about = [event for event in events if event["involvedObject"]["name"] == name]
-    return [event["message"] for event in about if event["reason"] == "NeuronNumberNotServed"]
-
-
-def start(place: Namespace, wanted: dict[str, Any]) -> list[int]:
-    """Start a pod and return the devices that it sees."""
-    name = wanted["metadata"]["name"]
-    place.apply(wanted)
-    place.wait_ready(name)
-    return neurons(place, name)
-
-
 def test_pods_get_connected_devices_and_cores_from_limits(ring: BedNode) -> None:
     place = Namespace(ring.bed, "default")
     published(ring, SETS)
     assert [len(item["spec"].get("sharedCounters", ())) for item in slices(ring.bed, ring.name)] == [0, 0, 0, 0, 2]
     for number in (0, 5, 9):
         place.apply(one_device(number))
-        assert start(place, pod(f"taken-{number}", f"device-{number}", node=ring.name)) == [number]
+        assert started(place, pod(f"taken-{number}", f"device-{number}", node=ring.name)) == [number]
 
-    three = start(place, limited("three", "connected-3"))
+    three = started(place, limited("three", "connected-3"))
     assert three in ([1, 2, 3], [2, 3, 4], [6, 7, 8])
     assert "NEURON_RT_VISIBLE_CORES" not in environment(place, "three")
-    five = start(place, limited("five-cores", "cores-5"))
+    five = started(place, limited("five-cores", "cores-5"))
     assert len(five) == 3
     assert five[0] + 2 == five[2]
     assert environment(place, "five-cores")["NEURON_RT_VISIBLE_CORES"] == "0-4"
@@ -106,12 +92,12 @@ def test_pods_get_connected_devices_and_cores_from_limits(ring: BedNode) -> None
     stays_pending(place, "four")
     place.delete("pod", "four")
     place.apply(limited("sixteen", "connected-16"))
-    [message] = eventually("the Event on sixteen", lambda: messages(place, "sixteen"), 120)
+    [message] = eventually("the Event on sixteen", lambda: events(place, "sixteen", "NeuronNumberNotServed"), 120)
     assert message.startswith("Instance type inf2.48xlarge does not support requests for device: 16. Please request a ")
     place.delete("pod", "sixteen")
 
     crash_and_restart(ring, place)
-    last = start(place, limited("two", "connected-2"))
+    last = started(place, limited("two", "connected-2"))
     assert last == [10, 11]
 
     switch(ring.bed, on=False)
@@ -127,7 +113,7 @@ def test_pods_get_connected_devices_and_cores_from_limits(ring: BedNode) -> None
     eventually("one slice, as ever", lambda: len(slices(ring.bed, ring.name)) == 1, 60)
     assert not any("consumesCounters" in device for device in devices(ring.bed, ring.name))
     place.apply(one_device(2))
-    assert start(place, pod("plain", "device-2", node=ring.name)) == [2]
+    assert started(place, pod("plain", "device-2", node=ring.name)) == [2]
 
 
 def crash_and_restart(ring: BedNode, place: Namespace) -> None:

@@ -8,7 +8,7 @@ import random
 from typing import Any
 
 import pytest
-from deployed import IMAGE, devices, environment, neurons
+from deployed import IMAGE, devices, environment, events, neurons, started
 from real_cluster import BedError, BedNode, Namespace, TestBed, eventually
 
 from tests.support import packing
@@ -60,14 +60,6 @@ def pod(name: str, limits: dict[str, int], *others: dict[str, Any], **spec: Any)
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
 
 
-def started(place: Namespace, wanted: dict[str, Any]) -> list[int]:
-    """Start a pod and return the devices that its first container sees."""
-    name = wanted["metadata"]["name"]
-    place.apply(wanted)
-    place.wait_ready(name)
-    return neurons(place, name)
-
-
 def ended(place: Namespace, *names: str) -> None:
     place.delete("pod", *names)
 
@@ -94,7 +86,9 @@ def test_limits_of_the_device_plugin_get_connected_devices(cluster: Namespace) -
     unsupported = f"Instance type {TORUS} does not support requests for device: 7. Please request a different number"
     assert unsupported in rejected(place, pod("seven", {NEURON: 7}, nodeSelector={TYPE: TORUS}))
     place.apply(pod("seven", {NEURON: 7}))
-    [message] = eventually("the Event about seven devices", lambda: explained(place, "seven"), 120)
+    [message] = eventually(
+        "the Event about seven devices", lambda: events(place, "seven", "NeuronNumberNotServed"), 120
+    )
     assert message.startswith(unsupported)
     ended(place, "seven")
 
@@ -113,16 +107,6 @@ def test_limits_of_the_device_plugin_get_connected_devices(cluster: Namespace) -
     two_sizes(place, on_ring)
     init_containers(place, on_ring)
     deployment_fills_the_ring(place, on_ring)
-
-
-def explained(place: Namespace, name: str) -> list[str]:
-    """Return the messages of the limits watcher's Events on a pod."""
-    events = json.loads(place.kubectl("get", "events", "--output=json"))["items"]
-    return [
-        event["message"]
-        for event in events
-        if event["involvedObject"]["name"] == name and event["reason"] == "NeuronNumberNotServed"
-    ]
 
 
 def two_sizes(place: Namespace, on_ring: dict[str, Any]) -> None:

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from neuron_dra.core import catalogue, devices
+from neuron_dra.core import catalogue
 from neuron_dra.core.members import cores_each
-from neuron_dra.core.partitions import GROUPS, partitioned
-from neuron_dra.emulation.objects import healthy_node
+from neuron_dra.core.partitions import GROUPS
+from tests.support.connected_slices import partitions_of
 
 ARRIVALS: Final = 0.52
 """The share of arrivals in all steps; the others end what was placed."""
@@ -64,9 +64,7 @@ class Outcome:
 @functools.cache
 def offer(instance_type: str) -> Offer:
     """Return what a healthy node of this type publishes with connected sets."""
-    node = healthy_node(instance_type)
-    found = partitioned(node, devices.published(node, driver_version="2.30.2.0", ultraserver_devices="devices"))
-    assert found is not None
+    found = partitions_of(instance_type)
     places: dict[str, tuple[int, ...]] = {}
     for one in found.partitions:
         cores = sum(1 << core for core in one.cores)

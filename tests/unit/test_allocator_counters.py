@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from neuron_dra.core import devices, partitions, slices
+from neuron_dra.core import slices
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation import objects
-from neuron_dra.emulation.objects import healthy_node
 from neuron_dra.simulate import allocator, model
 from neuron_dra.simulate.failures import Failure, FailureKind
 from neuron_dra.simulate.model import DeviceId
 from neuron_dra.simulate.pools import Inventory
 from neuron_dra.simulate.selectors import Selectors
+from tests.support.connected_slices import partitions_of, slices_of
 
 SIZED = "has(device.attributes['neuron.aws.com'].{0}) && device.attributes['neuron.aws.com'].{0} == {1}"
 CLASSES = {
@@ -38,17 +38,8 @@ NODE = model.node({"metadata": {"name": "a"}})
 
 def pool(instance_type: str = "inf2.48xlarge", shape: str = "devices") -> tuple[list[Obj], dict[str, frozenset[int]]]:
     """The slices of a node with connected sets, and the cores of each device."""
-    node = healthy_node(instance_type)
-    found = partitions.partitioned(node, devices.published(node, driver_version="1.2.3", ultraserver_devices=shape))
-    assert found is not None
-    items = slices.desired(
-        slices.Pool("a", "uid"),
-        [one.device.to_wire() for one in found.partitions],
-        1,
-        counters=[each.to_wire() for each in found.counters],
-        position=found.position,
-    )
-    return items, {one.device.name: one.cores for one in found.partitions}
+    found = partitions_of(instance_type, shape)
+    return slices_of(found, slices.Pool("a", "uid")), {one.device.name: one.cores for one in found.partitions}
 
 
 RING, CORES = pool()

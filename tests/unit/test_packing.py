@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from neuron_dra.core import devices, partitions, slices
+from neuron_dra.core import slices
 from neuron_dra.emulation import objects
-from neuron_dra.emulation.objects import healthy_node
 from neuron_dra.simulate import allocator, model
 from neuron_dra.simulate.failures import Failure
 from neuron_dra.simulate.model import DeviceId
 from neuron_dra.simulate.pools import Inventory
 from neuron_dra.simulate.selectors import Selectors
 from tests.support import packing
+from tests.support.connected_slices import partitions_of, slices_of
 
 TYPES = ("inf2.48xlarge", "inf1.24xlarge", "trn1.32xlarge")
 STEPS = 6000
@@ -52,18 +52,8 @@ def test_published_order_places_as_many_big_requests_as_full_knowledge(instance_
 
 @pytest.mark.parametrize("instance_type", TYPES)
 def test_the_allocator_takes_the_first_free_place(instance_type: str) -> None:
-    node = healthy_node(instance_type)
-    found = partitions.partitioned(node, devices.published(node, driver_version="1.2.3", ultraserver_devices="devices"))
-    assert found is not None
-    inventory = Inventory(
-        slices.desired(
-            slices.Pool("a", "uid"),
-            [one.device.to_wire() for one in found.partitions],
-            1,
-            counters=[each.to_wire() for each in found.counters],
-            position=found.position,
-        )
-    )
+    found = partitions_of(instance_type)
+    inventory = Inventory(slices_of(found, slices.Pool("a", "uid")))
     cores = {one.device.name: sum(1 << core for core in one.cores) for one in found.partitions}
     single = {core: one.device.name for one in found.partitions if len(one.cores) == 1 for core in one.cores}
     memo, offered = Selectors(), packing.offer(instance_type)
