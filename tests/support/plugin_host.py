@@ -107,8 +107,10 @@ class PluginHost:
 
     @property
     def checkpointed(self) -> set[str]:
-        """UIDs of the claims in the checkpoint."""
-        return set(checkpoints.decode(self.checkpoint.read_bytes()).claims)
+        """UIDs of the claims in the checkpoint; none before the first commit, which writes it."""
+        with contextlib.suppress(FileNotFoundError):
+            return set(checkpoints.decode(self.checkpoint.read_bytes()).claims)
+        return set()
 
     @property
     def specified(self) -> set[str]:
