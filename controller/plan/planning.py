@@ -171,7 +171,8 @@ def _ultraservers(context: PlanningContext, names: Sequence[str]) -> tuple[list[
     """Return the writes of NeuronUltraServers, at most one for each object.
 
     The first list has creations, deletions, finalizers and topologies, the second one statuses with reservations. If
-    reservations change, the object's other writes wait for the next plan.
+    reservations change, the object's other writes wait for the next plan, except that spec.topology does not wait for a
+    status that cannot be written.
     """
     others: list[Action] = []
     statuses: list[Action] = []
@@ -183,13 +184,16 @@ def _ultraservers(context: PlanningContext, names: Sequence[str]) -> tuple[list[
             others.append(CreateUltraServer(objects.ultraserver(group)))
             continue
         finalizers = _finalizers(context, have)
-        if _reservations_change(context, have):
+        stale = (have.spec.get("topology") or []) != (wanted := objects.topology(group))
+        if stale and name in context.snapshot.unwritable:
+            others.append(UpdateTopology(have.name, have.version, tuple(wanted)))
+        elif _reservations_change(context, have):
             statuses += _status(context, group, have, finalizers)
         elif finalizers is not None:
             others.append(SetUltraServerFinalizers(have.name, have.version, finalizers))
         elif not group.topology and not have.reserved:
             others += [] if have.deleting else [DeleteUltraServer(have.name, have.uid, have.version)]
-        elif (have.spec.get("topology") or []) != (wanted := objects.topology(group)):
+        elif stale:
             others.append(UpdateTopology(have.name, have.version, tuple(wanted)))
         else:
             statuses += _status(context, group, have, None)

@@ -475,6 +475,29 @@ def test_noop_fault_is_only_reported(fault, reason):
     assert world.reserved("job") == {0: ("u0-0", "u0-1", "u0-2", "u0-3")}
 
 
+def test_unwritable_status_does_not_hold_up_the_topology():
+    """13.10: while a policy rejected the status, the nodes of the UltraServer were never corrected."""
+    world = fleet(1)
+    world.submit("job")
+    world.settle()
+    world.remove("Node", "u0-1")
+    world.remove("ResourceSlice", "u0-1-neuron.aws.com-00")
+    world.delete_workload("job")
+    (name,) = (item["metadata"]["name"] for item in world.all("NeuronUltraServer"))
+
+    def written(unwritable):
+        actions = plan(replace(world.snapshot(), unwritable=unwritable), world.now).actions
+        return [action for action in actions if getattr(action, "name", "") == name]
+
+    rejected = {name: "a policy rejects it"}
+    assert kinds(written({})) == ["WriteUltraServerStatus"]
+    [topology] = written(rejected)
+    world.write(topology)
+    nodes = [entry["nodeName"] for entry in world.get("NeuronUltraServer", name, NAMESPACE)["spec"]["topology"]]
+    assert nodes == ["u0-0", "u0-2", "u0-3"]
+    assert kinds(written(rejected)) == ["WriteUltraServerStatus"]
+
+
 def test_incomplete_reservation_is_released_together():
     world = fleet(2)
     world.silent = {"u1-3"}
