@@ -109,9 +109,9 @@ def plan(options: Options) -> Result:
 
 
 def kubernetes(options: Options) -> Result:
-    """The deployed driver and controller on Kubernetes 1.34."""
-    words = ("tests/bed/test_daemonset.py", "tests/bed/test_contract_updates.py", "tests/bed/test_ultraservers.py")
-    return _on_the_bed("1.34", words)
+    """The deployed driver and controller on Kubernetes 1.34, its policies, and manifests migrated for it."""
+    names = ("daemonset", "contract_updates", "takeover", "ultraservers", "forged_writes", "migrated_limits")
+    return _on_the_bed("1.34", [f"tests/bed/test_{name}.py" for name in names])
 
 
 def sets(options: Options) -> Result:
