@@ -67,8 +67,9 @@ marks=$(unless_long "not testbed${beds:+ and not tool}")
 scratch=$(df --output=avail -k /dev/shm 2>/dev/null | tail -1 || true)
 [ "${scratch:-0}" -gt 2000000 ] && [ -w /dev/shm ] && scratch=/dev/shm || scratch=${TMPDIR:-/tmp}
 # The test beds go first: what waits for them takes longest.
-TMPDIR=$scratch PYTEST_DEBUG_TEMPROOT=$scratch nice -n 5 $BIN/python -m pytest tests -m "$marks" -n 2 --dist loadfile -q \
-    --junitxml build/results-cluster-free.xml || status=1
+# Files in their order, not the ones with most tests first: a slow file with few tests would run alone at the end.
+TMPDIR=$scratch PYTEST_DEBUG_TEMPROOT=$scratch nice -n 5 $BIN/python -m pytest tests -m "$marks" -n 2 --dist loadfile \
+    --no-loadscope-reorder -q --junitxml build/results-cluster-free.xml || status=1
 
 if [ -z "$beds" ]; then
     reason="the test bed needs Linux and root (network and mount namespaces); this is $(uname -s), uid $(id -u)"
