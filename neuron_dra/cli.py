@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 import functools
 import gc
-import logging
+import importlib
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
 # grpc reads these when it is imported: no fork handlers, and no log lines of its C core.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
@@ -33,8 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     plugin.set_defaults(run=_run_plugin)
 
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if words[:1] != ["plugin"]:  # saves the DaemonSet their import
-        _add_other_commands(commands)
+    if words[:1] != ["plugin"]:
+        _add_other_commands(commands, words)
         completion = commands.add_parser("completion", help="print the completion script for bash and zsh")
         completion.description = "In ~/.bashrc or ~/.zshrc: source <(neuron-dra completion)"
         completion.set_defaults(run=lambda _: _print_completion(parser))
@@ -48,56 +48,30 @@ def _print_completion(parser: Parser) -> int:
     return 0
 
 
-def _add_other_commands(commands: argparse._SubParsersAction[Parser]) -> None:
-    from neuron_dra.emulation import fake_node_command
-
-    fake = commands.add_parser("fake-node", help="write the sysfs, dev and DMI files of a simulated Neuron node")
-    fake_node_command.add_arguments(fake)
-    fake.set_defaults(run=fake_node_command.run)
-
-    from neuron_dra.node import slices_command
-
-    slices = commands.add_parser("slices", help="print the ResourceSlices that a node would publish, without a cluster")
-    slices_command.add_arguments(slices)
-    slices.set_defaults(run=slices_command.run)
-
-    from neuron_dra.migrate import command as migrate
-
-    rewritten = commands.add_parser("migrate", help="rewrite manifests that were written for the Neuron device plugin")
-    migrate.add_arguments(rewritten)
-    rewritten.set_defaults(run=migrate.run)
-
-    _add_inspection(commands)
-
-    from neuron_dra import demo
-
-    shown = commands.add_parser("demo", help="show how pods get devices, on simulated nodes, without a cluster")
-    demo.add_arguments(shown)
-    shown.set_defaults(run=demo.run)
+COMMANDS: Final = {
+    "fake-node": ("emulation.fake_node_command", "write the sysfs, dev and DMI files of a simulated Neuron node"),
+    "slices": ("node.slices_command", "print the ResourceSlices that a node would publish, without a cluster"),
+    "migrate": ("migrate.command", "rewrite manifests that were written for the Neuron device plugin"),
+    "status": ("inspect.status_command", "show nodes, free devices, UltraServers, and which pods wait"),
+    "topology": ("inspect.topology_command", "draw devices, links and who holds what, of a node or of all"),
+    "why": ("inspect.why_command", "explain why a pod, claim, node or UltraServer workload waits"),
+    "simulate": ("inspect.simulate_command", "show what the pods of manifests would get, and on which nodes"),
+    "validate": ("inspect.validate_command", "check claims, templates and pods of manifests, without a cluster"),
+    "templates": ("inspect.templates_command", "print ResourceClaimTemplates for the usual jobs"),
+    "demo": ("demo", "show how pods get devices, on simulated nodes, without a cluster"),
+}
+"""The other commands, with their modules, which have `add_arguments` and `run`."""
 
 
-def _add_inspection(commands: argparse._SubParsersAction[Parser]) -> None:
-    """Add the commands that look at a cluster or at manifests."""
-    from neuron_dra.inspect import (
-        simulate_command,
-        status_command,
-        templates_command,
-        topology_command,
-        validate_command,
-        why_command,
-    )
-
-    for name, module, text in (
-        ("status", status_command, "show nodes, free devices, UltraServers, and which pods wait"),
-        ("topology", topology_command, "draw devices, links and who holds what, of a node or of all"),
-        ("why", why_command, "explain why a pod, claim, node or UltraServer workload waits"),
-        ("simulate", simulate_command, "show what the pods of manifests would get, and on which nodes"),
-        ("validate", validate_command, "check claims, templates and pods of manifests, without a cluster"),
-        ("templates", templates_command, "print ResourceClaimTemplates for the usual jobs"),
-    ):
+def _add_other_commands(commands: argparse._SubParsersAction[Parser], words: Sequence[str]) -> None:
+    """Add the commands. Only modules of commands in `words` are imported, or all for the completion script."""
+    for name, (module, text) in COMMANDS.items():
         parser = commands.add_parser(name, help=text)
-        module.add_arguments(parser)
-        parser.set_defaults(run=functools.partial(_run_inspection, module.run))
+        if name in words[:2] or words[:1] == ["completion"]:
+            command = importlib.import_module(f"neuron_dra.{module}")
+            command.add_arguments(parser)
+            run = functools.partial(_run_inspection, command.run) if module.startswith("inspect.") else command.run
+            parser.set_defaults(run=run)
 
 
 def _run_inspection(run: Callable[[argparse.Namespace], int], parsed: argparse.Namespace) -> int:
@@ -138,6 +112,9 @@ def _long_lived() -> Iterator[None]:
 
 
 def _run_plugin(parsed: argparse.Namespace) -> int:
+    import asyncio
+    import logging
+
     from neuron_dra import log as logs
 
     flags = {name: value for name, value in vars(parsed).items() if isinstance(value, str)}

@@ -6,7 +6,7 @@ import contextvars
 import datetime
 import json
 import logging
-import secrets
+import os
 import sys
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 def begin_operation() -> str:
     """Start an operation in this task and return its id, 8 hex digits that are on every line until the task ends."""
-    operation = secrets.token_hex(4)
+    operation = os.urandom(4).hex()
     _operation.set(operation)
     return operation
 

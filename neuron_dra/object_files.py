@@ -20,8 +20,8 @@ def read(path: str, flag: str = "--snapshot") -> list[dict[str, Any]]:
     """
     source = f"{flag} {path}"
     try:
-        text = sys.stdin.read() if path == STDIN else Path(path).read_text()
-    except (OSError, UnicodeDecodeError) as err:
+        text = sys.stdin.buffer.read() if path == STDIN else Path(path).read_bytes()
+    except OSError as err:
         raise SettingsError(f"{source}: {err}") from err
     documents = _documents(text, source)
     if all(document is None for document in documents):
@@ -29,10 +29,10 @@ def read(path: str, flag: str = "--snapshot") -> list[dict[str, Any]]:
     return list(_objects(source, documents))
 
 
-def _documents(text: str, source: str) -> list[Any]:
+def _documents(text: bytes, source: str) -> list[Any]:
     import msgspec
 
-    if text.lstrip()[:1] == "{":
+    if text[:64].lstrip()[:1] == b"{":
         try:
             return [msgspec.json.decode(text)]
         except (msgspec.DecodeError, RecursionError):

@@ -393,8 +393,7 @@ def tagged(device: Mapping[str, Any], tag: Tag | None) -> dict[str, Any]:
 def tag_on(devices: Sequence[Mapping[str, Any]]) -> Tag | None:
     """Return the first complete tag on devices in the form of resource.k8s.io/v1, or None."""
     for device in devices:
-        found = {name: value.get("string") for name, value in (device.get("attributes") or {}).items()}
-        tag = Tag.from_texts(found)
-        if tag is not None:
+        have = device.get("attributes") or {}
+        if _PHASE in have and (tag := Tag.from_texts({n: v.get("string") for n, v in have.items()})) is not None:
             return tag
     return None

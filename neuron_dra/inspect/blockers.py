@@ -58,7 +58,7 @@ class Blockers:
         return [each for each in found if each is not None]
 
     def _of(self, wire: Wire) -> Blocked | None:
-        node, world = model.node(wire), self._world
+        node, world = self._world.decoded(wire), self._world
         likeness, reserved = world.likeness, False
         nothing: Set[DeviceId] = frozenset()
         if not self._fits(likeness, node, self._tolerant, nothing):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -73,13 +74,14 @@ class Facts:
         if text:
             self.items.append((label, text))
 
-    def some(self, label: str, texts: Iterable[str], most: int = 4) -> None:
-        """Add one fact for each text, at most `most`, and how many are left."""
-        found = list(texts)
-        for text in found[:most]:
+    def some(self, label: str, texts: Iterable[str], most: int = 4, of: int = 0) -> None:
+        """Add one fact for each text, at most `most`, and how many are left of `of`, or if 0 of the texts."""
+        left = iter(texts)
+        for text in itertools.islice(left, most):
             self.add(label, text)
-        if len(found) > most:
-            self.add("", f"and {len(found) - most} more")
+        more = of - most if of else sum(1 for _ in left)
+        if more > 0:
+            self.add("", f"and {more} more")
 
     def done(self) -> tuple[tuple[str, str], ...]:
         """Return the facts."""

@@ -6,19 +6,19 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from neuron_dra.core import catalogue, health, names
 from neuron_dra.core.catalogue import InstanceType
 from neuron_dra.core.ultraserver import Tag
 from neuron_dra.core.wire import Wire
 from neuron_dra.inspect.world import Holder, World
-from neuron_dra.simulate import model
 from neuron_dra.simulate.counting import Counting
 from neuron_dra.simulate.model import Device, DeviceId
 from neuron_dra.simulate.pools import Pool
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceView:
+class DeviceView(msgspec.Struct, frozen=True, gc=False):
     """A physical device, or a whole UltraServer node. `number` is N of /dev/neuronN, None for a whole node."""
 
     name: str
@@ -93,7 +93,7 @@ def natural(text: str) -> list[tuple[int, int | str]]:
 
 def _node(world: World, name: str, wire: Wire) -> NodeView | None:
     label = (wire["metadata"].get("labels") or {}).get(names.INSTANCE_TYPE_LABEL) or ""
-    pools = [pool for pool in world.likeness.pools(model.node(wire)) if pool.driver == names.DRIVER]
+    pools = [pool for pool in world.likeness.pools(world.decoded(wire)) if pool.driver == names.DRIVER]
     published = [device for pool in pools for device in pool.devices]
     if not published and catalogue.lookup(label) is None:
         return None
@@ -153,6 +153,8 @@ def _physical(device: Device) -> bool:
 
 
 def _faults(device: Device) -> str:
+    if not device.taints and health.ATTRIBUTE not in device.attributes:
+        return ""
     reasons = str(_value(device.attributes, health.ATTRIBUTE) or "")
     blocking = [taint for taint in device.taints if taint.effect in ("NoSchedule", "NoExecute")]
     return reasons or ", ".join(dict.fromkeys(taint.key for taint in blocking))

@@ -41,7 +41,7 @@ def findings(world: World, pod: Wire, blocked: Sequence[Blocked]) -> list[Findin
 def _finding(world: World, pod: Wire, names: Sequence[str], nodes: Sequence[Blocked]) -> Finding:
     facts = Facts()
     for name in names:
-        facts.some(_LABELS[name], (_detail(world, pod, name, each) for each in nodes), most=3)
+        facts.some(_LABELS[name], (_detail(world, pod, name, each) for each in nodes), most=3, of=len(nodes))
     changes: list[Change] = []
     if len(names) == 1:
         for change in _changes(world, pod, names[0], nodes):
@@ -96,7 +96,7 @@ def _taints(world: World, nodes: Sequence[Blocked]) -> str:
 
 
 def _devices(world: World, blocked: Blocked) -> Sequence[model.Device]:
-    return world.likeness.devices(model.node(blocked.node))
+    return world.likeness.devices(world.decoded(blocked.node))
 
 
 def _workloads(world: World, nodes: Sequence[Blocked]) -> str:
@@ -114,8 +114,7 @@ def _holders(world: World, blocked: Blocked) -> dict[str, tuple[Holder, list[str
     for device in _devices(world, blocked):
         holder = world.holders.get(device.id)
         if holder is not None:
-            key = str(key_of({"kind": "ResourceClaim", **holder.claim}))
-            found.setdefault(key, (holder, []))[1].append(device.id.device)
+            found.setdefault(holder.key, (holder, []))[1].append(device.id.device)
     return found
 
 
@@ -228,7 +227,7 @@ def _without_holder(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Iterat
     found: list[tuple[int, Holder]] = []
     for each in nodes:
         found += [(len(devices), holder) for holder, devices in _holders(world, each).values() if holder.pods]
-    unique = {str(key_of({"kind": "ResourceClaim", **holder.claim})): (number, holder) for number, holder in found}
+    unique = {holder.key: (number, holder) for number, holder in found}
     ranked = sorted(unique.values(), key=lambda each: (each[0], str(each[1])))
     for _, holder in ranked[:HOLDERS_TRIED]:
         if len(holder.pods) == 1:

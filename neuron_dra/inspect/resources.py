@@ -63,21 +63,27 @@ def _add(total: dict[str, Fraction], more: Amounts) -> None:
         total[name] += amount
 
 
+def _counts(pod: Wire) -> bool:
+    return bool(pod["spec"].get("nodeName")) and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
+
+
 class Room:
     """What each node of a snapshot has left of the resources that it reports."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
+        self._pods: dict[str, list[Wire]] = defaultdict(list)  # by node; they are summed up when the node is looked at
         self._used: dict[str, dict[str, Fraction]] = {}
         self._last: tuple[Wire | None, Amounts] = (None, {})
         for pod in snapshot.all("Pod"):
-            self._count(pod, 1)
+            if _counts(pod):
+                self._pods[pod["spec"]["nodeName"]].append(pod)
 
     def after(self, before: Snapshot, snapshot: Snapshot, changed: Iterable[Key]) -> Room:
         """Return the room in another snapshot, in which only the objects with these keys differ from `before`."""
         other = Room(Snapshot({}))
         other._snapshot = snapshot
-        other._used = dict(self._used)
+        other._used, other._pods = dict(self._used), self._pods
         for key in {key for key in changed if key[0] == "Pod"}:
             for source, sign in ((before, -1), (snapshot, 1)):
                 if (pod := source.objects.get(key)) is not None:
@@ -89,12 +95,21 @@ class Room:
         self._count(pod, 1)
 
     def _count(self, pod: Wire, sign: int) -> None:
-        node = pod["spec"].get("nodeName")
-        if node and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
-            used = dict(self._used.get(node, {}))
+        if _counts(pod):
+            node = pod["spec"]["nodeName"]
+            used = dict(self._on(node))
             for name, amount in requested(pod).items():
                 used[name] = used.get(name, Fraction(0)) + sign * amount
             self._used[node] = used
+
+    def _on(self, node: str) -> Amounts:
+        """Return what the pods of a node request."""
+        used = self._used.get(node)
+        if used is None:
+            used = self._used[node] = defaultdict(Fraction)
+            for pod in self._pods.get(node, ()):
+                _add(used, requested(pod))
+        return used
 
     def lacking(self, pod: Wire, node: Wire) -> dict[str, tuple[Fraction, Fraction]]:
         """Return the resources that the node has too little of: what is free, and what the pod requests.
@@ -106,7 +121,7 @@ class Room:
             return {}
         if self._last[0] is not pod:
             self._last = (pod, requested(pod))
-        used, found = self._used.get(node["metadata"]["name"], {}), {}
+        used, found = self._on(node["metadata"]["name"]), {}
         for name, amount in self._last[1].items():
             counted = name in allocatable or ("/" in name and not demand.class_of(self._snapshot, name))
             free = _amounts({name: allocatable.get(name, "0")}).get(name, Fraction(0)) - used.get(name, Fraction(0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -147,19 +148,26 @@ class Snapshot:
         names = [key[2] for key in self.objects if key[:2] == (kind, namespace)]
         return next(iter(difflib.get_close_matches(name, names, n=1, cutoff=0.6)), "")
 
-    def changed(self, replaced: Iterable[Wire] = (), removed: Iterable[Key] = ()) -> Snapshot:
+    def changed(self, replaced: Sequence[Wire] = (), removed: Sequence[Key] = ()) -> Snapshot:
         """Return this snapshot with other objects; lists of kinds that do not change stay the same lists."""
         objects = dict(self.objects)
-        touched = set()
-        for key in removed:
-            objects.pop(key, None)
-            touched.add(key[0])
-        for item in replaced:
-            objects[key_of(item)] = item
-            touched.add(str(item["kind"]))
         lists = dict(self.by_kind)
-        for kind in touched:
-            lists[kind] = [item for key, item in objects.items() if key[0] == kind]
+        put: dict[int, Wire | None] = {}  # by the identity of the object that was there
+        for key in removed:
+            if (old := objects.pop(key, None)) is not None:
+                put[id(old)] = None
+        added: dict[Key, Wire] = {}
+        for item in replaced:
+            key = key_of(item)
+            old = self.objects.get(key)
+            objects[key] = item
+            if old is None:
+                added[key] = item
+            else:
+                put[id(old)] = item
+        for kind in {*(key[0] for key in removed), *(key[0] for key in added), *(str(i["kind"]) for i in replaced)}:
+            kept = (put.get(id(item), item) for item in self.all(kind))
+            lists[kind] = [*(i for i in kept if i is not None), *(i for key, i in added.items() if key[0] == kind)]
         return replace(self, objects=objects, by_kind=lists)
 
 
@@ -183,7 +191,9 @@ def build(items: Iterable[dict[str, Any]], left_out: Mapping[str, str] | None = 
                 resource_api.to_v1(item, f"{item['kind']} {item['metadata']['name']}")
             except (BadInput, CannotMigrate) as err:
                 raise SettingsError(str(err)) from err
-        if text := shapes.wrong(item, {"metadata": _META, **shape}) or _missing(item):
+        known = _compiled(str(item["kind"])).has(item)
+        text = "" if known else shapes.wrong(item, {"metadata": _META, **shape})
+        if text := text or _missing(item, valid=known):
             raise SettingsError(f"{named(item)}: {text}")
         key = key_of(item)
         if key not in objects:
@@ -192,6 +202,18 @@ def build(items: Iterable[dict[str, Any]], left_out: Mapping[str, str] | None = 
     return Snapshot(objects, dict(left_out or {}), lists)
 
 
+@functools.cache
+def _compiled(kind: str) -> shapes.Known:
+    """Return the shape of a kind, compiled; of slices also the types of all attributes and capacities."""
+    shape = {"metadata": _META, **SHAPES[kind]}
+    if kind == "ResourceSlice":
+        device = {"name": str, "attributes": _VALUES, "capacity": _VALUES, "taints": _TAINTS}
+        shape["spec"] = {**shape["spec"], "devices": [device]}
+    return shapes.Known(shape)
+
+
+_VALUES: Final = dict[str, dict[str, str | int | bool | list[Any]]]
+"""Attributes or capacities of a device; there are hundreds of them in each slice."""
 _NAMED: Final[Mapping[str, Sequence[tuple[str, ...]]]] = {
     "ResourceSlice": [("spec", "devices")],
     "ResourceClaim": [("spec", "devices", "requests"), ("status", "reservedFor")],
@@ -225,8 +247,8 @@ def absent_from_file(found: Snapshot) -> dict[str, str]:
     return dict.fromkeys(absent, "the file has none")
 
 
-def _missing(item: Wire) -> str:
-    """Return which field that the commands need is absent, or which value of a device has a wrong type."""
+def _missing(item: Wire, *, valid: bool) -> str:
+    """Return which field that the commands need is absent, or unless `valid` which value of a device is wrong."""
     kind = str(item["kind"])
     for path in _REQUIRED.get(kind, ()):
         if _at(item, path) in (None, ""):
@@ -239,7 +261,7 @@ def _missing(item: Wire) -> str:
         for number, entry in enumerate(_at(item, ("status", "allocation", "devices", "results")) or ()):
             if not all(entry.get(part) for part in ("request", "driver", "pool", "device")):
                 return f"status.allocation.devices.results[{number}] needs request, driver, pool and device"
-    return _device_values(item) if kind == "ResourceSlice" else ""
+    return _device_values(item) if kind == "ResourceSlice" and not valid else ""
 
 
 def _at(item: Wire, path: Sequence[str]) -> Any:
@@ -250,7 +272,7 @@ def _at(item: Wire, path: Sequence[str]) -> Any:
 
 
 def _device_values(item: Wire) -> str:
-    """Return which attribute or capacity of a slice has a wrong type; there are hundreds of them in each."""
+    """Return which attribute or capacity of a slice has a wrong type."""
     for device in item["spec"].get("devices") or ():
         for part, types in (("attributes", (str, int, bool, list)), ("capacity", (str, int))):
             for name, entry in (device.get(part) or {}).items():

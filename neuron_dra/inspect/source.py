@@ -7,12 +7,13 @@ import dataclasses
 import gc
 import sys
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from neuron_dra import object_files
 from neuron_dra.errors import SettingsError
-from neuron_dra.inspect import snapshot
-from neuron_dra.inspect.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from neuron_dra.inspect.snapshot import Snapshot
 
 KINDS: Final = (
     "resourceslices,resourceclaims,resourceclaimtemplates,deviceclasses,devicetaintrules,nodes,nus,nusw,pods,"
@@ -71,6 +72,8 @@ def reader(args: argparse.Namespace) -> Callable[[], tuple[Snapshot, str]]:
 
 
 def _from_file(name: str) -> Snapshot:
+    from neuron_dra.inspect import snapshot
+
     try:
         found = snapshot.build(object_files.read(name))
     except SettingsError as err:

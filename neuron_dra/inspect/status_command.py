@@ -6,10 +6,13 @@ import argparse
 import gc
 import sys
 import time
+from typing import TYPE_CHECKING
 
 from neuron_dra.errors import SettingsError
 from neuron_dra.inspect import source
-from neuron_dra.inspect.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from neuron_dra.inspect.snapshot import Snapshot
 
 EXAMPLES = """\
 examples:

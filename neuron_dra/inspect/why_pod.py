@@ -9,7 +9,7 @@ from neuron_dra.core.wire import Wire
 from neuron_dra.inspect import blockers, creating, demand, impossible, obstacles, starting, trials
 from neuron_dra.inspect.findings import Change, Facts, Finding, Report
 from neuron_dra.inspect.world import World
-from neuron_dra.simulate import model, nodes
+from neuron_dra.simulate import nodes
 from neuron_dra.simulate.scheduler import Placement
 
 _TIMEOUT: Final = re.compile(r"filter operation aborted|timed out|deadline exceeded", re.IGNORECASE)
@@ -86,7 +86,7 @@ def _nowhere(world: World, pod: Wire) -> list[Finding]:
         selector = (allocation or {}).get("nodeSelector")
         if selector is None:
             continue
-        blocked = [each for each in blocked if nodes.matches(selector, model.node(each.node))]
+        blocked = [each for each in blocked if nodes.matches(selector, world.decoded(each.node))]
         if not blocked:
             name = claim["metadata"]["name"]
             results = ((allocation or {}).get("devices") or {}).get("results") or ()

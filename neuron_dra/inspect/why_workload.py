@@ -5,7 +5,6 @@ from __future__ import annotations
 from neuron_dra.core.wire import Wire
 from neuron_dra.inspect import obstacles, trials, why_pod, words
 from neuron_dra.inspect.findings import Change, Facts, Finding, Report
-from neuron_dra.inspect.snapshot import key_of
 from neuron_dra.inspect.world import Holder, World
 from neuron_dra.simulate.scheduler import Placement
 
@@ -67,9 +66,7 @@ def _emptied(world: World, workload: Wire, item: Wire) -> Change | None:
     ):
         return None
     holders: dict[str, Holder] = {
-        str(key_of({"kind": "ResourceClaim", **holder.claim})): holder
-        for device, holder in world.holders.items()
-        if device.pool in names
+        holder.key: holder for device, holder in world.holders.items() if device.pool in names
     }
     if len(holders) != 1 or not world.proposes:
         return None

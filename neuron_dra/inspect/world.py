@@ -33,9 +33,14 @@ class Holder:
         """The namespace of claim and pods."""
         return str(self.claim["metadata"].get("namespace") or "")
 
+    @property
+    def key(self) -> str:
+        """A text that is different for each claim."""
+        return f"{self.namespace}/{self.claim['metadata']['name']}"
+
     def __str__(self) -> str:
         if not self.pods:
-            return f"claim {self.namespace}/{self.claim['metadata']['name']}"
+            return f"claim {self.key}"
         more = f" and {len(self.pods) - 1} more pods" if len(self.pods) > 1 else ""
         return f"{self.namespace}/{self.pods[0]}{more}"
 
@@ -54,12 +59,14 @@ class World:
         self._likeness: Likeness | None = None
         self._in_use: frozenset[DeviceId] | None = None
         self._room: Room | None = None
+        self._likes: dict[str, object] = {}
+        self._decoded: dict[int, tuple[Wire, model.Node]] = {}  # by identity, of this world and those before it
 
     def after(self, replaced: Iterable[Wire] = (), removed: Iterable[Key] = ()) -> World:
         """Return the world after a change, with everything that is the same in both."""
         new, gone = tuple(replaced), tuple(removed)
         other = World(self.snapshot.changed(new, gone), proposes=self.proposes)
-        other.memo = self.memo
+        other.memo, other._decoded = self.memo, self._decoded
         kinds = {*(key[0] for key in gone), *(str(item["kind"]) for item in new)}
         if not kinds & {"ResourceSlice", "DeviceTaintRule"}:
             other._inventory = self.inventory
@@ -71,6 +78,9 @@ class World:
         keys = {key for key in (*gone, *map(key_of, claims)) if key[0] == "ResourceClaim"}
         before = [item for key in keys if (item := self.snapshot.objects.get(key)) is not None]
         other._in_use = self.in_use - allocator.devices_in_use(before) | allocator.devices_in_use(claims)
+        if other._likeness is not None:
+            touched = other.likeness.users({each.pool for each in self.in_use ^ other._in_use})
+            other._likes = {name: key for name, key in self._likes.items() if name not in touched}
         return other
 
     @property
@@ -91,13 +101,20 @@ class World:
     def in_use(self) -> frozenset[DeviceId]:
         """The devices that claims hold."""
         if self._in_use is None:
-            self._in_use = allocator.devices_in_use(self.snapshot.all("ResourceClaim"))
+            self._in_use = frozenset(self.holders)
         return self._in_use
 
     @cached_property
     def nodes(self) -> Mapping[str, Wire]:
         """The Nodes by name."""
         return {node["metadata"]["name"]: node for node in self.snapshot.all("Node")}
+
+    def decoded(self, node: Wire) -> model.Node:
+        """Return a Node of the snapshot, or of the one before a change, decoded once."""
+        found = self._decoded.get(id(node))
+        if found is None:
+            found = self._decoded[id(node)] = node, model.node(node)
+        return found[1]
 
     @cached_property
     def classes(self) -> Mapping[str, model.DeviceClass]:
@@ -179,12 +196,18 @@ class World:
         found: dict[object, Wire] = {}
         allocated = any((each.claim or {}).get("status", {}).get("allocation") for each in self.claims_of(pod))
         for name, wire in self.nodes.items():
-            node = model.node(wire)
-            key = None if allocated else self.likeness.key(node, self.in_use)
+            node = self.decoded(wire)
+            key = None if allocated else self._like(node)
             key = name if key is None else (key, nodes.objection(pod, node))
             if key not in found and not self.room.lacking(pod, wire):
                 found[key] = wire
         return list(found.values())
+
+    def _like(self, node: model.Node) -> object:
+        """Return the likeness key of a node with the devices in use."""
+        if node.name not in self._likes:
+            self._likes[node.name] = self.likeness.key(node, self.in_use)
+        return self._likes[node.name]
 
 
 class Likeness:
@@ -203,6 +226,10 @@ class Likeness:
     def devices(self, node: model.Node) -> Sequence[model.Device]:
         """Return the devices that a node can use."""
         return self._look(node)[1]
+
+    def users(self, pools: Set[str]) -> Set[str]:
+        """Return the names of the nodes that can use these pools."""
+        return {name for name, (_, _, have) in self._of_node.items() if not pools.isdisjoint(p.name for p in have)}
 
     def pools(self, node: model.Node) -> Sequence[Pool]:
         """Return the pools that a node can use."""

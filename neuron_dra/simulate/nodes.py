@@ -62,10 +62,10 @@ def objection(pod: Wire, node: Node) -> str:
     spec = pod.get("spec") or {}
     if spec.get("nodeName") and spec["nodeName"] != node.name:
         return "node(s) didn't match the requested node name"
-    tolerations = model.tolerations(spec.get("tolerations"))
     marks = node.taints
     if node.unschedulable:
         marks = (*marks, model.Taint("node.kubernetes.io/unschedulable", "", "NoSchedule"))
+    tolerations = model.tolerations(spec.get("tolerations")) if marks else ()
     for taint in marks:
         if taint.effect in ("NoSchedule", "NoExecute") and not any(t.tolerates(taint) for t in tolerations):
             return (

@@ -114,6 +114,21 @@ def test_damaged_manifests_are_validated_or_named() -> None:
             assert isinstance(err, SettingsError), (seed, err)
 
 
+def test_compiled_shapes_accept_only_what_the_shapes_accept() -> None:
+    """(17.3) The compiled check saves time; what it accepts is not looked at again."""
+    accepted = 0
+    for seed in range(ROUNDS * 12):
+        rng = random.Random(seed)
+        item = copy.deepcopy(rng.choice(whole()))
+        assert snapshot._compiled(item["kind"]).has(item), item["kind"]
+        damage(rng, item)
+        if snapshot._compiled(item["kind"]).has(item):
+            accepted += 1
+            assert shapes.wrong(item, {"metadata": snapshot._META, **snapshot.SHAPES[item["kind"]]}) == "", seed
+            assert snapshot._missing(item, valid=True) == snapshot._missing(item, valid=False), seed
+    assert accepted
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [

@@ -1,0 +1,82 @@
+"""A world after a change is equal to one that is built from the changed objects (17.3)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from neuron_dra.core.wire import Obj
+from neuron_dra.inspect import snapshot
+from neuron_dra.inspect.snapshot import key_of
+from neuron_dra.inspect.world import World
+from tests.support import cluster_faults as faults
+from tests.support import small_clusters as small
+
+
+def items() -> list[Obj]:
+    made = faults.healthy()
+    made += small.running(made, "second", 4, "b")
+    for node in faults.all_of(made, "Node"):
+        node["status"] = {**node.get("status", {}), "allocatable": {"cpu": "8", "pods": "110"}}
+    return made
+
+
+def free(found: Sequence[Obj]) -> Obj:
+    claim = next(c for c in faults.all_of(found, "ResourceClaim") if c["metadata"]["name"].startswith("second"))
+    return {**claim, "status": {}}
+
+
+def cordoned(found: Sequence[Obj]) -> Obj:
+    node = faults.the(found, "Node", "a")
+    assert node is not None
+    return {**node, "spec": {**node["spec"], "unschedulable": True}}
+
+
+def greedy(found: Sequence[Obj]) -> Obj:
+    pod = copy.deepcopy(faults.the(found, "Pod", "second"))
+    assert pod is not None
+    pod["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "8"}}
+    return pod
+
+
+def smaller(found: Sequence[Obj]) -> Obj:
+    made = copy.deepcopy(next(s for s in faults.all_of(found, "ResourceSlice") if s["spec"]["nodeName"] == "b"))
+    made["spec"]["devices"] = made["spec"]["devices"][:2]
+    return made
+
+
+def another(found: Sequence[Obj]) -> Obj:
+    return small.template("new", 2)
+
+
+def looks(world: World) -> object:
+    pod = world.snapshot.get("Pod", "p", "default")
+    assert pod is not None
+    lists = {kind: [key_of(item) for item in world.snapshot.all(kind)] for kind in snapshot.SHAPES}
+    lacking = [world.room.lacking(pod, node) for node in world.nodes.values()]
+    alike = [node["metadata"]["name"] for node in world._representatives(pod)]
+    return repr(world.place(pod)), world.in_use, world.holders.keys(), lacking, lists, alike
+
+
+@pytest.mark.parametrize("change", [free, cordoned, greedy, smaller, another], ids=lambda change: change.__name__)
+def test_world_after_a_change_is_that_of_the_changed_objects(change: Callable[[Sequence[Obj]], Obj]) -> None:
+    found = items()
+    world = World(snapshot.build(copy.deepcopy(found)))
+    before = looks(world)
+    changed = change(found)
+    expected = [changed if key_of(item) == key_of(changed) else item for item in found]
+    if change is another:
+        expected.append(changed)
+    assert looks(world.after([changed])) == looks(World(snapshot.build(copy.deepcopy(expected))))
+    assert looks(world) == before
+
+
+def test_world_after_removals_has_the_devices_of_the_claims() -> None:
+    found = items()
+    world = World(snapshot.build(copy.deepcopy(found)))
+    looks(world)
+    gone = [key_of(item) for item in found if item["metadata"]["name"].startswith("second")]
+    expected = [item for item in found if key_of(item) not in gone]
+    assert looks(world.after(removed=gone)) == looks(World(snapshot.build(copy.deepcopy(expected))))
