@@ -150,6 +150,7 @@ REWRITTEN: Final = [
     Row("a type that serves it", pod(one({NEURON: "4"}), **on("trn1.32xlarge")), {"a": {sets(4): "1"}}),
     Row("a type of SageMaker", pod(one({NEURON: "12"}), **on("ml.inf2.48xlarge")), {"a": {sets(12): "1"}}),
     Row("an unknown type", pod(one({NEURON: "7"}), **on("trn9.48xlarge")), {"a": {sets(7): "1"}}),
+    Row("a type without a name", pod(one({NEURON: "7"}), **on("")), {"a": {sets(7): "1"}}),
     Row(
         "one of two types",
         pod(one({NEURON: "12"}), **affinity(["trn1.32xlarge", "inf2.48xlarge"])),
@@ -251,6 +252,21 @@ DENIED: Final = [
         "a thousand",
         pod(one({NEURON: "1k"})),
         denied=f"No DeviceClass serves 1000 connected devices{NONE}",
+    ),
+    Row(
+        "four billion",
+        pod(one({NEURON: "4Gi"})),
+        denied=f"No DeviceClass serves 4294967296 connected devices{NONE}",
+    ),
+    Row(
+        "the largest number under two names",
+        pod(one({NEURON: str(2**63 - 1), LEGACY: "1"})),
+        denied=BOTH.replace("neuroncore", "neurondevice"),
+    ),
+    Row(
+        "the largest numbers of devices and cores",
+        pod(one({NEURON: str(2**63 - 1), CORE: str(2**63 - 1)})),
+        denied=BOTH,
     ),
     Row(
         "a size that nodes leave out",

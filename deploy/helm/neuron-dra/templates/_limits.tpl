@@ -9,13 +9,13 @@ has(dyn({{ . }}.spec).template) ? dyn({{ . }}.spec).template.spec : dyn({{ . }}.
 {{- end -}}
 
 {{- /* What a container requests from the device plugin: [devices, cores]. Limits that the API server will reject, such as
-0.5, count nothing. */ -}}
+0.5, count nothing; numbers of more than 18 digits count as 18 nines, so that no sum overflows. */ -}}
 {{- define "neuron-dra.counts" -}}
 [['aws.amazon.com/neuron', 'aws.amazon.com/neurondevice'], ['aws.amazon.com/neuroncore']].map(names, names
 .filter(r, r in c.?resources.?limits.orValue({}) &&
 c.?resources.?requests[?r].orValue(c.resources.limits[r]) == c.resources.limits[r])
 .map(r, quantity(c.resources.limits[r]))
-.map(q, q.isInteger() && q.isGreaterThan(quantity('0')) ? q.asInteger() : 0).sum())
+.map(q, q.isInteger() && q.isGreaterThan(quantity('0')) ? [q.asInteger(), 999999999999999999].min() : 0).sum())
 {{- end -}}
 
 {{- /* Variables about the containers of variables.pod. */ -}}
