@@ -29,7 +29,7 @@ from reporting import commit_now
 REPOSITORY = Path(__file__).resolve().parent.parent
 FOLDER = REPOSITORY / "tests" / "fuzz"
 REPORT = REPOSITORY / "docs" / "reports" / "fuzz.md"
-TARGETS = ("slices", "watch", "sysfs", "checkpoint", "parameters", "answers")  # the slowest first
+TARGETS = ("limits", "sets", "slices", "watch", "sysfs", "checkpoint", "parameters", "answers")  # the slowest first
 KEPT_INPUTS = 150
 """Of each target, in the repository."""
 LONGEST_INPUT = 256  # bytes
@@ -104,7 +104,9 @@ def child(target: str, arguments: Sequence[str]) -> None:
 
     logging.disable(logging.CRITICAL)
     sys.path[:0] = [str(FOLDER), str(REPOSITORY)]
-    with atheris.instrument_imports(include=["neuron_dra", "controller", "fuzz_targets"]):
+    with atheris.instrument_imports(
+        include=["neuron_dra", "controller", "fuzz_targets", "fuzz_connected_sets", "fuzz_limits"]
+    ):
         import fuzz_targets
     atheris.Setup(["fuzz", *arguments], fuzz_targets.TARGETS[target])
     atheris.Fuzz()
@@ -124,7 +126,7 @@ Commit {commit_now()}, {datetime.date.today().isoformat()}, `{command}`, seed {s
 | target | inputs | branches covered | duration | result |
 | --- | --- | --- | --- | --- |
 {rows}
-The docstring of each target in `tests/fuzz/fuzz_targets.py` says what must hold. Inputs are bytes that choose a document
+The docstring of each target in `tests/fuzz` says what must hold. Inputs are bytes that choose a document
 and change it, so most are nearly valid. Inputs that reached new code are kept in `tests/fuzz/corpus`; `make test` runs
 them and some similar ones.
 """

@@ -14,7 +14,9 @@ import selectors
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
+from fuzz_connected_sets import connected_sets
 from fuzz_inputs import Bytes, MemorySource, changed
+from fuzz_limits import limits as limits_of_pods
 
 from controller.observe import decode as controller_decode
 from controller.observe import discovery
@@ -496,4 +498,6 @@ TARGETS: Mapping[str, Callable[[bytes], None]] = {
     "checkpoint": checkpoint_bytes,
     "slices": foreign_slices,
     "watch": watch,
+    "sets": connected_sets,
+    "limits": limits_of_pods,
 }
