@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import shutil
+import signal
 import sys
 import tempfile
 from collections import Counter
@@ -84,24 +85,33 @@ def tally(writes: Sequence[Write]) -> dict[str, int]:
 
 
 @contextlib.contextmanager
+def nothing_left(where: layout.Layout) -> Iterator[None]:
+    """End every process that was started for this layout and remove its folder, after an error or SIGTERM too."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        processes.end(processes.marked(where.name), signal.SIGTERM, 5)
+        shutil.rmtree(where.state_dir, ignore_errors=True)
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
 def running(kubernetes: str | None = None, *, with_scheduler: bool = False) -> Iterator[Plane]:
     """Run the control plane in a separate folder with the test bed's binaries, which are built if they are missing."""
     usual = layout.from_environment()
     folder = Path(tempfile.mkdtemp(prefix="neuron-dra-bench-"))
-    where = dataclasses.replace(usual, name="neuron-dra-bench", is_root=False, state_dir=folder)
+    where = dataclasses.replace(usual, name=folder.name, is_root=False, state_dir=folder)
     version = kubernetes or build.DEFAULT_KUBERNETES
-    build.build(where, version)
-    known = state.load(where)
-    known.kubernetes = version
-    started = processes.Processes(where, known)
-    plane = Plane(where, known, started)
-    plane.with_scheduler = with_scheduler
-    try:
+    with nothing_left(where):
+        build.build(where, version)
+        known = state.load(where)
+        known.kubernetes = version
+        plane = Plane(where, known, processes.Processes(where, known))
+        plane.with_scheduler = with_scheduler
         plane.up()
         yield plane
-    finally:
-        started.stop(list(known.processes))
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def token(plane: Plane) -> str:
