@@ -22,14 +22,29 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
-from bench_drivers import SLICES, Api, Driver, Floor, Hurried, Ours, Peer, api_server, serve_api, serve_floor
+from bench_drivers import (
+    DEVICE_CLASSES,
+    SLICES,
+    Api,
+    Driver,
+    Floor,
+    Hurried,
+    Ours,
+    Peer,
+    WithSets,
+    api_server,
+    serve_api,
+    serve_floor,
+    until,
+)
 from bench_prepare import Sample, connected, cycles, one_by_one, prepare, sixteen, sixteen_at_once
 from bench_table import Row, bounded, compared, quantile, show
 
-from neuron_dra.emulation import simulated_node
+from neuron_dra.emulation import objects, simulated_node
 
 HELD = 4  # claims that are prepared while an idle hour is counted
 
@@ -65,9 +80,10 @@ async def in_a_folder(args: argparse.Namespace) -> None:
     try:
         simulated_node.write(root / "host", "trn2.48xlarge")
         async with api_server() as server, aiohttp.ClientSession(server.url) as api:
-            for node in ("ours", "go-peer", "hurried"):
-                body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}}
-                (await api.post("/api/v1/nodes", json=body)).raise_for_status()
+            for node in ("ours", "go-peer", "hurried", "sets"):
+                (await api.post("/api/v1/nodes", json=objects.node_object(node))).raise_for_status()
+            for body in objects.DEVICE_CLASSES:
+                (await api.post(DEVICE_CLASSES, json=body)).raise_for_status()
             if args.cycles:
                 await many_cycles(root, server, api, args.cycles)
                 return
@@ -93,9 +109,12 @@ async def measure(args: argparse.Namespace, root: Path, server: Api, api: aiohtt
             rows.append(await start_of(peer, args.starts, api))
             drivers.insert(1, peer)
             rows.append(await idle_beside(peer, args.idle_s))
-        await asyncio.sleep(1.0)
+        await until(floor.listens)
         rows += await prepares(args, drivers, api)
         rows.append(bounded("resident memory after 1,000 prepares and more", ours.rss_mib(), "MiB", 70, 50))
+        drivers[0] = WithSets(root, server.url)
+        ours.stop()
+        rows += await with_sets(args, drivers, api)
     finally:
         for driver in drivers:
             driver.stop()
@@ -152,22 +171,45 @@ async def _idle_cpu(driver: Driver, seconds: float) -> float:
     return (driver.cpu_s() - cpu) / (time.monotonic() - began) * 1000
 
 
-async def prepares(args: argparse.Namespace, drivers: list[Driver], api: aiohttp.ClientSession) -> list[Row]:
-    """Return the rows that compare the drivers' prepares."""
-    rows = []
+async def with_sets(args: argparse.Namespace, drivers: list[Driver], api: aiohttp.ClientSession) -> list[Row]:
+    """Start the plugin with connected sets, the first driver, and return its rows; the limits are those without sets."""
+    mine, suffix = drivers[0], ", connected sets"
+    await mine.started(api)
+    async with api.get(SLICES, params={"fieldSelector": f"spec.nodeName={mine.node}"}) as response:
+        items = (await response.json())["items"]
+    await asyncio.sleep(2.0)
+    published = sum(len(item["spec"].get("devices", ())) for item in items)
+    kib = sum(len(json.dumps(item, separators=(",", ":"))) for item in items) / 1024
+    memory = bounded(f"resident memory, idle{suffix}", mine.rss_mib(), "MiB", 64, 48)
+    return [
+        Row(
+            f"slices of a node{suffix}", f"{kib:.1f} KiB", kib, 96, against=f"{published} devices, {len(items)} slices"
+        ),
+        replace(memory, against=f"PSS {mine.pss_mib():.1f} MiB"),
+        *await prepares(args, drivers, api, suffix),
+    ]
+
+
+async def prepares(
+    args: argparse.Namespace, drivers: list[Driver], api: aiohttp.ClientSession, suffix: str = ""
+) -> list[Row]:
+    """Return the rows that compare the first driver's prepares with the others'."""
+    rows, name = [], drivers[0].name
     others = [driver.name for driver in drivers[1:]]
     for size in (1, 16):
         times = await one_by_one(api, drivers, size, args.claims)
-        mine = quantile(times["ours"], 0.5) * 1000
         for other in others:
-            bounds = (1.5, 0.8) if other == Peer.name else ()
-            what = f"prepare p50, {size} device{'s' if size > 1 else ''}"
-            rows.append(compared(what, mine, other, quantile(times[other], 0.5) * 1000, *bounds))
+            for share in (0.5, 0.99):
+                bounds = (1.5, 0.8) if other == Peer.name and share == 0.5 else ()
+                what = f"prepare p{share * 100:g}, {size} device{'s' if size > 1 else ''}{suffix}"
+                mine, its = (quantile(times[each], share) * 1000 for each in (name, other))
+                rows.append(compared(what, mine, other, its, *bounds))
     times = await sixteen_at_once(api, drivers, args.rounds)
     for other in others:
         for what, share, bounds in (("p50", 0.5, ()), ("p99", 0.99, (1.5, 1.0) if other == Peer.name else ())):
-            mine, its = (quantile(times[name], share) * 1000 for name in ("ours", other))
-            rows.append(compared(f"prepare {what}, 16 claims at once, {args.rounds} rounds", mine, other, its, *bounds))
+            mine, its = (quantile(times[each], share) * 1000 for each in (name, other))
+            what = f"prepare {what}, 16 claims at once, {args.rounds} rounds{suffix}"
+            rows.append(compared(what, mine, other, its, *bounds))
     return rows
 
 

@@ -21,6 +21,7 @@ from typing import ClassVar
 import aiohttp
 import grpc
 
+from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.hanging import children
 from neuron_dra.gen.kubelet.dra.v1 import dra_pb2, dra_pb2_grpc
 from neuron_dra.gen.kubelet.pluginregistration.v1 import registration_pb2, registration_pb2_grpc
@@ -28,6 +29,7 @@ from neuron_dra.gen.kubelet.pluginregistration.v1 import registration_pb2, regis
 HACK = Path(__file__).resolve().parent
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+DEVICE_CLASSES = "/apis/resource.k8s.io/v1/deviceclasses"
 OPTIONS = (("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1))
 
 
@@ -89,6 +91,10 @@ class Driver:
         assert self.process is not None
         return self.process.pid
 
+    def devices(self, first: int, size: int) -> list[str]:
+        """Return the names of the devices in a claim for `size` of them."""
+        return [f"neuron-device-{i}" for i in range(first, first + size)]
+
     def cpu_s(self) -> float:
         """Return the CPU time of all threads so far, in seconds, including its helper process."""
         total = 0
@@ -102,6 +108,10 @@ class Driver:
         """Return the resident memory in MiB, with the unshared memory of helper processes."""
         own = _rollup(self.pid)["Rss"]
         return (own + sum(_rollup(pid)["Anonymous"] for pid in children(self.pid))) / 1024
+
+    def pss_mib(self) -> float:
+        """Return the memory in MiB with this driver's share of shared pages, helper processes included."""
+        return sum(_rollup(pid)["Pss"] for pid in (self.pid, *children(self.pid))) / 1024
 
     def open_files(self) -> int:
         """Return the number of open file descriptors, without connections to the API server, which come and go."""
@@ -117,6 +127,10 @@ class Driver:
         """Return the number of files in the folders that the driver writes to."""
         return sum(len(files) for folder in (self.data, self.root / "cdi") for _, _, files in os.walk(folder))
 
+    def has_published(self, items: list[Obj]) -> bool:
+        """Return True if these slices of the node have everything that it publishes."""
+        return any(item["spec"].get("devices") for item in items)
+
     async def started(self, api: aiohttp.ClientSession) -> float:
         """Start the driver, and return the seconds until GetInfo is answered and the API server has the devices."""
         began = time.monotonic()
@@ -128,7 +142,7 @@ class Driver:
         async def published() -> bool:
             async with api.get(SLICES) as response:
                 items = (await response.json())["items"]
-            return any(item["spec"].get("nodeName") == self.node and item["spec"]["devices"] for item in items)
+            return self.has_published([item for item in items if item["spec"].get("nodeName") == self.node])
 
         await until(listens)
         async with grpc.aio.insecure_channel(f"unix:{self.registration_socket}", options=OPTIONS) as channel:
@@ -159,6 +173,21 @@ class Ours(Driver):
             "--healthcheck-port=0",
             "--metrics-bind-address=",
         ]
+
+
+class WithSets(Ours):
+    """The plugin with connected sets; a claim for several devices has one set."""
+
+    name = "sets"
+
+    def command(self) -> list[str]:
+        return [*super().command(), "--connected-sets"]
+
+    def devices(self, first: int, size: int) -> list[str]:
+        return super().devices(first, size) if size == 1 else [f"neuron-set-{size}-{first}"]
+
+    def has_published(self, items: list[Obj]) -> bool:
+        return any("sharedCounters" in item["spec"] for item in items)
 
 
 class Hurried(Ours):
@@ -208,6 +237,10 @@ class Floor(Driver):
 
     def command(self) -> list[str]:
         return [sys.executable, str(HACK / "bench.py"), "--serve-floor", str(self.root), self.url]
+
+    async def listens(self) -> bool:
+        """Return True if the service has its socket."""
+        return self.dra_socket.exists()
 
 
 async def serve_floor(root: Path, url: str) -> None:

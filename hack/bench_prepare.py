@@ -27,8 +27,8 @@ class Kind:
     first: int = 0
 
 
-async def allocate(api: aiohttp.ClientSession, node: str, name: str, kind: Kind) -> dra_pb2.Claim:
-    """Create a claim that holds devices of `node`."""
+async def allocate(api: aiohttp.ClientSession, driver: Driver, name: str, kind: Kind) -> dra_pb2.Claim:
+    """Create a claim that holds devices of the driver's node."""
     body = {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
@@ -43,8 +43,8 @@ async def allocate(api: aiohttp.ClientSession, node: str, name: str, kind: Kind)
         response.raise_for_status()
         stored = await response.json()
     results = [
-        {"request": "neurons", "driver": "neuron.aws.com", "pool": node, "device": f"neuron-device-{i}"}
-        for i in range(kind.first, kind.first + kind.size)
+        {"request": "neurons", "driver": "neuron.aws.com", "pool": driver.node, "device": device}
+        for device in driver.devices(kind.first, kind.size)
     ]
     stored["status"] = {
         "allocation": {"devices": {"results": results}},
@@ -91,7 +91,7 @@ async def one_by_one(api: aiohttp.ClientSession, drivers: Sequence[Driver], size
         for index in range(count + WARM_UP):
             shift = index % len(drivers)
             for driver in [*drivers[shift:], *drivers[:shift]]:
-                claim = await allocate(api, driver.node, f"one-{size}-{index}-{driver.node}", Kind(size))
+                claim = await allocate(api, driver, f"one-{drivers[0].node}-{size}-{index}-{driver.node}", Kind(size))
                 took = await prepare(stubs[driver.name], claim)
                 await unprepare(stubs[driver.name], claim)
                 if index >= WARM_UP:
@@ -103,7 +103,7 @@ async def sixteen_at_once(api: aiohttp.ClientSession, drivers: Sequence[Driver],
     """Prepare sixteen claims of one device at once, `rounds` times on every driver in turn."""
     times: Seconds = {driver.name: [] for driver in drivers}
     async with connected(drivers) as stubs:
-        batches = {driver.name: await sixteen(api, driver, "at-once") for driver in drivers}
+        batches = {driver.name: await sixteen(api, driver, f"at-once-{drivers[0].node}") for driver in drivers}
         for index in range(rounds + 2):
             shift = index % len(drivers)
             for driver in [*drivers[shift:], *drivers[:shift]]:
@@ -117,7 +117,7 @@ async def sixteen_at_once(api: aiohttp.ClientSession, drivers: Sequence[Driver],
 
 async def sixteen(api: aiohttp.ClientSession, driver: Driver, name: str) -> list[dra_pb2.Claim]:
     """Create a claim for each of the sixteen devices of a driver's node."""
-    return [await allocate(api, driver.node, f"{name}-{driver.node}-{i}", Kind(1, i)) for i in range(16)]
+    return [await allocate(api, driver, f"{name}-{driver.node}-{i}", Kind(1, i)) for i in range(16)]
 
 
 @dataclass(frozen=True)
