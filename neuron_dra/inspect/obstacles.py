@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from neuron_dra.core.wire import Obj, Wire
-from neuron_dra.inspect import resources, trials, words
+from neuron_dra.inspect import budgets, resources, trials, words
 from neuron_dra.inspect.blockers import HELD, NODE, ORDER, RESERVED, ROOM, TAINT, Blocked
 from neuron_dra.inspect.demand import PodClaim
 from neuron_dra.inspect.findings import Change, Facts, Finding
@@ -42,6 +42,8 @@ def _finding(world: World, pod: Wire, names: Sequence[str], nodes: Sequence[Bloc
     facts = Facts()
     for name in names:
         facts.some(_LABELS[name], (_detail(world, pod, name, each) for each in nodes), most=3, of=len(nodes))
+    if HELD in names:
+        facts.some("protected", _protection(world, nodes[:3]), most=2)
     changes: list[Change] = []
     if len(names) == 1:
         for change in _changes(world, pod, names[0], nodes):
@@ -229,9 +231,23 @@ def _without_holder(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Iterat
         found += [(len(devices), holder) for holder, devices in _holders(world, each).values() if holder.pods]
     unique = {holder.key: (number, holder) for number, holder in found}
     ranked = sorted(unique.values(), key=lambda each: (each[0], str(each[1])))
-    for _, holder in ranked[:HOLDERS_TRIED]:
-        if len(holder.pods) == 1:
-            yield end(world, pod, holder)
+    may = [holder for _, holder in ranked if len(holder.pods) == 1 and not _protected(world, holder)]
+    for holder in may[:HOLDERS_TRIED]:
+        yield end(world, pod, holder)
+
+
+def _protection(world: World, nodes: Sequence[Blocked]) -> Iterator[str]:
+    """Yield which pods on the nodes may not be evicted."""
+    for each in nodes:
+        for holder, _ in _holders(world, each).values():
+            if text := _protected(world, holder):
+                yield f"pod {holder}: {text}"
+
+
+def _protected(world: World, holder: Holder) -> str:
+    """Return why the one pod of a claim may not be evicted; empty if it may."""
+    pod = world.snapshot.get("Pod", holder.pods[0], holder.namespace) if len(holder.pods) == 1 else None
+    return budgets.objection(world.snapshot, pod) if pod is not None else ""
 
 
 def end(world: World, pod: Wire, holder: Holder) -> Change | None:

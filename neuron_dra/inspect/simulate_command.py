@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Simulate, print what the pods get, and return the exit code."""
     from neuron_dra import object_files
-    from neuron_dra.inspect import manifests, simulation, terminal
+    from neuron_dra.inspect import manifests, simulation, terminal, unseen
     from neuron_dra.inspect.snapshot import build, key_of
     from neuron_dra.inspect.world import World
 
@@ -72,7 +72,11 @@ def run(args: argparse.Namespace) -> int:
         used, published = simulation.held(trial.world)
         running = sum(each.runs for each in outcomes)
         terminal.write([f"{running} of {len(outcomes)} pods run; {used} of {published} published devices are held"])
-        notes = [*wanted.notes, "among nodes that serve a pod equally well, the scheduler may choose another one"]
+        notes = [
+            *wanted.notes,
+            *filter(None, [unseen.note(snapshot)]),
+            "among nodes that serve a pod equally well, the scheduler may choose another one",
+        ]
         terminal.write([line for note in notes for line in terminal.wrapped(note, first="note: ", rest="      ")])
     return 0 if all(each.runs for each in outcomes) else 1
 

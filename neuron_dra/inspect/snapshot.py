@@ -44,10 +44,12 @@ _META: Final = {
     "annotations": {},
     "ownerReferences": [{"kind": str, "name": str, "uid": str}],
     "deletionTimestamp": str,
+    "generation": int,
 }
 _CONDITIONS: Final = [{"type": str, "status": str, "reason": str, "message": str}]
 _CONTAINERS: Final = [{"name": str, "resources": {"requests": {}, "limits": {}, "claims": [{"name": str}]}}]
 _STATES: Final = [{"name": str, "state": {"waiting": {"reason": str, "message": str}}}]
+_EXPRESSION: Final = {"key": str, "operator": str, "values": [str]}
 SHAPES: Final[Mapping[str, Any]] = {
     "ResourceSlice": {
         "spec": {
@@ -104,7 +106,10 @@ SHAPES: Final[Mapping[str, Any]] = {
         },
     },
     "ResourceQuota": {"spec": {"hard": {}}, "status": {"hard": {}, "used": {}}},
-    "PodDisruptionBudget": {"spec": {}, "status": {}},
+    "PodDisruptionBudget": {
+        "spec": {"selector": {"matchLabels": {}, "matchExpressions": [_EXPRESSION]}, "unhealthyPodEvictionPolicy": str},
+        "status": dict.fromkeys(("disruptionsAllowed", "currentHealthy", "desiredHealthy", "observedGeneration"), int),
+    },
     "Event": {"involvedObject": {"kind": str, "namespace": str, "name": str}, "reason": str, "message": str},
 }
 """The kinds of a snapshot, and the fields that are read. Objects of other kinds are ignored."""
@@ -240,7 +245,9 @@ _REQUIRED: Final[Mapping[str, Sequence[tuple[str, ...]]]] = {
 
 def absent_from_file(found: Snapshot) -> dict[str, str]:
     """Return the kinds of which a file has no object, and that it lacks rather than the cluster."""
-    absent = [kind for kind in ("DeviceClass", "ResourceSlice", "Node", "ResourceClaimTemplate") if not found.all(kind)]
+    absent = [
+        kind for kind in ("DeviceClass", "ResourceSlice", "Node", "Pod", "ResourceClaimTemplate") if not found.all(kind)
+    ]
     used = any((pod.get("status") or {}).get("resourceClaimStatuses") for pod in found.all("Pod"))
     if used and not found.all("ResourceClaim"):
         absent.append("ResourceClaim")

@@ -42,12 +42,14 @@ def run(args: argparse.Namespace) -> int:
         raise SettingsError("--fleet and a name: give one of them")
     snapshot, _ = source.load(args)
     from neuron_dra.core.ultraserver import object_name
-    from neuron_dra.inspect import fleet, terminal, topology_svg, topology_text, words
+    from neuron_dra.inspect import fleet, terminal, topology_svg, topology_text, unseen, words
     from neuron_dra.inspect.world import World
 
     world = World(snapshot, proposes=False)
     views = fleet.nodes(world)
     groups = fleet.ultraservers(views)
+    if note := unseen.note(snapshot):
+        sys.stderr.write(f"neuron-dra: {note}\n")
     wide, svg = args.output == "wide", args.output == "svg"
     if not views:
         raise SettingsError("no Neuron nodes: no node publishes devices, and no Node has a Neuron instance type")

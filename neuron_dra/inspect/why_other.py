@@ -8,8 +8,7 @@ from typing import Final
 
 from neuron_dra.core import catalogue, health, names
 from neuron_dra.core.wire import Wire
-from neuron_dra.inspect import snapshot as snapshots
-from neuron_dra.inspect import starting, why_pod, why_workload, words
+from neuron_dra.inspect import starting, unseen, why_pod, why_workload, words
 from neuron_dra.inspect.findings import Facts, Finding, Report
 from neuron_dra.inspect.snapshot import Snapshot
 from neuron_dra.inspect.world import World
@@ -57,7 +56,9 @@ def of_node(world: World, node: Wire) -> Report:
     published = [device for item in world.slices_of(meta["name"]) for device in item["spec"].get("devices") or ()]
     ours = sum(item["spec"]["driver"] == names.DRIVER for item in world.slices_of(meta["name"]))
     held = sum(device.pool == meta["name"] for device in world.holders)
-    state = f"publishes {words.count(len(published), 'device')}, {held} held" if ours else "publishes no Neuron devices"
+    least = "at least " if "ResourceClaim" in unseen.kinds(world.snapshot) else ""
+    devices = f"publishes {words.count(len(published), 'device')}, {least}{held} held"
+    state = devices if ours else "publishes no Neuron devices"
     return Report(f"node {meta['name']}", state, tuple(found), fine=not found)
 
 
@@ -177,30 +178,18 @@ REPORTS: Final[Mapping[str, Callable[[World, Wire], Report]]] = {
     "NeuronUltraServerWorkload": why_workload.report,
 }
 
-_ABSENT: Final = {
-    "ClassMissing": "DeviceClass",
-    "TemplateMissing": "ResourceClaimTemplate",
-    "ClaimMissing": "ResourceClaim",
-    "NoDevicesPublished": "ResourceSlice",
-    "NodeGone": "Node",
-}
-"""Causes that are true only if all objects of a kind could be read."""
-_JUDGED: Final = ("ResourceSlice", "ResourceClaim", "DeviceClass", "Node", "Pod")
-"""Kinds that changes are judged by."""
+_OF_NODES: Final = ("ResourceSlice", "DeviceTaintRule")
+"""Kinds that could show what is wrong with a node."""
 
 
 def report(snapshot: Snapshot, kind: str, item: Wire) -> Report:
     """Return the report about an object; what could not be read makes a cause unknown, and changes are not proposed."""
-    unseen = {kind: why for kind, why in snapshot.left_out.items() if why != snapshots.NOT_SERVED}
-    found = REPORTS[kind](World(snapshot, proposes=not unseen.keys() & set(_JUDGED)), item)
-    findings = tuple(_doubted(each, unseen) for each in found.findings)
-    relevant = [f"{kind} ({why})" for kind, why in unseen.items() if kind in (*_JUDGED, "ResourceClaimTemplate")]
-    notes = (f"not seen: {', '.join(relevant)}",) if relevant else ()
-    return replace(found, findings=findings, notes=(*found.notes, *notes))
-
-
-def _doubted(finding: Finding, unseen: Mapping[str, str]) -> Finding:
-    kind = _ABSENT.get(finding.code, "")
-    if kind not in unseen:
-        return finding
-    return Finding("Unknown", f"unknown: {finding.text}, but not all of kind {kind} could be read", finding.facts)
+    missing = unseen.kinds(snapshot)
+    found = REPORTS[kind](World(snapshot, proposes=not missing.keys() & set(unseen.JUDGED)), item)
+    findings = tuple(unseen.doubted(each, snapshot) for each in found.findings)
+    hidden = [each for each in _OF_NODES if each in missing] if kind == "Node" and found.fine else []
+    if hidden:
+        text = f"unknown: nothing is wrong in what was read, but not all of kind {hidden[0]} could be"
+        findings = (Finding("Unknown", text),)
+    notes = (text,) if (text := unseen.note(snapshot)) else ()
+    return replace(found, findings=findings, notes=(*found.notes, *notes), fine=found.fine and not hidden)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from neuron_dra.core.wire import Wire
-from neuron_dra.inspect import obstacles, trials, why_pod, words
+from neuron_dra.inspect import budgets, obstacles, trials, unseen, why_pod, words
 from neuron_dra.inspect.findings import Change, Facts, Finding, Report
 from neuron_dra.inspect.world import Holder, World
 from neuron_dra.simulate.scheduler import Placement
@@ -37,12 +37,12 @@ def report(world: World, workload: Wire) -> Report:
 
 def _shown(world: World, item: Wire) -> str:
     """Return one UltraServer with what is on each of its nodes."""
-    parts = []
+    parts, none = [], "unknown" if "ResourceClaim" in unseen.kinds(world.snapshot) else "free"
     for entry in (item.get("spec") or {}).get("topology") or ():
         name = entry["nodeName"]
         tag = world.tags.get(name)
         users = sorted({str(holder) for device, holder in world.holders.items() if device.pool == name})
-        parts.append(f"{name}: {tag.workload if tag else words.listed(users, 2) or 'free'}")
+        parts.append(f"{name}: {tag.workload if tag else words.listed(users, 2) or none}")
     return f"{item['metadata']['name']}: {'; '.join(parts)}"
 
 
@@ -72,7 +72,7 @@ def _emptied(world: World, workload: Wire, item: Wire) -> Change | None:
         return None
     holder = next(iter(holders.values()))
     pod = world.snapshot.get("Pod", holder.pods[0], holder.namespace) if len(holder.pods) == 1 else None
-    if pod is None:
+    if pod is None or budgets.objection(world.snapshot, pod):
         return None
     released, removed = obstacles.released(world, pod)
     elsewhere = world.after(released, [*removed, *(("Node", "", name) for name in names)])

@@ -154,7 +154,7 @@ async def test_context_that_does_not_exist_is_named(tmp_path: Path) -> None:
         ("kind: Pod\nmetadata: {name: p}\nspec: text\n", "Pod p: spec is 'text': it must be an object"),
         ("kind: ResourceSlice\nmetadata: {name: s}\nspec: {driver: d}\n", "ResourceSlice s: spec.pool.name is missing"),
         ("kind: ConfigMap\nmetadata: {name: c}\n", "it has no objects of a snapshot"),
-        ("kind: Node\nmetadata: {name: n}\n", "there is no Pod p in namespace default"),
+        ("kind: Node\nmetadata: {name: n}\n", "Pod p: the file has none"),
     ],
 )
 def test_malformed_files_are_one_line(tmp_path: Path, text: str, words: str) -> None:
