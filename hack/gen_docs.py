@@ -15,7 +15,7 @@ import topology_pictures
 
 from controller import metrics as controller_metrics
 from controller.settings import ControllerSettings, WatcherSettings
-from neuron_dra.core import catalogue, devices, groups, limits, names
+from neuron_dra.core import catalogue, devices, groups, limits, names, vocabulary
 from neuron_dra.core.catalogue import GIB
 from neuron_dra.node.metrics import Metrics
 from neuron_dra.setting_table import Setting, settings_of
@@ -196,7 +196,47 @@ a number of devices or cores that no node serves.
 """
 
 
-PAGES = {"attributes.md": attributes, "settings.md": settings_page, "metrics.md": metrics, **topology_pictures.pages()}
+def conditions() -> str:
+    """Return docs/conditions.md."""
+    types = [(f"`{each.name}`", each.of, each.text) for each in vocabulary.CONDITIONS]
+    reasons = {
+        kind: [(f"`{each.name}`", each.condition, each.text) for each in vocabulary.REASONS if each.of == kind]
+        for kind in (vocabulary.WORKLOAD, vocabulary.ULTRASERVER)
+    }
+    events = [(f"`{each.name}`", each.of, each.text) for each in vocabulary.EVENTS]
+    unhealthy = [(f"`{name}`", text) for name, text in vocabulary.UNHEALTHY.items()]
+    return f"""{MADE}# Conditions, reasons and Events
+
+`neuron-dra explain NAME` prints the same.
+
+## Conditions
+
+{table(["condition", "of", "meaning"], types)}
+## Reasons of a NeuronUltraServerWorkload
+
+They are reasons of its Events, too.
+
+{table(["reason", "condition", "meaning"], reasons[vocabulary.WORKLOAD])}
+## Reasons of a NeuronUltraServer
+
+{table(["reason", "condition", "meaning"], reasons[vocabulary.ULTRASERVER])}
+## Other Events
+
+{table(["reason", "on", "meaning"], events)}
+## Unhealthy devices
+
+The values of the attribute `unhealthy` and of the [taint](health.md):
+
+{table(["value", "meaning"], unhealthy)}"""
+
+
+PAGES = {
+    "attributes.md": attributes,
+    "conditions.md": conditions,
+    "settings.md": settings_page,
+    "metrics.md": metrics,
+    **topology_pictures.pages(),
+}
 
 
 def main(arguments: Sequence[str]) -> int:

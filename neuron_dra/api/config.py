@@ -32,25 +32,39 @@ def _whole(value: object) -> object:
     return value
 
 
-def _one_of(*numbers: int) -> core_schema.CoreSchema:
-    """Return the schema of a field that must be one of these integers."""
-    return core_schema.no_info_before_validator_function(_whole, core_schema.literal_schema(list(numbers)))
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field: its schema, and for users its valid values and its meaning."""
+
+    schema: core_schema.CoreSchema
+    values: str
+    text: str
 
 
-_OBJECT_NAME = core_schema.nullable_schema(core_schema.str_schema(min_length=1, max_length=63))
+def _one_of(*numbers: int, text: str) -> Field:
+    """Return a field that must be one of these integers."""
+    schema = core_schema.no_info_before_validator_function(_whole, core_schema.literal_schema(list(numbers)))
+    return Field(schema, " or ".join(map(str, numbers)), text)
+
+
+def _object_name(text: str) -> Field:
+    """Return a field that has a name of at most 63 characters, or null."""
+    schema = core_schema.nullable_schema(core_schema.str_schema(min_length=1, max_length=63))
+    return Field(schema, "text of 1 to 63 characters", text)
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
+class Kind:
     """A kind of configuration: its fields, their valid values, and its conversion to core's settings."""
 
-    fields: Mapping[str, core_schema.CoreSchema]
+    fields: Mapping[str, Field]
     required: tuple[str, ...]
     settings: Callable[[Mapping[str, Any]], NeuronSettings | UltraServerSettings]
 
     def validator(self) -> SchemaValidator:
         """Return the validator for objects of this kind; unknown fields are errors."""
-        every = {"apiVersion": core_schema.str_schema(), "kind": core_schema.str_schema(), **self.fields}
+        own = {name: field.schema for name, field in self.fields.items()}
+        every = {"apiVersion": core_schema.str_schema(), "kind": core_schema.str_schema(), **own}
         required = ("apiVersion", "kind", *self.required)
         fields = {
             name: core_schema.typed_dict_field(schema, required=name in required) for name, schema in every.items()
@@ -59,21 +73,23 @@ class _Kind:
         return SchemaValidator(core_schema.typed_dict_schema(fields, extra_behavior="forbid", config=strict))
 
 
-_KINDS: Final = {
-    # The number of physical NeuronCores in a logical one.
-    "NeuronConfig": _Kind(
-        {"logicalNeuronCore": _one_of(1, 2)},
+KINDS: Final = {
+    "NeuronConfig": Kind(
+        {"logicalNeuronCore": _one_of(1, 2, text="number of physical NeuronCores in a logical one")},
         ("logicalNeuronCore",),
         lambda given: NeuronSettings(given["logicalNeuronCore"]),
     ),
-    # The number of nodes in a group of an UltraServer, and the workload.
-    "UltraServerConfig": _Kind(
-        {"ultraserverMode": _one_of(1, 2, 4), "workloadId": _OBJECT_NAME, "workloadUid": _OBJECT_NAME},
+    "UltraServerConfig": Kind(
+        {
+            "ultraserverMode": _one_of(1, 2, 4, text="number of nodes of an UltraServer that work together as a group"),
+            "workloadId": _object_name("name of the NeuronUltraServerWorkload for which the nodes are reserved"),
+            "workloadUid": _object_name("UID of that workload"),
+        },
         ("ultraserverMode",),
         lambda given: UltraServerSettings(given["ultraserverMode"], given.get("workloadId"), given.get("workloadUid")),
     ),
 }
-_VALIDATORS: Final = {name: kind.validator() for name, kind in _KINDS.items()}
+_VALIDATORS: Final = {name: kind.validator() for name, kind in KINDS.items()}
 
 
 def decode(parameters: object, path: str) -> NeuronSettings | UltraServerSettings:
@@ -88,13 +104,13 @@ def decode(parameters: object, path: str) -> NeuronSettings | UltraServerSetting
         raise ClaimError(
             f"error applying config: {path}.apiVersion {_show(version)} is not known; use {API_VERSIONS[0]!r}"
         )
-    if not isinstance(kind, str) or kind not in _KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise ClaimError(
             f"error applying config: {path}.kind {_show(kind)} is not known"
-            + _suggestion(str(kind), _KINDS, otherwise=f"; use {' or '.join(_KINDS)}")
+            + _suggestion(str(kind), KINDS, otherwise=f"; use {' or '.join(KINDS)}")
         )
     try:
-        return _KINDS[kind].settings(_VALIDATORS[kind].validate_python(dict(parameters)))
+        return KINDS[kind].settings(_VALIDATORS[kind].validate_python(dict(parameters)))
     except ValidationError as err:
         problems = "; ".join(_explain(problem, path, kind) for problem in err.errors())
         raise ClaimError(f"error applying config: strict decoding error: {problems}") from err
@@ -103,7 +119,7 @@ def decode(parameters: object, path: str) -> NeuronSettings | UltraServerSetting
 def _explain(problem: Any, path: str, kind: str) -> str:
     """Return one sentence about a validator's error, with the field's path and what to write."""
     name = ".".join(str(part) for part in problem["loc"])
-    fields = list(_KINDS[kind].fields)
+    fields = list(KINDS[kind].fields)
     if problem["type"] == "extra_forbidden":
         otherwise = f"; {kind} has only {', '.join(fields)}"
         return f'unknown field "{path}.{name}"' + _suggestion(name, fields, otherwise=otherwise)

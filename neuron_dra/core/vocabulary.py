@@ -1,0 +1,162 @@
+"""Conditions, their reasons, and the reasons of Events, with their meanings: for users, in docs/ and in `explain`.
+
+A reason of a condition of a NeuronUltraServerWorkload is the reason of its Event too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+WORKLOAD: Final = "NeuronUltraServerWorkload"
+ULTRASERVER: Final = "NeuronUltraServer"
+READY: Final = "Ready"
+DEGRADED: Final = "Degraded"
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A condition or a reason.
+
+    - `of`: the kind of object that has it.
+    - `condition`: the condition that it is a reason of; empty for a condition itself, and for a reason of Events only.
+    """
+
+    name: str
+    of: str
+    text: str
+    condition: str = ""
+
+
+CONDITIONS: Final = (
+    Word(READY, WORKLOAD, "all groups are reserved, and the ResourceClaimTemplate exists"),
+    Word("Progressing", WORKLOAD, "the controller is changing the reservation"),
+    Word(DEGRADED, WORKLOAD, "a reserved node has a fault; the failure strategy sets what follows, and when"),
+    Word("Outage", WORKLOAD, "so many nodes are not Ready that the controller evicts no pod; absent until it happens"),
+    Word(READY, ULTRASERVER, "all its nodes and links are ready"),
+    Word(DEGRADED, ULTRASERVER, "the reverse of Ready"),
+    Word("Allocated", ULTRASERVER, "nodes of it are reserved for a workload"),
+)
+
+
+def _reasons(of: str, condition: str, texts: dict[str, str]) -> tuple[Word, ...]:
+    return tuple(Word(name, of, text, condition) for name, text in texts.items())
+
+
+_WAITS: Final = {
+    "Allocated": "all groups are reserved, and pods may start",
+    "WaitingForNodes": "nodes are reserved; some do not show it in their ResourceSlices yet",
+    "WaitingForRelease": "nodes are released first, because pods with the same ranks may still run there",
+    "InsufficientCapacity": "fewer nodes of the instance type are free than it needs",
+    "CapacitySplit": "enough nodes are free, but not together in UltraServers, or without the links",
+    "NoUltraServers": "no UltraServer of the instance type was discovered",
+    "CreatingUltraServers": "the NeuronUltraServers of enough free nodes are being created",
+    "ExceedsFleet": "it needs more groups than the cluster has, even if all were free; it holds no other workload back",
+    "WaitsForOlder": "another workload has waited longer, and goes first until the time in the message",
+    "NamespaceLimit": "the namespace has reserved all nodes that its annotation allows",
+    "NamespaceUnknown": "the controller has not seen the Namespace, and so not its limit",
+    "InvalidSpec": "the spec has values that cannot be reserved; the CRD of this release rejects them",
+    "TemplateNameTaken": "a ResourceClaimTemplate of this name has another owner",
+    "UnreadableReservation": "a reservation was written by another release and cannot be read; its nodes stay reserved",
+    "CustomResourcesOutdated": "the API server drops fields that the controller writes: upgrade the CRDs",
+    "NoSpareGroup": "a group has a fault, and no free group can replace it; nothing is evicted",
+    "Migrating": "a group with a fault is being replaced",
+    "Releasing": "the reservation is being released",
+    "Draining": "waiting for nodes to show that they start no more pods of the workload",
+    "WaitingForPods": "waiting for the end of pods that hold devices of the nodes",
+    "EvictionBlocked": "pods cannot be evicted, for example because of a PodDisruptionBudget",
+    "Restarting": "all nodes are released, then reserved again (failureStrategy RestartAll)",
+}
+_FAULTS: Final = {
+    "NoProblem": "the reserved nodes have no known fault",
+    "NodeGone": "the Node was deleted",
+    "NodeReplaced": "another Node has its name: Nodes are identified by UID",
+    "NodeNotReady": "the Node is not Ready",
+    "DeviceUnhealthy": "a device is missing, or its driver reports it unhealthy",
+    "LinkDown": "links that a group of this size needs are down",
+    "UltraServerChanged": "the node publishes another UltraServer",
+    "TagLost": "its complete slice lacks the reservation's tag, for example because of an older driver",
+    "ShapeChanged": "it publishes devices and the template requests whole nodes, or the reverse",
+    "NodeCordoned": "it is cordoned, or an autoscaler's taint announces its removal",
+    "NodeTainted": "it has a taint that other nodes of its group do not have",
+    "SliceMissing": "a Ready node publishes nothing: its plugin or its kubelet restarts",
+    "ForeignClaim": "another workload's claim is allocated on a reserved node",
+    "PodsUnschedulable": "pods of the workload cannot be scheduled, although nodes of it are idle",
+    "RestartLimitExceeded": "RestartAll has restarted the workload as often as it may; nothing more is evicted",
+    "Restarting": "the fault in the message made the workload restart",
+}
+_OF_ULTRASERVERS: Final = {
+    "AllNodesReady": "all nodes and their links are ready",
+    "NodeMissing": "nodes of it do not exist, or reserved ones are gone",
+    "NodeNotReady": "nodes are not Ready",
+    "NodeCordoned": "nodes are cordoned, and cannot be reserved",
+    "SliceMissing": "nodes publish no ResourceSlice",
+    "TopologyUnknown": "nodes whose kernel driver does not know their place yet: it reports busy",
+    "DeviceUnhealthy": "nodes with unhealthy or missing devices cannot be reserved",
+    "LinkDown": "links between nodes are down",
+    "MixedInstanceTypes": "nodes of another instance type publish this UltraServer",
+    "DuplicateNodeId": "several nodes publish the same number in this UltraServer",
+    "IdentityMismatch": "a node's label and driver differ in the capacity block, or a block has several UltraServers",
+    "Quarantined": "nodes stay reserved, because a node of their group is dead and may still run pods",
+    "DeletionWaits": "the object is being deleted, and its reservations keep it",
+    "UnreadableReservation": "reservations that this release cannot read keep their nodes",
+}
+REASONS: Final = (
+    *_reasons(WORKLOAD, "Ready, Progressing", _WAITS),
+    *_reasons(WORKLOAD, DEGRADED, _FAULTS),
+    *_reasons(
+        WORKLOAD,
+        "Outage",
+        {
+            "ManyNodesAway": "too many nodes are not Ready (--outage-nodes, --outage-percent), so nothing is evicted",
+            "OutageIsOver": "enough nodes are Ready again",
+        },
+    ),
+    *_reasons(ULTRASERVER, "Ready, Degraded", _OF_ULTRASERVERS),
+    *_reasons(
+        ULTRASERVER,
+        "Allocated",
+        {"Reserved": "nodes are reserved for workloads", "NotReserved": "no node is reserved"},
+    ),
+)
+
+EVENTS: Final = (
+    Word("Recovered", WORKLOAD, "the reserved nodes have no fault any more, or were replaced"),
+    Word("NoNetworkClaim", WORKLOAD, "its groups are in several UltraServers, and its pods request no EFA interfaces"),
+    Word("RefusedPodEvicted", "Pod", "the controller evicted the pod: its node rejects it permanently"),
+    Word("NeuronNumberNotServed", "Pod", "it waits for a number of devices or cores that no node serves"),
+    Word("NeuronDeviceUnhealthy", "Node", "a device is unhealthy; new claims do not get it"),
+    Word("NeuronDeviceHealthy", "Node", "a device is healthy again"),
+    Word("NeuronSliceNameTaken", "Node", "another object has the name of one of the node's ResourceSlices"),
+    Word("NeuronDevicePluginAlive", "Node", "a Neuron device plugin runs on the node; remove it"),
+    Word(
+        "NeuronConnectedSetsOff", "Node", "connected sets of devices are not published, for the reason in the message"
+    ),
+    Word("NeuronUnknownInstanceType", "Node", "the catalogue lacks the instance type, or the type is unknown"),
+    Word("NeuronInstanceTypeDisagreement", "Node", "the node's label and its hardware name different instance types"),
+    Word("NeuronReadingHangs", "Node", "a file of the kernel driver cannot be read: the read does not end"),
+    Word(
+        "NeuronOneSidedLink", "Node", "a device reports a link that the other device does not report; it counts as down"
+    ),
+    Word("NeuronNoLinks", "Node", "the devices report no links, and the instance type has links"),
+    Word("NeuronMissingLink", "Node", "a link that the instance type has is down"),
+    Word("NeuronWrongCoreCount", "Node", "a device reports another number of cores than its instance type has"),
+    Word("NeuronMissingDeviceFile", "Node", "a device has no file in /dev, and is not published"),
+    Word("NeuronNoDevices", "Node", "the node has no Neuron devices, and its instance type has"),
+    Word("NeuronUnexpectedDevice", "Node", "a device that the instance type does not have"),
+    Word("NeuronMissingDevice", "Node", "a device of the instance type is absent"),
+    Word("KubernetesUntested", "Node", "this release was not tested with the version of the API server"),
+    Word("KubeletBroken", "Node", "this version of the kubelet may hang when it prepares devices"),
+)
+"""Reasons of Events that are no reasons of conditions."""
+
+UNHEALTHY: Final = {
+    "missing": "it is gone from the node",
+    "invalid": "the kernel driver could not reset it",
+    "link_interserver": "a link to another node of the UltraServer is unhealthy",
+    "sram_ecc": "uncorrectable SRAM errors since the kernel driver was loaded",
+    "hbm_ecc": "uncorrectable HBM errors since the kernel driver was loaded",
+    "hbm_repair": "HBM errors that a reload of the kernel driver repairs",
+    "other": "a component whose name is no valid value of a taint; the Event has the name",
+}
+"""Why a device is unhealthy: values of its attribute and taint. Others are components that the kernel driver names."""

@@ -1,0 +1,147 @@
+"""`explain`, and its tables: every condition, reason and Event that the code writes has a meaning (17.3)."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from neuron_dra import cli
+from neuron_dra.core import health, vocabulary
+from neuron_dra.core.vocabulary import CONDITIONS, EVENTS, REASONS, UNHEALTHY
+from neuron_dra.inspect import explain
+
+ROOT = Path(__file__).resolve().parents[2]
+CONTROLLER = ("plan", "observe", "apply", "limits")
+OTHERS = {
+    *(
+        "All",
+        "Available",
+        "FullyAllocated",
+        "ExactCount",
+        "In",
+        "Normal",
+        "Warning",
+        "True",
+        "False",
+        "Eviction",
+        "Lease",
+    ),
+    *("Pending", "Allocating", "PartiallyAllocated", "Deallocating", "Failed", "Bound"),  # states and phases
+    *("MigrateAffected", "ReplaceAffected", "RestartAll", "NoOp", "Migrate"),  # strategies
+    *("NoSchedule", "NoExecute", "ToBeDeletedByClusterAutoscaler"),  # taints
+    *("PodScheduled", "PodReadyToStartContainers", "Unschedulable"),  # Kubernetes' own conditions
+    *("DeviceClass", "Namespace", "Node", "Pod", "ResourceClaim", "ResourceClaimTemplate", "ResourceSlice"),
+    *("NeuronUltraServer", "NeuronUltraServerWorkload", "NeuronConfig", "UltraServerConfig"),
+    *("Limits", "Trial", "IndexT"),
+}
+"""Words of the controller that are no condition, reason or Event."""
+
+
+def constants(*folders: Path) -> Iterator[str]:
+    """The texts in the code that look like a reason."""
+    for folder in folders:
+        for path in sorted(folder.rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text())):
+                text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+                if re.fullmatch(r"([A-Z][a-z]+)+[A-Za-z]*", text):
+                    yield text
+
+
+def findings() -> Iterator[str]:
+    """The Events of the differences between hardware and catalogue."""
+    for node in ast.walk(ast.parse((ROOT / "neuron_dra/core/topology.py").read_text())):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Finding":
+            kind = ast.literal_eval(node.args[0])
+            yield "Neuron" + "".join(part.title() for part in kind.split("-"))
+
+
+NAMES = {each.name for each in (*CONDITIONS, *REASONS, *EVENTS)}
+OF_CONTROLLER = set(constants(*(ROOT / "controller" / folder for folder in CONTROLLER)))
+OF_PLUGIN = {each for each in constants(ROOT / "neuron_dra/node") if re.match(r"Neuron[A-Z]|Kube", each)}
+
+
+def test_every_word_of_the_controller_has_a_meaning() -> None:
+    assert sorted(OF_CONTROLLER - NAMES - OTHERS) == []
+
+
+def test_every_event_of_the_plugin_has_a_meaning() -> None:
+    fatal = {"KubernetesTooOld", "KubeletTooOld"}  # the last line of the plugin's log, no Event
+    written = {*OF_PLUGIN, *findings()} - fatal
+    assert len(written) > 15
+    assert sorted(written - {each.name for each in EVENTS}) == []
+
+
+def test_no_meaning_is_left_of_a_word_that_is_gone() -> None:
+    assert sorted(NAMES - OF_CONTROLLER - OF_PLUGIN - set(findings())) == []
+
+
+def test_every_reason_of_an_unhealthy_device_has_a_meaning() -> None:
+    assert set(UNHEALTHY) == {*health._WORST_FIRST, health.OTHER}
+
+
+def test_reasons_belong_to_conditions_of_their_kind() -> None:
+    for each in REASONS:
+        kinds = {one.name for one in CONDITIONS if one.of == each.of}
+        assert set(each.condition.split(", ")) <= kinds, each
+    assert len({(each.name, each.of, each.condition) for each in REASONS}) == len(REASONS)
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("deviceid", ["deviceId"]),
+        ("devicegroup4_id", ["resource.aws.com/devicegroup4_id"]),
+        ("NeuronConfig", ["NeuronConfig.logicalNeuronCore"]),
+        ("workloadUid", ["workloadUid", "UltraServerConfig.workloadUid"]),
+        ("NodeNotReady", ["NodeNotReady", "NodeNotReady"]),
+        ("nothing", []),
+    ],
+)
+def test_names_are_found_in_any_case(name: str, found: list[str]) -> None:
+    assert [each.name for each in explain.find(name)] == found
+
+
+def test_topics_have_all_their_names() -> None:
+    for topic in explain.TOPICS:
+        names = {each.name for each in explain.find(topic)}
+        assert names >= {each.name for each in explain.entries() if each.topic == topic}
+        assert names
+    assert {each.topic for each in explain.find("unhealthy")} == {"attributes", "unhealthy"}
+
+
+def test_meaning_is_printed_with_the_facts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", "UltraServerConfig.ultraserverMode"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "UltraServerConfig.ultraserverMode",
+        "  field of UltraServerConfig, in a claim's opaque config",
+        "  meaning     number of nodes of an UltraServer that work together as a group",
+        "  values      1 or 2 or 4; required",
+        "  apiVersion  neuron.aws.com/v1",
+    ]
+
+
+def test_json_has_every_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", "-o", "json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)) == len(explain.entries())
+    assert cli.main(["explain"]) == 0
+    shown = capsys.readouterr().out
+    assert all(each.name in shown for each in explain.entries())
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_unknown_name_has_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", "NodeGon"]) == 2
+    assert capsys.readouterr().err == "neuron-dra: NodeGon is no name of this driver; did you mean NodeGone?\n"
+    assert cli.main(["explain", "xyz"]) == 2
+    assert "; topics: attributes, " in capsys.readouterr().err
+
+
+def test_vocabulary_is_one_sentence_for_each_word() -> None:
+    for each in (*vocabulary.CONDITIONS, *REASONS, *EVENTS):
+        assert each.text
+        assert not each.text.endswith(".")
