@@ -59,6 +59,7 @@ COMMANDS: Final = {
     "simulate": ("inspect.simulate_command", "show what the pods of manifests would get, and on which nodes"),
     "validate": ("inspect.validate_command", "check claims, templates and pods of manifests, without a cluster"),
     "templates": ("inspect.templates_command", "print ResourceClaimTemplates for the usual jobs"),
+    "inspect": ("inspect.inspect_command", "print the state of the plugin on this node, from its socket"),
     "demo": ("demo", "show how pods get devices, on simulated nodes, without a cluster"),
 }
 """The other commands, with their modules, which have `add_arguments` and `run`."""

@@ -1,4 +1,4 @@
-"""NodeInspector: the plugin's state, for users with grpcurl."""
+"""NodeInspector: the plugin's state, for `neuron-dra inspect` and users with grpcurl."""
 
 from __future__ import annotations
 
