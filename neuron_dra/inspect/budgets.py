@@ -6,10 +6,10 @@ budgets for a pod the API server rejects its eviction. A budget that its control
 
 from __future__ import annotations
 
+from neuron_dra.core import labels
 from neuron_dra.core.wire import Wire
 from neuron_dra.inspect import unseen
 from neuron_dra.inspect.snapshot import Snapshot
-from neuron_dra.simulate import nodes
 
 
 def objection(snapshot: Snapshot, pod: Wire) -> str:
@@ -33,8 +33,10 @@ def objection(snapshot: Snapshot, pod: Wire) -> str:
 
 def _selects(budget: Wire, pod: Wire) -> bool:
     """Return True if the budget is about the pod: an empty selector selects all of the namespace."""
-    selector = (budget.get("spec") or {}).get("selector")
-    return selector is not None and nodes.labelled(selector, pod["metadata"].get("labels") or {})
+    try:
+        return labels.of_object((budget.get("spec") or {}).get("selector"))(pod["metadata"].get("labels") or {})
+    except ValueError:
+        return True  # an operator of a later Kubernetes
 
 
 def _blocks(budget: Wire, pod: Wire) -> bool:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
-from neuron_dra.core import catalogue, health, names
+from neuron_dra.core import catalogue, health, labels, names
 from neuron_dra.core.catalogue import InstanceType
 from neuron_dra.core.ultraserver import Tag
 from neuron_dra.core.wire import Wire
@@ -36,6 +37,9 @@ class DeviceView(msgspec.Struct, frozen=True, gc=False):
     def free(self) -> bool:
         """True if a claim can get it."""
         return not self.holders and not self.faults
+
+
+NONE: Final = "no node that is selected publishes devices or has a Neuron instance type"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +78,11 @@ class NodeView:
         return sum(bool(each.faults) for each in self.devices)
 
 
-def nodes(world: World) -> list[NodeView]:
-    """Return the Neuron nodes, by name as a person counts: node-2 before node-10."""
-    found = (_node(world, name, node) for name, node in world.nodes.items())
+def nodes(world: World, selected: labels.Test = labels.EVERY) -> list[NodeView]:
+    """Return the Neuron nodes with labels that are selected, by name as a person counts: node-2 before node-10."""
+    found = (
+        _node(world, name, node) for name, node in world.nodes.items() if selected(node["metadata"].get("labels") or {})
+    )
     return sorted((each for each in found if each is not None), key=lambda each: natural(each.name))
 
 

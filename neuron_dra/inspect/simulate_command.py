@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EXAMPLES
-    parser.add_argument("files", nargs="+", metavar="FILE", help="manifests, YAML or JSON; - for standard input")
+    source.add_files(parser)
     parser.add_argument(
         "--fleet", default="", metavar="FILE", help="a fleet's file, or its text, in place of a cluster"
     )
@@ -55,12 +55,13 @@ def run(args: argparse.Namespace) -> int:
     from neuron_dra.inspect.snapshot import build, key_of
     from neuron_dra.inspect.world import World
 
-    files = [item for name in args.files for item in object_files.read(name, "FILE")]
+    names = source.files(args)
+    files = [item for name in names for item in object_files.read(name, "FILE")]
     snapshot, namespace = _cluster(args)
     wanted = manifests.expand(files, namespace)
     made = build([*wanted.objects, *wanted.pods])  # checks the fields
     if not wanted.pods:
-        raise SettingsError(f"{', '.join(args.files)}: no pods to place" + "".join(f"; {n}" for n in wanted.notes))
+        raise SettingsError(f"{', '.join(names)}: no pods to place" + "".join(f"; {n}" for n in wanted.notes))
     pods = [made.objects[key_of(pod)] for pod in wanted.pods]
     world = World(snapshot.changed([*made.objects.values()]), proposes=False)
     trial = simulation.Simulation(world)

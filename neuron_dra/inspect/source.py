@@ -7,9 +7,11 @@ import dataclasses
 import gc
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from neuron_dra import object_files
+from neuron_dra.core import labels
 from neuron_dra.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -19,6 +21,8 @@ KINDS: Final = (
     "resourceslices,resourceclaims,resourceclaimtemplates,deviceclasses,devicetaintrules,nodes,nus,nusw,pods,"
     "resourcequotas,poddisruptionbudgets,events"
 )
+SUFFIXES: Final = (".yaml", ".yml", ".json")
+"""Of manifests in a folder."""
 DUMP: Final = f"kubectl get {KINDS} -A -o json"
 """Prints a snapshot; a cluster without the CRDs or DeviceTaintRules needs fewer kinds."""
 
@@ -34,6 +38,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--kubeconfig", metavar="FILE", default="", help="default $KUBECONFIG, then ~/.kube/config")
     group.add_argument("--context", metavar="NAME", default="", help="context of the kubeconfig")
     group.add_argument("-n", "--namespace", metavar="NAME", default="", help="namespace (default: the context's)")
+
+
+def add_selector(parser: argparse.ArgumentParser) -> None:
+    """Add -l, which selects nodes."""
+    parser.add_argument(
+        "-l", "--selector", type=_selector, metavar="SELECTOR", default=labels.EVERY, help="labels of the nodes"
+    )
+
+
+def _selector(text: str) -> labels.Test:
+    try:
+        return labels.written(text)
+    except ValueError as err:
+        raise argparse.ArgumentTypeError(str(err)) from err
+
+
+def add_files(parser: argparse.ArgumentParser) -> None:
+    """Add manifests: as arguments, or as kubectl has them with -f."""
+    parser.add_argument("files", nargs="*", metavar="FILE", help="manifests or folders of them; - for standard input")
+    text = "the same, as in kubectl"
+    parser.add_argument("-f", "--filename", action="append", default=[], metavar="FILE", help=text)
+
+
+def files(args: argparse.Namespace) -> list[str]:
+    """Return the names of the manifests, of a folder those of its files. Raises SettingsError if there are none."""
+    found: list[str] = []
+    for name in dict.fromkeys([*args.files, *args.filename]):
+        path = Path(name)
+        inside = sorted(str(each) for each in path.iterdir() if each.suffix in SUFFIXES) if path.is_dir() else [name]
+        if not inside:
+            raise SettingsError(f"{name}: the folder has no files with {', '.join(SUFFIXES)}")
+        found += inside
+    if not found:
+        raise SettingsError("name a manifest: FILE, or -f FILE")
+    return found
 
 
 def load(args: argparse.Namespace) -> tuple[Snapshot, str]:

@@ -18,6 +18,7 @@ EXAMPLES = """\
 examples:
   kubectl neuron status
   kubectl neuron status --watch
+  kubectl neuron status -l topology.kubernetes.io/zone=us-east-2a
   neuron-dra status --snapshot cluster.json -o wide
 
 Exit code 0; 2: it cannot be looked at."""
@@ -37,6 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-w", "--watch", action="store_true", help="show it again every --interval, until interrupted")
     parser.add_argument("--interval", type=float, default=5.0, metavar="SECONDS", help="of --watch (default 5)")
+    parser.add_argument("-A", "--all-namespaces", action="store_true", help="pods of all namespaces, the default")
+    source.add_selector(parser)
     source.add_arguments(parser)
 
 
@@ -44,6 +47,8 @@ def run(args: argparse.Namespace) -> int:
     """Print the status."""
     if args.watch and (args.snapshot or args.output in ("json", "yaml")):
         raise SettingsError("--watch: needs a cluster, and the output text or wide")
+    if args.all_namespaces and args.namespace:
+        raise SettingsError("-A and -n: give one of them")
     if args.interval < 1:
         raise SettingsError(f"--interval {args.interval:g}: at least 1")
     read = source.reader(args)
@@ -62,9 +67,9 @@ def _show(args: argparse.Namespace, snapshot: Snapshot) -> None:
 
     world = World(snapshot, proposes=False)
     if args.output in ("json", "yaml"):
-        terminal.write_data(status_text.data(world, args.namespace), args.output)
+        terminal.write_data(status_text.data(world, args.namespace, args.selector), args.output)
         return
-    lines = status_text.lines(world, args.namespace, wide=args.output == "wide")
+    lines = status_text.lines(world, args.namespace, args.selector, wide=args.output == "wide")
     if args.watch and sys.stdout.isatty():
         sys.stdout.write(CLEAR)
     terminal.write(lines)

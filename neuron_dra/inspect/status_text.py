@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
 
+from neuron_dra.core import labels
 from neuron_dra.core.wire import Wire
 from neuron_dra.inspect import fleet, terminal, unseen, why_pod, words
 from neuron_dra.inspect.fleet import NodeView
@@ -22,9 +23,9 @@ _UNKNOWN: Final = {
 """Numbers that need all objects of a kind."""
 
 
-def data(world: World, namespace: str) -> dict[str, Any]:
+def data(world: World, namespace: str, selected: labels.Test = labels.EVERY) -> dict[str, Any]:
     """Return the status for `-o json` and `-o yaml`; `namespace` limits the pods that wait, empty for all."""
-    found, missing = fleet.nodes(world), unseen.kinds(world.snapshot)
+    found, missing = fleet.nodes(world, selected), unseen.kinds(world.snapshot)
     return {
         "notSeen": [{"kind": kind, "reason": why} for kind, why in missing.items()],
         "types": [_type(kind, nodes, missing) for kind, nodes in _by_type(found)],
@@ -114,14 +115,13 @@ def _waiting(pod: Wire) -> dict[str, Any]:
     }
 
 
-def lines(world: World, namespace: str, *, wide: bool = False) -> list[str]:
-    """Return the screen. `wide` has a line for every node, and every pod that waits."""
-    found, missing = fleet.nodes(world), unseen.kinds(world.snapshot)
+def lines(world: World, namespace: str, selected: labels.Test = labels.EVERY, *, wide: bool = False) -> list[str]:
+    """Return the screen, with the nodes that are selected. `wide` has a line for every node, and all pods that wait."""
+    found, missing = fleet.nodes(world, selected), unseen.kinds(world.snapshot)
     note = unseen.note(world.snapshot)
     out = terminal.wrapped(note, rest="  ") if note else []
     if not found:
-        none = "no Neuron nodes: no node publishes devices, and no Node has a Neuron instance type"
-        return [*out, "unknown: the nodes could not be read" if "Node" in missing else none]
+        return [*out, "unknown: the nodes could not be read" if "Node" in missing else f"no Neuron nodes: {fleet.NONE}"]
     out += _types(found, missing)
     groups = fleet.ultraservers(found)
     if groups:

@@ -33,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", choices=("text", "wide", "svg"), default="text", help="wide: the matrix of any number of pods"
     )
+    source.add_selector(parser)
     source.add_arguments(parser)
 
 
@@ -46,13 +47,13 @@ def run(args: argparse.Namespace) -> int:
     from neuron_dra.inspect.world import World
 
     world = World(snapshot, proposes=False)
-    views = fleet.nodes(world)
+    views = fleet.nodes(world, args.selector)
     groups = fleet.ultraservers(views)
     if note := unseen.note(snapshot):
         sys.stderr.write(f"neuron-dra: {note}\n")
     wide, svg = args.output == "wide", args.output == "svg"
     if not views:
-        raise SettingsError("no Neuron nodes: no node publishes devices, and no Node has a Neuron instance type")
+        raise SettingsError(f"no Neuron nodes: {fleet.NONE}")
     if not args.name:
         sys.stdout.write(topology_svg.fleet(views)) if svg else terminal.write(topology_text.fleet(views))
         return 0

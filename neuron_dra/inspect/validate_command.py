@@ -6,6 +6,7 @@ import argparse
 import re
 
 from neuron_dra.errors import SettingsError
+from neuron_dra.inspect import source
 
 EXAMPLES = """\
 examples:
@@ -26,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EXAMPLES
-    parser.add_argument("files", nargs="+", metavar="FILE", help="manifests, YAML or JSON; - for standard input")
+    source.add_files(parser)
     parser.add_argument(
         "--kubernetes", default="", metavar="VERSION", help="of the cluster (default: any from 1.34 on)"
     )
@@ -40,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
 
     version = _version(args.kubernetes)
     problems = []
-    read = [(name, object_files.read(name, "FILE")) for name in dict.fromkeys(args.files)]
+    read = [(name, object_files.read(name, "FILE")) for name in source.files(args)]
     everything = [(name, manifests.expand(items, "default")) for name, items in read]
     for name, own in everything:
         # Objects may use those of other files; a file's own problems are printed with its name.

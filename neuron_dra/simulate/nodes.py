@@ -22,13 +22,6 @@ def matches(selector: Wire, node: Node) -> bool:
     return any(_term(term, node) for term in selector.get("nodeSelectorTerms") or ())
 
 
-def labelled(selector: Wire, labels: Mapping[str, str]) -> bool:
-    """Return True if a LabelSelector selects an object with these labels. An empty one selects every object."""
-    return all(labels.get(key) == value for key, value in (selector.get("matchLabels") or {}).items()) and all(
-        _requirement(item, labels) for item in selector.get("matchExpressions") or ()
-    )
-
-
 def _term(term: Wire, node: Node) -> bool:
     expressions, fields = term.get("matchExpressions") or (), term.get("matchFields") or ()
     if not expressions and not fields:

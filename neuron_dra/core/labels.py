@@ -1,0 +1,61 @@
+"""Label selectors: those of objects (LabelSelector), and those that a person writes, such as `pool=a,!spot`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+from neuron_dra.core.wire import Wire
+
+Test = Callable[[Mapping[str, str]], bool]
+"""Returns True for labels that are selected."""
+
+_SET = re.compile(r"^(?P<key>[^\s!=,()]+)\s+(?P<op>in|notin)\s*\((?P<values>[^)]*)\)$")
+_EQUAL = re.compile(r"^(?P<key>[^\s!=,()]+)\s*(?P<op>==|=|!=)\s*(?P<value>[^\s!=,()]*)$")
+_KEY = re.compile(r"^(?P<not>!?)\s*(?P<key>[^\s!=,()]+)$")
+
+
+def written(text: str) -> Test:
+    """Return the test of a selector with equality, `in`, `notin`, `key` and `!key`. Raises ValueError for others."""
+    tests = [_term(term) for part in re.split(r",(?![^(]*\))", text) if (term := part.strip())]
+    return lambda labels: all(test(labels) for test in tests)
+
+
+def _term(term: str) -> Test:
+    if found := _SET.match(term):
+        values = {value.strip() for value in found["values"].split(",")}
+        return _one_of(found["key"], values, wanted=found["op"] == "in")
+    if found := _EQUAL.match(term):
+        return _one_of(found["key"], {found["value"]}, wanted=found["op"] != "!=")
+    if found := _KEY.match(term):
+        return _present(found["key"], wanted=not found["not"])
+    raise ValueError(f"unable to parse requirement: {term}")
+
+
+def of_object(selector: Wire | None) -> Test:
+    """Return the test of a LabelSelector; None selects nothing. Raises ValueError for an unknown operator."""
+    if selector is None:
+        return lambda labels: False
+    tests = [_one_of(key, {value}, wanted=True) for key, value in (selector.get("matchLabels") or {}).items()]
+    for expression in selector.get("matchExpressions") or ():
+        operator, key = expression.get("operator"), expression.get("key") or ""
+        if operator in ("In", "NotIn"):
+            tests.append(_one_of(key, set(expression.get("values") or ()), wanted=operator == "In"))
+        elif operator in ("Exists", "DoesNotExist"):
+            tests.append(_present(key, wanted=operator == "Exists"))
+        else:
+            raise ValueError(f"not a valid selector operator: {operator}")
+    return lambda labels: all(test(labels) for test in tests)
+
+
+def _one_of(key: str, values: set[str], *, wanted: bool) -> Test:
+    # As in Kubernetes, an absent label satisfies != and notin.
+    return lambda labels: (labels.get(key) in values) is wanted
+
+
+def _present(key: str, *, wanted: bool) -> Test:
+    return lambda labels: (key in labels) is wanted
+
+
+EVERY: Test = written("")
+"""Selects everything."""
