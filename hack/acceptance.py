@@ -138,6 +138,11 @@ def packing(options: Options) -> Result:
     return _command("packing (docs/reports/packing.md)", [PYTHON, "hack/packing.py", "--report"], {})
 
 
+def allocator(options: Options) -> Result:
+    """Random use of connected sets on Kubernetes' own allocator."""
+    return _command("connected sets on Kubernetes' allocator", [PYTHON, "hack/allocator.py"], {})
+
+
 def scheduler(options: Options) -> Result:
     """What connected sets cost the scheduler; the figures are in docs/reports/sets.md."""
     return _command("connected sets (docs/reports/sets.md)", [PYTHON, "hack/bench_sets.py", "--report"], {})
@@ -167,6 +172,7 @@ PARTS: dict[str, Callable[[Options], Result]] = {
     "sets": sets,
     "scale": scale,
     "packing": packing,
+    "allocator": allocator,
     "scheduler": scheduler,
 }
 

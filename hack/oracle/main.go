@@ -8,6 +8,9 @@
 //
 //	{"expression": "...", "device": {"driver": "...", "attributes": {...}, "capacity": {...}}}
 //
+// A case without slices has those of the case before, and its classes and node; with "timed" the answer has the
+// allocator's time in "nanoseconds".
+//
 // Output, one JSON object per line: {"allocations": [...]} (null when there is no solution) or {"matches": true},
 // with "error" and "kind" (compile, node, pod) when the code returned an error.
 package main
@@ -39,6 +42,7 @@ type question struct {
 	Classes classes                      `json:"classes"`
 	Node    *corev1.Node                 `json:"node"`
 	InUse   []deviceID                   `json:"inUse"`
+	Timed   bool                         `json:"timed"`
 
 	Expression string      `json:"expression"`
 	Device     *deviceView `json:"device"`
@@ -61,6 +65,7 @@ type answer struct {
 	Matches     *bool                          `json:"matches,omitempty"`
 	Kind        string                         `json:"kind,omitempty"`
 	Error       string                         `json:"error,omitempty"`
+	Nanoseconds int64                          `json:"nanoseconds,omitempty"`
 }
 
 type classes []*resourceapi.DeviceClass
@@ -94,13 +99,23 @@ func main() {
 	lines.Buffer(make([]byte, 1<<20), maxLine)
 	out := json.NewEncoder(os.Stdout)
 	cache := cel.NewCache(1000, celFeatures)
+	var last question
 	for lines.Scan() {
 		var asked question
 		if err := json.Unmarshal(lines.Bytes(), &asked); err != nil {
 			fmt.Fprintln(os.Stderr, "oracle: not a question:", err)
 			os.Exit(1)
 		}
-		if err := out.Encode(reply(&asked, cache)); err != nil {
+		if asked.Slices == nil {
+			asked.Slices, asked.Classes, asked.Node = last.Slices, last.Classes, last.Node
+		}
+		last = asked
+		began := time.Now()
+		found := reply(&asked, cache)
+		if asked.Timed {
+			found.Nanoseconds = time.Since(began).Nanoseconds()
+		}
+		if err := out.Encode(found); err != nil {
 			fmt.Fprintln(os.Stderr, "oracle:", err)
 			os.Exit(1)
 		}

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,47 +28,31 @@ from neuron_dra.core.wire import Obj
 from neuron_dra.simulate import allocator, model, selectors
 from neuron_dra.simulate.failures import Failure, FailureKind
 from neuron_dra.simulate.pools import Inventory
+from tests.support import allocator_walk
+from tests.support.oracle import CannotBuild, Oracle, build
 
 pytestmark = pytest.mark.long
 
-SOURCE = Path(__file__).resolve().parents[2] / "hack/oracle"
 CASES = 1500
-
-
-class Oracle:
-    """The Go program, with one case per line."""
-
-    def __init__(self, program: Path) -> None:
-        self._process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def ask(self, question: Obj) -> Obj:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(question) + "\n")
-        self._process.stdin.flush()
-        answer: Obj = json.loads(self._process.stdout.readline())
-        return answer
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait(10)
-        self._process.stdout.close()
 
 
 @pytest.fixture(scope="module")
 def oracle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Oracle]:
-    go = shutil.which("go")
-    if go is None:
-        pytest.skip("needs the Go toolchain for Kubernetes' allocator")
-    program = tmp_path_factory.mktemp("oracle") / "oracle"
-    built = subprocess.run([go, "build", "-o", program, "."], cwd=SOURCE, capture_output=True, text=True)
-    if built.returncode:
-        pytest.skip(f"the oracle does not build here: {built.stderr.strip()[-300:]}")
-    made = Oracle(program)
-    yield made
-    made.close()
+    try:
+        program = build(tmp_path_factory.mktemp("oracle") / "oracle")
+    except CannotBuild as err:
+        pytest.skip(str(err))
+    with Oracle(program) as made:
+        yield made
+
+
+def test_random_use_of_sets_obeys_the_laws(oracle: Oracle) -> None:
+    """(16, acceptance 2) `make acceptance ONLY=allocator` takes 100,000 steps."""
+    for instance_type in ("inf2.48xlarge", "inf1.24xlarge", "trn1.32xlarge"):
+        walk = allocator_walk.walk(oracle, instance_type, steps=300, seed=1)
+        assert walk.wrong == []
+        assert walk.placed
+        assert walk.refused
 
 
 def asked(oracle: Oracle, expression: str, driver: str = DRIVER, attributes: Obj = ATTRIBUTES,
