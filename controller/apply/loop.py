@@ -135,6 +135,7 @@ class Reconciler:
             self._writes.next_due(plan.actions),
             await self._applier.refusals.look(plan.suspects, now),
             await self._applier.pod_looks.look(plan.starting, now),
+            await self._applier.rendezvous.look(plan.meetings, now),
         ]
         return due, min((each for each in moments if each is not None), default=None)
 
@@ -162,6 +163,7 @@ class Reconciler:
         started = time.perf_counter()
         index = self._caches.index(self._applier.blocked_evictions, unwritable)
         index.outdated = self._applier.schemas.outdated
+        index.without_services = self._applier.rendezvous.forbidden
         index.unschedulable = self._applier.pod_looks.unschedulable
         plan = planning.plan_of(index, now, self._limits)
         index.settle(plan.settled, plan.settled_nodes)

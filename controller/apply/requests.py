@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from controller.apply.pod_checks import PodLooks
 from controller.apply.refused_pod_eviction import Refusals
+from controller.apply.rendezvous_service import RendezvousServices
 from controller.apply.schema_check import Schemas
 from controller.observe.caches import Caches
 from controller.observe.model import API_VERSION, FINALIZER, condition
@@ -54,6 +55,7 @@ class Applier:
         self._events = events
         self.refusals = Refusals(client, events)
         self.pod_looks = PodLooks(client, events)
+        self.rendezvous = RendezvousServices(client, events)
         self.blocked_evictions: dict[str, str] = {}
         self.on_eviction: Callable[[str], None] = lambda result: None
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from controller.observe.model import GROUP, shortened
 from controller.plan import objects as render
+from neuron_dra.core.rendezvous import HOST, Rendezvous
 from neuron_dra.core.ultraserver import Allocation, Fault, Phase
 from neuron_dra.errors import ApiError, Forbidden, Invalid, NotFound
 from neuron_dra.kube.client import MERGE_PATCH, KubeClient, decode_object
@@ -45,7 +46,8 @@ def _conditions() -> list[dict[str, Any]]:
 def _allocation(index: int, phase: Phase) -> dict[str, Any]:
     faults = tuple(Fault(_WORD, reason, _THEN) for reason in ("LinkDown", "DeviceUnhealthy"))
     made = Allocation(
-        *("default", _WORD, _WORD, f"{_WORD}-{index}", phase, (_WORD,), 1, index, 3, _WORD, _THEN, (_WORD,), faults)
+        *("default", _WORD, _WORD, f"{_WORD}-{index}", phase, (_WORD,), 1, index, 3, _WORD, _THEN, (_WORD,), faults),
+        rendezvous=Rendezvous(_WORD, HOST, "192.0.2.1"),
     )
     return made.to_wire()
 

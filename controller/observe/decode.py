@@ -28,6 +28,7 @@ from controller.observe.model import (
     condition,
 )
 from neuron_dra.core import health, names
+from neuron_dra.core.rendezvous import ANNOTATION
 from neuron_dra.core.ultraserver import TAG_ATTRIBUTES, Tag, read_allocations
 from neuron_dra.core.wire import Wire
 
@@ -153,6 +154,7 @@ def cluster_node(item: Wire) -> ClusterNode:
     meta, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
     labels = meta.get("labels") or {}
     ready = condition(status, "Ready")
+    addresses = status.get("addresses") or []
     taints = [(str(one.get("key")), one.get("effect")) for one in spec.get("taints") or []]
     closing = {key for key, effect in taints if effect in ("NoSchedule", "NoExecute")}
     leaving = any(key.startswith(LEAVING) for key in closing)
@@ -167,6 +169,7 @@ def cluster_node(item: Wire) -> ClusterNode:
         taints=tuple(sorted(closing - SHOWN_ELSEWHERE)),
         capacity_block=labels.get(names.CAPACITY_BLOCK_LABEL),
         labels={name: str(value) for name, value in labels.items() if name.startswith(LABEL_PREFIX)},
+        internal_ip=next((each["address"] for each in addresses if each.get("type") == "InternalIP"), ""),
     )
 
 
@@ -253,6 +256,7 @@ def workload(item: Wire) -> Workload:
         size=int(spec.get("topologySize") or 0),
         count=int(spec.get("serverCount") or 0),
         strategy="MigrateAffected" if strategy == "ReplaceAffected" else strategy,
+        rendezvous=str((meta.get("annotations") or {}).get(ANNOTATION) or ""),
         moves_on_cordon=(spec.get("allocationPolicy") or {}).get("onCordon") == "Migrate",
         logical_neuron_core=int((spec.get("config") or {}).get("logicalNeuronCore") or 2),
         template_name=str((spec.get("resourceClaimTemplate") or {}).get("name") or meta["name"]),

@@ -84,6 +84,7 @@ class ClusterNode:
     out_of_service: bool = False  # a taint declares that the machine is off
     taints: tuple[str, ...] = ()  # keys that keep new pods away, without those of dead or cordoned nodes
     labels: Mapping[str, str] = field(default_factory=dict)
+    internal_ip: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +154,17 @@ class Starting:
 
 
 @dataclass(frozen=True, slots=True)
+class Meeting:
+    """A workload with reserved nodes: its annotation `rendezvous`, and name and UID of the pod with rank 0."""
+
+    namespace: str
+    name: str
+    uid: str
+    mode: str
+    pod: tuple[str, str] | None
+
+
+@dataclass(frozen=True, slots=True)
 class UltraServer:
     """A stored NeuronUltraServer. `unread` are the entries that cannot be read, or not yet."""
 
@@ -194,6 +206,7 @@ class Workload:
     status: Wire
     groups: tuple[Wire, ...] = ()
     moves_on_cordon: bool = False
+    rendezvous: str = ""  # the annotation, valid or not
 
     @property
     def restarting(self) -> Wire | None:

@@ -45,10 +45,18 @@ class Condition(Part):
     last_transition_time: str | None = None
 
 
+class Address(Part):
+    """An address of a Node."""
+
+    type: str = ""
+    address: str = ""
+
+
 class NodeStatus(Part):
     """status of a Node."""
 
     conditions: list[Condition] | None = None
+    addresses: list[Address] | None = None
 
 
 class Node(Part):

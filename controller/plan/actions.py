@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from controller.observe.model import Starting, Suspect
+from controller.observe.model import Meeting, Starting, Suspect
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +192,7 @@ class Decided:
     reads: tuple[object, ...]
     verdict: Verdict
     starting: Starting | None
+    meeting: Meeting | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +217,7 @@ class Plan:
     - `verdicts`: by workload UID.
     - `suspects`: pods that their nodes may reject permanently; the pods themselves show whether they do.
     - `starting`: workloads whose pods are checked: can they be scheduled?
+    - `meetings`: the pod with rank 0 of each workload, which its Service follows.
     - `recheck`: when to plan again at the latest, even if nothing changes.
     - `settled`, `settled_nodes`: names of UltraServers and Nodes that need no write; later plans skip them until they
       change.
@@ -225,6 +227,7 @@ class Plan:
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)
     suspects: tuple[Suspect, ...] = ()
     starting: tuple[Starting, ...] = ()
+    meetings: tuple[Meeting, ...] = ()
     recheck: datetime.datetime | None = None
     settled: frozenset[str] = frozenset()
     settled_nodes: frozenset[str] = frozenset()

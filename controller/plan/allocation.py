@@ -21,6 +21,7 @@ from controller.plan import (
     queue,
     recovery,
     releasing,
+    rendezvous,
     restart_all,
     restoration,
 )
@@ -67,7 +68,7 @@ def allocate(context: PlanningContext, workload: Workload) -> Verdict:
     dropped, leaving = _drop_unusable(context, workload, broken)
     shortage = _reserve(context, workload)
     spare, closing = _replace(context, workload, broken)
-    context.holdings.set_world_size(workload, grown=shortage is None)
+    context.holdings.set_world_size(workload, rendezvous.wanted(context, workload), grown=shortage is None)
     waiting = _bind(context, workload, closing)
     skipped = "; ".join(f"skipped: {text}" for text in dropped)
     verdict = _verdict(context, workload, shortage, spare, leaving, waiting, skipped)

@@ -25,6 +25,7 @@ def reads(context: PlanningContext, workload: Workload) -> tuple[object, ...] | 
         workload,
         context.limits,
         index.workload_class,
+        index.without_services,
         index.unschedulable.get(workload.uid),
         context.contested.get(key),
         context.templates.get(key),

@@ -55,6 +55,7 @@ class FleetIndex:
         self.blocked_evictions: Mapping[str, str] = {}
         self.unwritable: Mapping[str, str] = {}
         self.unschedulable: Mapping[str, str] = {}
+        self.without_services = False
         self.outdated = ""
         self.evidence = Evidence()
         self.namespaces: dict[str, str] | None = None

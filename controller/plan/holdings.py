@@ -22,6 +22,7 @@ from controller.plan import objects
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.placement import Slot
 from controller.plan.states import check_step
+from neuron_dra.core.rendezvous import Rendezvous
 from neuron_dra.core.ultraserver import Allocation, Phase, Unread
 
 
@@ -301,8 +302,8 @@ class Holdings(Container[str]):
             self._of[uid] = self._index.held(uid)
         return self._held[one.ultraserver], self._of[uid]
 
-    def set_world_size(self, workload: Workload, *, grown: bool) -> None:
-        """Write into every slot the number of nodes of the workload, and which node has rank 0.
+    def set_world_size(self, workload: Workload, rendezvous: Rendezvous | None = None, *, grown: bool) -> None:
+        """Write into every slot the number of nodes of the workload, which node has rank 0, and its address.
 
         Without `grown` the number stays as stored, because requested slots are not reserved yet.
         """
@@ -313,8 +314,9 @@ class Holdings(Container[str]):
         size = max(stored) if stored and not grown else workload.count * workload.size
         first = live[0].allocation.nodes[0]
         for each in list(live.values()):
-            if (each.allocation.world_size, each.allocation.rank0_node) != (size, first):
-                self.change(each, world_size=size, rank0_node=first)
+            has = (each.allocation.world_size, each.allocation.rank0_node, each.allocation.rendezvous)
+            if has != (size, first, rendezvous):
+                self.change(each, world_size=size, rank0_node=first, rendezvous=rendezvous)
 
 
 def sizes(held: Iterable[Reservation]) -> dict[int, int]:

@@ -16,6 +16,7 @@ from dataclasses import replace
 from controller.observe.discovery import Group, labels
 from controller.observe.model import (
     RESERVED,
+    Meeting,
     Snapshot,
     Starting,
     Suspect,
@@ -28,6 +29,7 @@ from controller.plan import (
     objects,
     pod_start,
     queue,
+    rendezvous,
     restart_all,
     restoration,
 )
@@ -82,13 +84,15 @@ def plan_of(index: FleetIndex, now: datetime.datetime, limits: Limits = DEFAULT_
     context = PlanningContext.of(index, now, limits)
     verdicts: dict[str, Verdict] = {}
     ordered = sorted(index.workloads, key=lambda each: queue.order(each, context.holdings, now))
-    starting = []
+    starting, meetings = [], []
     for workload in ordered:
-        verdict, starts = _decide(context, workload)
+        verdict, starts, meeting = _decide(context, workload)
         if verdict is not None:
             verdicts[workload.uid] = verdict
         if starts is not None:
             starting.append(starts)
+        if meeting is not None:
+            meetings.append(meeting)
     present = {workload.uid for workload in index.workloads}
     for uid in index.decided.keys() - present:
         del index.decided[uid]
@@ -112,30 +116,31 @@ def plan_of(index: FleetIndex, now: datetime.datetime, limits: Limits = DEFAULT_
         recheck=min((moment for moment in context.recheck if moment > now), default=None),
         suspects=_suspects(context),
         starting=tuple(starting),
+        meetings=tuple(meetings),
         settled=frozenset(names) - written,
         settled_nodes=frozenset(index.unsettled_nodes) - {action.name for action in labelled},
     )
 
 
-def _decide(context: PlanningContext, workload: Workload) -> tuple[Verdict | None, Starting | None]:
-    """Plan the next step of a workload, and return its state and whether its pods should be looked at.
+def _decide(context: PlanningContext, workload: Workload) -> tuple[Verdict | None, Starting | None, Meeting | None]:
+    """Plan the next step of a workload; return its state, whether its pods should be looked at, and which has rank 0.
 
     A decision that needed nothing is kept in the index and holds while everything that it depends on is the same.
     """
     known, reads = context.snapshot.decided.get(workload.uid), decided.reads(context, workload)
     if known is not None and known.reads == reads:
-        return known.verdict, known.starting
+        return known.verdict, known.starting, known.meeting
     before = decided.effects(context)
     verdict = release(context, workload) if workload.deleting else allocate(context, workload)
     if verdict is not None:
         verdict = _with_unwritable(context.snapshot.unwritable, verdict)
         _write_status(context, workload, verdict)
-    starting = pod_start.look_at(context, workload)
+    starting, meeting = pod_start.look_at(context, workload), rendezvous.meeting(context, workload)
     context.snapshot.decided.pop(workload.uid, None)
     idle = decided.effects(context) == before and not context.holdings.has_changed(workload.uid)
     if idle and reads is not None and verdict is not None and (verdict.state, verdict.degraded) == ("Allocated", None):
-        context.snapshot.decided[workload.uid] = Decided(reads, verdict, starting)
-    return verdict, starting
+        context.snapshot.decided[workload.uid] = Decided(reads, verdict, starting, meeting)
+    return verdict, starting, meeting
 
 
 def _stopped(index: FleetIndex, now: datetime.datetime) -> Plan:

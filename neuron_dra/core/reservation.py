@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from neuron_dra.core import config, names
 from neuron_dra.core.claims import Claim, ClaimRef
+from neuron_dra.core.rendezvous import Rendezvous
 from neuron_dra.core.ultraserver import Allocation, Phase, Tag
 
 
@@ -22,12 +23,14 @@ class Place:
     - `node_count`: nodes in this slot: 1, 2 or 4.
     - `world_size`: nodes in all slots; NEURON_DRA_WORLD_SIZE.
     - `rank0_node`: name of the Node with rank 0; NEURON_DRA_RANK0_NODE.
+    - `rendezvous`: address of the pod with rank 0.
     """
 
     rank: int
     node_count: int  # nodes in this slot
     world_size: int | None  # nodes in all slots
     rank0_node: str | None
+    rendezvous: Rendezvous | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,13 @@ class Reservation:
     @classmethod
     def of(cls, allocation: Allocation, node_name: str) -> Reservation:
         """Return the reservation of the node `node_name` by `allocation`, which must list it."""
-        place = Place(allocation.rank(node_name), allocation.node_count, allocation.world_size, allocation.rank0_node)
+        place = Place(
+            allocation.rank(node_name),
+            allocation.node_count,
+            allocation.world_size,
+            allocation.rank0_node,
+            allocation.rendezvous,
+        )
         return cls(
             allocation.workload_namespace,
             allocation.workload_name,
@@ -179,7 +188,8 @@ def _not_yet(holder: str, reservation: Reservation, node_name: str) -> str:
 def environment(reservation: Reservation) -> tuple[str, ...]:
     """Return the environment, as NAME=value, that the reservation adds.
 
-    The variables are rank, world size, and the Node of rank 0; a value that the NeuronUltraServer lacks adds none.
+    The variables are rank, world size, and Node and address of rank 0; a value that the NeuronUltraServer lacks adds
+    none.
     """
     place = reservation.place
     if place is None:
@@ -188,4 +198,5 @@ def environment(reservation: Reservation) -> tuple[str, ...]:
         f"NEURON_GLOBAL_TOPOID={place.rank}",
         *(() if place.world_size is None else (f"NEURON_DRA_WORLD_SIZE={place.world_size}",)),
         *(() if place.rank0_node is None else (f"NEURON_DRA_RANK0_NODE={place.rank0_node}",)),
+        *(() if place.rendezvous is None else place.rendezvous.environment()),
     )

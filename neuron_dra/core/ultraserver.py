@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
 
+from neuron_dra.core.rendezvous import Rendezvous
+
 NAMESPACE: Final = "neuron-dra-driver"
 """The namespace of NeuronUltraServer objects."""
 
@@ -60,7 +62,7 @@ class Allocation:
     """One slot of a workload; indices and ranks start at 0.
 
     `nodes` are names in the order of their ranks; `node_uids` are the UIDs of these Nodes, or empty.
-    `world_size`, in nodes, and `rank0_node` cover all slots of the workload; None if the object does not have them.
+    `world_size`, in nodes, `rank0_node` and `rendezvous` cover all slots; None if the object does not have them.
     """
 
     workload_namespace: str
@@ -76,6 +78,7 @@ class Allocation:
     allocated_at: str = ""  # RFC 3339, UTC
     node_uids: tuple[str, ...] = ()
     faults: tuple[Fault, ...] = ()
+    rendezvous: Rendezvous | None = None
 
     @property
     def workload(self) -> str:
@@ -106,6 +109,7 @@ class Allocation:
             "allocatedAt": self.allocated_at,
             **({} if self.world_size is None else {"worldSize": self.world_size}),
             **({} if self.rank0_node is None else {"rank0Node": self.rank0_node}),
+            **({} if self.rendezvous is None else {"rendezvous": self.rendezvous.to_wire()}),
             **({"nodeUids": list(self.node_uids)} if self.node_uids else {}),
             **({"faults": faults} if (faults := [_fault_to_wire(each) for each in self.faults]) else {}),
         }
@@ -175,8 +179,7 @@ def read_allocations(obj: Mapping[str, Any]) -> Reading:
     uid = str(meta.get("uid") or "") if isinstance(meta, Mapping) else ""
     if not isinstance(status, Mapping) or not status:
         return Reading(object_uid=uid, written=False)
-    entries = status.get("allocations")
-    if entries is None:
+    if (entries := status.get("allocations")) is None:
         return Reading(object_uid=uid)
     if not _is_list(entries):
         return Reading(problems=("status.allocations is not a list",), object_uid=uid)
@@ -235,12 +238,12 @@ def _allocation(entry: Any) -> Allocation:
         allocated_at=str(entry.get("allocatedAt") or ""),
         node_uids=_node_uids(entry, len(nodes)),
         faults=_faults(entry),
+        rendezvous=Rendezvous.from_wire(entry.get("rendezvous")),
     )
 
 
 def _node_uids(entry: Mapping[str, Any], count: int) -> tuple[str, ...]:
-    uids = entry.get("nodeUids")
-    if uids is None:
+    if (uids := entry.get("nodeUids")) is None:
         return ()
     if not _is_list(uids) or len(uids) != count or not all(isinstance(uid, str) and uid for uid in uids):
         raise ValueError(f"nodeUids is not a list of {count} UIDs, one for each of allocatedNodes")
@@ -332,8 +335,7 @@ def slot_of(reading: Reading, node_name: str, current: Tag | None) -> Allocation
 
 def official_slot(reading: Reading, node_name: str, current: Tag | None) -> Allocation | None:
     """Return the allocation by AWS's operator that lists the node, or None; its workload UID is in the node's tag."""
-    for each in reading.unread:
-        found = each.official
+    for found in (each.official for each in reading.unread):
         if found is not None and node_name in found.nodes:
             known = current if current is not None and current.workload == found.workload else None
             return found if known is None else replace(found, workload_uid=known.workload_uid)
@@ -376,9 +378,8 @@ def next_tag(
 
 def waits_for_claims(current: Tag | None, reading: Reading, node_name: str, *, given_up: bool = False) -> bool:
     """Return True if the next tag depends on whether claims are left on the node."""
-    return next_tag(current, reading, node_name, occupied=True, given_up=given_up) != next_tag(
-        current, reading, node_name, occupied=False, given_up=given_up
-    )
+    either = {next_tag(current, reading, node_name, occupied=each, given_up=given_up) for each in (True, False)}
+    return len(either) > 1
 
 
 def tagged(device: Mapping[str, Any], tag: Tag | None) -> dict[str, Any]:

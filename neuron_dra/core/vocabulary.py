@@ -123,6 +123,9 @@ REASONS: Final = (
 EVENTS: Final = (
     Word("Recovered", WORKLOAD, "the reserved nodes have no fault any more, or were replaced"),
     Word("NoNetworkClaim", WORKLOAD, "its groups are in several UltraServers, and its pods request no EFA interfaces"),
+    Word("ServiceNameTaken", WORKLOAD, "a Service or EndpointSlice with the name of the workload's is not its own"),
+    Word("ServiceRejected", WORKLOAD, "a quota or a policy rejects the Service that leads to rank 0"),
+    Word("InvalidRendezvous", WORKLOAD, "its annotation neuron.aws.com/rendezvous is neither pod nor host"),
     Word("RefusedPodEvicted", "Pod", "the controller evicted the pod: its node rejects it permanently"),
     Word("NeuronNumberNotServed", "Pod", "it waits for a number of devices or cores that no node serves"),
     Word("NeuronDeviceUnhealthy", "Node", "a device is unhealthy; new claims do not get it"),

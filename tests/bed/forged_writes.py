@@ -32,6 +32,8 @@ PODS = "neuron-dra-driver-reserved-pods"
 STATUS = "neuron-dra-driver-ultraserver-status"
 NODES = "neuron-dra-driver-controller-nodes"
 LIMITS = "neuron-dra-driver-namespace-limits"
+SERVICES = "neuron-dra-driver-controller-services"
+ENDPOINTS = "neuron-dra-driver-controller-endpointslices"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,8 @@ POD_PLACE = f"/api/v1/namespaces/{OURS}/pods"
 SLICE_PLACE = f"{DRA}/resourceslices"
 US_PLACE = f"/apis/neuron.aws.com/v1/namespaces/{DRIVER_NAMESPACE}/neuronultraservers"
 ULTRASERVER = f"{US_PLACE}/us-forged"
+SERVICE_PLACE = f"/api/v1/namespaces/{OURS}/services"
+ENDPOINT_PLACE = f"/apis/discovery.k8s.io/v1/namespaces/{OURS}/endpointslices"
 WORKLOAD_PLACE = f"/apis/neuron.aws.com/v1/namespaces/{OURS}/neuronultraserverworkloads"
 POLICY_PLACE = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
 
@@ -129,6 +133,17 @@ def slice_(name: str, node: str = NODE, *, driver: str = PLAIN, pool: str = "") 
 
 def annotated(value: str | None, name: str = LIMIT) -> Obj:
     return {"metadata": {"annotations": {name: value}}}
+
+
+def service(name: str = "forged-rank0", **more: Any) -> Obj:
+    """A headless Service."""
+    return {**meta(name), "spec": {"clusterIP": "None", "publishNotReadyAddresses": True, **more}}
+
+
+def endpoints(name: str, of: str) -> Obj:
+    """An EndpointSlice of the Service `of`."""
+    addresses = {"addressType": "IPv4", "endpoints": [{"addresses": ["10.1.0.7"]}]}
+    return {**meta(name, labels={"kubernetes.io/service-name": of}), **addresses}
 
 
 def workload() -> Obj:
@@ -252,6 +267,16 @@ ROWS: Sequence[Row] = (
     Row(CONTROLLER, "DELETE", f"/api/v1/nodes/{NODE}", None, RBAC),
     *patches(f"/api/v1/nodes/{NODE}", {"metadata": {"labels": {BLOCK: "cr-2"}}}, BLOCKS, MASTER, KUBELET),
     *patches(f"/api/v1/nodes/{NODE}", {"metadata": {"labels": {BLOCK: None}}}, BLOCKS, MASTER),
+    # Services and EndpointSlices: the controller may write only those for rank 0.
+    *creates(SERVICE_PLACE, service(), "", CONTROLLER, TENANT, EDITOR, MASTER),
+    *creates(SERVICE_PLACE, service(externalIPs=["192.0.2.1"]), SERVICES, CONTROLLER),
+    *creates(SERVICE_PLACE, service(selector={"app": "web"}), SERVICES, CONTROLLER),
+    *creates(SERVICE_PLACE, service("web"), SERVICES, CONTROLLER),
+    *creates(SERVICE_PLACE, service("web"), RBAC, PLUGIN),
+    *creates(ENDPOINT_PLACE, endpoints("forged-rank0", "forged-rank0"), "", CONTROLLER, MASTER),
+    *creates(ENDPOINT_PLACE, endpoints("forged-rank0", "web"), ENDPOINTS, CONTROLLER),
+    *creates(ENDPOINT_PLACE, endpoints("web", "web"), ENDPOINTS, CONTROLLER),
+    *creates(ENDPOINT_PLACE, endpoints("forged-rank0", "forged-rank0"), RBAC, EDITOR, ADMIN, PLUGIN),
     # The limit of reserved nodes of a namespace.
     *patches(f"/api/v1/namespaces/{OURS}", annotated("99"), LIMITS, TENANT, PATCHER),
     *patches(f"/api/v1/namespaces/{OURS}", annotated(None), LIMITS, TENANT, PATCHER),

@@ -45,6 +45,12 @@ DOCUMENTED_TYPE = "trn2u.48xlarge"
 DEPLOYMENT, WORKLOAD, TEMPLATE = "my-training-workload", "my-training-job", "my-training-job-rct"
 
 
+def addresses(place: Namespace, service: str) -> list[str]:
+    """Return the addresses in the EndpointSlice of a workload's Service."""
+    found = place.get("endpointslices", f"--selector=kubernetes.io/service-name={service}")["items"]
+    return [address for item in found for each in item["endpoints"] or () for address in each["addresses"]]
+
+
 # The documents' job.
 
 
@@ -92,17 +98,25 @@ def test_documented_job_gets_two_ultraservers(
     running = pods(job_place, DEPLOYMENT, "app=ultraserver-training")
     assert sorted(running) == sorted(nodes)
     facts, order = published(fleet), in_order(slots(fleet)[WORKLOAD])
+    first = next(name for name, rank in order.items() if rank == 0)
     assert job_variables(job_place, running) == {
         node: {
             **variables_of(facts[node], mode="1"),
             RANK: str(order[node]),
             "NEURON_DRA_WORLD_SIZE": "8",
-            "NEURON_DRA_RANK0_NODE": next(name for name, rank in order.items() if rank == 0),
+            "NEURON_DRA_RANK0_NODE": first,
+            "NEURON_DRA_RANK0_ADDR": f"{WORKLOAD}-rank0.{job_place.name}.svc",
+            "NEURON_GLOBAL_TOPOID0_HOST": f"{WORKLOAD}-rank0.{job_place.name}.svc",
             "DRA_NET_DEVICES": reported_interfaces(fleet, node),
         }
         for node in nodes
     }
     assert sorted(order.values()) == list(range(8))
+    service = f"{WORKLOAD}-rank0"  # 18.2
+    eventually(
+        "the Service leads to the pod with rank 0",
+        lambda: addresses(job_place, service) == [running[first]["status"]["podIP"]],
+    )
 
     job_place.kubectl("delete", "nusw", WORKLOAD, "--timeout=180s", timeout_s=190)
     waiting = unplaced(job_place, DEPLOYMENT, 8, "app=ultraserver-training")

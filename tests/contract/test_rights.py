@@ -73,6 +73,8 @@ OF_THE_CONTROLLER = (
             ("", "namespaces"): READ,
             ("", "pods"): "get list",
             ("", "pods/eviction"): "create",
+            ("", "services"): "get create",
+            ("discovery.k8s.io", "endpointslices"): "get create update",
             ("", "events"): "create patch",
             ("neuron.aws.com", "neuronultraserverworkloads"): f"{READ} patch",
             ("neuron.aws.com", "neuronultraserverworkloads/status"): "patch",

@@ -135,6 +135,8 @@ async def test_containers_start_with_their_nodes_rank(api: EmbeddedApi, short_pa
             ranks[name] = variables["NEURON_GLOBAL_TOPOID"]
             assert variables["NEURON_RT_ULTRASERVER_MODE"] == "3"
             assert (variables["NEURON_DRA_WORLD_SIZE"], variables["NEURON_DRA_RANK0_NODE"]) == ("4", "n0")
+            assert variables["NEURON_DRA_RANK0_ADDR"] == variables["NEURON_GLOBAL_TOPOID0_HOST"] == "job-rank0.ml.svc"
+            assert not {"MASTER_ADDR", "MASTER_PORT", "NEURON_RT_ROOT_COMM_ID"} & variables.keys()
         assert ranks == {"n0": "0", "n1": "1", "n2": "2", "n3": "3"}
 
 

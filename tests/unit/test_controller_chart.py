@@ -173,7 +173,13 @@ def test_policies_name_the_controllers_account():
         for (kind, name), item in objects.items()
         if kind == "ValidatingAdmissionPolicy" and user in json.dumps(item)
     }
-    assert named == {"reserved-templates", "ultraserver-status", "controller-nodes"}
+    assert named == {
+        "reserved-templates",
+        "ultraserver-status",
+        "controller-nodes",
+        "controller-services",
+        "controller-endpointslices",
+    }
 
 
 @needs_helm

@@ -36,6 +36,7 @@ OTHERS = {
     *("NoSchedule", "NoExecute", "ToBeDeletedByClusterAutoscaler"),  # taints
     *("PodScheduled", "PodReadyToStartContainers", "Unschedulable"),  # Kubernetes' own conditions
     *("DeviceClass", "Namespace", "Node", "Pod", "ResourceClaim", "ResourceClaimTemplate", "ResourceSlice"),
+    *("Service", "EndpointSlice", "None", "Failed", "Succeeded", "InternalIP"),
     *("NeuronUltraServer", "NeuronUltraServerWorkload", "NeuronConfig", "UltraServerConfig"),
     *("Limits", "Trial", "IndexT"),
 }

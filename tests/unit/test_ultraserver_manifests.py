@@ -35,7 +35,9 @@ POLICIES = (
     "reserved-claims",
     "reserved-pods",
     "ultraserver-status",
+    "controller-endpointslices",
     "controller-nodes",
+    "controller-services",
     "namespace-limits",
 )
 

@@ -31,6 +31,7 @@ from neuron_dra.kube.requests import (
     PODS,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
+    SERVICES,
     Resource,
 )
 from tests.support.fleet import settled
@@ -104,7 +105,7 @@ class Fleet:
         self.scheduler = PodScheduler(self.scheduler_line, SCHEDULER)
         self.caches = {
             resource.plural: Reflector(self.admin, resource, on_change=self._changed(resource))
-            for resource in (NODES, RESOURCE_SLICES, NEURON_ULTRASERVERS, NEURON_WORKLOADS, CLAIM_TEMPLATES)
+            for resource in (NODES, RESOURCE_SLICES, NEURON_ULTRASERVERS, NEURON_WORKLOADS, CLAIM_TEMPLATES, SERVICES)
         }
         self.view = View(_Live(self.caches, self.pods))
         self.safety = Safety(self.view, self.pods, self.nodes, self.trace, clock.now)

@@ -34,6 +34,7 @@ PRUNED: Final = {
                 f"status.allocations[*].{name}"
                 for name in ("workloadUid", "allocationId", "nodeUids", "faults", "worldSize", "rank0Node")
             ),
+            "status.allocations[*].rendezvous",
             "spec.topology[*].nodeUid",
             "spec.topology[*].providerID",
         },

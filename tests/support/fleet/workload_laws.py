@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
+from neuron_dra.core.rendezvous import Rendezvous, address, service_name
 from neuron_dra.core.ultraserver import Phase, object_name
 from neuron_dra.core.wire import Wire
 from tests.support.fleet.groups import free_slots, is_well, shut, slot_is_well
@@ -77,14 +78,17 @@ def _allocated(view: View, uid: str, workload: Wire, nodes: Mapping[str, FleetNo
         return
     if any(held.allocation.phase is not Phase.BOUND for held in live):
         yield f"workload {name} is Allocated, and not all of it is Bound"
-    worlds = {(held.allocation.world_size, held.allocation.rank0_node) for held in live}
-    if worlds != {(count * size, live[0].allocation.nodes[0])}:
+    worlds = {(held.allocation.world_size, held.allocation.rank0_node, held.allocation.rendezvous) for held in live}
+    if worlds != {(count * size, live[0].allocation.nodes[0], Rendezvous(address(meta["namespace"], name)))}:
         yield f"workload {name} has {count * size} nodes, and its groups say {worlds}"
     shown = (status.get("allocatedUltraServers"), status.get("totalNodesAllocated"))
     if shown != ([held.ultraserver for held in live], count * size):
         yield f"workload {name} shows {shown}"
     if any(held.allocation.node_count != size for held in live):
         yield f"workload {name} is Allocated with groups of {[held.allocation.node_count for held in live]}, not {size}"
+    service = view.find("services", service_name(name), meta["namespace"])
+    if service is None or not owned_by(service, uid):
+        yield f"workload {name} is Allocated without its Service"
     template = view.find("resourceclaimtemplates", template_name(workload), meta["namespace"])
     taken = f"{meta['namespace']}/{template_name(workload)}" in known.taken_templates
     if not taken and (template is None or not owned_by(template, uid)):

@@ -1,0 +1,195 @@
+"""Keeps the Service of each workload and its EndpointSlice, which follows the pod with rank 0. Caches no pod."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from controller.apply.write_backoff import Tries
+from controller.observe.model import API_VERSION, Meeting
+from controller.plan import rendezvous as plan
+from neuron_dra.core import rendezvous
+from neuron_dra.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
+from neuron_dra.kube.client import KubeClient
+from neuron_dra.kube.events import EventRecorder, reference
+from neuron_dra.kube.reflector import MALFORMED
+from neuron_dra.kube.requests import ENDPOINT_SLICES, PODS, SERVICES, Resource
+
+log = logging.getLogger(__name__)
+
+FIRST_S: Final = 0.5
+"""The wait before a pod without an address is read again, or a failed request is repeated; later waits are longer."""
+AT_ONCE: Final = 16
+LONGEST_S: Final = 10.0
+AGAIN_S: Final = 60.0
+"""How often an address is verified: a pod that gets a new sandbox, after a reboot, gets a new address."""
+A_WORKLOAD_S: Final = 0.5
+"""The waits grow to this time for each workload, so that a large fleet costs no more than six requests a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Followed:
+    """What was last written for a workload: for `meeting`, next read according to `tries`."""
+
+    meeting: Meeting
+    tries: Tries = field(compare=False)
+
+
+class NoRights(ApiError):
+    """The ClusterRole does not allow to read Services, EndpointSlices or pods."""
+
+
+class RendezvousServices:
+    """Schedules when the Service of each workload is read again. A changed pod is followed at once.
+
+    `forbidden`: the ClusterRole lacks the rights, as that of AWS's chart does, so no workload has a Service.
+    """
+
+    def __init__(self, client: KubeClient, events: EventRecorder) -> None:
+        self._client = client
+        self._events = events
+        self._followed: dict[str, _Followed] = {}  # by workload UID
+        self._forbidden_at: datetime.datetime | None = None
+
+    @property
+    def forbidden(self) -> bool:
+        return self._forbidden_at is not None
+
+    async def look(self, meetings: Sequence[Meeting], now: datetime.datetime) -> datetime.datetime | None:
+        """Update the Services that are due; return when the next one is due, which is now if `forbidden` changed."""
+        before, forbidden = self._followed, self.forbidden
+        self._followed = {}
+        for each in meetings:
+            known = before.get(each.uid)
+            self._followed[each.uid] = known if known and known.meeting == each else _Followed(each, Tries(0, now))
+        due = [each for each in meetings if self._followed[each.uid].tries.next_at <= now][:AT_ONCE]
+        if self._forbidden_at is not None:
+            again = self._forbidden_at + datetime.timedelta(seconds=AGAIN_S)
+            if again > now or not due:
+                return again if meetings else None
+            due = due[:1]
+        await asyncio.gather(*(self._one(each, now) for each in due))
+        if self.forbidden != forbidden:
+            return now
+        return min((each.tries.next_at for each in self._followed.values()), default=None)
+
+    async def _one(self, meeting: Meeting, now: datetime.datetime) -> None:
+        """Bring the Service of one workload and its EndpointSlice up to date, and set when it is read again."""
+        tries = self._followed[meeting.uid].tries.once_more(FIRST_S, now)
+        for_all = A_WORKLOAD_S * len(self._followed)
+        longest = now + datetime.timedelta(seconds=max(LONGEST_S, for_all))
+        again = now + datetime.timedelta(seconds=max(AGAIN_S, for_all))
+        self._followed[meeting.uid] = _Followed(meeting, Tries(tries.number, min(tries.next_at, longest)))
+        about = reference(API_VERSION, "NeuronUltraServerWorkload", meeting.namespace, meeting.name, meeting.uid)
+        try:
+            settled = await self._write(meeting, about, now)
+            self._forbidden_at = None
+        except (NotFound, Conflict, AlreadyExists):
+            return  # it changed meanwhile
+        except NoRights as err:
+            self._forbid(err, now)
+            return
+        except (Forbidden, Invalid) as err:  # a quota, a policy, or a namespace that is being deleted
+            text = f"the Service for rank 0 was rejected: {err}"
+            await self._events.post(about, "Warning", "ServiceRejected", text, now)
+            return
+        except (ApiError, *MALFORMED) as err:
+            log.warning(
+                "the Service of a workload could not be written",
+                extra={"workload": f"{meeting.namespace}/{meeting.name}", "error": str(err) or repr(err)},
+            )
+            return
+        if settled:
+            self._followed[meeting.uid] = _Followed(meeting, Tries(0, again))
+
+    def _forbid(self, err: NoRights, now: datetime.datetime) -> None:
+        """Note, and log once, that the ClusterRole lacks the rights."""
+        if self._forbidden_at is None:
+            log.warning(
+                "workloads have no Service for rank 0, and containers no NEURON_DRA_RANK0_ADDR: apply the ClusterRole "
+                "of this release",
+                extra={"error": str(err)},
+            )
+        self._forbidden_at = now
+
+    async def _write(self, meeting: Meeting, about: Mapping[str, Any], now: datetime.datetime) -> bool:
+        """Write what differs; return True if nothing is left to do until the address is verified. Raises ApiError.
+
+        Objects that are not the workload's are never changed; an Event on the workload, `about`, names them.
+        """
+        if meeting.mode and meeting.mode not in rendezvous.MODES:
+            text = f'annotation {rendezvous.ANNOTATION} is "{meeting.mode}": write "pod" or "host"; it has no effect'
+            await self._events.post(about, "Warning", "InvalidRendezvous", text, now)
+        service = await self._service(meeting)
+        if service is None:
+            return False
+        if not plan.is_owned(service, meeting.uid):
+            if plan.was_a_workloads(service):
+                return False
+            await self._events.post(about, "Warning", "ServiceNameTaken", taken(meeting, "Service"), now)
+            return True
+        pod = await self._pod(meeting)
+        if not await self._follow(service, pod):
+            await self._events.post(about, "Warning", "ServiceNameTaken", taken(meeting, "EndpointSlice"), now)
+            return True
+        return meeting.pod is None or bool(plan.pod_address(pod))
+
+    async def _service(self, meeting: Meeting) -> dict[str, Any] | None:
+        """Return the Service of a workload, which is created if there is none; None while one is being deleted."""
+        name = rendezvous.service_name(meeting.name)
+        found = await self._read(SERVICES, meeting.namespace, name)
+        if found is None:
+            return await self._client.create(SERVICES, meeting.namespace, plan.service(meeting))
+        return None if found["metadata"].get("deletionTimestamp") else found
+
+    async def _pod(self, meeting: Meeting) -> dict[str, Any] | None:
+        """Return the pod with rank 0; None if it is gone. Raises ApiError."""
+        if meeting.pod is None:
+            return None
+        name, uid = meeting.pod
+        found = await self._read(PODS, meeting.namespace, name)
+        return found if found is not None and found["metadata"]["uid"] == uid else None
+
+    async def _follow(self, service: dict[str, Any], pod: dict[str, Any] | None) -> bool:
+        """Write the EndpointSlice of a Service, unless it is as it should be; return False if it is not ours to write.
+
+        Raises ApiError.
+        """
+        wanted = plan.endpoint_slice(service, pod)
+        namespace, name = wanted["metadata"]["namespace"], wanted["metadata"]["name"]
+        found = await self._read(ENDPOINT_SLICES, namespace, name)
+        if found is None:
+            await self._client.create(ENDPOINT_SLICES, namespace, wanted)
+            return True
+        if not plan.is_owned(found, service["metadata"]["uid"]):
+            return False
+        if (found.get("endpoints") or []) != wanted["endpoints"]:
+            if not wanted["endpoints"]:
+                wanted["addressType"] = found["addressType"]  # it cannot change
+            wanted["metadata"]["resourceVersion"] = found["metadata"]["resourceVersion"]
+            await self._client.replace(ENDPOINT_SLICES, namespace, wanted)
+        return True
+
+    async def _read(self, resource: Resource, namespace: str, name: str) -> dict[str, Any] | None:
+        """Return an object, or None. Raises NoRights or another ApiError."""
+        try:
+            found: dict[str, Any] = json.loads(await self._client.get(resource, namespace, name))
+        except NotFound:
+            return None
+        except Forbidden as err:  # no policy and no quota rejects a read
+            raise NoRights(str(err)) from err
+        return found
+
+
+def taken(meeting: Meeting, kind: str) -> str:
+    """Return the message about a Service or EndpointSlice that is not the workload's."""
+    name = f"{meeting.namespace}/{rendezvous.service_name(meeting.name)}"
+    return (
+        f"{kind} {name} exists and is not this workload's, so NEURON_DRA_RANK0_ADDR does not lead to rank 0: delete "
+        f"that {kind}, or create the workload with another name"
+    )

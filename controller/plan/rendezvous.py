@@ -1,0 +1,108 @@
+"""Where the Service of each workload should point: to the pod with rank 0. Pure.
+
+The controller finds this pod without a watch of pods: it is in reservedFor of the claim on the first node of group 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from controller.observe.model import API_VERSION, Meeting, Workload
+from controller.plan.context import PlanningContext
+from neuron_dra.core import rendezvous
+from neuron_dra.core.rendezvous import Rendezvous
+from neuron_dra.core.wire import Wire
+
+MANAGER: Final = "neuron-ultraserver-controller"
+MANAGED_BY: Final = "endpointslice.kubernetes.io/managed-by"
+OF_SERVICE: Final = "kubernetes.io/service-name"
+PURPOSE: Final = {"app.kubernetes.io/managed-by": MANAGER}
+ENDED: Final = ("Succeeded", "Failed")
+
+
+def meeting(context: PlanningContext, workload: Workload) -> Meeting | None:
+    """Return which pod has rank 0 of a workload; None if nothing is reserved for it, or it is being deleted."""
+    first = context.holdings.live(workload.uid).get(0)
+    if first is None or workload.deleting:
+        return None
+    node = first.allocation.nodes[0]
+    own = [use for use in context.snapshot.uses(node) if use.is_of(first.allocation)]
+    pods = sorted(pod for use in own for pod in use.pods)
+    return Meeting(workload.namespace, workload.name, workload.uid, workload.rendezvous, pods[0] if pods else None)
+
+
+def wanted(context: PlanningContext, workload: Workload) -> Rendezvous | None:
+    """Return how the nodes of a workload find rank 0; None if nothing is reserved, or Services cannot be written.
+
+    The stored address of the host stays while its Node does not exist or has none.
+    """
+    first = context.holdings.live(workload.uid).get(0)
+    if first is None or context.snapshot.without_services:
+        return None
+    mode = workload.rendezvous if workload.rendezvous in rendezvous.MODES else ""
+    stored, found = first.allocation.rendezvous, context.nodes.get(first.allocation.nodes[0])
+    host_ip = (found.internal_ip if found else "") or (stored.host_ip if stored else "")
+    address = rendezvous.address(workload.namespace, workload.name)
+    return Rendezvous(address, mode, host_ip if mode == rendezvous.HOST else "")
+
+
+def service(meeting: Meeting) -> dict[str, Any]:
+    """Return the headless Service of a workload, without a selector: its EndpointSlice is the controller's."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "name": rendezvous.service_name(meeting.name),
+            "namespace": meeting.namespace,
+            "labels": PURPOSE,
+            "ownerReferences": [_owner(API_VERSION, "NeuronUltraServerWorkload", meeting.name, meeting.uid)],
+        },
+        "spec": {"clusterIP": "None", "publishNotReadyAddresses": True},
+    }
+
+
+def endpoint_slice(service: Wire, pod: Wire | None) -> dict[str, Any]:
+    """Return the EndpointSlice of a Service: the address of `pod`, or no endpoint without a pod or an address."""
+    meta = service["metadata"]
+    address = pod_address(pod)
+    endpoints = []
+    if pod is not None and address:
+        target = {key: pod["metadata"][key] for key in ("namespace", "name", "uid")}
+        node = {"nodeName": found} if (found := (pod.get("spec") or {}).get("nodeName")) else {}
+        endpoints = [
+            {"addresses": [address], "conditions": {"ready": True}, **node, "targetRef": {"kind": "Pod", **target}}
+        ]
+    return {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {
+            "name": meta["name"],
+            "namespace": meta["namespace"],
+            "labels": {**PURPOSE, MANAGED_BY: MANAGER, OF_SERVICE: meta["name"]},
+            "ownerReferences": [_owner("v1", "Service", meta["name"], meta["uid"])],
+        },
+        "addressType": "IPv6" if ":" in address else "IPv4",
+        "endpoints": endpoints,
+    }
+
+
+def pod_address(pod: Wire | None) -> str:
+    """Return the address of a pod, of its node with hostNetwork; empty if it has none yet, or has ended."""
+    status = (pod or {}).get("status") or {}
+    return "" if status.get("phase") in ENDED else str(status.get("podIP") or "")
+
+
+def is_owned(item: Wire, uid: str) -> bool:
+    """Return True if the object with this UID controls `item`."""
+    owners = item["metadata"].get("ownerReferences") or []
+    return any(owner.get("controller") and owner.get("uid") == uid for owner in owners)
+
+
+def was_a_workloads(item: Wire) -> bool:
+    """Return True if a workload controls `item`: the garbage collector deletes it once the workload is gone."""
+    owners = item["metadata"].get("ownerReferences") or []
+    return any(owner.get("controller") and owner.get("kind") == "NeuronUltraServerWorkload" for owner in owners)
+
+
+def _owner(api_version: str, kind: str, name: str, uid: str) -> dict[str, Any]:
+    return {"apiVersion": api_version, "kind": kind, "name": name, "uid": uid, "controller": True}

@@ -1,0 +1,205 @@
+"""The Service of a workload follows its pod with rank 0, with the embedded API server. Issue 18, item 2."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+from typing import Any
+
+import pytest
+from controller_cluster import Cluster
+from test_ultraserver_controller import cluster, controlling, quick  # noqa: F401
+
+from controller.apply import rendezvous_service
+from controller.apply.rendezvous_service import RendezvousServices
+from controller.observe.model import Meeting
+from controller.program import NAME
+from neuron_dra.core.rendezvous import ANNOTATION
+from neuron_dra.emulation.embedded_api import Do, Fault
+from neuron_dra.kube.client import KubeClient
+from neuron_dra.kube.config import KubeConfig
+from neuron_dra.kube.events import EventRecorder
+from tests.support.waiting import eventually
+
+NOW = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
+SERVICE = "job-rank0"
+
+
+@pytest.fixture(autouse=True)
+def short_waits(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    for name, seconds in (("FIRST_S", 0.02), ("LONGEST_S", 0.1), ("AGAIN_S", 0.2), ("A_WORKLOAD_S", 0.0)):
+        monkeypatch.setattr(rendezvous_service, name, seconds)
+
+
+def addresses(cluster: Cluster, name: str = SERVICE) -> list[str] | None:  # noqa: F811
+    """Return the addresses in the EndpointSlice of a Service; None without one."""
+    found = cluster.api.find("endpointslices", name, "ml")
+    return None if found is None else [text for each in found["endpoints"] for text in each["addresses"]]
+
+
+def start(cluster: Cluster, pod: str, node: str, workload: dict[str, Any], address: str) -> None:  # noqa: F811
+    cluster.pod_with_claim(pod, node, workload)
+    cluster.api.patch("pods", pod, {"status": {"podIP": address}}, "ml")
+
+
+def rank0(cluster: Cluster) -> str:  # noqa: F811
+    return str(next(each["rank0Node"] for each in cluster.allocations()))
+
+
+def events(cluster: Cluster, reason: str) -> list[str]:  # noqa: F811
+    return [each["message"] for each in cluster.api.objects("events") if each["reason"] == reason]
+
+
+def writes(cluster: Cluster) -> list[str]:  # noqa: F811
+    """Return the controller's writes of Services and EndpointSlices."""
+    kinds = ("services", "endpointslices")
+    own = [each for each in cluster.api.log if each.user_agent == NAME and each.resource in kinds]
+    return [f"{each.verb} {each.resource}" for each in own if each.verb != "get"]
+
+
+def created(cluster: Cluster, kind: str) -> list[str]:  # noqa: F811
+    """Return the namespaces of the requests to create an object."""
+    return [each.namespace for each in cluster.api.log if (each.verb, each.resource) == ("create", kind)]
+
+
+async def test_service_follows_rank_0(cluster: Cluster) -> None:  # noqa: F811
+    """18.2: a pod that starts, gets another address, and is replaced by one on the same node."""
+    async with controlling(cluster):
+        workload = cluster.submit("job")
+        await eventually(lambda: addresses(cluster) == [], 60, "the EndpointSlice exists")
+        service = cluster.api.get("services", SERVICE, "ml")
+        assert service["spec"] == {"clusterIP": "None", "publishNotReadyAddresses": True}
+        await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
+        node = rank0(cluster)
+        cluster.pod_with_claim("job-0", node, workload)
+        cluster.api.patch("pods", "job-0", {"status": {"podIP": "10.1.0.7"}}, "ml")
+        await eventually(lambda: addresses(cluster) == ["10.1.0.7"], 60, "it has the pod's address")
+        cluster.api.patch("pods", "job-0", {"status": {"podIP": "10.1.0.8"}}, "ml")
+        await eventually(lambda: addresses(cluster) == ["10.1.0.8"], 60, "it has the new sandbox's address")
+        cluster.api.delete("resourceclaims", "job-0", "ml")
+        await eventually(lambda: addresses(cluster) == [], 60, "it has no address without a pod")
+        start(cluster, "job-1", node, workload, "10.1.0.9")
+        await eventually(lambda: addresses(cluster) == ["10.1.0.9"], 60, "it has the next pod's address")
+        cluster.api.delete("neuronultraserverworkloads", "job", "ml")
+        await eventually(lambda: cluster.api.find("services", SERVICE, "ml") is None, 60, "the Service is gone")
+        await eventually(lambda: addresses(cluster) is None, 60, "the EndpointSlice is gone")
+
+
+async def test_next_controller_writes_nothing(cluster: Cluster) -> None:  # noqa: F811
+    """18.2: it reads what is there, and an address that is right stays."""
+    async with controlling(cluster):
+        workload = cluster.submit("job")
+        await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
+        start(cluster, "job-0", rank0(cluster), workload, "10.1.0.7")
+        await eventually(lambda: addresses(cluster) == ["10.1.0.7"], 60, "it has the pod's address")
+    before = writes(cluster)
+    seen = len(cluster.api.log)
+    async with controlling(cluster):
+
+        def read() -> bool:
+            return sum(each.resource == "endpointslices" for each in cluster.api.log[seen:]) >= 2
+
+        await eventually(read, 60, "the EndpointSlice is read again")
+    assert writes(cluster) == before
+    assert before[:2] == ["create services", "create endpointslices"]
+
+
+async def test_users_service_is_never_changed(cluster: Cluster) -> None:  # noqa: F811
+    """18.2: an Event names it; once it is gone, the workload gets its own."""
+    meta = {"name": SERVICE, "namespace": "ml", "labels": {"app.kubernetes.io/managed-by": NAME}}
+    mine = {"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": {"selector": {"app": "web"}}}
+    stored = cluster.api.create(mine)
+    async with controlling(cluster):
+        cluster.submit("job")
+        await eventually(lambda: events(cluster, "ServiceNameTaken"), 60, "an Event names the Service")
+        await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
+        assert cluster.api.get("services", SERVICE, "ml") == stored
+        assert addresses(cluster) is None
+        (text,) = events(cluster, "ServiceNameTaken")
+        assert text.startswith("Service ml/job-rank0 exists and is not this workload's, so NEURON_DRA_RANK0_ADDR does")
+        cluster.api.delete("services", SERVICE, "ml")
+        await eventually(lambda: addresses(cluster) == [], 60, "the workload has its own Service")
+
+
+async def test_users_endpointslice_is_never_changed(cluster: Cluster) -> None:  # noqa: F811
+    """18.2."""
+    kind = {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4"}
+    stored = cluster.api.create({**kind, "metadata": {"name": SERVICE, "namespace": "ml"}, "endpoints": []})
+    async with controlling(cluster):
+        cluster.submit("job")
+        await eventually(lambda: events(cluster, "ServiceNameTaken"), 60, "an Event names the EndpointSlice")
+        assert cluster.api.get("endpointslices", SERVICE, "ml") == stored
+
+
+async def test_service_of_an_earlier_workload_is_awaited(cluster: Cluster) -> None:  # noqa: F811
+    """18.2: a workload that is created again, before the garbage collector has deleted the old Service."""
+    old = cluster.submit("job")["metadata"]
+    owner = {"apiVersion": "neuron.aws.com/v1beta1", "kind": "NeuronUltraServerWorkload", "name": "job"}
+    meta = {"name": SERVICE, "namespace": "ml", "ownerReferences": [{**owner, "uid": old["uid"], "controller": True}]}
+    stored = cluster.api.create({"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": {}})
+    async with KubeClient(KubeConfig(cluster.api.url)) as client:
+        services = RendezvousServices(client, EventRecorder(client, "here"))
+        again = await services.look([Meeting("ml", "job", "uid-new", "", None)], NOW)
+    assert again == NOW + datetime.timedelta(seconds=rendezvous_service.FIRST_S)
+    assert cluster.api.get("services", SERVICE, "ml") == stored
+    assert (events(cluster, "ServiceNameTaken"), addresses(cluster)) == ([], None)
+
+
+async def test_missing_rights_are_logged_once(
+    cluster: Cluster,  # noqa: F811
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """18.2: AWS's chart grants none. No container gets a name that leads nowhere, and allocation continues."""
+    refused = cluster.api.faults.add(Fault(Do.RESPOND, verb="get", resource="services", status=403, times=None))
+    async with controlling(cluster):
+        cluster.submit("job")
+        await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
+        await eventually(lambda: refused.hits >= 3, 60, "the Service is tried again")
+        assert [each.get("rendezvous") for each in cluster.allocations()] == [None] * 2
+        cluster.api.faults.clear()
+        await eventually(lambda: addresses(cluster) == [], 60, "the Service exists")
+        expected = [{"address": "job-rank0.ml.svc"}] * 2
+        await eventually(lambda: [each.get("rendezvous") for each in cluster.allocations()] == expected, 60, "a name")
+    lines = [each for each in caplog.records if each.message.startswith("workloads have no Service for rank 0")]
+    assert [each.levelno for each in lines] == [logging.WARNING]
+
+
+async def test_quota_of_one_namespace_concerns_no_other(cluster: Cluster) -> None:  # noqa: F811
+    """18.2: a tenant's quota, or a namespace that is being deleted, is a 403 as well."""
+    cluster.api.faults.add(
+        Fault(Do.RESPOND, verb="create", resource="services", status=403, namespace="ml", times=None)
+    )
+    async with KubeClient(KubeConfig(cluster.api.url)) as client:
+        services = RendezvousServices(client, EventRecorder(client, "here"))
+        both = [Meeting(name, "job", f"uid-{name}", "", None) for name in ("ml", "default")]
+        await services.look(both, NOW)
+    assert not services.forbidden
+    assert created(cluster, "endpointslices") == ["default"]
+    (text,) = events(cluster, "ServiceRejected")
+    assert text.startswith("the Service for rank 0 was rejected: ")
+
+
+async def test_invalid_annotation_is_an_event(cluster: Cluster) -> None:  # noqa: F811
+    """18.2."""
+    async with controlling(cluster):
+        cluster.submit("job")
+        cluster.api.patch("neuronultraserverworkloads", "job", {"metadata": {"annotations": {ANNOTATION: "Pod"}}}, "ml")
+        await eventually(lambda: events(cluster, "InvalidRendezvous"), 60, "an Event names the value")
+    assert events(cluster, "InvalidRendezvous") == [
+        'annotation neuron.aws.com/rendezvous is "Pod": write "pod" or "host"; it has no effect'
+    ]
+
+
+async def test_large_fleet_is_read_in_parts(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    """18.2: a new leader does not read the pods of all workloads at once, and later fewer in a second."""
+    monkeypatch.setattr(rendezvous_service, "AGAIN_S", 60.0)
+    monkeypatch.setattr(rendezvous_service, "A_WORKLOAD_S", 5.0)
+    many = [Meeting("ml", f"job-{number}", f"uid-{number}", "", None) for number in range(40)]
+    async with KubeClient(KubeConfig(cluster.api.url)) as client:
+        services = RendezvousServices(client, EventRecorder(client, "here"))
+        made = []
+        for _ in range(3):
+            assert await services.look(many, NOW) <= NOW or len(made) == 2
+            made.append(len(created(cluster, "services")))
+        assert made == [16, 32, 40]
+        assert await services.look(many, NOW) == NOW + datetime.timedelta(seconds=200)
