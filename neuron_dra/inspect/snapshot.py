@@ -76,7 +76,7 @@ SHAPES: Final[Mapping[str, Any]] = {
     },
     "Node": {
         "spec": {"taints": _TAINTS, "unschedulable": bool},
-        "status": {"allocatable": {}, "conditions": _CONDITIONS},
+        "status": {"allocatable": {}, "conditions": _CONDITIONS, "nodeInfo": {"kubeletVersion": str}},
     },
     "NeuronUltraServer": {
         "spec": {"instanceType": str, "topology": [{"nodeName": str, "nodeId": int}]},

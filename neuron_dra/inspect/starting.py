@@ -33,10 +33,11 @@ def events_of(world: World, kind: str, item: Wire) -> list[Wire]:
         and (event["involvedObject"].get("namespace") or "") == (meta.get("namespace") or "")
         and event["involvedObject"].get("uid") in (None, "", meta.get("uid"), meta["name"])
     ]
-    return sorted(found, key=_time, reverse=True)
+    return sorted(found, key=time_of, reverse=True)
 
 
-def _time(event: Wire) -> str:
+def time_of(event: Wire) -> str:
+    """Return when an Event was last seen; empty if it has no time."""
     series = event.get("series") or {}
     times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
     return max((str(each) for each in times if each), default="")

@@ -59,9 +59,17 @@ def run(args: argparse.Namespace) -> int:
 
 def _absent(snapshot: Snapshot, kind: str, name: str, namespace: str) -> str:
     """Return the message for an object that is not there."""
+    from neuron_dra.inspect.snapshot import NOT_SERVED
+
     where = f" in namespace {namespace}" if namespace else ""
     if not snapshot.all(kind) and kind in snapshot.left_out:
-        return f"{kind} {name}: {snapshot.left_out[kind]}"
+        why = snapshot.left_out[kind]
+        hint = (
+            "; install the CRDs of the UltraServer controller"
+            if why == NOT_SERVED and kind.startswith("Neuron")
+            else ""
+        )
+        return f"{kind} {name}: {why}{hint}"
     near = snapshot.near(kind, name, namespace)
     others = sorted({key[1] for key in snapshot.objects if key[0] == kind and key[2] == name})
     hint = f"; did you mean {near}?" if near else f"; namespace {others[0]} has one: -n {others[0]}" if others else ""

@@ -43,10 +43,10 @@ OTHERS = {
 """Words of the controller that are no condition, reason or Event."""
 
 
-def constants(*folders: Path) -> Iterator[str]:
-    """The texts in the code that look like a reason."""
-    for folder in folders:
-        for path in sorted(folder.rglob("*.py")):
+def constants(*places: Path) -> Iterator[str]:
+    """The texts in files and folders of code that look like a reason."""
+    for place in places:
+        for path in [place] if place.is_file() else sorted(place.rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text())):
                 text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
                 if re.fullmatch(r"([A-Z][a-z]+)+[A-Za-z]*", text):
@@ -63,7 +63,11 @@ def findings() -> Iterator[str]:
 
 NAMES = {each.name for each in (*CONDITIONS, *REASONS, *EVENTS)}
 OF_CONTROLLER = set(constants(*(ROOT / "controller" / folder for folder in CONTROLLER)))
-OF_PLUGIN = {each for each in constants(ROOT / "neuron_dra/node") if re.match(r"Neuron[A-Z]|Kube", each)}
+OF_PLUGIN = {
+    each
+    for each in constants(ROOT / "neuron_dra/node", ROOT / "neuron_dra/core/versions.py")
+    if re.match(r"Neuron[A-Z]|Kube", each)
+}
 
 
 def test_every_word_of_the_controller_has_a_meaning() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from neuron_dra.node.version import Problem, Server, parse, problems
+from neuron_dra.core.versions import Problem, parse
+from neuron_dra.node.version import Server, problems
 
 
 def found(server: str = "v1.36.0", kubelet: str = "v1.36.0", *, serves_v1: bool = True) -> list[Problem]:

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Final
 
 from neuron_dra.api import claims as wire
-from neuron_dra.core import in_use
+from neuron_dra.core import in_use, versions
 from neuron_dra.core.claims import PreparedClaim
 from neuron_dra.errors import ApiError, ClaimError
-from neuron_dra.node import version
 from neuron_dra.node.prepare import pod_resources
 from neuron_dra.node.prepare.claim_reader import ClaimReader
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
@@ -83,7 +82,7 @@ class OrphanRelease:
 
     async def _absent(self, claims: dict[str, PreparedClaim]) -> dict[str, PreparedClaim]:
         """Return those of `claims` that the kubelet does not list."""
-        kubelet = version.parse(self._kubelet_version())
+        kubelet = versions.parse(self._kubelet_version())
         if kubelet is None or kubelet < (1, in_use.FIRST_MINOR):
             self._log_once("kubelets before 1.34 do not list claims", len(claims))
             return {}

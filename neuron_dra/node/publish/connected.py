@@ -9,7 +9,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final
 
-from neuron_dra.core import connected, devices, divided, names, partitions, slices
+from neuron_dra.core import connected, devices, divided, names, partitions, slices, versions
 from neuron_dra.core.claims import PreparedClaim
 from neuron_dra.core.divided import Division, Leaving
 from neuron_dra.core.topology import Node
@@ -18,7 +18,6 @@ from neuron_dra.errors import ApiError
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.publish import SlicePublisher
 from neuron_dra.kube.requests import DEVICE_CLASSES
-from neuron_dra.node import version
 from neuron_dra.node.event_queue import EventQueue
 from neuron_dra.node.files import Files, write_atomically
 from neuron_dra.node.own_node import OwnNode
@@ -114,7 +113,7 @@ class ConnectedSets:
 
     async def _find_out(self, pool: slices.Pool) -> str:
         """Return why connected sets must not be published; what costs no request is checked first. Raises ApiError."""
-        why = connected.why_not_kubelet(version.parse(self._node.kubelet_version))
+        why = connected.why_not_kubelet(versions.parse(self._node.kubelet_version))
         why = why or connected.why_not_class(await self._device_class())
         if not why and not self._publisher.keeps_counters:
             await self._publisher.learn_counters(pool)
