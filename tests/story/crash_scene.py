@@ -22,10 +22,11 @@ from neuron_dra.core import checkpoint as checkpoints
 from neuron_dra.core.ultraserver import NAMESPACE, Allocation, Phase, Tag, object_name, tag_on
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import EmbeddedApi
-from neuron_dra.emulation.objects import allocated_claim, neuron_config, node_object
+from neuron_dra.emulation.objects import DEVICE_CLASSES, allocated_claim, neuron_config, node_object
 from neuron_dra.errors import CheckpointDamaged
 from neuron_dra.gen.kubelet.dra.v1 import dra_pb2, dra_pb2_grpc
 from neuron_dra.node.files import Files
+from neuron_dra.node.publish import connected
 from tests.support.crash_points import Life, Lives, Point
 from tests.support.plugin_host import PluginHost
 from tests.support.waiting import eventually
@@ -35,8 +36,14 @@ SLOT = Allocation(
     "ml", "llm", "uid-llm", "alloc-1", Phase.PENDING, ("node-a",), 1, 0, 1, "node-a", "2026-01-02T03:04:05Z"
 )
 CALL_S = 15.0
+PLAIN, WITH_SETS = (1, 16), (4, 167)  # slices, devices
 
 Sabotage = Callable[[], None]
+
+
+def check_sets_often() -> None:
+    """Try again soon if the plugin could not record that it publishes connected sets."""
+    connected.RECHECK_S = 0.2  # type: ignore[misc]
 
 
 class Scene:
@@ -44,12 +51,18 @@ class Scene:
     `new`.
     """
 
-    def __init__(self, api: EmbeddedApi, root: Path, lives: Lives, sabotage: Sabotage | None) -> None:
+    def __init__(
+        self, api: EmbeddedApi, root: Path, lives: Lives, sabotage: Sabotage | None, *, sets: bool = False
+    ) -> None:
+        """With `sets` the node publishes connected sets; `old` has three cores of a device, `new` a set of four."""
         api.register_neuron_kinds()
         for name in (NAMESPACE, "ml"):
             api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        for each in DEVICE_CLASSES:
+            api.create(each)
         api.create(node_object("node-a", labels={"topology.k8s.aws/capacity-block-id": BLOCK}))
-        self.api, self.lives, self._sabotage = api, lives, sabotage
+        self.api, self.lives, self._sabotage = api, lives, check_sets_often if sets else sabotage
+        self.sets = sets
         self.host = PluginHost(root, api.url, instance_type="trn2u.48xlarge", node_id=0, server_id="00000000deadbeef")
         self.life: Life | None = None
         self.reserve(None)
@@ -57,7 +70,8 @@ class Scene:
         self.disk_errors: list[str] = []  # the errors that the kubelet got from the disk
         self.claims: dict[str, Obj] = {}
         self.answers: dict[str, Any] = {}  # results that the kubelet has received
-        for name, devices in (("old", [0]), ("new", [4, 5, 6, 7]), ("rival", [7])):
+        old, new = (["neuron-cores-3-0"], ["neuron-set-4-4"]) if sets else ([0], [4, 5, 6, 7])
+        for name, devices in (("old", old), ("new", new), ("rival", [7])):
             self.claims[name] = allocated_claim(name, "node-a", devices, namespace="ml", config=[neuron_config(2)])
 
     # What others do
@@ -96,7 +110,7 @@ class Scene:
     def start(self, *, counting: bool = False, killed_at: Point | None = None) -> Life:
         """Start a plugin; the one before has ended."""
         self.end()
-        settings = self.host.settings(ultraserver_devices="devices")
+        settings = self.host.settings(ultraserver_devices="devices", connected_sets=self.sets)
         self.life = self.lives.start(settings, counting=counting, killed_at=killed_at, sabotage=self._sabotage)
         return self.life
 
@@ -109,15 +123,21 @@ class Scene:
         """Wait until the slice has all devices and the reservation's tag, and the checkpoint has the tag."""
         (found,) = self.api.objects("neuronultraservers")
         wanted = [entry["allocationId"] for entry in found["status"]["allocations"]]
-        await eventually(lambda: self._has_published(wanted), CALL_S, f"16 devices with the tags {wanted}")
+        await eventually(lambda: self._has_published(wanted), CALL_S, f"all devices with the tags {wanted}")
 
     def _has_published(self, wanted: list[str]) -> bool:
         if self.life is not None and not self.life.alive:
             return True
-        devices = [device for item in self.api.objects("resourceslices") for device in item["spec"]["devices"]]
+        items = self.api.objects("resourceslices")
+        devices = [device for item in items for device in item["spec"].get("devices", ())]
         tag = tag_on(devices)
         kept = self.tag_on_disk
-        return len(devices) == 16 and [t.allocation_id for t in (tag, kept) if t] == wanted * 2
+        whole = len({item["spec"]["pool"]["generation"] for item in items}) == 1
+        return (
+            whole
+            and (len(items), len(devices)) == (WITH_SETS if self.sets else PLAIN)
+            and [t.allocation_id for t in (tag, kept) if t] == wanted * 2
+        )
 
     @property
     def tag_on_disk(self) -> Tag | None:
@@ -191,7 +211,6 @@ class Scene:
         for name in sorted(prepared):
             await self.must("prepare", name)
         await self.published()
-        assert len(self.api.objects("resourceslices")) == 1
         self._check_clean(prepared)
         self.allocate("rival")
         if "new" in prepared:
@@ -232,6 +251,7 @@ class Flow:
     arrange: Step = _nothing
     damage: Callable[[Scene], None] | None = None  # if so, points are recorded from the process's start
     fresh: bool = False  # no plugin has run on this node
+    sets: bool = False  # the node publishes connected sets (16, acceptance 6)
 
     @property
     def from_start(self) -> bool:
@@ -246,7 +266,7 @@ async def arranged(flow: Flow, lives: Lives, sabotage: Sabotage | None) -> Async
         async with EmbeddedApi(controllers=False) as api:
             root = Path(folder, "node")  # the same in each process, because names of points contain it
             root.mkdir()
-            scene = Scene(api, root, lives, sabotage)
+            scene = Scene(api, root, lives, sabotage, sets=flow.sets)
             try:
                 if flow.fresh:
                     await flow.arrange(scene)

@@ -94,6 +94,10 @@ FLOWS = [
     Flow("rebuild without a copy", both_again, BOTH, both_are_prepared, damage_both),
     Flow("repair", both_again, BOTH, both_are_prepared, Scene.empty_cdi),
     Flow("reboot", both_again, BOTH, both_are_prepared, Scene.reboot),
+    Flow("first start with sets", first_start, OLD, old_is_allocated, fresh=True, sets=True),
+    Flow("prepare a set", prepare_new, BOTH, old_is_prepared, sets=True),
+    Flow("unprepare cores", unprepare_old, frozenset({"new"}), both_are_prepared, sets=True),
+    Flow("reboot with sets", both_again, BOTH, both_are_prepared, Scene.reboot, sets=True),
 ]
 
 
