@@ -69,6 +69,7 @@ id ignored; a plugin that does not check which claim holds a device. Each makes 
 - A power cut could remove a folder that the plugin had just created, with the checkpoint in it: the folder above it was
   not flushed.
 - A plugin that was killed while it wrote its name for the publisher lock left a temporary file for ever.
+- So did one that was killed while it recorded that it publishes connected sets.
 """
 
 

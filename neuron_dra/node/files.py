@@ -118,6 +118,13 @@ def replace_unsynced(files: Files, path: Path, data: bytes, mode: int, *, keep: 
         raise
 
 
+def sweep(files: Files, path: Path) -> None:
+    """Remove the temporary files of processes that died while they replaced `path`. Raises OSError."""
+    for name in files.names(path.parent):
+        if name.startswith(f".{path.name}.") and name.endswith(TEMPORARY_SUFFIX):
+            files.remove(path.with_name(name))
+
+
 def _keep(files: Files, path: Path, keep: Path) -> None:
     present, kept = files.stamp(path), files.stamp(keep)
     if present is None or (kept is not None and kept[0] == present[0]):

@@ -135,6 +135,19 @@ async def test_disabled_setting_changes_nothing(api: EmbeddedApi, host: PluginHo
         assert not (host.data / connected.MARKER).exists()
 
 
+@pytest.mark.parametrize("settings", [ON, {}], ids=["on", "off"])
+async def test_a_kill_while_sets_are_recorded_leaves_no_file(
+    api: EmbeddedApi, host: PluginHost, settings: dict[str, Any]
+) -> None:
+    """(16, acceptance 6) A plugin that was killed while it wrote the file left a temporary one for ever."""
+    host.data.mkdir()
+    left = host.data / f".{connected.MARKER}.4242.tmp"
+    left.touch()
+    async with host.running(**settings):
+        await eventually(lambda: published(api), 30)
+        assert not left.exists()
+
+
 async def test_turned_off_allocated_sets_stay_until_they_are_free(api: EmbeddedApi, host: PluginHost) -> None:
     held = api.create(allocated_claim("held", "node-a", [SET]))
     async with host.running(**ON) as plugin:

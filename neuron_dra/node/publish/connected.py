@@ -19,7 +19,7 @@ from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.publish import SlicePublisher
 from neuron_dra.kube.requests import DEVICE_CLASSES
 from neuron_dra.node.event_queue import EventQueue
-from neuron_dra.node.files import Files, write_atomically
+from neuron_dra.node.files import Files, sweep, write_atomically
 from neuron_dra.node.own_node import OwnNode
 from neuron_dra.settings import PluginSettings
 
@@ -76,6 +76,7 @@ class ConnectedSets:
     async def settle(self, pool: slices.Pool, published: Collection[Wire], prepared: Collection[PreparedClaim]) -> bool:
         """Return whether the node publishes devices with counters, or did and has not ended it. Raises ApiError."""
         if self._marker is None:
+            sweep(self._files, self._path)
             self._marker = self._files.read(self._path) is not None
         wanted = self._settings.connected_sets
         in_play = self._marker or divided.is_in_play(published, prepared)

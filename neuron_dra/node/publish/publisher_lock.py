@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from neuron_dra.node.files import TEMPORARY_SUFFIX, Files, Stamp, try_lock, write_atomically
+from neuron_dra.node.files import Files, Stamp, sweep, try_lock, write_atomically
 from neuron_dra.node.signal import Signal
 
 log = logging.getLogger(__name__)
@@ -77,9 +77,7 @@ class PublisherLock:
 
     def sweep(self) -> None:
         """Remove temporary files of plugins that died while writing their name. Raises OSError."""
-        for name in self._files.names(self._name.parent):
-            if name.startswith(f".{self._name.name}.") and name.endswith(TEMPORARY_SUFFIX):
-                self._files.remove(self._name.with_name(name))
+        sweep(self._files, self._name)
 
     def _named(self) -> str:
         """Return the newest plugin's name; the file is read only if it has changed."""
