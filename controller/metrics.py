@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from controller.observe import decode
 from controller.observe.model import condition
+from controller.plan.actions import Plan
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.states import STATES
 
@@ -29,6 +30,7 @@ class Metrics:
         self._nodes = Gauge(
             f"{PREFIX}_nodes", "Nodes of UltraServers: free, reserved, or neither", ["state"], registry=r
         )
+        self._capacity_gauges(r)
         self._outdated = Gauge(
             f"{PREFIX}_crd_outdated",
             "1 while the API server drops or rejects writes of this kind, because its CRD is another release's",
@@ -77,6 +79,23 @@ class Metrics:
             registry=r,
         )
 
+    def _capacity_gauges(self, r: CollectorRegistry) -> None:
+        """Add the gauges about free and idle nodes, and who waits for them."""
+        self._free = Gauge(
+            f"{PREFIX}_free_groups",
+            "Groups of nodes that a workload could reserve now, by instance type and nodes in a group",
+            ["instance_type", "size"],
+            registry=r,
+        )
+        self._idle = Gauge(
+            f"{PREFIX}_idle_reserved_nodes", "Ready nodes that are reserved and open, and have no claim", registry=r
+        )
+        self._oldest = Gauge(
+            f"{PREFIX}_oldest_waiting_timestamp_seconds",
+            "Unix time at which the oldest Pending workload was created; 0 if none waits",
+            registry=r,
+        )
+
     def crd_outdated(self, crd: str, outdated: bool) -> None:
         """A CRD drops or rejects fields, or no longer does."""
         self._outdated.labels(crd).set(1 if outdated else 0)
@@ -85,16 +104,17 @@ class Metrics:
         """This replica is the leader, or not. A follower reports no figures of the cluster, so that sums stay right."""
         self._leader.set(1 if leads else 0)
         if self._leads and not leads:
-            for gauge in (self._workloads, self._servers, self._nodes):
+            for gauge in (self._workloads, self._servers, self._nodes, self._free):
                 gauge.clear()
-            self._held.set(0)
+            for single in (self._held, self._idle, self._oldest):
+                single.set(0)
         self._leads = leads
 
     def held(self, number: int) -> None:
         """Set the number of writes that wait because they were rejected or had no effect."""
         self._held.set(number)
 
-    def planned(self, seconds: float, index: FleetIndex) -> None:
+    def planned(self, seconds: float, index: FleetIndex, plan: Plan) -> None:
         """Record a plan from this index, and its duration in seconds."""
         self._plans.observe(seconds)
         states = Tally(each.state for each in index.workloads)
@@ -106,6 +126,12 @@ class Metrics:
         other = max(0, totals.nodes - totals.free - totals.reserved)
         for name, number in (("free", totals.free), ("reserved", totals.reserved), ("other", other)):
             self._nodes.labels(name).set(number)
+        self._free.clear()
+        for (instance_type, size), number in index.free_numbers().items():
+            self._free.labels(instance_type, size).set(number)
+        self._idle.set(sum(len(each.idle) for each in plan.starting))
+        waiting = (each.created for each in index.workloads if each.state == "Pending" and not each.deleting)
+        self._oldest.set(found.timestamp() if (found := min(waiting, default=None)) else 0)
 
     def wrote(self, action: str, result: str) -> None:
         """A write succeeded or failed."""

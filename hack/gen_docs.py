@@ -193,6 +193,26 @@ Every replica serves these at `/metrics` of its `--metrics-bind-address`; only t
 {table(["metric", "type", "labels", "meaning"], sorted(of_controller))}
 `neuron-ultraserver-controller watch-limits` serves one metric: `neuron_dra_unserved_pods`, the number of pods that wait for
 a number of devices or cores that no node serves.
+
+## Alerts and dashboards
+
+The chart has both, for the Prometheus operator and for Grafana; both are off by default:
+
+```
+helm upgrade neuron-dra deploy/helm/neuron-dra --namespace neuron-dra-driver --reuse-values \\
+  --set draDriver.podMonitor.enabled=true --set ultraserverOperator.podMonitor.enabled=true \\
+  --set monitoring.prometheusRule.enabled=true --set monitoring.dashboards.enabled=true
+```
+
+- Each alert has a section in [runbooks](runbooks.md). `monitoring.prometheusRule.runbooks` is the address at which you
+  publish that page; the alerts link to it.
+- A fault is an alert after the driver's reading (10 s), the PodMonitor's `interval` (30 s) and Prometheus' evaluation. For
+  less, set `draDriver.podMonitor.interval=10s`.
+- The dashboards are *fleet*, *node*, *UltraServers* and *job*. Each is a ConfigMap with the label `grafana_dashboard`, for
+  Grafana's sidecar; their JSON is in `deploy/helm/neuron-dra/files/dashboards`, to import by hand.
+- Alerts and dashboards need the label `node`, which the chart's PodMonitors add. They also keep the labels `namespace` and
+  `pod` of `neuron_dra_device_info` (`honorLabels`), so that these name the pod that has the device.
+- A test holds every query to the metrics and labels above. They were not tried on a running Prometheus or Grafana yet.
 """
 
 

@@ -211,6 +211,10 @@ class FleetIndex:
         """
         return self._slots.free(instance_type, size)
 
+    def free_numbers(self) -> Mapping[tuple[str, int], int]:
+        """Return the number of free slots by instance type and size."""
+        return self._slots.free_numbers()
+
     def capacity(self, instance_type: str, size: int, kind: str | None = None) -> int:
         """Return the number of slots, free or not, of one resourceType; without `kind`, of the more frequent one."""
         return self._slots.capacity(instance_type, size, kind)

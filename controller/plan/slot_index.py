@@ -29,6 +29,11 @@ class SlotIndex:
         """Return the free slots in UltraServers that have an object, the best fit first."""
         return self._free.get((instance_type, size), ())
 
+    def free_numbers(self) -> dict[tuple[str, int], int]:
+        """Return the number of free slots by type and size; 0 where all slots are taken."""
+        found = {(instance_type, size): 0 for (instance_type, size, _), number in self._whole.items() if number}
+        return found | {key: len(slots) for key, slots in self._free.items() if slots}
+
     def capacity(self, instance_type: str, size: int, kind: str | None = None) -> int:
         """Return the number of slots, free or not, of one resourceType.
 

@@ -27,6 +27,12 @@ class Metrics:
             buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 45),
             registry=r,
         )
+        self._refused = Counter(
+            f"{PREFIX}_refused_claims",
+            "Claims that were not prepared: Rejected, DeviceInUse, ApiServer, Timeout, Disk or Internal; retries count",
+            ["reason"],
+            registry=r,
+        )
         self._by_operation: dict[tuple[str, str], Histogram] = {}
         self._series: dict[Gauge, dict[tuple[str, ...], float]] = {}  # as last set, by label values
         self._prepared = Gauge(f"{PREFIX}_prepared_claims", "Claims prepared on this node", registry=r)
@@ -86,6 +92,10 @@ class Metrics:
         if child is None:
             child = self._by_operation[operation, result] = self._operations.labels(operation, result)
         child.observe(seconds)
+
+    def refused(self, reason: str) -> None:
+        """Count a claim that was not prepared."""
+        self._refused.labels(reason).inc()
 
     def claims(self, claims: Iterable[PreparedClaim], device_ids: Iterable[int]) -> None:
         """Set which claim holds which device; free devices of `device_ids` get empty labels."""

@@ -379,6 +379,8 @@ async def test_claims_of_a_batch_fail_independently(
     assert "claim default/good was replaced" in answers["another-uid"].error
     assert "claim default/gone (UID gone-uid) does not exist" in answers["gone-uid"].error
     assert host.specified == host.checkpointed == {good["metadata"]["uid"]}
+    refused = plugin.metrics.registry.get_sample_value  # 18.4
+    assert refused("neuron_dra_refused_claims_total", {"reason": "Rejected"}) == 4
 
 
 @pytest.mark.contract("P2")
@@ -461,6 +463,8 @@ async def test_unexpected_exception_is_a_claim_error(
     assert error == "claim default/job: internal error in neuron.aws.com; its log on this node has the details"
     plugin.admission.decide = decide
     assert not (await kubelet.prepare([made]))[uid].error
+    refused = plugin.metrics.registry.get_sample_value  # 18.4
+    assert refused("neuron_dra_refused_claims_total", {"reason": "Internal"}) == 1
 
 
 @pytest.mark.contract("P27")

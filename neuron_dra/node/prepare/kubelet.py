@@ -17,7 +17,7 @@ from neuron_dra import log as logs
 from neuron_dra.core import names
 from neuron_dra.core.claims import ClaimRef, PreparedClaim
 from neuron_dra.core.health import DeviceHealth, Health
-from neuron_dra.errors import NeuronDraError
+from neuron_dra.errors import ApiError, CheckpointDamaged, ClaimError, DeviceInUse, NeuronDraError, NotFound
 from neuron_dra.gen.kubelet.dra.v1 import dra_pb2
 from neuron_dra.gen.kubelet.dra.v1beta1 import dra_pb2 as dra_v1beta1_pb2
 from neuron_dra.gen.kubelet.health.v1 import health_pb2
@@ -107,21 +107,38 @@ class DraService:
             if isinstance(err, OSError):
                 text = f"claim {ref}: the node's state cannot be written: {text}"
             log.warning(f"{verb} failed", extra={**facts, "error": text})
-            self._metrics.claim_operation(verb, "error", time.perf_counter() - started)
+            self._failed(verb, _reason(err), time.perf_counter() - started)
             return text
         except Exception:
             # The traceback goes only to the log: the kubelet copies the reply into the pod's Events.
             log.exception(f"{verb} failed", extra=facts)
-            self._metrics.claim_operation(verb, "error", time.perf_counter() - started)
+            self._failed(verb, "Internal", time.perf_counter() - started)
             return f"claim {ref}: internal error in {names.DRIVER}; its log on this node has the details"
         # After the reply: the kubelet does not wait for logs and metrics.
         asyncio.get_running_loop().call_soon(self._done, verb, facts, result, time.perf_counter() - started)
         return result
 
+    def _failed(self, verb: str, reason: str, took: float) -> None:
+        self._metrics.claim_operation(verb, "error", took)
+        if verb == "prepare":
+            self._metrics.refused(reason)
+
     def _done(self, verb: str, facts: dict[str, str], result: PreparedClaim | None, took: float) -> None:
         self._metrics.claim_operation(verb, "ok", took)
         devices = {"devices": ",".join(device.device for device in result.devices)} if result is not None else {}
         log.info(f"claim {verb}d", extra={**facts, **devices, "took_ms": round(took * 1000, 1)})
+
+
+def _reason(err: Exception) -> str:
+    """Return why a claim was not prepared, as a label of the metric."""
+    kinds: dict[str, type[Exception] | tuple[type[Exception], ...]] = {
+        "DeviceInUse": DeviceInUse,
+        "Rejected": (ClaimError, NotFound),  # a claim that is gone
+        "ApiServer": ApiError,
+        "Timeout": TimeoutError,
+        "Disk": (OSError, CheckpointDamaged),
+    }
+    return next((name for name, kind in kinds.items() if isinstance(err, kind)), "Internal")
 
 
 def _add_devices(entry: dra_pb2.NodePrepareResourceResponse, claim: PreparedClaim) -> None:
