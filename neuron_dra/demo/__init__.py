@@ -14,7 +14,9 @@ from neuron_dra.errors import NeuronDraError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `neuron-dra demo`."""
-    parser.add_argument("--keep", action="store_true", help="do not delete the demo's folder (logs, CDI files)")
+    parser.add_argument(
+        "--keep", action="store_true", help="then leave the cluster up, with a kubeconfig, until Ctrl-C"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -76,6 +76,11 @@ class SimulatedNode:
             await self._efa.start()
         await self._plugin.start()
 
+    @property
+    def socket(self) -> Path:
+        """The plugin's socket."""
+        return self._plugins / names.DRIVER / "dra.sock"
+
     def _flags(self) -> dict[str, object]:
         return {
             "--node-name": self.spec.name,

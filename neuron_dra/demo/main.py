@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
+import signal
 import time
 from pathlib import Path
 from typing import Final
 
-from neuron_dra.demo import cluster, story
+from neuron_dra.demo import cluster, examples, story
 from neuron_dra.demo.processes import DemoError
 from neuron_dra.demo.view import View
 from neuron_dra.emulation.pod_scheduler import PodScheduler
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 
+WAITS: Final = "seventeen"
+"""A pod that stays Pending in the cluster of `--keep`, so that there is something to explain."""
 TIMEOUT_S: Final = 120.0  # the demo takes about ten seconds; a very busy machine gets an error instead of waiting
 
 
 def run(*, keep: bool, view: View | None = None) -> int:
     """Run the demo and return 0. Raises NeuronDraError if a step does not happen as expected.
 
-    With `keep`, the folder with logs and CDI files is not deleted.
+    With `keep`, the cluster then runs until SIGINT or SIGTERM, and the folder with logs and CDI files is not deleted.
     """
     view = view or View()
     folder = cluster.temporary_folder()
     try:
-        asyncio.run(_show(folder, view))
+        asyncio.run(_show(folder, view, keep=keep))
     finally:
         if keep:
             view.line(f"The demo's files are in {folder}.", "dim")
@@ -35,17 +39,43 @@ def run(*, keep: bool, view: View | None = None) -> int:
     return 0
 
 
-async def _show(folder: Path, view: View) -> None:
+async def _show(folder: Path, view: View, *, keep: bool) -> None:
     started = time.monotonic()
-    try:
-        async with asyncio.timeout(TIMEOUT_S), cluster.Cluster(story.NODES, folder) as made:
-            scheduler = PodScheduler(KubeClient(KubeConfig(made.api.url)))
-            task = asyncio.create_task(scheduler.run(), name="scheduler")
-            try:
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                made = await stack.enter_async_context(cluster.Cluster(story.NODES, folder))
+                scheduler = PodScheduler(KubeClient(KubeConfig(made.api.url)))
+                task = asyncio.create_task(scheduler.run(), name="scheduler")
+                stack.push_async_callback(_ended, task)
                 await made.ready(cluster.START_TIMEOUT_S)
                 await story.Story(made, scheduler, view, started).run()
-            finally:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
-    except TimeoutError:
-        raise DemoError(f"the demo was stopped after {TIMEOUT_S:g} s; the machine may be too busy") from None
+        except TimeoutError:
+            raise DemoError(f"the demo was stopped after {TIMEOUT_S:g} s; the machine may be too busy") from None
+        if keep:
+            await stay(made, folder, view)
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def stay(made: cluster.Cluster, folder: Path, view: View) -> None:
+    """Print how to look at the cluster, and return after SIGINT or SIGTERM."""
+    for item in examples.with_count(examples.load("xl-trn2.yaml"), 17, WAITS):
+        made.api.apply(item)
+    socket = next(iter(made.nodes.values())).socket
+    view.heading("The cluster runs until Ctrl-C. In another shell, try:")
+    view.line(f"export KUBECONFIG={made.api.write_kubeconfig(folder / 'kubeconfig')}")
+    for words in ("status", "topology --fleet", f"why pod/{WAITS}", f"inspect --socket {socket}"):
+        view.line(f"neuron-dra {words}")
+    view.blank()
+    ended, loop, numbers = asyncio.Event(), asyncio.get_running_loop(), (signal.SIGINT, signal.SIGTERM)
+    for number in numbers:
+        loop.add_signal_handler(number, ended.set)
+    try:
+        await ended.wait()
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)

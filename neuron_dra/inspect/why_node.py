@@ -18,9 +18,9 @@ def report(world: World, node: Wire) -> Report:
     meta = node["metadata"]
     found = [finding for check in _CHECKS if (finding := check(world, node)) is not None]
     found += _events(world, node, [each.code for each in found])
-    published = [device for item in world.slices_of(meta["name"]) for device in item["spec"].get("devices") or ()]
-    ours = sum(item["spec"]["driver"] == names.DRIVER for item in world.slices_of(meta["name"]))
-    held = sum(device.pool == meta["name"] for device in world.holders)
+    ours = [item["spec"] for item in world.slices_of(meta["name"]) if item["spec"]["driver"] == names.DRIVER]
+    published = [device for spec in ours for device in spec.get("devices") or ()]
+    held = sum((device.driver, device.pool) == (names.DRIVER, meta["name"]) for device in world.holders)
     least = "at least " if "ResourceClaim" in unseen.kinds(world.snapshot) else ""
     devices = f"publishes {words.count(len(published), 'device')}, {least}{held} held"
     state = devices if ours else "publishes no Neuron devices"

@@ -313,6 +313,10 @@ def test_missing_crds_are_named() -> None:
     )
 
 
+def test_devices_of_other_drivers_are_not_counted() -> None:
+    assert report(efa_busy(), "Node", "a").state == "publishes 16 devices, 0 held"
+
+
 def test_driver_that_runs_and_publishes_nothing_is_said_so() -> None:
     first = report(node(driver_pod(), silent=True)(), "Node", "a").findings[0]
     assert first.text.endswith("its pod default/neuron-dra-x: runs on node a")

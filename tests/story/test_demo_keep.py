@@ -1,0 +1,74 @@
+"""`neuron-dra demo --keep`: a cluster that stays up, on which the commands that it prints work (17.9)."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from neuron_dra.demo import cluster, main
+from neuron_dra.demo.view import WIDTH, View
+from tests.support.waiting import eventually
+
+ROOT = Path(__file__).resolve().parents[2]
+TIMEOUT_S = 100
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    made = cluster.temporary_folder()
+    yield made
+    shutil.rmtree(made, ignore_errors=True)
+
+
+async def run(line: str, kubeconfig: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "neuron_dra.cli", *shlex.split(line)[1:]]
+    environment = {**os.environ, "KUBECONFIG": kubeconfig}
+    return await asyncio.to_thread(
+        subprocess.run,
+        command,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        cwd=ROOT,
+        env=environment,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_commands_work_until_a_signal(number: signal.Signals, folder: Path) -> None:
+    out = io.StringIO()
+    view = View(Console(file=out, width=WIDTH, highlight=False))
+    async with cluster.Cluster((cluster.NodeSpec("a", "trn2.48xlarge"),), folder) as made:
+        await made.ready(TIMEOUT_S)
+        stays = asyncio.create_task(main.stay(made, folder, view))
+        await eventually(lambda: "inspect" in out.getvalue())
+        lines = [line.strip() for line in out.getvalue().splitlines()]
+        kubeconfig = next(line.partition("=")[2] for line in lines if line.startswith("export KUBECONFIG="))
+        commands = [line for line in lines if line.startswith("neuron-dra ")]
+        assert [line.split()[1] for line in commands] == ["status", "topology", "why", "inspect"]
+        if number is signal.SIGINT:
+            done = {line.split()[1]: await run(line, kubeconfig) for line in commands}
+            assert {name: (each.returncode, "Traceback" in each.stderr) for name, each in done.items()} == {
+                "status": (0, False),
+                "topology": (0, False),
+                "why": (1, False),
+                "inspect": (0, False),
+            }
+            assert done["why"].stdout.startswith("pod default/seventeen waits for a node: request neurons wants 17")
+            assert done["inspect"].stdout.startswith("node a: trn2.48xlarge")
+        assert not stays.done()
+        os.kill(os.getpid(), number)
+        async with asyncio.timeout(TIMEOUT_S):
+            await stays
