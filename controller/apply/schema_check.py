@@ -92,6 +92,7 @@ def workload_sample() -> dict[str, Any]:
                     "allocationId": _WORD,
                     "nodes": [_WORD],
                     "nodeUids": [_WORD],
+                    "draining": True,
                 }
             ],
             "observedGeneration": 1,

@@ -140,6 +140,7 @@ def groups(reservations: Iterable[Reservation], objects: Mapping[str, UltraServe
             "allocationId": each.allocation.allocation_id,
             "nodes": list(each.allocation.nodes),
             **({"nodeUids": list(each.allocation.node_uids)} if each.allocation.node_uids else {}),
+            **({"draining": True} if each.allocation.phase is Phase.DRAINING else {}),
         }
         for each in ordered
     ]
@@ -148,8 +149,9 @@ def groups(reservations: Iterable[Reservation], objects: Mapping[str, UltraServe
 def _restore_lost(index: FleetIndex, holdings: Holdings, now: datetime.datetime) -> None:
     """Restore reservations of deleted objects from the workloads' copies.
 
-    An object that exists overrides the copy. The phase is the one that the nodes show; else Bound if the workload was
-    ever Allocated, because pods may run.
+    An object that exists overrides the copy. The phase is Draining if the copy says so: a dead node shows its last tag
+    forever, which may be Bound. Otherwise it is the one that the nodes show; else Bound if the workload was ever
+    Allocated, because pods may run.
     """
     lost = index.evidence.lost - {
         each.allocation.allocation_id for name in holdings.changed for each in holdings.at(name)
@@ -162,6 +164,8 @@ def _restore_lost(index: FleetIndex, holdings: Holdings, now: datetime.datetime)
                 continue
             nodes = record["nodes"]
             shown = {tag.phase for name in nodes if (tag := _shown(index, name, record["allocationId"]))}
+            if record.get("draining") is True:
+                shown.add(Phase.DRAINING)
             somewhere = shown or any(name in index.node_by_name for name in nodes)
             if not somewhere or (workload.deleting and have is None and not shown):
                 continue

@@ -166,9 +166,11 @@ def test_lost_reservation_is_restored_first(servers: tuple[str, ...], wiped: boo
     assert {name: uids[name] for name in servers} == {name: server(world, name)["metadata"]["uid"] for name in servers}
 
 
-def test_moving_group_survives_forced_deletion() -> None:
-    """13.3. Otherwise two containers would have one rank."""
+@pytest.mark.parametrize("silent", [(), NODES], ids=["nodes show Draining", "nodes still show Bound"])
+def test_moving_group_survives_forced_deletion(silent: tuple[str, ...]) -> None:
+    """13.3. Otherwise two containers would have one rank. Nodes whose plugin is down show their last tag."""
     world = running(allocationPolicy={"failureStrategy": "MigrateAffected"})
+    world.silent = set(silent)
     world.budget = {f"pod-claim-{name}": "a budget" for name in NODES}
     item = copy.deepcopy(world.get("ResourceSlice", "u0-1-neuron.aws.com-00"))
     for device in item["spec"]["devices"]:
@@ -188,7 +190,7 @@ def test_moving_group_survives_forced_deletion() -> None:
     (old,) = server(world)["status"]["allocations"]
     (new,) = server(world, "us-u1")["status"]["allocations"]
     assert (old["phase"], new["phase"]) == ("Draining", "Pending")
-    world.budget = {}
+    world.silent, world.budget = set(), {}
     for _ in range(6):
         world.step()
     assert (server(world)["status"]["allocations"], world.reserved("job")) == (

@@ -195,6 +195,8 @@ class Safety:
         strangers = [use for use in uses if workload_uid(use) != allocation.workload_uid]
         if not strangers or not all(_asks_for_reserved(use) for use in strangers) or found is None:
             return
+        if any(self._is_replaced(each.allocation) for each in mine):
+            return
         spec = self._view.workloads()[allocation.workload_uid]["spec"]
         if int(spec["serverCount"]) > len({each.allocation.ultraserver_index for each in mine}):
             return
@@ -203,6 +205,12 @@ class Safety:
         age_s = (now - parsed(allocation.allocated_at)).total_seconds()
         if well and size == allocation.node_count and age_s < SOON_S and "deletionTimestamp" not in found["metadata"]:
             self._violated(f"{_text(held)} is removed by claims for reserved devices of others")
+
+    def _is_replaced(self, allocation: Allocation) -> bool:
+        """Return True if a node is not the one that was reserved: it is gone, or another instance has its name."""
+        present = [self._view.find("nodes", name) for name in allocation.nodes]
+        uids = [node["metadata"]["uid"] if node is not None else "" for node in present]
+        return bool(allocation.node_uids) and uids != list(allocation.node_uids)
 
     def _within_limit(self, new: Held) -> None:
         """A namespace stays within its limit; a slot and its replacement count once.
