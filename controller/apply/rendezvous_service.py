@@ -7,7 +7,7 @@ import datetime
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from controller.apply.write_backoff import Tries
@@ -26,18 +26,24 @@ FIRST_S: Final = 0.5
 """The wait before a pod without an address is read again, or a failed request is repeated; later waits are longer."""
 AT_ONCE: Final = 16
 LONGEST_S: Final = 10.0
-AGAIN_S: Final = 60.0
-"""How often an address is verified: a pod that gets a new sandbox, after a reboot, gets a new address."""
-A_WORKLOAD_S: Final = 0.5
-"""The waits grow to this time for each workload, so that a large fleet costs no more than six requests a second."""
+AGAIN_S: Final = 300.0
+"""How often an address is verified: a pod that gets a new sandbox gets a new address. More often after a change, because a
+Node is Ready again after a reboot before the pod has its new address."""
+FORBIDDEN_AGAIN_S: Final = 60.0
+A_WORKLOAD_S: Final = 2.0
+"""The waits grow to this time for each workload, so that a large fleet costs no more than two requests a second."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Followed:
-    """What was last written for a workload: for `meeting`, next read according to `tries`."""
+    """What was last written for a workload: for `meeting`, next read according to `tries`.
+
+    `changed`: another meeting was followed before.
+    """
 
     meeting: Meeting
     tries: Tries = field(compare=False)
+    changed: bool = False
 
 
 class NoRights(ApiError):
@@ -66,10 +72,12 @@ class RendezvousServices:
         self._followed = {}
         for each in meetings:
             known = before.get(each.uid)
-            self._followed[each.uid] = known if known and known.meeting == each else _Followed(each, Tries(0, now))
+            if known is None or known.meeting != each:
+                known = _Followed(each, Tries(0, now), changed=known is not None)
+            self._followed[each.uid] = known
         due = [each for each in meetings if self._followed[each.uid].tries.next_at <= now][:AT_ONCE]
         if self._forbidden_at is not None:
-            again = self._forbidden_at + datetime.timedelta(seconds=AGAIN_S)
+            again = self._forbidden_at + datetime.timedelta(seconds=FORBIDDEN_AGAIN_S)
             if again > now or not due:
                 return again if meetings else None
             due = due[:1]
@@ -80,11 +88,11 @@ class RendezvousServices:
 
     async def _one(self, meeting: Meeting, now: datetime.datetime) -> None:
         """Bring the Service of one workload and its EndpointSlice up to date, and set when it is read again."""
-        tries = self._followed[meeting.uid].tries.once_more(FIRST_S, now)
+        followed = self._followed[meeting.uid]
+        tries = followed.tries.once_more(FIRST_S, now)
         for_all = A_WORKLOAD_S * len(self._followed)
         longest = now + datetime.timedelta(seconds=max(LONGEST_S, for_all))
-        again = now + datetime.timedelta(seconds=max(AGAIN_S, for_all))
-        self._followed[meeting.uid] = _Followed(meeting, Tries(tries.number, min(tries.next_at, longest)))
+        self._followed[meeting.uid] = replace(followed, tries=Tries(tries.number, min(tries.next_at, longest)))
         about = reference(API_VERSION, "NeuronUltraServerWorkload", meeting.namespace, meeting.name, meeting.uid)
         try:
             settled = await self._write(meeting, about, now)
@@ -105,7 +113,9 @@ class RendezvousServices:
             )
             return
         if settled:
-            self._followed[meeting.uid] = _Followed(meeting, Tries(0, again))
+            again_s = max(AGAIN_S, for_all)
+            tries = followed.tries.once_more(FIRST_S if followed.changed else again_s, now, longest_s=again_s)
+            self._followed[meeting.uid] = replace(followed, tries=tries)
 
     def _forbid(self, err: NoRights, now: datetime.datetime) -> None:
         """Note, and log once, that the ClusterRole lacks the rights."""

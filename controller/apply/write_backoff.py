@@ -24,6 +24,8 @@ from controller.plan.actions import (
 FIRST_S: Final = 0.2
 FIRST_EVICTION_S: Final = 5.0  # pods take time to end, and budgets to allow it
 GROWTH: Final = 3
+ENOUGH: Final = 20
+"""The wait no longer grows after so many tries: 3 to the power of 646, after 16 hours, is too large for a float."""
 LONGEST_S: Final = 90.0
 FORGOTTEN_AFTER: Final = datetime.timedelta(minutes=10)
 
@@ -38,9 +40,9 @@ class Tries:
     number: int
     next_at: datetime.datetime
 
-    def once_more(self, first_s: float, now: datetime.datetime) -> Tries:
+    def once_more(self, first_s: float, now: datetime.datetime, longest_s: float = LONGEST_S) -> Tries:
         """Return the value after one more try."""
-        wait = min(first_s * GROWTH**self.number, LONGEST_S)
+        wait = min(first_s * GROWTH ** min(self.number, ENOUGH), longest_s)
         return replace(self, number=self.number + 1, next_at=now + datetime.timedelta(seconds=wait))
 
 

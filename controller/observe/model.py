@@ -155,13 +155,17 @@ class Starting:
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """A workload with reserved nodes: its annotation `rendezvous`, and name and UID of the pod with rank 0."""
+    """A workload with reserved nodes: its annotation `rendezvous`, and name and UID of the pod with rank 0.
+
+    `node_ready`: that pod's Node is Ready. After a reboot the pod has another address.
+    """
 
     namespace: str
     name: str
     uid: str
     mode: str
     pod: tuple[str, str] | None
+    node_ready: bool = True
 
 
 @dataclass(frozen=True, slots=True)

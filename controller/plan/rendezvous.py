@@ -28,7 +28,8 @@ def meeting(context: PlanningContext, workload: Workload) -> Meeting | None:
     node = first.allocation.nodes[0]
     own = [use for use in context.snapshot.uses(node) if use.is_of(first.allocation)]
     pods = sorted(pod for use in own for pod in use.pods)
-    return Meeting(workload.namespace, workload.name, workload.uid, workload.rendezvous, pods[0] if pods else None)
+    pod, ready = pods[0] if pods else None, context.holdings.is_ready(node)
+    return Meeting(workload.namespace, workload.name, workload.uid, workload.rendezvous, pod, node_ready=ready)
 
 
 def wanted(context: PlanningContext, workload: Workload) -> Rendezvous | None:

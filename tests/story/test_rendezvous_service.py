@@ -27,7 +27,8 @@ SERVICE = "job-rank0"
 
 @pytest.fixture(autouse=True)
 def short_waits(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    for name, seconds in (("FIRST_S", 0.02), ("LONGEST_S", 0.1), ("AGAIN_S", 0.2), ("A_WORKLOAD_S", 0.0)):
+    waits = {"FIRST_S": 0.02, "LONGEST_S": 0.1, "AGAIN_S": 0.2, "FORBIDDEN_AGAIN_S": 0.2, "A_WORKLOAD_S": 0.0}
+    for name, seconds in waits.items():
         monkeypatch.setattr(rendezvous_service, name, seconds)
 
 
@@ -188,6 +189,25 @@ async def test_invalid_annotation_is_an_event(cluster: Cluster) -> None:  # noqa
     assert events(cluster, "InvalidRendezvous") == [
         'annotation neuron.aws.com/rendezvous is "Pod": write "pod" or "host"; it has no effect'
     ]
+
+
+async def test_address_after_a_reboot_is_read_several_times(
+    cluster: Cluster,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """18.2: the Node is Ready before the kubelet has started the pod's sandbox again."""
+    monkeypatch.setattr(rendezvous_service, "FIRST_S", 1.0)
+    monkeypatch.setattr(rendezvous_service, "AGAIN_S", 300.0)
+    down, up = (Meeting("ml", "job", "uid-1", "", None, node_ready=ready) for ready in (False, True))
+    waits, now = [], NOW
+    async with KubeClient(KubeConfig(cluster.api.url)) as client:
+        services = RendezvousServices(client, EventRecorder(client, "here"))
+        for meeting in (down, up, up, up, up, up, up, up):
+            found = await services.look([meeting], now)
+            assert found is not None
+            waits.append((found - now).total_seconds())
+            now = found
+    assert waits == [300, 1, 3, 9, 27, 81, 243, 300]
 
 
 async def test_large_fleet_is_read_in_parts(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811

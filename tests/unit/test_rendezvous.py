@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,14 @@ def test_every_group_has_the_address_before_a_pod_starts() -> None:
     assert stored(world) == [{"address": NAME}] * 2
     uid = world.workload("job")["metadata"]["uid"]
     assert meetings(world) == [Meeting("ml", "job", uid, "", None)]
+
+
+def test_reboot_of_rank_0_changes_the_meeting() -> None:
+    """18.2: the Service is read again then, because the pod has another address after it."""
+    world = asked("")
+    (before,) = meetings(world)
+    not_ready(world, world.reserved("job")[0][0])
+    assert meetings(world) == [replace(before, node_ready=False)]
 
 
 def test_pod_with_rank_0_is_found_by_its_claim() -> None:

@@ -65,6 +65,15 @@ def test_ineffective_writes_are_limited(make, after):
     assert max(two - one for one, two in itertools.pairwise(found)) < 91
 
 
+def test_a_write_that_is_rejected_for_days_is_tried_again():
+    """13.10: after 646 tries, some 16 hours, the growing wait was too large for a number, and no plan was carried out."""
+    backoff, now, action = Backoff(), START, WRITES["labels"](0)
+    for _ in range(3_000):
+        backoff.refused(action, now)
+        now = backoff.due(action, now)
+    assert now > START + datetime.timedelta(days=3)
+
+
 def test_another_object_does_not_wait():
     """13.10."""
     backoff = Backoff()
