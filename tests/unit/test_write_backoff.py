@@ -66,7 +66,7 @@ def test_ineffective_writes_are_limited(make, after):
 
 
 def test_a_write_that_is_rejected_for_days_is_tried_again():
-    """13.10: after 646 tries, some 16 hours, the growing wait was too large for a number, and no plan was carried out."""
+    """13.10: after 646 tries, some 16 hours, the growing wait was too large for a number, and every pass failed."""
     backoff, now, action = Backoff(), START, WRITES["labels"](0)
     for _ in range(3_000):
         backoff.refused(action, now)
