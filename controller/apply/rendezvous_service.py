@@ -27,8 +27,10 @@ FIRST_S: Final = 0.5
 AT_ONCE: Final = 16
 LONGEST_S: Final = 10.0
 AGAIN_S: Final = 300.0
-"""How often an address is verified: a pod that gets a new sandbox gets a new address. More often after a change, because a
-Node is Ready again after a reboot before the pod has its new address."""
+"""How often an address is verified: a pod that gets a new sandbox gets a new address.
+
+More often after a change, because a Node is Ready again after a reboot before the pod has its new address.
+"""
 FORBIDDEN_AGAIN_S: Final = 60.0
 A_WORKLOAD_S: Final = 2.0
 """The waits grow to this time for each workload, so that a large fleet costs no more than two requests a second."""
