@@ -6,6 +6,7 @@ import asyncio
 import datetime
 import json
 import logging
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -31,21 +32,24 @@ AGAIN_S: Final = 300.0
 
 More often after a change, because a Node is Ready again after a reboot before the pod has its new address.
 """
+A_TRY_S: Final = 0.1
+"""LONGEST_S grows to this time for each workload without an address, when many start at once."""
 FORBIDDEN_AGAIN_S: Final = 60.0
 A_WORKLOAD_S: Final = 2.0
-"""The waits grow to this time for each workload, so that a large fleet costs no more than two requests a second."""
+"""AGAIN_S grows to this time for each workload, so that a large fleet costs no more than two requests a second."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Followed:
     """What was last written for a workload: for `meeting`, next read according to `tries`.
 
-    `changed`: another meeting was followed before.
+    `changed`: another meeting was followed before. `settled`: nothing is left to do until the address is verified.
     """
 
     meeting: Meeting
     tries: Tries = field(compare=False)
     changed: bool = False
+    settled: bool = False
 
 
 class NoRights(ApiError):
@@ -63,6 +67,9 @@ class RendezvousServices:
         self._events = events
         self._followed: dict[str, _Followed] = {}  # by workload UID
         self._forbidden_at: datetime.datetime | None = None
+        self._unsettled = 0
+        self._seen: Sequence[Meeting] = ()
+        self._next_at = datetime.datetime.min.replace(tzinfo=datetime.UTC)
 
     @property
     def forbidden(self) -> bool:
@@ -70,6 +77,14 @@ class RendezvousServices:
 
     async def look(self, meetings: Sequence[Meeting], now: datetime.datetime) -> datetime.datetime | None:
         """Update the Services that are due; return when the next one is due, which is now if `forbidden` changed."""
+        if now < self._next_at and len(meetings) == len(self._seen) and all(map(operator.is_, meetings, self._seen)):
+            return self._next_at  # the usual case, also with thousands of workloads
+        found = await self._look(meetings, now)
+        self._seen, self._next_at = meetings, found or now
+        return found
+
+    async def _look(self, meetings: Sequence[Meeting], now: datetime.datetime) -> datetime.datetime | None:
+        """Do the same, without the short cut."""
         before, forbidden = self._followed, self.forbidden
         self._followed = {}
         for each in meetings:
@@ -77,6 +92,7 @@ class RendezvousServices:
             if known is None or known.meeting != each:
                 known = _Followed(each, Tries(0, now), changed=known is not None)
             self._followed[each.uid] = known
+        self._unsettled = sum(not each.settled for each in self._followed.values())
         due = [each for each in meetings if self._followed[each.uid].tries.next_at <= now][:AT_ONCE]
         if self._forbidden_at is not None:
             again = self._forbidden_at + datetime.timedelta(seconds=FORBIDDEN_AGAIN_S)
@@ -92,9 +108,9 @@ class RendezvousServices:
         """Bring the Service of one workload and its EndpointSlice up to date, and set when it is read again."""
         followed = self._followed[meeting.uid]
         tries = followed.tries.once_more(FIRST_S, now)
-        for_all = A_WORKLOAD_S * len(self._followed)
-        longest = now + datetime.timedelta(seconds=max(LONGEST_S, for_all))
-        self._followed[meeting.uid] = replace(followed, tries=Tries(tries.number, min(tries.next_at, longest)))
+        longest = now + datetime.timedelta(seconds=max(LONGEST_S, A_TRY_S * self._unsettled))
+        tries = Tries(tries.number, min(tries.next_at, longest))
+        self._followed[meeting.uid] = replace(followed, tries=tries, settled=False)
         about = reference(API_VERSION, "NeuronUltraServerWorkload", meeting.namespace, meeting.name, meeting.uid)
         try:
             settled = await self._write(meeting, about, now)
@@ -115,9 +131,9 @@ class RendezvousServices:
             )
             return
         if settled:
-            again_s = max(AGAIN_S, for_all)
+            again_s = max(AGAIN_S, A_WORKLOAD_S * len(self._followed))
             tries = followed.tries.once_more(FIRST_S if followed.changed else again_s, now, longest_s=again_s)
-            self._followed[meeting.uid] = replace(followed, tries=tries)
+            self._followed[meeting.uid] = replace(followed, tries=tries, settled=True)
 
     def _forbid(self, err: NoRights, now: datetime.datetime) -> None:
         """Note, and log once, that the ClusterRole lacks the rights."""

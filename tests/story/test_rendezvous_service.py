@@ -223,3 +223,35 @@ async def test_large_fleet_is_read_in_parts(cluster: Cluster, monkeypatch: pytes
             made.append(len(created(cluster, "services")))
         assert made == [16, 32, 40]
         assert await services.look(many, NOW) == NOW + datetime.timedelta(seconds=200)
+
+
+async def test_missing_address_is_read_again_soon(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    """18.2: the wait does not grow with the number of workloads whose address is known."""
+    monkeypatch.setattr(rendezvous_service, "A_WORKLOAD_S", 5.0)
+    many = [Meeting("ml", f"job-{number}", f"uid-{number}", "", None) for number in range(12)]
+    many.append(Meeting("ml", "late", "uid-late", "", ("late-0", "uid-pod")))
+    now, waits = NOW, []
+    async with KubeClient(KubeConfig(cluster.api.url)) as client:
+        services = RendezvousServices(client, EventRecorder(client, "here"))
+        for _ in range(8):
+            due = await services.look(many, now)
+            assert due is not None
+            waits.append((due - now).total_seconds())
+            now = due
+    assert max(waits) == rendezvous_service.LONGEST_S
+
+
+async def test_nothing_is_read_before_it_is_due(cluster: Cluster) -> None:  # noqa: F811
+    """18.2: every plan of a large fleet comes by here."""
+    both = [Meeting("ml", name, f"uid-{name}", "", None) for name in ("job", "other")]
+    async with KubeClient(KubeConfig(cluster.api.url)) as client:
+        services = RendezvousServices(client, EventRecorder(client, "here"))
+        due = await services.look(both, NOW)
+        assert due is not None
+        seen = len(cluster.api.log)
+        almost = due - datetime.timedelta(microseconds=1)
+        assert await services.look(both, NOW) == await services.look(list(both), almost) == due
+        assert len(cluster.api.log) == seen
+        moved = [both[0], Meeting("ml", "other", "uid-other", "", ("other-0", "uid-pod"))]
+        await services.look(moved, NOW)
+        assert {each.resource for each in cluster.api.log[seen:]} == {"services", "endpointslices", "pods"}
