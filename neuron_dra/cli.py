@@ -11,15 +11,18 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 # grpc reads these when it is imported: no fork handlers, and no log lines of its C core.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
-from neuron_dra import __version__, settings
+from neuron_dra import __version__
 from neuron_dra.arguments import Parser, go_style, guarded
 from neuron_dra.errors import NeuronDraError, SettingsError
+
+if TYPE_CHECKING:
+    from neuron_dra.settings import PluginSettings
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,17 +31,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"neuron-dra {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    plugin = commands.add_parser("plugin", help="run the kubelet plugin of one node, as the DaemonSet does")
-    settings.add_arguments(plugin)
-    plugin.set_defaults(run=_run_plugin)
-
     words = list(sys.argv[1:] if arguments is None else arguments)
+    plugin = commands.add_parser("plugin", help="run the kubelet plugin of one node, as the DaemonSet does")
+    if _wanted("plugin", words):
+        from neuron_dra import settings
+
+        settings.add_arguments(plugin)
+        plugin.set_defaults(run=_run_plugin)
     if words[:1] != ["plugin"]:
         _add_other_commands(commands, words)
         completion = commands.add_parser("completion", help="print the completion script for bash and zsh")
         completion.description = "In ~/.bashrc or ~/.zshrc: source <(neuron-dra completion)"
         completion.set_defaults(run=lambda _: _print_completion(parser))
     return guarded("neuron-dra", parser, go_style(words) if words[:1] == ["plugin"] else words)
+
+
+def _wanted(name: str, words: Sequence[str]) -> bool:
+    """Return True if a command needs its arguments: it is to run, to be explained, or to be completed."""
+    return name in words[:2] or words[:1] == ["completion"]
 
 
 def _print_completion(parser: Parser) -> int:
@@ -69,7 +79,7 @@ def _add_other_commands(commands: argparse._SubParsersAction[Parser], words: Seq
     """Add the commands. Only modules of commands in `words` are imported, or all for the completion script."""
     for name, (module, text) in COMMANDS.items():
         parser = commands.add_parser(name, help=text)
-        if name in words[:2] or words[:1] == ["completion"]:
+        if _wanted(name, words):
             command = importlib.import_module(f"neuron_dra.{module}")
             command.add_arguments(parser)
             run = functools.partial(_run_inspection, command.run) if module.startswith("inspect.") else command.run
@@ -87,6 +97,8 @@ def _run_inspection(run: Callable[[argparse.Namespace], int], parsed: argparse.N
 def plugin_main() -> int:
     """Run the plugin as `k8s-neuron-dra-driver`, with the flags and variables of AWS's driver; return the exit code."""
     parser = Parser(prog="k8s-neuron-dra-driver", description="The kubelet plugin of neuron-dra.")
+    from neuron_dra import settings
+
     parser.add_argument("--version", action="version", version=f"neuron-dra {__version__}")
     settings.add_arguments(parser)
     parser.set_defaults(run=_run_plugin)
@@ -118,6 +130,7 @@ def _run_plugin(parsed: argparse.Namespace) -> int:
     import logging
 
     from neuron_dra import log as logs
+    from neuron_dra import settings
 
     flags = {name: value for name, value in vars(parsed).items() if isinstance(value, str)}
     loaded = settings.load(flags, os.environ)
@@ -160,7 +173,7 @@ def _first(group: BaseExceptionGroup[NeuronDraError | OSError]) -> NeuronDraErro
 
 
 @contextlib.contextmanager
-def _emulated(loaded: settings.PluginSettings) -> Iterator[settings.PluginSettings]:
+def _emulated(loaded: PluginSettings) -> Iterator[PluginSettings]:
     """Create the simulated hardware of --emulation-mode in the data folder, and yield the settings that read it."""
     import dataclasses
 

@@ -53,7 +53,10 @@ def run(args: argparse.Namespace) -> int:
         raise SettingsError(f"--interval {args.interval:g}: at least 1")
     read = source.reader(args)
     while True:
-        _show(args, read()[0])
+        found = read()[0]
+        if not args.watch:
+            source.keep(found)
+        _show(args, found)
         if not args.watch:
             return 0
         sys.stdout.flush()
