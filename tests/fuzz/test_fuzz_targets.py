@@ -24,6 +24,7 @@ def test_corpus_passes(target: str) -> None:
         TARGETS[target](data)
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("target", TARGETS)
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
