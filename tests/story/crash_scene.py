@@ -35,7 +35,7 @@ BLOCK = "cr-0123456789abcdef0"
 SLOT = Allocation(
     "ml", "llm", "uid-llm", "alloc-1", Phase.PENDING, ("node-a",), 1, 0, 1, "node-a", "2026-01-02T03:04:05Z"
 )
-CALL_S = 15.0
+CALL_S = 45.0  # the kubelet's own limit
 PLAIN, WITH_SETS = (1, 16), (4, 167)  # slices, devices
 
 Sabotage = Callable[[], None]
