@@ -163,7 +163,9 @@ class PodScheduler:
         status = dict(claim.get("status") or {})
         if allocation is not None:
             status["allocation"] = allocation
-        status["reservedFor"] = [*(status.get("reservedFor") or ()), pod]
+        held = status.get("reservedFor") or ()
+        if pod not in held:  # an earlier attempt may have failed after this write
+            status["reservedFor"] = [*held, pod]
         await self._put(f"{path}/status", {**claim, "status": status})
 
     async def _put(self, path: str, body: Obj) -> Obj:

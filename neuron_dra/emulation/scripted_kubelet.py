@@ -319,6 +319,8 @@ class ScriptedKubelet:
             await channel.channel_ready()
         stub = registration_pb2_grpc.RegistrationStub(channel)
         info = await stub.GetInfo(registration_pb2.InfoRequest(), timeout=self._info_timeout_s)
+        if find_sockets(self._registry).get(socket.path) != socket.identity:
+            return True  # a newer socket replied, which the watcher finds next
         if self.script.silent_attempts > 0:
             self.script.silent_attempts -= 1
             self.attempts.append(f"{socket.path}: no reply, according to the script")

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -47,6 +48,14 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 async def kubelet(host: PluginHost) -> AsyncIterator[ScriptedKubelet]:
     async with ScriptedKubelet(host.registry) as made:
         yield made
+
+
+HELPER = Path(sysfs_helper.__file__).name.encode()
+
+
+def helpers() -> list[int]:
+    """Return the ids of this process's helpers that read sysfs; other tests may have left other children."""
+    return [pid for pid in children(os.getpid()) if HELPER in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 def states(plugin: Plugin) -> dict[str, str]:
@@ -97,7 +106,7 @@ async def test_no_result_reports_no_device_healthy(
         assert time.time() - read_at < LONG_S
         monkeypatch.setattr(hardware_module, "DEADLINE_S", 0.3)
         monkeypatch.setattr("neuron_dra.node.publish.sysfs_reader.sysfs_helper.__file__", str(host.root / "no helper"))
-        for pid in children(os.getpid()):
+        for pid in helpers():
             os.kill(pid, 9)
         everything = {f"neuron-device-{i}": "UNKNOWN" for i in range(16)}
         await eventually(lambda: states(plugin) == everything, LONG_S, "nothing is known")
@@ -120,12 +129,12 @@ async def test_healthy_devices_have_the_time_of_the_reading() -> None:
 async def test_stopped_helper_is_replaced(host: PluginHost) -> None:
     async with host.running("pod-1") as plugin:
         await well(plugin)
-        (first,) = children(os.getpid())
+        (first,) = helpers()
         with stopped(first):
-            await eventually(lambda: children(os.getpid()) not in ([first], []), LONG_S, "another helper")
+            await eventually(lambda: helpers() not in ([first], []), LONG_S, "another helper")
             host.hardware.add_ecc(5)
             await eventually(lambda: states(plugin) == {"neuron-device-5": "UNHEALTHY"}, LONG_S)
-    assert children(os.getpid()) == []
+    assert helpers() == []
 
 
 @pytest.mark.parametrize("file", ["product_name", "version", "ultraserver_mode"])
@@ -201,7 +210,7 @@ async def test_plugin_stops_in_time_while_a_read_hangs(host: PluginHost, kubelet
         await eventually(lambda: plugin.hardware.facts.hanging, LONG_S)
     assert list(host.registry.iterdir()) == []
     assert list(host.data.glob("*.sock")) == []
-    assert children(os.getpid()) == []
+    assert helpers() == []
 
 
 def test_marker_file_identifies_simulated_hardware() -> None:

@@ -25,6 +25,11 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pod_checks, "FIRST_S", 0.1)
 
 
+def without_services(there: Cluster) -> None:
+    """Deny Services, so that no pod is read for the address of rank 0."""
+    there.api.faults.add(Fault(Do.RESPOND, verb="get", resource="services", status=403, times=None))
+
+
 def unschedulable(there: Cluster, name: str) -> None:
     """A pod of the workload that has been unschedulable for a long time."""
     claims = [{"name": "neuron", "resourceClaimTemplateName": "job"}]
@@ -47,6 +52,7 @@ async def test_unschedulable_pods_make_degraded(
     soon: None,
 ) -> None:
     """13.9: It was Allocated while other pods used the CPU of its nodes."""
+    without_services(cluster)
     async with controlling(cluster):
         workload = cluster.submit("job", count=1)
         await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
@@ -78,6 +84,7 @@ async def test_role_without_list_pods_skips_the_check(
 
 async def test_missing_efa_claim_posts_one_warning(cluster: Cluster) -> None:  # noqa: F811
     """13.13."""
+    without_services(cluster)
     async with controlling(cluster):
         workload = cluster.submit("job", count=2)
         await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
