@@ -38,7 +38,7 @@ def test_migrated_pods_get_their_devices(other_bed: TestBed, tmp_path: Path) -> 
 
 
 def bed_before_connected_sets(bed: TestBed) -> Namespace:
-    """Start both nodes with the driver; where connected sets cannot work, they are asked for and not published."""
+    """Start both nodes with the driver; where connected sets cannot work, they are requested and not published."""
     bed.command("up", *(word for name, kind in NODES.items() for word in ("--node", f"{name}={kind}")))
     old = int(bed.parts.state.kubernetes.split(".")[1]) < 36
     settings = ("--set", "scheduler.enabled=true") if old else ()

@@ -143,6 +143,7 @@ async def test_sets_are_free_after_unprepare(
     host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi, claims: list[Obj]
 ) -> None:
     await started(host, kubelet, "pod-1", **ON)
+    await published(api)  # the inventory has adopted what another driver may have prepared
     for claim in claims:
         await prepared(kubelet, claim)
         await unprepared(kubelet, claim)
