@@ -123,7 +123,7 @@ REASONS: Final = (
 EVENTS: Final = (
     Word("Recovered", WORKLOAD, "the reserved nodes have no fault any more, or were replaced"),
     Word("NoNetworkClaim", WORKLOAD, "its groups are in several UltraServers, and its pods request no EFA interfaces"),
-    Word("ServiceNameTaken", WORKLOAD, "a Service or EndpointSlice with the name of the workload's is not its own"),
+    Word("ServiceNameTaken", WORKLOAD, "another Service or EndpointSlice has the name that the workload's own needs"),
     Word("ServiceRejected", WORKLOAD, "a quota or a policy rejects the Service that leads to rank 0"),
     Word("InvalidRendezvous", WORKLOAD, "its annotation neuron.aws.com/rendezvous is neither pod nor host"),
     Word("RefusedPodEvicted", "Pod", "the controller evicted the pod: its node rejects it permanently"),
