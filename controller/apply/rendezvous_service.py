@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from controller.apply import write_backoff
 from controller.apply.write_backoff import Tries
 from controller.observe.model import API_VERSION, Meeting
 from controller.plan import rendezvous as plan
@@ -107,9 +108,8 @@ class RendezvousServices:
     async def _one(self, meeting: Meeting, now: datetime.datetime) -> None:
         """Bring the Service of one workload and its EndpointSlice up to date, and set when it is read again."""
         followed = self._followed[meeting.uid]
-        tries = followed.tries.once_more(FIRST_S, now)
-        longest = now + datetime.timedelta(seconds=max(LONGEST_S, A_TRY_S * self._unsettled))
-        tries = Tries(tries.number, min(tries.next_at, longest))
+        longest_s = min(max(LONGEST_S, A_TRY_S * self._unsettled), write_backoff.LONGEST_S)
+        tries = followed.tries.once_more(FIRST_S, now, longest_s)
         self._followed[meeting.uid] = replace(followed, tries=tries, settled=False)
         about = reference(API_VERSION, "NeuronUltraServerWorkload", meeting.namespace, meeting.name, meeting.uid)
         try:
@@ -132,7 +132,7 @@ class RendezvousServices:
             return
         if settled:
             again_s = max(AGAIN_S, A_WORKLOAD_S * len(self._followed))
-            tries = followed.tries.once_more(FIRST_S if followed.changed else again_s, now, longest_s=again_s)
+            tries = followed.tries.once_more(FIRST_S if followed.changed else again_s, now, again_s)
             self._followed[meeting.uid] = replace(followed, tries=tries, settled=True)
 
     def _forbid(self, err: NoRights, now: datetime.datetime) -> None:

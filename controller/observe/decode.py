@@ -279,10 +279,16 @@ def _is_group(record: Any) -> bool:
     return all(isinstance(text, str) and text for text in texts)
 
 
+def controller_of(item: Wire) -> Wire:
+    """Return the owner reference of the object's controller; empty without one."""
+    owners = (item.get("metadata") or {}).get("ownerReferences") or []
+    return next((owner for owner in owners if owner.get("controller")), {})
+
+
 def template(item: Wire) -> Template:
     """Return a ResourceClaimTemplate: its owner, and what it requests."""
     meta = item["metadata"]
-    owner: Wire = next((one for one in meta.get("ownerReferences") or [] if one.get("controller")), {})
+    owner = controller_of(item)
     group, _, _ = str(owner.get("apiVersion")).partition("/")
     ours = (group, owner.get("kind")) == (GROUP, "NeuronUltraServerWorkload")
     workload_id, workload_uid = _workload_named(((item.get("spec") or {}).get("spec") or {}).get("devices") or {})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from controller.observe.decode import WORKLOAD_CLASS
 from controller.observe.discovery import Group, Problem
@@ -18,6 +18,10 @@ from controller.plan.states import STATES
 from neuron_dra.core import names
 from neuron_dra.core.ultraserver import NAMESPACE, Unread
 from neuron_dra.core.wire import Wire
+
+MANAGER: Final = "neuron-ultraserver-controller"
+MANAGED: Final = {"app.kubernetes.io/managed-by": MANAGER}
+"""Labels of the objects that the controller makes in the namespaces of workloads."""
 
 MESSAGE_CHARACTERS = 4096  # maxLength of a condition's message in our CRDs
 REQUEST = "neuron"
@@ -158,7 +162,7 @@ def claim_template(workload: Workload, kind: str, device_class: str) -> dict[str
         "metadata": {
             "name": workload.template_name,
             "namespace": workload.namespace,
-            "labels": {"app.kubernetes.io/managed-by": "neuron-ultraserver-controller"},
+            "labels": MANAGED,
             "ownerReferences": [owner],
         },
         "spec": {

@@ -85,9 +85,8 @@ def refused_until(pod: Wire, suspect: Suspect) -> datetime.datetime | None:
 
 def event_message(pod: Wire, suspect: Suspect) -> str:
     """Return the message of the Event about the eviction: why, and what follows."""
-    owners = (pod.get("metadata") or {}).get("ownerReferences") or []
-    owner = next((each for each in owners if each.get("controller")), None)
-    if owner is not None:
+    owner = decode.controller_of(pod)
+    if owner:
         then = f"its {owner.get('kind')} {owner.get('name')} creates another pod, which is scheduled again"
     else:
         then = "no controller owns this pod: create it again"

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from controller.observe import decode
 from controller.observe.model import API_VERSION, Meeting, Workload
+from controller.plan import objects
 from controller.plan.context import PlanningContext
 from neuron_dra.core import rendezvous
 from neuron_dra.core.rendezvous import Rendezvous
 from neuron_dra.core.wire import Wire
 
-MANAGER: Final = "neuron-ultraserver-controller"
 MANAGED_BY: Final = "endpointslice.kubernetes.io/managed-by"
 OF_SERVICE: Final = "kubernetes.io/service-name"
-PURPOSE: Final = {"app.kubernetes.io/managed-by": MANAGER}
 ENDED: Final = ("Succeeded", "Failed")
 
 
@@ -55,7 +55,7 @@ def service(meeting: Meeting) -> dict[str, Any]:
         "metadata": {
             "name": rendezvous.service_name(meeting.name),
             "namespace": meeting.namespace,
-            "labels": PURPOSE,
+            "labels": objects.MANAGED,
             "ownerReferences": [_owner(API_VERSION, "NeuronUltraServerWorkload", meeting.name, meeting.uid)],
         },
         "spec": {"clusterIP": "None", "publishNotReadyAddresses": True},
@@ -79,7 +79,7 @@ def endpoint_slice(service: Wire, pod: Wire | None) -> dict[str, Any]:
         "metadata": {
             "name": meta["name"],
             "namespace": meta["namespace"],
-            "labels": {**PURPOSE, MANAGED_BY: MANAGER, OF_SERVICE: meta["name"]},
+            "labels": {**objects.MANAGED, MANAGED_BY: objects.MANAGER, OF_SERVICE: meta["name"]},
             "ownerReferences": [_owner("v1", "Service", meta["name"], meta["uid"])],
         },
         "addressType": "IPv6" if ":" in address else "IPv4",
@@ -95,14 +95,12 @@ def pod_address(pod: Wire | None) -> str:
 
 def is_owned(item: Wire, uid: str) -> bool:
     """Return True if the object with this UID controls `item`."""
-    owners = item["metadata"].get("ownerReferences") or []
-    return any(owner.get("controller") and owner.get("uid") == uid for owner in owners)
+    return bool(decode.controller_of(item).get("uid") == uid)
 
 
 def was_a_workloads(item: Wire) -> bool:
     """Return True if a workload controls `item`: the garbage collector deletes it once the workload is gone."""
-    owners = item["metadata"].get("ownerReferences") or []
-    return any(owner.get("controller") and owner.get("kind") == "NeuronUltraServerWorkload" for owner in owners)
+    return bool(decode.controller_of(item).get("kind") == "NeuronUltraServerWorkload")
 
 
 def _owner(api_version: str, kind: str, name: str, uid: str) -> dict[str, Any]:

@@ -83,8 +83,7 @@ async def test_results_with_sets_are_equal_after_a_kill(
     files = [host.spec(claim["metadata"]["uid"]) for claim in claims]
     written = writes(api)
     await process.kill()
-    await kubelet.stop()
-    await kubelet.start()
+    await kubelet.restart()
     await started(host, kubelet, "pod-1", **ON)
     assert [await prepared(kubelet, claim) for claim in claims] == answers
     assert [host.spec(claim["metadata"]["uid"]) for claim in claims] == files
@@ -127,8 +126,7 @@ async def test_reboot_prepares_claims_on_sets_again(
     host.hardware.set_boot_id()
     for name in os.listdir(host.cdi):
         (host.cdi / name).unlink()
-    await kubelet.stop()
-    await kubelet.start()
+    await kubelet.restart()
     await started(host, kubelet, "pod-1", **ON)
     assert host.checkpointed == set()
     assert [await prepared(kubelet, claim) for claim in claims] == answers

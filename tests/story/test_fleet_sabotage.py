@@ -178,7 +178,7 @@ def test_fleet_with_actors_finds(
 @pytest.mark.parametrize(
     ("sabotage", "found"),
     [
-        (makes_no_reservation_again, r"is reserved for nobody|both have rank|of \d+ pods of"),
+        (makes_no_reservation_again, r"is reserved for no workload|both have rank|of \d+ pods of"),
         (loses_reservations_with_objects, r"both have rank|of \d+ pods of"),
     ],
 )

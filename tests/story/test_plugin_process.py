@@ -71,8 +71,7 @@ async def test_results_are_equal_after_a_kill(host: PluginHost, kubelet: Scripte
     file = host.spec(uid)
     await process.kill()
     assert (host.data / "dra-pod-1.sock").is_socket(), "a kill leaves the socket file behind"
-    await kubelet.stop()
-    await kubelet.start()
+    await kubelet.restart()
     await started(host, kubelet, "pod-1")
     assert await prepared(kubelet, claim) == answer
     assert host.spec(uid) == file
@@ -90,8 +89,7 @@ async def test_kill_during_prepare_loses_nothing(host: PluginHost, kubelet: Scri
     await eventually(lambda: host.cdi.exists() and host.specified)
     await process.kill()
     await asyncio.gather(*calls, return_exceptions=True)
-    await kubelet.stop()
-    await kubelet.start()
+    await kubelet.restart()
     await started(host, kubelet, "pod-1")
     assert host.specified <= host.checkpointed  # the others may be adopted: nothing says that no driver prepared them
     for claim in claims:
@@ -109,8 +107,7 @@ async def test_kill_before_the_inventory_leaves_claims_held_and_ready(
     await prepared(kubelet, claims[0])
     await process.kill()
     api.faults.clear()
-    await kubelet.stop()
-    await kubelet.start()
+    await kubelet.restart()
     await started(host, kubelet, "pod-1")
     uids = [claim["metadata"]["uid"] for claim in claims]
     await eventually(lambda: host.checkpointed == set(uids), what="the inventory")
@@ -297,8 +294,7 @@ async def test_reboot_discards_prepared_claims(host: PluginHost, kubelet: Script
     host.hardware.set_boot_id()
     for name in os.listdir(host.cdi):
         (host.cdi / name).unlink()
-    await kubelet.stop()
-    await kubelet.start()
+    await kubelet.restart()
     await started(host, kubelet, "pod-1")
     assert host.checkpointed == set()
     assert await prepared(kubelet, claim) == answer

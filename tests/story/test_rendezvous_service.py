@@ -87,7 +87,7 @@ async def test_service_follows_rank_0(cluster: Cluster) -> None:  # noqa: F811
 
 
 async def test_next_controller_writes_nothing(cluster: Cluster) -> None:  # noqa: F811
-    """18.2: it reads what is there, and an address that is right stays."""
+    """18.2: it reads the Service and its EndpointSlice, and does not write a correct address again."""
     async with controlling(cluster):
         workload = cluster.submit("job")
         await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")

@@ -21,7 +21,7 @@ from neuron_dra.core.claims import Claim, ClaimRef, PreparedClaim
 from neuron_dra.core.ultraserver import Tag
 from neuron_dra.core.withdrawals import Mark, Withdrawals, refusal
 from neuron_dra.errors import CheckpointDamaged
-from neuron_dra.node.files import TEMPORARY_SUFFIX, Files, Stamp, locked, replace_unsynced, write_atomically
+from neuron_dra.node.files import TEMPORARY_SUFFIX, Files, Stamp, locked, replace_unsynced, sweep, write_atomically
 from neuron_dra.node.prepare import specs
 from neuron_dra.node.prepare.group_commit import value_of
 from neuron_dra.node.prepare.specs import Spec
@@ -368,9 +368,7 @@ class Store:
             if leftover or self._is_orphan(name, current):
                 self._files.remove(self._cdi_root / name)
                 log.info("removed a leftover CDI file", extra={"file": name})
-        for name in self._files.names(self._folder):
-            if name.startswith(f".{CHECKPOINT}") and name.endswith(TEMPORARY_SUFFIX):
-                self._files.remove(self._folder / name)
+        sweep(self._files, self._folder / CHECKPOINT)
 
     def _is_orphan(self, name: str, current: Checkpoint) -> bool:
         """Return whether a CDI file has no held claim, or is another driver's file of a claim that we prepared."""

@@ -88,7 +88,7 @@ def _tags(view: View, nodes: Mapping[str, FleetNode], known: Known) -> Iterator[
 
 
 def _tag(tag: Tag | None) -> str:
-    return f"{tag.workload_name}/{tag.allocation_id[:6]}/{tag.phase.value}" if tag else "for nobody"
+    return f"{tag.workload_name}/{tag.allocation_id[:6]}/{tag.phase.value}" if tag else "for no workload"
 
 
 def _refused(view: View, nodes: Mapping[str, FleetNode], pods: Pods, known: Known) -> Iterator[str]:
