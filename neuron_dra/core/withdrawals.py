@@ -61,6 +61,10 @@ class Withdrawals:
             return True
         return mark.count < self.claims.get(uid, self.floor)
 
+    def certainly_since(self, mark: Mark, uid: str) -> bool:
+        """Return True if claim `uid` was withdrawn after `mark`; False if that is unknown."""
+        return mark.era == self.era and mark.count < self.claims.get(uid, 0)
+
     def to_wire(self) -> dict[str, Any]:
         """Return the withdrawals in the checkpoint's form."""
         return {"era": self.era, "count": self.count, "floor": self.floor, "claims": dict(self.claims)}

@@ -362,6 +362,35 @@ def test_adopted_files_stay_until_unprepare(disk: Disk, name_of: Callable[[str],
     store.prepare(claim(0, "heir"), decided)
 
 
+def test_claim_that_was_unprepared_before_the_inventory_is_not_adopted(disk: Disk) -> None:
+    """The list of claims may be older than the unprepare, which the kubelet does not repeat."""
+    store = disk.store()
+    store.open()
+    store.unprepare("uid-old")
+    store.adopt({"uid-old": adopted(OLD)})
+    assert store.prepare(claim(0, "heir"), decided) == decided(claim(0, "heir"), [])
+
+
+@FILE_NAMES
+def test_claim_that_another_driver_prepared_after_our_unprepare_is_adopted(
+    disk: Disk, name_of: Callable[[str], str]
+) -> None:
+    store = disk.store()
+    store.open()
+    store.unprepare("uid-old")
+    (disk.cdi_root / name_of("uid-old")).write_text("{}")
+    assert set(store.adopt({"uid-old": adopted(OLD)}).claims) == {"uid-old"}
+
+
+def test_claim_that_an_earlier_process_unprepared_is_adopted(disk: Disk) -> None:
+    """Another driver may have run, and prepared the claim, between the two processes."""
+    disk.store().open()
+    disk.store().unprepare("uid-old")
+    store = disk.store()
+    store.open()
+    assert set(store.adopt({"uid-old": adopted(OLD)}).claims) == {"uid-old"}
+
+
 def test_prepare_takes_over_an_adopted_claim(disk: Disk) -> None:
     store = disk.store()
     store.open()

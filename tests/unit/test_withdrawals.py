@@ -23,6 +23,8 @@ def test_withdrawal_applies_to_earlier_prepares(batches: list[list[str]], data: 
     began = data.draw(st.integers(0, len(batches)))
     after = {uid for batch in batches[began:] for uid in batch}
     assert len(now.claims) <= KEPT
+    certain = {uid for batch in batches for uid in batch if now.certainly_since(states[began].mark, uid)}
+    assert certain == {uid for uid in after if uid in now.claims}
     assert all(now.since(states[began].mark, uid) for uid in after)
     if now.floor <= began:  # no later withdrawal was dropped
         assert {uid for batch in batches for uid in batch if now.since(states[began].mark, uid)} == after
@@ -34,6 +36,7 @@ def test_rebuild_withdraws_all_earlier_prepares() -> None:
     assert rebuilt.since(before.mark, "c")
     assert rebuilt.since(Mark(), "c")
     assert not rebuilt.since(rebuilt.mark, "c")
+    assert not rebuilt.adding(["c"]).certainly_since(before.mark, "c")
 
 
 def test_decreased_count_is_treated_as_withdrawn() -> None:

@@ -60,6 +60,7 @@ class Store:
         self._files = files
         self._lock_path = folder / "serialize.lock"
         self._seen: _Seen | None = None
+        self._opened: Mark | None = None  # None if the checkpoint was damaged
 
     @property
     def cdi_root(self) -> Path:
@@ -96,6 +97,7 @@ class Store:
                     self._write_missing_spec(claim)
             except OSError as err:  # `repair` retries; the claims stay prepared
                 log.warning("CDI files could not be written", extra={"error": str(err)})
+            self._opened = current.withdrawals.mark
             return current
 
     def known(self, uid: str) -> PreparedClaim | None:
@@ -243,12 +245,13 @@ class Store:
             return self._read().extra.get(INVENTORY) is not True
 
     def adopt(self, claims: dict[str, PreparedClaim]) -> Checkpoint:
-        """Hold the devices of `claims`, except those that are prepared. Raises CheckpointDamaged, OSError.
+        """Hold the devices of `claims`, except those that are prepared or free. Raises CheckpointDamaged, OSError.
 
         Our own claims become doubtful, because the other driver may have unprepared them.
         """
         with self._locked():
             current = self._read().doubting()
+            claims = {uid: claim for uid, claim in claims.items() if not self._is_free(uid, current)}
             merged = Checkpoint(self._boot_id, {**claims, **current.claims}, extra={**current.extra, INVENTORY: True})
             self._write(merged)
             self._sweep(merged)
@@ -356,6 +359,12 @@ class Store:
         return any(
             uid not in current.claims and self._spec_of(uid) is None for uid in specs.uids(self._files, self._cdi_root)
         )
+
+    def _is_free(self, uid: str, current: Checkpoint) -> bool:
+        """Return whether a claim was unprepared since `open`, and no driver has prepared it since then."""
+        paths = (self._spec_path(uid), self._cdi_root / cdi.other_file_name(uid))
+        withdrawn = self._opened is not None and current.withdrawals.certainly_since(self._opened, uid)
+        return withdrawn and all(self._files.read(path) is None for path in paths)
 
     def _sweep(self, current: Checkpoint) -> None:
         """Remove CDI files without a held claim, and temporary files of processes that died.
