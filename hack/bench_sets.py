@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import re
 import sys
 import time
@@ -229,6 +230,8 @@ def report(nodes: int, pods: int, version: str, rows: list[str]) -> str:
             f"Commit {commit_now()}, `python hack/bench_sets.py --report`: Kubernetes {version}, {nodes:,} nodes of {TYPE}",
             f"without kubelets, {pods} pods in each row (a tenth of them where none fits), created at once. An attempt is",
             "one of the scheduler's metric `scheduler_scheduling_attempt_duration_seconds`.",
+            f"The machine has {os.cpu_count()} processors, which it shares. Targets with connected sets: p50 at most 0.5 s",
+            "placed and 1.5 s where none fits, 96 KiB of slices a node.",
             "",
             "| slices | pods | attempt p50 | attempt p90 | pods a second |",
             "| --- | --- | --- | --- | --- |",

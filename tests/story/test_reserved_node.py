@@ -543,6 +543,35 @@ async def test_reservation_survives_forced_deletion(api: EmbeddedApi, host: Plug
         await tagged(api, None)
 
 
+@pytest.mark.parametrize(
+    "holder", ["of another", "of the workload", "of the workload, deallocated", "of another, replaced at once"]
+)
+async def test_only_the_workloads_claims_prolong_a_tag_that_ends(
+    api: EmbeddedApi, host: PluginHost, holder: str
+) -> None:
+    """13.3, seed 1085 of the virtual fleet: a claim that was prepared before the tag may stay for weeks."""
+    closing = replace(SLOT, phase=Phase.DRAINING)
+    async with host.running() as plugin:
+        if holder.startswith("of the workload"):
+            reserve(api, SLOT)
+            await tagged(api, SLOT)
+            await plugin.transactions.prepare(ours(api))
+            if "deallocated" in holder:
+                api.patch("resourceclaims", "job", {"status": {"allocation": None, "reservedFor": None}}, "ml")
+        else:
+            await tagged(api, None)
+            await plugin.transactions.prepare(new_claim(api, "plain"))
+        reserve(api, closing)
+        await tagged(api, closing)
+        api.delete("neuronultraservers", object_name(BLOCK), NAMESPACE)
+        if holder == "of another":
+            reserve(api)
+            await tagged(api, None)
+        else:
+            reserve(api, *([OTHER] if "replaced" in holder else []))
+            await always(lambda: tag(api) == Tag.of(closing), 0.5, "the wait for the claim")
+
+
 async def test_reservation_survives_object_and_plugin(api: EmbeddedApi, host: PluginHost) -> None:
     """13.3."""
     reserve(api, SLOT)

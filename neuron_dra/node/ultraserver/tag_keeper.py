@@ -74,7 +74,8 @@ class TagKeeper:
             return before  # the API server is unavailable, or has no NeuronUltraServer (yet)
         given_up = self._given_up(before, reading)
         waits = ultraserver.waits_for_claims(before, reading, self._node_name, given_up=given_up)
-        occupied = before is not None and waits and await self._occupied(before)
+        ends = ultraserver.slot_of(reading, self._node_name, before) is None
+        occupied = before is not None and waits and await self._occupied(before, ends=ends)
         return ultraserver.next_tag(before, reading, self._node_name, occupied=occupied, given_up=given_up)
 
     def _given_up(self, before: Tag | None, reading: Reading) -> bool:
@@ -94,38 +95,46 @@ class TagKeeper:
             self._look_again(self._missing_since + MISSING_S)
         return given_up
 
-    async def _occupied(self, tag: Tag) -> bool:
+    async def _occupied(self, tag: Tag, *, ends: bool) -> bool:
         """Return whether any claim is prepared here, or one of the tag's workload is allocated. Raises ApiError.
 
         Claims with adminAccess do not count, nor allocated claims of others: while the tag stays they are rejected, and
-        the owner of an evicted pod may always create the next one before the tag could end.
+        the owner of an evicted pod may always create the next one before the tag could end. If no other tag follows
+        (`ends`), prepared claims of others do not count either.
         """
-        held = self._prepared.claims.values()
+        prepared = [
+            claim.ref for claim in self._prepared.claims.values() if not all(d.admin_access for d in claim.devices)
+        ]
         now = asyncio.get_running_loop().time()
-        if any(not device.admin_access for claim in held for device in claim.devices):
+        if prepared and not ends:
             self._look_again(now + RECHECK_S)
             return True
         if now >= self._occupied_until:
-            if not await self._is_allocated(tag):
+            if not (await self._any_may_be_of(prepared, tag) or await self._is_allocated(tag)):
                 return False
             self._occupied_until = asyncio.get_running_loop().time() + RECHECK_S
         self._look_again(self._occupied_until)
         return True
 
+    async def _any_may_be_of(self, refs: Sequence[ClaimRef], tag: Tag) -> bool:
+        """Return False if none of the claims belongs to the tag's workload. Raises ApiError."""
+        return any([await self._may_be_of(ref, tag) for ref in refs if ref.namespace == tag.workload_namespace])
+
     async def _is_allocated(self, tag: Tag) -> bool:
         """Return True if a claim of the tag's workload is allocated here. Raises ApiError."""
         async for claim in self._claims.allocated():
-            if claim.ref.namespace == tag.workload_namespace and await self._may_be_of(claim.ref, tag):
+            if await self._any_may_be_of([claim.ref], tag):
                 return True
         return False
 
     async def _may_be_of(self, ref: ClaimRef, tag: Tag) -> bool:
         """Return True unless a claim certainly does not belong to the tag's workload. Raises ApiError.
 
-        One that is not found may be deleted, or the reply is a proxy's: the next list shows it.
+        One that is not found, or not allocated, may still have a container, or the reply is a proxy's.
         """
         try:
-            return reservation.is_of(await self._claims.fetch(ref), tag)
+            found = await self._claims.fetch(ref)
+            return not found.devices or reservation.is_of(found, tag)
         except (ClaimError, NotFound):
             return True
 
