@@ -65,6 +65,7 @@ COMMANDS: Final = {
     "status": ("inspect.status_command", "show nodes, free devices, UltraServers, and which pods wait"),
     "topology": ("inspect.topology_command", "draw devices, links and who holds what, of a node or of all"),
     "why": ("inspect.why_command", "explain why a pod, claim, node or UltraServer workload waits"),
+    "top": ("inspect.top_command", "show how busy devices and cores are, by the pod that has them"),
     "explain": ("inspect.explain_command", "print what an attribute, a field, a condition or a reason means"),
     "simulate": ("inspect.simulate_command", "show what the pods of manifests would get, and on which nodes"),
     "validate": ("inspect.validate_command", "check claims, templates and pods of manifests, without a cluster"),

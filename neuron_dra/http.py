@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -16,11 +16,20 @@ READ_TIMEOUT_S: Final = 5.0
 
 
 class HttpServer:
-    """Serves GET requests, one per connection; `ready` returns why the program is not ready, or an empty string."""
+    """Serves GET requests, one per connection.
 
-    def __init__(self, registry: CollectorRegistry, ready: Callable[[], str]) -> None:
+    `ready` returns why the program is not ready, or an empty string. `refresh` is called before the metrics are read.
+    """
+
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        ready: Callable[[], str],
+        refresh: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         self._registry = registry
         self._ready = ready
+        self._refresh = refresh
         self._server: asyncio.Server | None = None
 
     async def run(self, bind_address: str, retry_s: float = 2.0) -> None:
@@ -55,7 +64,7 @@ class HttpServer:
                 request = await reader.readline()
                 while (await reader.readline()).strip():
                     pass
-            status, kind, body = self._answer(request.decode("latin-1").split(" "))
+            status, kind, body = await self._answer(request.decode("latin-1").split(" "))
             head = (
                 f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
             )
@@ -68,10 +77,12 @@ class HttpServer:
             with contextlib.suppress(ConnectionError):
                 await writer.wait_closed()
 
-    def _answer(self, request: list[str]) -> tuple[str, str, bytes]:
+    async def _answer(self, request: list[str]) -> tuple[str, str, bytes]:
         text = "text/plain; charset=utf-8"
         path = request[1].split("?")[0] if len(request) == 3 and request[0] == "GET" else ""
         if path == "/metrics":
+            if self._refresh is not None:
+                await self._refresh()
             return "200 OK", CONTENT_TYPE_LATEST, generate_latest(self._registry)
         if path == "/healthz":
             return "200 OK", text, b"ok\n"

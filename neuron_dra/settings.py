@@ -81,6 +81,11 @@ class PluginSettings:
     metrics_bind_address: str = _setting(
         "0.0.0.0:8080", "address and port of /metrics, /healthz and /readyz; empty turns them off", may_be_empty=True
     )
+    device_counters: str = _setting(
+        "cores",
+        "counters of the kernel driver in the metrics: of devices and cores, of devices only, or none",
+        ("cores", "devices", "none"),
+    )
     emulation_mode: str = _setting(
         "",
         "simulate the hardware of this instance type, or of the largest type of a family such as trn2u",

@@ -25,6 +25,7 @@ class ListedClaim:
     namespace: str
     name: str
     devices: frozenset[tuple[str, str, str]]
+    container: str = ""
 
 
 @dataclass(frozen=True, slots=True)

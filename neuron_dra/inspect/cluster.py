@@ -65,11 +65,12 @@ def read(kube: KubeConfig, namespace: str, run: Callable[..., Any] = asyncio.run
     try:
         found: Snapshot = run(_read(kube, namespace))
     except NeuronDraError as err:
-        raise SettingsError(_reason(err)) from err
+        raise SettingsError(reason(err)) from err
     return found
 
 
-def _reason(err: NeuronDraError) -> str:
+def reason(err: NeuronDraError) -> str:
+    """Return why the API server could not be read, for a person."""
     if isinstance(err, Forbidden) and err.status == 401:
         return "the API server rejects the credentials (401): log in again, and check the context"
     return str(err)

@@ -33,6 +33,7 @@ from neuron_dra.node.endpoints.inspector import Inspector
 from neuron_dra.node.endpoints.liveness import Lag, Liveness
 from neuron_dra.node.endpoints.services import Services
 from neuron_dra.node.endpoints.sockets import TcpHealthServer, UnixServer
+from neuron_dra.node.endpoints.telemetry import Telemetry
 from neuron_dra.node.event_queue import EventQueue
 from neuron_dra.node.files import Files
 from neuron_dra.node.health import HealthSource
@@ -127,7 +128,9 @@ class Plugin:
         self._tcp_health = TcpHealthServer(
             settings.healthcheck_address, settings.healthcheck_port, self.services.add_health
         )
-        self.http = HttpServer(self.metrics.registry, self.why_not_ready)
+        self.telemetry = self._telemetry()
+        refresh = self.telemetry.refresh if self.telemetry is not None else None
+        self.http = HttpServer(self.metrics.registry, self.why_not_ready, refresh)
         self._stop = asyncio.Event()
 
     def _publishing(self, tags: TagKeeper, files: Files) -> Publishing:
@@ -153,6 +156,20 @@ class Plugin:
                 self.metrics,
             ),
         )
+
+    def _telemetry(self) -> Telemetry | None:
+        if self.settings.device_counters == "none":
+            return None
+        made = Telemetry(
+            Path(self.settings.host_root or "/"),
+            self.settings.device_counters,
+            self.prepared,
+            Path(self.settings.kubelet_pod_resources_socket),
+            lambda: self.hardware.node,
+            lambda: self.hardware.hanging,
+        )
+        made.register(self.metrics.registry)
+        return made
 
     def _services(self) -> Services:
         return Services(
@@ -226,6 +243,8 @@ class Plugin:
         self.publisher_lock.release()
         await self._tcp_health.stop(0)
         await self.http.stop()
+        if self.telemetry is not None:
+            await self.telemetry.close()
 
     def _adopted(self, claim: Claim) -> PreparedClaim:
         return recovery.adopted(claim, self.hardware.maybe_held, self.hardware.cores)

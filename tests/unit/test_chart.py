@@ -65,6 +65,7 @@ def test_the_manifests_are_these_objects() -> None:
         ("ServiceAccount", "neuron-dra-driver-sa"),
         ("ClusterRole", "neuron-dra-driver-kubelet-plugin"),
         ("ClusterRoleBinding", "neuron-dra-driver-kubelet-plugin"),
+        ("Role", "neuron-dra-top"),
         ("DeviceClass", "neuron.aws.com"),
         ("DeviceClass", "workload.neuron.aws.com"),
         ("ValidatingAdmissionPolicy", "neuron-dra-driver-own-resourceslices"),

@@ -29,7 +29,7 @@ def complete(*line: str) -> list[str]:
     ("line", "offered"),
     [
         (("neuron-dra", "sta"), ["status"]),
-        (("neuron-dra", "t"), ["topology", "templates"]),
+        (("neuron-dra", "t"), ["topology", "top", "templates"]),
         (("neuron-dra", "why", "po"), ["pod/"]),
         (("neuron-dra", "templates", "s"), ["show"]),
         (("kubectl-neuron", "simulate", "--fl"), ["--fleet"]),

@@ -67,6 +67,7 @@ EXAMPLES = {
     "enable_ultraserver_operator": ("true", "false"),
     "device_plugin_coexistence": ("warn", "refuse"),
     "unhealthy_device_effect": ("NoExecute", "None"),
+    "device_counters": ("devices", "none"),
     "unhealthy_device_hold_seconds": ("0", "600"),
     "device_wait_seconds": ("0", "40"),
     "kube_api_server": ("http://a", "http://b"),

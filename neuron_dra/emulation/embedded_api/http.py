@@ -19,6 +19,7 @@ from neuron_dra.emulation.embedded_api import (
     errors,
     messages,
     patches,
+    proxy,
     schema,
     selectors,
 )
@@ -68,6 +69,7 @@ class Handler:
 
     def __init__(self, registry: Registry, store: Store, watches: Watches, faults: Faults) -> None:
         self.authentication = Authentication()
+        self.proxy = proxy.Proxy()
         self.answering = asyncio.Event()
         self.answering.set()
         self.log: list[Request] = []
@@ -94,6 +96,8 @@ class Handler:
             fixed = self._fixed(request.path.rstrip("/"))
             if fixed is not None:
                 return fixed
+            if (pod := proxy.addressed(request.path)) is not None:
+                return await self.proxy.respond(request, pod)
             target = self._target(request.path)
             verb = _verb(request, target)
             fault = self._faults.match(verb, target.label, target.namespace, target.name)

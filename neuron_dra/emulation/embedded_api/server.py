@@ -62,6 +62,7 @@ class EmbeddedApi:
         self.watches = Watches(self.store)
         self.faults = Faults()
         self._handler = Handler(self._registry, self.store, self.watches, self.faults)
+        self.proxy = self._handler.proxy
         self._dropper = Dropper()
         self.store.mutators.append(self._dropper)
         self._controllers = Controllers(self.store) if controllers else None

@@ -17,7 +17,7 @@ _OPTIONS: Final = (
 )
 
 
-async def listed(socket: Path) -> tuple[ListedPod, ...]:
+async def listed(socket: Path, timeout_s: float = TIMEOUT_S) -> tuple[ListedPod, ...]:
     """Return all pods that the kubelet lists. Raises ConnectionError if the call fails."""
     # Imported on first use: most nodes never need it.
     from neuron_dra.gen.kubelet.podresources.v1 import podresources_pb2, podresources_pb2_grpc
@@ -25,7 +25,7 @@ async def listed(socket: Path) -> tuple[ListedPod, ...]:
     try:
         async with grpc.aio.insecure_channel(f"unix:{socket}", options=_OPTIONS) as channel:
             stub = podresources_pb2_grpc.PodResourcesListerStub(channel)
-            answer = await stub.List(podresources_pb2.ListPodResourcesRequest(), timeout=TIMEOUT_S)
+            answer = await stub.List(podresources_pb2.ListPodResourcesRequest(), timeout=timeout_s)
     except grpc.aio.AioRpcError as err:
         raise ConnectionError(f"{err.code().name}: {err.details()}") from err
     return tuple(_pod(pod) for pod in answer.pod_resources)
@@ -40,6 +40,7 @@ def _pod(pod: Any) -> ListedPod:
                 claim.claim_namespace,
                 claim.claim_name,
                 frozenset((each.driver_name, each.pool_name, each.device_name) for each in claim.claim_resources),
+                container.name,
             )
             for container in pod.containers
             for claim in container.dynamic_resources

@@ -221,6 +221,11 @@ class Hardware:
         return self.node.spec is None or self.node.spec.whole_node
 
     @property
+    def hanging(self) -> tuple[str, ...]:
+        """The units that are left out of readings: devices such as `neuron3`, and paths of files."""
+        return tuple(self._hanging)
+
+    @property
     def why_unknown(self) -> str:
         """Why the hardware is unknown; empty if it was read."""
         if self.known.is_set():

@@ -123,7 +123,7 @@ def request(*, careful: bool, leave_out: Collection[str] = (), only: str = "") -
 def main(arguments: Sequence[str]) -> None:
     """Answer the requests on standard input until it ends."""
     root, *parts = arguments
-    layout = [[group.split("|") for group in part.split(",")] for part in parts]
+    layout = [[group.split("|") for group in part.split(",")] if part else [] for part in parts]
     for line in sys.stdin.buffer:
         mode, only, *left_out = line.decode().split()
 

@@ -12,12 +12,12 @@ import marshal
 import os
 import subprocess
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final, cast
 
 from neuron_dra.node.publish import sysfs, sysfs_helper
-from neuron_dra.node.publish.sysfs_helper import Raw
+from neuron_dra.node.publish.sysfs_helper import Groups, Raw
 
 log = logging.getLogger(__name__)
 
@@ -36,10 +36,14 @@ class Overdue(Exception):
 
 
 class Reader:
-    """Reads the files below `root` in a helper process. Use it from one task; only `probe` may run concurrently."""
+    """Reads the files of `layout` below `root` in a helper process.
 
-    def __init__(self, root: Path) -> None:
+    Use it from one task; only `probe` may run concurrently.
+    """
+
+    def __init__(self, root: Path, layout: Sequence[Groups] = sysfs.LAYOUT) -> None:
         self._root = root
+        self._layout = layout
         self._helper: _Helper | None = None
         self._left: list[subprocess.Popen[bytes]] = []
 
@@ -72,7 +76,7 @@ class Reader:
         self._left = [process for process in self._left if process.poll() is None]
         if len(self._left) >= LEFT_BEHIND:
             raise OSError(f"{len(self._left)} helper processes hang in the kernel; none is started until one exits")
-        return await _Helper.start(self._root)
+        return await _Helper.start(self._root, self._layout)
 
     async def close(self) -> None:
         """Kill the helper; do not wait for long if the kernel holds it."""
@@ -110,12 +114,12 @@ class _Helper:
         self._transport = transport
 
     @classmethod
-    async def start(cls, root: Path) -> _Helper:
+    async def start(cls, root: Path, layout: Sequence[Groups]) -> _Helper:
         """Start a helper. Raises OSError."""
-        layout = [sysfs_helper.to_argument(groups) for groups in sysfs.LAYOUT]
+        parts = [sysfs_helper.to_argument(groups) for groups in layout]
         # It inherits no open files: a helper that hangs must not hold our locks.
         process = subprocess.Popen(  # noqa: ASYNC220 - as quick as starting a thread for it
-            [sys.executable, "-I", "-S", sysfs_helper.__file__, str(root).rstrip("/"), *layout],
+            [sys.executable, "-I", "-S", sysfs_helper.__file__, str(root).rstrip("/"), *parts],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,

@@ -84,6 +84,10 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
   value: {{ .healthcheckPort | quote }}
 - name: METRICS_BIND_ADDRESS
   value: {{ printf "0.0.0.0:%d" (int .metricsPort) | quote }}
+{{- with .deviceCounters }}
+- name: DEVICE_COUNTERS
+  value: {{ . | quote }}
+{{- end }}
 - name: ULTRASERVER_DEVICES
   value: {{ .ultraserverDevices | quote }}
 - name: DEVICE_PLUGIN_COEXISTENCE

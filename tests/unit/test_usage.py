@@ -1,0 +1,179 @@
+"""`neuron-dra top`: rates between two readings, and the tables that show them (17.6)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from neuron_dra.inspect import top_text, usage
+from neuron_dra.inspect.usage import Sample, Who
+
+LLM = Who("ml", "llm-0", "main", "llm-0-neurons", "")
+GIB = 2**30
+
+
+def metrics(at: float, *lines: str, driver: str = "2.30.2") -> str:
+    head = [
+        f"neuron_dra_counters_read_timestamp_seconds {at}",
+        f'neuron_dra_node_info{{instance_type="trn2.48xlarge",driver_version="{driver}"}} 1',
+        "neuron_dra_counters_unread_devices 0",
+    ]
+    return "\n".join([*head, *lines, ""])
+
+
+def who(user: Who) -> str:
+    names = ("namespace", "pod", "container", "claim", "workload")
+    return ",".join(f'{name}="{getattr(user, name)}"' for name in names)
+
+
+def core(device: int, number: int, user: Who, *, busy: float, success: float = 0, errors: float = 0) -> list[str]:
+    labels = f'neuron_device="{device}",core="{number}",{who(user)}'
+    return [
+        f"neuron_dra_core_busy_seconds_total{{{labels}}} {busy}",
+        f'neuron_dra_core_executions_total{{{labels},result="success"}} {success}',
+        f'neuron_dra_core_executions_total{{{labels},result="timeout"}} {errors}',
+        f'neuron_dra_core_memory_bytes{{{labels},category="tensors"}} {GIB}',
+    ]
+
+
+def whole(device: int, user: Who, *, power: float) -> list[str]:
+    labels = f'neuron_device="{device}",{who(user)}'
+    return [
+        f'neuron_dra_device_power_ratio{{{labels},statistic="avg"}} {power}',
+        f'neuron_dra_device_ecc_errors_total{{{labels},kind="sram_uncorrected"}} 1',
+    ]
+
+
+def readings() -> tuple[Sample, Sample]:
+    """Device 3 is half busy with 5 calls a second, device 4 is free."""
+    before = metrics(
+        100.0, *core(3, 0, LLM, busy=10, success=100), *core(3, 1, LLM, busy=20), *core(4, 0, Who(), busy=7)
+    )
+    after = metrics(
+        102.0,
+        *core(3, 0, LLM, busy=12, success=108, errors=2),
+        *core(3, 1, LLM, busy=20),
+        *whole(3, LLM, power=0.4),
+        *core(4, 0, Who(), busy=7),
+        *whole(4, Who(), power=0.1),
+    )
+    return usage.sample(before), usage.sample(after)
+
+
+def test_rates_are_those_between_the_readings() -> None:
+    before, after = readings()
+    llm, free = usage.by_user("node-a", before, after)
+    assert llm.data() == {
+        "node": "node-a",
+        **{name: getattr(LLM, name) for name in ("namespace", "pod", "container", "claim", "workload")},
+        "devices": [3],
+        "cores": 2,
+        "busy": 0.5,
+        "executionsPerSecond": 4.0,
+        "errorsPerSecond": 1.0,
+        "flopsPerSecond": None,
+        "memoryBytes": {"tensors": 2 * GIB},
+        "hostMemoryBytes": {},
+        "power": 0.4,
+        "eccErrors": 1,
+    }
+    assert (free.who, free.devices, free.busy, free.power) == (Who(), (4,), 0.0, 0.1)
+
+
+def test_first_reading_has_no_rates() -> None:
+    _, after = readings()
+    (llm, _) = usage.by_user("node-a", None, after)
+    assert (llm.busy, llm.executions, llm.memory) == (None, None, {"tensors": 2 * GIB})
+
+
+def test_core_that_changed_hands_has_no_rate() -> None:
+    """Part of what it counted was another pod's."""
+    before, after = (
+        usage.sample(metrics(at, *core(3, 0, user, busy=busy)))
+        for at, user, busy in ((100.0, Who("ml", "old", "", "c", ""), 1), (102.0, LLM, 3))
+    )
+    (row,) = usage.by_user("node-a", before, after)
+    assert (row.who, row.busy) == (LLM, None)
+
+
+def test_reset_counter_has_no_rate() -> None:
+    before, after = (usage.sample(metrics(at, *core(3, 0, LLM, busy=busy))) for at, busy in ((100.0, 9), (102.0, 1)))
+    assert usage.by_core("node-a", before, after)[0].busy is None
+
+
+def test_lines_show_pods_devices_and_cores() -> None:
+    before, after = readings()
+    shown = {
+        by: top_text.lines(
+            {"node-a": after}, top_text.rows({"node-a": before}, {"node-a": after}, by, ""), {}, by=by, wide=False
+        )
+        for by in ("pod", "device", "core")
+    }
+    assert [" ".join(line.split()) for line in shown["pod"]] == [
+        "node-a trn2.48xlarge: 1 of 2 devices held",
+        "POD DEVICES BUSY MEMORY EXEC/S ERRORS/S POWER",
+        "ml/llm-0 3 50 % 2.0 GiB 4 1 40 %",
+        "(free) 4 0 % 1.0 GiB 0 0 10 %",
+    ]
+    assert [" ".join(line.split()) for line in shown["device"]][2:] == [
+        "3 ml/llm-0 50 % 2.0 GiB 4 1 40 %",
+        "4 (free) 0 % 1.0 GiB 0 0 10 %",
+    ]
+    assert [" ".join(line.split()) for line in shown["core"]][2:] == [
+        "3 0 ml/llm-0 100 % 1.0 GiB 4 1 -",
+        "3 1 ml/llm-0 0 % 1.0 GiB 0 0 -",
+        "4 0 (free) 0 % 1.0 GiB 0 0 -",
+    ]
+    assert all(len(line) <= 80 for lines in shown.values() for line in lines)
+
+
+def test_long_names_fit_into_80_columns() -> None:
+    user = Who("a-namespace-with-a-long-name", "a-pod-with-a-name-that-is-long-0", "main", "claim", "")
+    sample = usage.sample(metrics(1.0, *core(3, 0, user, busy=1e6, success=12345678)))
+    lines = top_text.lines({"n": sample}, top_text.rows({}, {"n": sample}, "pod", ""), {}, by="pod", wide=False)
+    assert max(map(len, lines)) <= 80
+
+
+def test_older_kernel_drivers_are_explained() -> None:
+    sample = usage.sample(metrics(1.0, *core(3, 0, LLM, busy=1), driver="2.24.7.0"))
+    text = " ".join(top_text.lines({"n": sample}, [], {}, by="pod", wide=False))
+    assert "Kernel driver 2.24.7.0 counts the executions and the time of a process when it ends" in text
+
+
+def test_namespace_selects_its_pods() -> None:
+    before, after = readings()
+    rows = top_text.rows({"n": before}, {"n": after}, "pod", "ml")
+    assert [row.who for row in rows] == [LLM]
+    assert top_text.rows({"n": before}, {"n": after}, "pod", "other") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "no counters: the driver is older than this command, or its deviceCounters is none"),
+        ("<html>", "not in Prometheus' format"),
+        ("neuron_dra_counters_read_timestamp_seconds x", "not in Prometheus' format"),
+        ("a 1\n" * 200_001, "more than 200,000 lines"),
+    ],
+)
+def test_other_texts_are_named(text: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        usage.sample(text)
+
+
+@given(st.text(max_size=300))
+def test_any_text_is_a_sample_or_a_clear_error(text: str) -> None:
+    try:
+        usage.sample(text)
+    except ValueError as err:
+        assert str(err)
+
+
+@given(st.sets(st.integers(0, 63)))
+def test_ranges_name_each_number_once(numbers: set[int]) -> None:
+    named = []
+    for part in top_text.ranges(sorted(numbers)).split(",") if numbers else []:
+        first, _, last = part.partition("-")
+        named += range(int(first), int(last or first) + 1)
+    assert named == sorted(numbers)
