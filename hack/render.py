@@ -17,17 +17,20 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 CHART = ROOT / "deploy" / "helm" / "neuron-dra"
 OUT = ROOT / "deploy" / "manifests"
 SIZES = CHART / "files" / "sizes.json"
+CONFIGURATION = CHART / "files" / "configuration.json"
 IMAGE = "neuron-dra-driver"  # a placeholder that the user replaces
 FILES = {
     "namespace.yaml": "00-namespace.yaml",
     "rbac.yaml": "10-rbac.yaml",
     "deviceclasses.yaml": "20-deviceclasses.yaml",
     "admission-policy.yaml": "30-admission-policy.yaml",
+    "configuration-policy.yaml": "32-configuration-policy.yaml",
     "daemonset.yaml": "40-daemonset.yaml",
     "controller.yaml": "50-ultraserver-controller.yaml",
     "ultraserver-access.yaml": "60-ultraserver-access.yaml",
@@ -69,6 +72,43 @@ def served() -> str:
             groups[key][kind] = sorted(sizes.counts(spec, kind))
             groups[key][f"{kind}sLeftOut"] = sorted(sizes.counts(spec, kind) - counts)
     return "[\n" + ",\n".join(json.dumps(group) for group in groups.values()) + "\n]\n"
+
+
+def configuration() -> str:
+    """Return the chart's files/configuration.json: the kinds of configuration that the driver decodes, their fields, and
+    the decoder's messages for values that it rejects."""
+    from neuron_dra.api import config
+
+    kinds = []
+    for kind, spec in config.KINDS.items():
+        fields = []
+        for name, field in spec.fields.items():
+            inner: dict[str, Any] = dict(field.schema["schema"])  # type: ignore[typeddict-item]
+            found: dict[str, object] = {"name": name, "required": name in spec.required}
+            if "expected" in inner:
+                found |= {"numbers": inner["expected"], "notWhole": _message(kind, name, "x")}
+                found |= {"otherNumber": _message(kind, name, 0)}
+            else:
+                found |= {"shortest": inner["min_length"], "longest": inner["max_length"]}
+                found |= {"notText": _message(kind, name, 0), "tooShort": _message(kind, name, "")}
+                found |= {"tooLong": _message(kind, name, "x" * (inner["max_length"] + 1))}
+            fields.append(found)
+        kinds.append({"name": kind, "fields": fields})
+    return json.dumps({"apiVersions": config.API_VERSIONS, "kinds": kinds}, indent=1) + "\n"
+
+
+def _message(kind: str, field: str, value: object) -> str:
+    """Return the decoder's message for a value of a field, without the field's path and the value."""
+    from neuron_dra.api import config
+    from neuron_dra.errors import ClaimError
+
+    try:
+        config.decode({"apiVersion": config.API_VERSIONS[0], "kind": kind, field: value}, "p")
+    except ClaimError as err:
+        return next(part.partition(": ")[2] for part in str(err).split("; ") if f'"p.{field}" is' in part).rpartition(
+            ": "
+        )[2]
+    raise AssertionError(f"{kind}.{field} may be {value!r}")
 
 
 def helm() -> str | None:
@@ -119,6 +159,7 @@ def main() -> int:
         raise SystemExit("helm is not on the PATH; `hack/testbed/testbed build` builds one, name it with HELM=")
     if not check:
         SIZES.write_text(served())
+        CONFIGURATION.write_text(configuration())
     wanted, found = render(binary), present()
     if check:
         differing = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))

@@ -65,11 +65,12 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, list) else value
 
 
-def admit(policies: list[Obj], item: Obj, namespace: Obj, *, old: Obj | None = None) -> Obj:
-    """Return the object that an API server with these policies would store. Raises Denied."""
+def admit(policies: list[Obj], item: Obj, namespace: Obj, *, old: Obj | None = None, user: str = "") -> Obj:
+    """Return the object that an API server with these policies would store, of this user. Raises Denied."""
     item = _with_requests(copy.deepcopy(item))
     old = old and _with_requests(copy.deepcopy(old))
-    inputs = {"oldObject": old, "namespaceObject": namespace, "request": {"operation": "UPDATE" if old else "CREATE"}}
+    request = {"operation": "UPDATE" if old else "CREATE", "userInfo": {"username": user}}
+    inputs = {"oldObject": old, "namespaceObject": namespace, "request": request}
     for policy in sorted(policies, key=lambda each: each["kind"]):  # MutatingAdmissionPolicy before Validating…
         if not _selected(policy["spec"], item, namespace, old is not None):
             continue
@@ -108,7 +109,7 @@ def _selected(spec: Obj, item: Obj, namespace: Obj, is_update: bool) -> bool:
         resource in rule["resources"] and operation in rule["operations"] for rule in constraints["resourceRules"]
     ) and all(
         (labels.get(each["key"]) in each["values"]) == (each["operator"] == "In")
-        for each in constraints["namespaceSelector"]["matchExpressions"]
+        for each in constraints.get("namespaceSelector", {}).get("matchExpressions", ())
     )
 
 

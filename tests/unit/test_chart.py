@@ -70,6 +70,8 @@ def test_the_manifests_are_these_objects() -> None:
         ("DeviceClass", "workload.neuron.aws.com"),
         ("ValidatingAdmissionPolicy", "neuron-dra-driver-own-resourceslices"),
         ("ValidatingAdmissionPolicyBinding", "neuron-dra-driver-own-resourceslices"),
+        ("ValidatingAdmissionPolicy", "neuron-dra-driver-configuration"),
+        ("ValidatingAdmissionPolicyBinding", "neuron-dra-driver-configuration"),
         ("DaemonSet", "neuron-dra-driver-kubelet-plugin"),
     }
 

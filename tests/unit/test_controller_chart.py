@@ -185,7 +185,8 @@ def test_policies_name_the_controllers_account():
 @needs_helm
 def test_the_policies_can_be_left_out():
     kept = {name for kind, name in whole("ultraserverOperator.admissionPolicies.enabled=false") if kind.startswith("V")}
-    assert kept == {"neuron-dra-driver-own-resourceslices", "neuron-dra-driver-capacity-block-label"}
+    own = {"neuron-dra-driver-own-resourceslices", "neuron-dra-driver-configuration"}
+    assert kept == {*own, "neuron-dra-driver-capacity-block-label"}
 
 
 @needs_helm
