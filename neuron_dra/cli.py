@@ -71,6 +71,7 @@ COMMANDS: Final = {
     "validate": ("inspect.validate_command", "check claims, templates and pods of manifests, without a cluster"),
     "templates": ("inspect.templates_command", "print ResourceClaimTemplates for the usual jobs"),
     "inspect": ("inspect.inspect_command", "print the state of the plugin on this node, from its socket"),
+    "uninstall-check": ("inspect.uninstall_command", "print which claims and workloads still need the driver"),
     "demo": ("demo", "show how pods get devices, on simulated nodes, without a cluster"),
 }
 """The other commands, with their modules, which have `add_arguments` and `run`."""
