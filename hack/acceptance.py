@@ -148,6 +148,11 @@ def scheduler(options: Options) -> Result:
     return _command("connected sets (docs/reports/sets.md)", [PYTHON, "hack/bench_sets.py", "--report"], {})
 
 
+def quotas(options: Options) -> Result:
+    """What counts against which quota, on the real API server and scheduler (docs/limits.md)."""
+    return _command("quotas on connected sets (docs/limits.md)", [PYTHON, "hack/quotas.py"], {})
+
+
 def _tests(what: str, words: Sequence[str], environment: dict[str, str]) -> Result:
     return _command(what, [PYTHON, "-m", "pytest", "-q", *words], environment)
 
@@ -174,6 +179,7 @@ PARTS: dict[str, Callable[[Options], Result]] = {
     "packing": packing,
     "allocator": allocator,
     "scheduler": scheduler,
+    "quotas": quotas,
 }
 
 
