@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -65,11 +65,19 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, list) else value
 
 
-def admit(policies: list[Obj], item: Obj, namespace: Obj, *, old: Obj | None = None, user: str = "") -> Obj:
+def admit(
+    policies: list[Obj],
+    item: Obj,
+    namespace: Obj,
+    *,
+    old: Obj | None = None,
+    user: str = "",
+    groups: Sequence[str] = (),
+) -> Obj:
     """Return the object that an API server with these policies would store, of this user. Raises Denied."""
     item = _with_requests(copy.deepcopy(item))
     old = old and _with_requests(copy.deepcopy(old))
-    request = {"operation": "UPDATE" if old else "CREATE", "userInfo": {"username": user}}
+    request = {"operation": "UPDATE" if old else "CREATE", "userInfo": {"username": user, "groups": list(groups)}}
     inputs = {"oldObject": old, "namespaceObject": namespace, "request": request}
     for policy in sorted(policies, key=lambda each: each["kind"]):  # MutatingAdmissionPolicy before Validating…
         if not _selected(policy["spec"], item, namespace, old is not None):
@@ -90,7 +98,9 @@ def _applied(spec: Obj, inputs: dict[str, Any]) -> Obj:
     for check in spec.get("validations", ()):
         scope = inputs | _variables(spec, inputs)
         if not evaluate(check["expression"], scope):
-            raise Denied(evaluate(check["messageExpression"], scope))
+            raise Denied(
+                evaluate(check["messageExpression"], scope) if "messageExpression" in check else check["message"]
+            )
     return item
 
 

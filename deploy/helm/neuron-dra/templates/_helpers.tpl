@@ -121,14 +121,14 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- end -}}
 {{- end -}}
 
-{{- /* The head of a ValidatingAdmissionPolicy of the controller, and the binding that enables it. */ -}}
+{{- /* The head of a ValidatingAdmissionPolicy, of the controller unless `labels` is set, and the binding that enables it. */ -}}
 {{- define "neuron-dra.policy" }}
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
 metadata:
   name: {{ .name }}
   labels:
-    {{- include "neuron-dra.controllerLabels" .root | nindent 4 }}
+    {{- include (.labels | default "neuron-dra.controllerLabels") .root | nindent 4 }}
 {{- end -}}
 
 {{- define "neuron-dra.policyBinding" }}
@@ -138,7 +138,7 @@ kind: ValidatingAdmissionPolicyBinding
 metadata:
   name: {{ .name }}
   labels:
-    {{- include "neuron-dra.controllerLabels" .root | nindent 4 }}
+    {{- include (.labels | default "neuron-dra.controllerLabels") .root | nindent 4 }}
 spec:
   policyName: {{ .name }}
   validationActions: [Deny]
