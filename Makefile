@@ -108,6 +108,7 @@ wheels: setup ## Build the locked wheels that the images install; IMAGE_PYTHON=3
 
 manifests: setup ## Copy deploy/crds into the chart and render deploy/manifests (needs helm, or HELM=path)
 	@cp deploy/crds/*.yaml deploy/helm/neuron-dra/files/crds/
+	@$(BIN)/python hack/crd_fields.py
 	@$(BIN)/python hack/render.py
 
 clean: ## Remove everything built in this folder (the test bed's cache is outside)

@@ -25,7 +25,7 @@ from neuron_dra.core.wire import Obj
 from neuron_dra.inspect import imagined
 
 API = "resource.k8s.io/v1"
-COMMANDS = (("status",), ("why", "pod/p"), ("topology", "--fleet"))
+COMMANDS = (("status",), ("why", "pod/p"), ("topology", "--fleet"), ("doctor",))
 MUST = {1000: 1.0, 5000: 4.0}
 GROUP = f"{names.GROUP_DOMAIN}/devicegroup4_id"
 

@@ -70,6 +70,7 @@ COMMANDS: Final = {
     "simulate": ("inspect.simulate_command", "show what the pods of manifests would get, and on which nodes"),
     "validate": ("inspect.validate_command", "check claims, templates and pods of manifests, without a cluster"),
     "templates": ("inspect.templates_command", "print ResourceClaimTemplates for the usual jobs"),
+    "doctor": ("doctor.command", "check an installation: each line is ok, wrong or unknown, and what to do"),
     "inspect": ("inspect.inspect_command", "print the state of the plugin on this node, from its socket"),
     "uninstall-check": ("inspect.uninstall_command", "print which claims and workloads still need the driver"),
     "demo": ("demo", "show how pods get devices, on simulated nodes, without a cluster"),
@@ -84,8 +85,8 @@ def _add_other_commands(commands: argparse._SubParsersAction[Parser], words: Seq
         if _wanted(name, words):
             command = importlib.import_module(f"neuron_dra.{module}")
             command.add_arguments(parser)
-            run = functools.partial(_run_inspection, command.run) if module.startswith("inspect.") else command.run
-            parser.set_defaults(run=run)
+            looks = module.startswith(("inspect.", "doctor."))
+            parser.set_defaults(run=functools.partial(_run_inspection, command.run) if looks else command.run)
 
 
 def _run_inspection(run: Callable[[argparse.Namespace], int], parsed: argparse.Namespace) -> int:

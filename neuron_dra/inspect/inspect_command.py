@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the state and return the exit code."""
     from neuron_dra.inspect import node_text, terminal
 
-    path, state = _read(args.socket)
+    path, state = read(args.socket)
     if args.output in ("json", "yaml"):
         from google.protobuf.json_format import MessageToDict
 
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     return 1 if node_text.problems(state) else 0
 
 
-def _read(wanted: str) -> tuple[Path, State]:
+def read(wanted: str) -> tuple[Path, State]:
     """Return the socket of the plugin that answers, of several the newest, and its state. Raises SettingsError."""
     paths = [Path(wanted)] if wanted else sorted(Path(FOLDER).glob("dra*.sock"), key=_age)
     failures = []

@@ -8,7 +8,7 @@ import gc
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from neuron_dra import object_files
 from neuron_dra.core import labels
@@ -99,7 +99,7 @@ def reader(args: argparse.Namespace) -> Callable[[], tuple[Snapshot, str]]:
         for flag in ("kubeconfig", "context"):
             if getattr(args, flag):
                 raise SettingsError(f"--{flag} and --snapshot: give one of them")
-        return lambda: (_from_file(args.snapshot), args.namespace or "default")
+        return lambda: (from_file(args.snapshot)[0], args.namespace or "default")
     import asyncio
 
     from neuron_dra.inspect import cluster
@@ -119,14 +119,16 @@ def reader(args: argparse.Namespace) -> Callable[[], tuple[Snapshot, str]]:
     return read
 
 
-def _from_file(name: str) -> Snapshot:
+def from_file(name: str) -> tuple[Snapshot, list[dict[str, Any]]]:
+    """Return the snapshot in a file, and all objects of the file. Raises SettingsError."""
     from neuron_dra.inspect import snapshot
 
     try:
-        found = snapshot.build(object_files.read(name))
+        items = object_files.read(name)
+        found = snapshot.build(items)
     except SettingsError as err:
         text = str(err)
         raise SettingsError(text if text.startswith("--") else f"--snapshot {name}: {text}") from err
     if not found.objects:
         raise SettingsError(f"--snapshot {name}: it has no objects of a snapshot; print one with `{DUMP}`")
-    return dataclasses.replace(found, left_out=snapshot.absent_from_file(found))
+    return dataclasses.replace(found, left_out=snapshot.absent_from_file(found)), items

@@ -27,11 +27,8 @@ def events_of(world: World, kind: str, item: Wire) -> list[Wire]:
     meta = item["metadata"]
     found = [
         event
-        for event in world.snapshot.all("Event")
-        if (event.get("involvedObject") or {}).get("kind") == kind
-        and event["involvedObject"].get("name") == meta["name"]
-        and (event["involvedObject"].get("namespace") or "") == (meta.get("namespace") or "")
-        and event["involvedObject"].get("uid") in (None, "", meta.get("uid"), meta["name"])
+        for event in world.events.get((kind, meta.get("namespace") or "", meta["name"]), ())
+        if event["involvedObject"].get("uid") in (None, "", meta.get("uid"), meta["name"])
     ]
     return sorted(found, key=time_of, reverse=True)
 

@@ -16,8 +16,7 @@ from neuron_dra.simulate import model
 def report(world: World, node: Wire) -> Report:
     """Return the report about a Node: what keeps pods from its Neuron devices."""
     meta = node["metadata"]
-    found = [finding for check in _CHECKS if (finding := check(world, node)) is not None]
-    found += _events(world, node, [each.code for each in found])
+    found = findings(world, node)
     ours = [item["spec"] for item in world.slices_of(meta["name"]) if item["spec"]["driver"] == names.DRIVER]
     published = [device for spec in ours for device in spec.get("devices") or ()]
     held = sum((device.driver, device.pool) == (names.DRIVER, meta["name"]) for device in world.holders)
@@ -25,6 +24,18 @@ def report(world: World, node: Wire) -> Report:
     devices = f"publishes {words.count(len(published), 'device')}, {least}{held} held"
     state = devices if ours else "publishes no Neuron devices"
     return Report(f"node {meta['name']}", state, tuple(found), fine=not found)
+
+
+def findings(world: World, node: Wire) -> list[Finding]:
+    """Return what keeps pods from the Neuron devices of a Node, the true cause first."""
+    found = [finding for check in _CHECKS if (finding := check(world, node)) is not None]
+    return [*found, *_events(world, node, [each.code for each in found])]
+
+
+def is_ready(item: Wire) -> bool:
+    """Return True if the condition Ready of a Pod is True."""
+    conditions = (item.get("status") or {}).get("conditions") or ()
+    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
 
 
 def _not_ready(world: World, node: Wire) -> Finding | None:
@@ -76,22 +87,14 @@ def _silent(world: World, node: Wire) -> Finding | None:
 
 def _driver(world: World, name: str) -> tuple[str, tuple[tuple[str, str], ...]]:
     """Return what is known of the driver's pod on a node, and facts."""
-    for pod in world.snapshot.all("Pod"):
-        if pod["spec"].get("nodeName") == name and _is_driver(pod):
-            found = why_pod.report(world, pod)
-            why = found.findings[0].text if found.findings else found.state
-            facts = found.findings[0].facts if found.findings else ()
-            return f"its pod {pod['metadata'].get('namespace')}/{pod['metadata']['name']}: {why}", facts
+    for pod in world.driver_pods.get(name, ()):
+        found = why_pod.report(world, pod)
+        why = found.findings[0].text if found.findings else found.state
+        facts = found.findings[0].facts if found.findings else ()
+        return f"its pod {pod['metadata'].get('namespace')}/{pod['metadata']['name']}: {why}", facts
     if world.snapshot.all("Pod") and "Pod" not in unseen.kinds(world.snapshot):
         return "no pod of the driver is on the node; does the DaemonSet select it?", ()
     return "it does not run there, or is not Ready", ()
-
-
-def _is_driver(pod: Wire) -> bool:
-    labels = pod["metadata"].get("labels") or {}
-    return any("neuron-dra" in str(labels.get(key, "")) for key in ("app", "app.kubernetes.io/name", "name")) and any(
-        owner.get("kind") == "DaemonSet" for owner in pod["metadata"].get("ownerReferences") or ()
-    )
 
 
 def _cordoned(world: World, node: Wire) -> Finding | None:

@@ -172,6 +172,24 @@ class World:
             found[item["spec"].get("nodeName") or ""].append(item)
         return found
 
+    @cached_property
+    def driver_pods(self) -> Mapping[str, list[Wire]]:
+        """The pods of the driver's DaemonSet, by the node that they are on."""
+        found: dict[str, list[Wire]] = defaultdict(list)
+        for pod in self.snapshot.all("Pod"):
+            if pod["spec"].get("nodeName") and _is_driver(pod):
+                found[pod["spec"]["nodeName"]].append(pod)
+        return found
+
+    @cached_property
+    def events(self) -> Mapping[tuple[str, str, str], list[Wire]]:
+        """The Events by kind, namespace and name of the object that they are about."""
+        found: dict[tuple[str, str, str], list[Wire]] = defaultdict(list)
+        for event in self.snapshot.all("Event"):
+            about = event.get("involvedObject") or {}
+            found[about.get("kind") or "", about.get("namespace") or "", about.get("name") or ""].append(event)
+        return found
+
     def claims_of(self, pod: Wire) -> list[PodClaim]:
         """Return the claims of a pod."""
         return demand.claims_of(self.snapshot, pod)
@@ -247,6 +265,13 @@ class Likeness:
                 number = self._numbers.setdefault(value, len(self._numbers))
             known = self._of_node[node.name] = number, devices, pools
         return known
+
+
+def _is_driver(pod: Wire) -> bool:
+    labels = pod["metadata"].get("labels") or {}
+    return any("neuron-dra" in str(labels.get(key, "")) for key in ("app", "app.kubernetes.io/name", "name")) and any(
+        owner.get("kind") == "DaemonSet" for owner in pod["metadata"].get("ownerReferences") or ()
+    )
 
 
 def tainted(slices: Sequence[Wire], snapshot: Snapshot) -> list[Wire]:

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import json
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final
 from urllib.parse import quote
@@ -50,6 +50,7 @@ class KubeClient:
         self._user_agent = user_agent
         self._session: aiohttp.ClientSession | None = None
         self._keeping: asyncio.Task[None] | None = None
+        self.date = ""  # of the last response, as in HTTP: the API server's clock
 
     async def __aenter__(self) -> KubeClient:
         connector = aiohttp.TCPConnector(limit=0)
@@ -179,6 +180,7 @@ class KubeClient:
                 allow_redirects=False,
             ) as response:
                 raw = await _body(response)
+                self.date = response.headers.get("Date", "")
                 if response.status >= 300:
                     raise _error(method, path, response.status, raw, response.headers.get("Retry-After"))
                 return raw
@@ -219,6 +221,27 @@ class KubeClient:
         except (aiohttp.ClientError, TimeoutError, OSError) as err:
             raise Unavailable(f"WATCH {path}: the connection broke ({_reason(err, idle_timeout_s)})") from err
 
+    @contextlib.asynccontextmanager
+    async def websocket(
+        self, path: str, params: Sequence[tuple[str, str]], protocol: str
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Open a WebSocket and yield an iterator of the messages that it receives. Raises ApiError."""
+        try:
+            async with self._http.ws_connect(
+                self._url(path),
+                params=list(params),
+                protocols=(protocol,),
+                headers=self._headers(),
+                ssl=self._tls,
+                max_msg_size=MAX_ANSWER_BYTES,
+                timeout=aiohttp.ClientWSTimeout(ws_close=REQUEST_TIMEOUT_S),
+            ) as socket:
+                yield _messages(socket)
+        except aiohttp.WSServerHandshakeError as err:
+            raise api_error(err.status, "", f"GET {path}: {err.status}: {err.message}", None, ()) from err
+        except (aiohttp.ClientError, TimeoutError, OSError) as err:
+            raise Unavailable(f"GET {path}: the connection broke ({_reason(err, REQUEST_TIMEOUT_S)})") from err
+
     @property
     def _http(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -255,6 +278,19 @@ async def _body(response: aiohttp.ClientResponse) -> bytes:
             raise Unavailable(f"the API server's answer is larger than {MAX_ANSWER_BYTES} bytes")
         chunks.append(chunk)
     return b"".join(chunks)
+
+
+async def _messages(socket: aiohttp.ClientWebSocketResponse) -> AsyncIterator[bytes]:
+    """Yield the messages of a WebSocket until it is closed. Raises Unavailable if together they are too large."""
+    size = 0
+    async for message in socket:
+        if message.type not in (aiohttp.WSMsgType.BINARY, aiohttp.WSMsgType.TEXT):
+            raise Unavailable(f"the connection broke ({message.data})")
+        data = message.data.encode() if isinstance(message.data, str) else bytes(message.data)
+        size += len(data)
+        if size > MAX_ANSWER_BYTES:
+            raise Unavailable(f"the answer is larger than {MAX_ANSWER_BYTES} bytes")
+        yield data
 
 
 async def _lines(response: aiohttp.ClientResponse, gather_s: float) -> AsyncIterator[bytes]:

@@ -192,7 +192,9 @@ def test_help_names_every_kind_that_is_read() -> None:
     assert listed == {resource.plural for resource in cluster.RESOURCES.values()}
 
 
-@pytest.mark.parametrize("words", [("status",), ("why", "pod/p"), ("topology",), ("validate", "-"), ("simulate", "-")])
+@pytest.mark.parametrize(
+    "words", [("status",), ("doctor",), ("why", "pod/p"), ("topology",), ("validate", "-"), ("simulate", "-")]
+)
 def test_missing_package_is_one_line(tmp_path: Path, words: tuple[str, ...]) -> None:
     """The image of the DaemonSet has no CEL engine: the command says what to install."""
     package = tmp_path / "cel_expr_python"

@@ -90,7 +90,7 @@ async def test_newest_socket_that_answers_is_read(
     (tmp_path / "dra-pod-1.sock").symlink_to(host.data / "dra-pod-1.sock")
     (tmp_path / "dra-left.sock").touch()
     monkeypatch.setattr(inspect_command, "FOLDER", str(tmp_path))
-    path, state = await asyncio.to_thread(inspect_command._read, "")
+    path, state = await asyncio.to_thread(inspect_command.read, "")
     assert (path.name, state.devices.node_name) == ("dra-pod-1.sock", "node-a")
 
 

@@ -14,15 +14,7 @@ import msgspec
 from aiohttp import web
 
 from neuron_dra.core.wire import Obj
-from neuron_dra.emulation.embedded_api import (
-    discovery,
-    errors,
-    messages,
-    patches,
-    proxy,
-    schema,
-    selectors,
-)
+from neuron_dra.emulation.embedded_api import discovery, errors, execution, messages, patches, proxy, schema, selectors
 from neuron_dra.emulation.embedded_api.authentication import Authentication
 from neuron_dra.emulation.embedded_api.errors import ApiError
 from neuron_dra.emulation.embedded_api.eviction import bind, evict
@@ -70,6 +62,7 @@ class Handler:
     def __init__(self, registry: Registry, store: Store, watches: Watches, faults: Faults) -> None:
         self.authentication = Authentication()
         self.proxy = proxy.Proxy()
+        self.execution = execution.Execution(self.authentication)
         self.answering = asyncio.Event()
         self.answering.set()
         self.log: list[Request] = []
@@ -84,6 +77,7 @@ class Handler:
 
     def application(self) -> web.Application:
         app = web.Application(client_max_size=_LARGEST_BODY)
+        app.router.add_get(execution.PATH, self.execution.serve)
         app.router.add_route("*", "/{path:.*}", self._handle)
         return app
 

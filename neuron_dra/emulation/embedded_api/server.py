@@ -27,6 +27,7 @@ from neuron_dra.emulation.embedded_api.controllers import Controllers
 from neuron_dra.emulation.embedded_api.direct import DirectClient
 from neuron_dra.emulation.embedded_api.dropping import Dropper
 from neuron_dra.emulation.embedded_api.errors import ApiError
+from neuron_dra.emulation.embedded_api.execution import Run
 from neuron_dra.emulation.embedded_api.faults import Faults
 from neuron_dra.emulation.embedded_api.http import Handler, Request
 from neuron_dra.emulation.embedded_api.resources import Registry, Resource
@@ -253,6 +254,10 @@ class EmbeddedApi:
         By plural: `api.dropped_fields["resourceslices"] = {"spec.devices[*].taints"}`.
         """
         return self._dropper.paths
+
+    def execute_with(self, run: Run) -> None:
+        """Serve pods/exec: `run` gets namespace, pod, container and command, and returns the program's output."""
+        self._handler.execution.run = run
 
     def compact(self) -> None:
         """Discard history: watches and pages that start before now get a 410."""

@@ -1,0 +1,69 @@
+"""The fields of our custom resources, and which of them a CustomResourceDefinition drops. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import resources
+from typing import Any, Final
+
+from neuron_dra.core.wire import Wire
+
+FILE: Final = "crd_fields.json"
+_ALL: Final = "x-kubernetes-preserve-unknown-fields"
+
+
+def wanted() -> Mapping[str, Sequence[str]]:
+    """Return the fields of this release by name of the CRD, such as `spec.topology[].nodeName`."""
+    found: dict[str, list[str]] = json.loads((resources.files("neuron_dra") / "data" / FILE).read_text())
+    return found
+
+
+def fields(schema: Wire, path: str = "") -> Iterator[str]:
+    """Yield the paths of all fields of a schema, except metadata, apiVersion and kind."""
+    for name, inner in sorted((schema.get("properties") or {}).items()):
+        if path or name not in ("apiVersion", "kind", "metadata"):
+            here = f"{path}.{name}" if path else name
+            yield here
+            yield from fields(inner, here)
+    if isinstance(schema.get("items"), dict):
+        yield from fields(schema["items"], f"{path}[]")
+
+
+def schemas(definition: Wire) -> Mapping[str, Wire]:
+    """Return the schemas of the versions that a CRD serves, by version."""
+    return {
+        str(each.get("name")): _map(_map(each.get("schema")).get("openAPIV3Schema"))
+        for each in _map(definition.get("spec")).get("versions") or ()
+        if each.get("served")
+    }
+
+
+def dropped(paths: Sequence[str], definition: Wire) -> list[str]:
+    """Return which fields a version that the CRD serves does not keep; of a dropped object only itself."""
+    lost: list[str] = []
+    for path in paths:
+        known = any(path.startswith((f"{each}.", f"{each}[]")) for each in lost)
+        if not known and not all(_keeps(schema, path) for schema in schemas(definition).values()):
+            lost.append(path)
+    return lost
+
+
+def _keeps(schema: Wire, path: str) -> bool:
+    here = schema
+    for part in path.replace("[]", ".[]").split("."):
+        if here.get(_ALL) is True:
+            return True
+        inner = here.get("items") if part == "[]" else _map(here.get("properties")).get(part)
+        if inner is None:
+            inner = here.get("additionalProperties")
+        if inner is True:
+            return True
+        if not isinstance(inner, dict):
+            return False
+        here = inner
+    return True
+
+
+def _map(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,93 @@
+"""`neuron-dra doctor` as a command: on a cluster and on a file (17.7)."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from pathlib import Path
+
+import pytest
+from test_inspect_cluster import answer, fill, run
+
+from neuron_dra.doctor.seen import BINDINGS, CRDS, POLICIES
+from neuron_dra.emulation.embedded_api.faults import Fault
+from neuron_dra.emulation.embedded_api.server import EmbeddedApi
+from tests.support import installations
+
+PLURALS = {
+    CRDS: ("apiextensions.k8s.io", "customresourcedefinitions"),
+    POLICIES: ("admissionregistration.k8s.io", "validatingadmissionpolicies"),
+    BINDINGS: ("admissionregistration.k8s.io", "validatingadmissionpolicybindings"),
+}
+
+
+def serve(api: EmbeddedApi) -> None:
+    """Serve an installation in which nothing is wrong."""
+    for kind, (group, plural) in PLURALS.items():
+        api.register(group, ("v1",), kind, plural, namespaced=False)
+    api.register_neuron_kinds()
+    for name in ("neuron-dra-driver", "default"):
+        api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    fill(api, installations.healthy())
+    # 50 s ahead of now, so that it is not old for a command that starts slowly on a busy machine.
+    api.apply(installations.lease(-50, now=datetime.datetime.now(datetime.UTC)))
+
+
+async def test_live_cluster(tmp_path: Path) -> None:
+    async with EmbeddedApi(controllers=False) as api:
+        serve(api)
+        done = await answer("doctor", "--kubeconfig", str(api.write_kubeconfig(tmp_path / "config")))
+        assert "secrets" not in {request.resource for request in api.log}
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "nothing is wrong"), done
+    assert "ok       Kubernetes  the API server is v1.37.0+embedded" in done.stdout
+
+
+async def test_what_a_cluster_does_not_answer_is_unknown(tmp_path: Path) -> None:
+    async with EmbeddedApi(controllers=False) as api:
+        serve(api)
+        config = str(api.write_kubeconfig(tmp_path / "config"))
+        api.faults.add(Fault(verb="list", resource="validatingadmissionpolicies", status=403, times=None))
+        api.faults.add(Fault(verb="get", resource="leases", status=503, times=None))
+        api.delete(CRDS, "neuronultraservers.neuron.aws.com")
+        done = await answer("doctor", "--kubeconfig", config, "-o", "json")
+    found = {(each["area"], each["state"]): each["text"] for each in json.loads(done.stdout)["checks"]}
+    assert done.returncode == 1
+    assert found["policy", "unknown"] == "ValidatingAdmissionPolicy: forbidden"
+    assert "503" in found["lease", "unknown"]
+    assert found["CRD", "wrong"].startswith("neuronultraservers.neuron.aws.com does not exist")
+
+
+def test_file_shows_what_it_has(tmp_path: Path) -> None:
+    """A file has no version and no clock: these are unknown, and the rest is checked."""
+    file = tmp_path / "cluster.json"
+    file.write_text(json.dumps({"kind": "List", "items": installations.healthy()}))
+    done = run("doctor", "--snapshot", str(file), "-o", "json", "--bundle", str(tmp_path / "doctor.tar.gz"))
+    assert (tmp_path / "doctor.tar.gz").read_bytes()[:2] == b"\x1f\x8b"
+    states = {(each["area"], each["state"]) for each in json.loads(done.stdout)["checks"]}
+    assert {area for area, state in states if state != "ok"} == {"Kubernetes", "lease"}
+    assert {("CRD", "ok"), ("policy", "ok"), ("Kubernetes", "unknown")} <= states
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (("node/c",), "there is no Node c"),
+        (("pod/a",), "pod/a: write node/NAME"),
+        (("--context", "x"), "--context and --snapshot: give one of them"),
+    ],
+)
+def test_what_cannot_be_looked_at_is_one_line(tmp_path: Path, words: tuple[str, ...], error: str) -> None:
+    file = tmp_path / "cluster.json"
+    file.write_text(json.dumps({"kind": "List", "items": installations.healthy()}))
+    done = run("doctor", *words, "--snapshot", str(file))
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert error in done.stderr
+
+
+def test_malformed_object_of_a_file_is_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.json"
+    broken = {"kind": CRDS, "metadata": {"name": "x"}, "spec": {"versions": "v1"}}
+    file.write_text(json.dumps({"kind": "List", "items": [*installations.healthy(), broken]}))
+    done = run("doctor", "--snapshot", str(file))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "CustomResourceDefinition x: spec.versions is 'v1': it must be a list" in done.stderr

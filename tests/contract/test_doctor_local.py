@@ -1,0 +1,172 @@
+"""`neuron-dra doctor --local` beside a plugin, and `doctor node/NAME`, which runs it in the driver's pod (17.7)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from test_doctor_cluster import serve
+from test_inspect_cluster import answer
+
+from neuron_dra.doctor import local, node_files
+from neuron_dra.doctor.lines import Line, State, to_wire
+from neuron_dra.emulation.embedded_api.execution import Output
+from neuron_dra.emulation.embedded_api.server import EmbeddedApi
+from neuron_dra.emulation.objects import allocated_claim
+from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
+from neuron_dra.inspect import inspect_command
+from neuron_dra.node.endpoints import liveness
+from tests.support.plugin_host import PluginHost
+from tests.support.waiting import eventually
+
+ELSEWHERE = {"kubelet", "runtime"}
+"""Areas that need a real kubelet and container runtime."""
+AS_ROOT = set() if os.geteuid() == 0 else {"NoPermission", "Unreadable"}
+
+
+def socket_of(host: PluginHost) -> str:
+    return str(host.data / "dra-pod-1.sock")
+
+
+def wrong(found: list[Line]) -> set[str]:
+    return {each.code for each in found if each.state is State.WRONG} - AS_ROOT
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deadlines that a busy machine keeps."""
+    monkeypatch.setattr(local, "DEADLINE_S", 100)
+    monkeypatch.setattr(local, "READ_S", 100)
+    monkeypatch.setattr(liveness, "LIVENESS_TIMEOUT_S", 100)
+    monkeypatch.setattr(inspect_command, "TIMEOUT_S", 100)
+
+
+async def test_node_without_faults(host: PluginHost, api: EmbeddedApi, quick: None, patient: None) -> None:
+    """Nothing is written while it looks, and a prepared claim is compared with the API server."""
+    async with host.running("pod-1") as plugin, ScriptedKubelet(host.registry) as kubelet:
+        await kubelet.registered("neuron.aws.com")
+        await eventually(lambda: plugin.publish_state.result)
+        made = api.create(allocated_claim("job", "node-a", [3], namespace="default"))
+        await kubelet.prepare([made])
+        before = host.checkpoint.read_bytes()
+        found = await local.lines(socket_of(host))
+        assert wrong(found) == set(), found
+        assert {each.area for each in found if each.state is State.UNKNOWN} <= ELSEWHERE
+        texts = {each.area: each.text for each in found}
+        assert texts["claims"] == "1 prepared claim, each in the API server with its devices"
+        assert texts["slices"] == "16 devices in the API server, as published"
+        assert host.checkpoint.read_bytes() == before
+
+        api.delete("resourceclaims", "job", "default")
+        assert "OrphanedClaim" in wrong(await local.lines(socket_of(host)))
+
+
+async def test_node_without_a_plugin(
+    host: PluginHost, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, patient: None
+) -> None:
+    """Without its answer, the settings are those of the container's environment."""
+    for name, value in (
+        ("NODE_NAME", "node-a"),
+        ("HOST_ROOT", str(host.root / "host")),
+        ("CDI_ROOT", str(tmp_path / "none")),
+        ("KUBELET_PLUGINS_DIRECTORY_PATH", str(host.plugins)),
+        ("KUBELET_REGISTRAR_DIRECTORY_PATH", str(host.registry)),
+        ("KUBE_API_SERVER", host.api_url),
+    ):
+        monkeypatch.setenv(name, value)
+    (host.data).mkdir()
+    host.checkpoint.write_text("{")
+    found = await local.lines(str(host.data / "dra.sock"))
+    assert {"PluginSilent", "SocketMissing", "CheckpointDamaged", "CdiNotWritable"} <= wrong(found)
+    assert not {"DevicesMissing", "NoDevices"} & wrong(found)
+    assert host.checkpoint.read_text() == "{"
+
+
+async def test_image_of_the_driver_is_enough(host: PluginHost, tmp_path: Path) -> None:
+    """The image has no CEL engine, no reader of kubeconfigs and no rich; and no plugin answers here."""
+    for name in ("cel_expr_python", "kubernetes_asyncio", "re2", "rich"):
+        (tmp_path / f"{name}.py").write_text(f"raise ModuleNotFoundError('absent', name='{name}')")
+    socket = str(host.data / "dra.sock")
+    done = await answer("doctor", "--local", "--socket", socket, "-o", "json", PYTHONPATH=str(tmp_path))
+    assert (done.returncode, done.stderr) == (1, ""), done
+    assert "PluginSilent" in {each["code"] for each in json.loads(done.stdout)["checks"]}
+
+
+@pytest.mark.parametrize("words", [("--local", "node/a"), ("--local", "--bundle", "x"), ("--socket", "x")], ids=str)
+async def test_flags_that_contradict_are_one_line(words: tuple[str, ...]) -> None:
+    done = await answer("doctor", *words)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+
+
+async def test_check_that_hangs_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that does not answer costs one check its deadline, and no other check its result."""
+    monkeypatch.setattr(local, "DEADLINE_S", 0.2)
+    found = await local._bounded("files", _forever(asyncio.Event()))
+    assert [(each.area, each.state) for each in found] == [("files", State.UNKNOWN)]
+
+
+async def _forever(held: asyncio.Event) -> list[Line]:
+    await held.wait()
+    return []
+
+
+def test_folders_that_cannot_be_written(tmp_path: Path) -> None:
+    assert node_files.why_not_writable(tmp_path) == ""
+    assert "does not exist" in node_files.why_not_writable(tmp_path / "none")
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_node_is_looked_at_in_its_pod(tmp_path: Path) -> None:
+    calls: list[tuple[str, str, str, Sequence[str]]] = []
+    long = [Line(State.WRONG, "CDI", "CdiNotWritable", "x" * 900, "mount it")] * 5
+
+    async def run(namespace: str, pod: str, container: str, command: Sequence[str]) -> Output:
+        calls.append((namespace, pod, container, list(command)))
+        return Output(json.dumps(to_wire(long)).encode(), b"a warning\n", 1)
+
+    async with EmbeddedApi(controllers=False) as api:
+        serve(api)
+        api.execute_with(run)
+        config = str(api.write_kubeconfig(tmp_path / "config"))
+        done = await answer("doctor", "node/a", "--kubeconfig", config, "-o", "json")
+    checks = json.loads(done.stdout)["checks"]
+    assert done.returncode == 1
+    assert [each["text"] for each in checks if each["area"] == "on node: CDI"] == ["x" * 900] * 5
+    command = ["neuron-dra", "doctor", "--local", "-o", "json"]
+    assert calls == [("neuron-dra-driver", "driver-a", "main", command)]
+
+
+async def test_node_that_may_not_be_looked_at_is_unknown(tmp_path: Path) -> None:
+    """The embedded server has no pods/exec here, as one that rejects it: the command to run by hand is printed."""
+    async with EmbeddedApi(controllers=False) as api:
+        serve(api)
+        config = str(api.write_kubeconfig(tmp_path / "config"))
+        done = await answer("doctor", "node/a", "--kubeconfig", config)
+    assert done.returncode == 1
+    assert "to do: kubectl exec -n neuron-dra-driver driver-a -- neuron-dra doctor --local" in " ".join(
+        done.stdout.split()
+    )
+
+
+async def test_exec_is_that_of_kubernetes(tmp_path: Path) -> None:
+    """An independent client reads the same from the embedded server's pods/exec."""
+    from kubernetes_asyncio import client, config
+    from kubernetes_asyncio.stream import WsApiClient
+
+    async def run(namespace: str, pod: str, container: str, command: Sequence[str]) -> Output:
+        return Output(f"{namespace} {pod} {container} {command}".encode())
+
+    async with EmbeddedApi(controllers=False) as api:
+        api.execute_with(run)
+        loaded = client.Configuration()
+        file = str(api.write_kubeconfig(tmp_path / "config"))
+        await config.load_kube_config(config_file=file, client_configuration=loaded)
+        async with WsApiClient(loaded) as socket:
+            text = await client.CoreV1Api(socket).connect_get_namespaced_pod_exec(
+                "p", "ns", command=["a", "b"], container="c", stderr=True, stdin=False, stdout=True, tty=False
+            )
+    assert text == "ns p c ['a', 'b']"
