@@ -1,0 +1,74 @@
+"""18.2. docs/examples.md: every example is listed, runs on the nodes of its row, or names what it needs."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from neuron_dra import cli
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "deploy/examples"
+LINE = re.compile(r"^\| [^|]+ \| `(?P<file>[^`]+)` \| `(?P<nodes>[^`]+)` \| (?P<needs>[^|]*)\|$", re.MULTILINE)
+LWS, EFA, CONTROLLER = "LeaderWorkerSet", "the EFA DRA driver", "the UltraServer controller"
+KERNEL, REJECTED = "that kernel driver", "rejected when the pod starts"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One example of the page."""
+
+    file: str
+    nodes: str
+    needs: frozenset[str]
+
+
+ROWS = [
+    Row(found["file"], found["nodes"], frozenset(filter(None, found["needs"].strip().split(", "))))
+    for found in LINE.finditer((ROOT / "docs/examples.md").read_text())
+]
+
+
+def test_every_example_is_listed_once() -> None:
+    """(18.2)"""
+    files = sorted(str(path.relative_to(EXAMPLES)) for path in EXAMPLES.rglob("*.yaml"))
+    assert sorted(row.file for row in ROWS) == files
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.file)
+def test_requirements_are_those_of_the_objects(row: Row) -> None:
+    """(18.2)"""
+    text = (EXAMPLES / row.file).read_text()
+    kinds = {item["kind"] for item in yaml.safe_load_all(text)}
+    needs = set()
+    if "LeaderWorkerSet" in kinds:
+        needs.add(LWS)
+    if "NeuronUltraServerWorkload" in kinds:
+        needs.add(CONTROLLER)
+    if "efa.networking.k8s.aws" in text:
+        needs.add(EFA)
+    if "neuronDriverVersion" in text:
+        needs.add(KERNEL)
+    assert row.needs - {REJECTED} == needs
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.file)
+def test_examples_run_on_the_nodes_of_their_row(row: Row, capsys: pytest.CaptureFixture[str]) -> None:
+    """(18.2) Pods of a LeaderWorkerSet are simulated without its controller."""
+    code = cli.main(["simulate", str(EXAMPLES / row.file), "--fleet", row.nodes, "-o", "json"])
+    out = capsys.readouterr().out
+    assert code == (0 if row.needs <= {LWS} else 1), out
+    assert json.loads(out)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.file)
+def test_images_are_public(row: Row) -> None:
+    """(18.2) No invented image."""
+    images = set(re.findall(r"image: (\S+)", (EXAMPLES / row.file).read_text()))
+    assert images <= {"public.ecr.aws/ubuntu/ubuntu:22.04", "public.ecr.aws/docker/library/alpine:latest"}
+    assert images
