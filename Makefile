@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 TESTBED := hack/testbed/testbed
 T ?= tests
 
-.PHONY: help setup check test test-long bench demo testbed-up testbed-down gen golden docs contract fuzz mutation crash acceptance chaos wheels manifests clean
+.PHONY: help setup check test test-long differential bench demo testbed-up testbed-down gen golden docs contract fuzz mutation crash acceptance chaos wheels manifests clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -42,6 +42,9 @@ test: setup | build ## Run every test, including those on the test bed's real Ku
 
 test-long: setup | build ## Run also the tests that take minutes: Kubernetes 1.34, differential and long runs
 	@NEURON_DRA_LONG=1 hack/test.sh
+
+differential: setup ## Compare the simulator with Kubernetes' own modules of 1.34 and 1.37 on 100,000 cases each; takes an hour
+	@NEURON_DRA_ORACLE_CASES=100000 $(BIN)/python -m pytest -q -n 2 -m long tests/unit/test_allocator_oracle.py
 
 bench: setup | build ## Measure, and print the figures and their targets
 	@$(BIN)/python hack/bench.py

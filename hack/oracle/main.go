@@ -12,16 +12,18 @@
 // allocator's time in "nanoseconds".
 //
 // Output, one JSON object per line: {"allocations": [...]} (null when there is no solution) or {"matches": true},
-// with "error" and "kind" (compile, node, pod) when the code returned an error.
+// with "error" and "kind" (compile, node, pod) when the code returned an error, and the allocator's "steps".
+//
+// Built with -tags kubernetes_1_34 -modfile go_1_34.mod it is the code of Kubernetes 1.34.
 package main
 
 import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
+	"reflect"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -66,6 +68,7 @@ type answer struct {
 	Kind        string                         `json:"kind,omitempty"`
 	Error       string                         `json:"error,omitempty"`
 	Nanoseconds int64                          `json:"nanoseconds,omitempty"`
+	Steps       int64                          `json:"steps,omitempty"`
 }
 
 type classes []*resourceapi.DeviceClass
@@ -79,17 +82,6 @@ func (c classes) Get(name string) (*resourceapi.DeviceClass, error) {
 		}
 	}
 	return nil, fmt.Errorf("deviceclass.resource.k8s.io %q not found", name)
-}
-
-// features are those of a 1.37 cluster with default feature gates.
-var features = structured.Features{
-	AdminAccess:             true,
-	ConsumableCapacity:      true,
-	DeviceBindingAndStatus:  true,
-	DeviceTaints:            true,
-	FractionalCapacityRange: true,
-	PartitionableDevices:    true,
-	PrioritizedList:         true,
 }
 
 var celFeatures = cel.Features{EnableConsumableCapacity: true}
@@ -146,14 +138,24 @@ func reply(asked *question, cache *cel.Cache) answer {
 		return answer{Kind: "pod", Error: err.Error()}
 	}
 	allocations, err := allocator.Allocate(ctx, asked.Node, asked.Claims)
+	steps := stepsOf(allocator)
 	switch {
 	case err == nil:
-		return answer{Allocations: allocations}
-	case errors.Is(err, structured.ErrFailedAllocationOnNode):
-		return answer{Kind: "node", Error: err.Error()}
+		return answer{Allocations: allocations, Steps: steps}
+	case failsOnNode(err):
+		return answer{Kind: "node", Error: err.Error(), Steps: steps}
 	default:
-		return answer{Kind: "pod", Error: err.Error()}
+		return answer{Kind: "pod", Error: err.Error(), Steps: steps}
 	}
+}
+
+// stepsOf returns how often an allocator called allocateOne; the type of its statistics is internal.
+func stepsOf(allocator structured.Allocator) int64 {
+	stats := reflect.ValueOf(allocator).MethodByName("GetStats")
+	if !stats.IsValid() {
+		return 0
+	}
+	return stats.Call(nil)[0].FieldByName("NumAllocateOneInvocations").Int()
 }
 
 func evaluate(ctx context.Context, asked *question) answer {

@@ -25,6 +25,10 @@ examples:
 A fleet has a line for each type: 10 x trn2.48xlarge, or 3 x ultraserver trn2u.48xlarge.
 
 Exit code 0: all pods run, 1: some wait, or the driver would reject them; 2: a file is wrong."""
+OLD_NOTE = (
+    "simulated as Kubernetes 1.34 and 1.35 allocate, without device taints and connected sets; a node on which the "
+    "search takes too long is skipped"
+)
 SHOWN = 20
 MOST_CAUSES = 4
 
@@ -42,10 +46,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fleet", default="", metavar="FILE", help="a fleet's file, or its text, in place of a cluster"
     )
+    text = "the scheduler's version, such as 1.34 (default: that of the newest kubelet, else the newest)"
+    parser.add_argument("--kubernetes-version", type=_version, default=None, metavar="VERSION", help=text)
     parser.add_argument(
         "-o", "--output", choices=("text", "wide", "json", "yaml"), default="text", help="wide: a line for every pod"
     )
     source.add_arguments(parser)
+
+
+def _version(text: str) -> tuple[int, int]:
+    from neuron_dra.core import versions
+
+    found = versions.parse(text)
+    if found is None or not versions.OLDEST <= found <= versions.NEWEST:
+        known = f"{versions.text(versions.OLDEST)} to {versions.text(versions.NEWEST)}"
+        raise argparse.ArgumentTypeError(f"{text}: write a version from {known}")
+    return found
 
 
 def run(args: argparse.Namespace) -> int:
@@ -53,7 +69,8 @@ def run(args: argparse.Namespace) -> int:
     from neuron_dra import object_files
     from neuron_dra.inspect import manifests, simulation, terminal, unseen
     from neuron_dra.inspect.snapshot import build, key_of
-    from neuron_dra.inspect.world import World
+    from neuron_dra.inspect.world import World, version
+    from neuron_dra.simulate import semantics
 
     names = source.files(args)
     files = [item for name in names for item in object_files.read(name, "FILE")]
@@ -63,7 +80,8 @@ def run(args: argparse.Namespace) -> int:
     if not wanted.pods:
         raise SettingsError(f"{', '.join(names)}: no pods to place" + "".join(f"; {n}" for n in wanted.notes))
     pods = [made.objects[key_of(pod)] for pod in wanted.pods]
-    world = World(snapshot.changed([*made.objects.values()]), proposes=False)
+    rules = semantics.of(args.kubernetes_version or version(snapshot))
+    world = World(snapshot.changed([*made.objects.values()]), proposes=False, rules=rules)
     trial = simulation.Simulation(world)
     outcomes = trial.run(pods)
     if args.output in ("json", "yaml"):
@@ -76,6 +94,7 @@ def run(args: argparse.Namespace) -> int:
         notes = [
             *wanted.notes,
             *filter(None, [unseen.note(snapshot)]),
+            *([OLD_NOTE] if rules is semantics.OLD else []),
             "among nodes that serve a pod equally well, the scheduler may choose another one",
         ]
         terminal.write([line for note in notes for line in terminal.wrapped(note, first="note: ", rest="      ")])

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from neuron_dra.core import ultraserver
+from neuron_dra.core import ultraserver, versions
 from neuron_dra.core.wire import Wire
 from neuron_dra.inspect import demand
 from neuron_dra.inspect.demand import PodClaim
 from neuron_dra.inspect.resources import Room
 from neuron_dra.inspect.snapshot import Key, Snapshot, key_of
-from neuron_dra.simulate import allocator, model, nodes, scheduler
+from neuron_dra.simulate import allocator, model, nodes, scheduler, semantics
 from neuron_dra.simulate.model import DeviceId
 from neuron_dra.simulate.pools import Inventory, Pool
 from neuron_dra.simulate.scheduler import Placement, Unschedulable
 from neuron_dra.simulate.selectors import Selectors
+from neuron_dra.simulate.semantics import Semantics
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +47,26 @@ class Holder:
         return f"{self.namespace}/{self.pods[0]}{more}"
 
 
+def version(snapshot: Snapshot) -> tuple[int, int] | None:
+    """Return the version of the newest kubelet, which is at most that of the scheduler; None if none is known."""
+    found = {
+        str(((node.get("status") or {}).get("nodeInfo") or {}).get("kubeletVersion") or "")
+        for node in snapshot.all("Node")
+    }
+    return max((parsed for text in found if (parsed := versions.parse(text)) is not None), default=None)
+
+
 class World:
     """Everything that is derived from a snapshot, computed once.
 
-    With `proposes` False, causes are found and no changes are tried.
+    With `proposes` False, causes are found and no changes are tried. `rules` are those of the scheduler; by default
+    those of the newest kubelet's version, without the cost of its search.
     """
 
-    def __init__(self, snapshot: Snapshot, *, proposes: bool = True) -> None:
+    def __init__(self, snapshot: Snapshot, *, proposes: bool = True, rules: Semantics | None = None) -> None:
         self.snapshot = snapshot
         self.proposes = proposes
+        self.rules = rules or dataclasses.replace(semantics.of(version(snapshot)), permutations=False)
         self.memo = Selectors()
         self._inventory: Inventory | None = None
         self._likeness: Likeness | None = None
@@ -65,7 +78,7 @@ class World:
     def after(self, replaced: Iterable[Wire] = (), removed: Iterable[Key] = ()) -> World:
         """Return the world after a change, with everything that is the same in both."""
         new, gone = tuple(replaced), tuple(removed)
-        other = World(self.snapshot.changed(new, gone), proposes=self.proposes)
+        other = World(self.snapshot.changed(new, gone), proposes=self.proposes, rules=self.rules)
         other.memo, other._decoded = self.memo, self._decoded
         kinds = {*(key[0] for key in gone), *(str(item["kind"]) for item in new)}
         if not kinds & {"ResourceSlice", "DeviceTaintRule"}:
@@ -87,7 +100,7 @@ class World:
     def inventory(self) -> Inventory:
         """The published devices, with the taints of DeviceTaintRules."""
         if self._inventory is None:
-            self._inventory = Inventory(tainted(self.snapshot.all("ResourceSlice"), self.snapshot))
+            self._inventory = Inventory(tainted(self.snapshot.all("ResourceSlice"), self.snapshot), self.rules)
         return self._inventory
 
     @property
@@ -159,7 +172,7 @@ class World:
     def untagged(self) -> Inventory:
         """The devices of reserved nodes as if they were not reserved, and those that no single node owns."""
         slices = [item for name in ("", *self.tags) for item in self.slices_of(name)]
-        return Inventory(_untagged(item) for item in tainted(slices, self.snapshot))
+        return Inventory((_untagged(item) for item in tainted(slices, self.snapshot)), self.rules)
 
     def slices_of(self, node: str) -> Sequence[Wire]:
         """Return the slices that name this node."""

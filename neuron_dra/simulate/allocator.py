@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from neuron_dra.core.wire import Wire
-from neuron_dra.simulate import reasons, requests, result, search
+from neuron_dra.simulate import permutations, reasons, requests, result, search
 from neuron_dra.simulate.failures import AllocationError, Failure, FailureKind
 from neuron_dra.simulate.model import Claim, DeviceClass, DeviceId, Node
 from neuron_dra.simulate.pools import Inventory
@@ -21,11 +21,13 @@ from neuron_dra.simulate.selectors import Selectors
 class Allocated:
     """One allocation per claim, in the order of the claims.
 
-    `alternatives` is the sum of the positions taken in firstAvailable lists; 0 is the most preferred.
+    `alternatives` is the sum of the positions taken in firstAvailable lists; 0 is the most preferred. `steps` are those
+    of the search of Kubernetes 1.34 and 1.35, else 0.
     """
 
     allocations: tuple[result.Allocation, ...]
     alternatives: int
+    steps: int = 0
 
 
 def allocate(
@@ -36,27 +38,52 @@ def allocate(
     in_use: Set[DeviceId],
     memo: Selectors | None = None,
 ) -> Allocated | Failure:
-    """Return the allocations of all claims on the node, or why there are none. Other claims hold `in_use`."""
+    """Return the allocations of all claims on the node, or why there are none. Other claims hold `in_use`.
+
+    The inventory has the semantics of the Kubernetes version.
+    """
+    old = inventory.semantics.permutations
     pools = inventory.pools(node)
     matcher = requests.Matcher(node, memo or Selectors())
+    steps = 0
     try:
         needs = [requests.needs(claim, classes, pools, matcher) for claim in claims]
-        found = search.Search(needs, pools, in_use, matcher).run()
+        if old:
+            _check_constraints(claims)
+            searched = permutations.PermutationSearch(needs, pools, in_use, matcher)
+            found = searched.run()
+            steps = searched.steps
+        else:
+            found = search.Search(needs, pools, in_use, matcher).run()
     except AllocationError as err:
-        return Failure(err.kind, (str(err),))
+        fatal = inventory.semantics.loose_pools and err.kind is FailureKind.NODE_ERROR
+        return Failure(FailureKind.POD_ERROR if fatal else err.kind, (str(err),))
     if found is None:
-        broken = [
-            f"resource pool {pool.driver}/{pool.name} is invalid: {pool.invalid}" for pool in pools if pool.invalid
-        ]
+        broken = (
+            []
+            if old
+            else [
+                f"resource pool {pool.driver}/{pool.name} is invalid: {pool.invalid}" for pool in pools if pool.invalid
+            ]
+        )
         if broken:
             return Failure(FailureKind.NODE_ERROR, tuple(broken))
-        return Failure(FailureKind.NO_SOLUTION, reasons.explain(needs, pools, in_use, matcher))
+        return Failure(FailureKind.NO_SOLUTION, reasons.explain(needs, pools, in_use, matcher), steps)
     chosen = [_chosen(alternatives, picks) for alternatives, picks in zip(needs, found, strict=True)]
     allocations = tuple(
         result.allocation(claim, picks, taken, node) for claim, picks, taken in zip(claims, found, chosen, strict=True)
     )
     depth = sum(need.request.alternatives.index(need.alternative) for taken in chosen for need in taken)
-    return Allocated(allocations, depth)
+    return Allocated(allocations, depth, steps)
+
+
+def _check_constraints(claims: Sequence[Claim]) -> None:
+    """Raise AllocationError for a constraint that Kubernetes 1.34 and 1.35 do not have."""
+    for claim in claims:
+        for index, constraint in enumerate(claim.constraints):
+            if constraint.kind != "matchAttribute":
+                message = f"claim {claim}, constraint #{index}: empty constraint (unsupported constraint type?)"
+                raise AllocationError(FailureKind.POD_ERROR, message)
 
 
 def _chosen(needs: Sequence[Sequence[requests.Need]], picks: Sequence[search.Pick]) -> list[requests.Need]:

@@ -18,10 +18,11 @@ class FailureKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why nothing was allocated. `reasons` has at least one sentence."""
+    """Why nothing was allocated. `reasons` has at least one sentence; `steps` are as in Allocated."""
 
     kind: FailureKind
     reasons: tuple[str, ...]
+    steps: int = 0
 
 
 class AllocationError(Exception):

@@ -7,14 +7,18 @@ counter set occurs twice, or if a device consumes a counter that the pool does n
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+import msgspec
+
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import model, nodes
 from neuron_dra.simulate.model import Device, Node, Slice
+from neuron_dra.simulate.semantics import NEW, Semantics
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +39,17 @@ class Pool:
 
 
 class Inventory:
-    """All slices of a cluster, decoded once and indexed by node."""
+    """All slices of a cluster, decoded once and indexed by node, and how its scheduler uses them."""
 
-    def __init__(self, slices: Iterable[Wire]) -> None:
+    def __init__(self, slices: Iterable[Wire], semantics: Semantics = NEW) -> None:
+        self.semantics = semantics
         self._of_node: dict[str, list[Slice]] = defaultdict(list)
         self._shared: list[Slice] = []
         self._of_pool: dict[tuple[str, str], list[Slice]] = defaultdict(list)
         for wire in slices:
             decoded = model.resource_slice(wire)
+            if semantics is not NEW:
+                decoded = _before(decoded, semantics)
             home = self._of_node[decoded.where.node_name] if decoded.where.node_name else self._shared
             home.append(decoded)
             self._of_pool[decoded.driver, decoded.pool].append(decoded)
@@ -52,6 +59,8 @@ class Inventory:
         newest: dict[tuple[str, str], list[Slice]] = {}
         for candidate in (*self._of_node.get(node.name, ()), *self._shared):
             if candidate.compatibility_groups or not _relevant(candidate, node):
+                continue
+            if candidate.per_device_nodes and not self.semantics.partitions:
                 continue
             key = (candidate.driver, candidate.pool)
             known = newest.get(key)
@@ -64,7 +73,8 @@ class Inventory:
 
     def _pool(self, key: tuple[str, str], slices: list[Slice]) -> Pool | None:
         generation, wanted = slices[0].generation, slices[0].slice_count
-        if len(slices) != wanted:
+        incomplete = len(slices) != wanted and self.semantics.loose_pools
+        if len(slices) != wanted and not incomplete:
             everywhere = self._of_pool[key]
             if any(other.generation > generation for other in everywhere):
                 return None  # the driver is replacing this generation
@@ -86,7 +96,17 @@ class Inventory:
             if unknown := device.consumes.keys() - known.keys():
                 name, counter = min(unknown)
                 return Pool(*key, invalid=f"device {device.id.device} consumes the unknown counter {counter} of {name}")
-        return Pool(*key, devices=devices, counters=known)
+        return Pool(*key, devices=devices, incomplete=incomplete, counters=known)
+
+
+def _before(decoded: Slice, semantics: Semantics) -> Slice:
+    """Return a slice without what an earlier version does not have."""
+    devices, counters = decoded.devices, decoded.counters
+    if not semantics.partitions:
+        devices, counters = tuple(device for device in devices if not device.consumes), ()
+    if not semantics.taints:
+        devices = tuple(msgspec.structs.replace(d, taints=()) if d.taints else d for d in devices)
+    return dataclasses.replace(decoded, devices=devices, counters=counters)
 
 
 def _relevant(candidate: Slice, node: Node) -> bool:

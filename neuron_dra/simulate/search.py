@@ -1,7 +1,8 @@
 """The search for devices: depth first, first fit, in published order, with full backtracking.
 
-It finds the same devices as the scheduler's allocator (dynamic-resource-allocation/structured, "incubating"). A branch
-is skipped only if that allocator finds nothing in it and evaluates no failing selector in it.
+It finds the same devices as the scheduler's allocator from Kubernetes 1.36 on (dynamic-resource-allocation/structured,
+"incubating"); `permutations` is that of 1.34 and 1.35. A branch is skipped only if that allocator finds nothing in it
+and evaluates no failing selector in it.
 """
 
 from __future__ import annotations
@@ -225,13 +226,17 @@ class Search:
         if need.blocking_taint(device) is not None:
             return False
         if not self._allowed(claim, need, device):
-            message = (
-                f"claim {need.claim}, request {need.result_name}: cannot add device {device.id} "
-                "because a claim constraint would not be satisfied"
-            )
-            raise AllocationError(FailureKind.POD_ERROR, message)
+            raise self._impossible(need, device)
         self._take(claim, need, device)
         if self._all(claim, request, need, index + 1):
             return True
         self._release(claim, need, device)
         return False
+
+    @staticmethod
+    def _impossible(need: Need, device: Device) -> AllocationError:
+        message = (
+            f"claim {need.claim}, request {need.result_name}: cannot add device {device.id} "
+            "because a claim constraint would not be satisfied"
+        )
+        return AllocationError(FailureKind.POD_ERROR, message)

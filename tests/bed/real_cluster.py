@@ -94,18 +94,25 @@ def api_path(words: Sequence[str]) -> str:
 def eventually(what: str, check: Callable[[], T], timeout_s: float = 30, interval_s: float | None = None) -> T:
     """Call `check` until its result is true and return it; the error has the last result.
 
-    Some checks start a program, which takes a tenth of a second of a core, so the pauses grow. A busy machine gets
-    PATIENCE_S, whatever `timeout_s` is.
+    An object that does not exist counts as not yet true: it may be about to be replaced. Some checks start a program,
+    which takes a tenth of a second of a core, so the pauses grow. A busy machine gets PATIENCE_S, whatever `timeout_s`
+    is.
     """
     began = time.monotonic()
     deadline = began + max(timeout_s, PATIENCE_S)
     while True:
-        answer = check()
-        if answer:
-            return answer
+        last: object
+        try:
+            last = answer = check()
+            if answer:
+                return answer
+        except BedError as err:
+            if "(NotFound)" not in str(err) and ": NotFound: " not in str(err):
+                raise
+            last = err
         if time.monotonic() > deadline:
             waited_s = time.monotonic() - began
-            raise AssertionError(f"{what}: not within {waited_s:.0f} s, the last answer was {answer!r}")
+            raise AssertionError(f"{what}: not within {waited_s:.0f} s, the last answer was {last!r}")
         time.sleep(interval_s or min(LONGEST_PAUSE_S, 0.1 + (time.monotonic() - began) / 8))
 
 

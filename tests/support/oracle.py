@@ -17,12 +17,18 @@ class CannotBuild(Exception):
     """The program cannot be built here; the message says why."""
 
 
-def build(program: Path) -> Path:
-    """Build the program at this path, and return it. Raises CannotBuild."""
+VERSIONS: Final = {"1.37": (), "1.34": ("-tags", "kubernetes_1_34", "-modfile", "go_1_34.mod")}
+"""The arguments of the build for each version of Kubernetes."""
+
+
+def build(program: Path, kubernetes: str = "1.37") -> Path:
+    """Build the program with the code of a Kubernetes version, and return it. Raises CannotBuild."""
     go = shutil.which("go")
     if go is None:
         raise CannotBuild("needs the Go toolchain for Kubernetes' allocator")
-    built = subprocess.run([go, "build", "-o", program, "."], cwd=SOURCE, capture_output=True, text=True)
+    built = subprocess.run(
+        [go, "build", *VERSIONS[kubernetes], "-o", program, "."], cwd=SOURCE, capture_output=True, text=True
+    )
     if built.returncode:
         raise CannotBuild(f"the oracle does not build here: {built.stderr.strip()[-300:]}")
     return program

@@ -6,12 +6,15 @@ import pytest
 import yaml
 
 from neuron_dra import cli
-from neuron_dra.core import catalogue
+from neuron_dra.core import catalogue, names
 from neuron_dra.inspect import imagined, rules, simulation, snapshot, templates
 from neuron_dra.inspect.templates import Template
 from neuron_dra.inspect.world import World
+from neuron_dra.simulate import allocator, model, permutations, semantics
+from neuron_dra.simulate.failures import FailureKind
 from tests.support import small_clusters as small
 
+MOST_STEPS = {"idle": 100, "one held": 20_000, "two held": 20_000}  # 8 of a half with 7 free devices: 13,700
 EVERY = {each.name: each for each in templates.all_of_them()}
 
 
@@ -28,6 +31,23 @@ def test_template_is_valid_and_runs_on_its_type(name: str) -> None:
     world = World(snapshot.build([*imagined.fleet(f"1 x {kind}", "test"), made]))
     first = simulation.Simulation(world).run([small.pod("p", name)])[0]
     assert first.runs, first
+
+
+@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("state", MOST_STEPS)
+def test_search_of_older_schedulers_is_short(name: str, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a node is too full as well: Kubernetes 1.34 and 1.35 look at every order of what is left."""
+    monkeypatch.setattr(permutations, "MAX_STEPS", MOST_STEPS[state])
+    held = {"idle": (), "one held": (0,), "two held": (0, 5)}[state]
+    found = EVERY[name]
+    kind = f"{'ultraserver ' if found.type.whole_node else ''}{found.type.name}"
+    world = World(snapshot.build(imagined.fleet(f"1 x {kind}", "test")), rules=semantics.OLD)
+    (node, *_) = world.nodes.values()
+    claim = model.claim({"metadata": {"name": "c", "namespace": "default"}, "spec": found.wire["spec"]["spec"]})
+    name_of_node = node["metadata"]["name"]
+    used = frozenset(model.DeviceId(names.DRIVER, name_of_node, f"{names.DEVICE_PREFIX}{number}") for number in held)
+    outcome = allocator.allocate(model.node(node), [claim], world.inventory, world.classes, used)
+    assert isinstance(outcome, allocator.Allocated) or outcome.kind is FailureKind.NO_SOLUTION
 
 
 def test_every_type_has_templates_with_distinct_names() -> None:

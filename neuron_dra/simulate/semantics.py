@@ -1,0 +1,41 @@
+"""How the scheduler of a Kubernetes version allocates devices, with the default feature gates.
+
+Sources: dynamic-resource-allocation/structured 0.34.4 and 0.37.0 ("incubating" in both); kube_features.go.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Semantics:
+    """What differs between versions.
+
+    - `permutations`: the devices of a request are tried in every order, and not only in every combination.
+    - `taints`: devices have taints. `partitions`: devices may consume shared counters, and a slice may select nodes for
+      each device.
+    - `loose_pools`: devices of incomplete pools are allocated, and an invalid pool fails the pod once it is reached.
+    - `skips_slow_nodes`: a node on which the search takes longer than 10 s is skipped; else the attempt fails.
+    """
+
+    permutations: bool
+    taints: bool
+    partitions: bool
+    loose_pools: bool
+    skips_slow_nodes: bool
+
+
+NEW: Final = Semantics(
+    permutations=False, taints=True, partitions=True, loose_pools=False, skips_slow_nodes=False
+)  # 1.36 and 1.37
+OLD: Final = Semantics(
+    permutations=True, taints=False, partitions=False, loose_pools=True, skips_slow_nodes=True
+)  # 1.34 and 1.35
+FIRST_NEW: Final = (1, 36)
+
+
+def of(version: tuple[int, int] | None) -> Semantics:
+    """Return the semantics of a version of the scheduler; the newest ones if it is unknown."""
+    return OLD if version is not None and version < FIRST_NEW else NEW
