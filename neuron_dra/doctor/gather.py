@@ -109,14 +109,26 @@ async def _by_name(client: KubeClient, kind: str, resource: Resource, keys: Iter
             raw = await client.get(resource, namespace, name)
         except NotFound:
             continue
-        found.append(_checked({**_decoded(raw), "kind": kind}))
+        item = _checked({**_decoded(raw), "kind": kind})
+        if item["metadata"].get("name") != name:
+            raise ApiError(f"the API server's answer is not {kind} {name}")
+        found.append(item)
     return found
 
 
 async def _list(client: KubeClient, kind: str, resource: Resource) -> list[Wire]:
     found = []
     async for page in client.list(resource):
-        found += [_checked({**item, "kind": kind}) for item in _decoded(page).get("items") or ()]
+        found += [_checked({**item, "kind": kind}) for item in items(page, resource)]
+    return found
+
+
+def items(page: bytes, resource: Resource) -> list[dict[str, Any]]:
+    """Return the objects of a page of a list. Raises ApiError for any other answer."""
+    answer = _decoded(page)
+    found = answer.get("items") or []
+    if "items" not in answer or not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
+        raise ApiError(f"the API server's answer is not a list of {resource.plural}")
     return found
 
 
@@ -149,7 +161,7 @@ def _decoded(raw: bytes) -> dict[str, Any]:
     """Return an object of the API server, or of a proxy before it. Raises ApiError."""
     try:
         return msgspec.json.decode(raw, type=dict[str, Any])
-    except (msgspec.DecodeError, RecursionError) as err:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
         raise ApiError(f"the API server's answer is not JSON: {err}") from err
 
 

@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
-from neuron_dra.core import cdi
+from neuron_dra.core import cdi, shapes
 from neuron_dra.core import checkpoint as checkpoints
 from neuron_dra.core.checkpoint import Checkpoint
 from neuron_dra.core.wire import Wire
@@ -38,6 +36,10 @@ from neuron_dra.settings import PluginSettings
 DEADLINE_S: Final = 30.0
 """For each check: what hangs is a line, and not the end."""
 READ_S: Final = 10.0
+_SHAPES: Final[Mapping[requests.Resource, Any]] = {
+    requests.NODES: {"status": {"allocatable": {}, "nodeInfo": {"containerRuntimeVersion": str}}},
+    requests.RESOURCE_SLICES: {"spec": {"driver": str, "devices": [{"name": str}]}},
+}
 AGAIN_S: Final = 2.0
 """A claim that is prepared meanwhile makes the files differ; a second look tells."""
 
@@ -284,8 +286,8 @@ async def _claims(node: Node, client: KubeClient) -> Line:
 async def _listed(client: KubeClient, resource: requests.Resource, selector: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     async for page in client.list(resource, fieldSelector=selector):
-        try:
-            found += msgspec.json.decode(page, type=dict[str, Any]).get("items") or []
-        except msgspec.DecodeError as err:
-            raise ApiError(f"the API server's list of {resource.plural} cannot be read: {err}") from err
+        found += gather.items(page, resource)
+    for item in found:
+        if wrong_field := shapes.wrong(item, _SHAPES[resource]):
+            raise ApiError(f"the API server's list of {resource.plural} cannot be read: {wrong_field}")
     return found

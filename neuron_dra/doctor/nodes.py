@@ -68,7 +68,7 @@ def _findings(world: World, name: str, missing: Mapping[str, str]) -> Iterator[F
     for finding in why_node.findings(world, world.nodes[name]):
         if finding.code not in _NORMAL:
             yield unseen.doubted(finding, world.snapshot)
-    if _published(world, name) and "Pod" not in missing and name not in world.driver_pods:
+    if _published(world, name) and "Pod" not in missing and world.driver_pods and name not in world.driver_pods:
         text = "it has ResourceSlices of the driver, and no pod of the driver: nothing prepares claims or updates them"
         yield Finding("DriverMissing", text)
 

@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 from test_inspect_cluster import answer, fill, run
 
-from neuron_dra.doctor.seen import BINDINGS, CRDS, POLICIES
-from neuron_dra.emulation.embedded_api.faults import Fault
+from neuron_dra.doctor import gather
+from neuron_dra.doctor.seen import BINDINGS, CRDS, LEASES, POLICIES
+from neuron_dra.emulation.embedded_api.faults import STRANGE, Do, Fault
 from neuron_dra.emulation.embedded_api.server import EmbeddedApi
+from neuron_dra.inspect import snapshot
+from neuron_dra.kube.config import KubeConfig
 from tests.support import installations
 
 PLURALS = {
@@ -55,6 +58,26 @@ async def test_what_a_cluster_does_not_answer_is_unknown(tmp_path: Path) -> None
     assert found["policy", "unknown"] == "ValidatingAdmissionPolicy: forbidden"
     assert "503" in found["lease", "unknown"]
     assert found["CRD", "wrong"].startswith("neuronultraservers.neuron.aws.com does not exist")
+
+
+async def test_what_never_answers_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gather, "DEADLINE_S", 0.2)
+    async with EmbeddedApi(controllers=False) as api:
+        serve(api)
+        api.faults.add(Fault(verb="list", resource="validatingadmissionpolicies", do=Do.HANG, times=None))
+        found = await gather._rest(KubeConfig(api.url), snapshot.build([]))
+    assert found.unread[POLICIES] == "no answer within 0.2 s"
+
+
+@pytest.mark.parametrize("name", STRANGE)
+async def test_strange_answer_is_unknown(name: str) -> None:
+    """A proxy, or a server of another release, may answer with anything: its objects are unknown, not missing."""
+    async with EmbeddedApi(controllers=False) as api:
+        serve(api)
+        for verb, resource in (("get", "leases"), ("list", "validatingadmissionpolicies")):
+            api.faults.add(STRANGE[name].fault(verb=verb, resource=resource, times=None))
+        found = await gather._rest(KubeConfig(api.url), snapshot.build([]))
+    assert found.unread.keys() == {LEASES, POLICIES}
 
 
 def test_file_shows_what_it_has(tmp_path: Path) -> None:

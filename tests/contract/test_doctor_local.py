@@ -15,10 +15,12 @@ from test_inspect_cluster import answer
 from neuron_dra.doctor import local, node_files
 from neuron_dra.doctor.lines import Line, State, to_wire
 from neuron_dra.emulation.embedded_api.execution import Output
+from neuron_dra.emulation.embedded_api.faults import STRANGE
 from neuron_dra.emulation.embedded_api.server import EmbeddedApi
 from neuron_dra.emulation.objects import allocated_claim
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from neuron_dra.inspect import inspect_command
+from neuron_dra.kube.config import KubeConfig
 from neuron_dra.node.endpoints import liveness
 from tests.support.plugin_host import PluginHost
 from tests.support.waiting import eventually
@@ -63,6 +65,16 @@ async def test_node_without_faults(host: PluginHost, api: EmbeddedApi, quick: No
 
         api.delete("resourceclaims", "job", "default")
         assert "OrphanedClaim" in wrong(await local.lines(socket_of(host)))
+
+
+@pytest.mark.parametrize("name", STRANGE)
+async def test_strange_answer_is_unknown(host: PluginHost, api: EmbeddedApi, name: str) -> None:
+    node = local.Node(host.settings(), None, "", KubeConfig(api.url), "")
+    for resource in ("nodes", "resourceslices"):
+        api.faults.add(STRANGE[name].fault(verb="list", resource=resource, times=None))
+    found = await local._bounded("API server", local._api_server(node))
+    assert [(each.area, each.state) for each in found] == [("API server", State.UNKNOWN)]
+    assert await local._wire(node) is None
 
 
 async def test_node_without_a_plugin(

@@ -164,6 +164,12 @@ def test_each_fault_is_found_alone(name: str) -> None:
     assert lines.exit_code(found) == 1
 
 
+def test_driver_that_is_not_installed_is_one_finding() -> None:
+    """Its nodes are not named beside it, one by one."""
+    items = [item for item in healthy() if "driver-" not in item["metadata"]["name"] or item["kind"] != "Pod"]
+    assert codes(seen(items)) == ["DriverNotInstalled"]
+
+
 def test_workloads_without_a_controller_are_wrong() -> None:
     workload = {"kind": "NeuronUltraServerWorkload", "metadata": {"name": "job", "namespace": "ml"}, "spec": {}}
     items = [*small.base("a"), driver("a"), *manifests(*DRIVER), *crds(), workload]
