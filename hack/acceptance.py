@@ -57,6 +57,8 @@ class Options:
     first: int
     jobs: int
     minutes: float
+    faults: int = 1_000
+    cases: int = 100_000
 
 
 def _seed(seed: int) -> str:
@@ -153,6 +155,20 @@ def quotas(options: Options) -> Result:
     return _command("quotas on connected sets (docs/limits.md)", [PYTHON, "hack/quotas.py"], {})
 
 
+def faults(options: Options) -> Result:
+    """`why` on seeded single and double faults, read from an API server."""
+    words = ("tests/unit/test_why_faults_on_a_server.py",)
+    what = f"`why` on {options.faults} seeded single and double faults"
+    return _tests(what, words, {"NEURON_DRA_FAULTS": str(options.faults)})
+
+
+def differential(options: Options) -> Result:
+    """The simulator against the modules of Kubernetes 1.34 and 1.37."""
+    words = ("-m", "long", "tests/unit/test_allocator_oracle.py")
+    what = f"simulator against Kubernetes' modules of 1.34 and 1.37, {options.cases:,} cases each"
+    return _tests(what, words, {"NEURON_DRA_ORACLE_CASES": str(options.cases)})
+
+
 def _tests(what: str, words: Sequence[str], environment: dict[str, str]) -> Result:
     return _command(what, [PYTHON, "-m", "pytest", "-q", *words], environment)
 
@@ -180,6 +196,8 @@ PARTS: dict[str, Callable[[Options], Result]] = {
     "allocator": allocator,
     "scheduler": scheduler,
     "quotas": quotas,
+    "faults": faults,
+    "differential": differential,
 }
 
 
