@@ -169,6 +169,11 @@ def differential(options: Options) -> Result:
     return _tests(what, words, {"NEURON_DRA_ORACLE_CASES": str(options.cases)})
 
 
+def kueue(options: Options) -> Result:
+    """Kueue with connected sets, on the real API server and scheduler (docs/kueue.md)."""
+    return _command("Kueue with connected sets (docs/kueue.md)", [PYTHON, "hack/queueing.py"], {})
+
+
 def _tests(what: str, words: Sequence[str], environment: dict[str, str]) -> Result:
     return _command(what, [PYTHON, "-m", "pytest", "-q", *words], environment)
 
@@ -198,6 +203,7 @@ PARTS: dict[str, Callable[[Options], Result]] = {
     "quotas": quotas,
     "faults": faults,
     "differential": differential,
+    "kueue": kueue,
 }
 
 

@@ -1,7 +1,7 @@
 """The programs of the test bed, built from pinned Go modules and cached outside the checkout.
 
-One Go module per Kubernetes version, one for LeaderWorkerSet and one for the rest (`hack/testbed/go`). A module's binaries live in a directory
-named by a hash of their inputs, so branches that pin different versions do not interfere.
+One Go module per Kubernetes version, one each for LeaderWorkerSet and Kueue, and one for the rest (`hack/testbed/go`). A module's binaries live in
+a directory named by a hash of their inputs, so branches that pin different versions do not interfere.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -63,6 +64,14 @@ LWS_MANIFESTS = (
     "config/crd/bases/leaderworkerset.x-k8s.io_leaderworkersets.yaml",
     "config/webhook/manifests.yaml",
 )
+KUEUE_MODULE = "sigs.k8s.io/kueue"
+KUEUE_PROGRAMS = (Program("kueue", f"{KUEUE_MODULE}/cmd/kueue"),)
+KUEUE_KINDS = (
+    "admissionchecks", "clusterqueues", "cohorts", "localqueues", "multikueueclusters", "multikueueconfigs",
+    "provisioningrequestconfigs", "resourceflavors", "topologies", "workloadpriorityclasses", "workloads",
+)  # fmt: skip
+KUEUE_CRDS = tuple(f"config/components/crd/bases/kueue.x-k8s.io_{kind}.yaml" for kind in KUEUE_KINDS)
+KUEUE_WEBHOOKS = "config/components/webhook/manifests.yaml"
 
 
 def version_flags(version: str) -> str:
@@ -82,6 +91,8 @@ class Module:
     programs: tuple[Program, ...]
     ldflags: str
     bin_dir: Path
+    dependency: str = ""
+    """The Go module with `manifests`."""
     manifests: tuple[str, ...] = ()
 
 
@@ -109,7 +120,14 @@ def modules(layout: Layout, kubernetes: str) -> tuple[Module, ...]:
 
 def lws(layout: Layout) -> Module:
     """Return the module of the LeaderWorkerSet controller."""
-    return replace(_module(layout, "lws", LWS_PROGRAMS, "-s -w"), manifests=LWS_MANIFESTS)
+    found = _module(layout, "lws", LWS_PROGRAMS, "-s -w")
+    return replace(found, dependency=LWS_MODULE, manifests=LWS_MANIFESTS)
+
+
+def kueue(layout: Layout) -> Module:
+    """Return the module of Kueue, which is not part of the test bed; see `hack/kueue.py`."""
+    found = _module(layout, "kueue", KUEUE_PROGRAMS, "-s -w")
+    return replace(found, dependency=KUEUE_MODULE, manifests=(*KUEUE_CRDS, KUEUE_WEBHOOKS))
 
 
 def bin_path(layout: Layout, kubernetes: str) -> str:
@@ -119,10 +137,15 @@ def bin_path(layout: Layout, kubernetes: str) -> str:
 
 
 def build(layout: Layout, kubernetes: str = DEFAULT_KUBERNETES) -> None:
-    """Build the programs that are not cached, one after the other, and print each with its duration."""
+    """Build the test bed's programs that are not cached, one after the other, and print each with its duration."""
+    build_modules(layout, modules(layout, kubernetes), f"Kubernetes {KUBERNETES[kubernetes]}")
+
+
+def build_modules(layout: Layout, wanted_modules: Sequence[Module], what: str) -> None:
+    """Build the programs of these modules that are not cached."""
     wanted = [
         (module, program)
-        for module in modules(layout, kubernetes)
+        for module in wanted_modules
         for program in module.programs
         if layout.is_root or not program.only_root
     ]
@@ -132,7 +155,7 @@ def build(layout: Layout, kubernetes: str = DEFAULT_KUBERNETES) -> None:
         todo = [(module, program) for module, program in wanted if not (module.bin_dir / program.file).exists()]
         go = _go(layout, todo)
         started = time.monotonic()
-        print(f"testbed: building {len(todo)} programs for Kubernetes {KUBERNETES[kubernetes]}; the first time takes"
+        print(f"testbed: building {len(todo)} programs for {what}; the first time takes"
               f" about 15 minutes on two cores, and the result is kept in {layout.cache_dir}", flush=True)  # fmt: skip
         for number, (module, program) in enumerate(todo, start=1):
             _copy_manifests(go, module)
@@ -144,7 +167,7 @@ def _copy_manifests(go: Path, module: Module) -> None:
     """Copy the manifests of the module's dependency beside its programs."""
     if not module.manifests:
         return
-    words = [str(go), "mod", "download", "-json", LWS_MODULE]
+    words = [str(go), "mod", "download", "-json", module.dependency]
     done = subprocess.run(words, cwd=module.source, env=_environment(cgo=False), capture_output=True, text=True,
                           timeout=600, check=False)  # fmt: skip
     if done.returncode != 0:
