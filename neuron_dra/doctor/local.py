@@ -19,7 +19,7 @@ from neuron_dra.core.wire import Wire
 from neuron_dra.doctor import gather, node_checks, node_files
 from neuron_dra.doctor.lines import Line, ok, unknown, wrong
 from neuron_dra.errors import ApiError, CheckpointDamaged, ClaimError, Forbidden, NeuronDraError, SettingsError
-from neuron_dra.inspect import inspect_command, node_text
+from neuron_dra.inspect import inspect_command, node_text, words
 from neuron_dra.inspect.node_text import State
 from neuron_dra.kube import config, requests
 from neuron_dra.kube.client import KubeClient
@@ -129,7 +129,10 @@ async def _plugin(node: Node) -> list[Line]:
     todo = "neuron-dra explain, docs/troubleshooting.md and the driver's log have more"
     found = [wrong("plugin", "PluginProblem", text, todo) for text in node_text.problems(node.state)]
     status = node.state.status
-    published = f"{status.devices} devices in {status.slices} slices, generation {status.pool_generation}"
+    published = (
+        f"{words.count(status.devices, 'device')} in {words.count(status.slices, 'slice')}, "
+        f"generation {status.pool_generation}"
+    )
     return found or [ok("plugin", f"version {status.version}, registered, published {published}")]
 
 

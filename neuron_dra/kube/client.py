@@ -231,7 +231,7 @@ class KubeClient:
                 self._url(path),
                 params=list(params),
                 protocols=(protocol,),
-                headers=self._headers(),
+                headers={**self._headers(), "Accept": "*/*"},  # the API server answers JSON with 406
                 ssl=self._tls,
                 max_msg_size=MAX_ANSWER_BYTES,
                 timeout=aiohttp.ClientWSTimeout(ws_close=REQUEST_TIMEOUT_S),

@@ -59,8 +59,15 @@ def plugin_pods(bed: TestBed, node: str) -> list[Obj]:
 
 
 def plugin_pod(bed: TestBed, node: str) -> Obj:
-    """Wait for the driver pod of a node, and return it."""
-    return eventually(f"a ready driver pod on {node}", lambda: plugin_pods(bed, node), 180)[0]
+    """Wait for the driver pod of a node, and return it: one of the DaemonSet's present template."""
+
+    def current() -> list[Obj]:
+        meta = bed.get("daemonset", DAEMONSET, "--namespace", NAMESPACE)["metadata"]
+        template = meta["annotations"]["deprecated.daemonset.template.generation"]
+        pods = plugin_pods(bed, node)
+        return [each for each in pods if each["metadata"]["labels"]["pod-template-generation"] == template]
+
+    return eventually(f"a ready driver pod on {node}", current, 180)[0]
 
 
 def prepared(node: BedNode) -> set[str]:

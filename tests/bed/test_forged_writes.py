@@ -129,6 +129,10 @@ def place(item: Obj) -> str:
     return f"{root}/{f'namespaces/{namespace}/' if namespace else ''}{PLURALS[item['kind']]}"
 
 
+CONFIGURATION = "neuron-dra-driver-configuration"
+"""This policy limits no rights, it warns (test_configuration_on_a_real_server.py)."""
+
+
 def chart(helm: str) -> list[Obj]:
     """The roles and policies of the chart; the user `forged-rescue` and the group `forged-rescuers` are on the
     break-glass list.
@@ -143,7 +147,8 @@ def chart(helm: str) -> list[Obj]:
     sets = [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
     command = [helm, "template", "r", str(CHART), "--namespace", DRIVER_NAMESPACE, *sets]
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    return [item for item in yaml.safe_load_all(text) if item and item["kind"] in (*WRITTEN, *GUARDS)]
+    found = [item for item in yaml.safe_load_all(text) if item and item["kind"] in (*WRITTEN, *GUARDS)]
+    return [item for item in found if item["metadata"]["name"] != CONFIGURATION]
 
 
 def made(kind: str, name: str, group: str = "v1", namespace: str = "", **more: Any) -> Obj:
@@ -254,6 +259,18 @@ def guards(running_bed: TestBed, api: Api, undisturbed: None) -> Iterator[list[s
         *rights(),
     ]
     before = {address(item): api.get(address(item)) for item in items}
+    try:
+        yield put_in_force(api, items, own)
+    finally:  # also after an error: other tests upgrade the chart
+        for item in (*reversed(present()), *reversed(own)):
+            api.remove(item)
+        for item in items:
+            old = before[address(item)]
+            api.put(old) if old else api.remove(item)
+
+
+def put_in_force(api: Api, items: list[Obj], own: list[Obj]) -> list[str]:
+    """Create the objects, and wait until the API server enforces the policies; return their names."""
     if api.get(f"/api/v1/namespaces/{DRIVER_NAMESPACE}") is None:
         # The namespace stays: one that is being deleted would block the next test.
         api.put(made("Namespace", DRIVER_NAMESPACE))
@@ -271,12 +288,7 @@ def guards(running_bed: TestBed, api: Api, undisturbed: None) -> Iterator[list[s
     for row in expected(minor_of(api)):  # policies that were replaced may still apply for a moment
         if not row.ends:
             eventually(f"{row.text} is accepted", lambda row=row: api.outcome(row) == "", 60)
-    yield names
-    for item in (*reversed(present()), *reversed(own)):
-        api.remove(item)
-    for item in items:
-        old = before[address(item)]
-        api.put(old) if old else api.remove(item)
+    return names
 
 
 def address(item: Obj) -> str:

@@ -44,6 +44,8 @@ class Execution:
             self._authentication.check(request)
             if self.run is None:
                 raise errors.no_such_path()
+            if "*/*" not in request.headers.get("Accept", "*/*"):  # as the real server, for JSON too
+                raise ApiError(406, "NotAcceptable", "only the following media types are accepted: */*")
         except ApiError as error:
             return messages.error_response(error)
         socket = web.WebSocketResponse(protocols=(PROTOCOL,))
