@@ -169,6 +169,11 @@ def differential(options: Options) -> Result:
     return _tests(what, words, {"NEURON_DRA_ORACLE_CASES": str(options.cases)})
 
 
+def placements(options: Options) -> Result:
+    """The simulator against kube-scheduler, on whole random clusters."""
+    return _command("simulator against kube-scheduler, 500 random clusters", [PYTHON, "hack/placements.py"], {})
+
+
 def kueue(options: Options) -> Result:
     """Kueue with connected sets, on the real API server and scheduler (docs/kueue.md)."""
     return _command("Kueue with connected sets (docs/kueue.md)", [PYTHON, "hack/queueing.py"], {})
@@ -204,6 +209,7 @@ PARTS: dict[str, Callable[[Options], Result]] = {
     "faults": faults,
     "differential": differential,
     "kueue": kueue,
+    "placements": placements,
 }
 
 
