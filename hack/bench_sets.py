@@ -70,6 +70,18 @@ class Bench:
             if item and item["kind"] == "DeviceClass":
                 await self.client.create(DEVICE_CLASSES, "", item)
 
+    async def register(self, node: Obj) -> str:
+        """Create a Node with its status and taints; return its UID."""
+        name = node["metadata"]["name"]
+        made = await self.client.create(NODES, "", {key: node[key] for key in node if key != "status"})
+        for path, body in (
+            (NODES.path("", name, "status"), {"status": node["status"]}),
+            # Admission marks a new Node as not ready.
+            (NODES.path("", name), {"spec": {"taints": node.get("spec", {}).get("taints")}}),
+        ):
+            await self.client.request("PATCH", path, body=body, content_type=MERGE_PATCH)
+        return str(made["metadata"]["uid"])
+
     async def node(self, name: str, *, with_sets: bool) -> int:
         """Create a Node with its slices; return their size in bytes."""
         status = {
@@ -77,13 +89,8 @@ class Bench:
             "conditions": [{"type": "Ready", "status": "True"}],
         }
         meta = {"name": name, "labels": {"node.kubernetes.io/instance-type": TYPE, "kubernetes.io/hostname": name}}
-        made = await self.client.create(NODES, "", {"apiVersion": "v1", "kind": "Node", "metadata": meta})
-        for path, body in (
-            (NODES.path("", name, "status"), {"status": status}),
-            (NODES.path("", name), {"spec": {"taints": None}}),  # admission marks a new Node as not ready
-        ):
-            await self.client.request("PATCH", path, body=body, content_type=MERGE_PATCH)
-        items = node_slices(name, made["metadata"]["uid"], with_sets=with_sets)
+        uid = await self.register({"apiVersion": "v1", "kind": "Node", "metadata": meta, "status": status})
+        items = node_slices(name, uid, with_sets=with_sets)
         for item in items:
             await self.client.create(RESOURCE_SLICES, "", item)
         return sum(len(json.dumps(item, separators=(",", ":"))) for item in items)

@@ -15,11 +15,12 @@ import json
 import random
 import sys
 import time
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import bench_api
+import bench_sets
 from bed import build
 
 from neuron_dra.core import catalogue, devices, names, slices
@@ -28,7 +29,7 @@ from neuron_dra.emulation.objects import DEVICE_CLASSES as CLASSES
 from neuron_dra.emulation.objects import healthy_node
 from neuron_dra.inspect import snapshot
 from neuron_dra.inspect.world import World
-from neuron_dra.kube.client import MERGE_PATCH, KubeClient
+from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import from_kubeconfig
 from neuron_dra.kube.requests import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from neuron_dra.simulate import allocator, model, semantics
@@ -38,7 +39,6 @@ from neuron_dra.simulate.scheduler import Placement
 TYPES: Final = ("trn2.48xlarge", "trn1.32xlarge", "inf2.48xlarge", "trn1.2xlarge")
 LABEL: Final = "case"
 NAMESPACE: Final = "default"
-IN_FLIGHT: Final = 16
 WAIT_S: Final = 300.0
 DRIVER: Final = names.DRIVER
 TIME_OUT: Final = "timed out trying to allocate devices"
@@ -140,35 +140,17 @@ def _wanted(rng: random.Random, count: int) -> Obj:
     return wanted
 
 
-class Comparison:
+class Comparison(bench_sets.Bench):
     """The cases in one cluster."""
-
-    def __init__(self, client: KubeClient) -> None:
-        self._client = client
-        self._slots = asyncio.Semaphore(IN_FLIGHT)
-
-    async def all(self, work: Iterable[Awaitable[Any]]) -> None:
-        async def one(each: Awaitable[Any]) -> None:
-            async with self._slots:
-                await each
-
-        await asyncio.gather(*(one(each) for each in work))
 
     async def create(self, made: Case) -> None:
         """Create the nodes of a case, with their slices."""
         for node, published in made.nodes:
             name = node["metadata"]["name"]
-            body = {key: node[key] for key in ("apiVersion", "kind", "metadata", "spec")}
-            uid = (await self._client.create(NODES, "", body))["metadata"]["uid"]
-            # Admission marks a new Node as not ready.
-            for path, body in (
-                (NODES.path("", name, "status"), {"status": node["status"]}),
-                (NODES.path("", name), {"spec": {"taints": node["spec"].get("taints")}}),
-            ):
-                await self._client.request("PATCH", path, body=body, content_type=MERGE_PATCH)
+            uid = await self.register(node)
             for item in published:  # the garbage collector deletes slices of another UID
                 owned = json.loads(json.dumps(item).replace(f"uid-{name}", uid))
-                await self._client.create(RESOURCE_SLICES, "", owned)
+                await self.client.create(RESOURCE_SLICES, "", owned)
 
     async def step(self, cases: Sequence[Case], index: int) -> None:
         """Create pod `index` of each case, wait until all are decided, and compare."""
@@ -176,8 +158,8 @@ class Comparison:
 
         async def submit(made: Case) -> None:
             pod, claim = made.pods[index]
-            await self._client.create(RESOURCE_CLAIMS, NAMESPACE, claim)
-            await self._client.create(PODS, NAMESPACE, pod)
+            await self.client.create(RESOURCE_CLAIMS, NAMESPACE, claim)
+            await self.client.create(PODS, NAMESPACE, pod)
 
         nodes, pods, claims = [await self._items(kind) for kind in (NODES, PODS, RESOURCE_CLAIMS)]
         before = {made.number: world(made, nodes, pods, claims) for made in now}
@@ -189,18 +171,18 @@ class Comparison:
             name = pod["metadata"]["name"]
             if decided[name] is None:
                 made.late += 1
-                await self._client.delete(PODS, NAMESPACE, name)
+                await self.client.delete(PODS, NAMESPACE, name)
                 continue
             made.wrong = compare(before[made.number], pod, claim, decided[name] or "", after[name])
             if decided[name]:
                 made.placed += 1
             else:
                 made.refused += 1
-                await self._client.delete(PODS, NAMESPACE, name)  # or it would be placed later
+                await self.client.delete(PODS, NAMESPACE, name)  # or it would be placed later
 
     async def _items(self, resource: Any) -> dict[str, Obj]:
         found = {}
-        async for page in self._client.list(resource):
+        async for page in self.client.list(resource):
             found.update({item["metadata"]["name"]: item for item in json.loads(page)["items"]})
         return found
 
@@ -260,7 +242,7 @@ def compare(world: World, pod: Obj, claim: Obj, node: str, allocated: Obj) -> st
 async def run(plane: bench_api.Plane, first: int, count: int) -> list[Case]:
     """Create and compare the cases; return them."""
     async with KubeClient(from_kubeconfig(plane.layout.kubeconfig), user_agent="neuron-dra-placements") as client:
-        comparison = Comparison(client)
+        comparison = Comparison(client, plane)
         for item in CLASSES:
             await client.create(DEVICE_CLASSES, "", {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", **item})
         cases = [case(number) for number in range(first, first + count)]

@@ -11,7 +11,6 @@ import argparse
 import asyncio
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -22,7 +21,7 @@ import yaml
 from bed import build
 from bed.errors import BedError
 from bed.processes import wait_until
-from quotas import PAUSE_S, POLICIES, WAIT_S, Place, claim, of_class, prepare
+from quotas import PAUSE_S, POLICIES, WAIT_S, Place, claim, of_class, prepare, run
 
 from neuron_dra.core.wire import Obj
 from tests.support.limit_rows import LABEL, NEURON, one, pod, sets
@@ -58,6 +57,12 @@ def claiming(**source: str) -> Obj:
 
 class Queue(Place):
     """A namespace with a LocalQueue; all of them use the one ClusterQueue, which each case leaves empty."""
+
+    def begin(self) -> None:
+        """Create the namespace and its LocalQueue."""
+        super().begin()
+        for item in of_the_page("LocalQueue"):
+            self.create({**item, "metadata": {"name": item["metadata"]["name"]}})
 
     def template(self, item: Obj, *constraints: Obj) -> None:
         """Create the claim's template, of the same name."""
@@ -238,7 +243,6 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kubernetes", choices=build.KUBERNETES)
     parsed = parser.parse_args(arguments)
-    failed = 0
     with bench_api.running(parsed.kubernetes, with_scheduler=True) as plane:
         asyncio.run(prepare(plane))
         plane.kubectl("apply", "-f", str(POLICIES))
@@ -247,18 +251,7 @@ def main(arguments: Sequence[str]) -> int:
         whole = Queue(plane, "default")
         for item in of_the_page("ResourceFlavor", "ClusterQueue"):
             whole.create(item)
-        for case in CASES:
-            queue = Queue(plane, case.__name__.replace("_", "-"))
-            try:
-                plane.kubectl("create", "namespace", queue.namespace)
-                for item in of_the_page("LocalQueue"):
-                    queue.create({**item, "metadata": {"name": item["metadata"]["name"]}})
-                case(queue)
-            except (AssertionError, BedError, subprocess.TimeoutExpired) as err:
-                failed += 1
-                print(f"FAILED {case.__name__}: {err}", flush=True)
-            else:
-                print(f"ok {case.__name__}", flush=True)
+        failed = run(plane, Queue, CASES)
     print(f"{failed} of {len(CASES)} failed" if failed else f"{len(CASES)} passed")
     return 1 if failed else 0
 

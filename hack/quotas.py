@@ -12,7 +12,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import bench_api
 import bench_sets
@@ -51,6 +51,10 @@ class Place:
         self._plane = plane
         self.namespace = namespace
 
+    def begin(self) -> None:
+        """Create the namespace."""
+        self._plane.kubectl("create", "namespace", self.namespace)
+
     def kubectl(self, *words: str, stdin: str | None = None) -> str:
         return self._plane.kubectl(*words, "--namespace", self.namespace, stdin=stdin)
 
@@ -61,7 +65,7 @@ class Place:
         self.kubectl("create", *options, "-f", "-", stdin=json.dumps(item))
 
     def quota(self, resource: str, most: int) -> None:
-        """Create a quota, and wait until Kubernetes has counted what is there."""
+        """Create a quota, and wait until Kubernetes has set its usage."""
         spec = {"hard": {resource: str(most)}}
         self.create({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q"}, "spec": spec})
         wait_until("the quota counts", lambda: self.get("resourcequota", "q")["status"].get("hard"), WAIT_S, PAUSE_S)
@@ -146,6 +150,8 @@ def old_name_counts_until_pods_are_rewritten(place: Place) -> None:
     wait_until("the pod is accepted", lambda: not place.rejection(pod(one({NEURON: "2"}))), WAIT_S, PAUSE_S)
 
 
+P = TypeVar("P", bound=Place)
+
 CASES: Final[tuple[Callable[[Place], None], ...]] = (
     name_counts_pods,
     name_counts_claims,
@@ -165,25 +171,31 @@ async def prepare(plane: bench_api.Plane) -> None:
         await bench.node("inf2", with_sets=True)
 
 
+def run(plane: bench_api.Plane, kind: type[P], cases: Sequence[Callable[[P], None]]) -> int:
+    """Run the cases, each in a namespace of its own, and print the results; return how many failed."""
+    failed = 0
+    for case in cases:
+        place = kind(plane, case.__name__.replace("_", "-"))
+        try:
+            place.begin()
+            case(place)
+        except (AssertionError, BedError, subprocess.TimeoutExpired) as err:
+            failed += 1
+            print(f"FAILED {case.__name__}: {err}", flush=True)
+        else:
+            print(f"ok {case.__name__}", flush=True)
+    return failed
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run the cases, each in a namespace; return 1 if one fails."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kubernetes", choices=build.KUBERNETES)
     parsed = parser.parse_args(arguments)
-    failed = 0
     with bench_api.running(parsed.kubernetes, with_scheduler=True) as plane:
         asyncio.run(prepare(plane))
         plane.kubectl("apply", "-f", str(POLICIES))
-        for case in CASES:
-            place = Place(plane, case.__name__.replace("_", "-"))
-            try:
-                plane.kubectl("create", "namespace", place.namespace)
-                case(place)
-            except (AssertionError, BedError, subprocess.TimeoutExpired) as err:
-                failed += 1
-                print(f"FAILED {case.__name__}: {err}", flush=True)
-            else:
-                print(f"ok {case.__name__}", flush=True)
+        failed = run(plane, Place, CASES)
     print(
         f"{failed} of {len(CASES)} failed"
         if failed

@@ -7,7 +7,7 @@ Sources: aws-neuron-driver, neuron_sysfs_metrics.c (files); AWS's Neuron sysfs u
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final
 
 from neuron_dra.core import names
@@ -151,11 +151,15 @@ def _power(text: bytes | None) -> Power | None:
 class User:
     """A claim that has a device or core, and one pod and container that use it; empty if they are not known."""
 
-    namespace: str
-    pod: str
-    container: str
-    claim: str
-    workload: str
+    namespace: str = ""
+    pod: str = ""
+    container: str = ""
+    claim: str = ""
+    workload: str = ""
+
+
+WHO: Final = tuple(each.name for each in fields(User))
+"""The labels of series that name a user."""
 
 
 @dataclass(frozen=True, slots=True)

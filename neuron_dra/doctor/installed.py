@@ -13,7 +13,8 @@ from neuron_dra.doctor import crd_fields
 from neuron_dra.doctor.lines import Line, ok, unknown, wrong
 from neuron_dra.doctor.seen import BINDINGS, CRDS, LEASE, LEASES, POLICIES, Seen
 from neuron_dra.emulation import objects
-from neuron_dra.inspect import unseen, why_node, words
+from neuron_dra.inspect import unseen, words
+from neuron_dra.inspect.snapshot import is_ready
 
 CONFIGURATION_POLICY: Final = "neuron-dra-driver-configuration"
 """It may only warn: prepare rejects the same values."""
@@ -164,7 +165,7 @@ def _controller(seen: Seen, controllers: Sequence[Wire]) -> Line:
     if (why := _unread(seen, "Pod")) is not None:
         return unknown(area, f"Pods: {why}")
     workloads = seen.snapshot.all("NeuronUltraServerWorkload")
-    ready = [pod for pod in controllers if why_node.is_ready(pod)]
+    ready = [pod for pod in controllers if is_ready(pod)]
     if ready:
         return ok(area, f"{words.count(len(ready), 'pod')} of the UltraServer controller Ready")
     if controllers:

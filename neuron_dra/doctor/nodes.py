@@ -11,6 +11,7 @@ from neuron_dra.core.wire import Wire
 from neuron_dra.doctor.lines import Line, ok, unknown, wrong
 from neuron_dra.inspect import fleet, unseen, why_node, why_pod, words
 from neuron_dra.inspect.findings import Finding
+from neuron_dra.inspect.snapshot import is_ready
 from neuron_dra.inspect.world import World
 
 _NORMAL: Final = ("Cordoned", "Tainted", "NodeReserved", "NotNeuron")
@@ -98,7 +99,7 @@ def _pods(world: World, missing: Mapping[str, str], only: str) -> Iterator[Line]
                 area, "DriverNotInstalled", "no pod of the driver exists", "install the driver: docs/install.md"
             )
         return
-    bad = [pod for pod in pods if not why_node.is_ready(pod)]
+    bad = [pod for pod in pods if not is_ready(pod)]
     if bad:
         meta = bad[0]["metadata"]
         where = f"{meta.get('namespace')}/{meta['name']}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from neuron_dra.core import labels
 from neuron_dra.core.wire import Wire
 from neuron_dra.inspect import unseen
-from neuron_dra.inspect.snapshot import Snapshot
+from neuron_dra.inspect.snapshot import Snapshot, is_ready
 
 
 def objection(snapshot: Snapshot, pod: Wire) -> str:
@@ -41,8 +41,7 @@ def _selects(budget: Wire, pod: Wire) -> bool:
 
 def _blocks(budget: Wire, pod: Wire) -> bool:
     spec, status = budget.get("spec") or {}, budget.get("status") or {}
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    if not any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions):
+    if not is_ready(pod):
         if spec.get("unhealthyPodEvictionPolicy") == "AlwaysAllow":
             return False
         if int(status.get("currentHealthy") or 0) >= int(status.get("desiredHealthy") or 0) > 0:

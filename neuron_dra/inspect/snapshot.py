@@ -292,3 +292,9 @@ def named(item: Wire) -> str:
     """Return kind, namespace and name of an object, for messages."""
     kind, namespace, name = key_of(item)
     return f"{kind} {namespace}/{name}" if namespace else f"{kind} {name}"
+
+
+def is_ready(item: Wire) -> bool:
+    """Return True if the condition Ready of a Pod is True."""
+    conditions = (item.get("status") or {}).get("conditions") or ()
+    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)

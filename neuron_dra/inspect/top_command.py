@@ -123,7 +123,7 @@ async def _plugins(client: KubeClient, args: argparse.Namespace, namespace: str)
     import json
 
     from neuron_dra.errors import ApiError, Forbidden
-    from neuron_dra.inspect import cluster
+    from neuron_dra.inspect import cluster, snapshot
     from neuron_dra.kube.requests import PODS
 
     found: dict[str, tuple[tuple[bool, str], Plugin]] = {}
@@ -131,7 +131,7 @@ async def _plugins(client: KubeClient, args: argparse.Namespace, namespace: str)
         async for page in client.list(PODS, args.driver_namespace, labelSelector=SELECTOR):
             for pod in json.loads(page).get("items") or []:
                 plugin = _plugin(pod, args.driver_namespace)
-                rank = _is_ready(pod), pod["metadata"].get("creationTimestamp") or ""
+                rank = snapshot.is_ready(pod), pod["metadata"].get("creationTimestamp") or ""
                 if plugin is not None and (plugin.node not in found or found[plugin.node][0] < rank):
                     found[plugin.node] = rank, plugin
     except Forbidden as err:
@@ -165,11 +165,6 @@ def _plugin(pod: Obj, namespace: str) -> Plugin | None:
             if port.get("name") == "metrics" and "neuron" in str(container.get("name")):
                 return Plugin(spec["nodeName"], namespace, meta["name"], int(port["containerPort"]))
     return None
-
-
-def _is_ready(pod: Obj) -> bool:
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
 
 
 async def _node_of(client: KubeClient, target: str, namespace: str) -> str:

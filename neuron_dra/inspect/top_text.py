@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from neuron_dra.core.catalogue import GIB
-from neuron_dra.inspect import terminal, usage
+from neuron_dra.inspect import terminal, usage, words
 from neuron_dra.inspect.usage import WHOLE, Sample, Usage
 
 LIVE: Final = (2, 30, 2)
@@ -58,7 +58,7 @@ def _heads(by: str, *, wide: bool) -> list[str]:
 
 def _cells(row: Usage, by: str, *, wide: bool) -> list[str]:
     pod = _pod(row) if wide else _cut(_pod(row))
-    devices = ranges(row.devices)
+    devices = _numbers(row)
     first = {"pod": [pod, devices], "device": [devices, pod], "core": [devices, str(row.core), pod]}[by]
     cells = [
         *first,
@@ -95,15 +95,8 @@ def _number(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:.1f}"
 
 
-def ranges(numbers: Sequence[int]) -> str:
-    """Return numbers as `0-3,5`."""
-    parts: list[list[int]] = []
-    for number in numbers:
-        if parts and parts[-1][-1] == number - 1:
-            parts[-1].append(number)
-        else:
-            parts.append([number])
-    return ",".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
+def _numbers(row: Usage) -> str:
+    return words.ranges(row.devices, between=",", least=2)
 
 
 def _memory(own: Sequence[Usage]) -> list[str]:
@@ -116,7 +109,7 @@ def _memory(own: Sequence[Usage]) -> list[str]:
                 f"{name.replace('_', ' ')} {size / GIB:.1f} GiB"
                 for name, size in sorted(sizes.items(), key=lambda item: -item[1])
             )
-            devices = f"device{'s' if len(row.devices) > 1 else ''} {ranges(row.devices)}"
+            devices = f"device{'s' if len(row.devices) > 1 else ''} {_numbers(row)}"
             where = devices if row.core == WHOLE else f"core {row.core} of {devices}"
             text += terminal.wrapped(f"memory of {where}: {listed}", first="  ", rest="    ")
     return text

@@ -8,31 +8,24 @@ from typing import Any, Final
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from neuron_dra.core.telemetry import WHO, User
+
 MOST_LINES: Final = 200_000  # of one node's metrics
 _PREFIX: Final = "neuron_dra_"
-_WHO: Final = ("namespace", "pod", "container", "claim", "workload")
 
 Place = tuple[int, int]
 """A device, and a physical core of it, or WHOLE for the device itself."""
 WHOLE: Final = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Who:
-    """Who has a device or core; several claims, pods and containers are separated by commas."""
-
-    namespace: str = ""
-    pod: str = ""
-    container: str = ""
-    claim: str = ""
-    workload: str = ""
-
-
 @dataclass(slots=True)
 class Counters:
-    """The counters of one place: totals, and the present memory in bytes."""
+    """The counters of one place: totals, and the present memory in bytes.
 
-    who: Who
+    The fields of `who` name several claims, pods and containers, separated by commas, if they share the place.
+    """
+
+    who: User
     busy_s: float | None = None
     flops: float | None = None
     results: dict[str, float] = field(default_factory=dict)
@@ -70,8 +63,12 @@ def sample(text: str) -> Sample:
             case _ if name in _TAKE and labels.get("neuron_device", "").isdecimal():
                 core = labels.get("core", "")
                 place = int(labels["neuron_device"]), int(core) if core.isdecimal() else WHOLE
-                who = Who(*(labels.get(label, "") for label in _WHO))
-                _TAKE[name](places.setdefault(place, Counters(who)), labels, value)
+                who = User(*(labels.get(label, "") for label in WHO))
+                counters, (attribute, key) = places.setdefault(place, Counters(who)), _TAKE[name]
+                if key:
+                    getattr(counters, attribute)[labels.get(key, "")] = value
+                else:
+                    setattr(counters, attribute, value)
     if not at:
         raise ValueError("no counters: the driver is older than this command, or its deviceCounters is none")
     return Sample(at, kind, version, int(unread), places)
@@ -87,39 +84,16 @@ def _samples(text: str) -> Iterator[tuple[str, Mapping[str, str], float]]:
         raise ValueError(f"not in Prometheus' format: {err}") from err
 
 
-def _busy(to: Counters, _: Mapping[str, str], value: float) -> None:
-    to.busy_s = value
-
-
-def _flops(to: Counters, _: Mapping[str, str], value: float) -> None:
-    to.flops = value
-
-
-def _result(to: Counters, labels: Mapping[str, str], value: float) -> None:
-    to.results[labels.get("result", "")] = value
-
-
-def _memory(to: Counters, labels: Mapping[str, str], value: float) -> None:
-    to.memory[labels.get("category", "")] = value
-
-
-def _power(to: Counters, labels: Mapping[str, str], value: float) -> None:
-    to.power[labels.get("statistic", "")] = value
-
-
-def _ecc(to: Counters, labels: Mapping[str, str], value: float) -> None:
-    to.ecc[labels.get("kind", "")] = value
-
-
 _TAKE: Final = {
-    "core_busy_seconds_total": _busy,
-    "core_flops_total": _flops,
-    "core_executions_total": _result,
-    "core_memory_bytes": _memory,
-    "device_host_memory_bytes": _memory,
-    "device_power_ratio": _power,
-    "device_ecc_errors_total": _ecc,
+    "core_busy_seconds_total": ("busy_s", ""),
+    "core_flops_total": ("flops", ""),
+    "core_executions_total": ("results", "result"),
+    "core_memory_bytes": ("memory", "category"),
+    "device_host_memory_bytes": ("memory", "category"),
+    "device_power_ratio": ("power", "statistic"),
+    "device_ecc_errors_total": ("ecc", "kind"),
 }
+"""By series: the field of Counters, and the label that is the key in it; empty for a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +107,7 @@ class Usage:
     """
 
     node: str
-    who: Who
+    who: User
     devices: tuple[int, ...]
     cores: int
     busy: float | None
@@ -150,7 +124,7 @@ class Usage:
         """Return the values for JSON and YAML."""
         return {
             "node": self.node,
-            **{name: getattr(self.who, name) for name in _WHO},
+            **{name: getattr(self.who, name) for name in WHO},
             "devices": list(self.devices),
             **({"core": self.core} if self.core != WHOLE else {}),
             "cores": self.cores,
@@ -171,7 +145,7 @@ def _rounded(value: float | None) -> float | None:
 
 def by_user(node: str, before: Sample | None, after: Sample) -> list[Usage]:
     """Return the use of each set of claims, those of pods first, then what is free."""
-    groups: dict[Who, list[Place]] = {}
+    groups: dict[User, list[Place]] = {}
     for place, each in after.places.items():
         groups.setdefault(each.who, []).append(place)
     whole_too = {who: places for who, places in groups.items() if any(core != WHOLE for _, core in places)}
@@ -179,7 +153,7 @@ def by_user(node: str, before: Sample | None, after: Sample) -> list[Usage]:
     return [usage(node, before, after, found[who]) for who in sorted(found, key=_order)]
 
 
-def _order(who: Who) -> tuple[bool, str, str, str]:
+def _order(who: User) -> tuple[bool, str, str, str]:
     return not who.claim, who.namespace, who.pod, who.claim
 
 

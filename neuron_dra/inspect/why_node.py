@@ -32,12 +32,6 @@ def findings(world: World, node: Wire) -> list[Finding]:
     return [*found, *_events(world, node, [each.code for each in found])]
 
 
-def is_ready(item: Wire) -> bool:
-    """Return True if the condition Ready of a Pod is True."""
-    conditions = (item.get("status") or {}).get("conditions") or ()
-    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
-
-
 def _not_ready(world: World, node: Wire) -> Finding | None:
     ready: Mapping[str, str] = next(
         (c for c in (node.get("status") or {}).get("conditions") or () if c.get("type") == "Ready"), {"status": "True"}

@@ -8,6 +8,7 @@ from typing import Final
 from neuron_dra.core.wire import Wire
 from neuron_dra.inspect import blockers, creating, demand, impossible, obstacles, starting, trials
 from neuron_dra.inspect.findings import Change, Facts, Finding, Report
+from neuron_dra.inspect.snapshot import is_ready
 from neuron_dra.inspect.world import World
 from neuron_dra.simulate import nodes
 from neuron_dra.simulate.scheduler import Placement
@@ -29,8 +30,7 @@ def report(world: World, pod: Wire) -> Report:
         return Report(subject, "is being deleted", (_deleted(pod),))
     if pod["spec"].get("nodeName"):
         found = starting.findings(world, pod)
-        ready = any(c.get("type") == "Ready" and c.get("status") == "True" for c in status.get("conditions") or ())
-        if not found and (ready or phase == "Running"):
+        if not found and (is_ready(pod) or phase == "Running"):
             return Report(subject, f"runs on node {pod['spec']['nodeName']}", fine=True)
         found = found or [_unknown_start(world, pod)]
         return Report(subject, f"does not run on node {pod['spec']['nodeName']}", tuple(found))

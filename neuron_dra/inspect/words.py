@@ -8,15 +8,17 @@ from collections.abc import Iterable, Sequence
 from neuron_dra.core import names
 
 
-def ranges(ids: Iterable[int]) -> str:
-    """Return numbers as text with ranges, such as "0-3 8 9"; two consecutive numbers do not make a range."""
+def ranges(ids: Iterable[int], *, between: str = " ", least: int = 3) -> str:
+    """Return numbers as text with ranges, such as "0-3 8 9"; fewer than `least` consecutive numbers make no range."""
     parts: list[list[int]] = []
     for number in sorted(ids):
         if parts and number == parts[-1][-1] + 1:
             parts[-1].append(number)
         else:
             parts.append([number])
-    return " ".join(f"{part[0]}-{part[-1]}" if len(part) > 2 else " ".join(map(str, part)) for part in parts)
+    return between.join(
+        f"{part[0]}-{part[-1]}" if len(part) >= least else between.join(map(str, part)) for part in parts
+    )
 
 
 def count(number: int, noun: str) -> str:

@@ -1,4 +1,4 @@
-"""The command line on a real cluster: it shows what is there, and reaches the plugins (17, acceptances 5 and 6)."""
+"""The command line on a real cluster: its output, and its connections to the plugins (17, acceptances 5 and 6)."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from neuron_dra.core.telemetry import User
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation import simulated_load
 from neuron_dra.emulation.embedded_api import EmbeddedApi, Fault
@@ -219,5 +220,5 @@ async def test_counters_stay_with_their_pod_while_claims_come_and_go(
                 claim = held[place[0]]["metadata"]["name"] if place[0] in held else ""
                 names = ",".join(pods.of.get(claim, [f"{claim}-0"])) if claim else ""
                 container = "main" if claim in pods.of else ""
-                who = usage.Who("default" if claim else "", names, container, claim, "")
+                who = User("default" if claim else "", names, container, claim, "")
                 assert (counters.who, counters.busy_s) == (who, busy[place[0]] / 1e6)

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neuron_dra.inspect import top_text, usage
-from neuron_dra.inspect.usage import Sample, Who
+from neuron_dra.core.telemetry import User
+from neuron_dra.inspect import top_text, usage, words
+from neuron_dra.inspect.usage import Sample
 
-LLM = Who("ml", "llm-0", "main", "llm-0-neurons", "")
+LLM = User("ml", "llm-0", "main", "llm-0-neurons", "")
 GIB = 2**30
 
 
@@ -22,12 +23,12 @@ def metrics(at: float, *lines: str, driver: str = "2.30.2") -> str:
     return "\n".join([*head, *lines, ""])
 
 
-def who(user: Who) -> str:
+def who(user: User) -> str:
     names = ("namespace", "pod", "container", "claim", "workload")
     return ",".join(f'{name}="{getattr(user, name)}"' for name in names)
 
 
-def core(device: int, number: int, user: Who, *, busy: float, success: float = 0, errors: float = 0) -> list[str]:
+def core(device: int, number: int, user: User, *, busy: float, success: float = 0, errors: float = 0) -> list[str]:
     labels = f'neuron_device="{device}",core="{number}",{who(user)}'
     return [
         f"neuron_dra_core_busy_seconds_total{{{labels}}} {busy}",
@@ -37,7 +38,7 @@ def core(device: int, number: int, user: Who, *, busy: float, success: float = 0
     ]
 
 
-def whole(device: int, user: Who, *, power: float) -> list[str]:
+def whole(device: int, user: User, *, power: float) -> list[str]:
     labels = f'neuron_device="{device}",{who(user)}'
     return [
         f'neuron_dra_device_power_ratio{{{labels},statistic="avg"}} {power}',
@@ -48,15 +49,15 @@ def whole(device: int, user: Who, *, power: float) -> list[str]:
 def readings() -> tuple[Sample, Sample]:
     """Device 3 is half busy with 5 calls a second, device 4 is free."""
     before = metrics(
-        100.0, *core(3, 0, LLM, busy=10, success=100), *core(3, 1, LLM, busy=20), *core(4, 0, Who(), busy=7)
+        100.0, *core(3, 0, LLM, busy=10, success=100), *core(3, 1, LLM, busy=20), *core(4, 0, User(), busy=7)
     )
     after = metrics(
         102.0,
         *core(3, 0, LLM, busy=12, success=108, errors=2),
         *core(3, 1, LLM, busy=20),
         *whole(3, LLM, power=0.4),
-        *core(4, 0, Who(), busy=7),
-        *whole(4, Who(), power=0.1),
+        *core(4, 0, User(), busy=7),
+        *whole(4, User(), power=0.1),
     )
     return usage.sample(before), usage.sample(after)
 
@@ -78,7 +79,7 @@ def test_rates_are_those_between_the_readings() -> None:
         "power": 0.4,
         "eccErrors": 1,
     }
-    assert (free.who, free.devices, free.busy, free.power) == (Who(), (4,), 0.0, 0.1)
+    assert (free.who, free.devices, free.busy, free.power) == (User(), (4,), 0.0, 0.1)
 
 
 def test_first_reading_has_no_rates() -> None:
@@ -91,7 +92,7 @@ def test_core_that_changed_hands_has_no_rate() -> None:
     """Part of what it counted was another pod's."""
     before, after = (
         usage.sample(metrics(at, *core(3, 0, user, busy=busy)))
-        for at, user, busy in ((100.0, Who("ml", "old", "", "c", ""), 1), (102.0, LLM, 3))
+        for at, user, busy in ((100.0, User("ml", "old", "", "c", ""), 1), (102.0, LLM, 3))
     )
     (row,) = usage.by_user("node-a", before, after)
     assert (row.who, row.busy) == (LLM, None)
@@ -129,7 +130,7 @@ def test_lines_show_pods_devices_and_cores() -> None:
 
 
 def test_long_names_fit_into_80_columns() -> None:
-    user = Who("a-namespace-with-a-long-name", "a-pod-with-a-name-that-is-long-0", "main", "claim", "")
+    user = User("a-namespace-with-a-long-name", "a-pod-with-a-name-that-is-long-0", "main", "claim", "")
     sample = usage.sample(metrics(1.0, *core(3, 0, user, busy=1e6, success=12345678)))
     lines = top_text.lines({"n": sample}, top_text.rows({}, {"n": sample}, "pod", ""), {}, by="pod", wide=False)
     assert max(map(len, lines)) <= 80
@@ -173,7 +174,7 @@ def test_any_text_is_a_sample_or_a_clear_error(text: str) -> None:
 @given(st.sets(st.integers(0, 63)))
 def test_ranges_name_each_number_once(numbers: set[int]) -> None:
     named = []
-    for part in top_text.ranges(sorted(numbers)).split(",") if numbers else []:
+    for part in words.ranges(numbers, between=",", least=2).split(",") if numbers else []:
         first, _, last = part.partition("-")
         named += range(int(first), int(last or first) + 1)
     assert named == sorted(numbers)

@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 
 from neuron_dra.core import telemetry
 from neuron_dra.core.in_use import ListedPod
-from neuron_dra.core.telemetry import DeviceCounters, User, Users
+from neuron_dra.core.telemetry import WHO, DeviceCounters, User, Users
 from neuron_dra.core.topology import Node
 from neuron_dra.node.prepare import pod_resources
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
@@ -35,7 +35,6 @@ PODS_S: Final = 2.0  # for the kubelet's list
 FRESH_S: Final = 1.0  # readings are not repeated more often
 PROBE_S: Final = 60.0  # between attempts to read what hangs
 
-WHO: Final = ("namespace", "pod", "container", "claim", "workload")
 CORE: Final = ("neuron_device", "core", *WHO)
 DEVICE: Final = ("neuron_device", *WHO)
 
