@@ -7,14 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from controller.observe import decode
-from controller.observe.model import (
-    FINALIZER,
-    SLOT_SIZES,
-    Reservation,
-    Template,
-    Workload,
-    shortened,
-)
+from controller.observe.model import FINALIZER, SLOT_SIZES, Reservation, Template, Workload, shortened
 from controller.plan import (
     objects,
     placement,
@@ -25,12 +18,7 @@ from controller.plan import (
     restart_all,
     restoration,
 )
-from controller.plan.actions import (
-    CreateTemplate,
-    DeleteTemplate,
-    SetFinalizers,
-    Verdict,
-)
+from controller.plan.actions import CreateTemplate, DeleteTemplate, SetFinalizers, Verdict
 from controller.plan.context import PlanningContext, join_texts
 from controller.plan.recovery import degradation
 from neuron_dra.core.ultraserver import Phase
@@ -45,8 +33,7 @@ def allocate(context: PlanningContext, workload: Workload) -> Verdict:
     Reserves missing slots, binds those whose nodes answered, replaces those with faults, and creates the template.
     """
     problem = _blocking_problem(context, workload)
-    bound = any(each.allocation.phase is Phase.BOUND for each in context.holdings.of(workload.uid))
-    if problem is not None and not (bound or workload.restarting):
+    if problem is not None and not (_has_run(context, workload) or workload.restarting):
         return _failed(context, workload, problem)
     if problem is not None and problem[0] == "InvalidSpec":  # nothing can be planned; the reservations stay
         return Verdict(str(workload.status.get("state") or "PartiallyAllocated"), *problem, problem)
@@ -94,6 +81,12 @@ def _blocking_problem(context: PlanningContext, workload: Workload) -> tuple[str
     if template is not None and not template.is_of(workload):
         return "TemplateNameTaken", f"ResourceClaimTemplate {name} exists and has another owner: delete it, or {advice}"
     return None
+
+
+def _has_run(context: PlanningContext, workload: Workload) -> bool:
+    """Return True if pods of the workload may run in a group, or in the one that a Pending group replaces."""
+    phases = {each.allocation.phase for each in context.holdings.of(workload.uid)}
+    return Phase.BOUND in phases or (Phase.PENDING in phases and bool(workload.status.get("allocatedAt")))
 
 
 def _failed(context: PlanningContext, workload: Workload, problem: tuple[str, str]) -> Verdict:
@@ -267,11 +260,12 @@ def _near(context: PlanningContext, live: dict[int, Reservation], workload: Work
 def _drop_first_reservation(context: PlanningContext, workload: Workload, live: dict[int, Reservation]) -> None:
     """Remove the Pending slots of a workload that cannot have all its slots: a part would block other workloads.
 
-    A workload with bound slots, or with a template, has run: its Pending slots replace others and stay.
+    A workload with a template has run, too: its Pending slots replace others and stay.
     """
-    has_run = _has_template(context, workload) or any(e.allocation.phase is Phase.BOUND for e in live.values())
+    if _has_template(context, workload) or _has_run(context, workload):
+        return
     for one in live.values():
-        if one.allocation.phase is Phase.PENDING and not has_run:
+        if one.allocation.phase is Phase.PENDING:
             context.holdings.drop(one)
 
 

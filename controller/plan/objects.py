@@ -28,6 +28,8 @@ REQUEST = "neuron"
 OUTAGE = "Outage"
 """Condition type of workloads whose nodes were unavailable in an outage. Grace periods begin at its last transition."""
 OUTDATED = "CustomResourcesOutdated"
+NOT_STORED = "ReservationNotStored"
+"""Reason of a workload's condition while the status of a NeuronUltraServer cannot be written."""
 MIGRATING = "Migrating"
 """Reason of the condition Ready while a group with a fault is being replaced."""
 
@@ -219,17 +221,19 @@ def device_class(workload_class: bool) -> str:
     return WORKLOAD_CLASS if workload_class else names.DRIVER
 
 
-def stopped_status(workload: Workload, verdict: Verdict, now: datetime.datetime) -> dict[str, Any] | None:
-    """Return a workload's status with the reason why the controller has stopped; None if it has that already.
+def with_condition(
+    workload: Workload, kind: str, value: bool, reason: str, message: str, now: datetime.datetime
+) -> dict[str, Any] | None:
+    """Return a workload's stored status with one condition changed; None if it has that already.
 
     It adds only fields that the CRD of every release has.
     """
-    ready = condition(workload.status, "Ready")
-    if (ready.get("reason"), ready.get("message")) == (verdict.reason, verdict.message):
+    found = condition(workload.status, kind)
+    if (found.get("reason"), found.get("message")) == (reason, message[:MESSAGE_CHARACTERS]):
         return None
-    others = [c for c in workload.status.get("conditions") or [] if c.get("type") != "Ready"]
-    stopped = new_condition(workload.status, "Ready", False, verdict.reason, verdict.message, now, workload.generation)
-    return {**workload.status, "state": verdict.state, "conditions": [stopped, *others]}
+    others = [each for each in workload.status.get("conditions") or [] if each.get("type") != kind]
+    changed = new_condition(workload.status, kind, value, reason, message, now, workload.generation)
+    return {**workload.status, "state": workload.state, "conditions": [changed, *others]}
 
 
 def workload_status(

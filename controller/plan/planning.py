@@ -100,6 +100,7 @@ def plan_of(index: FleetIndex, now: datetime.datetime, limits: Limits = DEFAULT_
         release_reservations(context, uid, context.holdings.of(uid), final=True)
     names = sorted({*index.unsettled, *context.holdings.changed, *context.holdings.unread})
     others, reservations = _ultraservers(context, names)
+    _explain_unstored(context, reservations)
     labelled = _labels(context)
     written = {_object_of(action) for action in (*others, *reservations)}
     return Plan(
@@ -150,9 +151,8 @@ def _stopped(index: FleetIndex, now: datetime.datetime) -> Plan:
     """
     verdicts, actions = {}, []
     for workload in sorted(index.workloads, key=lambda each: each.ref):
-        verdict = Verdict(workload.state, objects.OUTDATED, index.outdated)
-        verdicts[workload.uid] = verdict
-        status = objects.stopped_status(workload, verdict, now)
+        verdicts[workload.uid] = Verdict(workload.state, objects.OUTDATED, index.outdated)
+        status = objects.with_condition(workload, "Ready", False, objects.OUTDATED, index.outdated, now)
         if status is not None:
             meta = (workload.namespace, workload.name, workload.uid, workload.version)
             actions.append(WriteWorkloadStatus(*meta, workload.status, status, warning=True, explains_stop=True))
@@ -172,7 +172,7 @@ def _suspects(context: PlanningContext) -> tuple[Suspect, ...]:
 # -- UltraServers ------------------------------------------------------------------------------------------------------
 
 
-def _ultraservers(context: PlanningContext, names: Sequence[str]) -> tuple[list[Action], list[Action]]:
+def _ultraservers(context: PlanningContext, names: Sequence[str]) -> tuple[list[Action], list[WriteUltraServerStatus]]:
     """Return the writes of NeuronUltraServers, at most one for each object.
 
     The first list has creations, deletions, finalizers and topologies, the second one statuses with reservations. If
@@ -180,7 +180,7 @@ def _ultraservers(context: PlanningContext, names: Sequence[str]) -> tuple[list[
     status that cannot be written.
     """
     others: list[Action] = []
-    statuses: list[Action] = []
+    statuses: list[WriteUltraServerStatus] = []
     for name in names:
         group, have = context.snapshot.group_by_name.get(name), context.snapshot.ultraserver_by_name.get(name)
         if group is None:
@@ -285,6 +285,32 @@ def _with_unwritable(unwritable: Mapping[str, str], verdict: Verdict) -> Verdict
     names = sorted(unwritable)
     text = f"left out, because their status cannot be written: {shortened(names)} ({unwritable[names[0]]})"
     return replace(verdict, message=join_texts(verdict.message, text))
+
+
+def _explain_unstored(context: PlanningContext, reservations: Sequence[WriteUltraServerStatus]) -> None:
+    """Replace the status of each workload whose reservations cannot be stored by one that says only that.
+
+    Its whole status waits for those writes, and would say what held before them: perhaps for ever.
+    """
+    unwritable, waiting = context.snapshot.unwritable, dict[str, list[str]]()
+    for write in reservations:
+        for uid in write.owners if write.name in unwritable else ():
+            waiting.setdefault(uid, []).append(write.name)
+    if not waiting:
+        return
+    context.statuses = [each for each in context.statuses if waiting.keys().isdisjoint(each.owners)]
+    for workload in (each for each in context.snapshot.workloads if each.uid in waiting):
+        names = waiting[workload.uid]
+        text = (
+            f"reservations cannot be changed or stored, because the status of NeuronUltraServer {shortened(names)} "
+            f"cannot be written: {unwritable[names[0]]}"
+        )
+        runs = workload.state == "Allocated" and not workload.deleting
+        kind = ("Degraded", True) if runs else ("Ready", False)
+        status = objects.with_condition(workload, *kind, objects.NOT_STORED, text, context.now)
+        if status is not None:
+            meta = (workload.namespace, workload.name, workload.uid, workload.version)
+            context.statuses.append(WriteWorkloadStatus(*meta, workload.status, status, warning=True))
 
 
 def _write_status(context: PlanningContext, workload: Workload, verdict: Verdict) -> None:

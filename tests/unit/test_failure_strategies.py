@@ -220,6 +220,19 @@ def test_migration_steps_are_in_order():
     ]
 
 
+def test_replaced_template_does_not_stop_a_migration():
+    """13.7: with its only group Draining, the workload became Failed and gave up the group that replaces it."""
+    world = running("MigrateAffected", count=1)
+    break_links(world, "u0-2")
+    world.settle(LIMITS)
+    world.remove("ResourceClaimTemplate", "job", "ml")
+    world.put({"kind": "ResourceClaimTemplate", "metadata": {"name": "job", "namespace": "ml"}, "spec": {"spec": {}}})
+    world.later(30)
+    world.settle(LIMITS)
+    assert held(world) == [(0, "Bound", *U1)]
+    assert world.state("job") == ("Allocating", "TemplateNameTaken")
+
+
 def test_new_slot_is_bound_after_old_one_closed():
     world = running("MigrateAffected")
     for name in U1:

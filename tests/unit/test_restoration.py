@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from ultraserver_world import World
 
 from controller.observe import decode
-from controller.plan.actions import Evict
+from controller.plan.actions import Evict, WriteWorkloadStatus
+from controller.plan.planning import plan
 from neuron_dra.core.ultraserver import NAMESPACE, Phase
 from tests.support.ultraservers import ultraserver
 
@@ -197,6 +199,34 @@ def test_moving_group_survives_forced_deletion(silent: tuple[str, ...]) -> None:
         [],
         {0: ("u1-0", "u1-1", "u1-2", "u1-3")},
     )
+
+
+REJECTED = {"us-u0": "a policy rejects it"}
+UNSTORED = (
+    "reservations cannot be changed or stored, because the status of NeuronUltraServer us-u0 cannot be written: a "
+    "policy rejects it"
+)
+
+
+@pytest.mark.parametrize("kind", ["Ready", "Degraded"])
+def test_workload_explains_what_cannot_be_stored(kind: str) -> None:
+    """13.3: its status waited for the write of the reservations, and said for ever what held before it."""
+    world = running(count=2)
+    world.remove("NeuronUltraServer", "us-u0", NAMESPACE)
+    world.step()
+    if kind == "Ready":
+        world.delete_workload("job")
+    made = plan(replace(world.snapshot(), unwritable=REJECTED), world.now)
+    [write] = [action for action in made.actions if isinstance(action, WriteWorkloadStatus)]
+    world.write(write)
+    shown = [
+        (each["type"], each["status"])
+        for each in world.workload("job")["status"]["conditions"]
+        if (each["reason"], each["message"]) == ("ReservationNotStored", UNSTORED)
+    ]
+    assert shown == [(kind, "True" if kind == "Degraded" else "False")]
+    again = plan(replace(world.snapshot(), unwritable=REJECTED), world.now)
+    assert not [action for action in again.actions if isinstance(action, WriteWorkloadStatus)]
 
 
 def test_removed_entry_is_not_restored() -> None:

@@ -197,6 +197,9 @@ class Safety:
             return
         if any(self._is_replaced(each.allocation) for each in mine):
             return
+        index = allocation.ultraserver_index
+        if any(each.allocation.phase is Phase.BOUND and each.allocation.ultraserver_index == index for each in mine):
+            return  # it was to replace that group, which is healthy again: `well` below covers its nodes
         spec = self._view.workloads()[allocation.workload_uid]["spec"]
         if int(spec["serverCount"]) > len({each.allocation.ultraserver_index for each in mine}):
             return
