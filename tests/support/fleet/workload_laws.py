@@ -125,7 +125,7 @@ def _not_stored_again(workload: Wire, live: list[Held], known: Known) -> list[Wi
     status does not claim anything new until they are stored.
     """
     stored = {held.allocation.allocation_id for held in live}
-    groups = workload["status"].get("groups") or ()
+    groups = (workload.get("status") or {}).get("groups") or ()
     return [each for each in groups if each["ultraserver"] in known.unwritable and each["allocationId"] not in stored]
 
 
