@@ -15,7 +15,7 @@ import topology_pictures
 
 from controller import metrics as controller_metrics
 from controller.settings import ControllerSettings, WatcherSettings
-from neuron_dra.core import catalogue, devices, groups, limits, names, vocabulary
+from neuron_dra.core import catalogue, devices, groups, limits, metadata, names, vocabulary
 from neuron_dra.core.catalogue import GIB
 from neuron_dra.node.endpoints import telemetry
 from neuron_dra.node.metrics import Metrics
@@ -90,7 +90,18 @@ When the UltraServer controller has reserved a node for a workload, each of the 
 see [UltraServers](ultraservers.md):
 
 {table(["attribute", "type", "meaning"], tags)}
+{in_files()}
 {instance_types()}"""
+
+
+def in_files() -> str:
+    """Return the section about the attributes of metadata files."""
+    rows = [(f"`{each.name}`", each.kind, each.when, each.text) for each in metadata.JOB]
+    return f"""## In metadata files
+
+A container's [metadata file](device-metadata.md) has the attributes of its devices, and these, which slices do not have:
+
+{table(["attribute", "type", "present", "meaning"], rows)}"""
 
 
 def instance_types() -> str:

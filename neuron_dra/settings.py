@@ -133,6 +133,11 @@ class PluginSettings:
         "seconds for which a claim waits for a device that another claim still holds, as after a deletion without a "
         "grace period; a rejection costs the pod 90 s, and the kubelet gives up after 45 s",
     )
+    device_metadata: bool = _setting(
+        False,
+        "mount a file with the attributes of its devices, and its place in the job, into each container "
+        "(docs/device-metadata.md)",
+    )
     kubeconfig: str = _setting(
         "", "kubeconfig file, or several as in a:b; empty inside a cluster; credentials are renewed before they expire"
     )

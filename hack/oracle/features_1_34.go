@@ -2,7 +2,11 @@
 
 package main
 
-import "k8s.io/dynamic-resource-allocation/structured"
+import (
+	"errors"
+
+	"k8s.io/dynamic-resource-allocation/structured"
+)
 
 // features are those of a 1.34 cluster with default feature gates.
 var features = structured.Features{
@@ -12,3 +16,6 @@ var features = structured.Features{
 
 // failsOnNode tells whether other nodes may still work: 1.34 has no such errors.
 func failsOnNode(error) bool { return false }
+
+// readMetadata fails: 1.34 has no device metadata.
+func readMetadata(string) (any, string, error) { return nil, "", errors.ErrUnsupported }

@@ -8,11 +8,15 @@
 //
 //	{"expression": "...", "device": {"driver": "...", "attributes": {...}, "capacity": {...}}}
 //
+// or a device metadata file
+//
+//	{"metadata": "..."}
+//
 // A case without slices has those of the case before, and its classes and node; with "timed" the answer has the
 // allocator's time in "nanoseconds".
 //
-// Output, one JSON object per line: {"allocations": [...]} (null when there is no solution) or {"matches": true},
-// with "error" and "kind" (compile, node, pod) when the code returned an error, and the allocator's "steps".
+// Output, one JSON object per line: {"allocations": [...]} (null when there is no solution) or {"matches": true}
+// or {"metadata": {...}, "version": "..."}, with "error" and "kind" (compile, node, pod) when the code returned an error, and the allocator's "steps".
 //
 // Built with -tags kubernetes_1_34 -modfile go_1_34.mod it is the code of Kubernetes 1.34.
 package main
@@ -48,6 +52,8 @@ type question struct {
 
 	Expression string      `json:"expression"`
 	Device     *deviceView `json:"device"`
+
+	Metadata string `json:"metadata"`
 }
 
 type deviceID struct {
@@ -65,6 +71,8 @@ type deviceView struct {
 type answer struct {
 	Allocations []resourceapi.AllocationResult `json:"allocations,omitempty"`
 	Matches     *bool                          `json:"matches,omitempty"`
+	Metadata    any                            `json:"metadata,omitempty"`
+	Version     string                         `json:"version,omitempty"`
 	Kind        string                         `json:"kind,omitempty"`
 	Error       string                         `json:"error,omitempty"`
 	Nanoseconds int64                          `json:"nanoseconds,omitempty"`
@@ -123,6 +131,13 @@ func reply(asked *question, cache *cel.Cache) answer {
 	defer cancel()
 	if asked.Device != nil {
 		return evaluate(ctx, asked)
+	}
+	if asked.Metadata != "" {
+		found, version, err := readMetadata(asked.Metadata)
+		if err != nil {
+			return answer{Error: err.Error()}
+		}
+		return answer{Metadata: found, Version: version}
 	}
 	inUse := sets.New[structured.DeviceID]()
 	for _, id := range asked.InUse {

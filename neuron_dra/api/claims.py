@@ -14,9 +14,14 @@ from neuron_dra.errors import ClaimError
 
 
 class Annotations(msgspec.Struct):
-    """The annotations that are decoded; the scheduler sets `extended` on claims that it makes for resource limits."""
+    """The annotations that are decoded.
+
+    The scheduler sets `extended` on claims that it makes for resource limits, and Kubernetes `pod_claim` on those that
+    it makes from templates.
+    """
 
     extended: str = msgspec.field(default="", name="resource.kubernetes.io/extended-resource-claim")
+    pod_claim: str = msgspec.field(default="", name="resource.kubernetes.io/pod-claim-name")
     device_count: str = msgspec.field(default="", name=names.COUNT_ANNOTATION)
 
 
@@ -213,10 +218,16 @@ def to_core(wire: ResourceClaim, ref: ClaimRef) -> Claim:
         settings = config.decode(entry.opaque.parameters, f"config[{index}].opaque.parameters")
         source = Source.CLASS if entry.source == "FromClass" else Source.CLAIM
         entries.append(Entry(source, tuple(entry.requests or ()), settings))
-    notes = wire.metadata.annotations
-    made_for_limits = notes is not None and notes.extended == "true"
-    count = notes.device_count if notes is not None else ""
-    return Claim(ref, allocated_devices(wire), tuple(entries), first_pod(wire), made_for_limits, count)
+    notes = wire.metadata.annotations or Annotations()
+    return Claim(
+        ref,
+        allocated_devices(wire),
+        tuple(entries),
+        first_pod(wire),
+        notes.extended == "true",
+        notes.device_count,
+        notes.pod_claim,
+    )
 
 
 def first_pod(claim: ResourceClaim) -> str:

@@ -145,16 +145,16 @@ def encode(document: Mapping[str, Any]) -> bytes:
     for name in sorted(document):
         value = document[name]
         if name == "devices" and isinstance(value, list):
-            fields.append(b'"devices": [\n    ' + b",\n    ".join(map(_line, value)) + b"\n  ]")
+            fields.append(b'"devices": [\n    ' + b",\n    ".join(map(line, value)) + b"\n  ]")
         else:
-            fields.append(_line(name) + b": " + _line(value))
+            fields.append(line(name) + b": " + line(value))
     return b"{\n  " + b",\n  ".join(fields) + b"\n}\n"
 
 
 _quick = msgspec.json.Encoder(order="sorted").encode
 
 
-def _line(value: object) -> bytes:
+def line(value: object) -> bytes:
     """Return the JSON of a value on one line, with sorted keys."""
     try:
         return _quick(value)

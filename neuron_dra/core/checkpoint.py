@@ -172,7 +172,7 @@ def _digest(text: bytes) -> str:
     return hashlib.sha256(text).hexdigest()
 
 
-_CLAIM_FIELDS = ("namespace", "name", "preparedAt", "pod", "adopted", "doubtful", "workload", "devices")
+_CLAIM_FIELDS = ("namespace", "name", "preparedAt", "pod", "adopted", "doubtful", "workload", "metadata", "devices")
 _DEVICE_FIELDS = (
     "request",
     "pool",
@@ -198,6 +198,7 @@ def _claim_to_wire(claim: PreparedClaim) -> dict[str, Any]:
         **({"adopted": True} if claim.adopted else {}),
         **({"doubtful": True} if claim.doubtful else {}),
         **({"workload": claim.workload} if claim.workload else {}),
+        **({"metadata": claim.metadata} if claim.metadata else {}),
         "devices": [_device_to_wire(device) for device in claim.devices],
     }
 
@@ -231,6 +232,7 @@ def _claim_from_wire(uid: str, wire: Any) -> PreparedClaim:
         adopted=wire.get("adopted") is True,
         doubtful=wire.get("doubtful") is True,
         workload=_optional(wire, "workload") or "",
+        metadata=_texts(wire, "metadata"),
         extra={name: value for name, value in wire.items() if name not in _CLAIM_FIELDS} or None,
     )
 
@@ -262,6 +264,12 @@ def _text(wire: Mapping[str, Any], name: str) -> str:
 def _optional(wire: Mapping[str, Any], name: str) -> str | None:
     """Return a field that must be a string if it is present; None if it is absent. Raises TypeError."""
     return _text(wire, name) if wire.get(name) is not None else None
+
+
+def _texts(wire: Mapping[str, Any], name: str) -> dict[str, str] | None:
+    """Return a field that must be an object of strings; None if it is absent. Raises TypeError."""
+    found = _mapping(wire, name) if name in wire else {}
+    return {each: _text(found, each) for each in found} or None
 
 
 def _number(value: object) -> int:

@@ -48,7 +48,8 @@ class Claim:
     """A claim with the part of its allocation that concerns this driver.
 
     `extended_resources`: the scheduler made it for the resource limits of a pod's containers. `device_count` is the
-    number of Neuron devices that it must have, as its annotation has it; empty for any number.
+    number of Neuron devices that it must have, as its annotation has it; empty for any number. `pod_claim` is the name
+    that the pod has for a claim made from a template, as its annotation has it, which users can write too.
     """
 
     ref: ClaimRef
@@ -57,6 +58,7 @@ class Claim:
     pod: str = ""  # the first pod that the claim is reserved for
     extended_resources: bool = False
     device_count: str = ""
+    pod_claim: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,4 +106,5 @@ class PreparedClaim:
     adopted: bool = False
     doubtful: bool = False
     workload: str = ""  # name of the NeuronUltraServerWorkload, in the claim's namespace, that the node is bound to
+    metadata: Mapping[str, str] | None = None  # by request: the JSON of its metadata file (core/metadata.py)
     extra: Mapping[str, Any] | None = None  # fields of a newer release, kept for it

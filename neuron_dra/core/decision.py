@@ -17,6 +17,7 @@ from neuron_dra.core.catalogue import Platform
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim, PreparedDevice
 from neuron_dra.core.facts import RUNTIME_MODES, Unread, group_sizes
 from neuron_dra.core.members import Members
+from neuron_dra.core.metadata import Source, added
 from neuron_dra.core.reservation import Reservation
 from neuron_dra.core.topology import NeuronDevice, Node
 from neuron_dra.errors import ClaimError, DeviceInUse
@@ -32,11 +33,12 @@ def decide(
     reservation: Reservation | None = None,
     unhealthy: Callable[[AllocatedDevice], str] = lambda result: "",
     prepared_at: str = "",
+    metadata: Source | None = None,
 ) -> PreparedClaim:
     """Return the prepared claim for `claim`: its devices, their CDI edits and environment.
 
     `held` are the claims that are already prepared; `claim` itself may be among them. `unhealthy` returns why a device
-    must not be prepared, or an empty string; it is not called for adminAccess. `prepared_at` is a time in RFC 3339.
+    must not be prepared, or an empty string; not for adminAccess. `prepared_at`: RFC 3339. `metadata` adds its files.
 
     Raises ClaimError, which names the field, device or other claim that is the cause, and DeviceInUse if another claim
     holds one of the devices.
@@ -79,7 +81,8 @@ def decide(
         for result, members in parts
     )
     workload = next((bound_to for _, bound_to in reversed(agreed.values()) if bound_to), "")
-    return PreparedClaim(claim.ref, prepared, prepared_at, claim.pod, workload=workload)
+    made = PreparedClaim(claim.ref, prepared, prepared_at, claim.pod, workload=workload)
+    return added(made, claim, node, reservation, metadata) if metadata else made
 
 
 def _refuse_other_pools(ref: ClaimRef, result: AllocatedDevice, node_name: str) -> None:

@@ -171,6 +171,21 @@ def published(node: Node, *, driver_version: str, ultraserver_devices: str = "no
     return (*whole, *singles)
 
 
+def named(node: Node, name: str, *, driver_version: str) -> Device | None:
+    """Return a device or the whole node by its name, as it is published without connected sets; None for other names.
+
+    A claim that was allocated earlier may have it, whatever is published now.
+    """
+    if name == names.NODE_DEVICE:
+        present = [device for device in node.devices if device.node_present]
+        return _whole_node(node, present, driver_version) if present else None
+    for device in node.devices:
+        if device.name == name:
+            ids = groups.group_ids(node.spec) if node.spec else {}
+            return _device(node, device, ids.get(device.device_id, {}), driver_version)
+    return None
+
+
 def _device(node: Node, device: NeuronDevice, group: Mapping[int, str], driver_version: str) -> Device:
     """Return one published device; `group` has the ids of its groups by size."""
     values: dict[str, Attribute | None] = {

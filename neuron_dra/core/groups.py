@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Iterable
 
@@ -19,6 +20,7 @@ def group_id(efa_functions: Iterable[str]) -> str:
     return hashlib.sha256(",".join(sorted(set(efa_functions))).encode()).hexdigest()[:16]
 
 
+@functools.cache
 def group_ids(spec: InstanceType) -> dict[int, dict[int, str]]:
     """Return the group ids by device id and group size; empty if AWS publishes no EFA map for the type.
 

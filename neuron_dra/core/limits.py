@@ -9,7 +9,7 @@ Source: kubernetes/api@v0.37 resource/v1/types.go and Kubernetes' validation.go.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from neuron_dra.core import semver
@@ -71,6 +71,11 @@ def _checked(device: Device, problems: list[str]) -> Device:
         problems.append(f"{device.name}: attribute {name} is left out: a device may have {room} with these capacities")
         del attributes[name]
     return replace(device, attributes=attributes, capacity=capacity)
+
+
+def valid(attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:
+    """Return the attributes whose value the API server accepts; the names are this driver's own."""
+    return {name: each for name, each in attributes.items() if not _value_problem(each)}
 
 
 def _name_problem(name: str) -> str:

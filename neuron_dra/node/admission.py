@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import datetime
 
+from neuron_dra import __version__
 from neuron_dra.core import decision, health
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim
+from neuron_dra.core.metadata import Source
 from neuron_dra.errors import ClaimError
 from neuron_dra.node.own_node import OwnNode
 from neuron_dra.node.prepare.claim_reader import ClaimReader
@@ -56,6 +58,7 @@ class NodeAdmission:
             device_files=self._hardware.device_files,
             reservation=self._gate.reservation,
             unhealthy=self._why_unhealthy,
+            metadata=Source(self._settings.cdi_root, __version__) if self._settings.device_metadata else None,
             prepared_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         )
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from neuron_dra.core import cdi
+from neuron_dra.core import cdi, metadata
 from neuron_dra.core import checkpoint as checkpoints
 from neuron_dra.core.checkpoint import Checkpoint
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim
@@ -42,6 +42,10 @@ SLOT = Allocation("ml", "llm", "uid-llm", "alloc-1", Phase.BOUND, ("a",), 1, 0, 
 PENDING, BOUND = (Tag.of(replace(SLOT, phase=phase)) for phase in (Phase.PENDING, Phase.BOUND))
 
 
+DESCRIBED = 5  # the claim that has a metadata file; with one for each, there would be too many states
+METADATA = metadata.Source("/var/run/cdi", "1.2.3")
+
+
 def claim(number: int) -> Claim:
     name = f"job-{number}"
     return Claim(
@@ -50,7 +54,15 @@ def claim(number: int) -> Claim:
 
 
 def decided(wanted: Claim, held: list[PreparedClaim]) -> PreparedClaim:
-    return decide(wanted, node_name="a", node=NODE, held=held, device_files=cdi.DeviceFiles(), prepared_at="then")
+    return decide(
+        wanted,
+        node_name="a",
+        node=NODE,
+        held=held,
+        device_files=cdi.DeviceFiles(),
+        prepared_at="then",
+        metadata=METADATA if wanted.ref.uid == f"uid-{DESCRIBED}" else None,
+    )
 
 
 class Quick(Files):
@@ -154,6 +166,15 @@ async def after_a_restart(life: Life) -> None:
     life.keep(None)
 
 
+async def with_metadata(life: Life) -> None:
+    """18.6: the metadata file is there before the commit, and gone after the unprepare."""
+    await opened(life.store, may_be_damaged=True)
+    life.prepare(DESCRIBED)
+    life.store.repair()
+    life.unprepare(DESCRIBED)
+    life.prepare(DESCRIBED)
+
+
 def earlier(root: Path) -> None:
     """Claims 7 and 8 were prepared in the boot `boot-1`."""
     store = store_of(root, Quick(), "boot-1")
@@ -196,6 +217,7 @@ class Story:
 STORIES = {
     "first start": Story(from_the_first_start, lambda root: None, frozenset(), (None,)),
     "restart": Story(after_a_restart, earlier),
+    "metadata": Story(with_metadata, earlier),
     "repair": Story(after_a_restart, a_file_is_lost, whole=False),
     "reboot": Story(after_a_restart, the_host_was_rebooted, frozenset(), boot_id="boot-2"),
     "rebuild": Story(after_a_restart, the_checkpoint_is_damaged, tags=(PENDING, None), damaged=True),
@@ -268,6 +290,9 @@ class Judge:
         for prepared in current.claims.values() if current.boot_id == self.story.boot_id else ():
             spec = Files().read(self.cdi_root / cdi.file_name(prepared.ref.uid))
             assert spec == cdi.encode(cdi.spec(prepared)), "a claim in the checkpoint has no CDI file"
+            for name, data in metadata.files(prepared).items():
+                file = Files().read(self.cdi_root / metadata.FOLDER / name)
+                assert file == data, "a claim in the checkpoint has no metadata file"
 
     async def same_boot(self, promised: Promised) -> None:
         store = self.make_store(self.root, Quick(), self.story.boot_id)
@@ -298,7 +323,10 @@ class Judge:
 
     def clean(self, current: Checkpoint) -> None:
         uids = {uid for uid, prepared in current.claims.items() if not prepared.adopted}
-        found = {cdi.claim_uid_of(name) for name in os.listdir(self.cdi_root)}
+        names = set(os.listdir(self.cdi_root)) - {metadata.FOLDER}
+        found = {cdi.claim_uid_of(name) for name in names}
+        wanted = {name for prepared in current.claims.values() for name in metadata.files(prepared)}
+        assert set(Files().names(self.cdi_root / metadata.FOLDER)) == wanted, "metadata files and checkpoint differ"
         assert uids <= found <= set(current.claims), "CDI files and checkpoint differ"
         PublisherLock(self.data, "pod-2", Quick()).sweep()
         assert [name for name in os.listdir(self.data) if name.endswith(".tmp")] == []
@@ -343,6 +371,12 @@ class WithoutCdiFlush(RecordingFiles):
             super().sync_folder(folder)
 
 
+class WithoutMetadataFlush(RecordingFiles):
+    def sync_folder(self, folder: Path) -> None:
+        if folder.name != metadata.FOLDER:
+            super().sync_folder(folder)
+
+
 class WithoutFileFlush(RecordingFiles):
     def sync_file(self, handle: int) -> None:
         pass
@@ -373,6 +407,7 @@ def without_boot_id(root: Path, files: Files, boot_id: str) -> SingleStore:
     [
         ("first start", store_of, WithoutFolderFlush, "checkpoint.json is gone"),
         ("first start", store_of, WithoutCdiFlush, "a claim in the checkpoint has no CDI file"),
+        ("metadata", store_of, WithoutMetadataFlush, "a claim in the checkpoint has no metadata file"),
         ("first start", store_of, WithoutFileFlush, "the checkpoint is damaged"),
         ("first start", checkpoint_first, RecordingFiles, "a claim in the checkpoint has no CDI file"),
         ("first start", without_boot_id, RecordingFiles, "claims of an earlier boot count as prepared"),
@@ -380,6 +415,7 @@ def without_boot_id(root: Path, files: Files, boot_id: str) -> SingleStore:
     ids=[
         "no fsync of folders",
         "no fsync of the CDI folder",
+        "no fsync of the metadata folder",
         "no fsync of files",
         "checkpoint before CDI",
         "no look at the boot id",

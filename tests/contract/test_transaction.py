@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from neuron_dra.core import cdi, withdrawals
+from neuron_dra.core import cdi, metadata, withdrawals
 from neuron_dra.core import checkpoint as checkpoints
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim
 from neuron_dra.core.decision import decide
@@ -41,7 +42,8 @@ from tests.support.faulty_files import (
 from tests.support.single_store import SingleStore
 
 NODE = healthy_node("trn2.48xlarge")
-STEPS = range(1, 13)  # more than any transaction has; an unreached step tests the success
+METADATA = metadata.Source("/var/run/cdi", "1.2.3")
+STEPS = range(1, 19)  # more than any transaction has; an unreached step tests the success
 
 
 def claim(number: int, name: str = "") -> Claim:
@@ -53,7 +55,15 @@ OLD, NEW = claim(0, "old"), claim(1, "new")
 
 
 def decided(wanted: Claim, held: list[PreparedClaim]) -> PreparedClaim:
-    return decide(wanted, node_name="a", node=NODE, held=held, device_files=cdi.DeviceFiles(), prepared_at="then")
+    return decide(
+        wanted,
+        node_name="a",
+        node=NODE,
+        held=held,
+        device_files=cdi.DeviceFiles(),
+        prepared_at="then",
+        metadata=METADATA,
+    )
 
 
 class Disk:
@@ -75,15 +85,25 @@ class Disk:
         return {
             json.loads((self.cdi_root / name).read_text())["annotations"][cdi.NAME]
             for name in os.listdir(self.cdi_root)
-            if not name.endswith(".tmp")
+            if not name.endswith(".tmp") and name != metadata.FOLDER
         }
 
     @property
+    def described(self) -> set[str]:
+        """The claims that have a complete metadata file."""
+        folder = self.cdi_root / metadata.FOLDER
+        texts = [(folder / name).read_text() for name in Files().names(folder) if not name.endswith(".tmp")]
+        assert all(len(text.splitlines()) == len(metadata.VERSIONS) for text in texts)
+        return {json.loads(line)["metadata"]["name"] for text in texts for line in text.splitlines()}
+
+    @property
     def leftovers(self) -> list[str]:
-        return [name for folder in (self.folder, self.cdi_root) for name in os.listdir(folder) if name.endswith(".tmp")]
+        folders = (self.folder, self.cdi_root, self.cdi_root / metadata.FOLDER)
+        return [name for folder in folders for name in Files().names(folder) if name.endswith(".tmp")]
 
     def is_clean(self, *prepared: str) -> bool:
-        return self.checkpointed == self.specified == set(prepared) and not self.leftovers
+        same = self.checkpointed == self.specified == self.described == set(prepared)
+        return same and not self.leftovers
 
 
 @pytest.fixture
@@ -217,7 +237,7 @@ def test_disk_error_in_unprepare_fails_then_succeeds(used: Disk, step: int) -> N
     try:
         store.unprepare("uid-old")
     except OSError:
-        assert "old" in used.specified
+        assert "old" in used.specified | used.described
     files.heal()
     store.unprepare("uid-old")
     assert used.is_clean()
@@ -270,8 +290,7 @@ def test_rejected_claim_leaves_no_files(used: Disk) -> None:
 @pytest.mark.parametrize("wiped", [True, False])
 def test_reboot_discards_prepared_claims(used: Disk, wiped: bool) -> None:
     if wiped:
-        for name in os.listdir(used.cdi_root):
-            os.unlink(used.cdi_root / name)
+        shutil.rmtree(used.cdi_root)
     store = used.store(boot_id="boot-2")
     assert store.open().claims == {}
     assert used.is_clean()
@@ -310,9 +329,7 @@ def test_missing_or_changed_cdi_file_is_rewritten(used: Disk, harm: Callable[[Pa
 
 
 def test_missing_cdi_folder_is_recreated(used: Disk) -> None:
-    for name in os.listdir(used.cdi_root):
-        os.unlink(used.cdi_root / name)
-    used.cdi_root.rmdir()
+    shutil.rmtree(used.cdi_root)
     assert used.store().repair()[0] == [OLD.ref]
     assert used.is_clean("old")
 
@@ -325,7 +342,8 @@ def test_opening_removes_own_orphaned_files_only(used: Disk) -> None:
     for name in strangers:
         (used.cdi_root / name).write_text("{}")
     used.store().open()
-    assert set(os.listdir(used.cdi_root)) == strangers | {"k8s.neuron.aws.com-claim_uid-old.json"}
+    ours = {"k8s.neuron.aws.com-claim_uid-old.json", metadata.FOLDER}
+    assert set(os.listdir(used.cdi_root)) == strangers | ours
 
 
 # Taking over from another driver
@@ -418,7 +436,7 @@ def test_taken_over_claim_leaves_the_foreign_file(disk: Disk, counted: str) -> N
     if counted == "after a crash":
         disk.store().open()
     assert disk.is_clean("old")
-    assert os.listdir(disk.cdi_root) == [cdi.file_name("uid-old")]
+    assert set(os.listdir(disk.cdi_root)) == {cdi.file_name("uid-old"), metadata.FOLDER}
 
 
 def test_files_of_an_interim_driver_are_adopted(used: Disk) -> None:
@@ -515,9 +533,10 @@ def test_claims_of_a_group_fail_independently(used: Disk) -> None:
     assert used.is_clean("old", "job-1", "job-3")
 
 
-def test_cdi_write_error_fails_its_claim_only(used: Disk) -> None:
+@pytest.mark.parametrize("step", [5, 7], ids=["metadata", "CDI"])
+def test_cdi_write_error_fails_its_claim_only(used: Disk, step: int) -> None:
     files = FaultyFiles()
-    files.fail(3, disk_error(DISK_ERRORS[0]))  # write and rename of the first file, then the write of the second
+    files.fail(step, disk_error(DISK_ERRORS[0]))  # write and rename of the first claim's files, then the second's
     answers = used.store(files).prepare_all(unmarked(SOME), decided)
     assert [isinstance(answer, OSError) for answer in answers] == [False, True, False]
     assert used.is_clean("old", "job-1", "job-3")
@@ -525,7 +544,7 @@ def test_cdi_write_error_fails_its_claim_only(used: Disk) -> None:
 
 @pytest.mark.contract("P18")
 @pytest.mark.parametrize("moment", Moment)
-@pytest.mark.parametrize("step", range(1, 18))
+@pytest.mark.parametrize("step", range(1, 26))
 def test_power_cut_during_group_commit_is_atomic(used: Disk, step: int, moment: Moment) -> None:
     files = FaultyFiles()
     store = used.store(files)
@@ -542,10 +561,10 @@ def test_power_cut_during_group_commit_is_atomic(used: Disk, step: int, moment: 
     assert used.is_clean(*everything)
 
 
-@pytest.mark.parametrize("step", range(7, 15))
+@pytest.mark.parametrize("step", range(13, 22))
 def test_failed_group_commit_fails_all_its_claims(used: Disk, step: int) -> None:
     files = FaultyFiles()
-    files.fail(step, disk_error(DISK_ERRORS[0]))  # after the three CDI files
+    files.fail(step, disk_error(DISK_ERRORS[0]))  # after the files of the three claims
     answers = used.store(files).prepare_all(unmarked([OLD, *SOME]), decided)
     assert answers[0] == decided(OLD, [])
     committed = {answer.ref.name for answer in answers[1:] if isinstance(answer, PreparedClaim)}

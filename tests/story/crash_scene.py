@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from typing import Any
 
 import grpc
 
-from neuron_dra.core import cdi
+from neuron_dra.core import cdi, metadata
 from neuron_dra.core import checkpoint as checkpoints
 from neuron_dra.core.ultraserver import NAMESPACE, Allocation, Phase, Tag, object_name, tag_on
 from neuron_dra.core.wire import Obj
@@ -102,15 +103,15 @@ class Scene:
 
     def empty_cdi(self) -> None:
         if self.host.cdi.exists():
-            for name in os.listdir(self.host.cdi):
-                os.unlink(self.host.cdi / name)
+            for path in self.host.cdi.iterdir():
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     # The plugin
 
     def start(self, *, counting: bool = False, killed_at: Point | None = None) -> Life:
         """Start a plugin; the one before has ended."""
         self.end()
-        settings = self.host.settings(ultraserver_devices="devices", connected_sets=self.sets)
+        settings = self.host.settings(ultraserver_devices="devices", connected_sets=self.sets, device_metadata=True)
         self.life = self.lives.start(settings, counting=counting, killed_at=killed_at, sabotage=self._sabotage)
         return self.life
 
@@ -197,6 +198,10 @@ class Scene:
             if not claim.adopted:
                 spec = Files().read(self.host.cdi / cdi.file_name(claim.ref.uid))
                 assert spec == cdi.encode(cdi.spec(claim)), "a claim in the checkpoint has no CDI file"
+                assert claim.metadata, "a claim has no device metadata"
+                for name, data in metadata.files(claim).items():
+                    file = Files().read(self.host.cdi / metadata.FOLDER / name)
+                    assert file == data, "a claim in the checkpoint has no metadata file"
         names = {claim.ref.name for claim in found.claims.values() if not claim.adopted}
         assert set(self.answers) <= names, "what was answered is not in the checkpoint"
 
@@ -230,6 +235,8 @@ class Scene:
         for claim in checkpoints.decode(self.host.checkpoint.read_bytes()).claims.values():
             held += [number for device in claim.devices for number in device.device_ids]
         assert len(held) == len(set(held)), f"a device in two claims: {held}"
+        described = Files().names(self.host.cdi / metadata.FOLDER)
+        assert {metadata.claim_uid_of(name) for name in described} == uids
         left = [name for folder in (self.host.data, self.host.cdi) for name in os.listdir(folder) if ".tmp" in name]
         assert left == [], "temporary files are left"
 

@@ -13,6 +13,7 @@ from crash_scene import SLOT, Flow, Scene, failed, killed, recorded
 from neuron_dra.core.checkpoint import Checkpoint
 from neuron_dra.core.claims import PreparedClaim
 from neuron_dra.node import plugin
+from neuron_dra.node.prepare.metadata_files import MetadataFiles
 from neuron_dra.node.prepare.store import Store
 from tests.support.crash_points import (
     Lives,
@@ -163,6 +164,7 @@ def commit_before_the_cdi_file() -> None:
 
     Store._write_spec = lambda self, claim, **more: late.append((claim, more))  # type: ignore[assignment,method-assign]
     Store._write = write_specs_after  # type: ignore[method-assign]
+    MetadataFiles.sync = lambda self, claims: None  # type: ignore[method-assign]
 
 
 def do_not_look_at_the_boot_id() -> None:

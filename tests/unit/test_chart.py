@@ -506,6 +506,15 @@ def test_verbosity_and_device_wait_reach_the_driver() -> None:
 
 
 @needs_helm
+@pytest.mark.parametrize(("value", "expected"), [("true", "true"), ("false", None)])
+def test_device_metadata_is_a_value(value: str, expected: str | None) -> None:
+    """18.6: off by default."""
+    [daemonset] = [d for d in template("--set", f"draDriver.deviceMetadata={value}") if d["kind"] == "DaemonSet"]
+    [container] = daemonset["spec"]["template"]["spec"]["containers"]
+    assert {e["name"]: e.get("value") for e in container["env"]}.get("DEVICE_METADATA") == expected
+
+
+@needs_helm
 def test_controller_affinity_and_labels_are_values() -> None:
     """14.16."""
     expression = "ultraserverOperator.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution"

@@ -1,6 +1,6 @@
-"""The node's state on disk: the checkpoint, which is the only commit point, and a CDI file for each claim.
+"""The node's state on disk: the checkpoint, which is the only commit point, and the CDI and metadata files of claims.
 
-A crash before the commit leaves a CDI file that the kubelet has never used, and the sweep removes it. A crash after the
+A crash before the commit leaves files that the kubelet has never used, and the sweep removes them. A crash after the
 commit leaves the result on disk, and the kubelet's retry gets it.
 """
 
@@ -24,6 +24,7 @@ from neuron_dra.errors import CheckpointDamaged
 from neuron_dra.node.files import TEMPORARY_SUFFIX, Files, Stamp, locked, replace_unsynced, sweep, write_atomically
 from neuron_dra.node.prepare import specs
 from neuron_dra.node.prepare.group_commit import value_of
+from neuron_dra.node.prepare.metadata_files import MetadataFiles
 from neuron_dra.node.prepare.specs import Spec
 
 log = logging.getLogger(__name__)
@@ -58,6 +59,7 @@ class Store:
         self._cdi_root = cdi_root
         self._boot_id = boot_id
         self._files = files
+        self._metadata = MetadataFiles(cdi_root, files)
         self._lock_path = folder / "serialize.lock"
         self._seen: _Seen | None = None
         self._opened: Mark | None = None  # None if the checkpoint was damaged
@@ -159,6 +161,7 @@ class Store:
             ]
             if fresh:
                 try:
+                    self._metadata.sync(fresh.values())
                     self._files.sync_folder(self._cdi_root)
                     self._write(current.with_claims(fresh))
                 except OSError as err:
@@ -209,6 +212,7 @@ class Store:
     def _removed(self, uid: str, known: PreparedClaim | None) -> PreparedClaim | Exception | None:
         try:
             self._files.remove(self._spec_path(uid))
+            self._metadata.remove(uid)
             if known is None or known.adopted:
                 self._files.remove(self._cdi_root / cdi.other_file_name(uid))
         except OSError as err:
@@ -340,11 +344,13 @@ class Store:
 
     def _write_spec(self, claim: PreparedClaim, *, sync: bool = True) -> None:
         self._files.make_folder(self._cdi_root, 0o755)
+        self._metadata.write(claim, sync=sync)
         write = write_atomically if sync else replace_unsynced
         write(self._files, self._spec_path(claim.ref.uid), cdi.encode(cdi.spec(claim)), 0o644)
 
     def _write_missing_spec(self, claim: PreparedClaim) -> bool:
-        if missing := not (claim.adopted or cdi.is_of(claim, self._files.read(self._spec_path(claim.ref.uid)) or b"")):
+        spec = self._files.read(self._spec_path(claim.ref.uid)) or b""
+        if missing := not (claim.adopted or (cdi.is_of(claim, spec) and self._metadata.are_complete(claim))):
             self._write_spec(claim)
         return missing
 
@@ -353,6 +359,7 @@ class Store:
         with contextlib.suppress(OSError, CheckpointDamaged):
             if uid not in self._read().claims:
                 self._files.remove(self._spec_path(uid))
+                self._metadata.remove(uid)
 
     def _others_files(self, current: Checkpoint) -> bool:
         """Return whether there are CDI files of claims that another driver prepared since this one last ran."""
@@ -367,7 +374,7 @@ class Store:
         return withdrawn and all(self._files.read(path) is None for path in paths)
 
     def _sweep(self, current: Checkpoint) -> None:
-        """Remove CDI files without a held claim, and temporary files of processes that died.
+        """Remove CDI and metadata files without a held claim, and temporary files of processes that died.
 
         Files of another driver, which lack our annotations, stay until the inventory has adopted their claims, and
         then as long as the claim is held: a container that restarts needs them.
@@ -377,6 +384,7 @@ class Store:
             if leftover or self._is_orphan(name, current):
                 self._files.remove(self._cdi_root / name)
                 log.info("removed a leftover CDI file", extra={"file": name})
+        self._metadata.sweep(current.claims)
         sweep(self._files, self._folder / CHECKPOINT)
 
     def _is_orphan(self, name: str, current: Checkpoint) -> bool:

@@ -98,6 +98,10 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
   value: {{ .unhealthyDevices.holdSeconds | quote }}
 - name: DEVICE_WAIT_SECONDS
   value: {{ .deviceWaitSeconds | quote }}
+{{- if .deviceMetadata }}
+- name: DEVICE_METADATA
+  value: "true"
+{{- end }}
 - name: LOG_FORMAT
   value: {{ .logFormat | quote }}
 - name: VERBOSITY

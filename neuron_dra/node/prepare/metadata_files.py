@@ -1,0 +1,56 @@
+"""The metadata files of prepared claims, in a folder of the CDI folder. The CDI files mount them into containers.
+
+They are written before the CDI file that mounts them, and removed after it: a container whose mount has no source does
+not start. A file is never written in place, so a running container keeps the one that it has.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+from neuron_dra.core import metadata
+from neuron_dra.core.claims import PreparedClaim
+from neuron_dra.node.files import TEMPORARY_SUFFIX, Files, replace_unsynced
+
+log = logging.getLogger(__name__)
+
+
+class MetadataFiles:
+    """Writes and removes metadata files; its methods raise OSError. The store's lock must be held."""
+
+    def __init__(self, cdi_root: Path, files: Files) -> None:
+        self._folder = cdi_root / metadata.FOLDER
+        self._files = files
+
+    def write(self, claim: PreparedClaim, *, sync: bool) -> None:
+        """Write all files of a claim; without `sync` the caller must call `sync` before they count."""
+        for name, data in metadata.files(claim).items():
+            self._files.make_folder(self._folder, 0o755)
+            replace_unsynced(self._files, self._folder / name, data, 0o644)
+        if sync:
+            self.sync([claim])
+
+    def sync(self, claims: Iterable[PreparedClaim]) -> None:
+        """Flush the folder, if one of `claims` has files in it."""
+        if any(claim.metadata for claim in claims):
+            self._files.sync_folder(self._folder)
+
+    def are_complete(self, claim: PreparedClaim) -> bool:
+        """Return whether all files of a claim are there, unaltered."""
+        return all(self._files.read(self._folder / name) == data for name, data in metadata.files(claim).items())
+
+    def remove(self, uid: str) -> None:
+        """Remove all files of a claim, also those of a claim that is unknown."""
+        for name in self._files.names(self._folder):
+            if metadata.claim_uid_of(name) == uid:
+                self._files.remove(self._folder / name)
+
+    def sweep(self, held: Collection[str]) -> None:
+        """Remove the files of claims other than `held`, and temporary files of processes that died."""
+        for name in self._files.names(self._folder):
+            ours = name.endswith((".json", TEMPORARY_SUFFIX))
+            if ours and metadata.claim_uid_of(name) not in held:
+                self._files.remove(self._folder / name)
+                log.info("removed a leftover metadata file", extra={"file": name})
