@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from neuron_dra.core import catalogue, names, sizes
+from neuron_dra.core import catalogue, groups, names, sizes
 from neuron_dra.core.catalogue import InstanceType
 from neuron_dra.errors import SettingsError
 from neuron_dra.migrate import claims
@@ -63,7 +63,9 @@ def _nodes(spec: InstanceType, number: int) -> Template:
 def add_config(made: dict[str, Any], parameters: dict[str, Any]) -> None:
     """Add configuration for the driver to a template."""
     opaque = {"driver": names.DRIVER, "parameters": {"apiVersion": f"{names.DRIVER}/v1", **parameters}}
-    made["spec"]["spec"]["devices"].setdefault("config", []).append({"requests": ["neurons"], "opaque": opaque})
+    devices = made["spec"]["spec"]["devices"]
+    requests = [each["name"] for each in devices["requests"]]
+    devices.setdefault("config", []).append({"requests": requests, "opaque": opaque})
 
 
 def with_cores(found: Template, size: int) -> Template:
@@ -80,15 +82,25 @@ def with_cores(found: Template, size: int) -> Template:
 def with_efa(found: Template) -> Template:
     """Return the template with the EFA interfaces beside the devices. Raises SettingsError for types without a map."""
     devices = found.wire["spec"]["spec"]["devices"]
-    count = devices["requests"][0]["exactly"].get("count")
-    if found.type.efa is None or found.type.whole_node or count is None:
+    counts = {each["name"]: each["exactly"].get("count") for each in devices["requests"]}
+    if found.type.efa is None or found.type.whole_node or None in counts.values():
         raise SettingsError(f"--efa: {found.name} has no EFA interfaces of its own devices; see templates list")
-    group = f"{names.GROUP_DOMAIN}/devicegroup{count}_id"
-    request = {"name": "efas", "exactly": {"deviceClassName": EFA_CLASS, "count": count}}
-    devices["requests"].append(request)
-    devices["constraints"] = [{"requests": ["neurons", "efas"], "matchAttribute": group}]
+    devices.setdefault("constraints", [{"requests": [*counts], "matchAttribute": claims.group_attribute(1)}])
+    beside = {name: name.replace("neurons", "efas") for name in counts}
+    for constraint in devices["constraints"]:
+        constraint["requests"] += [beside[name] for name in constraint["requests"]]
+    devices["requests"] += [
+        {"name": beside[name], "exactly": {"deviceClassName": EFA_CLASS, "count": _interfaces(found.type, count)}}
+        for name, count in counts.items()
+    ]
     made = {**found.wire, "metadata": {**found.wire["metadata"], "name": f"{found.name}-efa"}}
     return Template(found.type, f"{found.text}, and the EFA interfaces beside them", made)
+
+
+def _interfaces(spec: InstanceType, count: int) -> int:
+    """Return the number of EFA interfaces beside `count` devices of a group: two devices of a trn1 share one."""
+    every = {ids[1] for ids in groups.group_ids(spec).values()}
+    return max(1, count * len(every) // spec.device_count)
 
 
 def all_of_them() -> list[Template]:

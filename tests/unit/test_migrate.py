@@ -232,9 +232,11 @@ def requested(template: dict[str, Any]) -> tuple[str, int | None, str, str]:
     """Return mode, count, constraint and annotation of a template."""
     devices = template["spec"]["spec"]["devices"]
     request = devices["requests"][0]["exactly"]
+    counts = [each["exactly"].get("count") for each in devices["requests"]]
+    count = None if None in counts else sum(counts)
     group = devices.get("constraints", [{"matchAttribute": ""}])[0]["matchAttribute"]
     annotations = template["spec"].get("metadata", {}).get("annotations", {})
-    return request["allocationMode"], request.get("count"), group, annotations.get("neuron.aws.com/device-count", "")
+    return request["allocationMode"], count, group, annotations.get("neuron.aws.com/device-count", "")
 
 
 @pytest.mark.parametrize(
@@ -242,7 +244,7 @@ def requested(template: dict[str, Any]) -> tuple[str, int | None, str, str]:
     [
         ("trn1.32xlarge", {"neuron": 1}, ("ExactCount", 1, "", "")),
         ("trn1.32xlarge", {"neuron": 4}, ("ExactCount", 4, "resource.aws.com/devicegroup4_id", "")),
-        ("trn1.32xlarge", {"neuron": 8}, ("ExactCount", 8, "resource.aws.com/devicegroup8_id", "")),
+        ("trn1.32xlarge", {"neuron": 8}, ("ExactCount", 8, "resource.aws.com/devicegroup8_id", "")),  # in two requests
         ("trn1.32xlarge", {"neuron": 16}, ("All", None, "", "16")),
         ("trn1.32xlarge", {"neuroncore": 8}, ("ExactCount", 4, "resource.aws.com/devicegroup4_id", "")),
         ("trn2.48xlarge", {"neuroncore": 4}, ("ExactCount", 1, "", "")),

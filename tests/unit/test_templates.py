@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import yaml
 
 from neuron_dra import cli
-from neuron_dra.core import catalogue, names
+from neuron_dra.core import catalogue, groups, names
+from neuron_dra.demo import efa
 from neuron_dra.inspect import imagined, rules, simulation, snapshot, templates
 from neuron_dra.inspect.templates import Template
 from neuron_dra.inspect.world import World
 from neuron_dra.simulate import allocator, model, permutations, semantics
-from neuron_dra.simulate.failures import FailureKind
+from neuron_dra.simulate.failures import Failure, FailureKind
+from neuron_dra.simulate.semantics import Semantics
 from tests.support import small_clusters as small
 
-MOST_STEPS = {"idle": 100, "one held": 20_000, "two held": 20_000}  # 8 of a half with 7 free devices: 13,700
+HELD = {"idle": (), "one held": (0,), "two held": (0, 5)}
+MOST_STEPS = {"idle": 100, "one held": 10_000, "two held": 10_000}
 EVERY = {each.name: each for each in templates.all_of_them()}
+WITH_EFA = [
+    name
+    for name, each in EVERY.items()
+    if each.type.efa
+    and not each.type.whole_node
+    and "count" in each.wire["spec"]["spec"]["devices"]["requests"][0]["exactly"]
+]
 
 
 def problems(item: Template) -> list[rules.Problem]:
@@ -33,21 +45,45 @@ def test_template_is_valid_and_runs_on_its_type(name: str) -> None:
     assert first.runs, first
 
 
+def outcome_on(found: Template, used: tuple[int, ...], rules: Semantics) -> allocator.Allocated | Failure:
+    """What a scheduler finds on a node of the template's type with EFA interfaces.
+
+    A claim holds the devices `used` and the interfaces beside them.
+    """
+    items = imagined.fleet(f"1 x {'ultraserver ' if found.type.whole_node else ''}{found.type.name}", "test")
+    name = World(snapshot.build(items)).nodes.popitem()[0]
+    beside = efa.resource_slice(name, found.type.name)
+    world = World(snapshot.build([*items, beside, efa.device_class()]), rules=rules)
+    claim = model.claim({"metadata": {"name": "c", "namespace": "default"}, "spec": found.wire["spec"]["spec"]})
+    each = groups.group_ids(found.type)
+    of_used = {each[number][1] for number in used if number in each}
+    held = {model.DeviceId(names.DRIVER, name, f"{names.DEVICE_PREFIX}{number}") for number in used} | {
+        model.DeviceId(efa.DRIVER, name, device["name"])
+        for device in beside["spec"]["devices"]
+        if device["attributes"]["resource.aws.com/devicegroup1_id"]["string"] in of_used
+    }
+    return allocator.allocate(model.node(world.nodes[name]), [claim], world.inventory, world.classes, frozenset(held))
+
+
 @pytest.mark.parametrize("name", EVERY)
-@pytest.mark.parametrize("state", MOST_STEPS)
+@pytest.mark.parametrize("state", HELD)
 def test_search_of_older_schedulers_is_short(name: str, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a node is too full as well: Kubernetes 1.34 and 1.35 look at every order of what is left."""
     monkeypatch.setattr(permutations, "MAX_STEPS", MOST_STEPS[state])
-    held = {"idle": (), "one held": (0,), "two held": (0, 5)}[state]
-    found = EVERY[name]
-    kind = f"{'ultraserver ' if found.type.whole_node else ''}{found.type.name}"
-    world = World(snapshot.build(imagined.fleet(f"1 x {kind}", "test")), rules=semantics.OLD)
-    (node, *_) = world.nodes.values()
-    claim = model.claim({"metadata": {"name": "c", "namespace": "default"}, "spec": found.wire["spec"]["spec"]})
-    name_of_node = node["metadata"]["name"]
-    used = frozenset(model.DeviceId(names.DRIVER, name_of_node, f"{names.DEVICE_PREFIX}{number}") for number in held)
-    outcome = allocator.allocate(model.node(node), [claim], world.inventory, world.classes, used)
+    outcome = outcome_on(EVERY[name], HELD[state], semantics.OLD)
     assert isinstance(outcome, allocator.Allocated) or outcome.kind is FailureKind.NO_SOLUTION
+
+
+@pytest.mark.parametrize("state", HELD)
+@pytest.mark.parametrize("name", WITH_EFA)
+@pytest.mark.parametrize("rules", [semantics.OLD, semantics.NEW], ids=["1.34", "1.37"])
+def test_devices_with_efa_are_found_quickly(
+    name: str, state: str, rules: Semantics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trn1.32xlarge has half as many interfaces as devices, and was asked for as many."""
+    monkeypatch.setattr(permutations, "MAX_STEPS", MOST_STEPS["one held"])
+    made = templates.with_efa(copy.deepcopy(EVERY[name]))
+    assert isinstance(outcome_on(made, HELD[state], rules), allocator.Allocated)
 
 
 def test_every_type_has_templates_with_distinct_names() -> None:
@@ -63,13 +99,32 @@ def test_core_size_is_added_where_the_type_offers_it(size: int) -> None:
 
 
 def test_efa_interfaces_are_in_the_same_group() -> None:
-    fresh = {each.name: each for each in templates.all_of_them()}
-    made = templates.with_efa(fresh["neuron-4-trn2-48xlarge"])
+    made = templates.with_efa(copy.deepcopy(EVERY["neuron-4-trn2-48xlarge"]))
     devices = made.wire["spec"]["spec"]["devices"]
     assert [each["exactly"]["count"] for each in devices["requests"]] == [4, 4]
     constraint = {"requests": ["neurons", "efas"], "matchAttribute": "resource.aws.com/devicegroup4_id"}
     assert devices["constraints"] == [constraint]
     assert problems(made) == []
+
+
+def test_eight_devices_are_two_groups_of_four() -> None:
+    """One request for eight takes the scheduler of 1.34 13,700 steps where one of them is held."""
+    made = templates.with_efa(templates.with_cores(copy.deepcopy(EVERY["neuron-8-trn2-48xlarge"]), 1))
+    devices = made.wire["spec"]["spec"]["devices"]
+    assert {each["name"]: each["exactly"]["count"] for each in devices["requests"]} == {
+        "neurons-0": 4,
+        "neurons-1": 4,
+        "efas-0": 4,
+        "efas-1": 4,
+    }
+    assert devices["constraints"] == [
+        {
+            "requests": ["neurons-0", "neurons-1", "efas-0", "efas-1"],
+            "matchAttribute": "resource.aws.com/devicegroup8_id",
+        },
+        {"requests": ["neurons-0", "efas-0"], "matchAttribute": "resource.aws.com/devicegroup4_id"},
+        {"requests": ["neurons-1", "efas-1"], "matchAttribute": "resource.aws.com/devicegroup4_id"},
+    ]
 
 
 def test_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
