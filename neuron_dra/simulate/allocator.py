@@ -22,7 +22,7 @@ class Allocated:
     """One allocation per claim, in the order of the claims.
 
     `alternatives` is the sum of the positions taken in firstAvailable lists; 0 is the most preferred. `steps` are those
-    of the search of Kubernetes 1.34 and 1.35, else 0.
+    of Kubernetes' search: exact for 1.34 and 1.35, an estimate for later versions.
     """
 
     allocations: tuple[result.Allocation, ...]
@@ -50,11 +50,9 @@ def allocate(
         needs = [requests.needs(claim, classes, pools, matcher) for claim in claims]
         if old:
             _check_constraints(claims)
-            searched = permutations.PermutationSearch(needs, pools, in_use, matcher)
-            found = searched.run()
-            steps = searched.steps
-        else:
-            found = search.Search(needs, pools, in_use, matcher).run()
+        searched = (permutations.PermutationSearch if old else search.Search)(needs, pools, in_use, matcher)
+        found = searched.run()
+        steps = searched.steps
     except AllocationError as err:
         fatal = inventory.semantics.loose_pools and err.kind is FailureKind.NODE_ERROR
         return Failure(FailureKind.POD_ERROR if fatal else err.kind, (str(err),))

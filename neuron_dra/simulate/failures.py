@@ -12,7 +12,8 @@ class FailureKind(enum.Enum):
     NO_SOLUTION = "no solution"  # this node lacks free devices for the claims; another node may have them
     NODE_ERROR = "node error"  # this node's slices are incomplete or invalid; the scheduler tries the other nodes
     POD_ERROR = "pod error"  # fails the pod on every node: its claims or classes must change
-    GAVE_UP = "gave up"  # the search took too many steps; the real scheduler stops after 10 s
+    GAVE_UP = "gave up"  # the simulator gave up on this node, or the scheduler of 1.34 and 1.35 does, after 10 s
+    TIMED_OUT = "timed out"  # the scheduler of 1.36 and later stops after 10 s, whatever other nodes have
     UNSUPPORTED = "unsupported"  # Kubernetes can decide this, the simulator cannot
 
 

@@ -69,7 +69,7 @@ def schedule(
         missing = [claim for claim in wanted if claim.allocation is None]
         outcome = allocator.allocate(node, missing, inventory, known_classes, in_use, memo)
         if isinstance(outcome, Failure):
-            if outcome.kind in (FailureKind.POD_ERROR, FailureKind.UNSUPPORTED):
+            if outcome.kind in (FailureKind.POD_ERROR, FailureKind.UNSUPPORTED, FailureKind.TIMED_OUT):
                 return Unschedulable(outcome.reasons[0], {node.name: outcome.reasons}, error=True)
             short[_short(outcome)] += 1
             reasons[node.name] = outcome.reasons

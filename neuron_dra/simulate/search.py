@@ -2,12 +2,14 @@
 
 It finds the same devices as the scheduler's allocator from Kubernetes 1.36 on (dynamic-resource-allocation/structured,
 "incubating"); `permutations` is that of 1.34 and 1.35. A branch is skipped only if that allocator finds nothing in it
-and evaluates no failing selector in it.
+and evaluates no failing selector in it. Its steps in skipped branches are estimated, because it gives up after 10 s.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+import math
+from collections import Counter
+from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,7 +20,9 @@ from neuron_dra.simulate.model import Device, DeviceId
 from neuron_dra.simulate.pools import Pool
 from neuron_dra.simulate.requests import MAX_RESULTS, Matcher, Need
 
-MAX_STEPS: Final = 100_000  # devices tried on one node; the real scheduler stops after 10 s
+MAX_STEPS: Final = 100_000  # devices tried on one node
+MAX_COMBINATIONS: Final = 1_000_000
+"""Steps above which that allocator may exceed its 10 s: each takes it 3 to 6 microseconds, more on a busy machine."""
 CHECK_CLAIMS_ALONE: Final = 2_000  # after this many steps each claim is tried alone
 
 
@@ -39,7 +43,7 @@ class Pick:
 
 
 class Search:
-    """One search on one node."""
+    """One search on one node. `steps` are about those of Kubernetes' allocator, calls of its `allocateOne`."""
 
     def __init__(
         self,
@@ -57,7 +61,7 @@ class Search:
         self._begin(shortcuts=True)
 
     def _begin(self, *, shortcuts: bool) -> None:
-        self._steps = 0
+        self._tried, self.steps = 0, 0
         claims = [requests[0][0].claim if requests else None for requests in self._needs]
         self._constraints = [constraints.states(claim) if claim else () for claim in claims]
         self._picks: list[list[Pick]] = [[] for _ in self._needs]
@@ -67,17 +71,32 @@ class Search:
 
     def run(self) -> list[list[Pick]] | None:
         """Return the picks of each claim, or None if there is no solution. Raises AllocationError."""
+        found = self._search()
+        self._check(self.steps)
+        return self._picks if found else None
+
+    def _check(self, steps: int) -> None:
+        """Raise AllocationError if Kubernetes' allocator may need more than its 10 s for so many steps."""
+        if steps > MAX_COMBINATIONS:
+            message = (
+                f"the search takes about 10^{len(str(steps)) - 1} steps on a node; the scheduler of Kubernetes 1.36 "
+                "and later may give up after 10 s and the pod waits, whatever other nodes have: request fewer devices, "
+                "or all of a node with allocationMode: All"
+            )
+            raise AllocationError(FailureKind.TIMED_OUT, message)
+
+    def _search(self) -> bool:
         if len(self._needs) == 1:
-            return self._picks if self._whole(shortcuts=True) else None
+            return self._whole(shortcuts=True)
         self._limit = CHECK_CLAIMS_ALONE
         try:
-            found = self._claim(0)
+            return self._claim(0)
         except _Hopeless:
-            found = False if self._no_selector_fails() else self._whole(shortcuts=False)
+            return False if self._no_selector_fails() else self._whole(shortcuts=False)
         except _TooLong:
-            hopeless = self._one_claim_is_hopeless() and self._no_selector_fails()
-            found = False if hopeless else self._whole(shortcuts=True)
-        return self._picks if found else None
+            if self._one_claim_is_hopeless() and self._no_selector_fails():
+                return False
+            return self._whole(shortcuts=True)
 
     def _whole(self, *, shortcuts: bool) -> bool:
         """Search from the start, up to MAX_STEPS. Without shortcuts it evaluates what Kubernetes evaluates."""
@@ -88,17 +107,21 @@ class Search:
         except _Hopeless:
             return False if self._no_selector_fails() else self._whole(shortcuts=False)
         except _TooLong:
+            self._check(self._choices(self._needs))
             message = f"gave up after trying {MAX_STEPS} devices; use stricter selectors or constraints"
             raise AllocationError(FailureKind.GAVE_UP, message) from None
 
     def _one_claim_is_hopeless(self) -> bool:
         """Return True if one of the claims cannot be allocated even without the others."""
-        for claim in self._needs:
+        for number, claim in enumerate(self._needs):
+            alone = Search([claim], self._pools, self._in_use, self._matcher)
             try:
-                if Search([claim], self._pools, self._in_use, self._matcher).run() is None:
+                if alone.run() is None:
+                    self.steps = alone.steps * self._choices(self._needs[:number])
                     return True
-            except AllocationError:
-                continue
+            except AllocationError as err:
+                if err.kind is FailureKind.TIMED_OUT:
+                    raise
         return False
 
     def _no_selector_fails(self) -> bool:
@@ -112,25 +135,33 @@ class Search:
         return True
 
     def _claim(self, index: int) -> bool:
-        return index == len(self._needs) or self._request(index, 0)
+        if index == len(self._needs):
+            self.steps += 1
+            return True
+        return self._request(index, 0)
 
     def _request(self, claim: int, index: int) -> bool:
+        self.steps += 1
         requests = self._needs[claim]
         if index == len(requests):
             return self._claim(claim + 1)
-        hopeless = 0
+        hopeless = vain = 0
         for need in requests[index]:
+            self.steps += bool(need.alternative.name)
             if need.all_devices is not None:
                 found = self._all(claim, index, need, 0)
             elif self._shortcuts and not self._hope(need):
                 hopeless += 1
+                vain += self._combinations(claim, need, self._free_matches(need))
                 continue
             else:
                 found = self._fill(claim, index, need, 0, 0)
             if found:
                 return True
         if hopeless == len(requests[index]):
+            self.steps += vain * self._choices([*self._needs[:claim], requests[:index]])
             raise _Hopeless
+        self.steps += vain
         return False
 
     def _hope(self, need: Need) -> bool:
@@ -144,6 +175,52 @@ class Search:
             if self._taken.get(device.id) or (self._matches(need, device) and need.blocking_taint(device) is None):
                 left -= 1
         return left == 0
+
+    def _free_matches(self, need: Need) -> list[Device]:
+        return [
+            device
+            for device in self._devices
+            if (need.alternative.admin_access or device.id not in self._in_use)
+            and self._matches(need, device)
+            and need.blocking_taint(device) is None
+        ]
+
+    def _groups(self, claim: int, need: Need, devices: Collection[Device]) -> Collection[int]:
+        """Return how many of the devices have the same values of the matchAttribute constraints of the request."""
+        names = [
+            state.constraint.attribute
+            for state in self._states(claim, need)
+            if state.constraint.kind == "matchAttribute"
+        ]
+        if not names:
+            return (len(devices),)
+        return Counter(tuple(constraints.attribute(each, name) for name in names) for each in devices).values()
+
+    def _combinations(self, claim: int, need: Need, devices: Collection[Device]) -> int:
+        """Return the number of combinations of some of these devices, which are too few for the request."""
+        return sum(2**number - 1 for number in self._groups(claim, need, devices))
+
+    def _choices(self, needs: Sequence[Sequence[Sequence[Need]]]) -> int:
+        """Return about how many choices of devices there are for these requests, one after the other.
+
+        Requests that the same devices match share them; other overlaps are ignored, so the number may be too large.
+        """
+        ways, taken = 1, Counter[frozenset[DeviceId]]()
+        for claim, alternatives in ((claim, each) for claim, requests in enumerate(needs) for each in requests):
+            here = 0
+            for need in alternatives:
+                if need.all_devices is not None:
+                    here += 1
+                    continue
+                found = self._free_matches(need)
+                same = frozenset(device.id for device in found)
+                sizes = self._groups(claim, need, found)
+                left = [number - taken[same] for number in sizes] if len(sizes) == 1 else [*sizes]
+                here += sum(math.comb(number, need.count) for number in left if number > 0)
+                here = here or sum(2 ** max(number, 0) for number in left)
+                taken[same] += need.count if need is alternatives[0] else 0
+            ways *= here
+        return ways
 
     def _matches(self, need: Need, device: Device) -> bool:
         return self._matcher.matches(need.claim, need.alternative, need.device_class, device)
@@ -159,22 +236,27 @@ class Search:
             if not self._fits(claim, need, device):
                 continue
             self._take(claim, need, device)
+            self.steps += 1
             if self._fill(claim, request, need, have + 1, position + 1):
                 return True
             self._release(claim, need, device)
         return False
 
     def _enough(self, claim: int, need: Need, have: int, start: int) -> bool:
-        left = need.count - have
+        fitting: list[Device] = []
         for position in range(start, len(self._devices)):
-            if left == 0:
-                break
-            left -= self._fits(claim, need, self._devices[position])
-        return left == 0
+            if len(fitting) == need.count - have:
+                return True
+            if self._fits(claim, need, self._devices[position]):
+                fitting.append(self._devices[position])
+        if len(fitting) == need.count - have:
+            return True
+        self.steps += self._combinations(claim, need, fitting)
+        return False
 
     def _fits(self, claim: int, need: Need, device: Device) -> bool:
-        self._steps += 1
-        if self._steps > self._limit:
+        self._tried += 1
+        if self._tried > self._limit:
             raise _TooLong
         return (
             self._free(claim, need, device)
@@ -228,6 +310,7 @@ class Search:
         if not self._allowed(claim, need, device):
             raise self._impossible(need, device)
         self._take(claim, need, device)
+        self.steps += 1
         if self._all(claim, request, need, index + 1):
             return True
         self._release(claim, need, device)

@@ -13,26 +13,21 @@ from typing import Final
 class Semantics:
     """What differs between versions.
 
-    - `permutations`: the devices of a request are tried in every order, and not only in every combination.
+    - `permutations`: the devices of a request are tried in every order, and not only in every combination. A node on
+      which that takes longer than 10 s is skipped; with combinations the attempt fails.
     - `taints`: devices have taints. `partitions`: devices may consume shared counters, and a slice may select nodes for
       each device.
     - `loose_pools`: devices of incomplete pools are allocated, and an invalid pool fails the pod once it is reached.
-    - `skips_slow_nodes`: a node on which the search takes longer than 10 s is skipped; else the attempt fails.
     """
 
     permutations: bool
     taints: bool
     partitions: bool
     loose_pools: bool
-    skips_slow_nodes: bool
 
 
-NEW: Final = Semantics(
-    permutations=False, taints=True, partitions=True, loose_pools=False, skips_slow_nodes=False
-)  # 1.36 and 1.37
-OLD: Final = Semantics(
-    permutations=True, taints=False, partitions=False, loose_pools=True, skips_slow_nodes=True
-)  # 1.34 and 1.35
+NEW: Final = Semantics(permutations=False, taints=True, partitions=True, loose_pools=False)  # 1.36 and 1.37
+OLD: Final = Semantics(permutations=True, taints=False, partitions=False, loose_pools=True)  # 1.34 and 1.35
 FIRST_NEW: Final = (1, 36)
 
 

@@ -441,8 +441,19 @@ def test_an_impossible_alignment_ends_soon() -> None:
 
 
 def test_search_has_a_limit() -> None:
-    many = [{**device(i), "attributes": {"n": {"int": i % 2}}} for i in range(30)]
-    wanted = claim(exactly("x", 15), exactly("y", 14), constraints=[match("neuron.aws.com/n", "y")])
-    kind, reason = failed(allocate(wanted, slices=[slice_of(many)], used=(0,)))
+    wanted = claim(*(exactly(f"r{i}", 4) for i in range(4)))
+    kind, reason = failed(allocate(wanted, used=(0, 1, 2, 3, 4)))
     assert kind is FailureKind.GAVE_UP
     assert "gave up after trying 100000 devices" in reason
+
+
+def test_long_search_of_newer_schedulers_is_predicted() -> None:
+    """A request for 24 of 40 cores, of which 23 are free: 2^23 combinations, for which 10 s do not suffice."""
+    node = slice_of([device(i) for i in range(40)])
+    kind, reason = failed(allocate(claim(exactly(count=24)), slices=[node], used=tuple(range(17))))
+    assert kind is FailureKind.TIMED_OUT
+    assert reason.startswith(
+        "the search takes about 10^6 steps on a node; the scheduler of Kubernetes 1.36 and later may give up"
+    )
+    few = allocate(claim(exactly(count=16)), slices=[node], used=tuple(range(25)))
+    assert (failed(few)[0], few.steps) == (FailureKind.NO_SOLUTION, 2**15)
