@@ -40,10 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("-n", "--namespace", metavar="NAME", default="", help="namespace (default: the context's)")
 
 
-def add_selector(parser: argparse.ArgumentParser) -> None:
-    """Add -l, which selects nodes."""
+def add_selector(parser: argparse.ArgumentParser, of: str = "the nodes") -> None:
+    """Add -l, which selects objects by label; without it, `selector` is labels.EVERY."""
     parser.add_argument(
-        "-l", "--selector", type=_selector, metavar="SELECTOR", default=labels.EVERY, help="labels of the nodes"
+        "-l", "--selector", type=_selector, metavar="SELECTOR", default=labels.EVERY, help=f"labels of {of}"
     )
 
 

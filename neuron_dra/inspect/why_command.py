@@ -5,15 +5,18 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from neuron_dra.core import labels
 from neuron_dra.errors import SettingsError
 from neuron_dra.inspect import source
 
 if TYPE_CHECKING:
+    from neuron_dra.core.wire import Wire
     from neuron_dra.inspect.snapshot import Snapshot
 
 EXAMPLES = """\
 examples:
   kubectl neuron why pod/train-0 -n ml
+  kubectl neuron why pods -n ml -l app=train
   kubectl neuron why node/ip-10-0-1-20.ec2.internal
   neuron-dra why workload/my-training-job --snapshot cluster.json
 
@@ -28,8 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EXAMPLES
-    parser.add_argument("what", metavar="TYPE/NAME", help="pod/NAME, claim/NAME, node/NAME or workload/NAME")
+    text = "pod/NAME, claim/NAME, node/NAME or workload/NAME; with -l only the type"
+    parser.add_argument("what", metavar="TYPE/NAME", help=text)
     parser.add_argument("-o", "--output", choices=("text", "json", "yaml"), default="text", help="form of the output")
+    source.add_selector(parser, of="the objects")
     source.add_arguments(parser)
 
 
@@ -39,22 +44,31 @@ def run(args: argparse.Namespace) -> int:
 
     word, slash, name = args.what.partition("/")
     kind = snapshots.ABBREVIATIONS.get(word.lower().removesuffix("s")) or snapshots.ABBREVIATIONS.get(word.lower())
-    if not slash or not name or kind is None:
+    by_label = args.selector is not labels.EVERY
+    if kind is None or bool(slash) == by_label or bool(name) == by_label:
         known = ", ".join(f"{each}/NAME" for each in ("pod", "claim", "node", "workload"))
-        raise SettingsError(f"{args.what}: write TYPE/NAME, one of {known}")
+        raise SettingsError(f"{args.what}: write TYPE/NAME, one of {known}, or TYPE -l SELECTOR")
     snapshot, namespace = source.load(args)
     from neuron_dra.inspect import terminal, why_other, why_text
 
     namespace = "" if kind == "Node" else namespace
-    found = snapshot.get(kind, name, namespace)
-    if found is None:
+    found = _selected(snapshot, kind, namespace, args.selector) if by_label else [snapshot.get(kind, name, namespace)]
+    reports = [why_other.report(snapshot, kind, each) for each in found if each is not None]
+    if not reports:
         raise SettingsError(_absent(snapshot, kind, name, namespace))
-    report = why_other.report(snapshot, kind, found)
     if args.output == "text":
-        terminal.write(why_text.lines(report))
+        terminal.write("\n\n".join("\n".join(why_text.lines(each)) for each in reports).split("\n"))
     else:
-        terminal.write_data(report.to_wire(), args.output)
-    return 0 if report.fine else 1
+        data = [each.to_wire() for each in reports]
+        terminal.write_data(data if by_label else data[0], args.output)
+    return 0 if all(each.fine for each in reports) else 1
+
+
+def _selected(snapshot: Snapshot, kind: str, namespace: str, selector: labels.Test) -> list[Wire]:
+    """Return the objects of a kind and namespace with the labels, by name."""
+    mine = [each for each in snapshot.all(kind) if each["metadata"].get("namespace", "") == namespace]
+    found = [each for each in mine if selector(each["metadata"].get("labels") or {})]
+    return sorted(found, key=lambda each: str(each["metadata"]["name"]))
 
 
 def _absent(snapshot: Snapshot, kind: str, name: str, namespace: str) -> str:
@@ -69,7 +83,9 @@ def _absent(snapshot: Snapshot, kind: str, name: str, namespace: str) -> str:
             if why == NOT_SERVED and kind.startswith("Neuron")
             else ""
         )
-        return f"{kind} {name}: {why}{hint}"
+        return f"{kind} {name or '-l'}: {why}{hint}"
+    if not name:
+        return f"no {kind}{where} has these labels"
     near = snapshot.near(kind, name, namespace)
     others = sorted({key[1] for key in snapshot.objects if key[0] == kind and key[2] == name})
     hint = f"; did you mean {near}?" if near else f"; namespace {others[0]} has one: -n {others[0]}" if others else ""

@@ -179,6 +179,24 @@ def test_snapshot_comes_from_standard_input_in_yaml_and_json() -> None:
     assert json.loads(wanted or "")["state"] == "publishes 16 devices, 4 held"
 
 
+def test_objects_are_chosen_by_label() -> None:
+    """(17) -l as in kubectl: the reports one after the other, by name, in the namespace only."""
+    items = cluster_faults.healthy()
+    for name, namespace, app in (("b", "default", "x"), ("a", "default", "x"), ("c", "default", "y"), ("d", "ml", "x")):
+        pod = small_clusters.pod(name, "absent", namespace=namespace)
+        pod["metadata"]["labels"] = {"app": app}
+        items.append(pod)
+    text = json.dumps({"kind": "List", "items": items})
+    done = run("why", "pods", "-l", "app=x", "--snapshot", "-", "-n", "default", stdin=text)
+    blocks = done.stdout.split("\n\n")
+    assert done.returncode == 1
+    assert [each.split()[:2] for each in blocks] == [["pod", "default/a"], ["pod", "default/b"]]
+    done = run("why", "pods", "-l", "app=x", "--snapshot", "-", "-n", "default", "-o", "json", stdin=text)
+    assert [each["subject"] for each in json.loads(done.stdout)] == ["pod default/a", "pod default/b"]
+    done = run("why", "pods", "-l", "app=z", "--snapshot", "-", "-n", "default", stdin=text)
+    assert (done.returncode, done.stderr) == (2, "neuron-dra: no Pod in namespace default has these labels\n")
+
+
 @pytest.mark.parametrize("word", ["pod", "pod/", "deployment/x", "/x"])
 def test_unknown_types_name_the_known_ones(word: str) -> None:
     done = run("why", word, "--snapshot", "-")
