@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 TESTBED := hack/testbed/testbed
 T ?= tests
 
-.PHONY: help setup check test test-long differential bench demo testbed-up testbed-down gen golden docs contract fuzz mutation crash acceptance chaos wheels manifests clean
+.PHONY: help setup check test test-long differential bench demo testbed-up testbed-down gen golden docs contract fuzz mutation crash acceptance chaos wheels release manifests clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -90,7 +90,7 @@ crash: setup ## Kill plugin and controller at every point, cut the power at ever
 	@$(BIN)/python hack/crash.py --report
 
 ONLY ?=
-acceptance: setup ## Run the long suites (ONLY="seeds interference plan kubernetes sets scale packing allocator scheduler quotas faults differential kueue placements"), write docs/reports/acceptance.md
+acceptance: setup ## Run the long suites (ONLY="seeds interference plan kubernetes sets scale packing allocator scheduler quotas faults differential kueue placements release"), write docs/reports/acceptance.md
 	@$(BIN)/python hack/acceptance.py $(ONLY) --report
 
 MINUTES ?= 10
@@ -108,6 +108,22 @@ golden: setup ## Write the golden files again; read the difference
 
 wheels: setup ## Build the locked wheels that the images install; IMAGE_PYTHON=3.11 for another base
 	@$(BIN)/python hack/wheels.py $(if $(IMAGE_PYTHON),--python $(IMAGE_PYTHON)) $(if $(IMAGE_MACHINE),--machine $(IMAGE_MACHINE))
+
+BASE_IMAGE ?= docker.io/library/python:3.13-slim
+BASE ?= build/release-base.tar
+build/release-base.tar: | build
+	@echo "== fetching $(BASE_IMAGE) for all machine types, kept until make clean"
+	@skopeo copy --quiet --all docker://$(BASE_IMAGE) oci-archive:$@.part
+	@mv $@.part $@
+
+build/debian-base.tar: hack/debian_base.py | setup build
+	@$(BIN)/python hack/debian_base.py $@
+
+VERSION ?=
+release: setup | build ## Build images, chart, SBOMs and checksums of a release in build/release (VERSION=1.2.3)
+	@$(BIN)/python hack/release.py --version "$(VERSION)" --check
+	@test -e $(BASE) || $(MAKE) --no-print-directory $(BASE)
+	@$(BIN)/python hack/release.py --version "$(VERSION)" --base $(BASE)
 
 manifests: setup ## Copy deploy/crds into the chart and render deploy/manifests (needs helm, or HELM=path)
 	@cp deploy/crds/*.yaml deploy/helm/neuron-dra/files/crds/

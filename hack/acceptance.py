@@ -179,6 +179,12 @@ def kueue(options: Options) -> Result:
     return _command("Kueue with connected sets (docs/kueue.md)", [PYTHON, "hack/queueing.py"], {})
 
 
+def release(options: Options) -> Result:
+    """Two builds of a release (docs/release.md), the same bytes; SBOMs, and the commands of the amd64 image."""
+    words = ("-m", "long", "tests/unit/test_release_build.py")
+    return _tests("two builds of a release on a base of Debian's packages", words, {})
+
+
 def _tests(what: str, words: Sequence[str], environment: dict[str, str]) -> Result:
     return _command(what, [PYTHON, "-m", "pytest", "-q", *words], environment)
 
@@ -210,6 +216,7 @@ PARTS: dict[str, Callable[[Options], Result]] = {
     "differential": differential,
     "kueue": kueue,
     "placements": placements,
+    "release": release,
 }
 
 

@@ -46,6 +46,33 @@ def stamp(python: str, machine: str) -> str:
     return f"python {python}\nmachine {machine}\nlock sha256:{hashlib.sha256(LOCK.read_bytes()).hexdigest()}\n"
 
 
+def target(python: str, machine: str) -> list[str]:
+    """Return pip's options for wheels of this Python and machine type."""
+    options = ["--only-binary=:all:", "--implementation", "cp", "--python-version", python]
+    for name in (python_tag(python), "abi3", "none"):
+        options += ["--abi", name]
+    for name in platform_tags(machine):
+        options += ["--platform", name]
+    return options
+
+
+def check_complete(ours: Path, folder: Path, python: str, machine: str) -> None:
+    """Exit with pip's message if a folder lacks a wheel that ours needs on this Python and machine type."""
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--dry-run",
+        "--no-index",
+        "--find-links",
+        str(folder),
+    ]
+    command += [*target(python, machine), "--target", str(folder / "none"), str(ours)]
+    subprocess.run(command, check=True)
+
+
 def download(out: Path, python: str, machine: str) -> None:
     """Download the locked wheels into `out`, unless they are there already."""
     wanted = stamp(python, machine)
@@ -53,22 +80,18 @@ def download(out: Path, python: str, machine: str) -> None:
         return
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
-    tag = python_tag(python)
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", *target(python, machine)]
     command += ["--require-hashes", "--requirement", str(LOCK), "--dest", str(out)]
-    command += ["--implementation", "cp", "--python-version", python, "--abi", tag, "--abi", "abi3", "--abi", "none"]
-    for name in platform_tags(machine):
-        command += ["--platform", name]
     subprocess.run(command, check=True)
     (out / STAMP).write_text(wanted)
 
 
-def build_ours(out: Path) -> Path:
-    """Build the wheel of this tree into `out`, in place of an older one, and return its path."""
+def build_ours(out: Path, tree: Path = ROOT) -> Path:
+    """Build the wheel of a tree into `out`, in place of an older one, and return its path."""
     for old in out.glob("neuron_dra-*.whl"):
         old.unlink()
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(out)]
-    subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+    subprocess.run(command, check=True, cwd=tree, stdout=subprocess.DEVNULL)
     [wheel] = out.glob("neuron_dra-*.whl")
     return wheel
 

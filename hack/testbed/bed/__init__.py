@@ -3,6 +3,7 @@
     cli           the commands
     build         the programs, from pinned Go modules, cached outside the checkout
     packages      the Debian packages that are needed
+    oci           OCI image layouts: write, read, check
     images        small container images, written by hand
     plugin_image  the driver's own image, built without a registry
     state         the record of what is started, on disk before it starts

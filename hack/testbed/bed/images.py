@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
-import io
-import json
 import os
 import platform
 import shutil
 import subprocess
-import tarfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from bed import packages
+from bed import oci, packages
 from bed.errors import BedError
 from bed.layout import Layout, short_hash
 
@@ -43,36 +39,6 @@ class Image:
     stop_signal: str = "SIGTERM"
 
 
-@dataclass(slots=True)
-class Layer:
-    """A file system layer; all times in it are zero, so the same content has the same digest."""
-
-    buffer: io.BytesIO = field(default_factory=io.BytesIO)
-    archive: tarfile.TarFile = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.archive = tarfile.TarFile(fileobj=self.buffer, mode="w")
-
-    def directory(self, name: str, mode: int = 0o755) -> None:
-        info = tarfile.TarInfo(name)
-        info.type, info.mode = tarfile.DIRTYPE, mode
-        self.archive.addfile(info)
-
-    def file(self, name: str, content: bytes, mode: int = 0o644) -> None:
-        info = tarfile.TarInfo(name)
-        info.size, info.mode = len(content), mode
-        self.archive.addfile(info, io.BytesIO(content))
-
-    def link(self, name: str, target: str) -> None:
-        info = tarfile.TarInfo(name)
-        info.type, info.linkname = tarfile.SYMTYPE, target
-        self.archive.addfile(info)
-
-    def close(self) -> bytes:
-        self.archive.close()
-        return self.buffer.getvalue()
-
-
 def _busybox() -> bytes:
     path = shutil.which("busybox", path=os.environ.get("PATH", "") + ":/bin:/usr/bin")
     if path is None:
@@ -87,8 +53,8 @@ def _bash() -> bytes:
     return Path(path).read_bytes()
 
 
-def _base_layer() -> Layer:
-    layer = Layer()
+def _base_layer() -> oci.Layer:
+    layer = oci.Layer()
     for name in ("bin", "dev", "etc", "proc", "root", "sys", "usr", "usr/bin", "var", "var/run"):
         layer.directory(name)
     layer.directory("tmp", 0o1777)
@@ -115,25 +81,14 @@ def _test_layer() -> bytes:
     return layer.close()
 
 
-def _digest(data: bytes) -> str:
-    return "sha256:" + hashlib.sha256(data).hexdigest()
-
-
 def _architecture() -> str:
     return {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 
 
 def _write_archive(path: Path, contents: list[Image]) -> None:
     """Write an OCI archive to `path`."""
-    blobs: dict[str, bytes] = {}
-
-    def blob(data: bytes, media_type: str) -> dict[str, object]:
-        blobs[_digest(data)] = data
-        return {"mediaType": media_type, "digest": _digest(data), "size": len(data)}
-
-    manifests = []
+    layout = oci.Layout()
     for image in contents:
-        compressed = gzip.compress(image.layer, compresslevel=3, mtime=0)
         config = {
             "architecture": _architecture(),
             "os": "linux",
@@ -143,34 +98,21 @@ def _write_archive(path: Path, contents: list[Image]) -> None:
                 "WorkingDir": "/",
                 "StopSignal": image.stop_signal,
             },
-            "rootfs": {"type": "layers", "diff_ids": [_digest(image.layer)]},
+            "rootfs": {"type": "layers", "diff_ids": [oci.digest(image.layer)]},
         }
-        manifest = {
-            "schemaVersion": 2,
-            "mediaType": "application/vnd.oci.image.manifest.v1+json",
-            "config": blob(json.dumps(config).encode(), "application/vnd.oci.image.config.v1+json"),
-            "layers": [blob(compressed, "application/vnd.oci.image.layer.v1.tar+gzip")],
-        }
-        entry = blob(json.dumps(manifest).encode(), "application/vnd.oci.image.manifest.v1+json")
-        manifests += [{**entry, "annotations": {"io.containerd.image.name": name}} for name in image.names]
-
-    archive = Layer()
-    archive.file("oci-layout", b'{"imageLayoutVersion":"1.0.0"}')
-    archive.file("index.json", json.dumps({"schemaVersion": 2, "manifests": manifests}).encode())
-    for name in ("blobs", "blobs/sha256"):
-        archive.directory(name)
-    for digest, data in blobs.items():
-        archive.file("blobs/" + digest.replace(":", "/"), data)
+        layer = layout.blob(gzip.compress(image.layer, compresslevel=3, mtime=0), oci.LAYER_GZIP)
+        entry = layout.image(config, [layer])
+        layout.entries += [{**entry, "annotations": {"io.containerd.image.name": name}} for name in image.names]
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary.write_bytes(archive.close())
+    temporary.write_bytes(layout.archive())
     temporary.replace(path)
 
 
 def small_images(layout: Layout) -> Path:
     """Return the archive with the pause and the test images, written on first use."""
     packages.require(packages.FOR_NODES, "the nodes")
-    key = short_hash(_busybox(), _bash(), Path(__file__).read_bytes())
+    key = short_hash(_busybox(), _bash(), Path(__file__).read_bytes(), Path(oci.__file__).read_bytes())
     path = layout.cache_dir / "images" / f"small-{key}.tar"
     if not path.exists():
         layer = _test_layer()

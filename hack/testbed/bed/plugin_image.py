@@ -96,6 +96,11 @@ def _build(layout: Layout, base: Path, this_tag: str, path: Path) -> None:
         path.with_name(f".{path.name}").replace(path)
 
 
+def mirror() -> str:
+    """Return the mirror of Debian's packages."""
+    return os.environ.get("NEURON_DRA_TESTBED_DEBIAN_MIRROR", MIRROR)
+
+
 def base_archive(layout: Layout) -> Path:
     """Return an archive of a small Debian with Python, made on first use."""
     path = layout.cache_dir / "images" / f"base-{short_hash(SUITE, BASE_INCLUDES, repr(BASE_WASTE))}.tar"
@@ -110,8 +115,7 @@ def base_archive(layout: Layout) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="neuron-dra-base-", dir=layout.cache_dir) as scratch:
             target = Path(scratch) / "root"
-            mirror = os.environ.get("NEURON_DRA_TESTBED_DEBIAN_MIRROR", MIRROR)
-            _run(["debootstrap", "--variant=minbase", f"--include={BASE_INCLUDES}", SUITE, target, mirror])
+            _run(["debootstrap", "--variant=minbase", f"--include={BASE_INCLUDES}", SUITE, target, mirror()])
             for name in BASE_WASTE:
                 shutil.rmtree(target / name, ignore_errors=True)
             temporary = path.with_name(f".{path.name}")
