@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 TESTBED := hack/testbed/testbed
 T ?= tests
 
-.PHONY: help setup check test test-long differential bench demo testbed-up testbed-down gen golden docs contract fuzz mutation crash acceptance chaos wheels release manifests clean
+.PHONY: help setup check test test-long differential bench demo testbed-up testbed-down gen golden docs contract fuzz mutation crash acceptance chaos wheels release publish sign manifests clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -124,6 +124,26 @@ release: setup | build ## Build images, chart, SBOMs and checksums of a release 
 	@$(BIN)/python hack/release.py --version "$(VERSION)" --check
 	@test -e $(BASE) || $(MAKE) --no-print-directory $(BASE)
 	@$(BIN)/python hack/release.py --version "$(VERSION)" --base $(BASE)
+
+REGISTRY ?=
+RELEASED := neuron-dra-driver neuron-ultraserver-controller neuron-dra-chart
+build/published: | build
+	@mkdir -p $@
+
+# Helm expects the chart neuron-dra at REGISTRY/neuron-dra; its archive has another name.
+publish: | build/published ## Push the release in build/release to a registry (VERSION=1.2.3 REGISTRY=...), with skopeo
+	@test -n "$(REGISTRY)" || { echo "publish: set REGISTRY to a registry to which you are logged in" >&2; exit 1; }
+	@cd build/release && sha256sum --quiet -c SHA256SUMS
+	@for name in $(RELEASED); do \
+	  skopeo copy --quiet --all --digestfile build/published/$$name \
+	    oci-archive:build/release/$$name-$(VERSION).oci.tar docker://$(REGISTRY)/$${name%-chart}:$(VERSION); \
+	  echo "$(REGISTRY)/$${name%-chart}:$(VERSION)@$$(cat build/published/$$name)"; \
+	done
+
+sign: ## Sign what `make publish` has pushed (REGISTRY=...), with cosign and without a key
+	@for name in $(RELEASED); do \
+	  cosign sign --yes "$(REGISTRY)/$${name%-chart}@$$(cat build/published/$$name)"; \
+	done
 
 manifests: setup ## Copy deploy/crds into the chart and render deploy/manifests (needs helm, or HELM=path)
 	@cp deploy/crds/*.yaml deploy/helm/neuron-dra/files/crds/

@@ -61,7 +61,9 @@ def test_sbom_of_the_release_equals_its_image(builds: list[Path], architecture: 
             for member in layer
             if member.name == "./var/lib/dpkg/status" and (text := layer.extractfile(member).read())
         ]
-        assert len([each for each in listed if each.startswith("pkg:deb/")]) == len(re.findall(r"^Package: ", debian, re.MULTILINE))
+        assert len([each for each in listed if each.startswith("pkg:deb/")]) == len(
+            re.findall(r"^Package: ", debian, re.MULTILINE)
+        )
 
 
 def test_commands_of_the_image_run(builds: list[Path], tmp_path: Path) -> None:
