@@ -3,7 +3,7 @@
 
 Pods and UltraServer workloads come and go while plugins, kubelets, containerd, the API server, the scheduler and
 controllers are killed and nodes lose power, all chosen by the seed. At all times, no device may be allocated or prepared
-twice. In the end, every pod that should run runs, no two pods of a node see the same device, and CDI files, checkpoint
+twice, and `top` may attribute none to a pod that does not have it. In the end, every pod that should run runs, no two pods of a node see the same device, and CDI files, checkpoint
 and API server agree. The same seed gives the same order of pods and faults; their times depend on the machine.
 """
 
@@ -30,7 +30,7 @@ sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "tests" / "bed"), str(REPOSITO
 
 from bed import cgroups, layout  # noqa: E402
 from bed.errors import BedError  # noqa: E402
-from chaos_checks import GROUPS, PLAIN, TEMPLATES, Run, look, settle  # noqa: E402
+from chaos_checks import GROUPS, PLAIN, TEMPLATES, Run, look, look_at_top, settle  # noqa: E402
 from deployed import pod, template  # noqa: E402
 from real_cluster import BedNode, CommandFailedError, Namespace, TestBed  # noqa: E402
 from reporting import commit_now  # noqa: E402
@@ -78,6 +78,8 @@ def churn(run: Run, until: float) -> None:
             run.pods[name] = kind
             run.counts["pods started"] += 1
         look(run)
+        if number % 4 == 0:
+            patiently(partial(look_at_top, run, sorted(PLAIN)[number // 4 % len(PLAIN)]))
         time.sleep(rng.uniform(0.1, 1.5))
 
 

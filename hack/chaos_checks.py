@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from bed.errors import BedError
-from deployed import cdi_claims, is_ready, neurons, prepared
+from deployed import cdi_claims, is_ready, neuron_dra, neurons, prepared
 from real_cluster import BedNode, CommandFailedError, Namespace, TestBed, eventually
 
 from neuron_dra.core.wire import Obj
@@ -34,6 +34,7 @@ class Run:
     started: float = field(default_factory=time.monotonic)
     pods: dict[str, str] = field(default_factory=dict)  # wanted pods: name -> template
     workloads: dict[str, int] = field(default_factory=dict)  # wanted workloads: name -> nodes
+    held: dict[tuple[str, str], set[int]] = field(default_factory=dict)  # devices that a pod of a node ever had
     counts: Counter[str] = field(default_factory=Counter)
     violations: list[str] = field(default_factory=list)
     stop: threading.Event = field(default_factory=threading.Event)
@@ -66,6 +67,30 @@ def look(run: Run) -> None:
             for device_id in ids:
                 if held.setdefault(device_id, uid) != uid:
                     run.violated(f"neuron{device_id} of {node.name} is prepared for {held[device_id]} and {uid}")
+
+
+def look_at_top(run: Run, node: str) -> None:
+    """Check that `top` attributes no device of a node to a pod that never had it. Each pod has one claim in its life."""
+    note_holders(run, node)
+    done = neuron_dra(run.bed, "top", node, "-o", "json")
+    usage = json.loads(done.stdout)["usage"] if done.returncode == 0 else []
+    note_holders(run, node)
+    run.counts["readings of top" if usage else "readings of top that failed"] += 1
+    for row in usage:
+        had = run.held.get((node, row["pod"]), set())
+        run.counts["devices attributed by top"] += len(row["devices"]) if row["pod"] else 0
+        if row["pod"] and not {*row["devices"]} <= had:
+            run.violated(
+                f"top attributes devices {row['devices']} of {node} to pod {row['pod']}, which had {sorted(had)}"
+            )
+
+
+def note_holders(run: Run, node: str) -> None:
+    """Note which devices of a node the claims of each pod have."""
+    for claim in run.place.get("resourceclaims")["items"]:
+        ids = {int(each["device"].rpartition("-")[2]) for each in allocated(claim) if each["pool"] == node}
+        for user in claim["status"].get("reservedFor") or ():
+            run.held.setdefault((node, user["name"]), set()).update(ids)
 
 
 def allocated(claim: Obj) -> list[Obj]:

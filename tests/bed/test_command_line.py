@@ -3,34 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import subprocess
-import sys
 from typing import Any
 
 import pytest
-from bed import hardware, network
-from deployed import NAMESPACE, plugin_pod, pod, settled, template
-from real_cluster import REPOSITORY, BedNode, Namespace, TestBed, eventually
+from bed import hardware
+from deployed import NAMESPACE, neuron_dra, plugin_pod, pod, settled, template
+from real_cluster import BedNode, Namespace, TestBed, eventually
 
 from neuron_dra.emulation import simulated_load
 
-TIMEOUT_S = 300
 WALKS = 12
-
-
-def neuron_dra(bed: TestBed, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a command of neuron-dra as the administrator."""
-    return subprocess.run(
-        [*network.enter(bed.where), sys.executable, "-m", "neuron_dra.cli", *words],
-        cwd=REPOSITORY,
-        env={**os.environ, **bed.parts.plane.environment()},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
 
 
 def top(bed: TestBed, node: str) -> list[dict[str, Any]]:
