@@ -75,6 +75,8 @@ def look_at_top(run: Run, node: str) -> None:
     done = neuron_dra(run.bed, "top", node, "-o", "json")
     usage = json.loads(done.stdout)["usage"] if done.returncode == 0 else []
     note_holders(run, node)
+    if not usage:
+        run.note(f"top {node}, exit code {done.returncode}: {done.stderr.strip()[-300:]}")
     run.counts["readings of top" if usage else "readings of top that failed"] += 1
     for row in usage:
         had = run.held.get((node, row["pod"]), set())
