@@ -121,7 +121,7 @@ def relabel(node: BedNode, instance_type: str) -> None:
 def metrics(node: BedNode) -> list[str]:
     """Return the lines of a node's metrics."""
     address = plugin_pod(node.bed, node.name)["status"]["podIP"]
-    with node.bed.inside(), urllib.request.urlopen(f"http://{address}:8080/metrics", timeout=10) as answer:
+    with node.bed.inside(), urllib.request.urlopen(f"http://{address}:8080/metrics", timeout=60) as answer:
         return str(answer.read().decode()).splitlines()
 
 

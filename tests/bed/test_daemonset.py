@@ -467,7 +467,7 @@ def test_metrics_join_devices_with_pods(driver: TestBed, trn2: BedNode, namespac
     address = plugin_pod(driver, trn2.name)["status"]["podIP"]
 
     def holds() -> set[str]:
-        with driver.inside(), urllib.request.urlopen(f"http://{address}:8080/metrics", timeout=10) as answer:
+        with driver.inside(), urllib.request.urlopen(f"http://{address}:8080/metrics", timeout=60) as answer:
             text = answer.read().decode()
         lines = [line for line in text.splitlines() if line.startswith("neuron_dra_device_info{")]
         return {line.split('device="')[1].split('"')[0] for line in lines if 'pod="trainer"' in line}

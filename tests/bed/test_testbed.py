@@ -91,7 +91,7 @@ def test_the_tools_are_on_the_path_inside(bed):
 
 def test_api_server_is_reachable_from_inside_only(bed):
     trust = ssl.create_default_context(cafile=bed.where.pki_dir / "ca.crt")
-    with bed.inside(), urllib.request.urlopen(f"{bed.parts.plane.url}/healthz", context=trust, timeout=10) as answer:
+    with bed.inside(), urllib.request.urlopen(f"{bed.parts.plane.url}/healthz", context=trust, timeout=60) as answer:
         assert answer.read() == b"ok"
     if bed.where.is_root:
         with pytest.raises(urllib.error.URLError):
