@@ -136,13 +136,13 @@ publish: | build/published ## Push the release in build/release to a registry (V
 	@cd build/release && sha256sum --quiet -c SHA256SUMS
 	@for name in $(RELEASED); do \
 	  skopeo copy --quiet --all --digestfile build/published/$$name \
-	    oci-archive:build/release/$$name-$(VERSION).oci.tar docker://$(REGISTRY)/$${name%-chart}:$(VERSION); \
+	    oci-archive:build/release/$$name-$(VERSION).oci.tar docker://$(REGISTRY)/$${name%-chart}:$(VERSION) || exit 1; \
 	  echo "$(REGISTRY)/$${name%-chart}:$(VERSION)@$$(cat build/published/$$name)"; \
 	done
 
 sign: ## Sign what `make publish` has pushed (REGISTRY=...), with cosign and without a key
 	@for name in $(RELEASED); do \
-	  cosign sign --yes "$(REGISTRY)/$${name%-chart}@$$(cat build/published/$$name)"; \
+	  cosign sign --yes "$(REGISTRY)/$${name%-chart}@$$(cat build/published/$$name)" || exit 1; \
 	done
 
 manifests: setup ## Copy deploy/crds into the chart and render deploy/manifests (needs helm, or HELM=path)
