@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from bed.errors import BedError
-from deployed import cdi_claims, is_ready, neuron_dra, neurons, prepared
+from deployed import cdi_claims, is_ready, neurons, prepared
 from real_cluster import BedNode, CommandFailedError, Namespace, TestBed, eventually
 
 from neuron_dra.core.wire import Obj
@@ -72,7 +72,7 @@ def look(run: Run) -> None:
 def look_at_top(run: Run, node: str) -> None:
     """Check that `top` attributes no device of a node to a pod that never had it. Each pod has one claim in its life."""
     note_holders(run, node)
-    done = neuron_dra(run.bed, "top", node, "-o", "json")
+    done = run.bed.neuron_dra("top", node, "-o", "json")
     usage = json.loads(done.stdout)["usage"] if done.returncode == 0 else []
     note_holders(run, node)
     if not usage:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import subprocess
 import sys
@@ -13,7 +12,6 @@ import urllib.request
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from bed import network
 from real_cluster import REPOSITORY, TESTBED, BedError, BedNode, Namespace, TestBed, eventually
 
 from neuron_dra.core import catalogue
@@ -28,21 +26,7 @@ MANIFESTS = REPOSITORY / "tests/bed/manifests"
 REGISTRY = "/var/lib/kubelet/plugins_registry"
 DATA = "/var/lib/kubelet/plugins/neuron.aws.com"
 CHECKPOINT = f"{DATA}/checkpoint.json"
-COMMAND_S = 300
 TYPE_LABEL = "node.kubernetes.io/instance-type"
-
-
-def neuron_dra(bed: TestBed, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a command of neuron-dra as the administrator."""
-    return subprocess.run(
-        [*network.enter(bed.where), sys.executable, "-m", "neuron_dra.cli", *words],
-        cwd=REPOSITORY,
-        env={**os.environ, **bed.parts.plane.environment()},
-        capture_output=True,
-        text=True,
-        timeout=COMMAND_S,
-        check=False,
-    )
 
 
 def is_installed(bed: TestBed) -> bool:

@@ -161,6 +161,18 @@ class TestBed:
         path = api_path(words)
         return self.parts.plane.read(path) if path else json.loads(self.kubectl("get", *words, "-o", "json"))
 
+    def neuron_dra(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run a command of neuron-dra as the administrator."""
+        return subprocess.run(
+            [*network.enter(self.where), sys.executable, "-m", "neuron_dra.cli", *words],
+            cwd=REPOSITORY,
+            env={**os.environ, **self.parts.plane.environment()},
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_TIMEOUT_S,
+            check=False,
+        )
+
     @contextlib.contextmanager
     def inside(self) -> Iterator[None]:
         """Put this thread, and the threads it starts, into the test bed's network: for clients in this process."""

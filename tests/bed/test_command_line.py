@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from bed import hardware
-from deployed import NAMESPACE, neuron_dra, plugin_pod, pod, settled, template
+from deployed import NAMESPACE, plugin_pod, pod, settled, template
 from real_cluster import BedNode, Namespace, TestBed, eventually
 
 from neuron_dra.emulation import simulated_load
@@ -17,7 +17,7 @@ WALKS = 12
 
 
 def top(bed: TestBed, node: str) -> list[dict[str, Any]]:
-    done = neuron_dra(bed, "top", node, "-o", "json")
+    done = bed.neuron_dra("top", node, "-o", "json")
     assert done.returncode == 0, done.stderr
     return list(json.loads(done.stdout)["usage"])
 
@@ -35,11 +35,11 @@ def holder(driver: TestBed, trn2: BedNode, namespace: Namespace) -> Namespace:
 def test_commands_show_who_holds_devices(driver: TestBed, trn2: BedNode, holder: Namespace) -> None:
     where = f"{holder.name}/holder"
     for words in (("status", "-o", "wide"), ("topology", trn2.name), ("topology", trn2.name, "-o", "svg")):
-        done = neuron_dra(driver, *words)
+        done = driver.neuron_dra(*words)
         assert (done.returncode, done.stderr.count("Traceback")) == (0, 0), done.stderr
         assert trn2.name in done.stdout
-    assert where in neuron_dra(driver, "topology", trn2.name).stdout
-    why = neuron_dra(driver, "why", "pod/holder", "-n", holder.name)
+    assert where in driver.neuron_dra("topology", trn2.name).stdout
+    why = driver.neuron_dra("why", "pod/holder", "-n", holder.name)
     assert (why.returncode, f"runs on node {trn2.name}" in why.stdout) == (0, True), why.stdout
 
 
@@ -51,19 +51,19 @@ def test_why_names_the_cause_of_a_waiting_pod(driver: TestBed, trn2: BedNode, na
         "the scheduler has seen the pod",
         lambda: [c for c in namespace.get("pod", "greedy")["status"].get("conditions", ()) if c["status"] == "False"],
     )
-    why = neuron_dra(driver, "why", "pod/greedy", "-n", namespace.name)
+    why = driver.neuron_dra("why", "pod/greedy", "-n", namespace.name)
     assert why.returncode == 1
     assert "wants 17 devices of one node" in " ".join(why.stdout.split())
 
 
 def test_doctor_runs_in_the_drivers_pod(driver: TestBed, trn2: BedNode, holder: Namespace) -> None:
     def looked() -> bool:
-        done = neuron_dra(driver, "doctor", f"node/{trn2.name}", "-o", "json")
+        done = driver.neuron_dra("doctor", f"node/{trn2.name}", "-o", "json")
         found = {each["area"]: each["state"] for each in json.loads(done.stdout)["checks"]}
         return done.returncode == 0 and set(found.values()) == {"ok"} and "on node: claims" in found
 
     eventually("nothing is wrong on the node", looked)
-    outside = neuron_dra(driver, "doctor")
+    outside = driver.neuron_dra("doctor")
     assert (outside.returncode in (0, 1), "Traceback" in outside.stderr) == (True, False), outside.stderr
 
 
