@@ -12,6 +12,7 @@ from cyclonedx.model.bom import Bom
 from cyclonedx.model.component import Component, ComponentType
 from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
+from packaging.version import Version
 from release_base import Base, flatten, oci
 
 LONGEST_LICENSE = 100  # some distributions have the whole text in the field
@@ -50,7 +51,8 @@ def _python(files: dict[str, bytes | None]) -> Iterator[Component]:
     for name, content in files.items():
         if name.endswith(".dist-info/METADATA") and content is not None:
             fields = email.message_from_bytes(content)
-            purl = PackageURL("pypi", name=fields["Name"].lower().replace("_", "-"), version=fields["Version"])
+            version = str(Version(fields["Version"]))  # our 1.2.3-rc.1 is 1.2.3rc1 to Python
+            purl = PackageURL("pypi", name=fields["Name"].lower().replace("_", "-"), version=version)
             yield _component(purl, (fields["License-Expression"] or fields["License"] or "").strip())
 
 

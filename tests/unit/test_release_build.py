@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import tarfile
 from pathlib import Path
@@ -73,17 +74,16 @@ def test_commands_of_the_image_run(builds: list[Path], tmp_path: Path) -> None:
     for layer in layers(layout, found["amd64"]):
         layer.extractall(tmp_path, filter="tar")
     environment = dict(each.split("=", 1) for each in config["Env"])
+    chroot = [shutil.which("chroot") or "/usr/sbin/chroot", tmp_path]
     for command, text in (
         ("neuron-dra --version", f"neuron-dra {VERSION}\n"),
         (f"{config['Entrypoint'][0]} --help", "usage"),
     ):
-        ran = subprocess.run(
-            ["chroot", tmp_path, *command.split()], env=environment, capture_output=True, text=True, check=False
-        )
+        ran = subprocess.run([*chroot, *command.split()], env=environment, capture_output=True, text=True, check=False)
         assert (ran.returncode, ran.stderr) == (0, "")
         assert ran.stdout.startswith(text)
     program = "import grpc, msgspec, pydantic, yaml, aiohttp, controller.main, neuron_dra.node.plugin"
-    subprocess.run(["chroot", tmp_path, "/opt/neuron-dra/bin/python", "-c", program], env=environment, check=True)
+    subprocess.run([*chroot, "/opt/neuron-dra/bin/python", "-c", program], env=environment, check=True)
 
 
 def test_both_machines_have_the_same_files(builds: list[Path]) -> None:
