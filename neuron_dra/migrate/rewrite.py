@@ -81,11 +81,12 @@ def _pod(pod: dict[str, Any], where: str, owner: Mapping[str, Any], options: Opt
     init_counts = limits.init_counts(inits, others)
     types = limits.instance_types(pod) or ((options.instance_type,) if options.instance_type else ())
     specs = limits.known(types, where)
-    for one in (*inits, *others, *sidecars):
-        _check_served(one, specs)
+    counted = [*zip(inits, init_counts, strict=True), *((one, one.count) for one in (*others, *sidecars))]
+    for one, count in counted[len(inits) if others else 0 :]:  # an init container uses what a main container requests
+        _check_served(one, count, specs)
     if options.names:
         _ray(owner, where, others)
-        for one, count in [*zip(inits, init_counts, strict=True), *((one, one.count) for one in (*others, *sidecars))]:
+        for one, count in counted:
             _rename(one, count)
     else:
         _claims(pod, where, owner, [(inits, init_counts), others, sidecars], specs, outcome)
@@ -97,15 +98,15 @@ def _models(pod: dict[str, Any], where: str) -> Iterator[tuple[dict[str, Any], s
         yield pod["model"], f"{where}.model", False
 
 
-def _check_served(one: Wanted, specs: list[Any]) -> None:
+def _check_served(one: Wanted, count: int, specs: list[Any]) -> None:
     """Raise CannotMigrate if no type serves the number: none of those that the pod names, or none at all."""
     from neuron_dra.core import catalogue
 
     if specs:
-        if not any(one.count in sizes.counts(spec, one.kind) for spec in specs):
-            raise CannotMigrate(f"{one.where}: {sizes.refusal(specs[0].name, one.kind, one.count)}")
-    elif not any(one.count in sizes.counts(spec, one.kind) for spec in catalogue.all_types()):
-        raise CannotMigrate(f"{one.where}: no instance type serves {one.count} {one.kind}s to one container")
+        if not any(count in sizes.counts(spec, one.kind) for spec in specs):
+            raise CannotMigrate(f"{one.where}: {sizes.refusal(specs[0].name, one.kind, count)}")
+    elif not any(count in sizes.counts(spec, one.kind) for spec in catalogue.all_types()):
+        raise CannotMigrate(f"{one.where}: no instance type serves {count} {one.kind}s to one container")
 
 
 def _rename(one: Wanted, count: int) -> None:
@@ -204,7 +205,7 @@ def _leftover(value: dict[str, Any], where: str, options: Options) -> None:
         raise CannotMigrate(
             f"{where}.resources: this is no list of containers, so a claim has no place; write it by hand"
         )
-    _check_served(found, limits.known([options.instance_type] if options.instance_type else [], where))
+    _check_served(found, found.count, limits.known([options.instance_type] if options.instance_type else [], where))
     _rename(found, found.count)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from neuron_dra.core import catalogue, sizes
@@ -225,8 +225,9 @@ sidecars = st.lists(st.tuples(resources, st.booleans()), max_size=3)
 
 
 @needs_helm
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(containers, sidecars, st.sampled_from(["", "trn1.32xlarge", "inf2.48xlarge", "inf2.xlarge"]))
+@example([{NEURON: "4"}], [({NEURON: "2"}, False)], "trn1.32xlarge")  # it uses four devices, which the type serves
 def test_the_policy_and_migrate_agree(mains: list[Obj], inits: list[tuple[Obj, bool]], instance_type: str) -> None:
     """The API server changes a pod as `neuron-dra migrate` changes its manifest."""
     item = pod(
