@@ -99,7 +99,7 @@ def interpreter(version: str) -> str:
 def _compile(folder: Path, root: Path, base: Base) -> None:
     """Compile in one fresh process, in the order of names: what a .pyc shares between constants depends on that.
 
-    Unchecked: nobody edits these files, so no start has to compare their times.
+    Unchecked, because these files are never edited: a start need not compare their times.
     """
     command = [interpreter(base.python_version), "-S", "-m", "compileall", "-q", "-f", "--invalidation-mode",
                "unchecked-hash", "-s", str(root), "-p", "/", str(folder)]  # fmt: skip

@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from neuron_dra.simulate import constraints
@@ -243,13 +244,10 @@ class Search:
         return False
 
     def _enough(self, claim: int, need: Need, have: int, start: int) -> bool:
-        fitting: list[Device] = []
-        for position in range(start, len(self._devices)):
-            if len(fitting) == need.count - have:
-                return True
-            if self._fits(claim, need, self._devices[position]):
-                fitting.append(self._devices[position])
-        if len(fitting) == need.count - have:
+        missing = need.count - have
+        rest = (self._devices[position] for position in range(start, len(self._devices)))
+        fitting = list(islice((device for device in rest if self._fits(claim, need, device)), missing))
+        if len(fitting) == missing:
             return True
         self.steps += self._combinations(claim, need, fitting)
         return False
