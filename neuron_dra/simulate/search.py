@@ -178,13 +178,20 @@ class Search:
         return left == 0
 
     def _free_matches(self, need: Need) -> list[Device]:
+        """Return the devices that a request could have, for an estimate: one whose selector fails is none."""
         return [
             device
             for device in self._devices
             if (need.alternative.admin_access or device.id not in self._in_use)
-            and self._matches(need, device)
+            and self._matches_surely(need, device)
             and need.blocking_taint(device) is None
         ]
+
+    def _matches_surely(self, need: Need, device: Device) -> bool:
+        try:
+            return self._matches(need, device)
+        except AllocationError:
+            return False
 
     def _groups(self, claim: int, need: Need, devices: Collection[Device]) -> Collection[int]:
         """Return how many of the devices have the same values of the matchAttribute constraints of the request."""

@@ -407,6 +407,23 @@ def test_failing_selector_fails_the_pod_if_reached() -> None:
     assert "selector #0 on device neuron.aws.com/a/neuron-device-1: CEL runtime error: no such key: nope" in reason
 
 
+def test_selector_that_is_not_reached_fails_nothing() -> None:
+    """Kubernetes skips devices that another claim of the pod has before it evaluates the selector."""
+    two = [slice_of([device(0), device(1)])]
+    monitor = claim(exactly(count=2, adminAccess=True), name="monitor")
+    failing = {
+        "name": "three",
+        "deviceClassName": DRIVER,
+        "count": 3,
+        "selectors": [{"cel": {"expression": f"{A}.nope == 1"}}],
+    }
+    one = {"name": "one", "deviceClassName": DRIVER, "count": 1}
+    either = claim({"name": "r", "firstAvailable": [failing, one]}, name="either")
+    outcome = allocate(monitor, either, slices=two, used=(0,))
+    assert isinstance(outcome, Failure)
+    assert outcome.kind is FailureKind.NO_SOLUTION
+
+
 def test_unsolvable_request_hides_no_selector_error() -> None:
     late = f"{A}.deviceId == 0 || {A}.nope == 1"
     kind, _ = failed(allocate(claim(exactly("x", cel=[late]), exactly("y", 17))))
