@@ -102,6 +102,7 @@ async def test_no_result_reports_no_device_healthy(
 ) -> None:
     async with host.running("pod-1") as plugin:
         await well(plugin)
+        await eventually(lambda: plugin.slices.items, LONG_S, "the slice is published")
         read_at = plugin.hardware.read_at
         assert time.time() - read_at < LONG_S
         monkeypatch.setattr(hardware_module, "DEADLINE_S", 0.3)
