@@ -3,8 +3,9 @@
 
 Pods and UltraServer workloads come and go while plugins, kubelets, containerd, the API server, the scheduler and
 controllers are killed and nodes lose power, all chosen by the seed. At all times, no device may be allocated or prepared
-twice, and `top` may attribute none to a pod that does not have it. In the end, every pod that should run runs, no two pods of a node see the same device, and CDI files, checkpoint
-and API server agree. The same seed gives the same order of pods and faults; their times depend on the machine.
+twice, and `top` must attribute devices and the counters of a simulated load to the pods that have them. In the end,
+every pod that should run runs, no two pods of a node see the same device, and CDI files, checkpoint and API server
+agree. The same seed gives the same order of pods and faults; their times depend on the machine.
 """
 
 from __future__ import annotations
@@ -30,13 +31,15 @@ sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "tests" / "bed"), str(REPOSITO
 
 from bed import cgroups, layout  # noqa: E402
 from bed.errors import BedError  # noqa: E402
-from chaos_checks import GROUPS, PLAIN, TEMPLATES, Run, look, look_at_top, settle  # noqa: E402
+from chaos_checks import GROUPS, PLAIN, TEMPLATES, Run, look, settle  # noqa: E402
+from chaos_load import look_at_top, raise_load, set_load  # noqa: E402
 from deployed import pod, template  # noqa: E402
 from real_cluster import BedNode, CommandFailedError, Namespace, TestBed  # noqa: E402
 from reporting import commit_now  # noqa: E402
 
 ULTRASERVER, ULTRASERVER_TYPE = "u", "trn3.48xlarge"
 PODS_AT_MOST = 14
+TOP_EVERY = 6  # steps
 TRIES = 60  # of one kubectl command, a second apart, because the API server is killed now and then
 
 
@@ -78,8 +81,8 @@ def churn(run: Run, until: float) -> None:
             run.pods[name] = kind
             run.counts["pods started"] += 1
         look(run)
-        if number % 4 == 0:
-            patiently(partial(look_at_top, run, sorted(PLAIN)[number // 4 % len(PLAIN)]))
+        if number % TOP_EVERY == 0:
+            patiently(partial(look_at_top, run, sorted(PLAIN)[number // TOP_EVERY % len(PLAIN)]))
         time.sleep(rng.uniform(0.1, 1.5))
 
 
@@ -185,14 +188,18 @@ def chaos(seed: int, minutes: float) -> Run:
     run.bed.kubectl("create", "namespace", run.place.name)
     for name, count in TEMPLATES.items():
         run.place.apply(template(name, count, group=count if count in GROUPS else 0))
+    set_load(run)
     until = time.monotonic() + minutes * 60
     breaker = threading.Thread(target=faults, args=(run, until), name="faults", daemon=True)
     breaker.start()
+    loader = threading.Thread(target=raise_load, args=(run,), name="load", daemon=True)
+    loader.start()
     try:
         churn(run, until)
     finally:
         run.stop.set()
         breaker.join(timeout=300)
+        loader.join(timeout=60)
     run.note("calm: everything is restarted and must recover")
     bed.command("up", timeout_s=600)
     settle(run)

@@ -69,24 +69,6 @@ def look(run: Run) -> None:
                     run.violated(f"neuron{device_id} of {node.name} is prepared for {held[device_id]} and {uid}")
 
 
-def look_at_top(run: Run, node: str) -> None:
-    """Check that `top` attributes no device of a node to a pod that never had it. Each pod has one claim in its life."""
-    note_holders(run, node)
-    done = run.bed.neuron_dra("top", node, "-o", "json")
-    usage = json.loads(done.stdout)["usage"] if done.returncode == 0 else []
-    note_holders(run, node)
-    if not usage:
-        run.note(f"top {node}, exit code {done.returncode}: {done.stderr.strip()[-300:]}")
-    run.counts["readings of top" if usage else "readings of top that failed"] += 1
-    for row in usage:
-        had = run.held.get((node, row["pod"]), set())
-        run.counts["devices attributed by top"] += len(row["devices"]) if row["pod"] else 0
-        if row["pod"] and not {*row["devices"]} <= had:
-            run.violated(
-                f"top attributes devices {row['devices']} of {node} to pod {row['pod']}, which had {sorted(had)}"
-            )
-
-
 def note_holders(run: Run, node: str) -> None:
     """Note which devices of a node the claims of each pod have."""
     for claim in run.place.get("resourceclaims")["items"]:

@@ -70,7 +70,9 @@ def sample(text: str) -> Sample:
                 else:
                     setattr(counters, attribute, value)
     if not at:
-        raise ValueError("no counters: the driver is older than this command, or its deviceCounters is none")
+        raise ValueError(
+            "no counters: the driver has just started, is older than this command, or its deviceCounters is none"
+        )
     return Sample(at, kind, version, int(unread), places)
 
 

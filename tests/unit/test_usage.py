@@ -152,7 +152,7 @@ def test_namespace_selects_its_pods() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "no counters: the driver is older than this command, or its deviceCounters is none"),
+        ("", "no counters: the driver has just started, is older than this command, or its deviceCounters is none"),
         ("<html>", "not in Prometheus' format"),
         ("neuron_dra_counters_read_timestamp_seconds x", "not in Prometheus' format"),
         ("a 1\n" * 200_001, "more than 200,000 lines"),
