@@ -90,7 +90,7 @@ crash: setup ## Kill plugin and controller at every point, cut the power at ever
 	@$(BIN)/python hack/crash.py --report
 
 ONLY ?=
-acceptance: setup ## Run the long suites (ONLY="seeds interference plan kubernetes sets scale packing allocator scheduler quotas faults differential kueue placements release"), write docs/reports/acceptance.md
+acceptance: setup ## Run the long suites (ONLY="seeds interference plan kubernetes jobs sets scale packing allocator scheduler quotas faults differential kueue placements release"), write docs/reports/acceptance.md
 	@$(BIN)/python hack/acceptance.py $(ONLY) --report
 
 MINUTES ?= 10
@@ -126,6 +126,7 @@ release: setup | build ## Build images, chart, SBOMs and checksums of a release 
 	@$(BIN)/python hack/release.py --version "$(VERSION)" --base $(BASE)
 
 REGISTRY ?=
+PUSH ?= skopeo copy --quiet --all
 RELEASED := neuron-dra-driver neuron-ultraserver-controller neuron-dra-chart
 build/published: | build
 	@mkdir -p $@
@@ -133,9 +134,10 @@ build/published: | build
 # Helm expects the chart neuron-dra at REGISTRY/neuron-dra; its archive has another name.
 publish: | build/published ## Push the release in build/release to a registry (VERSION=1.2.3 REGISTRY=...), with skopeo
 	@test -n "$(REGISTRY)" || { echo "publish: set REGISTRY to a registry to which you are logged in" >&2; exit 1; }
+	@test -e build/release/neuron-dra-$(VERSION).tgz || { echo "publish: build/release has no version \"$(VERSION)\": make release VERSION=$(VERSION)" >&2; exit 1; }
 	@cd build/release && sha256sum --quiet -c SHA256SUMS
 	@for name in $(RELEASED); do \
-	  skopeo copy --quiet --all --digestfile build/published/$$name \
+	  $(PUSH) --digestfile build/published/$$name \
 	    oci-archive:build/release/$$name-$(VERSION).oci.tar docker://$(REGISTRY)/$${name%-chart}:$(VERSION) || exit 1; \
 	  echo "$(REGISTRY)/$${name%-chart}:$(VERSION)@$$(cat build/published/$$name)"; \
 	done

@@ -116,6 +116,11 @@ def kubernetes(options: Options) -> Result:
     return _on_the_bed("1.34", [f"tests/bed/test_{name}.py" for name in names])
 
 
+def jobs(options: Options) -> Result:
+    """Examples that run to their end on eight kubelets, with CoreDNS, also when rank 0's node fails."""
+    return _on_the_bed("1.37", ("-m", "long", "tests/bed/test_jobs.py"))
+
+
 def sets(options: Options) -> Result:
     """Connected sets and limits of the device plugin on the oldest Kubernetes that has them."""
     return _on_the_bed("1.36", ("tests/bed/test_connected_set_pods.py", "tests/bed/test_limits_on_nodes.py"))
@@ -181,8 +186,8 @@ def kueue(options: Options) -> Result:
 
 def release(options: Options) -> Result:
     """Two builds of a release (docs/release.md), the same bytes; SBOMs, and the commands of the amd64 image."""
-    words = ("-m", "long", "tests/unit/test_release_build.py")
-    return _tests("two builds of a release on a base of Debian's packages", words, {})
+    words = ("-m", "long", "tests/unit/test_release_build.py", "tests/unit/test_release_publish.py")
+    return _tests("two builds of a release on a base of Debian's packages, and a registry", words, {})
 
 
 def _tests(what: str, words: Sequence[str], environment: dict[str, str]) -> Result:
@@ -206,6 +211,7 @@ PARTS: dict[str, Callable[[Options], Result]] = {
     "interference": interference,
     "plan": plan,
     "kubernetes": kubernetes,
+    "jobs": jobs,
     "sets": sets,
     "scale": scale,
     "packing": packing,

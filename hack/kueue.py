@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import socket
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -34,19 +33,13 @@ def up(plane: bench_api.Plane, resources: Mapping[str, Any]) -> None:
         # Server-side, because the CRDs are too long for the annotation of a client-side apply.
         plane.kubectl("apply", "--server-side", "-f", str(module.bin_dir / path.rpartition("/")[2]))
     plane.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=50s")
-    ready, webhooks = _free_port(), _free_port()
+    ready, webhooks = network.free_port(), network.free_port()
     _start(plane, resources, ready, webhooks)
     url = f"http://127.0.0.1:{ready}/readyz"
     plane.processes.wait_ready(PROCESS, lambda: network.answers(plane.layout, url), READY_TIMEOUT_S)
     found = _webhooks(plane, str(module.bin_dir / build.KUEUE_WEBHOOKS.rpartition("/")[2]), webhooks)
     plane.kubectl("apply", "-f", "-", stdin=objects.as_list(found))
     wait_until("the webhooks of Kueue answer", lambda: _answers(plane), READY_TIMEOUT_S, interval_s=0.5)
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def _start(plane: bench_api.Plane, resources: Mapping[str, Any], ready: int, webhooks: int) -> None:

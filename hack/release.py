@@ -12,6 +12,7 @@ import hashlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -159,6 +160,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=OUT, help="the folder to write (default build/release)")
     parser.add_argument("--check", action="store_true", help="check version and work tree, and build nothing")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the files beside build/release are removed
     try:
         if arguments.check:
             described(checked_version(arguments.version), ROOT)

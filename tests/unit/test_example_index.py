@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "deploy/examples"
 LINE = re.compile(r"^\| [^|]+ \| `(?P<file>[^`]+)` \| `(?P<nodes>[^`]+)` \| (?P<needs>[^|]*)\|$", re.MULTILINE)
 LWS, EFA, CONTROLLER = "LeaderWorkerSet", "the EFA DRA driver", "the UltraServer controller"
+DNS = "cluster DNS"
 KERNEL, REJECTED = "that kernel driver", "rejected when the pod starts"
 
 
@@ -50,6 +51,8 @@ def test_requirements_are_those_of_the_objects(row: Row) -> None:
         needs.add(LWS)
     if "NeuronUltraServerWorkload" in kinds:
         needs.add(CONTROLLER)
+    if "NEURON_DRA_RANK0_ADDR" in text:
+        needs.add(DNS)
     if "efa.networking.k8s.aws" in text:
         needs.add(EFA)
     if "neuronDriverVersion" in text:
@@ -70,5 +73,6 @@ def test_examples_run_on_the_nodes_of_their_row(row: Row, capsys: pytest.Capture
 def test_images_are_public(row: Row) -> None:
     """(18.2) No invented image."""
     images = set(re.findall(r"image: (\S+)", (EXAMPLES / row.file).read_text()))
-    assert images <= {"public.ecr.aws/ubuntu/ubuntu:22.04", "public.ecr.aws/docker/library/alpine:latest"}
+    library = "public.ecr.aws/docker/library"
+    assert images <= {"public.ecr.aws/ubuntu/ubuntu:22.04", f"{library}/alpine:latest", f"{library}/python:3.12-slim"}
     assert images

@@ -41,6 +41,20 @@ def server() -> Iterator[str]:
 
 
 @pytest.fixture
+def busy_server(server: str, monkeypatch: pytest.MonkeyPatch) -> tuple[str, list[int]]:
+    """A server, and the statuses of its next responses."""
+    statuses: list[int] = []
+
+    def status(handler: EchoHandler) -> None:
+        handler.send_response(statuses.pop(0))
+        handler.end_headers()
+
+    monkeypatch.setattr(EchoHandler, "do_GET", status)
+    monkeypatch.setattr(network, "TOO_MANY_REQUESTS_PAUSE_S", 0)
+    return server, statuses
+
+
+@pytest.fixture
 def mute() -> Iterator[str]:
     """A server that accepts connections and never replies."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -50,6 +64,19 @@ def mute() -> Iterator[str]:
 def test_request_and_reply_are_forwarded(server):
     answer = network.get(HERE, f"{server}/a/404?b=c", {"Authorization": "Bearer t"})
     assert answer == (404, b"/a/404?b=c Bearer t")
+
+
+def test_request_is_sent_again_after_429(busy_server):
+    """While an API server starts the storage of a new CustomResourceDefinition, it responds 429."""
+    url, statuses = busy_server
+    statuses += [429, 429, 200, 500]
+    assert (network.get(HERE, url), statuses) == ((200, b""), [500])
+
+
+def test_request_is_not_sent_for_ever(busy_server):
+    url, statuses = busy_server
+    statuses += [429] * 11
+    assert (network.get(HERE, url), statuses) == ((429, b""), [429])
 
 
 @pytest.mark.parametrize(("status", "expected"), [(200, True), (500, False)])

@@ -1,7 +1,8 @@
 """The programs of the test bed, built from pinned Go modules and cached outside the checkout.
 
-One Go module per Kubernetes version, one each for LeaderWorkerSet and Kueue, and one for the rest (`hack/testbed/go`). A module's binaries live in
-a directory named by a hash of their inputs, so branches that pin different versions do not interfere.
+One Go module per Kubernetes version, one each for LeaderWorkerSet, CoreDNS, the registry and Kueue, and one for the rest
+(`hack/testbed/go`). A module's binaries live in a directory named by a hash of their inputs, so branches that pin
+different versions do not interfere.
 """
 
 from __future__ import annotations
@@ -64,6 +65,8 @@ LWS_MANIFESTS = (
     "config/crd/bases/leaderworkerset.x-k8s.io_leaderworkersets.yaml",
     "config/webhook/manifests.yaml",
 )
+COREDNS_PROGRAMS = (Program("coredns", ".", only_root=True),)
+REGISTRY_PROGRAMS = (Program("registry", "."),)
 KUEUE_MODULE = "sigs.k8s.io/kueue"
 KUEUE_PROGRAMS = (Program("kueue", f"{KUEUE_MODULE}/cmd/kueue"),)
 KUEUE_KINDS = (
@@ -98,7 +101,8 @@ class Module:
 
 def _module(layout: Layout, name: str, programs: tuple[Program, ...], ldflags: str) -> Module:
     source = GO_MODULES / name
-    key = short_hash((source / "go.mod").read_bytes(), (source / "go.sum").read_bytes(), repr(programs), ldflags)
+    files = (source / "go.mod", source / "go.sum", *sorted(source.glob("*.go")))
+    key = short_hash(*(file.read_bytes() for file in files), repr(programs), ldflags)
     return Module(name, source, programs, ldflags, layout.cache_dir / f"{name}-{key}" / "bin")
 
 
@@ -122,6 +126,16 @@ def lws(layout: Layout) -> Module:
     """Return the module of the LeaderWorkerSet controller."""
     found = _module(layout, "lws", LWS_PROGRAMS, "-s -w")
     return replace(found, dependency=LWS_MODULE, manifests=LWS_MANIFESTS)
+
+
+def coredns(layout: Layout) -> Module:
+    """Return the module of CoreDNS with few plugins, which is not part of the test bed; see `up --dns`."""
+    return _module(layout, "coredns", COREDNS_PROGRAMS, "-s -w")
+
+
+def registry(layout: Layout) -> Module:
+    """Return the module of the distribution project's registry, for tests of what `make publish` pushes."""
+    return _module(layout, "registry", REGISTRY_PROGRAMS, "-s -w")
 
 
 def kueue(layout: Layout) -> Module:

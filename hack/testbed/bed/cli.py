@@ -48,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
                      help="a value of the chart, for --driver daemonset; kept until `down`")  # fmt: skip
 
     sub.add_argument("--leaderworkersets", action="store_true", help="run the LeaderWorkerSet controller too")
+    sub.add_argument("--dns", action="store_true", help="run CoreDNS too, so that pods find Services by name")
 
     sub = commands.add_parser("exec", help="run a command inside, with kubectl, helm, grpcurl and ctr on the PATH")
     sub.add_argument("--node", help="in this node's mount namespace too")
@@ -72,7 +73,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _up(args: argparse.Namespace) -> int:
     started = time.monotonic()
-    wanted = Wanted(args.kubernetes, args.node, args.ultraserver, args.driver, args.values, args.leaderworkersets)
+    wanted = Wanted(
+        args.kubernetes, args.node, args.ultraserver, args.driver, args.values, args.leaderworkersets, args.dns
+    )
     bed = lifecycle.up(layout.from_environment(), wanted)
     nodes = ", ".join(f"{spec.name} ({spec.instance_type})" for spec in bed.state.nodes.values()) or "none"
     print(f"testbed: Kubernetes {bed.state.kubernetes} up in {time.monotonic() - started:.1f} s; nodes: {nodes}")

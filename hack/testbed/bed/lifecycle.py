@@ -11,7 +11,20 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from bed import build, cgroups, driver, hardware, images, inotify, leaderworkerset, mounts, network, packages, state
+from bed import (
+    build,
+    cgroups,
+    dns,
+    driver,
+    hardware,
+    images,
+    inotify,
+    leaderworkerset,
+    mounts,
+    network,
+    packages,
+    state,
+)
 from bed.errors import BedError, NotPossibleHereError
 from bed.layout import Layout
 from bed.parts import Bed
@@ -32,6 +45,7 @@ class Wanted:
     driver: str | None = None
     chart_values: Sequence[tuple[str, str]] = ()
     leaderworkersets: bool = False
+    dns: bool = False
 
 
 def up(layout: Layout, wanted: Wanted) -> Bed:
@@ -48,6 +62,7 @@ def up(layout: Layout, wanted: Wanted) -> Bed:
                 bed.state.nodes[spec.name] = spec
             bed.state.chart_values |= dict(wanted.chart_values)
             bed.state.leaderworkersets |= wanted.leaderworkersets
+            bed.state.dns |= wanted.dns
         if layout.is_root:
             packages.require(packages.FOR_NODES, "the nodes")
             network.up(layout)
@@ -63,6 +78,8 @@ def up(layout: Layout, wanted: Wanted) -> Bed:
         bed.plane.wait_complete()
         if bed.state.leaderworkersets:
             leaderworkerset.up(bed)
+        if bed.state.dns:
+            dns.up(bed)
         driver.apply(bed, kind)
         return bed
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import http.client
+import socket
 import ssl
 import subprocess
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -16,8 +18,11 @@ from bed.layout import Layout
 
 CLONE_NEWNET = 0x40000000
 ANSWER_TIMEOUT_S = 2.0
+TOO_MANY_REQUESTS_TRIES, TOO_MANY_REQUESTS_PAUSE_S = 10, 1.0
 API_SERVER_ADDRESS = "10.96.0.1"
 SERVICE_RANGE = "10.96.0.0/16"
+DNS_ADDRESS, DNS_DOMAIN = "10.96.0.10", "cluster.local"
+"""In the resolv.conf of every pod; nothing is there unless `up --dns` started it."""
 
 
 def node_address(index: int) -> str:
@@ -69,12 +74,24 @@ def get(
 ) -> tuple[int, bytes]:
     """Send a request to a server inside the namespace; return the status and the body of its response.
 
-    To start a program such as kubectl instead takes a tenth of a second of a core.
+    To start a program such as kubectl instead takes a tenth of a second of a core. As kubectl does, this sends a request
+    again that was answered 429: an API server does so while it starts the storage of a new CustomResourceDefinition.
 
     Raises:
         OSError: it cannot be reached, or does not answer in time.
         http.client.HTTPException: its response is not HTTP.
     """
+    for _ in range(TOO_MANY_REQUESTS_TRIES - 1):
+        status, body = _get_once(layout, url, headers, ca, timeout_s)
+        if status != http.client.TOO_MANY_REQUESTS:
+            return status, body
+        time.sleep(TOO_MANY_REQUESTS_PAUSE_S)
+    return _get_once(layout, url, headers, ca, timeout_s)
+
+
+def _get_once(
+    layout: Layout, url: str, headers: Mapping[str, str] | None, ca: Path | None, timeout_s: float
+) -> tuple[int, bytes]:
     parts = urlsplit(url)
     kind = http.client.HTTPConnection if ca is None else http.client.HTTPSConnection
     trust = {} if ca is None else {"context": ssl.create_default_context(cafile=ca)}
@@ -84,6 +101,12 @@ def get(
         connection.request("GET", parts._replace(scheme="", netloc="").geturl(), headers=dict(headers or {}))
         with connection.getresponse() as answer:
             return answer.status, answer.read()
+
+
+def free_port() -> int:
+    """Return a port of 127.0.0.1 that is free now, outside the namespace."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
 
 
 def answers(layout: Layout, url: str) -> bool:

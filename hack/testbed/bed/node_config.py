@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bed import images, mounts
+from bed import images, mounts, network
 
 # The longest delay between restarts: otherwise a container that a test kills waits for minutes.
 CRASH_LOOP_MAXIMUM = "1s"
-# There is no DNS in the test bed; without any address every pod would get an Event about it.
-UNUSED_DNS = "10.96.0.10"
 
 CONTAINERD = """\
 version = 3
@@ -121,7 +119,8 @@ def write_kubelet(path: Path, settings: KubeletSettings) -> None:
         "failSwapOn": False,
         "makeIPTablesUtilChains": False,
         "resolvConf": str(settings.resolv_conf),
-        "clusterDNS": [UNUSED_DNS],
+        "clusterDNS": [network.DNS_ADDRESS],  # without any, every pod would get an Event
+        "clusterDomain": network.DNS_DOMAIN,
         "volumePluginDir": "/var/lib/kubelet/volume-plugins",
         "evictionHard": {"memory.available": "50Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
         "imageGCHighThresholdPercent": 100,

@@ -46,6 +46,7 @@ class State:
     nodes: dict[str, NodeSpec] = field(default_factory=dict)
     processes: dict[str, ProcessId] = field(default_factory=dict)
     leaderworkersets: bool = False
+    dns: bool = False
     inotify_before: int = 0  # the limit that we raised; 0: we did not
     made_directories: list[str] = field(default_factory=list)
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
@@ -66,6 +67,7 @@ class State:
             "nodes": {name: asdict(node) for name, node in self.nodes.items()},
             "processes": {name: asdict(process) for name, process in self.processes.items()},
             "leaderworkersets": self.leaderworkersets,
+            "dns": self.dns,
             "inotify_before": self.inotify_before,
             "made_directories": self.made_directories,
         }
@@ -97,6 +99,7 @@ def load(layout: Layout) -> State:
         nodes={name: NodeSpec(**node) for name, node in content["nodes"].items()},
         processes={name: ProcessId(**process) for name, process in content["processes"].items()},
         leaderworkersets=content.get("leaderworkersets", False),
+        dns=content.get("dns", False),
         inotify_before=content.get("inotify_before", 0),
         made_directories=content["made_directories"],
     )
