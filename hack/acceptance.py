@@ -121,6 +121,11 @@ def jobs(options: Options) -> Result:
     return _on_the_bed("1.37", ("-m", "long", "tests/bed/test_jobs.py"))
 
 
+def installs(options: Options) -> Result:
+    """A release in a registry, the README's commands on an empty cluster up to a pod, an upgrade and an uninstall."""
+    return _on_the_bed("1.37", ("-m", "long", "tests/bed/test_release_installs.py"))
+
+
 def sets(options: Options) -> Result:
     """Connected sets and limits of the device plugin on the oldest Kubernetes that has them."""
     return _on_the_bed("1.36", ("tests/bed/test_connected_set_pods.py", "tests/bed/test_limits_on_nodes.py"))
@@ -212,6 +217,7 @@ PARTS: dict[str, Callable[[Options], Result]] = {
     "plan": plan,
     "kubernetes": kubernetes,
     "jobs": jobs,
+    "installs": installs,
     "sets": sets,
     "scale": scale,
     "packing": packing,

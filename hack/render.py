@@ -118,7 +118,7 @@ def helm() -> str | None:
 
 def template(binary: str, *arguments: str) -> str:
     """Return the output of `helm template` for the chart. Raises CalledProcessError, with helm's stderr, if it fails."""
-    command = [binary, "template", "neuron-dra", str(CHART), "--kube-version", "1.34.0", *arguments]
+    command = [binary, "template", "neuron-dra", str(CHART), "--kube-version", "1.34.0", "--skip-tests", *arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -123,6 +124,16 @@ def test_driver_runs_without_capabilities(driver: TestBed, trn2: BedNode) -> Non
     assert (facts["NoNewPrivs"], facts["Seccomp"]) == ("1", "2")
     with pytest.raises(BedError, match="Read-only file system"):
         driver.kubectl(*inside, "open('/opt/x', 'w')")
+
+
+def test_helm_test_gets_a_device_and_leaves_nothing(driver: TestBed, trn2: BedNode) -> None:
+    """(18.5)"""
+    from bed import driver as installed
+
+    output = installed.helm(driver.parts, "test", installed.RELEASE, "--namespace", NAMESPACE)
+    assert re.findall(r"^Phase: +(\w+)", output, re.MULTILINE) == ["Succeeded", "Succeeded"]
+    names = driver.kubectl("get", "pods,resourceclaims,resourceclaimtemplates", "--namespace", NAMESPACE, "-o", "name")
+    assert [name for name in names.split() if name.endswith("-test")] == []
 
 
 @pytest.mark.contract("S29")

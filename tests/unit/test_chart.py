@@ -523,3 +523,17 @@ def test_controller_affinity_and_labels_are_values() -> None:
     pod = deployment["spec"]["template"]
     assert pod["metadata"]["labels"]["team"] == "ml"
     assert pod["spec"]["affinity"] == {"nodeAffinity": {expression.rpartition(".")[2]: [{"weight": 1}]}}
+
+
+@needs_helm
+def test_hooks_are_tests_alone_and_argo_cd_skips_them() -> None:
+    """A sync of Argo CD applies what `helm template` prints, and would run other hooks."""
+    template = [str(HELM), "template", "neuron-dra", str(CHART), "--set", "draDriver.image.repository=a"]
+    documents = yaml.safe_load_all(subprocess.run(template, check=True, capture_output=True, text=True).stdout)
+    found = [document["metadata"].get("annotations") or {} for document in documents if document]
+    hooks = [each for each in found if any("hook" in name for name in each)]
+    policy = {"helm.sh/hook-delete-policy": "before-hook-creation,hook-succeeded", "argocd.argoproj.io/hook": "Skip"}
+    assert sorted(hooks, key=lambda each: each["helm.sh/hook-weight"]) == [
+        {"helm.sh/hook": "test", "helm.sh/hook-weight": "-1", **policy},
+        {"helm.sh/hook": "test", "helm.sh/hook-weight": "0", **policy},
+    ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import time
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import pytest
 import small_release
 from small_release import ROOT
 
+from tests.support import image_registry
 from tests.support.built_tools import HELM, needs
 from tests.support.skipping import impossible
 
@@ -23,13 +23,6 @@ import release  # isort: skip
 import release_base  # isort: skip
 
 RELEASE = release.Release("1.2.3", "0123456789abcdef0123456789abcdef01234567", 1_700_000_000)
-READY_S = 60
-CONFIGURATION = """\
-version: 0.1
-storage: {filesystem: {rootdir: FOLDER}}
-http: {addr: ADDRESS}
-log: {accesslog: {disabled: true}, level: error}
-"""
 
 
 @dataclass(frozen=True)
@@ -80,20 +73,8 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     build.build_modules(here, [module], "the registry")
     folder = tmp_path_factory.mktemp("registry")
     address = f"127.0.0.1:{network.free_port()}"
-    text = CONFIGURATION.replace("FOLDER", str(folder / "data")).replace("ADDRESS", address)
-    (folder / "config.yml").write_text(text)
-    with (folder / "log").open("wb") as log:
-        words = [module.bin_dir / "registry", "serve", folder / "config.yml"]
-        process = subprocess.Popen(words, stdout=log, stderr=log)
-    try:
-        until = time.monotonic() + READY_S
-        while not answers(f"http://{address}/v2/"):
-            assert (process.poll(), time.monotonic() < until) == (None, True), (folder / "log").read_text()
-            time.sleep(0.1)
+    with image_registry.running(module.bin_dir / "registry", folder, address, answers):
         yield address
-    finally:
-        process.kill()
-        process.wait()
 
 
 def answers(url: str) -> bool:

@@ -52,6 +52,21 @@ app.kubernetes.io/component: limits-watcher
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- end -}}
 
+{{- /* With the label that a template library asks for, if there is one. */ -}}
+{{- define "neuron-dra.testLabels" -}}
+app.kubernetes.io/name: neuron-dra-test
+{{- if .Values.templateLibrary.required }}
+{{ first (splitList "=" .Values.templateLibrary.label) }}: {{ last (splitList "=" .Values.templateLibrary.label) | quote }}
+{{- end }}
+{{- end -}}
+
+{{- define "neuron-dra.testHook" -}}
+helm.sh/hook: test
+helm.sh/hook-weight: {{ . | quote }}
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+argocd.argoproj.io/hook: Skip
+{{- end -}}
+
 {{- /* A constant of the kubelet, independent of --root-dir. */ -}}
 {{- define "neuron-dra.devicePlugins" -}}/var/lib/kubelet/device-plugins{{- end -}}
 
