@@ -24,6 +24,8 @@ FOR_BUILDING_RUNC = {"gcc": "gcc", "libc6-dev": "/usr/include/stdio.h", "pkg-con
 FOR_PLUGIN_IMAGE = {"buildah": "buildah", "debootstrap": "debootstrap",
                     "debian-archive-keyring": "/usr/share/keyrings/debian-archive-keyring.gpg"}  # fmt: skip
 
+WAIT_FOR_OTHERS = "--option=DPkg::Lock::Timeout=600"  # seconds; otherwise apt-get fails while another one installs
+
 
 def missing(packages: dict[str, str]) -> list[str]:
     """Return the packages whose file or command is missing."""
@@ -49,7 +51,8 @@ def require(packages: dict[str, str], purpose: str) -> None:
         raise NotPossibleHereError(f"{purpose}: missing Debian packages {text}; install them first")
     print(f"testbed: installing Debian packages for {purpose}: {text}", flush=True)
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for command in (["apt-get", "update"], ["apt-get", "install", "-y", "--no-install-recommends", *names]):
+    install = ["apt-get", WAIT_FOR_OTHERS, "install", "-y", "--no-install-recommends", *names]
+    for command in (["apt-get", "update"], install):
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
         if done.returncode != 0:
             raise NotPossibleHereError(f"`{' '.join(command)}` failed:\n{(done.stderr or done.stdout)[-2000:]}")
