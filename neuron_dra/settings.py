@@ -138,6 +138,11 @@ class PluginSettings:
         "mount a file with the attributes of its devices, and its place in the job, into each container "
         "(docs/device-metadata.md)",
     )
+    claim_status: bool = _setting(
+        False,
+        "write the devices, and the environment of their containers, into status.devices of each prepared claim; on "
+        "Kubernetes 1.36 and later (docs/device-metadata.md)",
+    )
     kubeconfig: str = _setting(
         "", "kubeconfig file, or several as in a:b; empty inside a cluster; credentials are renewed before they expire"
     )

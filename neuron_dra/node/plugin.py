@@ -41,6 +41,7 @@ from neuron_dra.node.metrics import Metrics
 from neuron_dra.node.own_node import OwnNode
 from neuron_dra.node.prepare import orphans, recovery
 from neuron_dra.node.prepare.claim_reader import ClaimReader
+from neuron_dra.node.prepare.claim_status import ClaimStatus
 from neuron_dra.node.prepare.inventory import Inventory
 from neuron_dra.node.prepare.kubelet import DraService, HealthService, Registration
 from neuron_dra.node.prepare.orphan_release import OrphanRelease
@@ -221,6 +222,8 @@ class Plugin:
                 "release orphans": self.orphan_release.run(),
                 "check versions": self._check_versions(),
             }
+            if self.settings.claim_status:
+                loops["write claim status"] = ClaimStatus(self.client, self.prepared).run()
             if self.settings.healthcheck_port:
                 loops["serve health"] = self._tcp_health.run()
             if self.settings.metrics_bind_address:

@@ -61,6 +61,7 @@ WITH_CONNECTED_SETS = rights(PLUGIN, {("resource.k8s.io", "deviceclasses"): "get
     WATCHER,
     {("", "pods"): READ, ("resource.k8s.io", "resourceslices"): READ, ("", "events"): "create patch"},
 )
+WITH_CLAIM_STATUS = rights(PLUGIN, {("resource.k8s.io", "resourceclaims/status"): "update"})
 OF_THE_CONTROLLER = (
     rights(
         CONTROLLER,
@@ -179,7 +180,7 @@ def requests() -> set[Right]:
 
 @pytest.mark.testbed
 def test_every_request_is_granted(requests: set[Right]) -> None:
-    allowed = OF_THE_PLUGIN | WITH_CONNECTED_SETS | OF_THE_CONTROLLER
+    allowed = OF_THE_PLUGIN | WITH_CONNECTED_SETS | WITH_CLAIM_STATUS | OF_THE_CONTROLLER
     assert sorted(request for request in requests if not any(covers(right, request) for right in allowed)) == []
 
 

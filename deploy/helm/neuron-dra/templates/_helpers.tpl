@@ -113,6 +113,10 @@ argocd.argoproj.io/hook: Skip
   value: {{ .unhealthyDevices.holdSeconds | quote }}
 - name: DEVICE_WAIT_SECONDS
   value: {{ .deviceWaitSeconds | quote }}
+{{- if .claimStatus }}
+- name: CLAIM_STATUS
+  value: "true"
+{{- end }}
 {{- if .deviceMetadata }}
 - name: DEVICE_METADATA
   value: "true"

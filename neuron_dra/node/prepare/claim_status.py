@@ -1,0 +1,120 @@
+"""Writes what was prepared into the status of claims, for people and programs that read claims.
+
+Nothing depends on it: a prepare does not wait for the write, and a write that fails is repeated. It needs Kubernetes
+1.36, which lets a driver write its own entries only; before, the right to write them was that to write all of a claim's
+status.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+import random
+from typing import Final
+
+from neuron_dra.api import claims as wire
+from neuron_dra.core import backoff, claim_status, versions
+from neuron_dra.core.claims import PreparedClaim
+from neuron_dra.core.wire import Obj
+from neuron_dra.errors import ApiError, ClaimError, Conflict, Forbidden, Invalid, NotFound, Unavailable
+from neuron_dra.kube.client import KubeClient, decode_object
+from neuron_dra.kube.requests import RESOURCE_CLAIMS
+from neuron_dra.node import version
+from neuron_dra.node.prepare.prepared_claims import PreparedClaims
+
+log = logging.getLogger(__name__)
+
+OLDEST: Final = (1, 36)
+AGAIN_S: Final = (1.0, 60.0)  # first and longest wait after a failed write
+CONFLICTS: Final = 5  # attempts at once, each with the claim as it is by then
+
+
+class ClaimStatus:
+    """Keeps the status of the prepared claims; `run` ends only where the API server is too old for it."""
+
+    def __init__(self, client: KubeClient, prepared: PreparedClaims) -> None:
+        self._client = client
+        self._prepared = prepared
+        self._done: dict[str, str] = {}  # by UID: when the claim was prepared whose status has what it should
+        self._reported: dict[str, str] = {}  # by UID: the last error in the log
+
+    async def run(self) -> None:
+        """Write the status of each prepared claim once, until cancelled."""
+        found = (await version.server(self._client)).version
+        release = versions.parse(found)
+        if release is None or release < OLDEST:
+            log.warning("the status of claims is not written before Kubernetes 1.36", extra={"server": found})
+            return
+        waits = backoff.delays(*AGAIN_S, random.random)
+        while True:
+            seen = self._prepared.changed.count
+            if await self._write_all():
+                waits = backoff.delays(*AGAIN_S, random.random)
+                await self._prepared.changed.after(seen)
+            else:
+                await asyncio.sleep(next(waits))
+
+    async def _write_all(self) -> bool:
+        """Write what is missing; return False if a write failed and may succeed later."""
+        current = self._prepared.claims
+        self._done = {uid: at for uid, at in self._done.items() if uid in current}
+        self._reported = {uid: text for uid, text in self._reported.items() if uid in current}
+        complete = True
+        for uid, claim in current.items():
+            if claim.adopted or self._done.get(uid) == claim.prepared_at:
+                continue
+            try:
+                await self._write(claim)
+            except (ApiError, ClaimError) as err:
+                self._report(claim, err)
+                if not isinstance(err, Invalid):  # the same write would be invalid again
+                    complete = False
+                    continue
+            self._done[uid] = claim.prepared_at
+        return complete
+
+    async def _write(self, claim: PreparedClaim) -> None:
+        """Write the entries of one claim, if it still exists. Raises ApiError."""
+        ref = claim.ref
+        for attempt in range(CONFLICTS):
+            try:
+                body = _with_status(claim, await self._client.get(RESOURCE_CLAIMS, ref.namespace, ref.name))
+                if body is not None:
+                    path = RESOURCE_CLAIMS.path(ref.namespace, ref.name, "status")
+                    await self._client.request("PUT", path, body=body)
+            except NotFound:
+                return
+            except Conflict:
+                if attempt == CONFLICTS - 1:
+                    raise
+            else:
+                return
+
+    def _report(self, claim: PreparedClaim, err: Exception) -> None:
+        """Log an error, once for each claim and text."""
+        text = str(err)
+        if self._reported.get(claim.ref.uid) != text:
+            self._reported[claim.ref.uid] = text
+            hint = "; the driver's ClusterRole may lack draDriver.claimStatus" if isinstance(err, Forbidden) else ""
+            facts = {"claim": str(claim.ref), "uid": claim.ref.uid, "error": text + hint}
+            log.warning("the status of a claim cannot be written", extra=facts)
+
+
+def _with_status(claim: PreparedClaim, raw: bytes) -> Obj | None:
+    """Return the claim that the API server has, with what its status should have; None if there is nothing to write.
+
+    Raises ClaimError, Unavailable if it is no claim.
+    """
+    found, ref = wire.decode_claim(raw), claim.ref
+    if (found.metadata.namespace, found.metadata.name) != (ref.namespace, ref.name) or not found.metadata.uid:
+        raise Unavailable(f"the API server returned an object that is not claim {ref}")
+    if found.metadata.uid != ref.uid or found.status.allocation is None:
+        return None
+    body = decode_object(raw)
+    present = body["status"].get("devices") or []
+    if not isinstance(present, list) or not all(isinstance(entry, dict) for entry in present):
+        raise Unavailable(f"the API server returned an object that is not claim {ref}")
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    changed = claim_status.changed(claim, wire.allocated_devices(found), present, now)
+    return None if changed is None else {**body, "status": {**body["status"], "devices": changed}}

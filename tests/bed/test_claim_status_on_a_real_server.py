@@ -1,0 +1,83 @@
+"""status.devices of claims, with the rights that Kubernetes 1.36 and later ask for. 18.6."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from deployed import DAEMONSET, NAMESPACE, lnc, neurons, plugin_pod, pod, settled, template
+from real_cluster import BedError, BedNode, Namespace, TestBed, eventually
+
+TARGET = (f"daemonset/{DAEMONSET}", "--namespace", NAMESPACE)
+ROLE = {
+    "apiVersion": "rbac.authorization.k8s.io/v1",
+    "kind": "ClusterRole",
+    "metadata": {"name": "claim-status"},
+    "rules": [
+        {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims/status"], "verbs": ["update"]},
+        {
+            "apiGroups": ["resource.k8s.io"],
+            "resources": ["resourceclaims/driver"],
+            "resourceNames": ["neuron.aws.com"],
+            "verbs": ["associated-node:update"],
+        },
+    ],
+}
+BINDING = {
+    "apiVersion": "rbac.authorization.k8s.io/v1",
+    "kind": "ClusterRoleBinding",
+    "metadata": {"name": "claim-status"},
+    "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "claim-status"},
+    "subjects": [{"kind": "ServiceAccount", "name": "neuron-dra-driver-sa", "namespace": NAMESPACE}],
+}
+"""What the chart adds to the driver's role with draDriver.claimStatus (tests/unit/test_chart.py)."""
+
+
+def with_setting(bed: TestBed, word: str) -> None:
+    bed.kubectl("set", "env", *TARGET, word)
+    bed.kubectl("rollout", "status", *TARGET, "--timeout=480s", timeout_s=490)
+
+
+@pytest.fixture
+def on(trn2: BedNode, driver: TestBed) -> Iterator[BedNode]:
+    """A trn2.48xlarge whose driver writes the status of claims."""
+    driver.kubectl("apply", "-f", "-", stdin="\n---\n".join(map(json.dumps, (ROLE, BINDING))))
+    with_setting(driver, "CLAIM_STATUS=true")
+    try:
+        plugin_pod(driver, trn2.name)
+        yield trn2
+    finally:
+        with_setting(driver, "CLAIM_STATUS-")
+        driver.kubectl("delete", "clusterrole,clusterrolebinding", "claim-status")
+        settled(trn2)
+
+
+@pytest.mark.contract("D1")
+def test_claim_shows_what_its_containers_have(on: BedNode, namespace: Namespace) -> None:
+    """(18.6) A node's plugin may write entries of its own driver and node only."""
+    namespace.apply(template("four", 4, group=4, config=lnc(1)))
+    namespace.apply(pod("reader", "four", node=on.name))
+    namespace.wait_ready("reader")
+
+    def entries() -> list[dict[str, object]]:
+        [claim] = namespace.get("resourceclaims")["items"]
+        return claim["status"].get("devices", [])
+
+    found = eventually("four entries", lambda: entries() if len(entries()) == 4 else [], 60)
+    assert {entry["pool"] for entry in found} == {on.name}
+    assert sorted(entry["data"]["deviceIds"][0] for entry in found) == neurons(namespace, "reader")
+    assert {entry["data"]["environment"]["NEURON_LOGICAL_NC_CONFIG"] for entry in found} == {"1"}
+
+    [claim] = namespace.get("resourceclaims")["items"]
+    token = namespace.bed.kubectl(
+        "create", "token", "neuron-dra-driver-sa", "--namespace", NAMESPACE, "--bound-object-kind=Node",
+        f"--bound-object-name={next(n for n in others(namespace.bed) if n != on.name)}",
+    ).strip()  # fmt: skip
+    claim["status"]["devices"][0]["data"] = {"forged": True}
+    with pytest.raises(BedError, match=r"(F|f)orbidden"):
+        namespace.kubectl(f"--token={token}", "replace", "--subresource=status", "-f", "-", stdin=json.dumps(claim))
+
+
+def others(bed: TestBed) -> list[str]:
+    return [item["metadata"]["name"] for item in bed.get("nodes")["items"]]
