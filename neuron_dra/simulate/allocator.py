@@ -47,7 +47,7 @@ def allocate(
     matcher = requests.Matcher(node, memo or Selectors())
     steps = 0
     try:
-        needs = [requests.needs(claim, classes, pools, matcher) for claim in claims]
+        needs = [requests.needs(claim, classes, pools, matcher, inventory.semantics) for claim in claims]
         if old:
             _check_constraints(claims)
         searched = (permutations.PermutationSearch if old else search.Search)(needs, pools, in_use, matcher)

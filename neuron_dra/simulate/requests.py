@@ -11,6 +11,7 @@ from neuron_dra.simulate import nodes, selectors
 from neuron_dra.simulate.failures import AllocationError, FailureKind
 from neuron_dra.simulate.model import Alternative, Claim, Device, DeviceClass, Node, Request, Taint
 from neuron_dra.simulate.pools import Pool
+from neuron_dra.simulate.semantics import Semantics
 
 MAX_RESULTS: Final = 32  # devices of one claim; resource.k8s.io/v1 AllocationResultsMaxSize
 
@@ -85,18 +86,21 @@ class Matcher:
 
 
 def needs(
-    claim: Claim, classes: Mapping[str, DeviceClass], pools: Sequence[Pool], matcher: Matcher
+    claim: Claim, classes: Mapping[str, DeviceClass], pools: Sequence[Pool], matcher: Matcher, rules: Semantics
 ) -> tuple[tuple[Need, ...], ...]:
     """Return the alternatives of each request. Raises AllocationError if no node could satisfy the claim."""
-    found = tuple(
-        tuple(_need(claim, request, alternative, classes, pools, matcher) for alternative in request.alternatives)
-        for request in claim.requests
-    )
+    found = []
+    for request in claim.requests:
+        alternatives: list[Need] = []
+        for number, alternative in enumerate(request.alternatives):
+            known = alternatives[0].all_devices if rules.shared_all and number == 1 else None
+            alternatives.append(_need(claim, request, alternative, classes, pools, matcher, known))
+        found.append(tuple(alternatives))
     least = sum(min(need.count for need in alternatives) for alternatives in found)
     if least > MAX_RESULTS:
         message = f"claim {claim}: number of requested devices {least} exceeds the claim limit of {MAX_RESULTS}"
         raise AllocationError(FailureKind.POD_ERROR, message)
-    return found
+    return tuple(found)
 
 
 def _need(
@@ -106,7 +110,9 @@ def _need(
     classes: Mapping[str, DeviceClass],
     pools: Sequence[Pool],
     matcher: Matcher,
+    known: tuple[Device, ...] | None,
 ) -> Need:
+    """Return the need of an alternative; `known` are its devices if it has allocationMode All."""
     where = f"claim {claim}, request {request.result_name(alternative)}"
     if alternative.unsupported:
         raise AllocationError(FailureKind.UNSUPPORTED, f"{where}: {alternative.unsupported}")
@@ -122,6 +128,8 @@ def _need(
         return Need(claim, request, alternative, device_class, alternative.count, None)
     if alternative.mode != "All":
         raise AllocationError(FailureKind.POD_ERROR, f"{where}: unsupported count mode {alternative.mode}")
+    if known is not None:
+        return Need(claim, request, alternative, device_class, len(known), known)
     devices: list[Device] = []
     for pool in pools:
         if not pool.usable:

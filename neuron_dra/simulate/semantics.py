@@ -17,6 +17,8 @@ class Semantics:
       which that takes longer than 10 s is skipped; with combinations the attempt fails.
     - `taints`: devices have taints. `partitions`: devices may consume shared counters, and a slice may select nodes for
       each device.
+    - `shared_all`: the second alternative of a request has the devices of the first one, whatever its own class and
+      selectors, if both have allocationMode All (`requestKey` in `Allocate`, 0.34.4 and 0.35.0).
     - `loose_pools`: devices of incomplete pools are allocated, and an invalid pool fails the pod once it is reached.
     """
 
@@ -24,10 +26,15 @@ class Semantics:
     taints: bool
     partitions: bool
     loose_pools: bool
+    shared_all: bool
 
 
-NEW: Final = Semantics(permutations=False, taints=True, partitions=True, loose_pools=False)  # 1.36 and 1.37
-OLD: Final = Semantics(permutations=True, taints=False, partitions=False, loose_pools=True)  # 1.34 and 1.35
+NEW: Final = Semantics(
+    permutations=False, taints=True, partitions=True, loose_pools=False, shared_all=False
+)  # 1.36 and 1.37
+OLD: Final = Semantics(
+    permutations=True, taints=False, partitions=False, loose_pools=True, shared_all=True
+)  # 1.34 and 1.35
 FIRST_NEW: Final = (1, 36)
 
 

@@ -115,3 +115,37 @@ def test_steps_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     found = allocate(slices(16), [claim(16)], set(), OLD)
     assert isinstance(found, Failure)
     assert found.kind is FailureKind.GAVE_UP
+
+
+def test_second_alternative_for_all_devices_has_those_of_the_first() -> None:
+    """In 1.34 and 1.35, the results of the first alternative's selectors count for the second one, too."""
+    alternatives = [
+        {
+            "name": f"half-{number}",
+            "deviceClassName": "any",
+            "allocationMode": "All",
+            "selectors": [{"cel": {"expression": f"device.attributes['neuron.aws.com'].half == {number}"}}],
+        }
+        for number in (0, 1)
+    ]
+    wanted = claim()
+    wanted["spec"]["devices"]["requests"] = [{"name": "r", "firstAvailable": alternatives}]
+    old, new = (allocate(slices(4), [wanted], {0}, rules) for rules in (OLD, NEW))
+    assert isinstance(old, Failure)
+    assert old.kind is FailureKind.NO_SOLUTION
+    assert isinstance(new, allocator.Allocated)
+    assert [each["device"] for each in new.allocations[0]["devices"]["results"]] == ["d1", "d3"]
+
+
+def test_selector_of_the_second_alternative_for_all_devices_is_not_evaluated() -> None:
+    """One that would fail the pod, found by comparison with the allocator of 1.34."""
+    fails = [{"cel": {"expression": "device.attributes['neuron.aws.com'].missing == 0"}}]
+    every = {"deviceClassName": "any", "allocationMode": "All"}
+    wanted = claim()
+    alternatives = [{"name": "one", **every}, {"name": "other", **every, "selectors": fails}]
+    wanted["spec"]["devices"]["requests"] = [{"name": "r", "firstAvailable": alternatives}]
+    found = [allocate(slices(2), [wanted], {0}, rules) for rules in (OLD, NEW)]
+    assert [isinstance(each, Failure) and each.kind for each in found] == [
+        FailureKind.NO_SOLUTION,
+        FailureKind.POD_ERROR,
+    ]
