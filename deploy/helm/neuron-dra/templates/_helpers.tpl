@@ -55,8 +55,10 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- /* With the label that a template library asks for, if there is one. */ -}}
 {{- define "neuron-dra.testLabels" -}}
 app.kubernetes.io/name: neuron-dra-test
-{{- if .Values.templateLibrary.required }}
-{{ first (splitList "=" .Values.templateLibrary.label) }}: {{ last (splitList "=" .Values.templateLibrary.label) | quote }}
+{{- with .Values.templateLibrary }}
+{{- if .required }}
+{{ first (splitList "=" .label) }}: {{ last (splitList "=" .label) | quote }}
+{{- end }}
 {{- end }}
 {{- end -}}
 
