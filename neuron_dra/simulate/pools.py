@@ -2,7 +2,8 @@
 
 Source: dynamic-resource-allocation/structured, GatherPools. Only the newest generation of a
 pool counts. The pool is incomplete while slices of it are missing. It is invalid if the name of a device or of a
-counter set occurs twice, or if a device consumes a counter that the pool does not have.
+counter set occurs twice, or if a device consumes a counter that the pool does not have. Slices for other nodes are
+looked at only if those for this node are not as many as the pool has.
 """
 
 from __future__ import annotations
@@ -46,12 +47,14 @@ class Inventory:
         self._of_node: dict[str, list[Slice]] = defaultdict(list)
         self._shared: list[Slice] = []
         self._of_pool: dict[tuple[str, str], list[Slice]] = defaultdict(list)
-        for wire in slices:
+        self._number: dict[int, int] = {}  # by identity: the place of a slice in the list
+        for number, wire in enumerate(slices):
             decoded = model.resource_slice(wire)
             if semantics is not NEW:
                 decoded = _before(decoded, semantics)
             home = self._of_node[decoded.where.node_name] if decoded.where.node_name else self._shared
             home.append(decoded)
+            self._number[id(decoded)] = number
             self._of_pool[decoded.driver, decoded.pool].append(decoded)
 
     def pools(self, node: Node) -> tuple[Pool, ...]:
@@ -72,14 +75,15 @@ class Inventory:
         return tuple(sorted((pool for pool in found if pool is not None), key=_order))
 
     def _pool(self, key: tuple[str, str], slices: list[Slice]) -> Pool | None:
-        generation, wanted = slices[0].generation, slices[0].slice_count
+        first = min(slices, key=lambda each: self._number[id(each)])
+        generation, wanted, whole = first.generation, first.slice_count, slices
         incomplete = len(slices) != wanted and self.semantics.loose_pools
         if len(slices) != wanted and not incomplete:
             everywhere = self._of_pool[key]
             if any(other.generation > generation for other in everywhere):
                 return None  # the driver is replacing this generation
-            same = [s for s in everywhere if s.generation == generation and not s.compatibility_groups]
-            if len(same) != wanted:
+            whole = [s for s in everywhere if s.generation == generation and not s.compatibility_groups]
+            if len(whole) != wanted:
                 return Pool(*key, incomplete=True)
         slices.sort(key=lambda s: s.name)
         devices = tuple(device for s in slices if not s.has_counters for device in s.devices)
@@ -87,12 +91,11 @@ class Inventory:
         twice = next((name for name in names if names.count(name) > 1), "") if len(set(names)) < len(names) else ""
         if twice:
             return Pool(*key, invalid=f"the device name {twice} occurs more than once")
-        pool = (s for s in self._of_pool[key] if s.generation == generation and not s.compatibility_groups)
-        sets = [each for s in pool for each in s.counters]  # also of slices for other nodes
+        sets = [each for s in whole for each in s.counters]
         known = {counter: total for each in sets for counter, total in each.items()}
         if sum(len({name for name, _ in each}) for each in sets) > len({name for name, _ in known}):
             return Pool(*key, invalid="a counter set occurs more than once")
-        for device in devices:
+        for device in (device for s in whole if not s.has_counters for device in s.devices):
             if unknown := device.consumes.keys() - known.keys():
                 name, counter = min(unknown)
                 return Pool(*key, invalid=f"device {device.id.device} consumes the unknown counter {counter} of {name}")

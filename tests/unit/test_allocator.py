@@ -457,6 +457,23 @@ def test_an_impossible_alignment_ends_soon() -> None:
     assert failed(allocate(wanted, slices=[*ALL16, nics]))[0] is FailureKind.NO_SOLUTION
 
 
+COUNTERS = [{"name": "c", "counters": {"n": {"value": "1"}}}]
+
+
+@pytest.mark.parametrize("counted", [1, 2])
+def test_slices_of_other_nodes_count_only_while_slices_are_missing(counted: int) -> None:
+    """Found by comparison: a driver replaces its slices, and they differ in how many the pool has."""
+    consumer = device(0, consumesCounters=[{"counterSet": "c", "counters": {"n": {"value": "1"}}}])
+    fields = {"pool": "p", "pool_fields": {"resourceSliceCount": counted}}
+    here = slice_of([consumer], name="s-1", **fields)
+    elsewhere = slice_of([], node="b", name="s-0", sharedCounters=COUNTERS, **fields)
+    outcome = allocate(claim(exactly()), slices=[here, elsewhere])
+    if counted == 2:
+        assert devices(outcome) == ["0"]
+    else:
+        assert failed(outcome)[0] is FailureKind.NODE_ERROR
+
+
 def test_search_has_a_limit() -> None:
     wanted = claim(*(exactly(f"r{i}", 4) for i in range(4)))
     kind, reason = failed(allocate(wanted, used=(0, 1, 2, 3, 4)))
