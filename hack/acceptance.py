@@ -126,6 +126,11 @@ def installs(options: Options) -> Result:
     return _on_the_bed("1.37", ("-m", "long", "tests/bed/test_release_installs.py"))
 
 
+def gitops(options: Options) -> Result:
+    """The health of a workload in Argo CD and Flux, by their own code."""
+    return _tests("health in Argo CD and Flux", ("-m", "long", "tests/unit/test_gitops_health.py"), {})
+
+
 def sets(options: Options) -> Result:
     """Connected sets and limits of the device plugin on the oldest Kubernetes that has them."""
     return _on_the_bed("1.36", ("tests/bed/test_connected_set_pods.py", "tests/bed/test_limits_on_nodes.py"))
@@ -218,6 +223,7 @@ PARTS: dict[str, Callable[[Options], Result]] = {
     "kubernetes": kubernetes,
     "jobs": jobs,
     "installs": installs,
+    "gitops": gitops,
     "sets": sets,
     "scale": scale,
     "packing": packing,

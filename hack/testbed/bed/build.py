@@ -1,8 +1,8 @@
 """The programs of the test bed, built from pinned Go modules and cached outside the checkout.
 
-One Go module per Kubernetes version, one each for LeaderWorkerSet, CoreDNS, the registry and Kueue, and one for the rest
-(`hack/testbed/go`). A module's binaries live in a directory named by a hash of their inputs, so branches that pin
-different versions do not interfere.
+One Go module per Kubernetes version, one each for LeaderWorkerSet, CoreDNS, the registry, Kueue and the health checks of
+GitOps tools, and one for the rest (`hack/testbed/go`). A module's binaries live in a directory named by a hash of their
+inputs, so branches that pin different versions do not interfere.
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ LWS_MANIFESTS = (
 )
 COREDNS_PROGRAMS = (Program("coredns", ".", only_root=True),)
 REGISTRY_PROGRAMS = (Program("registry", "."),)
+GITOPS_PROGRAMS = (Program("gitops", "."),)
 KUEUE_MODULE = "sigs.k8s.io/kueue"
 KUEUE_PROGRAMS = (Program("kueue", f"{KUEUE_MODULE}/cmd/kueue"),)
 KUEUE_KINDS = (
@@ -136,6 +137,11 @@ def coredns(layout: Layout) -> Module:
 def registry(layout: Layout) -> Module:
     """Return the module of the distribution project's registry, for tests of what `make publish` pushes."""
     return _module(layout, "registry", REGISTRY_PROGRAMS, "-s -w")
+
+
+def gitops(layout: Layout) -> Module:
+    """Return the module that computes an object's health as Argo CD and Flux do, for a test of `deploy/gitops`."""
+    return _module(layout, "gitops", GITOPS_PROGRAMS, "-s -w")
 
 
 def kueue(layout: Layout) -> Module:
