@@ -25,7 +25,9 @@ func main() {
 	var object map[string]any
 	check(json.Unmarshal(text, &object))
 	argo, message := argoHealth(string(script), object)
-	found, err := status.Compute(&unstructured.Unstructured{Object: object})
+	decoded := &unstructured.Unstructured{} // as Flux decodes it: whole numbers are not floating-point numbers
+	check(decoded.UnmarshalJSON(text))
+	found, err := status.Compute(decoded)
 	check(err)
 	check(json.NewEncoder(os.Stdout).Encode(map[string]string{
 		"argo": argo, "message": message, "flux": found.Status.String(),
