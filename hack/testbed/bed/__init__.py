@@ -15,6 +15,7 @@
     node          containerd and kubelet of one node
     mounts        the mount namespace of one node
     hardware      the simulated Neuron devices of one node
+    controllers   LeaderWorkerSet and JobSet, if they are wanted
     dns           CoreDNS, if it is wanted
     driver        the driver: as a process per node, or as the DaemonSet
     faults        break and repair

@@ -1,8 +1,8 @@
 """The programs of the test bed, built from pinned Go modules and cached outside the checkout.
 
-One Go module per Kubernetes version, one each for LeaderWorkerSet, CoreDNS, the registry, Kueue and the health checks of
-GitOps tools, and one for the rest (`hack/testbed/go`). A module's binaries live in a directory named by a hash of their
-inputs, so branches that pin different versions do not interfere.
+One Go module per Kubernetes version, one each for LeaderWorkerSet, JobSet, CoreDNS, the registry, Kueue and the health
+checks of GitOps tools, and one for the rest (`hack/testbed/go`). A module's binaries live in a directory named by a hash
+of their inputs, so branches that pin different versions do not interfere.
 """
 
 from __future__ import annotations
@@ -64,6 +64,12 @@ LWS_PROGRAMS = (Program("lws-manager", f"{LWS_MODULE}/cmd", only_root=True),)
 LWS_MANIFESTS = (
     "config/crd/bases/leaderworkerset.x-k8s.io_leaderworkersets.yaml",
     "config/webhook/manifests.yaml",
+)
+JOBSET_MODULE = "sigs.k8s.io/jobset"
+JOBSET_PROGRAMS = (Program("jobset-manager", JOBSET_MODULE, only_root=True),)
+JOBSET_MANIFESTS = (
+    "config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml",
+    "config/components/webhook/manifests.yaml",
 )
 COREDNS_PROGRAMS = (Program("coredns", ".", only_root=True),)
 REGISTRY_PROGRAMS = (Program("registry", "."),)
@@ -127,6 +133,12 @@ def lws(layout: Layout) -> Module:
     """Return the module of the LeaderWorkerSet controller."""
     found = _module(layout, "lws", LWS_PROGRAMS, "-s -w")
     return replace(found, dependency=LWS_MODULE, manifests=LWS_MANIFESTS)
+
+
+def jobset(layout: Layout) -> Module:
+    """Return the module of the JobSet controller, which is not part of the test bed; see `up --jobsets`."""
+    found = _module(layout, "jobset", JOBSET_PROGRAMS, "-s -w")
+    return replace(found, dependency=JOBSET_MODULE, manifests=JOBSET_MANIFESTS)
 
 
 def coredns(layout: Layout) -> Module:

@@ -48,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
                      help="a value of the chart, for --driver daemonset; kept until `down`")  # fmt: skip
 
     sub.add_argument("--leaderworkersets", action="store_true", help="run the LeaderWorkerSet controller too")
+    sub.add_argument("--jobsets", action="store_true", help="run the JobSet controller too")
     sub.add_argument("--dns", action="store_true", help="run CoreDNS too, so that pods find Services by name")
 
     sub = commands.add_parser("exec", help="run a command inside, with kubectl, helm, grpcurl and ctr on the PATH")
@@ -74,7 +75,14 @@ def _parser() -> argparse.ArgumentParser:
 def _up(args: argparse.Namespace) -> int:
     started = time.monotonic()
     wanted = Wanted(
-        args.kubernetes, args.node, args.ultraserver, args.driver, args.values, args.leaderworkersets, args.dns
+        kubernetes=args.kubernetes,
+        nodes=args.node,
+        ultraservers=args.ultraserver,
+        driver=args.driver,
+        chart_values=args.values,
+        leaderworkersets=args.leaderworkersets,
+        jobsets=args.jobsets,
+        dns=args.dns,
     )
     bed = lifecycle.up(layout.from_environment(), wanted)
     nodes = ", ".join(f"{spec.name} ({spec.instance_type})" for spec in bed.state.nodes.values()) or "none"

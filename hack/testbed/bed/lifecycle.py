@@ -14,12 +14,12 @@ from pathlib import Path
 from bed import (
     build,
     cgroups,
+    controllers,
     dns,
     driver,
     hardware,
     images,
     inotify,
-    leaderworkerset,
     mounts,
     network,
     packages,
@@ -45,6 +45,7 @@ class Wanted:
     driver: str | None = None
     chart_values: Sequence[tuple[str, str]] = ()
     leaderworkersets: bool = False
+    jobsets: bool = False
     dns: bool = False
 
 
@@ -62,6 +63,7 @@ def up(layout: Layout, wanted: Wanted) -> Bed:
                 bed.state.nodes[spec.name] = spec
             bed.state.chart_values |= dict(wanted.chart_values)
             bed.state.leaderworkersets |= wanted.leaderworkersets
+            bed.state.jobsets |= wanted.jobsets
             bed.state.dns |= wanted.dns
         if layout.is_root:
             packages.require(packages.FOR_NODES, "the nodes")
@@ -77,7 +79,9 @@ def up(layout: Layout, wanted: Wanted) -> Bed:
                 list(pool.map(lambda node: node.up(archives), bed.nodes.values()))
         bed.plane.wait_complete()
         if bed.state.leaderworkersets:
-            leaderworkerset.up(bed)
+            controllers.up(bed, controllers.LEADERWORKERSET)
+        if bed.state.jobsets:
+            controllers.up(bed, controllers.JOBSET)
         if bed.state.dns:
             dns.up(bed)
         driver.apply(bed, kind)

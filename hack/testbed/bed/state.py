@@ -46,6 +46,7 @@ class State:
     nodes: dict[str, NodeSpec] = field(default_factory=dict)
     processes: dict[str, ProcessId] = field(default_factory=dict)
     leaderworkersets: bool = False
+    jobsets: bool = False
     dns: bool = False
     inotify_before: int = 0  # the limit that we raised; 0: we did not
     made_directories: list[str] = field(default_factory=list)
@@ -67,6 +68,7 @@ class State:
             "nodes": {name: asdict(node) for name, node in self.nodes.items()},
             "processes": {name: asdict(process) for name, process in self.processes.items()},
             "leaderworkersets": self.leaderworkersets,
+            "jobsets": self.jobsets,
             "dns": self.dns,
             "inotify_before": self.inotify_before,
             "made_directories": self.made_directories,
@@ -99,6 +101,7 @@ def load(layout: Layout) -> State:
         nodes={name: NodeSpec(**node) for name, node in content["nodes"].items()},
         processes={name: ProcessId(**process) for name, process in content["processes"].items()},
         leaderworkersets=content.get("leaderworkersets", False),
+        jobsets=content.get("jobsets", False),
         dns=content.get("dns", False),
         inotify_before=content.get("inotify_before", 0),
         made_directories=content["made_directories"],
