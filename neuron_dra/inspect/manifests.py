@@ -41,7 +41,7 @@ def expand(items: Iterable[Wire], namespace: str) -> Manifests:
                     raise SettingsError(f"{kind} {meta['name']}: more than {MOST_PODS} pods")
         elif kind == "NeuronUltraServerWorkload":
             found.notes.append(f"{kind} {meta['name']}: see neuron-ultraserver-controller plan")
-        elif kind in ("DaemonSet", "CronJob", "JobSet", "PodTemplate"):
+        elif kind in ("DaemonSet", "CronJob", "PodTemplate"):
             found.notes.append(f"{kind} {meta['name']} is not simulated")
         else:
             ignored[kind] = ignored.get(kind, 0) + 1
@@ -87,6 +87,17 @@ def _job(item: Wire) -> Iterable[tuple[str, Wire]]:
     return _numbered(item, spec.get("template"), number, item["metadata"]["name"])
 
 
+def _job_set(item: Wire) -> Iterable[tuple[str, Wire]]:
+    for entry in (item.get("spec") or {}).get("replicatedJobs") or []:
+        if not isinstance(entry, dict):
+            raise SettingsError(f"JobSet {item['metadata']['name']}: {entry!r} is no replicated job")
+        replicas = entry.get("replicas")
+        name = f"{item['metadata']['name']}-{entry.get('name')}"
+        jobs = _numbered(item, entry.get("template"), 1 if replicas is None else replicas, name)
+        for owner, template in jobs:
+            yield from _job({**template, "kind": "Job", "metadata": {"name": owner}})
+
+
 def _leader_workers(item: Wire) -> Iterable[tuple[str, Wire]]:
     spec = item.get("spec") or {}
     inner = spec.get("leaderWorkerTemplate") or {}
@@ -105,5 +116,6 @@ _WORKLOADS: Final[Mapping[str, Callable[[Wire], Iterable[tuple[str, Wire]]]]] = 
     "ReplicaSet": _replicas,
     "StatefulSet": _replicas,
     "Job": _job,
+    "JobSet": _job_set,
     "LeaderWorkerSet": _leader_workers,
 }

@@ -55,6 +55,18 @@ def controller(kind: str, spec: Obj) -> Obj:
             ),
             ["x-0", "x-0-1", "x-1", "x-1-1"],
         ),
+        (
+            controller(
+                "JobSet",
+                {
+                    "replicatedJobs": [
+                        {"name": "a", "replicas": 2, "template": {"spec": {"parallelism": 2, "template": "POD"}}},
+                        {"name": "b", "template": {"spec": {"template": "POD"}}},
+                    ]
+                },
+            ),
+            ["x-a-0-0", "x-a-0-1", "x-a-1-0", "x-a-1-1", "x-b-0-0"],
+        ),
     ],
 )
 def test_controllers_become_pods(item: Obj, names: list[str]) -> None:
@@ -69,6 +81,7 @@ def test_controllers_become_pods(item: Obj, names: list[str]) -> None:
         ({"kind": "Pod", "metadata": {"name": "p"}}, "Pod p: it has no pod spec"),
         (controller("Deployment", {"replicas": "3", "template": "POD"}), "'3' is no number of pods"),
         (controller("Job", {}), "Job x: it has no pod template"),
+        (controller("JobSet", {"replicatedJobs": [1]}), "JobSet x: 1 is no replicated job"),
         (controller("Deployment", {"replicas": 10**6, "template": "POD"}), "more than 100000 pods"),
     ],
 )
