@@ -117,8 +117,8 @@ def kubernetes(options: Options) -> Result:
 
 
 def jobs(options: Options) -> Result:
-    """Examples that run to their end on eight kubelets, with CoreDNS, also when rank 0's node fails."""
-    return _on_the_bed("1.37", ("-m", "long", "tests/bed/test_jobs.py"))
+    """Jobs and inference groups of the examples on eight kubelets, with CoreDNS, also when rank 0's node fails."""
+    return _on_the_bed("1.37", ("-m", "long", "tests/bed/test_jobs.py", "tests/bed/test_ultraserver_groups.py"))
 
 
 def installs(options: Options) -> Result:

@@ -1,26 +1,25 @@
-"""18.2. Jobs that run to their end on real kubelets, with CoreDNS: the ranks meet, also after rank 0 failed."""
+"""18.2. Jobs on real kubelets, with CoreDNS: the ranks meet and run to their end, also after rank 0 failed."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import re
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
-from deployed import NAMESPACE
-from fleet import TRN3, end_workloads, slots, wait_reason
-from real_cluster import REPOSITORY, BedError, BedNode, Namespace, TestBed, eventually
+from deployed import net_drivers
+from fleet import NODES, TRN3, end_workloads, slots, wait_available, wait_reason
+from real_cluster import BedError, BedNode, Namespace, TestBed, eventually
+from recipes import GIVEN_UP, kill_program, runnable
 
 from neuron_dra.core.wire import Obj
 
 pytestmark = pytest.mark.long  # CoreDNS is built first
-EXAMPLE = REPOSITORY / "deploy/examples/ultraservers/all-reduce-job.yaml"
+PROGRAM = "programs/all-reduce.yaml"
 NAME = "all-reduce"
-GIVEN_UP = "node.kubernetes.io/out-of-service"
+OF_THE_SET = "jobset.sigs.k8s.io/jobset-name=training"
+TRAINING = "app=ultraserver-training"
 
 
 @pytest.fixture
@@ -33,17 +32,21 @@ def jobs(fleet: TestBed, place: Namespace) -> Iterator[Namespace]:
 
 
 def example(bed: TestBed, *, size: int = 4, rounds: int = 20, pause_s: float = 0.1) -> list[Obj]:
-    """Return the example for the test bed's nodes, whose images come from no registry: the driver's has Python."""
-    found: list[Obj] = list(yaml.safe_load_all(EXAMPLE.read_text()))
+    """Return the Job and what belongs to it."""
+    found = runnable(bed, PROGRAM, "ultraservers/all-reduce-job.yaml")
     by_kind = {item["kind"]: item for item in found}
     by_kind["NeuronUltraServerWorkload"]["spec"] |= {"instanceType": TRN3, "topologySize": size}
     job = by_kind["Job"]["spec"]
     job |= {"completions": 2 * size, "parallelism": 2 * size}
-    container = job["template"]["spec"]["containers"][0]
-    driver = bed.get("daemonsets", "--namespace", NAMESPACE)["items"][0]["spec"]["template"]["spec"]["containers"][0]
-    container["image"] = driver["image"]
-    container["env"] = [{"name": "ROUNDS", "value": f"{rounds}"}, {"name": "PAUSE", "value": f"{pause_s}"}]
+    set_rounds(job, rounds, pause_s)
     return found
+
+
+def set_rounds(job: Obj, rounds: int, pause_s: float) -> None:
+    job["template"]["spec"]["containers"][0]["env"] = [
+        {"name": "ROUNDS", "value": f"{rounds}"},
+        {"name": "PAUSE", "value": f"{pause_s}"},
+    ]
 
 
 def start(place: Namespace, objects: list[Obj]) -> None:
@@ -55,38 +58,36 @@ def log(place: Namespace, name: str) -> list[str]:
     return place.kubectl("logs", name).splitlines()
 
 
-def ranks(place: Namespace) -> dict[int, Obj]:
+def ranks(place: Namespace, selector: str) -> dict[int, Obj]:
     """Return the running pods by the rank that they print."""
     found = {}
-    for item in place.get("pods", f"--selector=job-name={NAME}")["items"]:
+    for item in place.get("pods", f"--selector={selector}")["items"]:
         if item["status"]["phase"] == "Running" and "deletionTimestamp" not in item["metadata"]:
-            first = re.match(r"rank (\d+) of", "\n".join(log(place, item["metadata"]["name"])))
+            first = re.search(r"^rank (\d+) of", "\n".join(log(place, item["metadata"]["name"])), re.MULTILINE)
             if first:
                 found[int(first[1])] = item
     return found
 
 
-def after_round(place: Namespace, count: int, number: int) -> dict[int, Obj]:
+def after_round(place: Namespace, count: int, number: int, selector: str = f"job-name={NAME}") -> dict[int, Obj]:
     """Wait until all ranks run and rank 0 has done some rounds; return the pods by rank."""
 
     def reached() -> dict[int, Obj]:
-        found = ranks(place)
+        found = ranks(place, selector)
         done = "\n".join(log(place, found[0]["metadata"]["name"])) if len(found) == count else ""
         return found if f"round {number}:" in done else {}
 
     return eventually(f"{count} ranks, and round {number}", reached, 120)
 
 
-def complete(place: Namespace, timeout_s: int = 300) -> None:
+def complete(place: Namespace, what: str = f"job/{NAME}", condition: str = "Complete", timeout_s: int = 300) -> None:
     """Wait until the Job is complete."""
-    place.kubectl(
-        "wait", f"job/{NAME}", "--for=condition=Complete", f"--timeout={timeout_s}s", timeout_s=timeout_s + 10
-    )
+    place.kubectl("wait", what, f"--for=condition={condition}", f"--timeout={timeout_s}s", timeout_s=timeout_s + 10)
 
 
-def last_lines(place: Namespace) -> set[str]:
+def last_lines(place: Namespace, selector: str = f"job-name={NAME}") -> set[str]:
     """Return the last line of each pod that has succeeded."""
-    items = place.get("pods", f"--selector=job-name={NAME}")["items"]
+    items = place.get("pods", f"--selector={selector}")["items"]
     return {log(place, item["metadata"]["name"])[-1] for item in items if item["status"]["phase"] == "Succeeded"}
 
 
@@ -115,7 +116,7 @@ def test_ranks_find_rank_0_again_on_another_node(fleet: TestBed, jobs: Namespace
     before = after_round(jobs, 4, 5)
     dead = BedNode(fleet, before[0]["spec"]["nodeName"], TRN3)
     dead.break_("kubelet", "stop")
-    kill_program(fleet, dead.name)
+    kill_program(fleet, dead.name, "all_reduce.py")
     try:
         wait_reason(jobs, NAME, "WaitingForPods", timeout_s=60)
         fleet.kubectl("taint", "node", dead.name, f"{GIVEN_UP}=nodeshutdown:NoExecute")
@@ -133,11 +134,64 @@ def test_ranks_find_rank_0_again_on_another_node(fleet: TestBed, jobs: Namespace
         dead.repair("kubelet")
 
 
-def kill_program(bed: TestBed, node: str) -> None:
-    """Kill the job's process on a node, as a power cut does."""
-    from bed import cgroups
+# JobSet
 
-    for pid in cgroups.members(bed.where, node):
-        with contextlib.suppress(OSError):
-            if b"all_reduce.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                os.kill(pid, signal.SIGKILL)
+
+@pytest.fixture
+def job_sets(fleet: TestBed, jobs: Namespace) -> Iterator[Namespace]:
+    """A namespace with the JobSet controller; when it goes, its JobSets have ended."""
+    fleet.command("up", "--jobsets", timeout_s=1800)
+    yield jobs
+    jobs.kubectl("delete", "jobsets", "--all", "--timeout=180s", timeout_s=190)
+
+
+def job_set(bed: TestBed, rounds: int) -> list[Obj]:
+    """Return the JobSet and what belongs to it."""
+    found = runnable(bed, PROGRAM, "ultraservers/jobset.yaml")
+    by_kind = {item["kind"]: item for item in found}
+    by_kind["NeuronUltraServerWorkload"]["spec"]["instanceType"] = TRN3
+    [entry] = by_kind["JobSet"]["spec"]["replicatedJobs"]
+    set_rounds(entry["template"]["spec"], rounds, 0.1)
+    return found
+
+
+def jobs_on(place: Namespace) -> dict[str, set[str]]:
+    """Return the nodes of each Job of the JobSet."""
+    found: dict[str, set[str]] = {}
+    for item in place.get("pods", f"--selector={OF_THE_SET}")["items"]:
+        index = item["metadata"]["labels"]["jobset.sigs.k8s.io/job-index"]
+        found.setdefault(index, set()).add(item["spec"].get("nodeName", ""))
+    return found
+
+
+def test_a_job_set_runs_to_its_end(fleet: TestBed, job_sets: Namespace) -> None:
+    """(18.2) Each of its Jobs is on one UltraServer."""
+    start(job_sets, job_set(fleet, 20))
+    complete(job_sets, "jobset/training", "Completed")
+    assert last_lines(job_sets, OF_THE_SET) == {f"rank {rank} of 8: finished 20 rounds" for rank in range(8)}
+    assert sorted(map(sorted, jobs_on(job_sets).values())) == [sorted(NODES[:4]), sorted(NODES[4:])]
+
+
+def test_a_job_set_starts_again_after_a_power_cut_of_rank_0s_node(fleet: TestBed, job_sets: Namespace) -> None:
+    """(18.2)"""
+    start(job_sets, job_set(fleet, 100))
+    before = after_round(job_sets, 8, 5, OF_THE_SET)
+    BedNode(fleet, before[0]["spec"]["nodeName"], TRN3).break_("reboot")
+    complete(job_sets, "jobset/training", "Completed")
+    assert last_lines(job_sets, OF_THE_SET) == {f"rank {rank} of 8: finished 100 rounds" for rank in range(8)}
+    assert job_sets.get("jobset", "training")["status"]["restarts"] > 0
+
+
+# The Deployment of the documents
+
+
+def test_the_documents_job_runs_with_efa_until_it_is_deleted(fleet: TestBed, jobs: Namespace, tmp_path: Path) -> None:
+    """(18.2)"""
+    objects = runnable(fleet, PROGRAM, "ultraservers/my-training-job.yaml")
+    next(item for item in objects if item["kind"] == "NeuronUltraServerWorkload")["spec"]["instanceType"] = TRN3
+    with net_drivers(fleet, NODES, TRN3, tmp_path):
+        start(jobs, objects)
+        wait_available(jobs, "my-training-workload")
+        after_round(jobs, 8, 5, TRAINING)
+        jobs.kubectl("delete", "deployment", "my-training-workload", "--cascade=foreground", timeout_s=60)
+        eventually("no pods", lambda: not jobs.get("pods")["items"], 60)

@@ -35,13 +35,12 @@ from fleet import (
     without_policies,
     workload,
 )
-from real_cluster import QUICK, REPOSITORY, BedError, BedNode, Namespace, TestBed, eventually
+from real_cluster import REPOSITORY, BedError, BedNode, Namespace, TestBed, eventually
+from recipes import idle
 
 from neuron_dra.core.wire import Obj
 
 EXAMPLES = REPOSITORY / "deploy/examples"
-DOCUMENTED_IMAGE = "public.ecr.aws/docker/library/alpine:latest"
-DOCUMENTED_TYPE = "trn2u.48xlarge"
 DEPLOYMENT, WORKLOAD, TEMPLATE = "my-training-workload", "my-training-job", "my-training-job-rct"
 
 
@@ -88,8 +87,9 @@ def test_documented_job_gets_two_ultraservers(
     fleet: TestBed, pair: tuple[str, list[str]], job_place: Namespace
 ) -> None:
     instance_type, nodes = pair
-    text = (EXAMPLES / "ultraservers/my-training-job.yaml").read_text()
-    job_place.apply(text.replace(DOCUMENTED_IMAGE, QUICK).replace(DOCUMENTED_TYPE, instance_type))
+    made = {"apiVersion": "v1", "kind": "List", "items": idle("ultraservers/my-training-job.yaml")}
+    made["items"][0]["spec"]["instanceType"] = instance_type
+    job_place.apply(made)
     allocated = wait_state(job_place, WORKLOAD, "Allocated")
     wait_available(job_place, DEPLOYMENT)
 

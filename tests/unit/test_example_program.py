@@ -1,4 +1,4 @@
-"""18.2. The program of deploy/examples/ultraservers/all-reduce-job.yaml, as processes on the loopback interface."""
+"""18.2. The program of deploy/examples/programs/all-reduce.yaml, as processes on the loopback interface."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "deploy/examples/ultraservers/all-reduce-job.yaml"
+EXAMPLE = Path(__file__).resolve().parents[2] / "deploy/examples/programs/all-reduce.yaml"
 RANKS = 3
 TIMEOUT_S = 120
 
@@ -22,10 +22,9 @@ class Job:
     """The processes of a job; each writes to a file."""
 
     def __init__(self, folder: Path) -> None:
-        config = next(item for item in yaml.safe_load_all(EXAMPLE.read_text()) if item["kind"] == "ConfigMap")
         self.folder = folder
         self.program = folder / "all_reduce.py"
-        self.program.write_text(config["data"][self.program.name])
+        self.program.write_text(yaml.safe_load(EXAMPLE.read_text())["data"][self.program.name])
         with socket.create_server(("127.0.0.1", 0)) as server:
             self.port = server.getsockname()[1]
         self.running: list[subprocess.Popen[bytes]] = []

@@ -1,0 +1,60 @@
+"""Examples of deploy/examples for the test bed's nodes, whose images come from no registry."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+from deployed import NAMESPACE
+from real_cluster import QUICK, REPOSITORY, TestBed
+
+from neuron_dra.core.wire import Obj
+
+EXAMPLES = REPOSITORY / "deploy/examples"
+PYTHON = "public.ecr.aws/docker/library/python:3.12-slim"
+GIVEN_UP = "node.kubernetes.io/out-of-service"
+
+
+def runnable(bed: TestBed, *files: str) -> list[Obj]:
+    """Return the objects of example files; their containers have the driver's image, which has Python too."""
+    driver = bed.get("daemonsets", "--namespace", NAMESPACE)["items"][0]["spec"]["template"]["spec"]["containers"][0]
+    text = "\n---\n".join((EXAMPLES / file).read_text() for file in files)
+    return [item for item in yaml.safe_load_all(text.replace(PYTHON, driver["image"])) if item]
+
+
+def idle(file: str) -> list[Obj]:
+    """Return the objects of an example file, with containers that do nothing, for tests without cluster DNS."""
+    objects: list[Obj] = list(yaml.safe_load_all((EXAMPLES / file).read_text()))
+    for spec in _pod_specs(objects):
+        spec.pop("volumes", None)
+        for container in spec["containers"]:
+            kept = {key: container[key] for key in ("name", "resources")}
+            container.clear()
+            container |= {**kept, "image": QUICK, "command": ["sleep", "infinity"]}
+    return objects
+
+
+def _pod_specs(value: Any) -> Iterator[Obj]:
+    if isinstance(value, dict):
+        if "containers" in value:
+            yield value
+        for each in value.values():
+            yield from _pod_specs(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _pod_specs(each)
+
+
+def kill_program(bed: TestBed, node: str, program: str) -> None:
+    """Kill the processes that run a program on a node, as a power cut does."""
+    from bed import cgroups
+
+    for pid in cgroups.members(bed.where, node):
+        with contextlib.suppress(OSError):
+            if program.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(pid, signal.SIGKILL)
