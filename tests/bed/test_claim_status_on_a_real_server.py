@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from deployed import DAEMONSET, NAMESPACE, lnc, neurons, plugin_pod, pod, settled, template
@@ -54,7 +54,9 @@ def on(trn2: BedNode, driver: TestBed) -> Iterator[BedNode]:
 
 
 @pytest.mark.contract("D1")
-def test_claim_shows_what_its_containers_have(on: BedNode, namespace: Namespace) -> None:
+def test_claim_shows_what_its_containers_have(
+    on: BedNode, node: Callable[[str], BedNode], namespace: Namespace
+) -> None:
     """(18.6) A node's plugin may write entries of its own driver and node only."""
     namespace.apply(template("four", 4, group=4, config=lnc(1)))
     namespace.apply(pod("reader", "four", node=on.name))
@@ -69,15 +71,10 @@ def test_claim_shows_what_its_containers_have(on: BedNode, namespace: Namespace)
     assert sorted(entry["data"]["deviceIds"][0] for entry in found) == neurons(namespace, "reader")
     assert {entry["data"]["environment"]["NEURON_LOGICAL_NC_CONFIG"] for entry in found} == {"1"}
 
+    elsewhere = node("trn1.2xlarge")
+    bound = ("--bound-object-kind=Node", f"--bound-object-name={elsewhere.name}")
+    token = on.bed.kubectl("create", "token", "neuron-dra-driver-sa", "--namespace", NAMESPACE, *bound).strip()
     [claim] = namespace.get("resourceclaims")["items"]
-    token = namespace.bed.kubectl(
-        "create", "token", "neuron-dra-driver-sa", "--namespace", NAMESPACE, "--bound-object-kind=Node",
-        f"--bound-object-name={next(n for n in others(namespace.bed) if n != on.name)}",
-    ).strip()  # fmt: skip
     claim["status"]["devices"][0]["data"] = {"forged": True}
     with pytest.raises(BedError, match=r"(F|f)orbidden"):
         namespace.kubectl(f"--token={token}", "replace", "--subresource=status", "-f", "-", stdin=json.dumps(claim))
-
-
-def others(bed: TestBed) -> list[str]:
-    return [item["metadata"]["name"] for item in bed.get("nodes")["items"]]
