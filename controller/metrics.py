@@ -14,6 +14,7 @@ from controller.observe.model import condition
 from controller.plan.actions import Plan
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.states import STATES
+from neuron_dra.core import vocabulary
 
 PREFIX = "neuron_ultraserver"
 
@@ -24,6 +25,7 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = r = CollectorRegistry()
         self._leads = True  # until `leading` reports otherwise
+        self._outdated_crds: dict[str, bool] = {}
         self._leader = Gauge(f"{PREFIX}_leader", "1 while this replica is the leader", registry=r)
         self._workloads = Gauge(f"{PREFIX}_workloads", "Workloads by state", ["state"], registry=r)
         self._servers = Gauge(f"{PREFIX}_ultraservers", "UltraServers, Ready or Degraded", ["state"], registry=r)
@@ -56,7 +58,11 @@ class Metrics:
             buckets=(0.5, 1, 2, 5, 10, 30, 60, 300, 1800, 7200),
             registry=r,
         )
+        self._fault_metrics(r)
+        self._start_at_zero()
 
+    def _fault_metrics(self, r: CollectorRegistry) -> None:
+        """Add the metrics about faults of reserved nodes."""
         self._failures = Counter(
             f"{PREFIX}_failures", "Workloads that became Degraded, by the condition's reason", ["reason"], registry=r
         )
@@ -64,6 +70,12 @@ class Metrics:
             f"{PREFIX}_recoveries",
             "Started restarts (RestartAll) and moves of groups (MigrateAffected)",
             ["strategy"],
+            registry=r,
+        )
+        self._degraded_now = Gauge(
+            f"{PREFIX}_degraded_workloads",
+            "Workloads that are Degraded, by the condition's reason",
+            ["reason"],
             registry=r,
         )
         self._degraded = Histogram(
@@ -78,6 +90,16 @@ class Metrics:
             ["result"],
             registry=r,
         )
+
+    def _start_at_zero(self) -> None:
+        """Export counters before they count: `rate` and `increase` do not see the step to a series' first value."""
+        for word in vocabulary.REASONS:
+            if (word.of, word.condition) == (vocabulary.WORKLOAD, vocabulary.DEGRADED) and word.name != "NoProblem":
+                self._failures.labels(word.name)
+        for strategy in ("RestartAll", "MigrateAffected"):
+            self._recoveries.labels(strategy)
+        for result in ("evicted", "refused", "gone"):
+            self._evictions.labels(result)
 
     def _capacity_gauges(self, r: CollectorRegistry) -> None:
         """Add the gauges about free and idle nodes, and who waits for them."""
@@ -98,16 +120,21 @@ class Metrics:
 
     def crd_outdated(self, crd: str, outdated: bool) -> None:
         """A CRD drops or rejects fields, or no longer does."""
+        self._outdated_crds[crd] = outdated
         self._outdated.labels(crd).set(1 if outdated else 0)
 
     def leading(self, leads: bool) -> None:
         """This replica is the leader, or not. A follower reports no figures of the cluster, so that sums stay right."""
         self._leader.set(1 if leads else 0)
         if self._leads and not leads:
-            for gauge in (self._workloads, self._servers, self._nodes, self._free):
+            gauges = (self._workloads, self._servers, self._nodes, self._free, self._degraded_now, self._outdated)
+            for gauge in gauges:
                 gauge.clear()
             for single in (self._held, self._idle, self._oldest):
                 single.set(0)
+        if leads and not self._leads:
+            for crd, outdated in self._outdated_crds.items():
+                self.crd_outdated(crd, outdated)
         self._leads = leads
 
     def held(self, number: int) -> None:
@@ -120,6 +147,11 @@ class Metrics:
         states = Tally(each.state for each in index.workloads)
         for state in STATES:
             self._workloads.labels(state).set(states[state])
+        self._degraded_now.clear()
+        faults = (_degraded(each.status) for each in index.workloads)
+        reasons = Tally(str(fault.get("reason")) for fault in faults if fault)
+        for reason, number in reasons.items():
+            self._degraded_now.labels(reason).set(number)
         totals = index.totals
         for state in ("Ready", "Degraded"):
             self._servers.labels(state).set(totals.states[state])

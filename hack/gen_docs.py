@@ -244,11 +244,12 @@ helm upgrade neuron-dra deploy/helm/neuron-dra --namespace neuron-dra-driver --r
 
 - Each alert has a section in [runbooks](runbooks.md). `monitoring.prometheusRule.runbooks` is the address at which you
   publish that page; the alerts link to it.
-- A fault is an alert after the driver's reading (10 s), the PodMonitor's `interval` (30 s) and Prometheus' evaluation. For
-  less, set `draDriver.podMonitor.interval=10s`.
+- A device fault is an alert within 30 s: the driver reads devices every 10 s, Prometheus reads the driver every 15 s
+  (`draDriver.podMonitor.interval`), and evaluates this alert every 5 s.
 - The dashboards are *fleet*, *node*, *UltraServers* and *job*. Each is a ConfigMap with the label `grafana_dashboard`, for
   Grafana's sidecar; their JSON is in `deploy/helm/neuron-dra/files/dashboards`, to import by hand.
-- Alerts and dashboards need the label `node`, which the chart's PodMonitors add. They also keep the labels `namespace` and
+- Alerts and dashboards need the label `node`, which the chart's PodMonitors add, and `NeuronPluginDown` needs the label
+  `job` that the Prometheus operator sets for them. The PodMonitors also keep the labels `namespace` and
   `pod` of `neuron_dra_device_info` (`honorLabels`), so that these name the pod that has the device.
 - A test holds every query to the metrics and labels above. They were not tried on a running Prometheus or Grafana yet.
 """

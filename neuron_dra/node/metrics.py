@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Iterable
+from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.metrics import MetricWrapperBase
@@ -11,6 +12,9 @@ from prometheus_client.metrics import MetricWrapperBase
 from neuron_dra.core.claims import PreparedClaim
 
 PREFIX = "neuron_dra"
+REFUSALS: Final = ("Rejected", "DeviceInUse", "ApiServer", "Timeout", "Disk", "Internal")
+PUBLISH_ERRORS: Final = ("Forbidden", "Invalid", "Conflict")
+"""The most frequent ones."""
 
 
 class Metrics:
@@ -71,6 +75,17 @@ class Metrics:
             f"{PREFIX}_device_plugin_alive", "1 while a Neuron device plugin serves this node too", registry=r
         )
         self._lag = Gauge(f"{PREFIX}_event_loop_lag_seconds", "Worst delay of the event loop, last minute", registry=r)
+        self._start_at_zero()
+
+    def _start_at_zero(self) -> None:
+        """Export counters before they count: `rate` and `increase` do not see the step to a series' first value."""
+        for operation in ("prepare", "unprepare"):
+            for result in ("ok", "error"):
+                self._by_operation[operation, result] = self._operations.labels(operation, result)
+        for reason in REFUSALS:
+            self._refused.labels(reason)
+        for reason in PUBLISH_ERRORS:
+            self._publish_errors.labels(reason)
 
     def reference(self) -> list[tuple[str, str, tuple[str, ...], str]]:
         """Return name, type, labels and meaning of every metric, for the documentation."""

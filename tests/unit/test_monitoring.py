@@ -1,6 +1,6 @@
 """The chart's alerts and dashboards: every query is about metrics that the programs export (18.4).
 
-`promtool check rules` and a running Prometheus are left to a test with the real programs.
+`tests/bed/test_alert_rules.py` and `test_monitoring.py` run them on Prometheus' own programs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
-from failing_world import running
+from failing_world import remove_slices, running
 from prometheus_client.metrics import MetricWrapperBase
 from ultraserver_world import World
 
@@ -55,7 +55,7 @@ def exported() -> dict[str, set[str]]:
     return found
 
 
-SERIES = exported()
+SERIES = exported() | {"up": set()}
 
 
 def problems(query: str) -> list[str]:
@@ -121,7 +121,7 @@ def dashboards(objects: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 @needs_helm
 def test_every_alert_queries_exported_series(objects: list[dict[str, Any]]) -> None:
     assert {each["alert"]: problems(each["expr"]) for each in rules(objects) if problems(each["expr"])} == {}
-    assert len(rules(objects)) == 18
+    assert len(rules(objects)) == 19
 
 
 @needs_helm
@@ -272,6 +272,56 @@ def test_follower_exports_none_of_them() -> None:
     assert metrics.registry.get_sample_value(*whole) == 1.0
     metrics.leading(False)
     assert metrics.registry.get_sample_value(*whole) is None
+
+
+def test_counters_start_at_zero() -> None:
+    """`increase` does not see the step to a series' first value, so the first event would be missed."""
+    plugin, controller = PluginMetrics().registry, ControllerMetrics().registry
+    for reason in ("Rejected", "DeviceInUse", "ApiServer", "Timeout", "Disk", "Internal"):
+        assert plugin.get_sample_value("neuron_dra_refused_claims_total", {"reason": reason}) == 0
+    labels = {"operation": "prepare", "result": "ok", "le": "10.0"}
+    assert plugin.get_sample_value("neuron_dra_claim_operation_seconds_bucket", labels) == 0
+    for name, labels in (
+        ("failures", {"reason": "DeviceUnhealthy"}),
+        ("recoveries", {"strategy": "MigrateAffected"}),
+        ("evictions", {"result": "refused"}),
+    ):
+        assert controller.get_sample_value(f"neuron_ultraserver_{name}_total", labels) == 0
+    assert controller.get_sample_value("neuron_ultraserver_failures_total", {"reason": "NoProblem"}) is None
+
+
+def test_degraded_workloads_by_reason() -> None:
+    """The gauge lasts as long as the fault."""
+    world = running("NoOp", count=1)
+    metrics = ControllerMetrics()
+
+    def degraded() -> dict[str, float]:
+        index = FleetIndex.of(world.snapshot())
+        metrics.planned(0.1, index, planning.plan_of(index, world.now))
+        found = next(
+            each for each in metrics.registry.collect() if each.name == "neuron_ultraserver_degraded_workloads"
+        )
+        return {sample.labels["reason"]: sample.value for sample in found.samples}
+
+    assert degraded() == {}
+    remove_slices(world, "u0-0")
+    world.settle()
+    assert degraded() == {"SliceMissing": 1.0}
+    metrics.leading(False)
+    found = next(each for each in metrics.registry.collect() if each.name == "neuron_ultraserver_degraded_workloads")
+    assert not found.samples
+
+
+def test_only_the_leader_reports_outdated_crds() -> None:
+    """A replica that has lost its leadership does not learn when the CRD is replaced."""
+    metrics = ControllerMetrics()
+    whole = ("neuron_ultraserver_crd_outdated", {"crd": "neuronultraservers"})
+    metrics.crd_outdated("neuronultraservers", True)
+    assert metrics.registry.get_sample_value(*whole) == 1
+    metrics.leading(False)
+    assert metrics.registry.get_sample_value(*whole) is None
+    metrics.leading(True)
+    assert metrics.registry.get_sample_value(*whole) == 1
 
 
 @pytest.mark.parametrize(
