@@ -1,8 +1,8 @@
 """The programs of the test bed, built from pinned Go modules and cached outside the checkout.
 
-One Go module per Kubernetes version, one each for LeaderWorkerSet, JobSet, CoreDNS, the registry, Kueue and the health
-checks of GitOps tools, and one for the rest (`hack/testbed/go`). A module's binaries live in a directory named by a hash
-of their inputs, so branches that pin different versions do not interfere.
+One Go module per Kubernetes version, one each for LeaderWorkerSet, JobSet, CoreDNS, the registry, Kueue, Prometheus and the
+health checks of GitOps tools, and one for the rest (`hack/testbed/go`). A module's binaries live in a directory named by a
+hash of their inputs, so branches that pin different versions do not interfere.
 """
 
 from __future__ import annotations
@@ -74,6 +74,12 @@ JOBSET_MANIFESTS = (
 COREDNS_PROGRAMS = (Program("coredns", ".", only_root=True),)
 REGISTRY_PROGRAMS = (Program("registry", "."),)
 GITOPS_PROGRAMS = (Program("gitops", "."),)
+PROMETHEUS_MODULE = "github.com/prometheus/prometheus"
+# Of its service discoveries only those of files, HTTP and Kubernetes: the others take many minutes to compile.
+PROMETHEUS_TAGS = "remove_all_sd,enable_kubernetes_sd"
+PROMETHEUS_PROGRAMS = tuple(
+    Program(name, f"{PROMETHEUS_MODULE}/cmd/{name}", tags=PROMETHEUS_TAGS) for name in ("promtool", "prometheus")
+)
 KUEUE_MODULE = "sigs.k8s.io/kueue"
 KUEUE_PROGRAMS = (Program("kueue", f"{KUEUE_MODULE}/cmd/kueue"),)
 KUEUE_KINDS = (
@@ -154,6 +160,11 @@ def registry(layout: Layout) -> Module:
 def gitops(layout: Layout) -> Module:
     """Return the module that computes an object's health as Argo CD and Flux do, for a test of `deploy/gitops`."""
     return _module(layout, "gitops", GITOPS_PROGRAMS, "-s -w")
+
+
+def prometheus(layout: Layout) -> Module:
+    """Return the module of Prometheus and promtool, for tests of the chart's alerts and dashboards."""
+    return _module(layout, "prometheus", PROMETHEUS_PROGRAMS, "-s -w")
 
 
 def kueue(layout: Layout) -> Module:
