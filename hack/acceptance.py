@@ -131,6 +131,12 @@ def gitops(options: Options) -> Result:
     return _tests("health in Argo CD and Flux", ("-m", "long", "tests/unit/test_gitops_health.py"), {})
 
 
+def monitoring(options: Options) -> Result:
+    """The chart's alerts in promtool, and its dashboards on Prometheus."""
+    words = ("-m", "long", "tests/bed/test_alert_rules.py", "tests/bed/test_panels.py")
+    return _tests("alerts and dashboards of the chart on Prometheus 3.15.1", words, {})
+
+
 def sets(options: Options) -> Result:
     """Connected sets and limits of the device plugin on the oldest Kubernetes that has them."""
     return _on_the_bed("1.36", ("tests/bed/test_connected_set_pods.py", "tests/bed/test_limits_on_nodes.py"))
@@ -224,6 +230,7 @@ PARTS: dict[str, Callable[[Options], Result]] = {
     "jobs": jobs,
     "installs": installs,
     "gitops": gitops,
+    "monitoring": monitoring,
     "sets": sets,
     "scale": scale,
     "packing": packing,
