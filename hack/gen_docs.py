@@ -193,6 +193,32 @@ sum by (namespace, pod) (rate(neuron_dra_core_executions_total{result!="success"
 """
 
 
+ALERTS_AND_DASHBOARDS = """## Alerts and dashboards
+
+The chart has both, for the Prometheus operator and for Grafana; both are off by default:
+
+```
+helm upgrade neuron-dra deploy/helm/neuron-dra --namespace neuron-dra-driver --reuse-values \\
+  --set draDriver.podMonitor.enabled=true --set ultraserverOperator.podMonitor.enabled=true \\
+  --set monitoring.prometheusRule.enabled=true --set monitoring.dashboards.enabled=true
+```
+
+- Each alert has a section in [runbooks](runbooks.md). `monitoring.prometheusRule.runbooks` is the address at which you
+  publish that page; the alerts link to it.
+- A device fault is an alert within 30 s: the driver reads devices every 10 s, Prometheus reads the driver every 15 s
+  (`draDriver.podMonitor.interval`), and evaluates this alert every 5 s.
+- The dashboards are *fleet*, *node*, *UltraServers* and *job*. Each is a ConfigMap with the label `grafana_dashboard`, for
+  Grafana's sidecar; their JSON is in `deploy/helm/neuron-dra/files/dashboards`, to import by hand.
+- Alerts and dashboards need the label `node`, which the chart's PodMonitors add, and `NeuronPluginDown` needs the label
+  `job` that the Prometheus operator sets for them. The PodMonitors also keep the labels `namespace` and
+  `pod` of `neuron_dra_device_info` (`honorLabels`), so that these name the pod that has the device.
+- `make acceptance ONLY=monitoring` tries them with Prometheus 3.15.1, which it builds first. `promtool` checks the rules,
+  and fires and resolves every alert with synthetic series; a rolling update and a change of the leader fire none. A running
+  Prometheus reads the metrics of four plugins and a controller with the labels of the PodMonitors; every panel's query has
+  data there. They were not tried in Grafana.
+"""
+
+
 def metrics() -> str:
     """Return docs/metrics.md."""
     rows = [
@@ -232,27 +258,7 @@ Every replica serves these at `/metrics` of its `--metrics-bind-address`; only t
 `neuron-ultraserver-controller watch-limits` serves one metric: `neuron_dra_unserved_pods`, the number of pods that wait for
 a number of devices or cores that no node serves.
 
-## Alerts and dashboards
-
-The chart has both, for the Prometheus operator and for Grafana; both are off by default:
-
-```
-helm upgrade neuron-dra deploy/helm/neuron-dra --namespace neuron-dra-driver --reuse-values \\
-  --set draDriver.podMonitor.enabled=true --set ultraserverOperator.podMonitor.enabled=true \\
-  --set monitoring.prometheusRule.enabled=true --set monitoring.dashboards.enabled=true
-```
-
-- Each alert has a section in [runbooks](runbooks.md). `monitoring.prometheusRule.runbooks` is the address at which you
-  publish that page; the alerts link to it.
-- A device fault is an alert within 30 s: the driver reads devices every 10 s, Prometheus reads the driver every 15 s
-  (`draDriver.podMonitor.interval`), and evaluates this alert every 5 s.
-- The dashboards are *fleet*, *node*, *UltraServers* and *job*. Each is a ConfigMap with the label `grafana_dashboard`, for
-  Grafana's sidecar; their JSON is in `deploy/helm/neuron-dra/files/dashboards`, to import by hand.
-- Alerts and dashboards need the label `node`, which the chart's PodMonitors add, and `NeuronPluginDown` needs the label
-  `job` that the Prometheus operator sets for them. The PodMonitors also keep the labels `namespace` and
-  `pod` of `neuron_dra_device_info` (`honorLabels`), so that these name the pod that has the device.
-- A test holds every query to the metrics and labels above. They were not tried on a running Prometheus or Grafana yet.
-"""
+{ALERTS_AND_DASHBOARDS}"""
 
 
 def conditions() -> str:
