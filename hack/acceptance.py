@@ -132,9 +132,9 @@ def gitops(options: Options) -> Result:
 
 
 def monitoring(options: Options) -> Result:
-    """The chart's alerts in promtool, and its dashboards on Prometheus."""
-    words = ("-m", "long", "tests/bed/test_alert_rules.py", "tests/bed/test_panels.py")
-    return _tests("alerts and dashboards of the chart on Prometheus 3.15.1", words, {})
+    """The chart's alerts and dashboards on promtool and Prometheus, and on a fleet that it scrapes."""
+    names = ("alert_rules", "panels", "monitoring")
+    return _on_the_bed("1.37", ("-m", "long", *(f"tests/bed/test_{name}.py" for name in names)))
 
 
 def sets(options: Options) -> Result:
