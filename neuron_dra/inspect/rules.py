@@ -316,6 +316,21 @@ def search(checker: Checker, spec: Spec) -> Iterator[Problem]:
         yield Problem(spec.where, "LongSearch", text, warning=True)
 
 
+def second_alternative(checker: Checker, spec: Spec) -> Iterator[Problem]:
+    """Find alternatives that Kubernetes 1.34 and 1.35 confuse (`shared_all` in simulate/semantics.py)."""
+    for request in spec.parts.get("requests") or ():
+        first, second = [*(request.get("firstAvailable") or ()), {}, {}][:2]
+        differ = any(first.get(part) != second.get(part) for part in ("deviceClassName", "selectors"))
+        every = first.get("allocationMode") == second.get("allocationMode") == "All"
+        if checker.old_allocator and every and differ and spec.is_ours(second, checker.world.classes):
+            one, other = (f"{request['name']}/{each.get('name')}" for each in (first, second))
+            text = (
+                f"on Kubernetes 1.34 and 1.35 the scheduler gives {other} the devices of {one}, whatever its own "
+                "selectors and class: give one of the two a count, or place it third"
+            )
+            yield Problem(spec.where, "SecondAlternative", text, warning=True)
+
+
 def _group(checker: Checker, claim: Wire) -> int:
     """Return how many devices of a node match together at most: those of a node, or of a group."""
     decoded = model.claim(claim)
@@ -371,4 +386,5 @@ RULES: Final[Sequence[Callable[[Checker, Spec], Iterator[Problem]]]] = (
     expressions_of,
     types,
     search,
+    second_alternative,
 )

@@ -121,6 +121,31 @@ def test_devices_of_other_drivers_are_left_alone() -> None:
     assert codes(made, version=(1, 34)) == [("LongSearch", True)]
 
 
+def test_second_alternative_for_all_devices_is_a_warning() -> None:
+    """The scheduler of 1.34 and 1.35 gives it the devices of the first one."""
+    made = small.template("t")
+    types = [("big", "trn2.48xlarge"), ("small", "trn1.32xlarge")]
+    alternatives = [
+        {
+            "name": name,
+            "deviceClassName": "neuron.aws.com",
+            "allocationMode": "All",
+            "selectors": [{"cel": {"expression": f"{ATTRIBUTE}.instanceType == '{each}'"}}],
+        }
+        for name, each in types
+    ]
+    made["spec"]["spec"]["devices"]["requests"] = [{"name": "neurons", "firstAvailable": alternatives}]
+    [found] = check(made, version=(1, 34))
+    assert (found.code, found.warning) == ("SecondAlternative", True)
+    assert found.text == (
+        "on Kubernetes 1.34 and 1.35 the scheduler gives neurons/small the devices of neurons/big, whatever its own "
+        "selectors and class: give one of the two a count, or place it third"
+    )
+    assert check(made, version=(1, 36)) == []
+    alternatives[1]["selectors"] = alternatives[0]["selectors"]
+    assert check(made, version=(1, 34)) == []
+
+
 def test_ten_second_trap_is_predicted_with_the_rewrite() -> None:
     """The allocator of 1.34 and 1.35 tries permutations: 16 of 16 is the trap, All, 8 and groups of 8 are not."""
     sixteen = small.template("t", 16)
