@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from neuron_dra.core.wire import Obj, Wire
 from neuron_dra.errors import SettingsError
+from neuron_dra.inspect import operators
 
 MOST_PODS: Final = 100_000
 CLUSTER_SCOPED: Final = ("DeviceClass", "DeviceTaintRule", "ResourceSlice", "Node")
@@ -34,8 +35,8 @@ def expand(items: Iterable[Wire], namespace: str) -> Manifests:
             found.objects.append({**item, "metadata": {**meta, **({"namespace": where} if where else {})}})
         elif kind == "Pod":
             found.pods.append(_pod(item, meta["name"], where, meta, f"Pod {meta['name']}"))
-        elif kind in _WORKLOADS:
-            for name, template in _WORKLOADS[kind](item):
+        elif (made := _made(item)) is not None:
+            for name, template in made:
                 found.pods.append(_pod(template, name, where, template.get("metadata") or {}, f"{kind} {meta['name']}"))
                 if len(found.pods) > MOST_PODS:
                     raise SettingsError(f"{kind} {meta['name']}: more than {MOST_PODS} pods")
@@ -48,6 +49,14 @@ def expand(items: Iterable[Wire], namespace: str) -> Manifests:
     if ignored:
         found.notes.append("not relevant here: " + ", ".join(f"{number} {kind}" for kind, number in ignored.items()))
     return found
+
+
+def _made(item: Wire) -> Iterable[tuple[str, Wire]] | None:
+    """Return name and template of each pod of a workload, or None if this is no known one."""
+    groups = operators.pods(item)
+    if groups is not None:
+        return (pod for name, number, template in groups for pod in _numbered(item, template, number, name))
+    return _WORKLOADS[item["kind"]](item) if item["kind"] in _WORKLOADS else None
 
 
 def _pod(source: Wire, name: str, namespace: str, meta: Wire, owner: str) -> Obj:

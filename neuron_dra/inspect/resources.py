@@ -114,16 +114,18 @@ class Room:
     def lacking(self, pod: Wire, node: Wire) -> dict[str, tuple[Fraction, Fraction]]:
         """Return the resources that the node has too little of: what is free, and what the pod requests.
 
-        A resource that a DeviceClass serves is not one of them. A node that reports no amounts has room.
+        A resource that a DeviceClass serves is not one of them. A node that reports no amounts has room, but no
+        devices of the Neuron device plugin.
         """
         allocatable = (node.get("status") or {}).get("allocatable") or {}
-        if not allocatable:
-            return {}
         if self._last[0] is not pod:
             self._last = (pod, requested(pod))
+        if not allocatable and not any(name in self._last[1] for name in demand.PLUGIN_LIMITS):
+            return {}
         used, found = self._on(node["metadata"]["name"]), {}
         for name, amount in self._last[1].items():
-            counted = name in allocatable or ("/" in name and not demand.class_of(self._snapshot, name))
+            reported = name in demand.PLUGIN_LIMITS or ("/" in name and bool(allocatable))
+            counted = name in allocatable or (reported and not demand.class_of(self._snapshot, name))
             free = _amounts({name: allocatable.get(name, "0")}).get(name, Fraction(0)) - used.get(name, Fraction(0))
             if counted and amount and free < amount:
                 found[name] = (free, amount)

@@ -13,6 +13,7 @@ from neuron_dra.inspect import source
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from neuron_dra.core.wire import Wire
     from neuron_dra.inspect.simulation import Outcome
     from neuron_dra.inspect.snapshot import Snapshot
 
@@ -22,13 +23,15 @@ examples:
   neuron-dra simulate template.yaml deployment.yaml --fleet fleet.txt
   kubectl neuron simulate job.yaml -n ml
 
-A fleet has a line for each type: 10 x trn2.48xlarge, or 3 x ultraserver trn2u.48xlarge.
+A fleet has a line for each type: 10 x trn2.48xlarge, 3 x ultraserver trn2u.48xlarge, or 2 x node for nodes without
+Neuron devices. Labels and taints of the nodes may follow: 10 x trn2.48xlarge pool=a neuron=true:NoSchedule.
 
 Exit code 0: all pods run, 1: some wait, or the driver would reject them; 2: a file is wrong."""
 OLD_NOTE = (
     "simulated as Kubernetes 1.34 and 1.35 allocate, without device taints and connected sets; a node on which the "
     "search takes too long is skipped"
 )
+SETS_SINCE = (1, 36)
 SHOWN = 20
 MOST_CAUSES = 4
 
@@ -74,8 +77,9 @@ def run(args: argparse.Namespace) -> int:
 
     names = source.files(args)
     files = [item for name in names for item in object_files.read(name, "FILE")]
-    snapshot, namespace = _cluster(args)
-    wanted = manifests.expand(files, namespace)
+    wanted = manifests.expand(files, args.namespace or "default") if args.fleet else None
+    snapshot, namespace = _cluster(args, wanted.pods if wanted else [])
+    wanted = wanted or manifests.expand(files, namespace)
     made = build([*wanted.objects, *wanted.pods])  # checks the fields
     if not wanted.pods:
         raise SettingsError(f"{', '.join(names)}: no pods to place" + "".join(f"; {n}" for n in wanted.notes))
@@ -101,12 +105,13 @@ def run(args: argparse.Namespace) -> int:
     return 0 if all(each.runs for each in outcomes) else 1
 
 
-def _cluster(args: argparse.Namespace) -> tuple[Snapshot, str]:
+def _cluster(args: argparse.Namespace, pods: Sequence[Wire]) -> tuple[Snapshot, str]:
     if not args.fleet:
         return source.load(args)
     for flag in ("snapshot", "kubeconfig", "context"):
         if getattr(args, flag):
             raise SettingsError(f"--{flag} and --fleet: give one of them")
+    from neuron_dra.core import versions
     from neuron_dra.inspect import imagined, snapshot
 
     path = Path(args.fleet)
@@ -119,7 +124,8 @@ def _cluster(args: argparse.Namespace) -> tuple[Snapshot, str]:
             f"--fleet {args.fleet}: there is no such file; or write a fleet, such as '4 x trn2.48xlarge'"
         )
     shown = f"--fleet {args.fleet}" if path.is_file() else "--fleet"
-    return snapshot.build(imagined.fleet(text, shown)), args.namespace or "default"
+    sets = imagined.requested_sets(pods) if (args.kubernetes_version or versions.NEWEST) >= SETS_SINCE else ()
+    return snapshot.build(imagined.fleet(text, shown, sets)), args.namespace or "default"
 
 
 def _lines(outcomes: Sequence[Outcome], *, wide: bool) -> list[str]:

@@ -95,6 +95,8 @@ class Simulation:
             checked = self.world.place(pod)  # also finds errors of selectors, which hold everywhere
             if not isinstance(checked, Placement) or creating.problem(self._world, pod):
                 return None
+            if not trials.scheduled(self._world, pod):
+                return None
             world = self._world
             self._left[key] = [node for node in world.nodes.values() if not nodes.objection(pod, model.node(node))][
                 ::-1

@@ -41,7 +41,7 @@ def rewrite(document: Any, options: Options) -> Outcome:
     outcome = Outcome()
     for where, owner, value in list(_mappings(document, "", {})):
         resource_api.to_v1(value, where)
-        if isinstance(value.get("containers"), list):
+        if isinstance(value.get("containers"), list) or _is_predictor(value, owner):
             _pod(value, where, owner, options, outcome)
     for where, _, value in list(_mappings(document, "", {})):
         if isinstance(value.get("resources"), dict):
@@ -90,6 +90,11 @@ def _pod(pod: dict[str, Any], where: str, owner: Mapping[str, Any], options: Opt
             _rename(one, count)
     else:
         _claims(pod, where, owner, [(inits, init_counts), others, sidecars], specs, outcome)
+
+
+def _is_predictor(value: Mapping[str, Any], owner: Mapping[str, Any]) -> bool:
+    """Return True for a KServe predictor, which is a pod's spec that may have a model and no containers."""
+    return owner.get("kind") == "InferenceService" and isinstance(value.get("model"), dict)
 
 
 def _models(pod: dict[str, Any], where: str) -> Iterator[tuple[dict[str, Any], str, bool]]:

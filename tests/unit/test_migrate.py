@@ -135,6 +135,17 @@ def test_a_model_of_kserve_is_rewritten() -> None:
     assert changed["spec"]["predictor"]["model"]["resources"]["limits"] == {connected(1): "1"}
 
 
+def test_a_predictor_s_model_gets_a_claim() -> None:
+    """(18.2) Its node selector names the type; there may be no container beside it."""
+    predictor = {"model": {"resources": {"limits": {NEURON: 1}}}, **on("inf2.xlarge")}
+    document = {"apiVersion": "serving.kserve.io/v1beta1", "kind": "InferenceService", "spec": {"predictor": predictor}}
+    changed, outcome = migrated(document, CLAIMS)
+    assert changed["spec"]["predictor"]["model"]["resources"] == {"claims": [{"name": "neurons-model"}]}
+    [template] = outcome.templates
+    claim = {"name": "neurons-model", "resourceClaimTemplateName": template["metadata"]["name"]}
+    assert changed["spec"]["predictor"]["resourceClaims"] == [claim]
+
+
 def test_ray_keeps_its_number_of_neuron_cores() -> None:
     """KubeRay reads the limit that is removed; an existing parameter stays."""
     groups = [{"template": {"spec": pod(container(neuroncore=2))["spec"]}, "rayStartParams": {}}]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from neuron_dra import cli
 from neuron_dra.core import catalogue
@@ -123,11 +124,68 @@ def test_every_type_can_be_imagined(kind: str) -> None:
         ("1 x trn2.48xlage", "unknown; did you mean trn2.48xlarge"),
         ("1 x ultraserver trn2.48xlarge", "forms no UltraServers"),
         ("999999 x trn2.48xlarge", "more than 20000 nodes"),
+        ("1 x ultraserver node", "node forms no UltraServers"),
+        ("1 x trn2.48xlarge pool", "'pool': write 10 x trn2.48xlarge"),
+        ("1 x trn2.48xlarge pool=a:Never", "'pool=a:Never': write 10 x trn2.48xlarge"),
     ],
 )
 def test_wrong_fleets_are_named(text: str, words: str) -> None:
     with pytest.raises(SettingsError, match=words):
         imagined.fleet(text, "--fleet f")
+
+
+def test_a_fleet_s_nodes_have_labels_and_taints() -> None:
+    items = imagined.fleet("1 x inf2.xlarge pool=a a.b/neuron=true:NoSchedule, 2 x node pool=b", "test")
+    nodes = [item for item in items if item["kind"] == "Node"]
+    assert [node["metadata"]["name"] for node in nodes] == ["inf2-0", "node-0", "node-1"]
+    assert [node["metadata"]["labels"]["pool"] for node in nodes] == ["a", "b", "b"]
+    assert nodes[0]["spec"] == {"taints": [{"key": "a.b/neuron", "value": "true", "effect": "NoSchedule"}]}
+    assert {item["spec"]["nodeName"] for item in items if item["kind"] == "ResourceSlice"} == {"inf2-0"}
+
+
+def plugin_pod(folder: Path, **spec: Any) -> Path:
+    """Write a pod for the device plugin, and return its file."""
+    file = folder / "pod.yaml"
+    limits = {"limits": {"aws.amazon.com/neuron": 4}}
+    item = small.pod("p", **{"containers": [{"name": "c", "resources": limits}], **spec})
+    file.write_text(json.dumps(item))
+    return file
+
+
+def test_migrated_limits_get_connected_sets_on_a_fleet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`migrate` and `simulate` work together without a cluster."""
+    file = plugin_pod(tmp_path, schedulerName="my-scheduler")
+    assert cli.main(["migrate", "--in-place", str(file)]) == 0
+    code, out, _ = run(capsys, str(file), "--fleet", "1 x trn1.32xlarge")
+    assert (code, "neuron-set-4-0" in out) == (0, True), out
+    code, out, _ = run(capsys, str(file), "--fleet", "1 x trn1.32xlarge", "--kubernetes-version", "1.34")
+    assert (code, "connected-4.neuron.aws.com, which does not exist" in out.replace("\n  ", " ")) == (1, True), out
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({}, "it requests aws.amazon.com/neuron, which no node offers"),
+        ({"schedulerName": "my-scheduler", "containers": [{"name": "c"}]}, "my-scheduler"),
+    ],
+)
+def test_pods_for_the_extension_wait_on_a_fleet(
+    spec: Obj, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = run(capsys, str(plugin_pod(tmp_path, **spec)), "--fleet", "1 x trn1.32xlarge")
+    assert code == 1
+    assert words in " ".join(out.split())
+
+
+def test_classes_of_sets_are_those_of_the_chart() -> None:
+    path = EXAMPLES.parent / "manifests/connected-sets/20-deviceclasses.yaml"
+    chart = {each["metadata"]["name"]: each["spec"] for each in yaml.safe_load_all(path.read_text())}
+    sizes = [name.removesuffix(".neuron.aws.com") for name in chart if name.startswith(("connected-", "cores-"))]
+    for item in imagined.fleet("1 x inf2.xlarge", "test", sizes):
+        if item["kind"] == "DeviceClass" and item["metadata"]["name"].startswith(("connected-", "cores-")):
+            [found], [wanted] = item["spec"]["selectors"], chart.pop(item["metadata"]["name"])["selectors"]
+            assert found["cel"]["expression"].split() == wanted["cel"]["expression"].split()
+    assert set(chart) == {"neuron.aws.com", "workload.neuron.aws.com"}
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -1,0 +1,83 @@
+"""`simulate` on what operators create: Ray, Kubeflow, Volcano and KServe (18.2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from neuron_dra.core.wire import Obj
+from neuron_dra.errors import SettingsError
+from neuron_dra.inspect import manifests
+
+POD = {"spec": {"containers": [{"name": "c"}]}}
+
+
+def of(api: str, kind: str, **spec: Any) -> Obj:
+    return {"apiVersion": api, "kind": kind, "metadata": {"name": "x"}, "spec": spec}
+
+
+def names(item: Obj) -> list[str]:
+    return [pod["metadata"]["name"] for pod in manifests.expand([item], "default").pods]
+
+
+def ray(**group: Any) -> dict[str, Any]:
+    workers = {"groupName": "w", "template": POD, **group}
+    return {"headGroupSpec": {"template": POD}, "workerGroupSpecs": [workers]}
+
+
+@pytest.mark.parametrize(
+    ("item", "pods"),
+    [
+        (of("ray.io/v1", "RayCluster", **ray(replicas=2)), ["x-head-0", "x-w-0", "x-w-1"]),
+        (of("ray.io/v1", "RayService", rayClusterConfig=ray(minReplicas=1)), ["x-head-0", "x-w-0"]),
+        (of("ray.io/v1", "RayJob", rayClusterSpec=ray(replicas=1, numOfHosts=2)), ["x-head-0", "x-w-0", "x-w-1"]),
+        (of("ray.io/v1", "RayJob", clusterSelector={"ray.io/cluster": "other"}), []),
+        (of("ray.io/v1", "RayCluster", **ray(replicas=0, minReplicas=1, maxReplicas=3)), ["x-head-0", "x-w-0"]),
+        (of("ray.io/v1", "RayCluster", **ray(replicas=9, minReplicas=0, maxReplicas=1)), ["x-head-0", "x-w-0"]),
+        (
+            of(
+                "kubeflow.org/v2beta1",
+                "MPIJob",
+                mpiReplicaSpecs={"Launcher": {"template": POD}, "Worker": {"replicas": 2, "template": POD}},
+            ),
+            ["x-launcher-0", "x-worker-0", "x-worker-1"],
+        ),
+        (
+            of("kubeflow.org/v1", "PyTorchJob", pytorchReplicaSpecs={"Master": {"replicas": 1, "template": POD}}),
+            ["x-master-0"],
+        ),
+        (
+            of("batch.volcano.sh/v1alpha1", "Job", tasks=[{"name": "t", "replicas": 2, "template": POD}]),
+            ["x-t-0", "x-t-1"],
+        ),
+        (of("serving.kserve.io/v1beta1", "InferenceService", predictor={"model": {}}), ["x-predictor-0"]),
+        (
+            of("serving.kserve.io/v1beta1", "InferenceService", predictor={"minReplicas": 2, **POD["spec"]}),
+            ["x-predictor-0", "x-predictor-1"],
+        ),
+    ],
+)
+def test_operators_kinds_become_pods(item: Obj, pods: list[str]) -> None:
+    assert names(item) == pods
+
+
+def test_a_model_is_the_container_of_its_runtime() -> None:
+    limits = {"resources": {"limits": {"aws.amazon.com/neuron": 1}}}
+    other = {"name": "kserve-container", "env": []}
+    item = of("serving.kserve.io/v1beta1", "InferenceService", predictor={"model": limits, "containers": [other]})
+    [pod] = manifests.expand([item], "default").pods
+    assert pod["spec"]["containers"] == [{"name": "kserve-container", **limits}]
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        of("ray.io/v1", "RayCluster", headGroupSpec={}),
+        of("kubeflow.org/v1", "PyTorchJob", pytorchReplicaSpecs={"Master": {"replicas": "two", "template": POD}}),
+        of("batch.volcano.sh/v1alpha1", "Job", tasks=[{"name": "t"}]),
+    ],
+)
+def test_what_cannot_be_placed_is_named(item: Obj) -> None:
+    with pytest.raises(SettingsError, match="x: "):
+        names(item)
