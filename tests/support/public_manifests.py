@@ -204,7 +204,7 @@ The kinds: {kinds}.
 - Templates of `resource.k8s.io/v1beta1` count as migrated: API servers do not serve beta versions by default.
 - `migrate` gets `--scheduler-name` where a manifest names another scheduler than `my-scheduler`, and for {older}
   `--instance-type`.
-- Of charts, the object is listed that they render.
+- Of charts, the object is listed that they render; variables have the numbers of the instance type.
 """
 
 
