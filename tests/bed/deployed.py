@@ -37,6 +37,13 @@ def is_installed(bed: TestBed) -> bool:
     return False
 
 
+def with_setting(bed: TestBed, word: str) -> None:
+    """Set an environment variable of the driver, as NAME=value, or remove it, as NAME-; wait until all pods have it."""
+    target = (f"daemonset/{DAEMONSET}", "--namespace", NAMESPACE)
+    bed.kubectl("set", "env", *target, word)
+    bed.kubectl("rollout", "status", *target, "--timeout=480s", timeout_s=490)
+
+
 # Devices and claims of a node
 
 

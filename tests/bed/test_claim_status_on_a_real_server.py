@@ -6,10 +6,9 @@ import json
 from collections.abc import Callable, Iterator
 
 import pytest
-from deployed import DAEMONSET, NAMESPACE, lnc, neurons, plugin_pod, pod, settled, template
+from deployed import NAMESPACE, lnc, neurons, plugin_pod, pod, settled, template, with_setting
 from real_cluster import BedError, BedNode, Namespace, TestBed, eventually
 
-TARGET = (f"daemonset/{DAEMONSET}", "--namespace", NAMESPACE)
 ROLE = {
     "apiVersion": "rbac.authorization.k8s.io/v1",
     "kind": "ClusterRole",
@@ -32,11 +31,6 @@ BINDING = {
     "subjects": [{"kind": "ServiceAccount", "name": "neuron-dra-driver-sa", "namespace": NAMESPACE}],
 }
 """What the chart adds to the driver's role with draDriver.claimStatus (tests/unit/test_chart.py)."""
-
-
-def with_setting(bed: TestBed, word: str) -> None:
-    bed.kubectl("set", "env", *TARGET, word)
-    bed.kubectl("rollout", "status", *TARGET, "--timeout=480s", timeout_s=490)
 
 
 @pytest.fixture

@@ -6,19 +6,13 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from deployed import DAEMONSET, NAMESPACE, lnc, neurons, plugin_pod, pod, settled, template
+from deployed import lnc, neurons, plugin_pod, pod, settled, template, with_setting
 from real_cluster import BedNode, Namespace, TestBed, eventually
 
 from neuron_dra.core import metadata
 
 FILE = f"{metadata.CONTAINER_FOLDER}/resourceclaimtemplates/neurons/neurons/neuron.aws.com-metadata.json"
 HOST_FOLDER = f"/var/run/cdi/{metadata.FOLDER}"
-TARGET = (f"daemonset/{DAEMONSET}", "--namespace", NAMESPACE)
-
-
-def with_setting(bed: TestBed, word: str) -> None:
-    bed.kubectl("set", "env", *TARGET, word)
-    bed.kubectl("rollout", "status", *TARGET, "--timeout=480s", timeout_s=490)
 
 
 @pytest.fixture
