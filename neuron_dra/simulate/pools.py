@@ -47,14 +47,12 @@ class Inventory:
         self._of_node: dict[str, list[Slice]] = defaultdict(list)
         self._shared: list[Slice] = []
         self._of_pool: dict[tuple[str, str], list[Slice]] = defaultdict(list)
-        self._number: dict[int, int] = {}  # by identity: the place of a slice in the list
-        for number, wire in enumerate(slices):
+        for wire in slices:
             decoded = model.resource_slice(wire)
             if semantics is not NEW:
                 decoded = _before(decoded, semantics)
             home = self._of_node[decoded.where.node_name] if decoded.where.node_name else self._shared
             home.append(decoded)
-            self._number[id(decoded)] = number
             self._of_pool[decoded.driver, decoded.pool].append(decoded)
 
     def pools(self, node: Node) -> tuple[Pool, ...]:
@@ -75,8 +73,7 @@ class Inventory:
         return tuple(sorted((pool for pool in found if pool is not None), key=_order))
 
     def _pool(self, key: tuple[str, str], slices: list[Slice]) -> Pool | None:
-        first = min(slices, key=lambda each: self._number[id(each)])
-        generation, wanted, whole = first.generation, first.slice_count, slices
+        generation, wanted, whole = slices[0].generation, slices[0].slice_count, slices
         incomplete = len(slices) != wanted and self.semantics.loose_pools
         if len(slices) != wanted and not incomplete:
             everywhere = self._of_pool[key]
