@@ -1,6 +1,6 @@
 """The chart's alerts in promtool: they fire after their `for`, they resolve, and normal operation does not fire them.
 
-The series are synthetic, with one sample a minute. `test_monitoring_on_nodes.py` fires the same alerts with faults on nodes.
+The series are synthetic, with one sample a minute. `test_monitoring_on_nodes.py` fires them with faults on nodes.
 """
 
 from __future__ import annotations
