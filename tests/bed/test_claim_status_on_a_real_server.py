@@ -69,6 +69,7 @@ def test_claim_shows_what_its_containers_have(
     bound = ("--bound-object-kind=Node", f"--bound-object-name={elsewhere.name}")
     token = on.bed.kubectl("create", "token", "neuron-dra-driver-sa", "--namespace", NAMESPACE, *bound).strip()
     [claim] = namespace.get("resourceclaims")["items"]
+    claim |= {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"}  # items of a list have none
     claim["status"]["devices"][0]["data"] = {"forged": True}
     with pytest.raises(BedError, match=r"(F|f)orbidden"):
         namespace.kubectl(f"--token={token}", "replace", "--subresource=status", "-f", "-", stdin=json.dumps(claim))
