@@ -133,13 +133,18 @@ def gitops(options: Options) -> Result:
 
 def monitoring(options: Options) -> Result:
     """The chart's alerts and dashboards on promtool and Prometheus, and on a fleet that it scrapes."""
-    names = ("alert_rules", "panels", "monitoring")
+    names = ("alert_rules", "panels", "monitoring_on_nodes")
     return _on_the_bed("1.37", ("-m", "long", *(f"tests/bed/test_{name}.py" for name in names)))
 
 
 def sets(options: Options) -> Result:
     """Connected sets and limits of the device plugin on the oldest Kubernetes that has them."""
     return _on_the_bed("1.36", ("tests/bed/test_connected_set_pods.py", "tests/bed/test_limits_on_nodes.py"))
+
+
+def manifests(options: Options) -> Result:
+    """Public manifests (docs/reports/public-manifests.md) on kubelets."""
+    return _on_the_bed("1.37", ("-m", "long", "tests/bed/test_public_manifests_on_nodes.py"))
 
 
 def _on_the_bed(version: str, words: Sequence[str]) -> Result:
@@ -232,6 +237,7 @@ PARTS: dict[str, Callable[[Options], Result]] = {
     "gitops": gitops,
     "monitoring": monitoring,
     "sets": sets,
+    "manifests": manifests,
     "scale": scale,
     "packing": packing,
     "allocator": allocator,

@@ -10,6 +10,7 @@ import io
 import itertools
 import json
 import re
+import textwrap
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,19 @@ CORES: Final = {"inf1": 4, "inf2": 2, "trn1": 2, "trn2": 4}
 """The logical cores of a device, at the type's default size."""
 DEVICES: Final = {"trn2u.48xlarge": 16}
 """The devices of a whole node."""
+ROUNDS: Final = (
+    (
+        "aws-neuron-eks-samples/qwen-tp2",
+        "aws-neuron-eks-samples/video-deployment",
+        "aws-neuron-eks-samples/flux-compile-256x144",
+        "aws-neuron-eks-samples/flux-api-1024x576",
+        "aws-neuron-sdk/nine-cores",
+        "eks-workshops/karpenter-blueprint",
+    ),
+    ("aws-neuron-sdk/all-devices-lnc", "ai-on-eks/lora-pod-karpenter"),
+    ("aws-neuron-sdk/all-devices", "scalable-hw-agnostic-inference/one-prefill-one-decode-prefill"),
+)
+"""The manifests that run on the test bed's kubelets: those of a round at the same time, on one node of each type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +129,7 @@ def judge(manifest: Manifest, version: str, folder: Path) -> Verdict:
         runs, why = _simulated(manifest, original, nodes, version)
         if runs:
             return Verdict(AS_IT_IS)
-    options = ["--kubernetes", version]
-    if version == OLDER:
-        options += ["--instance-type", manifest.instance_type]
-    if manifest.scheduler:
-        options += ["--scheduler-name", manifest.scheduler]
-    code, out, err = _command("migrate", str(original), "-o", "yaml", *options)
+    code, out, err = _migrate(manifest, original, version)
     if code:
         return Verdict(NOT, err.strip().splitlines()[0].split(": ", 3)[-1])
     migrated = folder / "migrated.yaml"
@@ -129,6 +138,24 @@ def judge(manifest: Manifest, version: str, folder: Path) -> Verdict:
         return Verdict(NOT, why)
     runs, why = _simulated(manifest, migrated, nodes, version)
     return Verdict(MIGRATED) if runs else Verdict(NOT, why)
+
+
+def migrated(manifest: Manifest, version: str, folder: Path) -> str:
+    """Return what `migrate` makes of a manifest."""
+    original = folder / "manifest.yaml"
+    original.write_text(yaml.safe_dump_all(manifest.objects, sort_keys=False))
+    code, out, err = _migrate(manifest, original, version)
+    assert code == 0, f"{manifest.id}: {err}"
+    return out
+
+
+def _migrate(manifest: Manifest, file: Path, version: str) -> tuple[int, str, str]:
+    options = ["--kubernetes", version]
+    if version == OLDER:
+        options += ["--instance-type", manifest.instance_type]
+    if manifest.scheduler:
+        options += ["--scheduler-name", manifest.scheduler]
+    return _command("migrate", str(file), "-o", "yaml", *options)
 
 
 def _nodes(manifest: Manifest, folder: Path) -> list[str]:
@@ -205,6 +232,8 @@ The kinds: {kinds}.
 - `migrate` gets `--scheduler-name` where a manifest names another scheduler than `my-scheduler`, and for {older}
   `--instance-type`.
 - Of charts, the object is listed that they render; variables have the numbers of the instance type.
+
+{on_kubelets}
 """
 
 
@@ -216,7 +245,10 @@ def page(manifests: list[Manifest]) -> str:
         f"| {version} | {found[AS_IT_IS]} | {found[MIGRATED]} | {found[NOT]} |" for version, found in results.items()
     ]
     counted = ", ".join(f"{number} {kind}" for kind, number in kinds.most_common())
-    lines = [INTRODUCTION.format(total=len(manifests), rows="\n".join(rows), kinds=counted, older=OLDER)]
+    introduction = INTRODUCTION.format(
+        total=len(manifests), rows="\n".join(rows), kinds=counted, older=OLDER, on_kubelets=_on_kubelets()
+    )
+    lines = [introduction]
     for version in (NEWEST, OLDER):
         lines += [f"## Not on {version}", "", "| manifest | requests | why not |", "| --- | --- | --- |"]
         lines += (
@@ -231,6 +263,16 @@ def page(manifests: list[Manifest]) -> str:
         lines += [f"| manifest | kind | instance type | a pod gets | {NEWEST} | {OLDER} | source |"]
         lines += ["| --- | --- | --- | --- | --- | --- | --- |", *map(_row, group), ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _on_kubelets() -> str:
+    """Return the sentence about the manifests of the rounds."""
+    ids = [name for each in ROUNDS for name in each]
+    text = (
+        f"The test bed runs {len(ids)} of them on real kubelets (`make acceptance ONLY=manifests`), with another image"
+        " and command, and without CPU, memory and EFA interfaces: "
+    )
+    return textwrap.fill(f"{text}{', '.join(ids)}.", 120, break_long_words=False, break_on_hyphens=False)
 
 
 def _row(manifest: Manifest) -> str:
