@@ -110,13 +110,13 @@ def devices_of(manifest: Manifest, place: Namespace) -> list[tuple[str, int]]:
         ids, variables = neurons(place, name), environment(place, name)
         visible = variables.get("NEURON_RT_VISIBLE_CORES", "")
         cores = cores_in(visible) if visible else each * len(ids)
-        told = f"{manifest.id}: {name} on {node} has devices {ids} and {variables}"
-        assert (len(ids), cores) == (-(-manifest.cores // each), manifest.cores), told
-        assert node == NODES[manifest.instance_type], told
-        assert connected(ids, manifest.instance_type), told
+        seen = f"{manifest.id}: {name} on {node} has devices {ids} and {variables}"
+        assert (len(ids), cores) == (-(-manifest.cores // each), manifest.cores), seen
+        assert node == NODES[manifest.instance_type], seen
+        assert connected(ids, manifest.instance_type), seen
         if size := re.search(r"logicalNeuronCore: (\d)", yaml.safe_dump_all(manifest.objects)):
-            assert variables["NEURON_LOGICAL_NC_CONFIG"] == size[1], told
-        print(told)
+            assert variables["NEURON_LOGICAL_NC_CONFIG"] == size[1], seen
+        print(seen)
         found += ((node, i) for i in ids)
     return found
 
@@ -131,8 +131,8 @@ def running(manifest: Manifest, place: Namespace) -> list[Obj]:
     try:
         return eventually(f"{manifest.pods} pods of {manifest.id}", ready, 180)
     except AssertionError as err:
-        told = [each.get("message") for each in place.get("events")["items"]]
-        raise AssertionError(f"{err}; events: {told}") from err
+        seen = [each.get("message") for each in place.get("events")["items"]]
+        raise AssertionError(f"{err}; events: {seen}") from err
 
 
 def cores_in(visible: str) -> int:
