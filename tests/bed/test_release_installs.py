@@ -50,7 +50,7 @@ class Shell:
 
     def here(self, command: str) -> str:
         """Return a command of the README for this registry, which has no TLS."""
-        return re.sub(r"(oci://\S+)", r"\1 --plain-http", command).replace("REGISTRY", f"{ADDRESS}/neuron")
+        return re.sub(r"(oci://\S+)", r"\1 --plain-http", command).replace("REGISTRY/", f"{ADDRESS}/neuron/")
 
 
 @pytest.fixture
