@@ -323,7 +323,7 @@ def walk(node: type[Node], walks: int, steps: int, *, always_the_same: bool = no
 @pytest.mark.contract("P13")
 @pytest.mark.contract("P2")
 def test_no_device_has_two_holders(record_property: Callable[[str, str], None]) -> None:
-    walks, steps = (1000, 60) if LONG else (60, 40)
+    walks, steps = (1000, 60) if LONG else (200, 40)
     record_property("covered", f"one owner: {walks} random walks of up to {steps} steps")
     walk(Node, walks, steps)
 
@@ -338,4 +338,4 @@ class Forgetful(Node):
 
 def test_walk_finds_a_missing_device_check() -> None:
     with pytest.raises(AssertionError, match="devices"):
-        walk(Forgetful, 60, 40, always_the_same=True)
+        walk(Forgetful, 2000, 40)  # ends with the first that fails, after about 30

@@ -191,6 +191,7 @@ async def test_silent_watch_is_given_up(api: EmbeddedApi, client: KubeClient, mo
 
 async def test_short_watches_back_off(api: EmbeddedApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reflector_module, "RETRY_S", (0.1, 5.0))
+    monkeypatch.setattr(reflector_module, "SHORT_WATCH_S", 60.0)  # also for a machine that needs seconds to close one
     closing = api.faults.add(Fault(Do.CLOSE_WATCH, verb="watch", times=None))
     began = time.monotonic()
     async with running(Reflector(client, NODES)):
