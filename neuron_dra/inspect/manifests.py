@@ -34,12 +34,13 @@ def expand(items: Iterable[Wire], namespace: str) -> Manifests:
         if kind in KEPT:
             found.objects.append({**item, "metadata": {**meta, **({"namespace": where} if where else {})}})
         elif kind == "Pod":
-            found.pods.append(_pod(item, meta["name"], where, meta, f"Pod {meta['name']}"))
+            found.pods.append(_pod(item, meta["name"], where, f"Pod {meta['name']}"))
         elif (made := _made(item)) is not None:
             for name, template in made:
-                found.pods.append(_pod(template, name, where, template.get("metadata") or {}, f"{kind} {meta['name']}"))
+                found.pods.append(_pod(template, name, where, f"{kind} {meta['name']}"))
                 if len(found.pods) > MOST_PODS:
                     raise SettingsError(f"{kind} {meta['name']}: more than {MOST_PODS} pods")
+            found.notes += operators.notes(item)
         elif kind == "NeuronUltraServerWorkload":
             found.notes.append(f"{kind} {meta['name']}: see neuron-ultraserver-controller plan")
         elif kind in ("DaemonSet", "CronJob", "PodTemplate"):
@@ -59,10 +60,21 @@ def _made(item: Wire) -> Iterable[tuple[str, Wire]] | None:
     return _WORKLOADS[item["kind"]](item) if item["kind"] in _WORKLOADS else None
 
 
-def _pod(source: Wire, name: str, namespace: str, meta: Wire, owner: str) -> Obj:
-    spec = source.get("spec")
+def _spec(item: Wire) -> Wire:
+    """Return the spec of a workload, which may be missing."""
+    spec = item.get("spec") or {}
+    if not isinstance(spec, dict):
+        raise SettingsError(f"{item['kind']} {item['metadata']['name']}: spec is {spec!r}: it must be an object")
+    return spec
+
+
+def _pod(source: Any, name: str, namespace: str, owner: str) -> Obj:
+    spec = source.get("spec") if isinstance(source, dict) else None
     if not isinstance(spec, dict) or not isinstance(spec.get("containers"), list):
         raise SettingsError(f"{owner}: it has no pod spec with containers")
+    meta = source.get("metadata") or {}
+    if not isinstance(meta, dict):
+        raise SettingsError(f"{owner}: the metadata of its pods is {meta!r}: it must be an object")
     metadata = {"name": name, "namespace": namespace, "uid": f"simulated-{namespace}-{name}"}
     return {
         "apiVersion": "v1",
@@ -78,17 +90,19 @@ def _numbered(item: Wire, template: Any, number: Any, owner: str) -> Iterable[tu
         raise SettingsError(f"{item['kind']} {item['metadata']['name']}: it has no pod template")
     if not isinstance(number, int) or isinstance(number, bool):
         raise SettingsError(f"{item['kind']} {item['metadata']['name']}: {number!r} is no number of pods")
+    if number > MOST_PODS:
+        raise SettingsError(f"{item['kind']} {item['metadata']['name']}: more than {MOST_PODS} pods")
     return ((f"{owner}-{each}", template) for each in range(number))
 
 
 def _replicas(item: Wire) -> Iterable[tuple[str, Wire]]:
-    spec = item.get("spec") or {}
+    spec = _spec(item)
     number = spec.get("replicas")
     return _numbered(item, spec.get("template"), 1 if number is None else number, item["metadata"]["name"])
 
 
 def _job(item: Wire) -> Iterable[tuple[str, Wire]]:
-    spec = item.get("spec") or {}
+    spec = _spec(item)
     parallel, all_of_it = spec.get("parallelism"), spec.get("completions")
     number = 1 if parallel is None else parallel
     if isinstance(all_of_it, int) and isinstance(number, int):
@@ -97,7 +111,8 @@ def _job(item: Wire) -> Iterable[tuple[str, Wire]]:
 
 
 def _job_set(item: Wire) -> Iterable[tuple[str, Wire]]:
-    for entry in (item.get("spec") or {}).get("replicatedJobs") or []:
+    entries = _spec(item).get("replicatedJobs") or []
+    for entry in entries if isinstance(entries, list) else [entries]:
         if not isinstance(entry, dict):
             raise SettingsError(f"JobSet {item['metadata']['name']}: {entry!r} is no replicated job")
         replicas = entry.get("replicas")
@@ -108,8 +123,10 @@ def _job_set(item: Wire) -> Iterable[tuple[str, Wire]]:
 
 
 def _leader_workers(item: Wire) -> Iterable[tuple[str, Wire]]:
-    spec = item.get("spec") or {}
+    spec = _spec(item)
     inner = spec.get("leaderWorkerTemplate") or {}
+    if not isinstance(inner, dict):
+        raise SettingsError(f"LeaderWorkerSet {item['metadata']['name']}: {inner!r} is no leaderWorkerTemplate")
     replicas, size = (1 if each is None else each for each in (spec.get("replicas"), inner.get("size")))
     worker = inner.get("workerTemplate")
     for group in range(replicas if isinstance(replicas, int) else 0):

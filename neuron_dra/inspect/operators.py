@@ -7,6 +7,12 @@ from typing import Any, Final, NamedTuple
 
 from neuron_dra.core.wire import Wire
 
+_MODELS: Final = (
+    *("model", "huggingface", "lightgbm", "onnx", "paddle", "pmml", "pytorch", "sklearn", "tensorflow", "triton"),
+    *("xgboost", "art"),
+)
+"""Fields of a KServe component that stand for its container."""
+
 
 class Pods(NamedTuple):
     """Equal pods: `number` and `template` are as the manifest has them, which may be wrong."""
@@ -22,6 +28,17 @@ def pods(item: Wire) -> list[Pods] | None:
     return None if found is None else list(found(item["metadata"]["name"], _mapping(item.get("spec"))))
 
 
+def notes(item: Wire) -> list[str]:
+    """Return what a reader of the simulated pods should know.
+
+    Source: volcano-sh/volcano, pkg/webhooks/admission/jobs/mutate: pods of a Job are for the scheduler `volcano`.
+    """
+    if not str(item.get("apiVersion", "")).startswith("batch.volcano.sh/"):
+        return []
+    name = item["metadata"]["name"]
+    return [f"Job {name}: Volcano's own scheduler places its pods; here they are placed as the default one would"]
+
+
 def _mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
@@ -30,8 +47,8 @@ def _mappings(value: Any) -> list[dict[str, Any]]:
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
-def _or_one(value: Any) -> Any:
-    return 1 if value is None else value
+def _or(value: Any, default: int) -> Any:
+    return default if value is None else value
 
 
 def _ray_cluster(name: str, spec: dict[str, Any]) -> Iterator[Pods]:
@@ -42,15 +59,12 @@ def _ray_cluster(name: str, spec: dict[str, Any]) -> Iterator[Pods]:
     if "headGroupSpec" in spec:
         yield Pods(f"{name}-head", 1, _mapping(spec["headGroupSpec"]).get("template"))
     for group in _mappings(spec.get("workerGroupSpecs")):
-        number, least, most = group.get("replicas"), group.get("minReplicas"), group.get("maxReplicas")
-        hosts = _or_one(group.get("numOfHosts"))
-        if isinstance(least, int) and (number is None or (isinstance(number, int) and number < least)):
-            number = least
-        elif isinstance(most, int) and isinstance(number, int) and number > most:
-            number = most
-        number = 0 if number is None else number
+        number, hosts = _or(group.get("replicas"), 0), _or(group.get("numOfHosts"), 1)
         if isinstance(number, int) and isinstance(hosts, int):
-            number *= hosts
+            least, most = (group.get(bound) for bound in ("minReplicas", "maxReplicas"))
+            number = max(number, least) if isinstance(least, int) else number
+            number = min(number, most) if isinstance(most, int) else number
+            number = 0 if group.get("suspend") is True else number * hosts
         yield Pods(f"{name}-{group.get('groupName', 'workers')}", number, group.get("template"))
 
 
@@ -64,28 +78,36 @@ def _ray_job(name: str, spec: dict[str, Any]) -> Iterator[Pods]:
 
 
 def _kubeflow(name: str, spec: dict[str, Any]) -> Iterator[Pods]:
+    """Yield the pods of each role: one if there is no number, but no workers of an MPIJob.
+
+    Source: kubeflow/mpi-operator, pkg/apis/kubeflow/v2beta1/default.go; kubeflow/trainer, pkg/apis/kubeflow.org/v1.
+    """
     for key, roles in spec.items():
-        if key.endswith("ReplicaSpecs"):
+        if str(key).endswith("ReplicaSpecs"):
             for role, each in _mapping(roles).items():
                 replicas = _mapping(each)
-                yield Pods(f"{name}-{role.lower()}", _or_one(replicas.get("replicas")), replicas.get("template"))
+                default = 0 if (key, role) == ("mpiReplicaSpecs", "Worker") else 1
+                number = _or(replicas.get("replicas"), default)
+                yield Pods(f"{name}-{str(role).lower()}", number, replicas.get("template"))
 
 
 def _volcano(name: str, spec: dict[str, Any]) -> Iterator[Pods]:
     for task in _mappings(spec.get("tasks")):
-        yield Pods(f"{name}-{task.get('name', 'task')}", _or_one(task.get("replicas")), task.get("template"))
+        yield Pods(f"{name}-{task.get('name', 'task')}", _or(task.get("replicas"), 1), task.get("template"))
 
 
 def _kserve(name: str, spec: dict[str, Any]) -> Iterator[Pods]:
     """Yield a pod for each replica that always runs, at least one.
 
-    A component is a pod's spec with more fields. Its `model` stands for the container of the serving runtime.
+    A component is a pod's spec with more fields. Its `model`, or a field with the name of a framework, stands for the
+    container of the serving runtime.
     """
     for component in ("predictor", "transformer", "explainer"):
         found = _mapping(spec.get(component))
         listed = _mappings(found.get("containers"))
-        if isinstance(found.get("model"), dict):
-            own = {"name": "kserve-container", "resources": _mapping(found["model"].get("resources"))}
+        model = next((found[field] for field in _MODELS if isinstance(found.get(field), dict)), None)
+        if model is not None:
+            own = {"name": "kserve-container", "resources": _mapping(model.get("resources"))}
             listed = [own, *(each for each in listed if each.get("name") != own["name"])]
         if found:
             number = found.get("minReplicas")
