@@ -9,21 +9,22 @@ from collections.abc import Collection, Iterable
 from typing import Any, Final
 
 from neuron_dra import __version__
-from neuron_dra.core import catalogue, devices, names, partitions, sizes
+from neuron_dra.core import catalogue, devices, names, partitions
 from neuron_dra.core.catalogue import InstanceType, Platform
 from neuron_dra.core.facts import UltraServerFacts
-from neuron_dra.core.wire import Wire
 from neuron_dra.emulation import objects
 from neuron_dra.errors import SettingsError
 from neuron_dra.inspect import demand
+from neuron_dra.inspect.snapshot import Snapshot
 from neuron_dra.node.slices_command import slice_objects
+from neuron_dra.simulate import model
 
 MOST_NODES: Final = 20_000
-_LINE: Final = re.compile(r"(\d+)\s*x\s+(ultraserver\s+)?(\S+)((?:\s+\S+)*)", re.IGNORECASE)
+_LINE: Final = re.compile(r"([0-9]{1,9})\s*x\s+(ultraserver\s+)?(\S+)((?:\s+\S+)*)", re.IGNORECASE)
 _LABEL: Final = re.compile(r"([\w./-]+)=([\w.-]*)")
 _TAINT: Final = re.compile(r"([\w./-]+)(?:=([\w.-]*))?:(NoSchedule|PreferNoSchedule|NoExecute)")
 _SET_ATTRIBUTES: Final = {"connected": "connectedDevices", "cores": "cores"}
-_SET_LIMIT: Final = re.compile(rf"{re.escape(sizes.RESOURCE_PREFIX)}((?:connected|cores)-[1-9]\d*)\.neuron\.aws\.com")
+_SET_CLASS: Final = re.compile(rf"((?:connected|cores)-[1-9][0-9]*)\.{re.escape(names.DRIVER)}")
 _PLAIN: Final = "node"  # stands for a node without Neuron devices in place of an instance type
 _SYNTAX: Final = (
     "write 10 x trn2.48xlarge, 2 x ultraserver trn2u.48xlarge, or 1 x node for one without devices; after it, labels "
@@ -134,9 +135,13 @@ def _set_class(size: str) -> dict[str, Any]:
     )
 
 
-def requested_sets(pods: Iterable[Wire]) -> frozenset[str]:
-    """Return the sizes of connected sets and core partitions that pods request by limits."""
-    found = (_SET_LIMIT.fullmatch(name) for pod in pods for name in demand.limits(pod))
+def requested_sets(wanted: Snapshot) -> frozenset[str]:
+    """Return the sizes of connected sets and core partitions that pods request by limits, or claims by their class."""
+    limits = (name.removeprefix(demand.IMPLICIT) for pod in wanted.all("Pod") for name in demand.limits(pod))
+    made = (demand.from_template(each, "", "") for each in wanted.all("ResourceClaimTemplate"))
+    claims = map(model.claim, (*wanted.all("ResourceClaim"), *made))
+    classes = (each.class_name for claim in claims for request in claim.requests for each in request.alternatives)
+    found = (_SET_CLASS.fullmatch(name) for name in (*limits, *classes))
     return frozenset(match[1] for match in found if match)
 
 

@@ -13,7 +13,6 @@ from neuron_dra.inspect import source
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from neuron_dra.core.wire import Wire
     from neuron_dra.inspect.simulation import Outcome
     from neuron_dra.inspect.snapshot import Snapshot
 
@@ -32,6 +31,7 @@ OLD_NOTE = (
     "search takes too long is skipped"
 )
 SETS_SINCE = (1, 36)
+LONGEST_NAME = 255  # of a file; longer texts are fleets
 SHOWN = 20
 MOST_CAUSES = 4
 
@@ -77,12 +77,12 @@ def run(args: argparse.Namespace) -> int:
 
     names = source.files(args)
     files = [item for name in names for item in object_files.read(name, "FILE")]
-    wanted = manifests.expand(files, args.namespace or "default") if args.fleet else None
-    snapshot, namespace = _cluster(args, wanted.pods if wanted else [])
-    wanted = wanted or manifests.expand(files, namespace)
+    found, namespace = (None, args.namespace or "default") if args.fleet else source.load(args)
+    wanted = manifests.expand(files, namespace)
     made = build([*wanted.objects, *wanted.pods])  # checks the fields
     if not wanted.pods:
         raise SettingsError(f"{', '.join(names)}: no pods to place" + "".join(f"; {n}" for n in wanted.notes))
+    snapshot = found or _imagined(args, made)
     pods = [made.objects[key_of(pod)] for pod in wanted.pods]
     rules = semantics.of(args.kubernetes_version or version(snapshot))
     world = World(snapshot.changed([*made.objects.values()]), proposes=False, rules=rules)
@@ -105,9 +105,8 @@ def run(args: argparse.Namespace) -> int:
     return 0 if all(each.runs for each in outcomes) else 1
 
 
-def _cluster(args: argparse.Namespace, pods: Sequence[Wire]) -> tuple[Snapshot, str]:
-    if not args.fleet:
-        return source.load(args)
+def _imagined(args: argparse.Namespace, wanted: Snapshot) -> Snapshot:
+    """Return the fleet of --fleet, with the connected sets that manifests request."""
     for flag in ("snapshot", "kubeconfig", "context"):
         if getattr(args, flag):
             raise SettingsError(f"--{flag} and --fleet: give one of them")
@@ -115,17 +114,18 @@ def _cluster(args: argparse.Namespace, pods: Sequence[Wire]) -> tuple[Snapshot, 
     from neuron_dra.inspect import imagined, snapshot
 
     path = Path(args.fleet)
+    is_file = len(args.fleet) <= LONGEST_NAME and path.is_file()
     try:
-        text = path.read_text() if path.is_file() else args.fleet
+        text = path.read_text() if is_file else args.fleet
     except (OSError, UnicodeDecodeError) as err:
         raise SettingsError(f"--fleet {args.fleet}: {err}") from err
-    if text is args.fleet and " x " not in text:
+    if not is_file and " x " not in text:
         raise SettingsError(
             f"--fleet {args.fleet}: there is no such file; or write a fleet, such as '4 x trn2.48xlarge'"
         )
-    shown = f"--fleet {args.fleet}" if path.is_file() else "--fleet"
-    sets = imagined.requested_sets(pods) if (args.kubernetes_version or versions.NEWEST) >= SETS_SINCE else ()
-    return snapshot.build(imagined.fleet(text, shown, sets)), args.namespace or "default"
+    shown = f"--fleet {args.fleet}" if is_file else "--fleet"
+    sets = imagined.requested_sets(wanted) if (args.kubernetes_version or versions.NEWEST) >= SETS_SINCE else ()
+    return snapshot.build(imagined.fleet(text, shown, sets))
 
 
 def _lines(outcomes: Sequence[Outcome], *, wide: bool) -> list[str]:

@@ -125,6 +125,7 @@ def test_every_type_can_be_imagined(kind: str) -> None:
         ("1 x ultraserver trn2.48xlarge", "forms no UltraServers"),
         ("999999 x trn2.48xlarge", "more than 20000 nodes"),
         ("1 x ultraserver node", "node forms no UltraServers"),
+        ("9" * 5000 + " x trn2.48xlarge", "write 10 x trn2.48xlarge"),
         ("1 x trn2.48xlarge pool", "'pool': write 10 x trn2.48xlarge"),
         ("1 x trn2.48xlarge pool=a:Never", "'pool=a:Never': write 10 x trn2.48xlarge"),
     ],
@@ -160,6 +161,32 @@ def test_migrated_limits_get_connected_sets_on_a_fleet(tmp_path: Path, capsys: p
     assert (code, "neuron-set-4-0" in out) == (0, True), out
     code, out, _ = run(capsys, str(file), "--fleet", "1 x trn1.32xlarge", "--kubernetes-version", "1.34")
     assert (code, "connected-4.neuron.aws.com, which does not exist" in out.replace("\n  ", " ")) == (1, True), out
+
+
+def test_claims_get_the_connected_sets_that_their_class_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in docs/connected-sets.md: a pod may name the class in a claim, too."""
+    four = small.template("four", 1)
+    four["spec"]["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] = "connected-4.neuron.aws.com"
+    file = tmp_path / "pod.yaml"
+    file.write_text(yaml.safe_dump_all([four, small.pod("p", "four")]))
+    code, out, _ = run(capsys, str(file), "--fleet", "1 x trn1.32xlarge")
+    assert (code, "neuron-set-4-0" in out) == (0, True), out
+
+
+def test_a_long_fleet_is_no_file_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pod = tmp_path / "pod.yaml"
+    pod.write_text(json.dumps(small.pod("p", containers=[{"name": "c"}])))
+    code, out, err = run(capsys, str(pod), "--fleet", ", ".join(["1 x node a.b/pool=c"] * 20))
+    assert (code, err) == (0, ""), out
+
+
+def test_wrong_containers_are_named_on_a_fleet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "pod.yaml"
+    file.write_text(json.dumps(small.pod("p", containers=["c"])))
+    code, _, err = run(capsys, str(file), "--fleet", "1 x node")
+    assert (code, "spec.containers[0]" in err) == (2, True), err
 
 
 @pytest.mark.parametrize(
