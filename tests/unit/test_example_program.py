@@ -82,6 +82,22 @@ def test_a_job_goes_on_where_it_was_when_rank_0_restarts(job: Job) -> None:
     assert [job.said(name)[-1] for name in ("1", "2")] == [f"rank {rank} of 3: finished 12 rounds" for rank in (1, 2)]
 
 
+def test_rank_0_may_restart_after_the_last_round(job: Job) -> None:
+    """A rank that had ended by then would not come back, and rank 0 would wait for it for ever."""
+    first = job.start(0, "first", rounds=1, pause=3600)
+    for rank in (1, 2):
+        job.start(rank, f"{rank}", rounds=1)
+    while not any(": round 1:" in line for line in job.said("first")):
+        assert first.poll() is None, job.said("first")
+        time.sleep(0.05)
+    first.kill()
+    first.wait()
+    job.running.remove(first)
+    job.start(0, "second", rounds=1)
+    assert job.ends() == {0}
+    assert job.said("second")[-1] == "rank 0 of 3: finished 1 rounds"
+
+
 def test_a_wrong_sum_ends_the_job(job: Job) -> None:
     """(18.2)"""
     job.program.write_text(job.program.read_text().replace("(RANK + 1) * (number + 1)", "(RANK + 2) * (number + 1)"))
