@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from neuron_dra.core import backoff, versions
 from neuron_dra.core.versions import Problem
-from neuron_dra.errors import ApiError, NotFound
-from neuron_dra.kube.client import KubeClient
+from neuron_dra.errors import ApiError, NotFound, Unavailable
+from neuron_dra.kube.client import KubeClient, decode_object
+
+RETRY_S: Final = (1.0, 30.0)  # first and longest wait for an answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +26,17 @@ class Server:
 
 async def server(client: KubeClient) -> Server:
     """Return the API server's version; retry until it answers."""
-    for wait_s in backoff.delays(1.0, 30.0, random.random):
+    for wait_s in backoff.delays(*RETRY_S, random.random):
         try:
-            body = json.loads(await client.request("GET", "/version"))
+            found = decode_object(await client.request("GET", "/version")).get("gitVersion")
+            if not isinstance(found, str):
+                raise Unavailable("the API server's response is no version")
             try:
                 await client.request("GET", "/apis/resource.k8s.io/v1")
             except NotFound:
-                return Server(str(body.get("gitVersion", "")), serves_v1=False)
-            return Server(str(body.get("gitVersion", "")), serves_v1=True)
-        except (ApiError, ValueError):
+                return Server(found, serves_v1=False)
+            return Server(found, serves_v1=True)
+        except ApiError:
             await asyncio.sleep(wait_s)
     raise AssertionError("unreachable")
 

@@ -14,8 +14,10 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, Fault
+from neuron_dra.emulation.embedded_api.faults import STRANGE
 from neuron_dra.emulation.objects import allocated_claim, node_object
 from neuron_dra.errors import (
     AlreadyExists,
@@ -316,6 +318,25 @@ async def test_server_without_the_v1_api_is_recognised() -> None:
             assert await version.server(client) == version.Server("v1.33.2", serves_v1=False)
     finally:
         await runner.cleanup()
+
+
+@pytest.mark.parametrize("strange", list(STRANGE))
+async def test_strange_reply_for_the_version_is_asked_again(strange: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(version, "RETRY_S", (0.01, 0.05))
+    reply, asked = STRANGE[strange], []
+
+    async def answer(request: web.Request) -> web.Response:
+        if request.path != "/version":
+            return web.json_response({})
+        asked.append(request)
+        if len(asked) > 1:
+            return web.json_response({"gitVersion": "v1.37.0"})
+        return web.Response(body=reply.body, content_type=reply.content_type, status=reply.status)
+
+    app = web.Application()
+    app.router.add_route("GET", "/{path:.*}", answer)
+    async with TestServer(app) as server, KubeClient(KubeConfig(f"http://127.0.0.1:{server.port}")) as client:
+        assert await version.server(client) == version.Server("v1.37.0", serves_v1=True)
 
 
 async def test_the_embedded_server_serves_the_v1_api(client: KubeClient) -> None:
