@@ -43,13 +43,23 @@ case $image in
 esac
 command -v kubectl >/dev/null || fail "kubectl is not on the PATH"
 
+in_namespace='--namespace neuron-dra-driver'
+# An update without its option would leave the program of that option as it is, and its setting would be gone.
+# shellcheck disable=SC2086
+installed=$(kubectl get $in_namespace deployments --ignore-not-found -o name)
+for part in ultraserver/neuron-ultraserver-controller connected-sets/neuron-dra-limits-watcher; do
+    option=${part%/*} name=${part#*/}
+    case $installed in
+    *"/$name"*) [ "$variant" = "$option" ] || fail "$name is installed: give --$option, or delete that Deployment first" ;;
+    esac
+done
+
 [ "$variant" != ultraserver ] || kubectl apply -f "$here/crds"
 for file in "$manifests${variant:+/$variant}"/*.yaml; do
     sed "s#image: \"neuron-dra-driver:[^\"]*\"#image: \"$image\"#" "$file" | kubectl apply -f -
 done
 [ "$wait" = yes ] || exit 0
 
-in_namespace='--namespace neuron-dra-driver'
 # shellcheck disable=SC2086
 for workload in $(kubectl get $in_namespace daemonsets,deployments -o name); do
     kubectl rollout status $in_namespace "$workload" --timeout=5m || {

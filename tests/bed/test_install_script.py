@@ -39,6 +39,10 @@ def test_script_installs_and_updates(other_bed: TestBed) -> None:
     assert (second.returncode, second.stderr) == (0, ""), second.stdout
     assert images(other_bed) == {f"{IMAGE}:1.2.4@sha256:{'0' * 64}"}
     assert other_bed.get("nusw", "-A")["items"] == []
+    third = install(other_bed, f"{IMAGE}:1.2.5")
+    refusal = "neuron-ultraserver-controller is installed: give --ultraserver, or delete that Deployment first"
+    assert (third.returncode, third.stderr) == (2, f"install.sh: {refusal}\n"), third.stdout
+    assert images(other_bed) == {f"{IMAGE}:1.2.4@sha256:{'0' * 64}"}
 
 
 @pytest.mark.parametrize(
