@@ -136,6 +136,7 @@ publish: | build/published ## Push the release in build/release to a registry (V
 	@test -n "$(REGISTRY)" || { echo "publish: set REGISTRY to a registry to which you are logged in" >&2; exit 1; }
 	@test -e build/release/neuron-dra-$(VERSION).tgz || { echo "publish: build/release has no version \"$(VERSION)\": make release VERSION=$(VERSION)" >&2; exit 1; }
 	@cd build/release && sha256sum --quiet -c SHA256SUMS
+	@rm -f build/published/*
 	@for name in $(RELEASED); do \
 	  $(PUSH) --digestfile build/published/$$name \
 	    oci-archive:build/release/$$name-$(VERSION).oci.tar docker://$(REGISTRY)/$${name%-chart}:$(VERSION) || exit 1; \

@@ -63,6 +63,16 @@ def test_publish_needs_a_registry(tree: Published) -> None:
     assert "publish: set REGISTRY to a registry to which you are logged in" in ran.stderr
 
 
+def test_a_push_that_fails_leaves_no_digests_to_sign(tree: Published) -> None:
+    """`make sign` would sign those of an earlier release."""
+    earlier = tree.folder / "build/published/neuron-dra-chart"
+    earlier.parent.mkdir(exist_ok=True)
+    earlier.write_text(f"sha256:{'0' * 64}")
+    ran = tree.make("publish", "REGISTRY=127.0.0.1:9/none", "VERSION=1.2.3", "PUSH=false")
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert not earlier.exists()
+
+
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a registry, which is built first."""
