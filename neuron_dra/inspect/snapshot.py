@@ -264,6 +264,9 @@ def _missing(item: Wire, *, valid: bool) -> str:
         for number, entry in enumerate(_at(item, path) or ()):
             if not entry.get("name"):
                 return f"{'.'.join(path)}[{number}].name is missing"
+            for below, each in enumerate(entry.get("firstAvailable") or () if path[-1] == "requests" else ()):
+                if not each.get("name"):
+                    return f"{'.'.join(path)}[{number}].firstAvailable[{below}].name is missing"
     if kind == "ResourceClaim":
         for number, entry in enumerate(_at(item, ("status", "allocation", "devices", "results")) or ()):
             if not all(entry.get(part) for part in ("request", "driver", "pool", "device")):

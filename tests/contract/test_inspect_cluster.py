@@ -153,6 +153,11 @@ async def test_context_that_does_not_exist_is_named(tmp_path: Path) -> None:
         ("kind: List\nitems: 3\n", "items of the List is not a list"),
         ("kind: Pod\nmetadata: {name: p}\nspec: text\n", "Pod p: spec is 'text': it must be an object"),
         ("kind: ResourceSlice\nmetadata: {name: s}\nspec: {driver: d}\n", "ResourceSlice s: spec.pool.name is missing"),
+        (
+            "kind: ResourceClaim\nmetadata: {name: c}\n"
+            "spec: {devices: {requests: [{name: r, firstAvailable: [{name: a}, {deviceClassName: d}]}]}}\n",
+            "ResourceClaim c: spec.devices.requests[0].firstAvailable[1].name is missing",
+        ),
         ("kind: ConfigMap\nmetadata: {name: c}\n", "it has no objects of a snapshot"),
         ("kind: Node\nmetadata: {name: n}\n", "Pod p: the file has none"),
     ],
