@@ -52,7 +52,7 @@ def workload(*, generation: int = 2, state: str = "Pending", **conditions: tuple
     }
 
 
-NOT_SEEN = "the UltraServer controller has not looked at it yet"
+NOT_SEEN = "the UltraServer controller has not processed it yet"
 
 
 @pytest.mark.parametrize(
