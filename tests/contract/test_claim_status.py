@@ -131,6 +131,21 @@ async def test_rejected_write_fails_no_prepare(status: int, host: PluginHost, ap
             await eventually(lambda: len(entries(api)) == 3, what="three entries after the faults")
 
 
+async def test_a_write_that_fails_delays_no_other_claim(
+    host: PluginHost, api: EmbeddedApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that fails each time, as while a tenant changes its claim all the time."""
+    monkeypatch.setattr(writing, "AGAIN_S", (3600.0, 3600.0))
+    fault = api.faults.add(Fault(status=403, verb="update", resource="resourceclaims/status", name="both", times=None))
+    claim, other = claim_of_two_drivers(api), api.create(allocated_claim("other", "node-a", [2]))
+    async with ScriptedKubelet(host.registry) as kubelet, host.running("pod-1", claim_status=True):
+        await prepared(kubelet, claim)
+        await eventually(lambda: fault.hits == 1, what="the write that fails")
+        await prepared(kubelet, other)
+        await eventually(lambda: entries(api, "other"), what="the entry of the other claim")
+    assert fault.hits == 1
+
+
 @pytest.mark.parametrize("strange", list(STRANGE))
 async def test_strange_reply_does_not_end_the_plugin(strange: str, host: PluginHost, api: EmbeddedApi) -> None:
     claim = claim_of_two_drivers(api)

@@ -7,10 +7,10 @@ status.
 
 from __future__ import annotations
 
-import asyncio
 import datetime
 import logging
 import random
+import time
 from typing import Final
 
 from neuron_dra.api import claims as wire
@@ -47,22 +47,32 @@ class ClaimStatus:
             log.warning("the status of claims is not written before Kubernetes 1.36", extra={"server": found})
             return
         waits = backoff.delays(*AGAIN_S, random.random)
+        again, until = True, 0.0
         while True:
             seen = self._prepared.changed.count
-            if await self._write_all():
-                waits = backoff.delays(*AGAIN_S, random.random)
+            if await self._write_all(again=again):
+                waits, again = backoff.delays(*AGAIN_S, random.random), True
                 await self._prepared.changed.after(seen)
-            else:
-                await asyncio.sleep(next(waits))
+                continue
+            now = time.monotonic()
+            if again:
+                until = now + next(waits)
+            again = not await self._prepared.changed.after(seen, max(0.0, until - now))
 
-    async def _write_all(self) -> bool:
-        """Write what is missing; return False if a write failed and may succeed later."""
+    async def _write_all(self, *, again: bool) -> bool:
+        """Write what is missing; return False if a write failed and may succeed later.
+
+        Claims whose write has failed are left out unless `again`: they delay no other claim.
+        """
         current = self._prepared.claims
         self._done = {uid: at for uid, at in self._done.items() if uid in current}
         self._reported = {uid: text for uid, text in self._reported.items() if uid in current}
         complete = True
         for uid, claim in current.items():
             if claim.adopted or self._done.get(uid) == claim.prepared_at:
+                continue
+            if uid in self._reported and not again:
+                complete = False
                 continue
             try:
                 await self._write(claim)
@@ -71,6 +81,8 @@ class ClaimStatus:
                 if not isinstance(err, Invalid):  # the same write would be invalid again
                     complete = False
                     continue
+            else:
+                self._reported.pop(uid, None)
             self._done[uid] = claim.prepared_at
         return complete
 
