@@ -20,6 +20,7 @@ from neuron_dra.inspect.snapshot import Snapshot
 from neuron_dra.inspect.world import World
 from neuron_dra.simulate import allocator, constraints, model, selectors
 from neuron_dra.simulate.failures import Failure
+from neuron_dra.simulate.requests import MAX_RESULTS
 from neuron_dra.simulate.selectors import CompileError, EvaluationError, SelectorError
 
 OLD_ALLOCATOR: Final = (1, 36)
@@ -303,6 +304,8 @@ def search(checker: Checker, spec: Spec) -> Iterator[Problem]:
         return
     size = _group(checker, claim)
     wanted = [trap.Wanted(int(each.get("count") or 1), size) for each in exact]
+    if sum(each.count for each in wanted) > MAX_RESULTS:
+        return  # the scheduler rejects the claim without a search
     steps = trap.worst_steps(wanted)
     if steps > trap.MANY:
         whole = len(exact) == 1 and wanted[0].count == size

@@ -192,3 +192,11 @@ def test_files_may_use_objects_of_other_files(tmp_path: Path, capsys: pytest.Cap
     assert cli.main(["validate", str(one), str(two)]) == 0
     assert capsys.readouterr().out == ""
     assert cli.main(["validate", str(tmp_path / "missing.yaml")]) == 2
+
+
+@pytest.mark.parametrize("count", [33, 200, 10**12])
+def test_more_devices_than_a_claim_can_have_are_not_searched(count: int) -> None:
+    """The scheduler rejects such a claim at once."""
+    found = check(small.template("t", count), version=None)
+    assert [each.warning for each in found] == [False]
+    assert f"request neurons wants {count} devices of one node" in found[0].text
