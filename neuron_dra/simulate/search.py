@@ -93,9 +93,9 @@ class Search:
         try:
             return self._claim(0)
         except _Hopeless:
-            return False if self._no_selector_fails() else self._whole(shortcuts=False)
+            return False if self._nothing_fails() else self._whole(shortcuts=False)
         except _TooLong:
-            if self._one_claim_is_hopeless() and self._no_selector_fails():
+            if self._one_claim_is_hopeless() and self._nothing_fails():
                 return False
             return self._whole(shortcuts=True)
 
@@ -106,7 +106,7 @@ class Search:
         try:
             return self._claim(0)
         except _Hopeless:
-            return False if self._no_selector_fails() else self._whole(shortcuts=False)
+            return False if self._nothing_fails() else self._whole(shortcuts=False)
         except _TooLong:
             self._check(self._choices(self._needs))
             message = f"gave up after trying {MAX_STEPS} devices; use stricter selectors or constraints"
@@ -125,10 +125,16 @@ class Search:
                     raise
         return False
 
-    def _no_selector_fails(self) -> bool:
+    def _nothing_fails(self) -> bool:
+        """Return True if no selector fails, and no constraint can prevent an allocationMode All, which is an error."""
+        needs = [
+            (claim, need) for claim, requests in enumerate(self._needs) for request in requests for need in request
+        ]
+        if any(need.all_devices and self._states(claim, need) for claim, need in needs):
+            return False
         free = [device for device in self._devices if device.id not in self._in_use]
         try:
-            for need in (need for claim in self._needs for request in claim for need in request):
+            for _, need in needs:
                 for device in self._devices if need.alternative.admin_access else free:
                     self._matches(need, device)
         except AllocationError:

@@ -430,6 +430,18 @@ def test_unsolvable_request_hides_no_selector_error() -> None:
     assert kind is FailureKind.POD_ERROR
 
 
+def test_unsolvable_request_hides_no_constraint_error() -> None:
+    """Found by comparison: before Kubernetes gives up, it tries the second alternative, whose devices must match."""
+    subs = [
+        {"name": "one", "deviceClassName": DRIVER, "count": 1},
+        {"name": "all", "deviceClassName": DRIVER, "allocationMode": "All"},
+    ]
+    wanted = claim({"name": "x", "firstAvailable": subs}, exactly("y", 17), constraints=[match()])
+    kind, reason = failed(allocate(wanted))
+    assert kind is FailureKind.POD_ERROR
+    assert "request x/all: cannot add device neuron.aws.com/a/neuron-device-4" in reason
+
+
 @pytest.mark.parametrize(
     ("wanted", "kind", "message"),
     [
