@@ -156,7 +156,9 @@ def running_fleet(running_bed: TestBed) -> TestBed:
     graces = [
         word for name in ("nodeFailureGrace", "faultGrace") for word in ("--set", f"ultraserverOperator.{name}=2s")
     ]
-    running_bed.command("up", *ultraservers, "--driver", "daemonset", *graces, "--leaderworkersets", timeout_s=1200)
+    running_bed.command(
+        "up", *ultraservers, "--driver", "daemonset", *graces, "--with", "leaderworkersets", timeout_s=1200
+    )
     return running_bed
 
 

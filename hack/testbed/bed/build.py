@@ -1,8 +1,8 @@
 """The programs of the test bed, built from pinned Go modules and cached outside the checkout.
 
-One Go module per Kubernetes version, one each for LeaderWorkerSet, JobSet, CoreDNS, the registry, Kueue, Prometheus and the
-health checks of GitOps tools, and one for the rest (`hack/testbed/go`). A module's binaries live in a directory named by a
-hash of their inputs, so branches that pin different versions do not interfere.
+One Go module per Kubernetes version, one each for LeaderWorkerSet, JobSet, the MPI operator, CoreDNS, the registry, Kueue,
+Prometheus and the health checks of GitOps tools, and one for the rest (`hack/testbed/go`). A module's binaries live in a
+directory named by a hash of their inputs, so branches that pin different versions do not interfere.
 """
 
 from __future__ import annotations
@@ -71,6 +71,9 @@ JOBSET_MANIFESTS = (
     "config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml",
     "config/components/webhook/manifests.yaml",
 )
+MPI_MODULE = "github.com/kubeflow/mpi-operator"
+MPI_PROGRAMS = (Program("mpi-operator", f"{MPI_MODULE}/cmd/mpi-operator", only_root=True),)
+MPI_MANIFESTS = ("manifests/base/kubeflow.org_mpijobs.yaml",)
 COREDNS_PROGRAMS = (Program("coredns", ".", only_root=True),)
 REGISTRY_PROGRAMS = (Program("registry", "."),)
 GITOPS_PROGRAMS = (Program("gitops", "."),)
@@ -142,13 +145,19 @@ def lws(layout: Layout) -> Module:
 
 
 def jobset(layout: Layout) -> Module:
-    """Return the module of the JobSet controller, which is not part of the test bed; see `up --jobsets`."""
+    """Return the module of the JobSet controller, for `up --with jobsets`."""
     found = _module(layout, "jobset", JOBSET_PROGRAMS, "-s -w")
     return replace(found, dependency=JOBSET_MODULE, manifests=JOBSET_MANIFESTS)
 
 
+def mpi(layout: Layout) -> Module:
+    """Return the module of Kubeflow's MPI operator, for `up --with mpijobs`."""
+    found = _module(layout, "mpi", MPI_PROGRAMS, "-s -w")
+    return replace(found, dependency=MPI_MODULE, manifests=MPI_MANIFESTS)
+
+
 def coredns(layout: Layout) -> Module:
-    """Return the module of CoreDNS with few plugins, which is not part of the test bed; see `up --dns`."""
+    """Return the module of CoreDNS with few plugins, for `up --with dns`."""
     return _module(layout, "coredns", COREDNS_PROGRAMS, "-s -w")
 
 

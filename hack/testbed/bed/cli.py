@@ -47,9 +47,8 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--set", metavar="VALUE=TEXT", type=_value, action="append", default=[], dest="values",
                      help="a value of the chart, for --driver daemonset; kept until `down`")  # fmt: skip
 
-    sub.add_argument("--leaderworkersets", action="store_true", help="run the LeaderWorkerSet controller too")
-    sub.add_argument("--jobsets", action="store_true", help="run the JobSet controller too")
-    sub.add_argument("--dns", action="store_true", help="run CoreDNS too, so that pods find Services by name")
+    sub.add_argument("--with", metavar="EXTRA", choices=lifecycle.EXTRAS, action="append", default=[], dest="extras",
+                     help=f"what else to run, or to import on the nodes: {', '.join(lifecycle.EXTRAS)}")  # fmt: skip
 
     sub = commands.add_parser("exec", help="run a command inside, with kubectl, helm, grpcurl and ctr on the PATH")
     sub.add_argument("--node", help="in this node's mount namespace too")
@@ -80,9 +79,7 @@ def _up(args: argparse.Namespace) -> int:
         ultraservers=args.ultraserver,
         driver=args.driver,
         chart_values=args.values,
-        leaderworkersets=args.leaderworkersets,
-        jobsets=args.jobsets,
-        dns=args.dns,
+        extras=args.extras,
     )
     bed = lifecycle.up(layout.from_environment(), wanted)
     nodes = ", ".join(f"{spec.name} ({spec.instance_type})" for spec in bed.state.nodes.values()) or "none"

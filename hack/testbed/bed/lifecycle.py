@@ -20,6 +20,7 @@ from bed import (
     hardware,
     images,
     inotify,
+    job_image,
     mounts,
     network,
     packages,
@@ -33,6 +34,8 @@ from bed.state import NodeSpec, State
 
 MAX_NODES = 100  # the third byte of the pods' addresses, and far more than a machine holds
 PARALLEL_STARTS = 4
+DNS, JOB_IMAGE = "dns", "job-image"
+EXTRAS = (*controllers.CONTROLLERS, DNS, JOB_IMAGE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +47,7 @@ class Wanted:
     ultraservers: Sequence[tuple[str, str]] = ()
     driver: str | None = None
     chart_values: Sequence[tuple[str, str]] = ()
-    leaderworkersets: bool = False
-    jobsets: bool = False
-    dns: bool = False
+    extras: Sequence[str] = ()
 
 
 def up(layout: Layout, wanted: Wanted) -> Bed:
@@ -62,9 +63,7 @@ def up(layout: Layout, wanted: Wanted) -> Bed:
             for spec in _new_nodes(bed.state, wanted):
                 bed.state.nodes[spec.name] = spec
             bed.state.chart_values |= dict(wanted.chart_values)
-            bed.state.leaderworkersets |= wanted.leaderworkersets
-            bed.state.jobsets |= wanted.jobsets
-            bed.state.dns |= wanted.dns
+            bed.state.extras = sorted({*bed.state.extras, *wanted.extras})
         if layout.is_root:
             packages.require(packages.FOR_NODES, "the nodes")
             network.up(layout)
@@ -73,16 +72,16 @@ def up(layout: Layout, wanted: Wanted) -> Bed:
         if bed.state.nodes:
             _make_mount_points(bed)
             archives = [images.small_images(layout), *driver.image_archives(bed, kind)]
+            archives += [job_image.archive(layout)] if JOB_IMAGE in bed.state.extras else []
         bed.plane.up()
         if bed.state.nodes:
             with ThreadPoolExecutor(PARALLEL_STARTS) as pool:
                 list(pool.map(lambda node: node.up(archives), bed.nodes.values()))
         bed.plane.wait_complete()
-        if bed.state.leaderworkersets:
-            controllers.up(bed, controllers.LEADERWORKERSET)
-        if bed.state.jobsets:
-            controllers.up(bed, controllers.JOBSET)
-        if bed.state.dns:
+        for extra in bed.state.extras:
+            if extra in controllers.CONTROLLERS:
+                controllers.up(bed, controllers.CONTROLLERS[extra])
+        if DNS in bed.state.extras:
             dns.up(bed)
         driver.apply(bed, kind)
         return bed

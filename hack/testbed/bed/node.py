@@ -117,7 +117,8 @@ class Node:
         """Import all images of `archive` unless this containerd has them."""
         done = self.directory / f"{archive.stem}.imported"
         if not done.exists():
-            self.run("ctr", "images", "import", "--local", archive, timeout_s=300)
+            # Unpacked only: the nodes' disks may be in memory.
+            self.run("ctr", "images", "import", "--local", "--discard-unpacked-layers", archive, timeout_s=300)
             done.touch()
 
     def _start_kubelet(self) -> None:

@@ -54,7 +54,8 @@ def archive(layout: Layout) -> Path:
             started = time.monotonic()
             print(f"testbed: building the driver's image {REPOSITORY_NAME}:{this_tag} ...", flush=True)
             _wheels()
-            _build(layout, base, this_tag, path)
+            image = f"docker.io/library/{REPOSITORY_NAME}:{this_tag}"
+            build_on_base(layout, base, REPOSITORY / "Dockerfile.plugin", image, path)
             print(f"testbed: image built in {time.monotonic() - started:.0f} s", flush=True)
     images.forget_old(path, "plugin-*.tar")
     return path
@@ -67,11 +68,10 @@ def _wheels() -> None:
     _run([python, REPOSITORY / "hack" / "wheels.py", "--python", BASE_PYTHON])
 
 
-def _build(layout: Layout, base: Path, this_tag: str, path: Path) -> None:
-    """Import the base unless it exists, build the image, and export it to `path`."""
+def build_on_base(layout: Layout, base: Path, dockerfile: Path, image: str, path: Path) -> None:
+    """Import the base unless it exists, build the image with that name, and export it to `path`."""
     root = layout.cache_dir / "buildah"
     base_name = f"localhost/neuron-dra-base:{base.stem.rpartition('-')[2]}"
-    image = f"docker.io/library/{REPOSITORY_NAME}:{this_tag}"
     with tempfile.TemporaryDirectory(prefix="neuron-dra-buildah-") as scratch:
         buildah: list[str | Path] = [
             "buildah",
@@ -87,8 +87,7 @@ def _build(layout: Layout, base: Path, this_tag: str, path: Path) -> None:
             _run([*buildah, "add", "--quiet", container, base, "/"])
             _run([*buildah, "commit", "--quiet", "--rm", container, base_name])
         _run([*buildah, "build", "--isolation", "chroot", "--layers=false", "--quiet",
-              "--build-arg", f"BASE_IMAGE={base_name}", "-f", REPOSITORY / "Dockerfile.plugin", "-t", image,
-              REPOSITORY])  # fmt: skip
+              "--build-arg", f"BASE_IMAGE={base_name}", "-f", dockerfile, "-t", image, REPOSITORY])  # fmt: skip
         exported = Path(scratch) / "image.tar"
         _run([*buildah, "push", "--quiet", image, f"docker-archive:{exported}:{image}"])
         _run([*buildah, "rmi", image])

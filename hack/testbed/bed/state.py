@@ -45,9 +45,7 @@ class State:
     ports: dict[str, int] = field(default_factory=dict)
     nodes: dict[str, NodeSpec] = field(default_factory=dict)
     processes: dict[str, ProcessId] = field(default_factory=dict)
-    leaderworkersets: bool = False
-    jobsets: bool = False
-    dns: bool = False
+    extras: list[str] = field(default_factory=list)
     inotify_before: int = 0  # the limit that we raised; 0: we did not
     made_directories: list[str] = field(default_factory=list)
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
@@ -67,9 +65,7 @@ class State:
             "ports": self.ports,
             "nodes": {name: asdict(node) for name, node in self.nodes.items()},
             "processes": {name: asdict(process) for name, process in self.processes.items()},
-            "leaderworkersets": self.leaderworkersets,
-            "jobsets": self.jobsets,
-            "dns": self.dns,
+            "extras": self.extras,
             "inotify_before": self.inotify_before,
             "made_directories": self.made_directories,
         }
@@ -100,9 +96,7 @@ def load(layout: Layout) -> State:
         ports=content["ports"],
         nodes={name: NodeSpec(**node) for name, node in content["nodes"].items()},
         processes={name: ProcessId(**process) for name, process in content["processes"].items()},
-        leaderworkersets=content.get("leaderworkersets", False),
-        jobsets=content.get("jobsets", False),
-        dns=content.get("dns", False),
+        extras=content.get("extras", []),
         inotify_before=content.get("inotify_before", 0),
         made_directories=content["made_directories"],
     )
