@@ -11,20 +11,26 @@ from typing import Any
 
 import yaml
 from deployed import NAMESPACE
-from real_cluster import QUICK, REPOSITORY, TestBed
+from real_cluster import QUICK, REPOSITORY, Namespace, TestBed
 
 from neuron_dra.core.wire import Obj
 
 EXAMPLES = REPOSITORY / "deploy/examples"
 PYTHON = "public.ecr.aws/docker/library/python:3.12-slim"
+TRAINING = "public.ecr.aws/neuron/pytorch-training-neuronx:2.9.0-neuronx-py312-sdk2.27.1-ubuntu24.04"
+JOB_IMAGE = "testbed.local/job:1"
 GIVEN_UP = "node.kubernetes.io/out-of-service"
 
 
 def runnable(bed: TestBed, *files: str) -> list[Obj]:
-    """Return the objects of example files; their containers have the driver's image, which has Python too."""
+    """Return the objects of example files; their containers have images that the nodes have.
+
+    The driver's image has Python too; for the other one, `up --with job-image`.
+    """
     driver = bed.get("daemonsets", "--namespace", NAMESPACE)["items"][0]["spec"]["template"]["spec"]["containers"][0]
     text = "\n---\n".join((EXAMPLES / file).read_text() for file in files)
-    return [item for item in yaml.safe_load_all(text.replace(PYTHON, driver["image"])) if item]
+    text = text.replace(PYTHON, driver["image"]).replace(TRAINING, JOB_IMAGE)
+    return [item for item in yaml.safe_load_all(text) if item]
 
 
 def idle(file: str) -> list[Obj]:
@@ -58,3 +64,33 @@ def kill_program(bed: TestBed, node: str, program: str) -> None:
         with contextlib.suppress(OSError):
             if program.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
                 os.kill(pid, signal.SIGKILL)
+
+
+# Jobs
+
+
+def set_rounds(job: Obj, rounds: int, pause_s: float) -> None:
+    job["template"]["spec"]["containers"][0]["env"] = [
+        {"name": "ROUNDS", "value": f"{rounds}"},
+        {"name": "PAUSE", "value": f"{pause_s}"},
+    ]
+
+
+def start(place: Namespace, objects: list[Obj]) -> None:
+    for item in objects:
+        place.apply(item)
+
+
+def log(place: Namespace, name: str) -> list[str]:
+    return place.kubectl("logs", name).splitlines()
+
+
+def complete(place: Namespace, what: str, condition: str = "Complete", timeout_s: int = 300) -> None:
+    """Wait until the Job is complete."""
+    place.kubectl("wait", what, f"--for=condition={condition}", f"--timeout={timeout_s}s", timeout_s=timeout_s + 10)
+
+
+def last_lines(place: Namespace, selector: str) -> set[str]:
+    """Return the last line of each pod that has succeeded."""
+    items = place.get("pods", f"--selector={selector}")["items"]
+    return {log(place, item["metadata"]["name"])[-1] for item in items if item["status"]["phase"] == "Succeeded"}

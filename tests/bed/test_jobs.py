@@ -11,21 +11,23 @@ import pytest
 from deployed import net_drivers
 from fleet import NODES, TRN3, end_workloads, slots, wait_available, wait_reason
 from real_cluster import BedError, BedNode, Namespace, TestBed, eventually
-from recipes import GIVEN_UP, kill_program, runnable
+from recipes import GIVEN_UP, complete, kill_program, last_lines, log, runnable, set_rounds, start
 
 from neuron_dra.core.wire import Obj
 
 pytestmark = pytest.mark.long  # CoreDNS is built first
 PROGRAM = "programs/all-reduce.yaml"
 NAME = "all-reduce"
+OF_THE_JOB = f"job-name={NAME}"
 OF_THE_SET = "jobset.sigs.k8s.io/jobset-name=training"
 TRAINING = "app=ultraserver-training"
+LAUNCHER = "training.kubeflow.org/job-name=collectives,training.kubeflow.org/job-role=launcher"
 
 
 @pytest.fixture
 def jobs(fleet: TestBed, place: Namespace) -> Iterator[Namespace]:
     """A namespace whose pods find Services by name; when it goes, its jobs have ended."""
-    fleet.command("up", "--dns", timeout_s=1800)
+    fleet.command("up", "--with", "dns", timeout_s=1800)
     yield place
     place.kubectl("delete", "jobs", "--all", "--timeout=180s", timeout_s=190)
     end_workloads(place)
@@ -42,22 +44,6 @@ def example(bed: TestBed, *, size: int = 4, rounds: int = 20, pause_s: float = 0
     return found
 
 
-def set_rounds(job: Obj, rounds: int, pause_s: float) -> None:
-    job["template"]["spec"]["containers"][0]["env"] = [
-        {"name": "ROUNDS", "value": f"{rounds}"},
-        {"name": "PAUSE", "value": f"{pause_s}"},
-    ]
-
-
-def start(place: Namespace, objects: list[Obj]) -> None:
-    for item in objects:
-        place.apply(item)
-
-
-def log(place: Namespace, name: str) -> list[str]:
-    return place.kubectl("logs", name).splitlines()
-
-
 def ranks(place: Namespace, selector: str) -> dict[int, Obj]:
     """Return the running pods by the rank that they print."""
     found = {}
@@ -69,7 +55,7 @@ def ranks(place: Namespace, selector: str) -> dict[int, Obj]:
     return found
 
 
-def after_round(place: Namespace, count: int, number: int, selector: str = f"job-name={NAME}") -> dict[int, Obj]:
+def after_round(place: Namespace, count: int, number: int, selector: str = OF_THE_JOB) -> dict[int, Obj]:
     """Wait until all ranks run and rank 0 has done some rounds; return the pods by rank."""
 
     def reached() -> dict[int, Obj]:
@@ -80,22 +66,11 @@ def after_round(place: Namespace, count: int, number: int, selector: str = f"job
     return eventually(f"{count} ranks, and round {number}", reached, 120)
 
 
-def complete(place: Namespace, what: str = f"job/{NAME}", condition: str = "Complete", timeout_s: int = 300) -> None:
-    """Wait until the Job is complete."""
-    place.kubectl("wait", what, f"--for=condition={condition}", f"--timeout={timeout_s}s", timeout_s=timeout_s + 10)
-
-
-def last_lines(place: Namespace, selector: str = f"job-name={NAME}") -> set[str]:
-    """Return the last line of each pod that has succeeded."""
-    items = place.get("pods", f"--selector={selector}")["items"]
-    return {log(place, item["metadata"]["name"])[-1] for item in items if item["status"]["phase"] == "Succeeded"}
-
-
 def test_a_job_of_eight_ranks_runs_to_its_end(fleet: TestBed, jobs: Namespace) -> None:
     """(18.2)"""
     start(jobs, example(fleet))
-    complete(jobs)
-    assert last_lines(jobs) == {f"rank {rank} of 8: finished 20 rounds" for rank in range(8)}
+    complete(jobs, f"job/{NAME}")
+    assert last_lines(jobs, OF_THE_JOB) == {f"rank {rank} of 8: finished 20 rounds" for rank in range(8)}
 
 
 def test_a_job_goes_on_after_a_power_cut_of_rank_0s_node(fleet: TestBed, jobs: Namespace) -> None:
@@ -103,8 +78,8 @@ def test_a_job_goes_on_after_a_power_cut_of_rank_0s_node(fleet: TestBed, jobs: N
     start(jobs, example(fleet, rounds=300))
     before = after_round(jobs, 8, 5)
     BedNode(fleet, before[0]["spec"]["nodeName"], TRN3).break_("reboot")
-    complete(jobs)
-    assert last_lines(jobs) == {f"rank {rank} of 8: finished 300 rounds" for rank in range(8)}
+    complete(jobs, f"job/{NAME}")
+    assert last_lines(jobs, OF_THE_JOB) == {f"rank {rank} of 8: finished 300 rounds" for rank in range(8)}
     assert {log(jobs, before[rank]["metadata"]["name"])[-1] for rank in range(1, 8)} == {
         f"rank {rank} of 8: finished 300 rounds" for rank in range(1, 8)
     }
@@ -120,8 +95,8 @@ def test_ranks_find_rank_0_again_on_another_node(fleet: TestBed, jobs: Namespace
     try:
         wait_reason(jobs, NAME, "WaitingForPods", timeout_s=60)
         fleet.kubectl("taint", "node", dead.name, f"{GIVEN_UP}=nodeshutdown:NoExecute")
-        complete(jobs)
-        assert last_lines(jobs) == {f"rank {rank} of 4: finished 600 rounds" for rank in range(4)}
+        complete(jobs, f"job/{NAME}")
+        assert last_lines(jobs, OF_THE_JOB) == {f"rank {rank} of 4: finished 600 rounds" for rank in range(4)}
         assert dead.name not in {node for nodes in slots(fleet)[NAME].values() for node in nodes}
         for rank in (2, 3):
             lines = log(jobs, before[rank]["metadata"]["name"])
@@ -140,7 +115,7 @@ def test_ranks_find_rank_0_again_on_another_node(fleet: TestBed, jobs: Namespace
 @pytest.fixture
 def job_sets(fleet: TestBed, jobs: Namespace) -> Iterator[Namespace]:
     """A namespace with the JobSet controller; when it goes, its JobSets have ended."""
-    fleet.command("up", "--jobsets", timeout_s=1800)
+    fleet.command("up", "--with", "jobsets", timeout_s=1800)
     yield jobs
     jobs.kubectl("delete", "jobsets", "--all", "--timeout=180s", timeout_s=190)
 
@@ -197,3 +172,49 @@ def test_the_documents_job_runs_with_efa_until_it_is_deleted(fleet: TestBed, job
         finally:  # while the second driver is there, which releases its devices
             jobs.kubectl("delete", "deployment", "my-training-workload", "--cascade=foreground", timeout_s=120)
             eventually("no pods", lambda: not jobs.get("pods")["items"], 60)
+
+
+# torchrun and MPI
+
+
+@pytest.fixture
+def tools(fleet: TestBed, jobs: Namespace) -> Namespace:
+    """A namespace on nodes that have an image with PyTorch and Open MPI."""
+    fleet.command("up", "--with", "job-image", timeout_s=1800)
+    return jobs
+
+
+def test_a_job_with_torchrun_runs_to_its_end(fleet: TestBed, tools: Namespace) -> None:
+    """(18.2)"""
+    objects = runnable(fleet, "programs/torch-all-reduce.yaml", "ultraservers/torchrun-job.yaml")
+    next(item for item in objects if item["kind"] == "NeuronUltraServerWorkload")["spec"]["instanceType"] = TRN3
+    start(tools, objects)
+    complete(tools, "job/torchrun")
+    assert last_lines(tools, "job-name=torchrun") == {
+        f"[default0]:rank {rank} of 8: finished 20 rounds" for rank in range(8)
+    }
+
+
+@pytest.fixture
+def mpi_jobs(fleet: TestBed, tools: Namespace) -> Iterator[Namespace]:
+    """A namespace with the MPI operator; when it goes, its MPIJobs have ended."""
+    fleet.command("up", "--with", "mpijobs", timeout_s=1800)
+    yield tools
+    tools.kubectl("delete", "mpijobs", "--all", "--timeout=180s", timeout_s=190)
+    eventually("no pods", lambda: not tools.get("pods")["items"], 60)
+
+
+def test_an_mpi_job_runs_with_efa_to_its_end(fleet: TestBed, mpi_jobs: Namespace, tmp_path: Path) -> None:
+    """(18.2) An SSH session gets the devices' variables too."""
+    objects = runnable(fleet, PROGRAM, "ultraservers/mpijob.yaml")
+    next(item for item in objects if item["kind"] == "NeuronUltraServerWorkload")["spec"]["instanceType"] = TRN3
+    with net_drivers(fleet, NODES, TRN3, tmp_path):
+        try:
+            start(mpi_jobs, objects)
+            complete(mpi_jobs, "mpijob/collectives", "Succeeded")
+            lines = mpi_jobs.kubectl("logs", f"--selector={LAUNCHER}", "--tail=-1").splitlines()
+            finished = {line for line in lines if "finished" in line}
+            assert finished == {f"rank {rank} of 8: finished 20 rounds" for rank in range(8)}
+        finally:  # while the second driver is there, which releases its devices
+            mpi_jobs.kubectl("delete", "mpijobs", "--all", "--cascade=foreground", timeout_s=120)
+            eventually("no pods", lambda: not mpi_jobs.get("pods")["items"], 60)

@@ -15,6 +15,7 @@ from recipes import GIVEN_UP, idle, kill_program, runnable
 from neuron_dra.core.wire import Obj
 
 GROUP = "leaderworkerset.sigs.k8s.io/group-index"
+SET = "leaderworkerset.sigs.k8s.io/name"
 PROGRAM, WITH_CONTROLLER = "programs/group-server.yaml", "ultraservers/leaderworkerset.yaml"
 ASK = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=10).read().decode())"
 
@@ -30,7 +31,7 @@ def sets(fleet: TestBed, place: Namespace) -> Iterator[Namespace]:
 @pytest.fixture
 def servers(fleet: TestBed, sets: Namespace) -> Namespace:
     """A namespace for LeaderWorkerSets whose pods find Services by name."""
-    fleet.command("up", "--dns", timeout_s=1800)
+    fleet.command("up", "--with", "dns", timeout_s=1800)
     return sets
 
 
@@ -141,6 +142,23 @@ def test_set_groups_are_slots_with_ranks(fleet: TestBed, servers: Namespace) -> 
     answers(servers, "inference", after)
     assert uids_of(after["1"]) == uids_of(before["1"])
     assert nodes_of(after["0"]) == nodes_of(before["0"])
+
+
+@pytest.mark.long
+def test_decode_goes_on_from_the_answer_of_prefill(fleet: TestBed, servers: Namespace) -> None:
+    """(18.2) Each on an UltraServer of its own."""
+    apply(servers, runnable(fleet, PROGRAM, "ultraservers/prefill-decode.yaml"))
+    wait_state(servers, "prefill", "Allocated")
+    wait_state(servers, "decode", "Allocated")
+    members = groups(servers, 8)["0"]  # each set has a group 0
+    by_set: dict[str, set[str]] = {}
+    for item in members:
+        by_set.setdefault(item["metadata"]["labels"][SET], set()).add(item["spec"]["nodeName"])
+    held = slots(fleet)
+    assert by_set == {name: set(held[name][0]) for name in ("prefill", "decode")}
+    said = ask(servers, "decode", "0", 1001)
+    places = {"0", "1", "2", "3"}
+    assert (said["sum"], set(said["places"]), set(said["prefill"])) == (501501, places, places)
 
 
 @pytest.mark.long

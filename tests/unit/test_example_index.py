@@ -16,7 +16,10 @@ ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "deploy/examples"
 LINE = re.compile(r"^\| [^|]+ \| `(?P<file>[^`]+)` \| `(?P<nodes>[^`]+)` \| (?P<needs>[^|]*)\|$", re.MULTILINE)
 LWS, EFA, CONTROLLER = "LeaderWorkerSet", "the EFA DRA driver", "the UltraServer controller"
+# Of AWS, with torchrun, Open MPI and an SSH server; source: README of aws-neuron/deep-learning-containers.
+TRAINING = "public.ecr.aws/neuron/pytorch-training-neuronx:2.9.0-neuronx-py312-sdk2.27.1-ubuntu24.04"
 JOBSET, DNS = "JobSet", "cluster DNS"
+MPI = "the MPI operator"
 KERNEL, REJECTED = "that kernel driver", "rejected when the pod starts"
 
 
@@ -90,6 +93,8 @@ def test_requirements_are_those_of_the_objects(row: Row) -> None:
         needs.add(CONTROLLER)
     if "JobSet" in kinds:
         needs.add(JOBSET)
+    if "MPIJob" in kinds:
+        needs.add(MPI)
     if programs_of(text):  # their processes find each other by name
         needs.add(DNS)
     if "efa.networking.k8s.aws" in text:
@@ -113,5 +118,5 @@ def test_images_are_public(row: Row) -> None:
     """(18.2) No invented image."""
     images = set(re.findall(r"image: (\S+)", (EXAMPLES / row.file).read_text()))
     library = "public.ecr.aws/docker/library"
-    assert images <= {"public.ecr.aws/ubuntu/ubuntu:22.04", f"{library}/python:3.12-slim"}
+    assert images <= {"public.ecr.aws/ubuntu/ubuntu:22.04", f"{library}/python:3.12-slim", TRAINING}
     assert images

@@ -30,8 +30,8 @@ def free_port() -> int:
 class Group:
     """The processes of a group; each writes to a file."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, **environment: str) -> None:
+        self.folder, self.environment = folder, environment
         self.program = folder / "group_server.py"
         self.program.write_text(yaml.safe_load(EXAMPLE.read_text())["data"][self.program.name])
         self.port, self.http_port = free_port(), free_port()
@@ -41,6 +41,7 @@ class Group:
         for rank in ranks:
             environment = {
                 **os.environ,
+                **self.environment,
                 "LWS_WORKER_INDEX": f"{rank}",
                 "LWS_GROUP_SIZE": f"{RANKS}",
                 "LWS_LEADER_ADDRESS": "127.0.0.1",
@@ -123,9 +124,24 @@ def test_workers_find_a_leader_that_restarts(group: Group) -> None:
 
 def test_a_wrong_answer_is_an_error(group: Group) -> None:
     """(18.2)"""
-    group.program.write_text(group.program.read_text().replace("range(RANK, number + 1", "range(RANK, number"))
+    group.program.write_text(group.program.read_text().replace("last + 1, RANKS", "last, RANKS"))
     group.start(0, 1, 2)
     assert group.until("/sum?to=3", 500)["sum"] == 3
+
+
+def test_a_group_goes_on_from_the_answer_of_another(group: Group, tmp_path: Path) -> None:
+    """(18.2) As decode does after prefill."""
+    (tmp_path / "decode").mkdir()
+    decode = Group(tmp_path / "decode", PREFILL=f"127.0.0.1:{group.http_port}")
+    try:
+        decode.start(0, 1, 2)
+        decode.until("/health", 200)
+        assert decode.get("/sum?to=1001")[0] == 503
+        group.start(0, 1, 2)
+        found = {"to": 1001, "sum": 501501, "places": ALL_PLACES, "prefill": ALL_PLACES}
+        assert decode.until("/sum?to=1001", 200) == found
+    finally:
+        decode.kill(*list(decode.running))
 
 
 def test_strangers_are_ignored(group: Group) -> None:
