@@ -126,6 +126,11 @@ def installs(options: Options) -> Result:
     return _on_the_bed("1.37", ("-m", "long", "tests/bed/test_release_installs.py"))
 
 
+def chain(options: Options) -> Result:
+    """A release from a registry on two UltraServers: each kind of job, an alert, an upgrade beside a job, an uninstall."""
+    return _on_the_bed("1.37", ("-m", "long", "tests/bed/test_release_runs_jobs.py"))
+
+
 def gitops(options: Options) -> Result:
     """The health of a workload in Argo CD and Flux, by their own code."""
     return _tests("health in Argo CD and Flux", ("-m", "long", "tests/unit/test_gitops_health.py"), {})
@@ -234,6 +239,7 @@ PARTS: dict[str, Callable[[Options], Result]] = {
     "kubernetes": kubernetes,
     "jobs": jobs,
     "installs": installs,
+    "chain": chain,
     "gitops": gitops,
     "monitoring": monitoring,
     "sets": sets,
