@@ -1,4 +1,4 @@
-"""What a claim's status says about its prepared devices: this driver's entries in `status.devices`.
+"""The prepared devices in a claim's status: this driver's entries in `status.devices`.
 
 Source: resource/v1, AllocatedDeviceStatus (KEP-4817). An entry names an allocated device; the API server removes it
 with the allocation.
@@ -29,7 +29,7 @@ def changed(
     belong = {(names.DRIVER, device.pool, device.device, device.share_id) for device in allocated}
     made = [entry for entry in _entries(claim, now) if _key(entry) in belong]
     known = {_key(entry): entry for entry in present}
-    if all(_says_the_same(entry, known.get(_key(entry))) for entry in made):
+    if all(_is_equal(entry, known.get(_key(entry))) for entry in made):
         return None
     ours = {_key(entry) for entry in made}
     return [*(entry for entry in present if _key(entry) not in ours), *made]
@@ -89,7 +89,7 @@ def _key(entry: Obj) -> tuple[Any, ...]:
     return tuple(entry.get(field) for field in _KEY)
 
 
-def _says_the_same(entry: Obj, present: Obj | None) -> bool:
+def _is_equal(entry: Obj, present: Obj | None) -> bool:
     """Return True if an entry of the API server has what `entry` has; times are not compared."""
     return present is not None and _timeless(entry) == _timeless(present)
 
