@@ -70,9 +70,9 @@ class Leader:
 
     async def run(self) -> None:
         """Acquire the lease when it is free and renew it until cancelled; then release it."""
+        known = (0, False)  # the term and whether this replica leads, as last reported
         try:
             while True:
-                held = self.holds()
                 started = self._now()
                 try:
                     if await self._take():
@@ -85,9 +85,12 @@ class Leader:
                     self._logged = ""
                 except (ApiError, *MALFORMED) as err:
                     self._log_failure(err)
-                if held != self.holds():
-                    if held:
+                # Not compared with the state before this request: the lease may have expired in the pause.
+                now = (self.term, self.holds())
+                if now != known:
+                    if known[1] and not now[1]:
                         log.warning("no longer the leader", extra={"identity": self._identity})
+                    known = now
                     self._on_change()
                 await asyncio.sleep(self._pause_s())
         finally:

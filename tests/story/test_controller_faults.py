@@ -213,6 +213,19 @@ async def test_follower_shows_no_cluster_metrics(cluster: Cluster) -> None:  # n
         assert sample("neuron_ultraserver_ultraservers", {"state": "Ready"}) is None
 
 
+async def test_leader_that_cannot_renew_says_so_without_a_change(cluster: Cluster) -> None:  # noqa: F811
+    """18.4: nothing else changes, and the metric said that it leads."""
+    async with controlling(cluster, "--leader-elect") as controller:
+        sample = controller.metrics.registry.get_sample_value
+        await eventually(lambda: sample("neuron_ultraserver_leader") == 1, 60, "it leads")
+        await eventually(lambda: len(cluster.api.objects("neuronultraservers")) == 2, 60, "both are discovered")
+        fault = cluster.api.faults.add(refused("leases", verb="update"))
+        await eventually(lambda: sample("neuron_ultraserver_leader") == 0, 60, "the metric says so")
+        assert fault.hits > 1
+        cluster.api.faults.clear()
+        await eventually(lambda: sample("neuron_ultraserver_leader") == 1, 60, "it leads again")
+
+
 @pytest.fixture
 async def recorder() -> AsyncIterator[EventRecorder]:
     async with EmbeddedApi() as api, KubeClient(KubeConfig(api.url)) as client:
