@@ -50,7 +50,8 @@ class Writes:
         self._now = now
         self.server_unavailable, self.attempted = False, []
         self._waiting = {id(action) for action in actions if self._backoff.due(action, now) > now}
-        self._metrics.held(len(self._waiting))
+        # Also those that are tried again in this pass: the metric does not change with every try.
+        self._metrics.held(sum(self._backoff.failed(action) for action in actions))
 
     def waits(self, action: Action) -> bool:
         """Return whether a write of this pass is not due yet, because it was rejected or had no effect before."""

@@ -23,7 +23,7 @@ from neuron_dra.emulation.embedded_api.faults import STRANGE, Strange
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.events import EventRecorder
-from tests.support.waiting import eventually
+from tests.support.waiting import always, eventually
 
 LONGEST_S = backoff_module.LONGEST_S  # before `quick` changes it
 NOW = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
@@ -224,6 +224,19 @@ async def test_leader_that_cannot_renew_says_so_without_a_change(cluster: Cluste
         assert fault.hits > 1
         cluster.api.faults.clear()
         await eventually(lambda: sample("neuron_ultraserver_leader") == 1, 60, "it leads again")
+
+
+async def test_write_that_is_tried_again_is_still_held(cluster: Cluster, short_pauses: None) -> None:  # noqa: F811
+    """18.4: the metric was 0 during each try, and so its alert began anew."""
+    cluster.api.faults.add(refused("resourceclaimtemplates", "create"))
+    async with controlling(cluster) as controller:
+        sample = controller.metrics.registry.get_sample_value
+        cluster.submit("job")
+        await eventually(lambda: sample("neuron_ultraserver_held_writes") == 1, 60, "the write is held")
+        await always(lambda: sample("neuron_ultraserver_held_writes") == 1, 3, "it is held")
+        cluster.api.faults.clear()
+        await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
+        await eventually(lambda: sample("neuron_ultraserver_held_writes") == 0, 60, "nothing is held")
 
 
 @pytest.fixture
