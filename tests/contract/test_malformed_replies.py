@@ -70,6 +70,27 @@ async def test_reply_of_a_proxy_makes_no_claim_orphaned(
     assert "the object of a prepared claim is gone" not in caplog.text
 
 
+async def test_unprepared_orphan_is_not_counted_for_another_hour(
+    api: EmbeddedApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """18.4: its alert did not resolve before the next search."""
+    meta = api.create(allocated_claim("job", "node-a", [0]))["metadata"]
+    ref = ClaimRef("default", "job", meta["uid"])
+    async with host.running() as plugin:
+        await settled(api, plugin)
+        await plugin.transactions.prepare(ref)
+        api.delete("resourceclaims", "job", "default")
+        await eventually(lambda: orphans_of(plugin) == 1, LONG_S, "the orphan is counted")
+        monkeypatch.setattr(orphans, "PERIOD_S", 3600.0)
+        await asyncio.sleep(0.5)  # the last search with the short period ends
+        await plugin.transactions.unprepare(ref)
+        await eventually(lambda: orphans_of(plugin) == 0, LONG_S, "nothing is counted")
+
+
+def orphans_of(plugin: Plugin) -> float | None:
+    return plugin.metrics.registry.get_sample_value("neuron_dra_prepared_claims_without_object")
+
+
 @pytest.mark.parametrize("name", STRANGE)
 async def test_malformed_replies_do_not_end_publishing(api: EmbeddedApi, host: PluginHost, name: str) -> None:
     """14.11. `running` raises the error that ends the plugin."""

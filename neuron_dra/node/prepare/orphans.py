@@ -17,19 +17,34 @@ PERIOD_S: Final = 3600.0
 
 
 async def report(prepared: PreparedClaims, claims: ClaimReader, metrics: Metrics) -> None:
-    """Log and count such claims every hour, until cancelled."""
+    """Log and count such claims, and look for more every hour, until cancelled. Unprepared ones no longer count."""
+    now = asyncio.get_running_loop().time
+    gone: set[str] = set()
+    seen, look_at = prepared.changed.count, now() + PERIOD_S
     while True:
-        await asyncio.sleep(PERIOD_S)
-        gone = 0
-        for claim in list(prepared.claims.values()):
-            try:
-                missing = await claims.find(claim.ref) is None
-            except (ApiError, ClaimError):  # no reply, or not one of the API server
-                continue
-            if missing:
-                gone += 1
-                log.warning(
-                    "the object of a prepared claim is gone; waiting for the kubelet to unprepare it",
-                    extra={"claim": str(claim.ref), "uid": claim.ref.uid},
-                )
-        metrics.orphans(gone)
+        await prepared.changed.after(seen, look_at - now())
+        seen = prepared.changed.count
+        if now() >= look_at:
+            gone = await _without_object(prepared, claims, gone)
+            look_at = now() + PERIOD_S
+        gone &= prepared.claims.keys()
+        metrics.orphans(len(gone))
+
+
+async def _without_object(prepared: PreparedClaims, claims: ClaimReader, before: set[str]) -> set[str]:
+    """Return the UIDs of the prepared claims whose object is gone; without a certain answer, as `before`."""
+    gone = set(before)
+    for claim in list(prepared.claims.values()):
+        try:
+            missing = await claims.find(claim.ref) is None
+        except (ApiError, ClaimError):  # no reply, or not one of the API server
+            continue
+        if missing:
+            gone.add(claim.ref.uid)
+            log.warning(
+                "the object of a prepared claim is gone; waiting for the kubelet to unprepare it",
+                extra={"claim": str(claim.ref), "uid": claim.ref.uid},
+            )
+        else:
+            gone.discard(claim.ref.uid)
+    return gone
