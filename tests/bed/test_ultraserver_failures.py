@@ -122,9 +122,9 @@ def test_strategies_on_a_broken_link(fleet: TestBed, place: Namespace) -> None:
     eventually("both nodes are healthy", lambda: all(map(all_healthy, ends.values())), 60)
     wait_state(place, "report", "Allocated", 60)
     wait_available(place, "report")
-    anew = ranks(place, pods(place, "report"))
-    assert anew == in_order(slots(fleet)["report"])
-    assert sorted(anew.values()) == [0, 1]
+    again = ranks(place, pods(place, "report"))
+    assert again == in_order(slots(fleet)["report"])
+    assert sorted(again.values()) == [0, 1]
 
 
 @pytest.mark.long
@@ -156,9 +156,9 @@ def test_strategies_on_a_broken_trn2_link(fleet: TestBed, place: Namespace) -> N
         broken.repair_all()
     wait_state(place, "linked", "Allocated", 60)
     wait_available(place, "linked")
-    anew = ranks(place, pods(place, "linked"))
-    assert anew == in_order(slots(fleet)["linked"])
-    assert sorted(anew.values()) == sorted(order.values()) == [0, 1]
+    again = ranks(place, pods(place, "linked"))
+    assert again == in_order(slots(fleet)["linked"])
+    assert sorted(again.values()) == sorted(order.values()) == [0, 1]
 
 
 @pytest.mark.long

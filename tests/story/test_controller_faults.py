@@ -227,7 +227,7 @@ async def test_leader_that_cannot_renew_says_so_without_a_change(cluster: Cluste
 
 
 async def test_write_that_is_tried_again_is_still_held(cluster: Cluster, short_pauses: None) -> None:  # noqa: F811
-    """18.4: the metric was 0 during each try, and so its alert began anew."""
+    """18.4: the metric was 0 during each try, so its alert did not fire."""
     cluster.api.faults.add(refused("resourceclaimtemplates", "create"))
     async with controlling(cluster) as controller:
         sample = controller.metrics.registry.get_sample_value

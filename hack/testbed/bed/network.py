@@ -22,7 +22,7 @@ TOO_MANY_REQUESTS_TRIES, TOO_MANY_REQUESTS_PAUSE_S = 10, 1.0
 API_SERVER_ADDRESS = "10.96.0.1"
 SERVICE_RANGE = "10.96.0.0/16"
 DNS_ADDRESS, DNS_DOMAIN = "10.96.0.10", "cluster.local"
-"""In the resolv.conf of every pod; nothing is there unless `up --dns` started it."""
+"""In the resolv.conf of every pod; nothing is there unless `up --with dns` started it."""
 
 
 def node_address(index: int) -> str:
