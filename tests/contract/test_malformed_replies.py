@@ -32,6 +32,7 @@ NAME = "node-a-neuron.aws.com-00"
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugin_module, "HARDWARE_PERIOD_S", 0.05)
+    monkeypatch.setattr(orphans, "FIRST_S", (0.05, 0.05))
     monkeypatch.setattr(orphans, "PERIOD_S", 0.05)
     monkeypatch.setattr(loop, "GATHER_S", 0.02)
     monkeypatch.setattr(loop, "RETRY_S", (0.02, 0.1))
@@ -85,6 +86,20 @@ async def test_unprepared_orphan_is_not_counted_for_another_hour(
         await asyncio.sleep(0.5)  # the last search with the short period ends
         await plugin.transactions.unprepare(ref)
         await eventually(lambda: orphans_of(plugin) == 0, LONG_S, "nothing is counted")
+
+
+async def test_restarted_plugin_soon_counts_its_orphans(
+    api: EmbeddedApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """18.4: it counted none for an hour, and the alert resolved."""
+    monkeypatch.setattr(orphans, "PERIOD_S", 3600.0)
+    meta = api.create(allocated_claim("job", "node-a", [0]))["metadata"]
+    async with host.running() as plugin:
+        await settled(api, plugin)
+        await plugin.transactions.prepare(ClaimRef("default", "job", meta["uid"]))
+    api.delete("resourceclaims", "job", "default")
+    async with host.running() as plugin:
+        await eventually(lambda: orphans_of(plugin) == 1, LONG_S, "the orphan is counted")
 
 
 def orphans_of(plugin: Plugin) -> float | None:

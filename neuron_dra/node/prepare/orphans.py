@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from typing import Final
 
 from neuron_dra.errors import ApiError, ClaimError
@@ -13,14 +14,15 @@ from neuron_dra.node.prepare.prepared_claims import PreparedClaims
 
 log = logging.getLogger(__name__)
 
+FIRST_S: Final = (30.0, 90.0)  # varied, so that the plugins of many nodes do not look at once
 PERIOD_S: Final = 3600.0
 
 
 async def report(prepared: PreparedClaims, claims: ClaimReader, metrics: Metrics) -> None:
-    """Log and count such claims, and look for more every hour, until cancelled. Unprepared ones no longer count."""
+    """Log and count such claims; look soon after the start, then every hour. Unprepared ones no longer count."""
     now = asyncio.get_running_loop().time
     gone: set[str] = set()
-    seen, look_at = prepared.changed.count, now() + PERIOD_S
+    seen, look_at = prepared.changed.count, now() + random.uniform(*FIRST_S)
     while True:
         await prepared.changed.after(seen, look_at - now())
         seen = prepared.changed.count
