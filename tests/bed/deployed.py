@@ -25,6 +25,7 @@ IMAGE = "public.ecr.aws/ubuntu/ubuntu:22.04"  # the test bed's own, under the na
 MANIFESTS = REPOSITORY / "tests/bed/manifests"
 REGISTRY = "/var/lib/kubelet/plugins_registry"
 DATA = "/var/lib/kubelet/plugins/neuron.aws.com"
+DEVICE_PLUGIN = "/var/lib/kubelet/device-plugins/neuron-devplugin.sock"
 CHECKPOINT = f"{DATA}/checkpoint.json"
 TYPE_LABEL = "node.kubernetes.io/instance-type"
 
@@ -263,6 +264,11 @@ def python_on(node: str, program: str, log: Path) -> Iterator[None]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def device_plugin(node: str, log: Path) -> contextlib.AbstractContextManager[None]:
+    """Serve the socket of AWS's device plugin on a node until the end of the block."""
+    return python_on(node, f"-m tests.support.listening {DEVICE_PLUGIN}", log)
 
 
 # Manifests.

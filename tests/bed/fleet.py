@@ -8,14 +8,16 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from deployed import NAMESPACE, environment, slices
-from real_cluster import PATIENCE_S, QUICK, BedError, Namespace, TestBed, eventually
+from deployed import CONTROLLER, NAMESPACE, environment, slices
+from real_cluster import PATIENCE_S, QUICK, REPOSITORY, BedError, Namespace, TestBed, eventually
 
 from neuron_dra.core.wire import Obj
 
 TRN3 = "trn3.48xlarge"
 NODES = tuple(f"{ultraserver}-{position}" for ultraserver in ("u1", "u2") for position in range(4))
 RANK = "NEURON_GLOBAL_TOPOID"
+OUR_CRDS = REPOSITORY / "deploy/crds"
+AWSS_CRDS = REPOSITORY / "tests/bed/manifests/official-crds.yaml"
 OUTAGE = "testbed.local/outage"  # a taint that evicts the plugin from a node, but not the pods of `job`
 
 
@@ -229,6 +231,19 @@ def scale(place: Namespace, name: str, replicas: int) -> None:
 def resize(place: Namespace, name: str, count: int) -> None:
     """Change a workload's serverCount."""
     place.kubectl("patch", "nusw", name, "--type=merge", "--patch", json.dumps({"spec": {"serverCount": count}}))
+
+
+# The controller.
+
+
+def replicas(bed: TestBed, number: int) -> None:
+    """Change how many replicas the controller has, and wait until as many run."""
+    where = ("--namespace", NAMESPACE)
+    bed.kubectl("scale", f"deployment/{CONTROLLER}", f"--replicas={number}", *where)
+    bed.kubectl("rollout", "status", f"deployment/{CONTROLLER}", "--timeout=90s", *where, timeout_s=100)
+    if number == 0:
+        gone = ("--for=delete", "--timeout=90s")
+        bed.kubectl("wait", "pod", f"--selector=app={CONTROLLER}", *gone, *where, timeout_s=100)
 
 
 # A stopped plugin.

@@ -6,23 +6,26 @@ with every minute of a `for` as a second. `test_alert_rules.py` fires all alerts
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import monitored
 import pytest
-from monitored import Fault
-from prometheus import FACTOR, Prometheus, rendered, running
+from deployed import NAMESPACE
+from fleet import workload
+from monitored import FAULTS, PLAIN, TRN2, Fault
+from prometheus import FACTOR, Prometheus, dashboards, panels, rendered, running, substituted, variables
 from real_cluster import REPOSITORY, Namespace, TestBed, eventually
+
+from neuron_dra.core.wire import Obj
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]  # Prometheus is built first
 MEASURED = REPOSITORY / "build" / "acceptance" / "fault-to-alert.txt"
 FAST = ("draDriver.podMonitor.interval=2s", "ultraserverOperator.podMonitor.interval=2s")
-FAULTS: dict[str, Fault] = {
-    "NeuronUltraServerDegraded": monitored.cordoned_node,
-    "NeuronWorkloadDegraded": monitored.degraded_workload,
-}
+LATER = ("neuron-dra-ultraservers", "Time that workloads were degraded A")
+"""The panel that has data when a fault has ended."""
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +40,10 @@ def started(bed: TestBed, folder: Path, *values: str, port: int, factor: float =
 
         def scraped() -> bool:
             found = server.targets()
-            return len(found) == 10 and all(each["health"] == "up" for each in found)
+            pods = bed.get("pods", "--namespace", NAMESPACE)["items"]
+            return len(found) == len(pods) and all(each["health"] == "up" for each in found)
 
-        eventually("eight plugins and two replicas are scraped", scraped, 120)
+        eventually("all plugins and replicas are scraped", scraped, 120)
         yield server
 
 
@@ -51,7 +55,9 @@ def as_installed(running_fleet: TestBed, folders: Path) -> Iterator[Prometheus]:
 
 @pytest.fixture(scope="module")
 def fast(running_fleet: TestBed, folders: Path) -> Iterator[Prometheus]:
-    """Prometheus with short intervals, and every minute of an alert as a second."""
+    """Prometheus with short intervals, and every minute of an alert as a second; and one more node."""
+    running_fleet.command("up", "--node", f"{PLAIN}={TRN2}")
+    monitored.all_slices(running_fleet)
     yield from started(running_fleet, folders / "fast", *FAST, port=9091, factor=FACTOR)
 
 
@@ -69,11 +75,45 @@ def test_a_device_fault_is_an_alert(as_installed: Prometheus, fleet: TestBed, pl
     MEASURED.write_text(f"a device fault is an alert after {', '.join(f'{each:.1f}' for each in took)} s\n")
 
 
-@pytest.mark.parametrize("alert", FAULTS)
-def test_alert_fires_and_resolves(fast: Prometheus, fleet: TestBed, place: Namespace, alert: str) -> None:
+def test_every_alert_has_a_fault() -> None:
+    rules = [rule for item in rendered() if item["kind"] == "PrometheusRule" for rule in all_rules(item)]
+    tried = {"NeuronDeviceUnhealthy", *(alert for alert, _ in FAULTS)}
+    assert {rule["alert"] for rule in rules} == tried
+
+
+def all_rules(item: Obj) -> list[Obj]:
+    return [rule for group in item["spec"]["groups"] for rule in group["rules"]]
+
+
+def without_data(server: Prometheus, wanted: dict[tuple[str, str], str]) -> set[tuple[str, str]]:
+    """Return the queries of panels that have no number now, with "All" for every variable."""
+    every = dict.fromkeys(("node", "namespace", "workload"), ".*")
+    found = {key: server.query(substituted(expr, every)) for key, expr in wanted.items()}
+    return {key for key, series in found.items() if all(math.isnan(value) for _, value in series)}
+
+
+def test_every_panel_has_data_of_the_bed(fast: Prometheus, fleet: TestBed, place: Namespace) -> None:
+    """A job runs, a device of it and a link of another node fail, and a workload waits."""
+    boards = dashboards(rendered())
+    wanted = {(name, title): expr for name, board in boards.items() for title, expr in panels(board)}
+    with monitored.degraded_job(fleet, place), monitored.broken(fleet, PLAIN, "link", "0-1"):
+        place.apply(workload("waits", 4, 3))
+        eventually("all but one have data", lambda: without_data(fast, wanted) <= {LATER}, 240)
+        offered = {name: each for board in boards.values() for name, each in variables(fast, board).items()}
+        nodes = sorted(fleet.parts.state.nodes)
+        assert offered == {"node": nodes, "namespace": [place.name], "workload": ["job"]}
+    eventually("the last one has data", lambda: not without_data(fast, {LATER: wanted[LATER]}), 120)
+    monitored.all_slices(fleet)
+
+
+@pytest.mark.parametrize(
+    ("alert", "fault"), [pytest.param(*each, id=f"{each[0]}-{each[1].__name__}") for each in FAULTS]
+)
+def test_alert_fires_and_resolves(fast: Prometheus, fleet: TestBed, place: Namespace, alert: str, fault: Fault) -> None:
     eventually("no alert of it before", lambda: not fast.firing(alert), 120)
-    with FAULTS[alert](fleet, place):
+    with fault(fleet, place):
         labels = eventually(f"{alert} fires", lambda: fast.firing(alert), 240)
         assert all(each["severity"] in ("critical", "warning", "info") for each in labels)
+        assert {each["node"] for each in labels if "node" in each} <= {PLAIN}
     eventually(f"{alert} resolves", lambda: not fast.firing(alert), 240)
     monitored.all_slices(fleet)

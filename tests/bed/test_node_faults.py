@@ -12,13 +12,13 @@ from bed.errors import BedError
 from deployed import (
     DATA,
     NAMESPACE,
+    device_plugin,
     devices,
     healths,
     neurons,
     plugin_pod,
     pod,
     prepared,
-    python_on,
     refusal,
     registered_pods,
     relabel,
@@ -31,7 +31,6 @@ from deployed import (
 from real_cluster import BedNode, Namespace, TestBed, eventually
 
 TRN2 = "trn2.48xlarge"
-DEVICE_PLUGIN = "/var/lib/kubelet/device-plugins/neuron-devplugin.sock"
 POLICY = "neuron-dra-driver-own-resourceslices"
 BINDING = f"validatingadmissionpolicybinding/{POLICY}"
 SERVICE_ACCOUNT = "neuron-dra-driver-sa"
@@ -128,19 +127,6 @@ def test_hanging_read_blocks_nothing_else(
 
 # A device plugin beside the driver
 
-LISTEN = """
-import os, signal, socket, sys
-signal.signal(signal.SIGTERM, lambda *_: sys.exit())
-server = socket.socket(socket.AF_UNIX)
-try:
-    server.bind(sys.argv[1])
-    server.listen()
-    while True:
-        server.accept()
-finally:
-    os.unlink(sys.argv[1])
-"""
-
 
 def allocate(place: Namespace, pod_name: str, node: BedNode, device: str) -> None:
     """Allocate the claim `early` for a pod, as the scheduler does."""
@@ -173,9 +159,7 @@ def test_device_plugin_blocks_new_claims_only(
     allocate(namespace, "waits", trn2, f"neuron-device-{free}")
     before = {each["metadata"]["uid"] for each in slices(driver, trn2.name)}
 
-    script = tmp_path / "plugin.py"
-    script.write_text(LISTEN)
-    with python_on(trn2.name, f"{script} {DEVICE_PLUGIN}", tmp_path / "plugin.log"):
+    with device_plugin(trn2.name, tmp_path / "plugin.log"):
         claimed = {f"neuron-device-{held}", f"neuron-device-{free}"}
         eventually("only devices of claims are published", lambda: names(trn2) == claimed, 60)
         namespace.kubectl(

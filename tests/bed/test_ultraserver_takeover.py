@@ -7,13 +7,26 @@ from collections.abc import Iterator
 
 import pytest
 from deployed import CONTROLLER, NAMESPACE
-from fleet import NODES, condition, job, pods, slots, submit, tags, uids, wait_available, wait_state, workload
-from real_cluster import REPOSITORY, Namespace, TestBed, eventually
+from fleet import (
+    AWSS_CRDS,
+    NODES,
+    OUR_CRDS,
+    condition,
+    job,
+    pods,
+    replicas,
+    slots,
+    submit,
+    tags,
+    uids,
+    wait_available,
+    wait_state,
+    workload,
+)
+from real_cluster import Namespace, TestBed, eventually
 
 from neuron_dra.core.wire import Obj
 
-OURS = REPOSITORY / "deploy/crds"
-THEIRS = REPOSITORY / "tests/bed/manifests/official-crds.yaml"
 WORKLOADS = "neuronultraserverworkloads.v1beta1.neuron.aws.com"
 ACCOUNT = f"system:serviceaccount:{NAMESPACE}:{CONTROLLER}"
 KINDS = ("neuronultraservers", "neuronultraserverworkloads")
@@ -26,16 +39,6 @@ def without_controller(fleet: TestBed, place: Namespace) -> Iterator[TestBed]:
     replicas(fleet, 0)
     yield fleet
     replicas(fleet, 2)
-
-
-def replicas(bed: TestBed, number: int) -> None:
-    where = ("--namespace", NAMESPACE)
-    bed.kubectl("scale", f"deployment/{CONTROLLER}", f"--replicas={number}", *where)
-    bed.kubectl("rollout", "status", f"deployment/{CONTROLLER}", "--timeout=90s", *where, timeout_s=100)
-    if number == 0:
-        bed.kubectl(
-            "wait", "pod", f"--selector=app={CONTROLLER}", "--for=delete", "--timeout=90s", *where, timeout_s=100
-        )
 
 
 def ultraserver_of(bed: TestBed, node: str) -> Obj:
@@ -121,7 +124,7 @@ def test_takes_over_reservations_of_the_aws_operator(without_controller: TestBed
 def awss_crds(fleet: TestBed, place: Namespace) -> Iterator[TestBed]:
     """A function that replaces our CRDs by AWS's; ours are restored before the workloads of `place` are deleted."""
     yield fleet
-    fleet.kubectl("replace", "-f", str(OURS))
+    fleet.kubectl("replace", "-f", str(OUR_CRDS))
 
 
 def written(place: Namespace, name: str) -> tuple[str, str]:
@@ -138,7 +141,7 @@ def test_aws_crds_stop_the_controller_not_the_pods(awss_crds: TestBed, place: Na
     wait_available(place, "job")
     held, before = slots(bed)["job"], uids(pods(place, "job"))
 
-    bed.kubectl("replace", "-f", str(THEIRS))
+    bed.kubectl("replace", "-f", str(AWSS_CRDS))
     place.apply({**workload("second", 4, 1), "apiVersion": "neuron.aws.com/v1beta1"})
     eventually("it says so", lambda: written(place, "second")[1] == "CustomResourcesOutdated", 60)
     eventually("so does the other", lambda: written(place, "job")[1] == "CustomResourcesOutdated", 60)
@@ -158,7 +161,7 @@ def test_aws_crds_stop_the_controller_not_the_pods(awss_crds: TestBed, place: Na
     eventually("the change is there", lambda: written(place, "job")[0] != versions[0])
     assert written(place, "second")[0] == versions[1]
 
-    bed.kubectl("replace", "-f", str(OURS))
+    bed.kubectl("replace", "-f", str(OUR_CRDS))
     wait_state(place, "second", "Allocated", 150)
     wait_state(place, "job", "Allocated", 30)
     assert slots(bed)["job"] == held
