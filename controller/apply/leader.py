@@ -86,11 +86,11 @@ class Leader:
                 except (ApiError, *MALFORMED) as err:
                     self._log_failure(err)
                 # Not compared with the state before this request: the lease may have expired in the pause.
-                now = (self.term, self.holds())
-                if now != known:
-                    if known[1] and not now[1]:
+                current = (self.term, self.holds())
+                if current != known:
+                    if known[1] and not current[1]:
                         log.warning("no longer the leader", extra={"identity": self._identity})
-                    known = now
+                    known = current
                     self._on_change()
                 await asyncio.sleep(self._pause_s())
         finally:

@@ -57,18 +57,14 @@ class Backoff:
 
     def due(self, action: Action, now: datetime.datetime) -> datetime.datetime:
         """Return when this write is due: `now`, or the time after its last try."""
-        return max((each.next_at for each in self._tries(action)), default=now)
+        return self.next_try(action) or now
 
-    def failed(self, action: Action) -> bool:
-        """Return whether this write was rejected or had no effect when it was last tried."""
-        return bool(self._tries(action))
-
-    def _tries(self, action: Action) -> list[Tries]:
-        """Return the tries of this write that were rejected, and those that had no effect."""
+    def next_try(self, action: Action) -> datetime.datetime | None:
+        """Return when a write that was rejected, or had no effect, may be tried again; None for other writes."""
         name = _object(action)
         same = self._last.get(name) == _content(action)
         found = (self._refused.get(name), self._written.get(name) if same else None)
-        return [each for each in found if each is not None]
+        return max((each.next_at for each in found if each is not None), default=None)
 
     def refused(self, action: Action, now: datetime.datetime) -> None:
         """Note that the server rejected this write."""

@@ -49,9 +49,11 @@ class Writes:
         """Start a pass with the writes of a plan."""
         self._now = now
         self.server_unavailable, self.attempted = False, []
-        self._waiting = {id(action) for action in actions if self._backoff.due(action, now) > now}
-        # Also those that are tried again in this pass: the metric does not change with every try.
-        self._metrics.held(sum(self._backoff.failed(action) for action in actions))
+        tries = {id(action): moment for action in actions if (moment := self._backoff.next_try(action)) is not None}
+        self._waiting = {key for key, moment in tries.items() if moment > now}
+        self._metrics.held(
+            len(tries)
+        )  # also those that are tried in this pass: the metric does not change with every try
 
     def waits(self, action: Action) -> bool:
         """Return whether a write of this pass is not due yet, because it was rejected or had no effect before."""

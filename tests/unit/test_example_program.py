@@ -65,18 +65,23 @@ def test_ranks_meet_and_check_the_sums(job: Job) -> None:
     assert [job.said(name)[-1] for name in ("1", "2")] == [f"rank {rank} of 3: finished 3 rounds" for rank in (1, 2)]
 
 
-def test_a_job_goes_on_where_it_was_when_rank_0_restarts(job: Job) -> None:
-    """(18.2)"""
-    first = job.start(0, "first", rounds=12, pause=3600)
+def restart_rank_0_after_a_round(job: Job, rounds: int) -> None:
+    """Start the ranks, kill rank 0 in its pause after the first round, and start it again, as `second`."""
+    first = job.start(0, "first", rounds=rounds, pause=3600)
     for rank in (1, 2):
-        job.start(rank, f"{rank}", rounds=12)
+        job.start(rank, f"{rank}", rounds=rounds)
     while not any(": round 1:" in line for line in job.said("first")):
         assert first.poll() is None, job.said("first")
         time.sleep(0.05)
     first.kill()
     first.wait()
     job.running.remove(first)
-    job.start(0, "second", rounds=12)
+    job.start(0, "second", rounds=rounds)
+
+
+def test_a_job_goes_on_where_it_was_when_rank_0_restarts(job: Job) -> None:
+    """(18.2)"""
+    restart_rank_0_after_a_round(job, rounds=12)
     assert job.ends() == {0}
     assert "rank 0 of 3: all ranks are here, after 1 rounds" in job.said("second")
     assert [job.said(name)[-1] for name in ("1", "2")] == [f"rank {rank} of 3: finished 12 rounds" for rank in (1, 2)]
@@ -84,16 +89,7 @@ def test_a_job_goes_on_where_it_was_when_rank_0_restarts(job: Job) -> None:
 
 def test_rank_0_may_restart_after_the_last_round(job: Job) -> None:
     """A rank that had ended by then would not come back, and rank 0 would wait for it for ever."""
-    first = job.start(0, "first", rounds=1, pause=3600)
-    for rank in (1, 2):
-        job.start(rank, f"{rank}", rounds=1)
-    while not any(": round 1:" in line for line in job.said("first")):
-        assert first.poll() is None, job.said("first")
-        time.sleep(0.05)
-    first.kill()
-    first.wait()
-    job.running.remove(first)
-    job.start(0, "second", rounds=1)
+    restart_rank_0_after_a_round(job, rounds=1)
     assert job.ends() == {0}
     assert job.said("second")[-1] == "rank 0 of 3: finished 1 rounds"
 

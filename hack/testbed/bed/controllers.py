@@ -29,7 +29,6 @@ class Webhooks:
     smallest: Mapping[str, Any]
     """The spec of an object that they accept."""
     port: int
-    health_port: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,7 @@ class Controller:
     module: Callable[[Layout], build.Module]
     """The module's first manifest is the CRD, the second the webhooks."""
     health: str
-    """Port and path that answer when it runs."""
+    """Host, port and path that answer when it runs."""
     arguments: tuple[str, ...] = ()
     webhooks: Webhooks | None = None
 
@@ -54,14 +53,13 @@ CONTROLLERS: Final[Mapping[str, Controller]] = {
         kind="LeaderWorkerSet",
         api_version="leaderworkerset.x-k8s.io/v1",
         module=build.lws,
-        health="9440/readyz",
+        health="127.0.0.1:9440/readyz",
         arguments=("--leader-elect=false", "--zap-log-level=info"),
         webhooks=Webhooks(
             config_group="config.lws.x-k8s.io",
             label="leaderworkerset.sigs.k8s.io/name",
             smallest={"leaderWorkerTemplate": {"size": 1, "workerTemplate": TEMPLATE}},
             port=9443,
-            health_port=9440,
         ),
     ),
     "jobsets": Controller(
@@ -69,7 +67,7 @@ CONTROLLERS: Final[Mapping[str, Controller]] = {
         kind="JobSet",
         api_version="jobset.x-k8s.io/v1alpha2",
         module=build.jobset,
-        health="9441/readyz",
+        health="127.0.0.1:9441/readyz",
         webhooks=Webhooks(
             config_group="config.jobset.x-k8s.io",
             label="jobset.sigs.k8s.io/jobset-name",
@@ -82,7 +80,6 @@ CONTROLLERS: Final[Mapping[str, Controller]] = {
                 ]
             },
             port=9444,
-            health_port=9441,
         ),
     ),
     "mpijobs": Controller(
@@ -90,7 +87,7 @@ CONTROLLERS: Final[Mapping[str, Controller]] = {
         kind="MPIJob",
         api_version="kubeflow.org/v2beta1",
         module=build.mpi,
-        health="8080/healthz",  # not a port that can be chosen
+        health="127.0.0.1:8080/healthz",  # not a port that can be chosen
         arguments=("-lock-namespace=kube-system", "-kube-api-qps=50", "-kube-api-burst=100"),
     ),
 }
@@ -109,7 +106,7 @@ def up(bed: Bed, controller: Controller) -> None:
     resource = f"{controller.kind.lower()}s.{version}.{group}"
     wait_until(f"the API server serves {resource}", lambda: _succeeds(bed, "get", resource), READY_TIMEOUT_S)
     _start(bed, controller, module.bin_dir / controller.process)
-    url = f"http://127.0.0.1:{controller.health}"
+    url = f"http://{controller.health}"
     bed.processes.wait_ready(controller.process, lambda: network.answers(bed.layout, url), READY_TIMEOUT_S)
     if controller.webhooks is not None:
         _register(bed, controller, controller.webhooks, webhooks[0])
@@ -118,12 +115,13 @@ def up(bed: Bed, controller: Controller) -> None:
 def _start(bed: Bed, controller: Controller, program: Path) -> None:
     words: list[str | Path] = [*network.enter(bed.layout), program, *controller.arguments]
     if controller.webhooks is not None:
-        words.append(f"--config={_config(bed, controller.process, controller.webhooks)}")
+        words.append(f"--config={_config(bed, controller, controller.webhooks)}")
     bed.processes.start(controller.process, words, bed.plane.environment())
 
 
-def _config(bed: Bed, process: str, webhooks: Webhooks) -> Path:
+def _config(bed: Bed, controller: Controller, webhooks: Webhooks) -> Path:
     """Write the configuration of a controller with webhooks, and their certificate."""
+    process = controller.process
     directory = bed.layout.state_dir / process
     certificates = directory / "certificates"
     certificates.mkdir(parents=True, exist_ok=True)
@@ -136,7 +134,7 @@ def _config(bed: Bed, process: str, webhooks: Webhooks) -> Path:
         "apiVersion": f"{webhooks.config_group}/v1alpha1",
         "kind": "Configuration",
         "webhook": {"host": "127.0.0.1", "port": webhooks.port, "certDir": str(certificates)},
-        "health": {"healthProbeBindAddress": f"127.0.0.1:{webhooks.health_port}"},
+        "health": {"healthProbeBindAddress": controller.health.partition("/")[0]},
         "metrics": {"bindAddress": "0"},
         "leaderElection": {"leaderElect": False},
         "internalCertManagement": {"enable": False},

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bed import images, packages
@@ -45,6 +45,15 @@ def archive(layout: Layout) -> Path:
     """Return an archive of the image for the current sources; build it if there is none."""
     this_tag = tag()
     path = layout.cache_dir / "images" / f"plugin-{this_tag}.tar"
+    image = f"docker.io/library/{REPOSITORY_NAME}:{this_tag}"
+    what = f"the driver's image {REPOSITORY_NAME}:{this_tag}"
+    return on_base(layout, path, what, REPOSITORY / "Dockerfile.plugin", image, before=_wheels)
+
+
+def on_base(
+    layout: Layout, path: Path, what: str, dockerfile: Path, image: str, before: Callable[[], None] | None = None
+) -> Path:
+    """Return `path`, an archive of an image on the base; build it if there is none, after a call of `before`."""
     if path.exists():
         path.touch()  # marks it as used, so that it is kept
         return path
@@ -52,12 +61,12 @@ def archive(layout: Layout) -> Path:
     with exclusive(layout.cache_dir / "images.lock", "another image build"):
         if not path.exists():
             started = time.monotonic()
-            print(f"testbed: building the driver's image {REPOSITORY_NAME}:{this_tag} ...", flush=True)
-            _wheels()
-            image = f"docker.io/library/{REPOSITORY_NAME}:{this_tag}"
-            build_on_base(layout, base, REPOSITORY / "Dockerfile.plugin", image, path)
+            print(f"testbed: building {what} ...", flush=True)
+            if before is not None:
+                before()
+            _build(layout, base, dockerfile, image, path)
             print(f"testbed: image built in {time.monotonic() - started:.0f} s", flush=True)
-    images.forget_old(path, "plugin-*.tar")
+    images.forget_old(path, f"{path.name.partition('-')[0]}-*.tar")
     return path
 
 
@@ -68,7 +77,7 @@ def _wheels() -> None:
     _run([python, REPOSITORY / "hack" / "wheels.py", "--python", BASE_PYTHON])
 
 
-def build_on_base(layout: Layout, base: Path, dockerfile: Path, image: str, path: Path) -> None:
+def _build(layout: Layout, base: Path, dockerfile: Path, image: str, path: Path) -> None:
     """Import the base unless it exists, build the image with that name, and export it to `path`."""
     root = layout.cache_dir / "buildah"
     base_name = f"localhost/neuron-dra-base:{base.stem.rpartition('-')[2]}"
@@ -100,9 +109,14 @@ def mirror() -> str:
     return os.environ.get("NEURON_DRA_TESTBED_DEBIAN_MIRROR", MIRROR)
 
 
+def base_path(layout: Layout) -> Path:
+    """Return where the archive of the base is, or will be."""
+    return layout.cache_dir / "images" / f"base-{short_hash(SUITE, BASE_INCLUDES, repr(BASE_WASTE))}.tar"
+
+
 def base_archive(layout: Layout) -> Path:
     """Return an archive of a small Debian with Python, made on first use."""
-    path = layout.cache_dir / "images" / f"base-{short_hash(SUITE, BASE_INCLUDES, repr(BASE_WASTE))}.tar"
+    path = base_path(layout)
     if path.exists():
         return path
     packages.require(packages.FOR_PLUGIN_IMAGE, "the driver's image")
