@@ -11,7 +11,8 @@ from typing import Any
 
 import yaml
 from deployed import NAMESPACE
-from real_cluster import QUICK, REPOSITORY, Namespace, TestBed
+from fleet import TRN3
+from real_cluster import QUICK, REPOSITORY, Namespace, TestBed, eventually
 
 from neuron_dra.core.wire import Obj
 
@@ -19,18 +20,24 @@ EXAMPLES = REPOSITORY / "deploy/examples"
 PYTHON = "public.ecr.aws/docker/library/python:3.12-slim"
 TRAINING = "public.ecr.aws/neuron/pytorch-training-neuronx:2.9.0-neuronx-py312-sdk2.27.1-ubuntu24.04"
 JOB_IMAGE = "testbed.local/job:1"
+ALL_REDUCE = ("programs/all-reduce.yaml", "ultraservers/all-reduce-job.yaml")
 GIVEN_UP = "node.kubernetes.io/out-of-service"
 
 
-def runnable(bed: TestBed, *files: str) -> list[Obj]:
+def runnable(bed: TestBed, *files: str, **spec: Any) -> list[Obj]:
     """Return the objects of example files; their containers have images that the nodes have.
 
-    The driver's image has Python too; for the other one, `up --with job-image`.
+    The driver's image has Python too; the other one is there `--with job-image`.
+    Workloads get the fleet's instance type, and the fields `spec`.
     """
     driver = bed.get("daemonsets", "--namespace", NAMESPACE)["items"][0]["spec"]["template"]["spec"]["containers"][0]
     text = "\n---\n".join((EXAMPLES / file).read_text() for file in files)
     text = text.replace(PYTHON, driver["image"]).replace(TRAINING, JOB_IMAGE)
-    return [item for item in yaml.safe_load_all(text) if item]
+    found = [item for item in yaml.safe_load_all(text) if item]
+    for item in found:
+        if item["kind"] == "NeuronUltraServerWorkload":
+            item["spec"] |= {"instanceType": TRN3, **spec}
+    return found
 
 
 def idle(file: str) -> list[Obj]:
@@ -76,9 +83,27 @@ def set_rounds(job: Obj, rounds: int, pause_s: float) -> None:
     ]
 
 
+def all_reduce(bed: TestBed, *, size: int = 4, groups: int = 2, rounds: int = 20, pause_s: float = 0.1) -> list[Obj]:
+    """Return the example's Job, with a rank on each node of some groups, and what belongs to it."""
+    found = runnable(bed, *ALL_REDUCE, topologySize=size, serverCount=groups)
+    [job] = [item["spec"] for item in found if item["kind"] == "Job"]
+    job |= {"completions": groups * size, "parallelism": groups * size}
+    set_rounds(job, rounds, pause_s)
+    return found
+
+
 def start(place: Namespace, objects: list[Obj]) -> None:
-    for item in objects:
-        place.apply(item)
+    place.apply({"apiVersion": "v1", "kind": "List", "items": objects})
+
+
+@contextlib.contextmanager
+def ended(place: Namespace, kinds: str) -> Iterator[None]:
+    """At the end of the block, delete all objects of these kinds, and wait until no pod is left."""
+    try:
+        yield
+    finally:
+        place.kubectl("delete", kinds, "--all", "--cascade=foreground", timeout_s=180)
+        eventually("no pods", lambda: not place.get("pods")["items"], 120)
 
 
 def log(place: Namespace, name: str) -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 from deployed import net_drivers
 from fleet import NODES, TRN3, end_workloads, slots, wait_available, wait_reason
 from real_cluster import BedError, BedNode, Namespace, TestBed, eventually
-from recipes import GIVEN_UP, complete, kill_program, last_lines, log, runnable, set_rounds, start
+from recipes import GIVEN_UP, all_reduce, complete, ended, kill_program, last_lines, log, runnable, set_rounds, start
 
 from neuron_dra.core.wire import Obj
 
@@ -31,17 +31,6 @@ def jobs(fleet: TestBed, place: Namespace) -> Iterator[Namespace]:
     yield place
     place.kubectl("delete", "jobs", "--all", "--timeout=180s", timeout_s=190)
     end_workloads(place)
-
-
-def example(bed: TestBed, *, size: int = 4, rounds: int = 20, pause_s: float = 0.1) -> list[Obj]:
-    """Return the Job and what belongs to it."""
-    found = runnable(bed, PROGRAM, "ultraservers/all-reduce-job.yaml")
-    by_kind = {item["kind"]: item for item in found}
-    by_kind["NeuronUltraServerWorkload"]["spec"] |= {"instanceType": TRN3, "topologySize": size}
-    job = by_kind["Job"]["spec"]
-    job |= {"completions": 2 * size, "parallelism": 2 * size}
-    set_rounds(job, rounds, pause_s)
-    return found
 
 
 def ranks(place: Namespace, selector: str) -> dict[int, Obj]:
@@ -68,14 +57,14 @@ def after_round(place: Namespace, count: int, number: int, selector: str = OF_TH
 
 def test_a_job_of_eight_ranks_runs_to_its_end(fleet: TestBed, jobs: Namespace) -> None:
     """(18.2)"""
-    start(jobs, example(fleet))
+    start(jobs, all_reduce(fleet))
     complete(jobs, f"job/{NAME}")
     assert last_lines(jobs, OF_THE_JOB) == {f"rank {rank} of 8: finished 20 rounds" for rank in range(8)}
 
 
 def test_a_job_goes_on_after_a_power_cut_of_rank_0s_node(fleet: TestBed, jobs: Namespace) -> None:
     """(18.2)"""
-    start(jobs, example(fleet, rounds=300))
+    start(jobs, all_reduce(fleet, rounds=300))
     before = after_round(jobs, 8, 5)
     BedNode(fleet, before[0]["spec"]["nodeName"], TRN3).break_("reboot")
     complete(jobs, f"job/{NAME}")
@@ -87,7 +76,7 @@ def test_a_job_goes_on_after_a_power_cut_of_rank_0s_node(fleet: TestBed, jobs: N
 
 def test_ranks_find_rank_0_again_on_another_node(fleet: TestBed, jobs: Namespace) -> None:
     """(18.2) Two groups of two; the group of rank 0 moves, the other keeps its pods."""
-    start(jobs, example(fleet, size=2, rounds=600))
+    start(jobs, all_reduce(fleet, size=2, rounds=600))
     before = after_round(jobs, 4, 5)
     dead = BedNode(fleet, before[0]["spec"]["nodeName"], TRN3)
     dead.break_("kubelet", "stop")
@@ -123,9 +112,7 @@ def job_sets(fleet: TestBed, jobs: Namespace) -> Iterator[Namespace]:
 def job_set(bed: TestBed, rounds: int) -> list[Obj]:
     """Return the JobSet and what belongs to it."""
     found = runnable(bed, PROGRAM, "ultraservers/jobset.yaml")
-    by_kind = {item["kind"]: item for item in found}
-    by_kind["NeuronUltraServerWorkload"]["spec"]["instanceType"] = TRN3
-    [entry] = by_kind["JobSet"]["spec"]["replicatedJobs"]
+    [entry] = next(item["spec"]["replicatedJobs"] for item in found if item["kind"] == "JobSet")
     set_rounds(entry["template"]["spec"], rounds, 0.1)
     return found
 
@@ -163,15 +150,11 @@ def test_a_job_set_starts_again_after_a_power_cut_of_rank_0s_node(fleet: TestBed
 def test_the_documents_job_runs_with_efa_until_it_is_deleted(fleet: TestBed, jobs: Namespace, tmp_path: Path) -> None:
     """(18.2)"""
     objects = runnable(fleet, PROGRAM, "ultraservers/my-training-job.yaml")
-    next(item for item in objects if item["kind"] == "NeuronUltraServerWorkload")["spec"]["instanceType"] = TRN3
-    with net_drivers(fleet, NODES, TRN3, tmp_path):
-        try:
-            start(jobs, objects)
-            wait_available(jobs, "my-training-workload")
-            after_round(jobs, 8, 5, TRAINING)
-        finally:  # while the second driver is there, which releases its devices
-            jobs.kubectl("delete", "deployment", "my-training-workload", "--cascade=foreground", timeout_s=120)
-            eventually("no pods", lambda: not jobs.get("pods")["items"], 60)
+    # Its pods end while the second driver is there, which releases its devices.
+    with net_drivers(fleet, NODES, TRN3, tmp_path), ended(jobs, "deployments"):
+        start(jobs, objects)
+        wait_available(jobs, "my-training-workload")
+        after_round(jobs, 8, 5, TRAINING)
 
 
 # torchrun and MPI
@@ -186,35 +169,19 @@ def tools(fleet: TestBed, jobs: Namespace) -> Namespace:
 
 def test_a_job_with_torchrun_runs_to_its_end(fleet: TestBed, tools: Namespace) -> None:
     """(18.2)"""
-    objects = runnable(fleet, "programs/torch-all-reduce.yaml", "ultraservers/torchrun-job.yaml")
-    next(item for item in objects if item["kind"] == "NeuronUltraServerWorkload")["spec"]["instanceType"] = TRN3
-    start(tools, objects)
+    start(tools, runnable(fleet, "programs/torch-all-reduce.yaml", "ultraservers/torchrun-job.yaml"))
     complete(tools, "job/torchrun")
     assert last_lines(tools, "job-name=torchrun") == {
         f"[default0]:rank {rank} of 8: finished 20 rounds" for rank in range(8)
     }
 
 
-@pytest.fixture
-def mpi_jobs(fleet: TestBed, tools: Namespace) -> Iterator[Namespace]:
-    """A namespace with the MPI operator; when it goes, its MPIJobs have ended."""
-    fleet.command("up", "--with", "mpijobs", timeout_s=1800)
-    yield tools
-    tools.kubectl("delete", "mpijobs", "--all", "--timeout=180s", timeout_s=190)
-    eventually("no pods", lambda: not tools.get("pods")["items"], 60)
-
-
-def test_an_mpi_job_runs_with_efa_to_its_end(fleet: TestBed, mpi_jobs: Namespace, tmp_path: Path) -> None:
+def test_an_mpi_job_runs_with_efa_to_its_end(fleet: TestBed, tools: Namespace, tmp_path: Path) -> None:
     """(18.2) An SSH session gets the devices' variables too."""
-    objects = runnable(fleet, PROGRAM, "ultraservers/mpijob.yaml")
-    next(item for item in objects if item["kind"] == "NeuronUltraServerWorkload")["spec"]["instanceType"] = TRN3
-    with net_drivers(fleet, NODES, TRN3, tmp_path):
-        try:
-            start(mpi_jobs, objects)
-            complete(mpi_jobs, "mpijob/collectives", "Succeeded")
-            lines = mpi_jobs.kubectl("logs", f"--selector={LAUNCHER}", "--tail=-1").splitlines()
-            finished = {line for line in lines if "finished" in line}
-            assert finished == {f"rank {rank} of 8: finished 20 rounds" for rank in range(8)}
-        finally:  # while the second driver is there, which releases its devices
-            mpi_jobs.kubectl("delete", "mpijobs", "--all", "--cascade=foreground", timeout_s=120)
-            eventually("no pods", lambda: not mpi_jobs.get("pods")["items"], 60)
+    fleet.command("up", "--with", "mpijobs", timeout_s=1800)
+    with net_drivers(fleet, NODES, TRN3, tmp_path), ended(tools, "mpijobs"):
+        start(tools, runnable(fleet, PROGRAM, "ultraservers/mpijob.yaml"))
+        complete(tools, "mpijob/collectives", "Succeeded")
+        lines = tools.kubectl("logs", f"--selector={LAUNCHER}", "--tail=-1").splitlines()
+        finished = {line for line in lines if "finished" in line}
+        assert finished == {f"rank {rank} of 8: finished 20 rounds" for rank in range(8)}

@@ -16,7 +16,7 @@ from deployed import NAMESPACE, net_drivers
 from fleet import NODES, TRN3, end_workloads
 from prometheus import dashboards, panels, rendered, running
 from real_cluster import Namespace, TestBed, eventually
-from recipes import complete, last_lines, runnable, set_rounds, start
+from recipes import ALL_REDUCE, all_reduce, complete, ended, last_lines, runnable, start
 from releases import IMAGE, VERSIONS, Shell, commands, images, publish, section, uninstall, upgrade, with_registry
 
 from neuron_dra.core.wire import Obj
@@ -35,10 +35,10 @@ class Recipe:
     efa: bool = False
 
 
-ALL_REDUCE = Recipe(("programs/all-reduce.yaml", "ultraservers/all-reduce-job.yaml"), "job/all-reduce", "Complete")
+JOB = "job/all-reduce"
 SERVER = "programs/group-server.yaml"
 RECIPES = (
-    ALL_REDUCE,
+    Recipe(ALL_REDUCE, JOB, "Complete"),
     Recipe(("programs/torch-all-reduce.yaml", "ultraservers/torchrun-job.yaml"), "job/torchrun", "Complete"),
     Recipe(("programs/all-reduce.yaml", "ultraservers/jobset.yaml"), "jobset/training", "Completed"),
     Recipe(("programs/all-reduce.yaml", "ultraservers/mpijob.yaml"), "mpijob/collectives", "Succeeded", efa=True),
@@ -59,28 +59,12 @@ def shell(bed: TestBed, tmp_path: Path) -> Iterator[Shell]:
 def run(bed: TestBed, place: Namespace, recipe: Recipe, logs: Path) -> None:
     """Run an example to its end, or until it serves, and delete it."""
     objects = runnable(bed, *recipe.files)
-    for item in objects:
-        if item["kind"] == "NeuronUltraServerWorkload":
-            item["spec"]["instanceType"] = TRN3
+    kinds = {item["kind"].lower() for item in objects} - {"neuronultraserverworkload"}
     with net_drivers(bed, NODES, TRN3, logs) if recipe.efa else contextlib.nullcontext():
-        try:
+        with ended(place, ",".join(sorted(kinds))):
             start(place, objects)
             complete(place, recipe.what, recipe.condition)
-        finally:
-            kinds = sorted({item["kind"].lower() for item in objects} - {"neuronultraserverworkload"})
-            place.kubectl("delete", ",".join(kinds), "--all", "--cascade=foreground", timeout_s=180)
-            eventually("no pods", lambda: not place.get("pods")["items"], 120)
-            end_workloads(place)
-
-
-def job(bed: TestBed, groups: int, rounds: int) -> list[Obj]:
-    """Return a Job of four ranks on each of some UltraServers, and what belongs to it."""
-    found = runnable(bed, *ALL_REDUCE.files)
-    by_kind = {item["kind"]: item for item in found}
-    by_kind["NeuronUltraServerWorkload"]["spec"] |= {"instanceType": TRN3, "serverCount": groups}
-    by_kind["Job"]["spec"] |= {"completions": 4 * groups, "parallelism": 4 * groups}
-    set_rounds(by_kind["Job"]["spec"], rounds, 0.1)
-    return found
+        end_workloads(place)
 
 
 def running_pods(place: Namespace, number: int) -> list[Obj]:
@@ -100,7 +84,7 @@ def end_job(place: Namespace) -> None:
 
 def watched(bed: TestBed, place: Namespace, folder: Path) -> None:
     """Check that a device fault beside a job is an alert, and that a panel has the job's devices."""
-    start(place, job(bed, 1, 1_000_000))
+    start(place, all_reduce(bed, groups=1, rounds=1_000_000))
     busy = {item["spec"]["nodeName"] for item in running_pods(place, 4)}
     idle = next(node for node in NODES if node not in busy)
     folder.mkdir()
@@ -130,10 +114,10 @@ def test_a_release_runs_jobs_until_it_is_uninstalled(shell: Shell, namespace: Na
             run(bed, place, recipe, tmp_path)
         watched(bed, place, tmp_path / "prometheus")
 
-    start(place, job(bed, 2, 600))
+    start(place, all_reduce(bed, rounds=600))
     before = {item["metadata"]["uid"] for item in running_pods(place, 8)}
     upgrade(shell)
-    complete(place, ALL_REDUCE.what)
+    complete(place, JOB)
     assert {item["metadata"]["uid"] for item in place.get("pods")["items"]} == before
     assert last_lines(place, "job-name=all-reduce") == {f"rank {rank} of 8: finished 600 rounds" for rank in range(8)}
     end_job(place)

@@ -10,7 +10,7 @@ import pytest
 from deployed import environment, is_ready
 from fleet import RANK, TRN3, in_order, published, slots, wait_reason, wait_state
 from real_cluster import BedError, BedNode, Namespace, TestBed, eventually
-from recipes import GIVEN_UP, idle, kill_program, runnable
+from recipes import GIVEN_UP, idle, kill_program, runnable, start
 
 from neuron_dra.core.wire import Obj
 
@@ -33,10 +33,6 @@ def servers(fleet: TestBed, sets: Namespace) -> Namespace:
     """A namespace for LeaderWorkerSets whose pods find Services by name."""
     fleet.command("up", "--with", "dns", timeout_s=1800)
     return sets
-
-
-def apply(place: Namespace, objects: list[Obj]) -> None:
-    place.apply({"apiVersion": "v1", "kind": "List", "items": objects})
 
 
 def groups(place: Namespace, count: int) -> dict[str, list[Obj]]:
@@ -80,7 +76,7 @@ def answers(place: Namespace, name: str, found: dict[str, list[Obj]]) -> None:
 
 
 def test_documented_set_has_groups_on_one_ultraserver(fleet: TestBed, sets: Namespace) -> None:
-    apply(sets, idle("4-node-inference-us.yaml"))
+    start(sets, idle("4-node-inference-us.yaml"))
     found = groups(sets, 8)
     assert sorted(found) == ["0", "1"]
     facts, places = published(fleet), []
@@ -108,7 +104,7 @@ def test_documented_set_answers(
     fleet: TestBed, servers: Namespace, file: str, name: str, count: int, mode: str
 ) -> None:
     """(18.2)"""
-    apply(servers, runnable(fleet, PROGRAM, file))
+    start(servers, runnable(fleet, PROGRAM, file))
     found = groups(servers, count)
     assert sorted(found) == ["0", "1"]
     answers(servers, name, found)
@@ -121,7 +117,7 @@ def test_documented_set_answers(
 @pytest.mark.long
 def test_set_groups_are_slots_with_ranks(fleet: TestBed, servers: Namespace) -> None:
     """(18.2) After a power cut of a leader's node, its group starts again and answers; the other goes on."""
-    apply(servers, runnable(fleet, PROGRAM, WITH_CONTROLLER))
+    start(servers, runnable(fleet, PROGRAM, WITH_CONTROLLER))
     wait_state(servers, "inference", "Allocated")
     before = groups(servers, 8)
     held = slots(fleet)["inference"]
@@ -147,7 +143,7 @@ def test_set_groups_are_slots_with_ranks(fleet: TestBed, servers: Namespace) -> 
 @pytest.mark.long
 def test_decode_goes_on_from_the_answer_of_prefill(fleet: TestBed, servers: Namespace) -> None:
     """(18.2) Each on an UltraServer of its own."""
-    apply(servers, runnable(fleet, PROGRAM, "ultraservers/prefill-decode.yaml"))
+    start(servers, runnable(fleet, PROGRAM, "ultraservers/prefill-decode.yaml"))
     wait_state(servers, "prefill", "Allocated")
     wait_state(servers, "decode", "Allocated")
     members = groups(servers, 8)["0"]  # each set has a group 0
@@ -164,13 +160,12 @@ def test_decode_goes_on_from_the_answer_of_prefill(fleet: TestBed, servers: Name
 @pytest.mark.long
 def test_a_group_answers_on_other_nodes_after_its_leaders_node_is_lost(fleet: TestBed, servers: Namespace) -> None:
     """(18.2)"""
-    objects = runnable(fleet, PROGRAM, WITH_CONTROLLER)
-    by_kind = {item["kind"]: item for item in objects}
-    by_kind["NeuronUltraServerWorkload"]["spec"]["topologySize"] = 2
-    by_kind["LeaderWorkerSet"]["spec"]["leaderWorkerTemplate"]["size"] = 2
-    notes = by_kind["LeaderWorkerSet"]["metadata"]["annotations"]
-    by_kind["LeaderWorkerSet"]["metadata"]["annotations"] = {key: value[:-1] + "2" for key, value in notes.items()}
-    apply(servers, objects)
+    objects = runnable(fleet, PROGRAM, WITH_CONTROLLER, topologySize=2)
+    [pods] = [item for item in objects if item["kind"] == "LeaderWorkerSet"]
+    pods["spec"]["leaderWorkerTemplate"]["size"] = 2
+    notes = pods["metadata"]["annotations"]
+    pods["metadata"]["annotations"] = {key: value[:-1] + "2" for key, value in notes.items()}
+    start(servers, objects)
     before = groups(servers, 4)
     leader = next(item for item in before["0"] if item["metadata"]["name"] == "inference-0")
     dead = BedNode(fleet, leader["spec"]["nodeName"], TRN3)
