@@ -102,8 +102,12 @@ def wheels_for(base: Base, ours: Path, cache: Path) -> list[Path]:
 
 
 def write(release: Release, tree: Path, found: list[Base], wheels: dict[str, list[Path]], out: Path) -> dict[str, str]:
-    """Write the files of a release into an empty folder; return the digests of the images and the chart by name and tag."""
+    """Write the files of a release into an empty folder; return the digests of the images and the chart by name and tag.
+
+    One of the wheels, the same for each architecture, is ours.
+    """
     layers = {base.architecture: layer(base, wheels[base.architecture], release.epoch) for base in found}
+    shutil.copy(next(path for paths in wheels.values() for path in paths if path.name.startswith("neuron_dra-")), out)
     digests = {}
     for name, dockerfile in IMAGES.items():
         layout = oci.Layout()

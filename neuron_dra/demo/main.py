@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import shlex
 import shutil
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Final
@@ -61,13 +64,21 @@ async def _ended(task: asyncio.Task[None]) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
+def exports(kubeconfig: Path, search_path: str) -> str:
+    """Return the shell's line that the commands need; `search_path` is PATH, where `neuron-dra` may be missing."""
+    line = f"export KUBECONFIG={shlex.quote(str(kubeconfig))}"
+    if shutil.which("neuron-dra", path=search_path):
+        return line
+    return f"{line} PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH"
+
+
 async def stay(made: cluster.Cluster, folder: Path, view: View) -> None:
     """Print how to look at the cluster, and return after SIGINT or SIGTERM."""
     for item in examples.with_count(examples.load("xl-trn2.yaml"), 17, WAITS):
         made.api.apply(item)
     socket = next(iter(made.nodes.values())).socket
     view.heading("The cluster runs until Ctrl-C. In another shell, try:")
-    view.line(f"export KUBECONFIG={made.api.write_kubeconfig(folder / 'kubeconfig')}")
+    view.line(exports(made.api.write_kubeconfig(folder / "kubeconfig"), os.environ.get("PATH", "")))
     for words in ("status", "topology --fleet", f"why pod/{WAITS}", f"inspect --socket {socket}"):
         view.line(f"neuron-dra {words}")
     view.blank()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import io
 import os
-import shlex
 import shutil
 import signal
 import subprocess
@@ -31,17 +30,14 @@ def folder() -> Iterator[Path]:
     shutil.rmtree(made, ignore_errors=True)
 
 
-async def run(line: str, kubeconfig: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "neuron_dra.cli", *shlex.split(line)[1:]]
-    environment = {**os.environ, "KUBECONFIG": kubeconfig}
+async def run(exports: str, line: str) -> subprocess.CompletedProcess[str]:
     return await asyncio.to_thread(
         subprocess.run,
-        command,
+        ["bash", "-c", f"{exports}\n{line}"],
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
         cwd=ROOT,
-        env=environment,
         check=False,
     )
 
@@ -55,11 +51,11 @@ async def test_commands_work_until_a_signal(number: signal.Signals, folder: Path
         stays = asyncio.create_task(main.stay(made, folder, view))
         await eventually(lambda: "inspect" in out.getvalue())
         lines = [line.strip() for line in out.getvalue().splitlines()]
-        kubeconfig = next(line.partition("=")[2] for line in lines if line.startswith("export KUBECONFIG="))
+        exports = next(line for line in lines if line.startswith("export KUBECONFIG="))
         commands = [line for line in lines if line.startswith("neuron-dra ")]
         assert [line.split()[1] for line in commands] == ["status", "topology", "why", "inspect"]
         if number is signal.SIGINT:
-            done = {line.split()[1]: await run(line, kubeconfig) for line in commands}
+            done = {line.split()[1]: await run(exports, line) for line in commands}
             assert {name: (each.returncode, "Traceback" in each.stderr) for name, each in done.items()} == {
                 "status": (0, False),
                 "topology": (0, False),
@@ -72,3 +68,13 @@ async def test_commands_work_until_a_signal(number: signal.Signals, folder: Path
         os.kill(os.getpid(), number)
         async with asyncio.timeout(TIMEOUT_S):
             await stays
+
+
+def test_exports_name_the_folder_of_a_command_that_is_not_found(tmp_path: Path) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "neuron-dra").touch(mode=0o755)
+    kubeconfig = Path("/tmp/a b/kubeconfig")
+    here = Path(sys.executable).parent
+    assert main.exports(kubeconfig, str(programs)) == "export KUBECONFIG='/tmp/a b/kubeconfig'"
+    assert main.exports(kubeconfig, "") == f"export KUBECONFIG='/tmp/a b/kubeconfig' PATH={here}:$PATH"

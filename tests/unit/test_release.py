@@ -45,6 +45,7 @@ def built(inputs: tuple[list[Any], dict[str, list[Path]]], tmp_path_factory: pyt
 def test_release_has_these_files_and_sums(built: Path) -> None:
     names = ["neuron-dra-driver", "neuron-ultraserver-controller"]
     expected = {"SHA256SUMS", "neuron-dra-1.2.3.tgz", "neuron-dra-chart-1.2.3.oci.tar"}
+    expected.add("neuron_dra-1.2.3-py3-none-any.whl")
     expected |= {f"{name}-1.2.3.oci.tar" for name in names}
     expected |= {f"{name}-1.2.3-{architecture}.cdx.json" for name in names for architecture in ("amd64", "arm64")}
     assert {path.name for path in built.iterdir()} == expected

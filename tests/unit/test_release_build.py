@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -45,7 +46,7 @@ def test_two_whole_builds_have_the_same_bytes(builds: list[Path]) -> None:
     """(18.1)"""
     one, other = ((path / "SHA256SUMS").read_text() for path in builds)
     assert one == other
-    assert len(one.splitlines()) == 8
+    assert len(one.splitlines()) == 9
 
 
 @pytest.mark.parametrize("architecture", list(MACHINES))
@@ -84,6 +85,27 @@ def test_commands_of_the_image_run(builds: list[Path], tmp_path: Path) -> None:
         assert ran.stdout.startswith(text)
     program = "import grpc, msgspec, pydantic, yaml, aiohttp, controller.main, neuron_dra.node.plugin"
     subprocess.run([*chroot, "/opt/neuron-dra/bin/python", "-c", program], env=environment, check=True)
+
+
+def test_command_line_is_installed_from_the_wheel(builds: list[Path], tmp_path: Path) -> None:
+    [wheel] = builds[0].glob("*.whl")
+    subprocess.run([sys.executable, "-m", "venv", tmp_path], check=True)
+    subprocess.run([tmp_path / "bin/pip", "install", "--quiet", f"{wheel}[cli]"], check=True)
+    kubeconfig = {"KUBECONFIG": "/nonexistent", "HOME": str(tmp_path)}
+    for command, outcome in (
+        ("neuron-dra --version", (0, f"neuron-dra {VERSION}\n")),
+        ("neuron-dra simulate --fleet trn2.48xlarge /dev/null", (2, "")),
+        ("neuron-dra status", (2, "")),
+    ):
+        ran = subprocess.run(
+            [tmp_path / "bin" / command.split()[0], *command.split()[1:]],
+            env=kubeconfig,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (ran.returncode, ran.stdout) == outcome
+        assert "Traceback" not in ran.stderr
 
 
 def test_both_machines_have_the_same_files(builds: list[Path]) -> None:
