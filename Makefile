@@ -90,7 +90,7 @@ crash: setup ## Kill plugin and controller at every point, cut the power at ever
 	@$(BIN)/python hack/crash.py --report
 
 ONLY ?=
-acceptance: setup ## Run the long suites (ONLY="seeds interference plan kubernetes jobs installs chain gitops monitoring sets manifests scale packing allocator scheduler quotas faults differential kueue placements release"), write docs/reports/acceptance.md
+acceptance: setup ## Run the long suites (ONLY="seeds interference plan kubernetes jobs installs chain chain-1.34 gitops monitoring sets manifests scale packing allocator scheduler quotas faults differential kueue placements release"), write docs/reports/acceptance.md
 	@$(BIN)/python hack/acceptance.py $(ONLY) --report
 
 MINUTES ?= 10

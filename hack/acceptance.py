@@ -131,6 +131,11 @@ def chain(options: Options) -> Result:
     return _on_the_bed("1.37", ("-m", "long", "tests/bed/test_release_runs_jobs.py"))
 
 
+def chain_oldest(options: Options) -> Result:
+    """A release from a registry on two UltraServers with Kubernetes 1.34: an upgrade beside a job, an uninstall."""
+    return _on_the_bed("1.34", ("-m", "long", "tests/bed/test_release_runs_jobs.py"))
+
+
 def gitops(options: Options) -> Result:
     """The health of a workload in Argo CD and Flux, by their own code."""
     return _tests("health in Argo CD and Flux", ("-m", "long", "tests/unit/test_gitops_health.py"), {})
@@ -240,6 +245,7 @@ PARTS: dict[str, Callable[[Options], Result]] = {
     "jobs": jobs,
     "installs": installs,
     "chain": chain,
+    "chain-1.34": chain_oldest,
     "gitops": gitops,
     "monitoring": monitoring,
     "sets": sets,
