@@ -39,6 +39,8 @@ FORBIDDEN_AGAIN_S: Final = 60.0
 A_WORKLOAD_S: Final = 2.0
 """AGAIN_S grows to this time for each workload, so that a large fleet costs no more than two requests a second."""
 
+_LONG_AGO: Final = datetime.datetime.min.replace(tzinfo=datetime.UTC)
+
 
 @dataclass(frozen=True, slots=True)
 class _Followed:
@@ -70,7 +72,7 @@ class RendezvousServices:
         self._forbidden_at: datetime.datetime | None = None
         self._unsettled = 0
         self._seen: Sequence[Meeting] = ()
-        self._next_at = datetime.datetime.min.replace(tzinfo=datetime.UTC)
+        self._next_at = _LONG_AGO
 
     @property
     def forbidden(self) -> bool:
@@ -83,6 +85,13 @@ class RendezvousServices:
         found = await self._look(meetings, now)
         self._seen, self._next_at = meetings, found or now
         return found
+
+    def end_waits(self) -> None:
+        """Read all Services at once."""
+        self._followed = {}
+        self._next_at = _LONG_AGO
+        if self._forbidden_at is not None:
+            self._forbidden_at = _LONG_AGO
 
     async def _look(self, meetings: Sequence[Meeting], now: datetime.datetime) -> datetime.datetime | None:
         """Do the same, without the short cut."""
