@@ -198,7 +198,7 @@ ALERTS_AND_DASHBOARDS = """## Alerts and dashboards
 The chart has both, for the Prometheus operator and for Grafana; both are off by default:
 
 ```
-helm upgrade neuron-dra deploy/helm/neuron-dra --namespace neuron-dra-driver --reuse-values \\
+helm upgrade neuron-dra deploy/helm/neuron-dra --namespace neuron-dra-driver --reset-then-reuse-values \\
   --set draDriver.podMonitor.enabled=true --set ultraserverOperator.podMonitor.enabled=true \\
   --set monitoring.prometheusRule.enabled=true --set monitoring.dashboards.enabled=true
 ```

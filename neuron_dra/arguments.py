@@ -15,6 +15,11 @@ from neuron_dra import log as logs
 from neuron_dra.errors import NeuronDraError, SettingsError
 
 OBJECT_NAME: Final = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
+NESTING: Final = 12_000
+"""Levels of nesting that a program can decode. Users may write 5,000 into the configuration of a claim, whose 10 KiB
+the API server does not look into. With Python's default of 1,000, one such claim would make every list that has it
+unreadable, and so stop the controller.
+"""
 
 
 class Parser(argparse.ArgumentParser):
@@ -74,6 +79,7 @@ def guarded(program: str, parser: Parser, words: Sequence[str]) -> int:
     The exit code is 2 for a wrong setting and 1 for other errors, 141 if the reader of the output, such as `head`, has
     exited, and 130 after an interrupt. `help` and `help COMMAND` mean `--help`.
     """
+    sys.setrecursionlimit(max(NESTING, sys.getrecursionlimit()))
     if words[:1] == ["help"]:
         words = [*words[1:2], "--help"]
     parsed: argparse.Namespace | None = None

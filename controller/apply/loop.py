@@ -33,6 +33,8 @@ GATHER_S: Final = 0.05  # changes come in bursts: one plan for all of them
 RETRY_S: Final = (0.2, 30.0)  # first and longest wait after a pass that failed
 BUSY_PASSES: Final = 50  # consecutive passes with writes: another program reverts them
 BUSY_WAIT_S: Final = 5.0
+SET_BACK: Final = datetime.timedelta(seconds=5)
+"""If the clock shows this much less than in the last pass, it was set back, and all waits end."""
 
 
 def wall_clock() -> datetime.datetime:
@@ -63,6 +65,7 @@ class Reconciler:
         applier.on_eviction = applier.refusals.on_eviction = metrics.evicted
         applier.schemas.on_change = metrics.crd_outdated
         self._term = 0
+        self._passed_at = datetime.datetime.min.replace(tzinfo=datetime.UTC)
         self._planned_blocked: dict[str, str] = {}  # the blocked evictions that the last plan had
         self.changed = asyncio.Event()
 
@@ -119,6 +122,11 @@ class Reconciler:
             self._term = term
             self._report_foreign_templates()
         now = self._clock()
+        if now + SET_BACK < self._passed_at:
+            log.warning("the clock was set back", extra={"from": self._passed_at.isoformat(), "to": now.isoformat()})
+            self._writes.end_waits()
+            self._applier.end_waits()
+        self._passed_at = now
         names = self._caches.ultraservers.items, self._caches.workloads.items
         await self._applier.schemas.try_all(*names, now, self._term)
         plan = self._plan(now)
@@ -177,4 +185,7 @@ class Reconciler:
         if any(not isinstance(action, Evict) for action in plan.actions):
             return 0.0
         moments = [moment for moment in (plan.recheck, waiting) if moment is not None]
-        return max(0.0, (min(moments) - self._clock()).total_seconds()) if moments else None
+        now = self._clock()
+        if now + SET_BACK < self._passed_at:
+            return 0.0  # the clock was set back during this pass
+        return max(0.0, (min(moments) - now).total_seconds()) if moments else None

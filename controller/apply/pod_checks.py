@@ -59,6 +59,11 @@ class PodLooks:
         moments += [tries.next_at for tries in self._lists.values()]
         return min((moment for moment in moments if moment is not None), default=None)
 
+    def end_waits(self) -> None:
+        """Begin the waits again; a check that is done stays done."""
+        self._lists, self._idle_since = {}, {}
+        self._pods = {uid: None for uid, tries in self._pods.items() if tries is None}
+
     async def _list(self, namespace: str, workloads: Sequence[Starting], now: datetime.datetime) -> None:
         """List the unscheduled pods of a namespace, for all its workloads with idle nodes."""
         self._lists[namespace] = self._lists[namespace].once_more(FIRST_S, now)

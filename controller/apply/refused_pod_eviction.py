@@ -39,6 +39,10 @@ class Refusals:
         await asyncio.gather(*(self._one(each, now) for each in due))
         return min((each.next_at for each in self._looks.values()), default=None)
 
+    def end_waits(self) -> None:
+        """Read all suspects at once."""
+        self._looks = {}
+
     async def _one(self, suspect: Suspect, now: datetime.datetime) -> None:
         """Read one suspect; evict it if its node has rejected it for long enough."""
         self._looks[suspect.uid] = self._looks[suspect.uid].once_more(FIRST_S, now)

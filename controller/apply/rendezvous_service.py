@@ -39,6 +39,8 @@ FORBIDDEN_AGAIN_S: Final = 60.0
 A_WORKLOAD_S: Final = 2.0
 """AGAIN_S grows to this time for each workload, so that a large fleet costs no more than two requests a second."""
 
+_LONG_AGO: Final = datetime.datetime.min.replace(tzinfo=datetime.UTC)
+
 
 @dataclass(frozen=True, slots=True)
 class _Followed:
@@ -70,7 +72,7 @@ class RendezvousServices:
         self._forbidden_at: datetime.datetime | None = None
         self._unsettled = 0
         self._seen: Sequence[Meeting] = ()
-        self._next_at = datetime.datetime.min.replace(tzinfo=datetime.UTC)
+        self._next_at = _LONG_AGO
 
     @property
     def forbidden(self) -> bool:
@@ -83,6 +85,13 @@ class RendezvousServices:
         found = await self._look(meetings, now)
         self._seen, self._next_at = meetings, found or now
         return found
+
+    def end_waits(self) -> None:
+        """Read all Services at once."""
+        self._followed = {}
+        self._next_at = _LONG_AGO
+        if self._forbidden_at is not None:
+            self._forbidden_at = _LONG_AGO
 
     async def _look(self, meetings: Sequence[Meeting], now: datetime.datetime) -> datetime.datetime | None:
         """Do the same, without the short cut."""
@@ -162,7 +171,10 @@ class RendezvousServices:
             await self._events.post(about, "Warning", "ServiceNameTaken", taken(meeting, "Service"), now)
             return True
         pod = await self._pod(meeting)
-        if not await self._follow(service, pod):
+        other = await self._follow(service, pod)
+        if other is not None:
+            if plan.was_a_services(other):
+                return False
             await self._events.post(about, "Warning", "ServiceNameTaken", taken(meeting, "EndpointSlice"), now)
             return True
         return meeting.pod is None or bool(plan.pod_address(pod))
@@ -183,25 +195,25 @@ class RendezvousServices:
         found = await self._read(PODS, meeting.namespace, name)
         return found if found is not None and found["metadata"]["uid"] == uid else None
 
-    async def _follow(self, service: dict[str, Any], pod: dict[str, Any] | None) -> bool:
-        """Write the EndpointSlice of a Service, unless it is as it should be; return False if it is not ours to write.
+    async def _follow(self, service: dict[str, Any], pod: dict[str, Any] | None) -> dict[str, Any] | None:
+        """Write the EndpointSlice of a Service, unless it is as it should be. Raises ApiError.
 
-        Raises ApiError.
+        Return the one that has its name if that is not the Service's, and so not ours to write.
         """
         wanted = plan.endpoint_slice(service, pod)
         namespace, name = wanted["metadata"]["namespace"], wanted["metadata"]["name"]
         found = await self._read(ENDPOINT_SLICES, namespace, name)
         if found is None:
             await self._client.create(ENDPOINT_SLICES, namespace, wanted)
-            return True
+            return None
         if not plan.is_owned(found, service["metadata"]["uid"]):
-            return False
+            return found
         if (found.get("endpoints") or []) != wanted["endpoints"]:
             if not wanted["endpoints"]:
                 wanted["addressType"] = found["addressType"]  # it cannot change
             wanted["metadata"]["resourceVersion"] = found["metadata"]["resourceVersion"]
             await self._client.replace(ENDPOINT_SLICES, namespace, wanted)
-        return True
+        return None
 
     async def _read(self, resource: Resource, namespace: str, name: str) -> dict[str, Any] | None:
         """Return an object, or None. Raises NoRights or another ApiError."""

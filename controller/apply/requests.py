@@ -59,6 +59,11 @@ class Applier:
         self.blocked_evictions: dict[str, str] = {}
         self.on_eviction: Callable[[str], None] = lambda result: None
 
+    def end_waits(self) -> None:
+        """Do at once what waits for a time: the clock was set back."""
+        for each in (self.schemas, self.refusals, self.pod_looks, self.rendezvous):
+            each.end_waits()
+
     async def perform(self, action: Action, now: datetime.datetime) -> None:
         """Make one write. Raises ApiError; Conflict and NotFound mean that the plan is out of date."""
         match action:

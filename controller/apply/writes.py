@@ -55,6 +55,12 @@ class Writes:
             len(tries)
         )  # also those that are tried in this pass: the metric does not change with every try
 
+    def end_waits(self) -> None:
+        """Make all writes at once: the clock was set back, and the times of their next tries are far away."""
+        self._backoff = Backoff()
+        self._unwritable = {}
+        self._throttle.end_waits()
+
     def waits(self, action: Action) -> bool:
         """Return whether a write of this pass is not due yet, because it was rejected or had no effect before."""
         return id(action) in self._waiting

@@ -103,5 +103,10 @@ def was_a_workloads(item: Wire) -> bool:
     return bool(decode.controller_of(item).get("kind") == "NeuronUltraServerWorkload")
 
 
+def was_a_services(item: Wire) -> bool:
+    """Return True if a Service controls `item`: one of that name is gone, and the garbage collector deletes `item`."""
+    return bool(decode.controller_of(item).get("kind") == "Service")
+
+
 def _owner(api_version: str, kind: str, name: str, uid: str) -> dict[str, Any]:
     return {"apiVersion": api_version, "kind": kind, "name": name, "uid": uid, "controller": True}

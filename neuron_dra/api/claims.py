@@ -146,7 +146,7 @@ def decode_claim(raw: bytes) -> ResourceClaim:
     """Return the claim in `raw`, a response of the API server. Raises ClaimError if it is not a claim."""
     try:
         return _claim_decoder.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError) as err:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
         raise ClaimError(f"the API server's response is not a ResourceClaim: {err}") from err
 
 
@@ -154,7 +154,7 @@ def decode_claim_list(raw: bytes) -> ResourceClaimList:
     """Return the page of claims in `raw`. Raises ClaimError if it is not one."""
     try:
         return _list_decoder.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError) as err:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
         raise ClaimError(f"the API server's response is not a list of ResourceClaims: {err}") from err
 
 

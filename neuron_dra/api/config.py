@@ -89,6 +89,8 @@ KINDS: Final = {
         lambda given: UltraServerSettings(given["ultraserverMode"], given.get("workloadId"), given.get("workloadUid")),
     ),
 }
+MOST_EXPLAINED: Final = 8
+"""Wrong fields that a message names. An entry may have more than a thousand, and the kubelet repeats the message."""
 _VALIDATORS: Final = {name: kind.validator() for name, kind in KINDS.items()}
 
 
@@ -112,8 +114,10 @@ def decode(parameters: object, path: str) -> NeuronSettings | UltraServerSetting
     try:
         return KINDS[kind].settings(_VALIDATORS[kind].validate_python(dict(parameters)))
     except ValidationError as err:
-        problems = "; ".join(_explain(problem, path, kind) for problem in err.errors())
-        raise ClaimError(f"error applying config: strict decoding error: {problems}") from err
+        found = err.errors()
+        problems = "; ".join(_explain(problem, path, kind) for problem in found[:MOST_EXPLAINED])
+        more = f"; and {len(found) - MOST_EXPLAINED} more" if len(found) > MOST_EXPLAINED else ""
+        raise ClaimError(f"error applying config: strict decoding error: {problems}{more}") from err
 
 
 def _explain(problem: Any, path: str, kind: str) -> str:

@@ -60,7 +60,7 @@ def holders(snapshot: Snapshot) -> dict[str, Any]:
     reserved = [
         {"ultraServer": _name(each), "workloads": sorted({str(entry.get("workloadRef")) for entry in entries})}
         for each in snapshot.all("NeuronUltraServer")
-        if (entries := (each.get("status") or {}).get("allocations") or ())
+        if (entries := (each.get("status") or {}).get("allocations") or ()) or _is_kept(each)
     ]
     return {
         "claims": [row for each in snapshot.all("ResourceClaim") if (row := _claim(snapshot, each))],
@@ -71,6 +71,11 @@ def holders(snapshot: Snapshot) -> dict[str, Any]:
         "ultraServers": reserved,
         "notSeen": {kind: why for kind, why in snapshot.left_out.items() if kind in NEEDED and why != NOT_SERVED},
     }
+
+
+def _is_kept(item: Wire) -> bool:
+    """Return True if only the controller lets this object be deleted, and with it the driver's namespace."""
+    return any(str(each).startswith(f"{names.DRIVER}/") for each in item["metadata"].get("finalizers") or ())
 
 
 def _name(item: Wire) -> str:
@@ -128,7 +133,8 @@ def lines(found: dict[str, Any]) -> list[str]:
     if found["ultraServers"]:
         made += ["NeuronUltraServers with reservations; the controller frees them when their workload is deleted:"]
         rows2 = [("ULTRASERVER", "WORKLOADS")]
-        rows2 += [(each["ultraServer"], words.listed(each["workloads"])) for each in found["ultraServers"]]
+        ended = "none; the controller removes its finalizer soon"
+        rows2 += [(each["ultraServer"], words.listed(each["workloads"]) or ended) for each in found["ultraServers"]]
         made += terminal.table(rows2, indent="  ")
     for kind, why in found["notSeen"].items():
         made += terminal.wrapped(f"{kind}s could not be read ({why}): the driver may still be needed", rest="  ")

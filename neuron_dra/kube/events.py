@@ -55,7 +55,7 @@ class EventRecorder:
         name = f"{about['name'][:200]}.{digest}"
         self._forget(now.timestamp())
         last, count = self._posted.get(name, (0.0, 0))
-        if count and now.timestamp() - last < REPEAT_AFTER_S:
+        if count and 0 <= now.timestamp() - last < REPEAT_AFTER_S:  # negative: the clock was set back
             return
         stamp = now.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         try:

@@ -146,6 +146,29 @@ async def test_service_of_an_earlier_workload_is_awaited(cluster: Cluster) -> No
     assert (events(cluster, "ServiceNameTaken"), addresses(cluster)) == ([], None)
 
 
+async def test_endpointslice_of_an_earlier_service_is_awaited(cluster: Cluster) -> None:  # noqa: F811
+    """18.2: the garbage collector deletes it after the Service. No Event asks the user to delete it."""
+    old = cluster.api.create(
+        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "old", "namespace": "ml"}, "spec": {}}
+    )
+    owner = {"apiVersion": "v1", "kind": "Service", "name": "old", "uid": old["metadata"]["uid"], "controller": True}
+    meta = {"name": SERVICE, "namespace": "ml", "ownerReferences": [owner]}
+    kind = {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4"}
+    stored = cluster.api.create({**kind, "metadata": meta, "endpoints": []})
+    job = [Meeting("ml", "job", cluster.submit("job")["metadata"]["uid"], "", None)]
+    async with KubeClient(KubeConfig(cluster.api.url)) as client:
+        services = RendezvousServices(client, EventRecorder(client, "here"))
+        again = await services.look(job, NOW)
+        assert again == NOW + datetime.timedelta(seconds=rendezvous_service.FIRST_S)
+        assert cluster.api.get("endpointslices", SERVICE, "ml") == stored
+        assert events(cluster, "ServiceNameTaken") == []
+        cluster.api.delete("services", "old", "ml")
+        await eventually(lambda: addresses(cluster) is None, 60, "the old EndpointSlice is gone")
+        await services.look(job, again)
+    [made] = cluster.api.get("endpointslices", SERVICE, "ml")["metadata"]["ownerReferences"]
+    assert made["uid"] == cluster.api.get("services", SERVICE, "ml")["metadata"]["uid"]
+
+
 async def test_missing_rights_are_logged_once(
     cluster: Cluster,  # noqa: F811
     caplog: pytest.LogCaptureFixture,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
 import urllib.request
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from controller import settings as controller_settings
 from controller.apply import leader as leader_module
 from controller.apply import loop as reconcile_module
 from controller.apply import write_backoff as backoff_module
+from controller.apply.loop import wall_clock
 from controller.program import NAME, Controller
 from neuron_dra.arguments import Parser
 from neuron_dra.core.ultraserver import NAMESPACE
@@ -87,14 +89,16 @@ def beyond_the_rights(requests: Iterable[Request]) -> set[tuple[str, str, str]]:
 
 
 @contextlib.asynccontextmanager
-async def controlling(cluster: Cluster, *flags: str) -> AsyncIterator[Controller]:
+async def controlling(
+    cluster: Cluster, *flags: str, clock: Callable[[], datetime.datetime] = wall_clock
+) -> AsyncIterator[Controller]:
     """Run a controller; stop it as SIGTERM does, and check its requests against the manifests' roles."""
     parser = Parser()
     controller_settings.add_arguments(parser)
     words = ["--kube-api-server", cluster.api.url, "--health-probe-bind-address", "127.0.0.1:0"]
     parsed = parser.parse_args([*words, "--metrics-bind-address", "0", "--grpc-address", "0", *flags])
     loaded = controller_settings.load(parsed, {}, "here")
-    controller = Controller(loaded, KubeConfig(loaded.kube_api_server))
+    controller = Controller(loaded, KubeConfig(loaded.kube_api_server), clock=clock)
     task = asyncio.create_task(controller.run())
     try:
         yield controller

@@ -438,6 +438,19 @@ def test_release_namespace_is_not_created_twice() -> None:
             "ultraserverOperator.enabled=true,ultraserverOperator.image.repository=public.ecr.aws/neuron/operator",
             "leave it empty to use the driver's image",
         ),
+        (
+            "ultraserverOperator.image.tag=1.2.3",
+            "have no effect without ultraserverOperator.image.repository",
+        ),
+        (
+            "draDriver.updateStrategy.rollingUpdate.maxUnavailable=1",
+            "maxUnavailable and maxSurge are not 0, which Kubernetes rejects",
+        ),
+        (
+            "draDriver.updateStrategy.rollingUpdate.maxSurge=0%",
+            "maxUnavailable and maxSurge are both 0, which Kubernetes rejects",
+        ),
+        ("draDriver.extraEnv[0].name=A,draDriver.extraEnv[0].value=1", "got number, want string"),
     ],
 )
 def test_invalid_value_is_rejected(value: str, text: str) -> None:
@@ -445,6 +458,15 @@ def test_invalid_value_is_rejected(value: str, text: str) -> None:
     with pytest.raises(subprocess.CalledProcessError) as caught:
         template("--set", value)
     assert text in caught.value.stderr
+
+
+@needs_helm
+@pytest.mark.parametrize(("down", "surge"), [("25%", "0"), ("0", "10%"), ("1", "null")])
+def test_update_strategies_that_kubernetes_accepts(down: str, surge: str) -> None:
+    """A missing maxSurge is 0; `null` removes the chart's own."""
+    prefix = "draDriver.updateStrategy.rollingUpdate"
+    found = template("--set", f"{prefix}.maxUnavailable={down},{prefix}.maxSurge={surge}")
+    assert "DaemonSet" in [d["kind"] for d in found]
 
 
 @needs_helm

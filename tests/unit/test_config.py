@@ -142,6 +142,15 @@ def test_config_precedence(entries: list[Entry], request_name: str, wins: Neuron
     assert effective(entries, request_name).neuron == wins
 
 
+def test_a_message_does_not_grow_with_the_configuration() -> None:
+    """Its 10 KiB have room for a thousand wrong fields; the kubelet repeats the message in its log and in Events."""
+    wrong = {f"x{number}": 0 for number in range(1000)}
+    named = "; ".join(
+        f'unknown field "{PATH}.x{number}"; NeuronConfig has only logicalNeuronCore' for number in range(8)
+    )
+    assert refusal(neuron(**wrong)) == f"error applying config: strict decoding error: {named}; and 992 more"
+
+
 def test_the_two_kinds_do_not_hide_each_other() -> None:
     four = UltraServerSettings(4)
     entries = [entry(Source.CLAIM, four), entry(Source.CLASS, ONE)]

@@ -67,6 +67,20 @@ def test_arguments_are_valid_for_the_controller(objects):
 
 
 @needs_helm
+def test_large_numbers_of_values_files_are_whole(tmp_path):
+    """Helm reads them as floats, and writes 1000000 as 1e+06."""
+    file = tmp_path / "values.yaml"
+    file.write_text("ultraserverOperator: {enabled: true, outageNodes: 1000000}")
+    command = [str(HELM), "template", "r", str(CHART), "--set", "draDriver.image.repository=r", "--values", str(file)]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    [deployment] = [item for item in yaml.safe_load_all(text) if item and item["kind"] == "Deployment"]
+    [container] = deployment["spec"]["template"]["spec"]["containers"]
+    parser = Parser()
+    settings.add_arguments(parser)
+    assert settings.load(parser.parse_args(go_style(container["args"])), {}, "host").limits.outage_nodes == 1000000
+
+
+@needs_helm
 def test_controller_runs_unprivileged(objects):
     spec = pod(objects)
     assert (spec["securityContext"]["runAsNonRoot"], spec["securityContext"]["runAsUser"]) == (True, 65532)

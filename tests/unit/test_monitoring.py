@@ -206,6 +206,40 @@ def test_alerts_of_absent_programs_are_left_out() -> None:
     assert {"NeuronDeviceUnhealthy", "NeuronClaimsFail"} <= {each["alert"] for each in found}
 
 
+class Strict(yaml.SafeLoader):
+    """Rejects a key that is twice in a mapping, as YAML 1.2 and kustomize, which Flux runs after Helm, do."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key) for key, _ in node.value]
+        assert len(keys) == len(set(keys)), keys
+        return super().construct_mapping(node, deep)
+
+
+@needs_helm
+def test_labels_of_values_replace_those_of_the_chart() -> None:
+    """Prometheus operators may select objects by `app`."""
+    names = (
+        "draDriver.podMonitor",
+        "ultraserverOperator.podMonitor",
+        "monitoring.prometheusRule",
+        "monitoring.dashboards",
+    )
+    values = [f"{name}.{rest}" for name in names for rest in ("enabled=true", "labels.app=prometheus")]
+    values += [
+        "ultraserverOperator.enabled=true",
+        r"draDriver.podAnnotations.kubectl\.kubernetes\.io/default-container=a",
+    ]
+    sets = [word for value in ("draDriver.image.repository=r", *values) for word in ("--set", value)]
+    command = [str(HELM), "template", "r", str(CHART), *sets]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    found = [item for item in yaml.load_all(text, Strict) if item]
+    kinds = ("PodMonitor", "PrometheusRule", "ConfigMap")
+    assert {item["metadata"]["labels"]["app"] for item in found if item["kind"] in kinds} == {"prometheus"}
+    [daemonset] = [item for item in found if item["kind"] == "DaemonSet"]
+    annotations = {"kubectl.kubernetes.io/default-container": "a"}
+    assert daemonset["spec"]["template"]["metadata"]["annotations"] == annotations
+
+
 @needs_helm
 def test_pod_monitors_add_the_label_node(objects: list[dict[str, Any]]) -> None:
     monitors = [each["spec"]["podMetricsEndpoints"][0] for each in objects if each["kind"] == "PodMonitor"]

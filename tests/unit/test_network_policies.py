@@ -62,6 +62,8 @@ def test_peers_are_a_value() -> None:
 def test_policies_are_off_by_default() -> None:
     assert policies(rendered()) == []
     assert policies(rendered("networkPolicy=null")) == []  # --reuse-values of a release that did not have it
+    without = policies(rendered("networkPolicy.enabled=true", "scheduler.enabled=true", "scheduler.watcher=null"))
+    assert [each["metadata"]["name"] for each in without] == ["neuron-dra-driver-kubelet-plugin"]
 
 
 @needs_helm

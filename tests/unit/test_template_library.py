@@ -89,6 +89,14 @@ def test_templates_are_delivered_into_the_namespaces() -> None:
 
 
 @needs_helm
+def test_names_that_yaml_reads_as_something_else() -> None:
+    devices = template(exactly("neuron.aws.com"))["spec"]["spec"]
+    made = rendered(*REQUIRED, "templateLibrary.namespaces={no}", spec=json.dumps({"16": devices}))
+    [item] = [item for item in made if item["kind"] == "ResourceClaimTemplate"]
+    assert (item["metadata"]["namespace"], item["metadata"]["name"]) == ("no", "16")
+
+
+@needs_helm
 def test_the_label_is_a_value() -> None:
     label = "templateLibrary.label=example.com/owner=platform"
     found = [item for item in rendered(*REQUIRED, label) if item["kind"] == "ValidatingAdmissionPolicy"]

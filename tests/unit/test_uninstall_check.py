@@ -72,6 +72,17 @@ def test_reservations_are_named() -> None:
     assert any("us-0" in line and "llm" in line for line in uninstall_command.lines(found([ULTRASERVER])))
 
 
+def test_finalizers_of_the_controller_are_named() -> None:
+    """Without it, the namespace of the driver could not be deleted."""
+    meta = {**ULTRASERVER["metadata"], "finalizers": ["neuron.aws.com/ultraserver-reserved"]}
+    seen = found([{**ULTRASERVER, "metadata": meta, "status": {"allocations": []}}])
+    assert seen["ultraServers"] == [{"ultraServer": "neuron-dra-driver/us-0", "workloads": []}]
+    row = "  neuron-dra-driver/us-0  none; the controller removes its finalizer soon"
+    assert row in uninstall_command.lines(seen)
+    other = {**ULTRASERVER["metadata"], "finalizers": ["example.com/other"]}
+    assert found([{**ULTRASERVER, "metadata": other, "status": {}}])["ultraServers"] == []
+
+
 def test_claims_of_other_drivers_are_not_named() -> None:
     items = holding()
     [claim] = [each for each in items if each["kind"] == "ResourceClaim"]

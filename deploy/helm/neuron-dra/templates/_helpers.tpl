@@ -52,6 +52,11 @@ app.kubernetes.io/component: limits-watcher
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- end -}}
 
+{{- /* The labels of an object of monitoring: `own` names those of the chart, and `labels` of a value replace them. */ -}}
+{{- define "neuron-dra.monitoringLabels" -}}
+{{- toYaml (merge (deepCopy (.labels | default dict)) (fromYaml (include .own .root))) -}}
+{{- end -}}
+
 {{- /* With the label that a template library asks for, if there is one. */ -}}
 {{- define "neuron-dra.testLabels" -}}
 app.kubernetes.io/name: neuron-dra-test

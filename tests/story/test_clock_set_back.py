@@ -1,0 +1,69 @@
+"""The clock of the controller is set back: what waits for a time does not wait until the clock shows it again."""
+
+from __future__ import annotations
+
+import datetime
+
+from controller_cluster import Cluster
+from test_rendezvous_service import SERVICE, addresses, rank0, short_waits  # noqa: F401
+from test_ultraserver_controller import cluster, controlling, quick  # noqa: F401
+
+from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, Fault
+from neuron_dra.kube.client import KubeClient
+from neuron_dra.kube.config import KubeConfig
+from neuron_dra.kube.events import EventRecorder, reference
+from tests.support.waiting import eventually
+
+HOUR = datetime.timedelta(hours=1)
+LABEL = "neuron.amazonaws.com/ultraserver-node-id-4"
+
+
+class Clock:
+    """A clock that can be set."""
+
+    def __init__(self) -> None:
+        self.offset = HOUR
+
+    def __call__(self) -> datetime.datetime:
+        return datetime.datetime.now(datetime.UTC) + self.offset
+
+
+async def test_rejected_writes_are_made_again(cluster: Cluster) -> None:  # noqa: F811
+    clock = Clock()
+    rejected = cluster.api.faults.add(Fault(Do.RESPOND, verb="patch", resource="nodes", status=403, times=None))
+    async with controlling(cluster, clock=clock):
+        nodes = len(cluster.api.objects("nodes"))
+        await eventually(lambda: rejected.hits >= 4 * nodes, 60, "the labels of Nodes wait")
+        clock.offset = -HOUR
+        cluster.api.faults.clear()
+        await eventually(
+            lambda: all(LABEL in each["metadata"]["labels"] for each in cluster.api.objects("nodes")), 60, "labels"
+        )
+
+
+async def test_rank_0_is_found_again(cluster: Cluster) -> None:  # noqa: F811
+    clock = Clock()
+    async with controlling(cluster, clock=clock):
+        workload = cluster.submit("job")
+        await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
+        cluster.pod_with_claim("job-0", rank0(cluster), workload)
+
+        def reads() -> int:
+            return sum((each.verb, each.resource) == ("get", "pods") for each in cluster.api.log)
+
+        await eventually(lambda: reads() >= 3, 60, "its pod has no address yet")
+        clock.offset = -HOUR
+        cluster.api.patch("pods", "job-0", {"status": {"podIP": "10.1.0.7"}}, "ml")
+        await eventually(lambda: addresses(cluster, SERVICE) == ["10.1.0.7"], 60, "it has the pod's address")
+
+
+async def test_events_are_renewed() -> None:
+    """Otherwise the API server deletes them after an hour, and the reason is gone."""
+    now = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
+    about = reference("v1", "Node", "", "a", "uid-a")
+    async with EmbeddedApi() as api, KubeClient(KubeConfig(api.url)) as client:
+        events = EventRecorder(client, "here")
+        for at in (now + HOUR, now):
+            await events.post(about, "Warning", "Reason", "text", at)
+        [event] = api.objects("events")
+    assert (event["count"], event["lastTimestamp"]) == (2, "2026-03-01T12:00:00Z")

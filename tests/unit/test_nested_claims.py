@@ -1,0 +1,84 @@
+"""A claim whose configuration is nested as deep as the API server allows: whoever creates claims can write it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from neuron_dra.api import claims
+from neuron_dra.arguments import Parser, guarded
+from neuron_dra.core.claims import AllocatedDevice
+from neuron_dra.emulation.embedded_api import EmbeddedApi, Fault
+from neuron_dra.emulation.objects import allocated_claim
+from neuron_dra.errors import ClaimError
+from neuron_dra.kube.client import KubeClient
+from neuron_dra.kube.config import KubeConfig
+from neuron_dra.kube.reflector import Reflector
+from neuron_dra.kube.requests import RESOURCE_CLAIMS
+
+LONGEST = 10 * 1024
+"""The most bytes that the API server accepts as opaque parameters. It reads JSON of up to 10,000 levels."""
+MARK = '"nested"'
+
+
+def nested() -> str:
+    """Return the JSON of an allocated claim with parameters of another driver."""
+    depth = (LONGEST - len('{"a":}')) // 2
+    entry = {"source": "FromClaim", "opaque": {"driver": "other.example.com", "parameters": "nested"}}
+    claim = allocated_claim("deep", "node-a", [0], config=[entry])
+    claim["metadata"]["uid"] = "u"
+    return json.dumps(claim).replace(MARK, '{"a":' + "[" * depth + "]" * depth + "}")
+
+
+def page() -> bytes:
+    return f'{{"metadata": {{"resourceVersion": "1"}}, "items": [{nested()}]}}'.encode()
+
+
+@pytest.fixture(autouse=True)
+def _own_limit() -> Iterator[None]:
+    before = sys.getrecursionlimit()
+    yield
+    sys.setrecursionlimit(before)
+
+
+def in_a_program(work: Callable[[], object]) -> None:
+    parser = Parser(prog="program")
+    parser.set_defaults(run=lambda _: work() and None)
+    assert guarded("program", parser, []) == 0
+
+
+def test_a_list_with_it_can_be_decoded() -> None:
+    found = []
+    in_a_program(lambda: found.append(claims.decode_claim_list(page())))
+    [claim] = found[0].items
+    assert claims.allocated_devices(claim) == (
+        AllocatedDevice("neuron", "node-a", "neuron-device-0", device_class="neuron.aws.com"),
+    )
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="later versions of Python count the levels of C code apart")
+def test_deeper_ones_are_an_error_of_the_claim() -> None:
+    """Not one that ends the plugin."""
+    with pytest.raises(ClaimError, match="is not a ResourceClaim"):
+        claims.decode_claim(nested().encode())
+    with pytest.raises(ClaimError, match="is not a list of ResourceClaims"):
+        claims.decode_claim_list(page())
+
+
+def test_a_watch_lists_it() -> None:
+    """The controller watches the claims of all namespaces."""
+    kept: dict[str, object] = {}
+
+    async def watch() -> None:
+        async with EmbeddedApi() as api, KubeClient(KubeConfig(api.url)) as client:
+            api.faults.add(Fault(verb="list", resource="resourceclaims", status=200, body=page()))
+            claims = Reflector(client, RESOURCE_CLAIMS)
+            await claims.relist()
+            kept.update(claims.items)
+
+    in_a_program(lambda: asyncio.run(watch()))
+    assert kept.keys() == {"default/deep"}
