@@ -15,6 +15,8 @@ from keyless import ISSUER
 from release_network import ADDRESS, REPOSITORY, Network, Run, network
 from small_release import ROOT, base_archive
 
+import release_base  # isort: skip
+
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 REGISTRY = f"{ADDRESS}/{REPOSITORY.partition('/')[0].lower()}"
 NAMES = ("neuron-dra-driver", "neuron-ultraserver-controller", "neuron-dra")
@@ -105,6 +107,19 @@ def test_publish_and_sign_can_run_again(published: Published) -> None:
         assert done.returncode == 0, done.stderr
     assert {each.name: each.read_text() for each in (published.tree / "build/published").iterdir()} == before
     assert [published.verify(f"{name}:1.2.3") for name in NAMES] == ["", "", ""]
+
+
+def test_base_is_fetched_for_all_machine_types(published: Published, tmp_path: Path) -> None:
+    """As the workflow does, whose build has no base."""
+    given = base_archive(tmp_path / "base.tar")
+    published.copy(f"oci-archive:{given}", "python:3.13-slim")
+    command = f"make build/release-base.tar BASE_IMAGE={REGISTRY}/python:3.13-slim"
+    done = published.net.run(command, published.tree)
+    assert done.returncode == 0, done.stderr
+    fetched = release_base.bases(published.tree / "build/release-base.tar", ("amd64", "arm64"))
+    assert [each.descriptor["digest"] for each in fetched] == [
+        each.descriptor["digest"] for each in release_base.bases(given, ("amd64", "arm64"))
+    ]
 
 
 def test_documented_commands_sign_with_a_key(published: Published, tmp_path: Path) -> None:
