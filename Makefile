@@ -135,17 +135,27 @@ build/published: | build
 publish: | build/published ## Push the release in build/release to a registry (VERSION=1.2.3 REGISTRY=...), with skopeo
 	@test -n "$(REGISTRY)" || { echo "publish: set REGISTRY to a registry to which you are logged in" >&2; exit 1; }
 	@test -e build/release/neuron-dra-$(VERSION).tgz || { echo "publish: build/release has no version \"$(VERSION)\": make release VERSION=$(VERSION)" >&2; exit 1; }
-	@cd build/release && sha256sum --quiet -c SHA256SUMS
+	@(cd build/release && sha256sum --quiet -c SHA256SUMS) || { echo "publish: build/release is damaged: make release VERSION=$(VERSION)" >&2; exit 1; }
 	@rm -f build/published/*
 	@for name in $(RELEASED); do \
-	  $(PUSH) --digestfile build/published/$$name \
-	    oci-archive:build/release/$$name-$(VERSION).oci.tar docker://$(REGISTRY)/$${name%-chart}:$(VERSION) || exit 1; \
-	  echo "$(REGISTRY)/$${name%-chart}:$(VERSION)@$$(cat build/published/$$name)"; \
+	  image=$(REGISTRY)/$${name%-chart}:$(VERSION); \
+	  $(PUSH) --digestfile build/published/$$name oci-archive:build/release/$$name-$(VERSION).oci.tar docker://$$image || { \
+	    echo "publish: $$image was not pushed: install skopeo, and log in with: skopeo login $(firstword $(subst /, ,$(REGISTRY)))." \
+	      "Then publish again" >&2; exit 1; }; \
+	  echo "$$image@$$(cat build/published/$$name)"; \
 	done
 
-sign: ## Sign what `make publish` has pushed (REGISTRY=...), with cosign and without a key
+SIGN ?= cosign sign --yes
+sign: ## Sign what `make publish` has pushed (REGISTRY=...), with cosign and without a key; SIGN is the command
+	@test -n "$(REGISTRY)" || { echo "sign: set REGISTRY to the registry of make publish" >&2; exit 1; }
+	@for name in $(RELEASED); do test -s build/published/$$name || { \
+	  echo "sign: $${name%-chart} was not published from this folder: make publish VERSION=... REGISTRY=$(REGISTRY)" >&2; exit 1; }; \
+	done
 	@for name in $(RELEASED); do \
-	  cosign sign --yes "$(REGISTRY)/$${name%-chart}@$$(cat build/published/$$name)" || exit 1; \
+	  image=$(REGISTRY)/$${name%-chart}@$$(cat build/published/$$name); \
+	  $(SIGN) $$image || { \
+	    echo "sign: $$image was not signed: install cosign 3, and log in with: cosign login $(firstword $(subst /, ,$(REGISTRY)))." \
+	      "Then sign again" >&2; exit 1; }; \
 	done
 
 manifests: setup ## Copy deploy/crds into the chart and render deploy/manifests (needs helm, or HELM=path)

@@ -216,9 +216,15 @@ def kueue(options: Options) -> Result:
 
 
 def release(options: Options) -> Result:
-    """Two builds of a release (docs/release.md), the same bytes; SBOMs, and the commands of the amd64 image."""
-    words = ("-m", "long", "tests/unit/test_release_build.py", "tests/unit/test_release_publish.py")
-    return _tests("two builds of a release on a base of Debian's packages, and a registry", words, {})
+    """Two builds of a release (docs/release.md), the same bytes; SBOMs, and the commands of the amd64 image.
+
+    Then the release workflow: its commands in clean clones, with signatures that are verified.
+    """
+    names = ("build", "publish", "workflow", "signed")
+    words = ("-m", "long", *(f"tests/unit/test_release_{name}.py" for name in names))
+    return _tests(
+        "two builds of a release on a base of Debian's packages; the workflow, a registry, signatures", words, {}
+    )
 
 
 def _tests(what: str, words: Sequence[str], environment: dict[str, str]) -> Result:

@@ -11,7 +11,7 @@ from pathlib import Path
 READY_S = 60
 CONFIGURATION = """\
 version: 0.1
-storage: {filesystem: {rootdir: FOLDER}}
+storage: {filesystem: {rootdirectory: FOLDER}}
 http: {addr: ADDRESS}
 log: {accesslog: {disabled: true}, level: error}
 """

@@ -7,10 +7,13 @@ import gzip
 import hashlib
 import io
 import re
+import shutil
 import struct
+import subprocess
 import sys
 import tarfile
 import zipfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +124,31 @@ def wheels(folder: Path) -> dict[str, list[Path]]:
         library = {"fast/__init__.py": b"", f"fast/core.{TAG}-linux-gnu.so": elf(machine)}
         found[architecture] = [ours, wheel(folder / architecture, "Fast_Lib", "4.5", library)]
     return found
+
+
+@dataclass(frozen=True)
+class Published:
+    """A folder with a release and the Makefile, and the digests that the release's build printed."""
+
+    folder: Path
+    digests: dict[str, str]
+
+    def make(self, *words: str) -> subprocess.CompletedProcess[str]:
+        command = ["make", "--no-print-directory", *words]
+        return subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=300, check=False)
+
+
+def published(folder: Path) -> Published:
+    """Write a release of version 1.2.3 into `build/release` of a folder."""
+    import release
+    import release_base
+
+    what = release.Release("1.2.3", "0123456789abcdef0123456789abcdef01234567", 1_700_000_000)
+    found = release_base.bases(base_archive(folder / "base.tar"), tuple(MACHINES))
+    shutil.copy(ROOT / "Makefile", folder)
+    out = folder / "build" / "release"
+    out.mkdir(parents=True)
+    return Published(folder, release.write(what, ROOT, found, wheels(folder / "wheels"), out))
 
 
 # To read what a release has.

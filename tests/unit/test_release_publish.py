@@ -7,47 +7,24 @@ import shutil
 import subprocess
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import small_release
-from small_release import ROOT
+from small_release import Published
 
 from tests.support import image_registry
 from tests.support.built_tools import HELM, needs
 from tests.support.skipping import impossible
 
 from bed import build, layout, network  # isort: skip
-import release  # isort: skip
-import release_base  # isort: skip
 
-RELEASE = release.Release("1.2.3", "0123456789abcdef0123456789abcdef01234567", 1_700_000_000)
-
-
-@dataclass(frozen=True)
-class Published:
-    """A folder with a release and the Makefile, and the digests that the release's build printed."""
-
-    folder: Path
-    digests: dict[str, str]
-
-    def make(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            ["make", "--no-print-directory", *words], cwd=self.folder, capture_output=True, text=True, check=False
-        )
+NAMES = ("neuron-dra-driver", "neuron-ultraserver-controller", "neuron-dra-chart")
 
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Published:
-    folder = tmp_path_factory.mktemp("publish")
-    base = small_release.base_archive(folder / "base.tar")
-    wheels = small_release.wheels(folder / "wheels")
-    shutil.copy(ROOT / "Makefile", folder)
-    out = folder / "build" / "release"
-    out.mkdir(parents=True)
-    digests = release.write(RELEASE, ROOT, release_base.bases(base, ("amd64", "arm64")), wheels, out)
-    return Published(folder, digests)
+    return small_release.published(tmp_path_factory.mktemp("publish"))
 
 
 @pytest.mark.parametrize("version", ["1.2.4", ""])
@@ -70,7 +47,54 @@ def test_a_push_that_fails_leaves_no_digests_to_sign(tree: Published) -> None:
     earlier.write_text(f"sha256:{'0' * 64}")
     ran = tree.make("publish", "REGISTRY=127.0.0.1:9/none", "VERSION=1.2.3", "PUSH=false")
     assert (ran.returncode, ran.stdout) == (2, "")
+    assert "publish: 127.0.0.1:9/none/neuron-dra-driver:1.2.3 was not pushed: install skopeo, and log in" in ran.stderr
+    assert "skopeo login 127.0.0.1:9. Then publish again" in ran.stderr
     assert not earlier.exists()
+
+
+def test_damaged_release_is_not_published(tree: Published) -> None:
+    damaged = tree.folder / "build/release/neuron-dra-1.2.3.tgz"
+    content = damaged.read_bytes()
+    damaged.write_bytes(content[:-1])
+    try:
+        ran = tree.make("publish", "REGISTRY=127.0.0.1:9/none", "VERSION=1.2.3", "PUSH=false")
+    finally:
+        damaged.write_bytes(content)
+    assert (ran.returncode, ran.stdout) == (2, "neuron-dra-1.2.3.tgz: FAILED\n")
+    assert "publish: build/release is damaged: make release VERSION=1.2.3" in ran.stderr
+
+
+def digests(tree: Published, *names: str) -> None:
+    """Write what a push that stopped after these names leaves."""
+    folder = tree.folder / "build/published"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    for name in names:
+        (folder / name).write_text(f"sha256:{'0' * 64}")
+
+
+def test_sign_needs_a_registry(tree: Published) -> None:
+    ran = tree.make("sign", "SIGN=echo")
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert "sign: set REGISTRY to the registry of make publish" in ran.stderr
+
+
+@pytest.mark.parametrize("pushed", [(), NAMES[:1], NAMES[:2]])
+def test_nothing_is_signed_before_everything_is_pushed(tree: Published, pushed: tuple[str, ...]) -> None:
+    digests(tree, *pushed)
+    ran = tree.make("sign", "SIGN=echo", "REGISTRY=127.0.0.1:9/none")
+    missing = NAMES[len(pushed)].removesuffix("-chart")
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert f"sign: {missing} was not published from this folder: make publish" in ran.stderr
+
+
+@pytest.mark.parametrize("command", ["false", "no-such-cosign sign --yes"])
+def test_failed_signature_says_what_to_do(tree: Published, command: str) -> None:
+    digests(tree, *NAMES)
+    ran = tree.make("sign", f"SIGN={command}", "REGISTRY=127.0.0.1:9/none")
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert f"sign: 127.0.0.1:9/none/neuron-dra-driver@sha256:{'0' * 64} was not signed" in ran.stderr
+    assert "install cosign 3, and log in with: cosign login 127.0.0.1:9. Then sign again" in ran.stderr
 
 
 @pytest.fixture(scope="module")

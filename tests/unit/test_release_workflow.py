@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import re
 import shlex
-from pathlib import Path
+import shutil
+import subprocess
 from typing import Any
 
 import pytest
 import yaml
+from small_release import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
-WORKFLOW = yaml.safe_load((ROOT / ".github/workflows/release.yaml").read_text())
+from tests.support.skipping import impossible
+
+from bed import build, layout  # isort: skip
+
+TEXT = (ROOT / ".github/workflows/release.yaml").read_text()
+WORKFLOW = yaml.safe_load(TEXT)
 MAKEFILE = (ROOT / "Makefile").read_text()
 
 
@@ -50,9 +56,38 @@ def test_rights_are_the_least() -> None:
 
 
 @pytest.mark.parametrize("job", list(WORKFLOW["jobs"]))
-def test_actions_have_a_major_version(job: str) -> None:
+def test_actions_have_a_version(job: str) -> None:
     used = [step["uses"] for step in steps(job) if "uses" in step]
-    assert [each for each in used if not re.fullmatch(r"[a-z]+/[a-z-]+@v\d+", each)] == []
+    assert [each for each in used if not re.fullmatch(r"[a-z]+/[a-z-]+@v\d+(\.\d+\.\d+)?", each)] == []
+
+
+def test_cosign_of_the_workflow_is_the_one_that_is_tried() -> None:
+    """Its installer is of version 4 or later: earlier ones cannot install cosign 3."""
+    [step] = [each for each in steps("publish") if "cosign-installer" in each.get("uses", "")]
+    required = (ROOT / "hack/testbed/go/release/go.mod").read_text()
+    assert f"github.com/sigstore/cosign/v3 {step['with']['cosign-release']} " in required
+    assert step["uses"].startswith("sigstore/cosign-installer@v4.")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("old", "new", "finds"), [
+    ("", "", ""),
+    ('"${REGISTRY,,}"', "${REGISTRY,,}", "SC2086"),  # that of shellcheck
+    ("path: build/release", "folder: build/release", 'input "folder" is not defined'),
+])  # fmt: skip
+def test_actionlint_and_shellcheck_find_nothing(old: str, new: str, finds: str) -> None:
+    """Also, what they find in a workflow that is wrong."""
+    if shutil.which("shellcheck") is None:
+        impossible("shellcheck is missing (Debian package shellcheck)")
+    here = layout.from_environment()
+    module = build.signing(here)
+    build.build_modules(here, [module], "releases")
+    words = [module.bin_dir / "actionlint", "-shellcheck", "shellcheck", "-no-color", "-"]
+    changed = TEXT.replace(old, new)
+    done = subprocess.run(words, input=changed, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (1 if finds else 0, "")
+    assert finds in done.stdout
+    assert bool(done.stdout) == bool(finds)
 
 
 def test_commands_do_not_insert_expressions() -> None:

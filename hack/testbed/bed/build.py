@@ -1,7 +1,7 @@
 """The programs of the test bed, built from pinned Go modules and cached outside the checkout.
 
-One Go module per Kubernetes version, one each for LeaderWorkerSet, JobSet, the MPI operator, CoreDNS, the registry, Kueue,
-Prometheus and the health checks of GitOps tools, and one for the rest (`hack/testbed/go`). A module's binaries live in a
+One Go module per Kubernetes version, one each for LeaderWorkerSet, JobSet, the MPI operator, CoreDNS, the registry, the
+signing of releases, Kueue, Prometheus and the health checks of GitOps tools, and one for the rest (`hack/testbed/go`). A module's binaries live in a
 directory named by a hash of their inputs, so branches that pin different versions do not interfere.
 """
 
@@ -76,6 +76,14 @@ MPI_PROGRAMS = (Program("mpi-operator", f"{MPI_MODULE}/cmd/mpi-operator", only_r
 MPI_MANIFESTS = ("manifests/base/kubeflow.org_mpijobs.yaml",)
 COREDNS_PROGRAMS = (Program("coredns", ".", only_root=True),)
 REGISTRY_PROGRAMS = (Program("registry", "."),)
+# Of Rekor only the server that keeps its log in a folder.
+SIGNING_PROGRAMS = (
+    Program("cosign", "github.com/sigstore/cosign/v3/cmd/cosign"),
+    Program("fulcio", "github.com/sigstore/fulcio"),
+    Program("rekor-server", "github.com/sigstore/rekor-tiles/v2/cmd/rekor-server/posix"),
+    Program("timestamp-server", "github.com/sigstore/timestamp-authority/v2/cmd/timestamp-server"),
+    Program("actionlint", "github.com/rhysd/actionlint/cmd/actionlint"),
+)
 GITOPS_PROGRAMS = (Program("gitops", "."),)
 PROMETHEUS_MODULE = "github.com/prometheus/prometheus"
 # Of its service discoveries only those of files, HTTP and Kubernetes: the others take many minutes to compile.
@@ -164,6 +172,11 @@ def coredns(layout: Layout) -> Module:
 def registry(layout: Layout) -> Module:
     """Return the module of the distribution project's registry, for tests of what `make publish` pushes."""
     return _module(layout, "registry", REGISTRY_PROGRAMS, "-s -w")
+
+
+def signing(layout: Layout) -> Module:
+    """Return the module of cosign, the services that sign without a key, and actionlint, for tests of releases."""
+    return _module(layout, "release", SIGNING_PROGRAMS, "-s -w")
 
 
 def gitops(layout: Layout) -> Module:
