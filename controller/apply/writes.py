@@ -51,9 +51,8 @@ class Writes:
         self.server_unavailable, self.attempted = False, []
         tries = {id(action): moment for action in actions if (moment := self._backoff.next_try(action)) is not None}
         self._waiting = {key for key, moment in tries.items() if moment > now}
-        self._metrics.held(
-            len(tries)
-        )  # also those that are tried in this pass: the metric does not change with every try
+        # Also those that are tried in this pass: the metric does not change with every try.
+        self._metrics.held(len(tries))
 
     def end_waits(self) -> None:
         """Make all writes at once: the clock was set back, and the times of their next tries are far away."""

@@ -1,4 +1,4 @@
-"""A claim whose configuration is nested as deep as the API server allows: whoever creates claims can write it."""
+"""Claims with as many levels of configuration as the API server accepts. Any tenant can create them."""
 
 from __future__ import annotations
 

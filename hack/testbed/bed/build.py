@@ -1,8 +1,9 @@
 """The programs of the test bed, built from pinned Go modules and cached outside the checkout.
 
 One Go module per Kubernetes version, one each for LeaderWorkerSet, JobSet, the MPI operator, CoreDNS, the registry, the
-signing of releases, Kueue, Prometheus and the health checks of GitOps tools, and one for the rest (`hack/testbed/go`). A module's binaries live in a
-directory named by a hash of their inputs, so branches that pin different versions do not interfere.
+signing of releases, Kueue, Prometheus and the health checks of GitOps tools, and one for the rest (`hack/testbed/go`).
+A module's binaries live in a directory named by a hash of their inputs, so branches that pin different versions do not
+interfere.
 """
 
 from __future__ import annotations
