@@ -79,7 +79,8 @@ def guarded(program: str, parser: Parser, words: Sequence[str]) -> int:
     The exit code is 2 for a wrong setting and 1 for other errors, 141 if the reader of the output, such as `head`, has
     exited, and 130 after an interrupt. `help` and `help COMMAND` mean `--help`.
     """
-    sys.setrecursionlimit(max(NESTING, sys.getrecursionlimit()))
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(NESTING, before))
     if words[:1] == ["help"]:
         words = [*words[1:2], "--help"]
     parsed: argparse.Namespace | None = None
@@ -101,6 +102,8 @@ def guarded(program: str, parser: Parser, words: Sequence[str]) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+    finally:
+        sys.setrecursionlimit(before)
 
 
 def _forget_output() -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from neuron_dra.api import claims
-from neuron_dra.arguments import Parser, guarded
+from neuron_dra.arguments import NESTING, Parser, guarded
 from neuron_dra.core.claims import AllocatedDevice
 from neuron_dra.emulation.embedded_api import EmbeddedApi, Fault
 from neuron_dra.emulation.objects import allocated_claim
@@ -38,17 +38,16 @@ def page() -> bytes:
     return f'{{"metadata": {{"resourceVersion": "1"}}, "items": [{nested()}]}}'.encode()
 
 
-@pytest.fixture(autouse=True)
-def _own_limit() -> Iterator[None]:
-    before = sys.getrecursionlimit()
-    yield
-    sys.setrecursionlimit(before)
-
-
 def in_a_program(work: Callable[[], object]) -> None:
     parser = Parser(prog="program")
     parser.set_defaults(run=lambda _: work() and None)
     assert guarded("program", parser, []) == 0
+
+
+def test_the_limit_is_raised_for_a_command_only() -> None:
+    before, during = sys.getrecursionlimit(), []
+    in_a_program(lambda: during.append(sys.getrecursionlimit()))
+    assert (during, sys.getrecursionlimit()) == ([NESTING], before)
 
 
 def test_a_list_with_it_can_be_decoded() -> None:
