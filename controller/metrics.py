@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from controller.observe import decode
 from controller.observe.model import condition
+from controller.plan import queue
 from controller.plan.actions import Plan
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.states import STATES
@@ -114,7 +115,7 @@ class Metrics:
         )
         self._oldest = Gauge(
             f"{PREFIX}_oldest_waiting_timestamp_seconds",
-            "Unix time at which the oldest Pending workload was created; 0 if none waits",
+            "Unix time since which the Pending workload that waits longest is not Ready; 0 if none waits",
             registry=r,
         )
 
@@ -141,8 +142,8 @@ class Metrics:
         """Set the number of writes that wait because they were rejected or had no effect."""
         self._held.set(number)
 
-    def planned(self, seconds: float, index: FleetIndex, plan: Plan) -> None:
-        """Record a plan from this index, and its duration in seconds."""
+    def planned(self, seconds: float, index: FleetIndex, plan: Plan, now: datetime.datetime) -> None:
+        """Record a plan from this index, made at `now`, and its duration in seconds."""
         self._plans.observe(seconds)
         states = Tally(each.state for each in index.workloads)
         for state in STATES:
@@ -162,7 +163,8 @@ class Metrics:
         for (instance_type, size), number in index.free_numbers().items():
             self._free.labels(instance_type, size).set(number)
         self._idle.set(sum(len(each.idle) for each in plan.starting))
-        waiting = (each.created for each in index.workloads if each.state == "Pending" and not each.deleting)
+        pending = (each for each in index.workloads if each.state == "Pending" and not each.deleting)
+        waiting = (queue.waits_since(each, now) for each in pending)
         self._oldest.set(found.timestamp() if (found := min(waiting, default=None)) else 0)
 
     def wrote(self, action: str, result: str) -> None:

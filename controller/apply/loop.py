@@ -175,7 +175,7 @@ class Reconciler:
         index.unschedulable = self._applier.pod_looks.unschedulable
         plan = planning.plan_of(index, now, self._limits)
         index.settle(plan.settled, plan.settled_nodes)
-        self._metrics.planned(time.perf_counter() - started, index, plan)
+        self._metrics.planned(time.perf_counter() - started, index, plan, now)
         return plan
 
     def _next(self, plan: Plan, waiting: datetime.datetime | None) -> float | None:

@@ -65,7 +65,7 @@ class Story:
         self.world.settle()
         self.controller.status_written(before, self.world.workload("job")["status"], self.world.now)
         index = FleetIndex.of(self.world.snapshot())
-        self.controller.planned(0.1, index, planning.plan_of(index, self.world.now))
+        self.controller.planned(0.1, index, planning.plan_of(index, self.world.now), self.world.now)
 
     def begin(self) -> None:
         """The job starts, and the faults begin."""

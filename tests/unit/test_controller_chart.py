@@ -242,9 +242,8 @@ def test_crds_are_templates_kept_on_uninstall():
     assert custom_resources(enabled) == [
         yaml.safe_load(path.read_text()) for path in sorted((ROOT / "deploy/crds").glob("*.yaml"))
     ]
-    assert {item["metadata"]["annotations"]["helm.sh/resource-policy"] for item in custom_resources(enabled)} == {
-        "keep"
-    }
+    kept = {"helm.sh/resource-policy": "keep", "argocd.argoproj.io/sync-options": "Prune=false,Delete=false"}
+    assert [item["metadata"]["annotations"] for item in custom_resources(enabled)] == [kept] * 2
     assert custom_resources(enabled, "ultraserverOperator.crds.enabled=false") == []
     assert custom_resources() == []
 

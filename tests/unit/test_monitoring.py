@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
-from failing_world import remove_slices, running
+from failing_world import remove_node, remove_slices, running
 from prometheus_client.metrics import MetricWrapperBase
 from ultraserver_world import World
 
@@ -255,7 +255,7 @@ def sampled(world: World) -> dict[str, float]:
     """Return the new series of the controller after a plan."""
     metrics = ControllerMetrics()
     index = FleetIndex.of(world.snapshot())
-    metrics.planned(0.1, index, planning.plan_of(index, world.now))
+    metrics.planned(0.1, index, planning.plan_of(index, world.now), world.now)
     names = ("free_groups", "idle_reserved_nodes", "oldest_waiting_timestamp_seconds")
     return {
         sample.name.removeprefix("neuron_ultraserver_") + "".join(f" {v}" for v in sample.labels.values()): sample.value
@@ -291,6 +291,20 @@ def test_oldest_waiting_is_the_first_pending_workload() -> None:
     assert sampled(world)["oldest_waiting_timestamp_seconds"] > created.timestamp()
 
 
+def test_a_restarted_workload_waits_since_its_nodes_were_released() -> None:
+    """A job that ran for a day has not waited for a day."""
+    world = running("RestartAll", servers=1, count=1)
+    created = world.now
+    world.now += datetime.timedelta(days=1)
+    remove_node(world, "u0-0")
+    for _ in range(20):
+        world.settle()
+        world.now += datetime.timedelta(minutes=1)
+    assert world.workload("job")["status"]["state"] == "Pending"
+    since = sampled(world)["oldest_waiting_timestamp_seconds"]
+    assert since >= (created + datetime.timedelta(days=1)).timestamp()
+
+
 def test_nodes_with_pods_are_not_idle() -> None:
     assert sampled(running("NoOp", count=1))["idle_reserved_nodes"] == 0.0
 
@@ -301,7 +315,7 @@ def test_follower_exports_none_of_them() -> None:
     world.settle()
     metrics = ControllerMetrics()
     index = FleetIndex.of(world.snapshot())
-    metrics.planned(0.1, index, planning.plan_of(index, world.now))
+    metrics.planned(0.1, index, planning.plan_of(index, world.now), world.now)
     whole = ("neuron_ultraserver_free_groups", {"instance_type": "trn3.48xlarge", "size": "4"})
     assert metrics.registry.get_sample_value(*whole) == 1.0
     metrics.leading(False)
@@ -331,7 +345,7 @@ def test_degraded_workloads_by_reason() -> None:
 
     def degraded() -> dict[str, float]:
         index = FleetIndex.of(world.snapshot())
-        metrics.planned(0.1, index, planning.plan_of(index, world.now))
+        metrics.planned(0.1, index, planning.plan_of(index, world.now), world.now)
         found = next(
             each for each in metrics.registry.collect() if each.name == "neuron_ultraserver_degraded_workloads"
         )
