@@ -36,6 +36,8 @@ More often after a change, because a Node is Ready again after a reboot before t
 A_TRY_S: Final = 0.1
 """LONGEST_S grows to this time for each workload without an address, when many start at once."""
 FORBIDDEN_AGAIN_S: Final = 60.0
+PATIENCE: Final = 30
+"""After so many tries, about five minutes, an object that the garbage collector does not delete is reported."""
 A_WORKLOAD_S: Final = 2.0
 """AGAIN_S grows to this time for each workload, so that a large fleet costs no more than two requests a second."""
 
@@ -166,18 +168,23 @@ class RendezvousServices:
         if service is None:
             return False
         if not plan.is_owned(service, meeting.uid):
-            if plan.was_a_workloads(service):
-                return False
-            await self._events.post(about, "Warning", "ServiceNameTaken", taken(meeting, "Service"), now)
-            return True
+            return await self._taken(meeting, about, now, "Service", awaited=plan.was_a_workloads(service))
         pod = await self._pod(meeting)
         other = await self._follow(service, pod)
         if other is not None:
-            if plan.was_a_services(other):
-                return False
-            await self._events.post(about, "Warning", "ServiceNameTaken", taken(meeting, "EndpointSlice"), now)
-            return True
+            return await self._taken(meeting, about, now, "EndpointSlice", awaited=plan.was_a_services(other))
         return meeting.pod is None or bool(plan.pod_address(pod))
+
+    async def _taken(
+        self, meeting: Meeting, about: Mapping[str, Any], now: datetime.datetime, kind: str, *, awaited: bool
+    ) -> bool:
+        """Report an object that is not the workload's, and return True.
+
+        `awaited`: the garbage collector may delete it. Then report it only from time to time, and return False.
+        """
+        if not awaited or self._followed[meeting.uid].tries.number % PATIENCE == 0:
+            await self._events.post(about, "Warning", "ServiceNameTaken", taken(meeting, kind), now)
+        return not awaited
 
     async def _service(self, meeting: Meeting) -> dict[str, Any] | None:
         """Return the Service of a workload, which is created if there is none; None while one is being deleted."""

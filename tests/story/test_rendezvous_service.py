@@ -146,13 +146,16 @@ async def test_service_of_an_earlier_workload_is_awaited(cluster: Cluster) -> No
     assert (events(cluster, "ServiceNameTaken"), addresses(cluster)) == ([], None)
 
 
+def owner(cluster: Cluster) -> dict[str, Any]:  # noqa: F811
+    """Create another Service, and return a reference to it."""
+    meta = {"name": "old", "namespace": "ml"}
+    old = cluster.api.create({"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": {}})
+    return {"apiVersion": "v1", "kind": "Service", "name": "old", "uid": old["metadata"]["uid"], "controller": True}
+
+
 async def test_endpointslice_of_an_earlier_service_is_awaited(cluster: Cluster) -> None:  # noqa: F811
     """18.2: the garbage collector deletes it after the Service. No Event asks the user to delete it."""
-    old = cluster.api.create(
-        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "old", "namespace": "ml"}, "spec": {}}
-    )
-    owner = {"apiVersion": "v1", "kind": "Service", "name": "old", "uid": old["metadata"]["uid"], "controller": True}
-    meta = {"name": SERVICE, "namespace": "ml", "ownerReferences": [owner]}
+    meta = {"name": SERVICE, "namespace": "ml", "ownerReferences": [owner(cluster)]}
     kind = {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4"}
     stored = cluster.api.create({**kind, "metadata": meta, "endpoints": []})
     job = [Meeting("ml", "job", cluster.submit("job")["metadata"]["uid"], "", None)]
@@ -167,6 +170,25 @@ async def test_endpointslice_of_an_earlier_service_is_awaited(cluster: Cluster) 
         await services.look(job, again)
     [made] = cluster.api.get("endpointslices", SERVICE, "ml")["metadata"]["ownerReferences"]
     assert made["uid"] == cluster.api.get("services", SERVICE, "ml")["metadata"]["uid"]
+
+
+async def test_endpointslice_that_another_service_keeps_is_an_event(cluster: Cluster) -> None:  # noqa: F811
+    """18.2: the garbage collector deletes it only after that Service."""
+    meta = {"name": SERVICE, "namespace": "ml", "ownerReferences": [owner(cluster)]}
+    kind = {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4"}
+    stored = cluster.api.create({**kind, "metadata": meta, "endpoints": []})
+    job = [Meeting("ml", "job", cluster.submit("job")["metadata"]["uid"], "", None)]
+    async with KubeClient(KubeConfig(cluster.api.url)) as client:
+        services, now = RendezvousServices(client, EventRecorder(client, "here")), NOW
+        for _ in range(rendezvous_service.PATIENCE):
+            assert events(cluster, "ServiceNameTaken") == []
+            again = await services.look(job, now)
+            assert again is not None
+            assert again < now + datetime.timedelta(minutes=1)
+            now = again
+    (text,) = events(cluster, "ServiceNameTaken")
+    assert text == rendezvous_service.taken(job[0], "EndpointSlice")
+    assert cluster.api.get("endpointslices", SERVICE, "ml") == stored
 
 
 async def test_missing_rights_are_logged_once(
