@@ -105,7 +105,28 @@ class Quiet:
     minutes: tuple[int, int] = field(default=(1, 40))
 
 
+LEADERS = {'neuron_ultraserver_leader{pod="a"}': "1x20 stale", 'neuron_ultraserver_leader{pod="b"}': "0x21 1x40"}
+
+
+def led(series: str, value: str) -> dict[str, str]:
+    """Return a series that the leader exports, and the next one too, a minute later."""
+    return {
+        **LEADERS,
+        series.format(pod='pod="a"'): f"{value}x20 stale",
+        series.format(pod='pod="b"'): f"_x22 {value}x40",
+    }
+
+
 QUIET = {
+    "another replica leads, and an UltraServer is degraded": Quiet(
+        led('neuron_ultraserver_ultraservers{{state="Degraded",{pod}}}', "1"), "NeuronUltraServerDegraded", (11, 60)
+    ),
+    "another replica leads, and a workload is degraded": Quiet(
+        led('neuron_ultraserver_degraded_workloads{{reason="LinkDown",{pod}}}', "1"), "NeuronWorkloadDegraded", (1, 60)
+    ),
+    "another replica leads, and a workload has failed": Quiet(
+        led('neuron_ultraserver_workloads{{state="Failed",{pod}}}', "1"), "NeuronWorkloadFailed", (6, 60)
+    ),
     "a rolling update: the new pod is not registered at first": Quiet(
         {
             f"neuron_dra_registered{{{NODE}}}": "1x10 stale",

@@ -35,7 +35,7 @@ TARGET = {"instance", "job", "namespace", "pod", "container", "endpoint", "node"
 """The labels of a target that a PodMonitor of the chart adds."""
 WORDS = {
     *("sum", "max", "min", "count", "by", "on", "group_left", "and", "or", "unless", "absent", "time", "vector"),
-    *("rate", "increase", "histogram_quantile", "label_values"),
+    *("max_over_time", "rate", "increase", "histogram_quantile", "label_values"),
 }
 """The words of PromQL, and of Grafana's variables, that the queries use."""
 needs_helm = needs("helm")
