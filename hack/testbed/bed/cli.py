@@ -84,6 +84,7 @@ def _up(args: argparse.Namespace) -> int:
     bed = lifecycle.up(layout.from_environment(), wanted)
     nodes = ", ".join(f"{spec.name} ({spec.instance_type})" for spec in bed.state.nodes.values()) or "none"
     print(f"testbed: Kubernetes {bed.state.kubernetes} up in {time.monotonic() - started:.1f} s; nodes: {nodes}")
+    print("testbed: use it with hack/testbed/testbed exec -- kubectl get nodes; end it with hack/testbed/testbed down")
     return 0
 
 
