@@ -137,8 +137,9 @@ def chain_oldest(options: Options) -> Result:
 
 
 def gitops(options: Options) -> Result:
-    """The health of a workload in Argo CD and Flux, by their own code."""
-    return _tests("health in Argo CD and Flux", ("-m", "long", "tests/unit/test_gitops_health.py"), {})
+    """Flux and Argo CD install, upgrade and remove a release beside a job, and show the health of workloads."""
+    names = ("unit/test_gitops_health", "bed/test_flux", "bed/test_argocd")
+    return _on_the_bed("1.37", ("-m", "long", *(f"tests/{name}.py" for name in names)))
 
 
 def monitoring(options: Options) -> Result:

@@ -18,6 +18,7 @@ import pytest
 from deployed import is_installed, relabel, settled
 from fleet import TRN3, end_workloads, slots
 from real_cluster import REPOSITORY, BedNode, Namespace, NodeLocks, TestBed
+from releases import Shell, publish, with_registry
 
 from tests.support.skipping import impossible
 
@@ -56,6 +57,14 @@ def running_bed() -> Iterator[TestBed]:
     yield bed
     if not was_up:
         bed.command("down")
+
+
+@pytest.fixture(scope="session")
+def published(running_bed: TestBed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    """A registry with two releases of what is checked out, in the shared test bed's network."""
+    for shell in with_registry(running_bed, tmp_path_factory.mktemp("published")):
+        publish(shell)
+        yield shell
 
 
 @pytest.fixture

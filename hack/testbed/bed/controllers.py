@@ -1,11 +1,12 @@
-"""Controllers of jobs and sets of pods (LeaderWorkerSet, JobSet, MPIJob), as processes beside the control plane."""
+"""Controllers of jobs (LeaderWorkerSet, JobSet, MPIJob), Flux and Argo CD, as processes beside the control plane."""
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,87 +37,169 @@ class Controller:
     """One controller."""
 
     process: str
-    """The name of its program too."""
     kind: str
     api_version: str
     module: Callable[[Layout], build.Module]
-    """The module's first manifest is the CRD, the second the webhooks."""
+    """Its first program is started. Its manifests are applied first; with webhooks, the last has these."""
     health: str
     """Host, port and path that answer when it runs."""
     arguments: tuple[str, ...] = ()
+    """`{folder}` is the process's own folder."""
     webhooks: Webhooks | None = None
+    namespace: str = "default"
+    """Of its manifests."""
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
-CONTROLLERS: Final[Mapping[str, Controller]] = {
-    "leaderworkersets": Controller(
-        process="lws-manager",
-        kind="LeaderWorkerSet",
-        api_version="leaderworkerset.x-k8s.io/v1",
-        module=build.lws,
-        health="127.0.0.1:9440/readyz",
-        arguments=("--leader-elect=false", "--zap-log-level=info"),
-        webhooks=Webhooks(
-            config_group="config.lws.x-k8s.io",
-            label="leaderworkerset.sigs.k8s.io/name",
-            smallest={"leaderWorkerTemplate": {"size": 1, "workerTemplate": TEMPLATE}},
-            port=9443,
+def _flux(process: str, kind: str, api_version: str, port: int, *arguments: str) -> Controller:
+    return Controller(
+        process=process,
+        kind=kind,
+        api_version=api_version,
+        module=partial(build.flux, controller=process),
+        health=f"127.0.0.1:{port}/readyz",
+        arguments=(f"--health-addr=127.0.0.1:{port}", "--metrics-addr=0", *arguments),
+    )
+
+
+def _argocd(process: str, health: str, *arguments: str) -> Controller:
+    return Controller(
+        process=f"argocd-{process}",
+        kind="Application",
+        api_version="argoproj.io/v1alpha1",
+        module=build.argocd,
+        health=health,
+        arguments=(process, *arguments),
+        namespace="argocd",
+        # With the first it uses the kubeconfig as if it ran in the cluster.
+        environment={"ARGOCD_FAKE_IN_CLUSTER": "true", "ARGOCD_GPG_ENABLED": "false"},
+    )
+
+
+CONTROLLERS: Final[Mapping[str, tuple[Controller, ...]]] = {
+    "leaderworkersets": (
+        Controller(
+            process="lws-manager",
+            kind="LeaderWorkerSet",
+            api_version="leaderworkerset.x-k8s.io/v1",
+            module=build.lws,
+            health="127.0.0.1:9440/readyz",
+            arguments=("--leader-elect=false", "--zap-log-level=info"),
+            webhooks=Webhooks(
+                config_group="config.lws.x-k8s.io",
+                label="leaderworkerset.sigs.k8s.io/name",
+                smallest={"leaderWorkerTemplate": {"size": 1, "workerTemplate": TEMPLATE}},
+                port=9443,
+            ),
         ),
     ),
-    "jobsets": Controller(
-        process="jobset-manager",
-        kind="JobSet",
-        api_version="jobset.x-k8s.io/v1alpha2",
-        module=build.jobset,
-        health="127.0.0.1:9441/readyz",
-        webhooks=Webhooks(
-            config_group="config.jobset.x-k8s.io",
-            label="jobset.sigs.k8s.io/jobset-name",
-            smallest={
-                "replicatedJobs": [
-                    {
-                        "name": "a",
-                        "template": {"spec": {"template": {"spec": {**TEMPLATE["spec"], "restartPolicy": "Never"}}}},
-                    }
-                ]
-            },
-            port=9444,
+    "jobsets": (
+        Controller(
+            process="jobset-manager",
+            kind="JobSet",
+            api_version="jobset.x-k8s.io/v1alpha2",
+            module=build.jobset,
+            health="127.0.0.1:9441/readyz",
+            webhooks=Webhooks(
+                config_group="config.jobset.x-k8s.io",
+                label="jobset.sigs.k8s.io/jobset-name",
+                smallest={
+                    "replicatedJobs": [
+                        {
+                            "name": "a",
+                            "template": {
+                                "spec": {"template": {"spec": {**TEMPLATE["spec"], "restartPolicy": "Never"}}}
+                            },
+                        }
+                    ]
+                },
+                port=9444,
+            ),
         ),
     ),
-    "mpijobs": Controller(
-        process="mpi-operator",
-        kind="MPIJob",
-        api_version="kubeflow.org/v2beta1",
-        module=build.mpi,
-        health="127.0.0.1:8080/healthz",  # not a port that can be chosen
-        arguments=("-lock-namespace=kube-system", "-kube-api-qps=50", "-kube-api-burst=100"),
+    "mpijobs": (
+        Controller(
+            process="mpi-operator",
+            kind="MPIJob",
+            api_version="kubeflow.org/v2beta1",
+            module=build.mpi,
+            health="127.0.0.1:8080/healthz",  # not a port that can be chosen
+            arguments=("-lock-namespace=kube-system", "-kube-api-qps=50", "-kube-api-burst=100"),
+        ),
+    ),
+    "flux": (
+        _flux(
+            "source-controller",
+            "OCIRepository",
+            "source.toolkit.fluxcd.io/v1",
+            9442,
+            "--storage-path={folder}",
+            "--storage-addr=127.0.0.1:9790",
+            "--storage-adv-addr=127.0.0.1:9790",
+        ),
+        _flux("kustomize-controller", "Kustomization", "kustomize.toolkit.fluxcd.io/v1", 9445),
+        _flux("helm-controller", "HelmRelease", "helm.toolkit.fluxcd.io/v2", 9446),
+    ),
+    "argocd": (
+        _argocd(
+            "repo-server",
+            "127.0.0.1:8084/healthz",
+            "--address=127.0.0.1",
+            "--metrics-address=127.0.0.1",
+        ),
+        _argocd(
+            "application-controller",
+            "127.0.0.1:8082/healthz",
+            "--namespace=argocd",
+            "--repo-server=127.0.0.1:8081",
+            "--persist-resource-health",
+        ),
     ),
 }
 
 
-def up(bed: Bed, controller: Controller) -> None:
-    """Install its CRD, start it unless it runs, and register its webhooks with the API server. Builds it first."""
+def up(bed: Bed, extra: str) -> None:
+    """Start the controllers of an extra, one after the other."""
+    for controller in CONTROLLERS[extra]:
+        _up(bed, controller)
+
+
+def _up(bed: Bed, controller: Controller) -> None:
+    """Apply its manifests, start it unless it runs, and register its webhooks with the API server. Builds it first."""
     if bed.processes.is_running(controller.process):
         return
     module = controller.module(bed.layout)
     build.build_modules(bed.layout, [module], controller.kind)
-    crd, *webhooks = (module.bin_dir / name.rpartition("/")[2] for name in module.manifests)
-    # Server-side, because the CRD is too long for the annotation of a client-side apply.
-    bed.plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(crd))
-    group, _, version = controller.api_version.partition("/")
-    resource = f"{controller.kind.lower()}s.{version}.{group}"
-    wait_until(f"the API server serves {resource}", lambda: _succeeds(bed, "get", resource), READY_TIMEOUT_S)
-    _start(bed, controller, module.bin_dir / controller.process)
+    files = [module.bin_dir / name.rpartition("/")[2] for name in module.manifests]
+    _apply(bed, controller, files[: -1 if controller.webhooks else None])
+    _start(bed, controller, module.bin_dir / module.programs[0].file)
     url = f"http://{controller.health}"
     bed.processes.wait_ready(controller.process, lambda: network.answers(bed.layout, url), READY_TIMEOUT_S)
     if controller.webhooks is not None:
-        _register(bed, controller, controller.webhooks, webhooks[0])
+        _register(bed, controller, controller.webhooks, files[-1])
+
+
+def _apply(bed: Bed, controller: Controller, files: Sequence[Path]) -> None:
+    """Apply its manifests, and wait until its kind is served."""
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": controller.namespace}}
+    bed.plane.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(namespace))
+    # Server-side, because CRDs are too long for the annotation of a client-side apply.
+    words = [f"--filename={file}" for file in files]
+    bed.plane.kubectl("apply", "--server-side", "--force-conflicts", "--namespace", controller.namespace, *words)
+    group, _, version = controller.api_version.partition("/")
+    resource = f"{controller.kind.lower()}.{version}.{group}"
+    wait_until(f"the API server serves {resource}", lambda: _succeeds(bed, "get", resource), READY_TIMEOUT_S)
 
 
 def _start(bed: Bed, controller: Controller, program: Path) -> None:
-    words: list[str | Path] = [*network.enter(bed.layout), program, *controller.arguments]
+    folder = bed.layout.state_dir / controller.process
+    folder.mkdir(exist_ok=True)
+    arguments = [argument.format(folder=folder) for argument in controller.arguments]
+    words: list[str | Path] = [*network.enter(bed.layout), program, *arguments]
     if controller.webhooks is not None:
         words.append(f"--config={_config(bed, controller, controller.webhooks)}")
-    bed.processes.start(controller.process, words, bed.plane.environment())
+    environment = {**bed.plane.environment(), **controller.environment, "TMPDIR": str(folder)}
+    bed.processes.start(controller.process, words, environment)
 
 
 def _config(bed: Bed, controller: Controller, webhooks: Webhooks) -> Path:

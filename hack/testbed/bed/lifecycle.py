@@ -80,7 +80,7 @@ def up(layout: Layout, wanted: Wanted) -> Bed:
         bed.plane.wait_complete()
         for extra in bed.state.extras:
             if extra in controllers.CONTROLLERS:
-                controllers.up(bed, controllers.CONTROLLERS[extra])
+                controllers.up(bed, extra)
         if DNS in bed.state.extras:
             dns.up(bed)
         driver.apply(bed, kind)
