@@ -242,11 +242,7 @@ def test_crds_are_templates_kept_on_uninstall():
     assert custom_resources(enabled) == [
         yaml.safe_load(path.read_text()) for path in sorted((ROOT / "deploy/crds").glob("*.yaml"))
     ]
-    kept = {
-        "helm.sh/resource-policy": "keep",
-        "argocd.argoproj.io/sync-options": "Prune=false,Delete=false",
-        "argocd.argoproj.io/compare-options": "IgnoreExtraneous",
-    }
+    kept = {"helm.sh/resource-policy": "keep"}
     assert [item["metadata"]["annotations"] for item in custom_resources(enabled)] == [kept] * 2
     assert custom_resources(enabled, "ultraserverOperator.crds.enabled=false") == []
     assert custom_resources() == []
