@@ -119,7 +119,7 @@ class Holdings(Container[str]):
                     self.shows(name, each.allocation, Phase.BOUND) and self.is_ready(name)
                     for name in each.allocation.nodes
                 )
-                or any(use.is_of(each.allocation) for use in self.uses(each.allocation.nodes))
+                or self.own_uses(each.allocation)
             )
         ]
 
@@ -139,6 +139,10 @@ class Holdings(Container[str]):
     def uses(self, nodes: Iterable[str]) -> list[ClaimUse]:
         """Return the claims that are allocated on these nodes, each once."""
         return list(dict.fromkeys(use for name in nodes for use in self._index.uses(name)))
+
+    def own_uses(self, allocation: Allocation) -> list[ClaimUse]:
+        """Return the claims of the reservation's workload that are allocated on its nodes, each once."""
+        return [use for use in self.uses(allocation.nodes) if use.is_of(allocation)]
 
     def shows(self, node: str, allocation: Allocation, phase: Phase) -> bool:
         """Return True if the node's slices have the tag of exactly this reservation, in this phase.

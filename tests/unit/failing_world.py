@@ -36,6 +36,14 @@ def start_pods(world: World) -> None:
                     world.claim(f"claim-{name}", [name], workload_uid=uid, pod=f"pod-{name}")
 
 
+def as_aws_made_them(world: World) -> None:
+    """Remove the workload's UID from all claims: templates of AWS's operator name the workload only."""
+    for item in world.all("ResourceClaim"):
+        for entry in item["status"]["allocation"]["devices"]["config"]:
+            entry["opaque"]["parameters"].pop("workloadUid", None)
+        world.put(item)
+
+
 def allocations(world: World) -> list[dict]:
     held = [e for u in world.all("NeuronUltraServer") for e in u["status"].get("allocations", [])]
     return sorted(held, key=lambda e: (e["ultraserverIndex"], e["allocatedNodes"]))

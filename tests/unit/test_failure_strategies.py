@@ -11,6 +11,7 @@ from failing_world import (
     U1,
     U2,
     allocations,
+    as_aws_made_them,
     attribute,
     break_links,
     degraded,
@@ -336,6 +337,19 @@ def test_dead_node_blocks_binding_until_given_up():
     world.settle(LIMITS)
     assert held(world) == [(0, "Bound", *U0), (1, "Bound", *U2)]
     assert world.state("job") == ("Allocated", "Allocated")
+
+
+@pytest.mark.parametrize("strategy", ["RestartAll", "MigrateAffected"])
+def test_pods_of_aws_templates_are_awaited_on_dead_nodes(strategy):
+    """The nodes of a group may come back with their pods running, so it stays Bound while all of them are dead."""
+    world = running(strategy, count=1)
+    as_aws_made_them(world)
+    not_ready(world, *U0)
+    world.later(60)
+    world.settle(LIMITS)
+    assert held(world)[0] == (0, "Bound", *U0)
+    said = world.message("job") + degraded(world)[1]
+    assert "waiting for pods and claims on the nodes: ml/pod-u0-0" in said
 
 
 def test_out_of_service_taint_ends_a_migration():

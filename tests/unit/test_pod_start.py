@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from failing_world import LIMITS, U1, degraded, held, not_ready, running, start_pods
+from failing_world import LIMITS, U1, as_aws_made_them, degraded, held, not_ready, running, start_pods
 from ultraserver_world import World
 
 from controller.observe.model import Starting
@@ -51,6 +51,12 @@ def test_pods_are_checked_only_if_a_node_is_idle():
     assert starting(world) == []
     (found,) = starting(without_pods(world, "u0-2"))
     assert (found.name, found.template, found.idle, found.pod) == ("job", "job", ("u0-2",), None)
+
+
+def test_pod_of_an_aws_template_is_read():
+    world = running("NoOp")
+    as_aws_made_them(world)
+    assert [each.pod for each in starting(world)] == ["pod-u0-0"]
 
 
 def test_pods_are_not_checked_in_other_phases():
