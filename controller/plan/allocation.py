@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from controller.observe import decode
-from controller.observe.model import FINALIZER, SLOT_SIZES, Reservation, Template, Workload, shortened
+from controller.observe.model import FINALIZER, GROUPS_AT_MOST, SLOT_SIZES, Reservation, Template, Workload, shortened
 from controller.plan import (
     objects,
     placement,
@@ -67,10 +67,11 @@ def _blocking_problem(context: PlanningContext, workload: Workload) -> tuple[str
 
     A reason and a message.
     """
-    if workload.size not in SLOT_SIZES or not workload.count:
+    if workload.size not in SLOT_SIZES or not 1 <= workload.count <= GROUPS_AT_MOST:
         return "InvalidSpec", (
             f"spec.topologySize is {workload.size}, spec.serverCount {workload.count}: write 1, 2 or 4 nodes for each "
-            "group, and at least one group; the CRD of this release rejects other values, so upgrade the CRD, too"
+            f"group, and 1 to {GROUPS_AT_MOST} groups; the CRD of this release rejects other values, so upgrade the "
+            "CRD, too"
         )
     name = f"{workload.namespace}/{workload.template_name}"
     advice = "delete this workload and create it with another spec.resourceClaimTemplate.name"
