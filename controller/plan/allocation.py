@@ -45,6 +45,9 @@ def allocate(context: PlanningContext, workload: Workload) -> Verdict:
     unreadable = restoration.unreadable(context.holdings.unread, workload)
     if unreadable:
         return Verdict(workload.state, "UnreadableReservation", unreadable)
+    not_seen = restoration.not_seen(context.holdings, workload)
+    if not_seen:
+        return Verdict(workload.state, objects.NOT_SEEN, not_seen)
     recovery.note_faults(context, workload)
     broken = recovery.faulty_slots(context, workload)
     restart = restart_all.restart(context, workload, broken)

@@ -42,6 +42,7 @@ class Holdings(Container[str]):
         self._reserved: Counter[str] = Counter()  # by node, the difference from what is stored
         self.unread = dict(index.evidence.unread)
         """The entries that this release cannot read, by UltraServer."""
+        self._withheld: dict[str, list[str]] = {}  # by workload UID
         self._nodes_of: Counter[str] = Counter()  # by namespace, the difference from what is stored
         self._version = 0
 
@@ -126,6 +127,10 @@ class Holdings(Container[str]):
     def workload_uids(self) -> set[str]:
         """The UIDs of the workloads that have a reservation."""
         return {uid for uid in {*self._index.holders, *self._of} if self._of.get(uid, True)}
+
+    def withheld(self, workload_uid: str) -> Sequence[str]:
+        """The nodes that a workload's copies name, that publish nothing, and that stay closed (`withhold`)."""
+        return self._withheld.get(workload_uid, ())
 
     def nodes_of_namespace(self, namespace: str) -> int:
         """Return how many nodes the workloads of a namespace have; of two reservations for one index, one counts."""
@@ -268,6 +273,13 @@ class Holdings(Container[str]):
         self.unread[ultraserver] = tuple(left)
         for one in taken:
             self.add(one)
+
+    def withhold(self, ultraserver: str, workload_uid: str, nodes: Sequence[str]) -> None:
+        """Keep nodes closed for a workload that may have them: nothing shows whether it does."""
+        self._held.setdefault(ultraserver, list(self.at(ultraserver)))  # its free slots are to be found again
+        self._withheld.setdefault(workload_uid, []).extend(nodes)
+        self._reserved.update(nodes)
+        self._version += 1
 
     def bind(self, one: Reservation) -> None:
         """Open a reservation's nodes for pods of its workload."""

@@ -60,6 +60,7 @@ _WAITS: Final = {
     "UnreadableReservation": "a reservation was written by another release and cannot be read; its nodes stay reserved",
     "CustomResourcesOutdated": "the API server drops fields that the controller writes: upgrade the CRDs",
     "ReservationNotStored": "the API server rejects the status of a NeuronUltraServer with reservations of it",
+    "ReservationNotSeen": "a NeuronUltraServer was deleted, and the nodes that show its reservations publish nothing",
     "NoSpareGroup": "a group has a fault, and no free group can replace it; nothing is evicted",
     "Migrating": "a group with a fault is being replaced",
     "Releasing": "the reservation is being released",
@@ -84,6 +85,7 @@ _FAULTS: Final = {
     "ForeignClaim": "another workload's claim is allocated on a reserved node",
     "PodsUnschedulable": "pods of the workload cannot be scheduled, although nodes of it are idle",
     "ReservationNotStored": "the API server rejects the status of a NeuronUltraServer with reservations of it",
+    "ReservationNotSeen": "a NeuronUltraServer was deleted, and the nodes that show its reservations publish nothing",
     "RestartLimitExceeded": "RestartAll has restarted the workload as often as it may; nothing more is evicted",
     "Restarting": "the fault in the message made the workload restart",
 }

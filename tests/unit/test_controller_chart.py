@@ -175,7 +175,13 @@ def test_break_glass_users_are_in_the_policies():
         if kind == "ValidatingAdmissionPolicy" and '["eks:one","two"]' in (text := json.dumps(item).replace("\\", ""))
         if 'exists(g, g in ["sre"])' in text
     }
-    assert named == {"reserved-templates", "reserved-claims", "ultraserver-status", "namespace-limits"}
+    assert named == {
+        "reserved-templates",
+        "reserved-claims",
+        "ultraserver-status",
+        "workload-status",
+        "namespace-limits",
+    }
 
 
 @needs_helm
@@ -190,6 +196,7 @@ def test_policies_name_the_controllers_account():
     assert named == {
         "reserved-templates",
         "ultraserver-status",
+        "workload-status",
         "controller-nodes",
         "controller-services",
         "controller-endpointslices",
