@@ -39,11 +39,16 @@ class Controller:
         *,
         client: KubeClient | None = None,
         clock: Callable[[], datetime.datetime] = wall_clock,
+        claims_for_a_node: int | None = None,
     ) -> None:
-        """`client` and `clock` are for simulations, which have their own network and time."""
+        """`client` and `clock` are for simulations, which have their own network and time.
+
+        `claims_for_a_node`: as for Caches.
+        """
         self._settings = settings
         self._client = client or KubeClient(kube, user_agent=NAME)
         self._clock = clock
+        self._claims_for_a_node = claims_for_a_node
         self._stopping = asyncio.Event()
         self._caches: Caches[FleetIndex] | None = None
         self._changed: asyncio.Event | None = None
@@ -65,7 +70,7 @@ class Controller:
     async def run(self) -> None:
         """Watch, plan and write until stopped."""
         async with self._client as client:
-            self._caches = caches = Caches(client, self._wake, FleetIndex())
+            self._caches = caches = Caches(client, self._wake, FleetIndex(), self._claims_for_a_node)
             applier = Applier(client, caches, EventRecorder(client, self._settings.identity, NAME))
             reconciler = Reconciler(caches, applier, self.leadership, self.metrics, self._settings.limits, self._clock)
             self._changed = reconciler.changed

@@ -100,7 +100,15 @@ IndexT = TypeVar("IndexT", bound=Index)
 class Caches(Generic[IndexT]):
     """The watches. They call `on_change` after every change."""
 
-    def __init__(self, client: KubeClient, on_change: Callable[[], None], index: IndexT) -> None:
+    def __init__(
+        self,
+        client: KubeClient,
+        on_change: Callable[[], None],
+        index: IndexT,
+        claims_for_a_node: int | None = None,
+    ) -> None:
+        """`claims_for_a_node`: above this number of claims for each node, its pods are read instead of all claims."""
+
         def watched(
             resource: Resource,
             make: Callable[[Mapping[str, Any]], Any],
@@ -131,6 +139,7 @@ class Caches(Generic[IndexT]):
         self.templates = watched(CLAIM_TEMPLATES, decode.template)
         self.namespaces = watched(NAMESPACES, decode.namespace, gives_up_on=(Forbidden,))
         self.classes = watched(DEVICE_CLASSES, lambda item: item["metadata"]["name"])
+        self._claims_for_a_node = CLAIMS_FOR_A_NODE if claims_for_a_node is None else claims_for_a_node
         self._client = client
         self._on_change = on_change
         self._namespaces_forbidden = False  # Namespaces cannot be read
@@ -199,7 +208,7 @@ class Caches(Generic[IndexT]):
         The latter leaves out claims without a pod on the node; the node rejects these once it has its tag.
         Raises ApiError.
         """
-        if len(self.claims.items) > CLAIMS_FOR_A_NODE * len(nodes):
+        if len(self.claims.items) > self._claims_for_a_node * len(nodes):
             some = asyncio.Semaphore(NODES_AT_ONCE)
             try:
                 async with asyncio.TaskGroup() as group:
@@ -215,7 +224,7 @@ class Caches(Generic[IndexT]):
         await self.claims.relist()
 
     async def _reread_claims_on(self, node: str, some: asyncio.Semaphore) -> None:
-        """Read the claims of a node's pods that the watch has not shown as allocated. Raises ApiError, MALFORMED."""
+        """Read the claims of a node's pods that the watch does not show on the node. Raises ApiError, MALFORMED."""
         names: set[tuple[str, str]] = set()
         async with some:
             async for page in self._client.list(PODS, fieldSelector=f"spec.nodeName={node}"):
@@ -223,7 +232,8 @@ class Caches(Generic[IndexT]):
                     names |= {(pod.metadata.namespace, name) for name in pod.claims}
             for namespace, name in sorted(names):
                 have = self.claims.items.get(f"{namespace}/{name}")
-                if have is None or have["value"] is None:
+                use: ClaimUse | None = have["value"] if have is not None else None
+                if use is None or node not in use.nodes:  # it may be shown where it was before
                     with contextlib.suppress(NotFound):
                         self.claims.remember(json.loads(await self._client.get(RESOURCE_CLAIMS, namespace, name)))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -155,8 +155,9 @@ def _restore_lost(index: FleetIndex, holdings: Holdings, quota: Quota, now: date
     write it where no admission policy prevents that:
 
     - All nodes show this reservation: it is restored. A Node that is gone, or was replaced, shows nothing anymore.
-    - A node shows another reservation or none, or a claim of somebody else uses it: it is not restored.
-    - A node publishes nothing: the nodes stay closed until it does, within the namespace's limit.
+    - A node shows another reservation, or none: it is not restored.
+    - A node publishes nothing: the nodes stay closed until it does, unless another workload's claim uses it, or the
+      namespace's limit is exceeded.
     """
     lost = index.evidence.lost - {
         each.allocation.allocation_id for name in holdings.changed for each in holdings.at(name)
@@ -171,14 +172,17 @@ def _restore_lost(index: FleetIndex, holdings: Holdings, quota: Quota, now: date
                 continue  # a node is never in two reservations
             allocation = _copied(workload, record, now)
             there = _nodes_that_are_there(index, record)
-            if _is_contradicted(index, holdings, allocation, there):
+            published = [name for name in there if _is_published(index, name)]
+            tags = [_shown(index, name, allocation) for name in published]
+            phases = [tag.phase for tag in tags if tag is not None]
+            if len(phases) < len(published):
                 continue
-            shown = [tag.phase for name in there if (tag := _shown(index, name, allocation))]
-            if len(shown) < len(there):
-                _withhold(holdings, quota, workload, record)
-            elif shown:
-                if record.get("draining") is not True:  # else a node that is dead may show Bound permanently
-                    allocation = replace(allocation, phase=min(shown, key=_CLOSING.index))
+            silent = [name for name in there if name not in published]
+            if silent:
+                _withhold(holdings, quota, workload, Reservation(record["ultraserver"], allocation), silent)
+            elif phases:
+                if record.get("draining") is not True:  # a dead node may show Bound permanently
+                    allocation = replace(allocation, phase=min(phases, key=_CLOSING.index))
                 holdings.add(Reservation(record["ultraserver"], allocation))
 
 
@@ -210,23 +214,22 @@ def _nodes_that_are_there(index: FleetIndex, record: Wire) -> list[str]:
     return there
 
 
-def _is_contradicted(index: FleetIndex, holdings: Holdings, allocation: Allocation, there: Iterable[str]) -> bool:
-    """Return True if one of the nodes shows that it is not in this reservation, or is another workload's."""
-    for name in there:
-        published = index.published_by_name.get(name)
-        if published is not None and published.complete and _shown(index, name, allocation) is None:
-            return True
-    return any(not use.is_of(allocation) for use in holdings.uses(allocation.nodes))
+def _is_published(index: FleetIndex, name: str) -> bool:
+    """Return True if the node publishes its devices completely, with a tag or without one."""
+    published = index.published_by_name.get(name)
+    return published is not None and published.complete
 
 
-def _withhold(holdings: Holdings, quota: Quota, workload: Workload, record: Wire) -> None:
-    """Keep the nodes of a copy closed while nothing shows whether it is true."""
+def _withhold(holdings: Holdings, quota: Quota, workload: Workload, one: Reservation, silent: Sequence[str]) -> None:
+    """Keep the nodes of a copy closed while some are silent, unless a claim or the namespace's limit contradicts it."""
     if workload.deleting:
         return  # it gets no pods any more; tags that its nodes show later are cleared as unknown ones
-    refusal = quota.refusal(workload, [record["ultraserverIndex"]])
-    if refusal is not None and refusal.reason == REASON:
+    allocation = one.allocation
+    foreign = [use for use in holdings.uses(silent) if not use.is_of(allocation)]
+    refusal = quota.refusal(workload, [allocation.ultraserver_index])
+    if foreign or (refusal is not None and refusal.reason == REASON):
         return
-    holdings.withhold(record["ultraserver"], workload.uid, record["nodes"])
+    holdings.withhold(one.ultraserver, workload.uid, allocation.nodes)
 
 
 def not_seen(holdings: Holdings, workload: Workload) -> str:

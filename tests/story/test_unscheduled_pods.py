@@ -129,6 +129,24 @@ async def test_binding_check_sees_claims_before_the_watch(
     assert {each.resource for each in asked} == lists
 
 
+async def test_binding_check_sees_a_claim_that_moved(
+    cluster: Cluster,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The watch still shows the claim on its former node."""
+    monkeypatch.setattr(caches, "CLAIMS_FOR_A_NODE", 0)
+    foreign(cluster, "moves", "u1-3")
+    cluster.api.faults.add(Fault(Do.HANG, verb="watch", resource="resourceclaims", times=None))
+    async with controlling(cluster):
+        await eventually(lambda: len(cluster.api.objects("neuronultraservers")) == 2, 60, "both are discovered")
+        cluster.api.delete("pods", "moves", "ml", grace_s=0)
+        cluster.api.delete("resourceclaims", "moves", "ml")
+        foreign(cluster, "moves", "u0-1")
+        cluster.submit("job", count=1)
+        await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
+        assert cluster.allocations()[0]["allocatedNodes"] == [f"u1-{n}" for n in range(4)]
+
+
 async def test_binding_check_works_without_list_pods(
     cluster: Cluster,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
