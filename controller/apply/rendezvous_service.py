@@ -16,6 +16,7 @@ from controller.apply.write_backoff import Tries
 from controller.observe.model import API_VERSION, Meeting
 from controller.plan import rendezvous as plan
 from neuron_dra.core import rendezvous
+from neuron_dra.core.wire import Wire
 from neuron_dra.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.events import EventRecorder, reference
@@ -124,7 +125,7 @@ class RendezvousServices:
         self._followed[meeting.uid] = replace(followed, tries=tries, settled=False)
         about = reference(API_VERSION, "NeuronUltraServerWorkload", meeting.namespace, meeting.name, meeting.uid)
         try:
-            settled = await self._write(meeting, about, now)
+            settled = await self._write(meeting, about, now, was_settled=followed.settled)
             self._forbidden_at = None
         except (NotFound, Conflict, AlreadyExists):
             return  # it changed meanwhile
@@ -156,7 +157,9 @@ class RendezvousServices:
             )
         self._forbidden_at = now
 
-    async def _write(self, meeting: Meeting, about: Mapping[str, Any], now: datetime.datetime) -> bool:
+    async def _write(
+        self, meeting: Meeting, about: Mapping[str, Any], now: datetime.datetime, *, was_settled: bool
+    ) -> bool:
         """Write what differs; return True if nothing is left to do until the address is verified. Raises ApiError.
 
         Objects that are not the workload's are never changed; an Event on the workload, `about`, names them.
@@ -168,22 +171,25 @@ class RendezvousServices:
         if service is None:
             return False
         if not plan.is_owned(service, meeting.uid):
-            return await self._taken(meeting, about, now, "Service", awaited=plan.was_a_workloads(service))
+            return await self._taken(meeting, about, now, service, awaited=plan.was_a_workloads(service))
         pod = await self._pod(meeting)
-        other = await self._follow(service, pod)
+        # When nothing has changed since all were verified, the others are empty.
+        other = await self._follow(service, pod, all_of_them=not was_settled)
         if other is not None:
-            return await self._taken(meeting, about, now, "EndpointSlice", awaited=plan.was_a_services(other))
+            return await self._taken(meeting, about, now, other, awaited=plan.was_a_services(other))
         return meeting.pod is None or bool(plan.pod_address(pod))
 
     async def _taken(
-        self, meeting: Meeting, about: Mapping[str, Any], now: datetime.datetime, kind: str, *, awaited: bool
+        self, meeting: Meeting, about: Mapping[str, Any], now: datetime.datetime, other: Wire, *, awaited: bool
     ) -> bool:
         """Report an object that is not the workload's, and return True.
 
         `awaited`: the garbage collector may delete it. Then report it only from time to time, and return False.
         """
+        kind = "EndpointSlice" if "addressType" in other else "Service"
+        text = taken(kind, meeting.namespace, other["metadata"]["name"])
         if not awaited or self._followed[meeting.uid].tries.number % PATIENCE == 0:
-            await self._events.post(about, "Warning", "ServiceNameTaken", taken(meeting, kind), now)
+            await self._events.post(about, "Warning", "ServiceNameTaken", text, now)
         return not awaited
 
     async def _service(self, meeting: Meeting) -> dict[str, Any] | None:
@@ -202,25 +208,62 @@ class RendezvousServices:
         found = await self._read(PODS, meeting.namespace, name)
         return found if found is not None and found["metadata"]["uid"] == uid else None
 
-    async def _follow(self, service: dict[str, Any], pod: dict[str, Any] | None) -> dict[str, Any] | None:
-        """Write the EndpointSlice of a Service, unless it is as it should be. Raises ApiError.
+    async def _follow(
+        self, service: dict[str, Any], pod: dict[str, Any] | None, *, all_of_them: bool
+    ) -> dict[str, Any] | None:
+        """Write the EndpointSlices of a Service, unless they are as they should be. Raises ApiError.
 
-        Return the one that has its name if that is not the Service's, and so not ours to write.
+        Return the one that has a name if that is not the Service's, and so not ours to write. The slice with the
+        address is written first, so that the name leads somewhere at any time. `all_of_them`: look at the others
+        although the address is as before.
         """
         wanted = plan.endpoint_slice(service, pod)
+        if wanted is None:
+            await self._empty_all_but("", service)
+            return None
+        found = await self._slice_for(service, wanted)
+        if found is None:
+            found = await self._client.create(ENDPOINT_SLICES, wanted["metadata"]["namespace"], wanted)
+            changed = True
+        elif not plan.is_owned(found, service["metadata"]["uid"]):
+            return found
+        else:
+            changed = await self._replace_endpoints(found, wanted["endpoints"])
+        if changed or all_of_them:
+            await self._empty_all_but(found["metadata"]["name"], service)
+        return None
+
+    async def _slice_for(self, service: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any] | None:
+        """Return the stored EndpointSlice to write an address to; None if one is to be created. Raises ApiError.
+
+        That of an earlier release is used further if it is of the same address family.
+        """
         namespace, name = wanted["metadata"]["namespace"], wanted["metadata"]["name"]
         found = await self._read(ENDPOINT_SLICES, namespace, name)
-        if found is None:
-            await self._client.create(ENDPOINT_SLICES, namespace, wanted)
-            return None
-        if not plan.is_owned(found, service["metadata"]["uid"]):
+        if found is not None:
             return found
-        if (found.get("endpoints") or []) != wanted["endpoints"]:
-            if not wanted["endpoints"]:
-                wanted["addressType"] = found["addressType"]  # it cannot change
-            wanted["metadata"]["resourceVersion"] = found["metadata"]["resourceVersion"]
-            await self._client.replace(ENDPOINT_SLICES, namespace, wanted)
-        return None
+        earlier = await self._read(ENDPOINT_SLICES, namespace, service["metadata"]["name"])
+        if earlier is None or earlier.get("addressType") != wanted["addressType"]:
+            return None
+        return earlier if plan.is_owned(earlier, service["metadata"]["uid"]) else None
+
+    async def _empty_all_but(self, kept: str, service: dict[str, Any]) -> None:
+        """Remove the endpoints of a Service's other EndpointSlices. Raises ApiError."""
+        meta = service["metadata"]
+        for name in plan.slice_names(meta["name"]):
+            if name == kept:
+                continue
+            found = await self._read(ENDPOINT_SLICES, meta["namespace"], name)
+            if found is not None and plan.is_owned(found, meta["uid"]):
+                await self._replace_endpoints(found, [])
+
+    async def _replace_endpoints(self, stored: dict[str, Any], endpoints: list[dict[str, Any]]) -> bool:
+        """Write the endpoints of an EndpointSlice; return False if it has them already. Raises ApiError."""
+        if (stored.get("endpoints") or []) == endpoints:
+            return False
+        changed = {**stored, "endpoints": endpoints}
+        await self._client.replace(ENDPOINT_SLICES, stored["metadata"]["namespace"], changed)
+        return True
 
     async def _read(self, resource: Resource, namespace: str, name: str) -> dict[str, Any] | None:
         """Return an object, or None. Raises NoRights or another ApiError."""
@@ -233,10 +276,9 @@ class RendezvousServices:
         return found
 
 
-def taken(meeting: Meeting, kind: str) -> str:
+def taken(kind: str, namespace: str, name: str) -> str:
     """Return the message about a Service or EndpointSlice that is not the workload's."""
-    name = f"{meeting.namespace}/{rendezvous.service_name(meeting.name)}"
     return (
-        f"{kind} {name} exists and is not this workload's, so NEURON_DRA_RANK0_ADDR does not lead to rank 0: delete "
-        f"that {kind}, or create the workload with another name"
+        f"{kind} {namespace}/{name} exists and is not this workload's, so NEURON_DRA_RANK0_ADDR does not lead to rank "
+        f"0: delete that {kind}, or create the workload with another name"
     )

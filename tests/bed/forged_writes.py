@@ -277,7 +277,10 @@ ROWS: Sequence[Row] = (
     *creates(SERVICE_PLACE, service("web"), SERVICES, CONTROLLER),
     *creates(SERVICE_PLACE, service("web"), RBAC, PLUGIN),
     *creates(ENDPOINT_PLACE, endpoints("forged-rank0", "forged-rank0"), "", CONTROLLER, MASTER),
+    *creates(ENDPOINT_PLACE, endpoints("forged-rank0-ipv4", "forged-rank0"), "", CONTROLLER),
+    *creates(ENDPOINT_PLACE, endpoints("forged-rank0-ipv6", "forged-rank0"), "", CONTROLLER),
     *creates(ENDPOINT_PLACE, endpoints("forged-rank0", "web"), ENDPOINTS, CONTROLLER),
+    *creates(ENDPOINT_PLACE, endpoints("forged-rank0-web", "forged-rank0"), ENDPOINTS, CONTROLLER),
     *creates(ENDPOINT_PLACE, endpoints("web", "web"), ENDPOINTS, CONTROLLER),
     *creates(ENDPOINT_PLACE, endpoints("forged-rank0", "forged-rank0"), RBAC, EDITOR, ADMIN, PLUGIN),
     # The limit of reserved nodes of a namespace.

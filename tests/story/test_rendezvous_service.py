@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from test_ultraserver_controller import cluster, controlling, quick  # noqa: F40
 from controller.apply import rendezvous_service
 from controller.apply.rendezvous_service import RendezvousServices
 from controller.observe.model import Meeting
+from controller.plan import rendezvous as plan
 from controller.program import NAME
 from neuron_dra.core.rendezvous import ANNOTATION
 from neuron_dra.emulation.embedded_api import Do, Fault
@@ -23,6 +25,7 @@ from tests.support.waiting import eventually
 
 NOW = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
 SERVICE = "job-rank0"
+SLICE = "job-rank0-ipv4"
 
 
 @pytest.fixture(autouse=True)
@@ -32,8 +35,8 @@ def short_waits(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: 
         monkeypatch.setattr(rendezvous_service, name, seconds)
 
 
-def addresses(cluster: Cluster, name: str = SERVICE) -> list[str] | None:  # noqa: F811
-    """Return the addresses in the EndpointSlice of a Service; None without one."""
+def addresses(cluster: Cluster, name: str = SLICE) -> list[str] | None:  # noqa: F811
+    """Return the addresses in an EndpointSlice; None without one."""
     found = cluster.api.find("endpointslices", name, "ml")
     return None if found is None else [text for each in found["endpoints"] for text in each["addresses"]]
 
@@ -43,8 +46,23 @@ def start(cluster: Cluster, pod: str, node: str, workload: dict[str, Any], addre
     cluster.api.patch("pods", pod, {"status": {"podIP": address}}, "ml")
 
 
+def met(cluster: Cluster, address: str = "10.1.0.7") -> Meeting:  # noqa: F811
+    """Create a workload and its pod with rank 0."""
+    workload = cluster.submit("job")
+    start(cluster, "job-0", "u0-0", workload, address)
+    pod = cluster.api.get("pods", "job-0", "ml")["metadata"]
+    return Meeting("ml", "job", workload["metadata"]["uid"], "", (pod["name"], pod["uid"]))
+
+
 def rank0(cluster: Cluster) -> str:  # noqa: F811
     return str(next(each["rank0Node"] for each in cluster.allocations()))
+
+
+OLD = {"podIP": "10.1.0.1"}
+
+
+def slices(cluster: Cluster) -> list[dict[str, Any]]:  # noqa: F811
+    return cluster.api.objects("endpointslices")
 
 
 def events(cluster: Cluster, reason: str) -> list[str]:  # noqa: F811
@@ -67,7 +85,7 @@ async def test_service_follows_rank_0(cluster: Cluster) -> None:  # noqa: F811
     """18.2: a pod that starts, gets another address, and is replaced by one on the same node."""
     async with controlling(cluster):
         workload = cluster.submit("job")
-        await eventually(lambda: addresses(cluster) == [], 60, "the EndpointSlice exists")
+        await eventually(lambda: cluster.api.find("services", SERVICE, "ml"), 60, "the Service exists")
         service = cluster.api.get("services", SERVICE, "ml")
         assert service["spec"] == {"clusterIP": "None", "publishNotReadyAddresses": True}
         await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
@@ -84,6 +102,46 @@ async def test_service_follows_rank_0(cluster: Cluster) -> None:  # noqa: F811
         cluster.api.delete("neuronultraserverworkloads", "job", "ml")
         await eventually(lambda: cluster.api.find("services", SERVICE, "ml") is None, 60, "the Service is gone")
         await eventually(lambda: addresses(cluster) is None, 60, "the EndpointSlice is gone")
+
+
+async def test_address_of_another_family_gets_a_slice_of_its_own(cluster: Cluster) -> None:  # noqa: F811
+    """addressType of an EndpointSlice cannot change; a job in an IPv6 pod network never found rank 0."""
+    async with controlling(cluster):
+        workload = cluster.submit("job")
+        await eventually(lambda: cluster.state("job") == "Allocated", 60, "the workload is Allocated")
+        start(cluster, "job-0", rank0(cluster), workload, "fd00::7")
+        await eventually(lambda: addresses(cluster, "job-rank0-ipv6") == ["fd00::7"], 60, "it has the pod's address")
+        assert addresses(cluster) is None
+        cluster.api.delete("resourceclaims", "job-0", "ml")
+        start(cluster, "job-1", rank0(cluster), workload, "10.1.0.9")
+        await eventually(lambda: addresses(cluster) == ["10.1.0.9"], 60, "it has the next pod's address")
+        await eventually(lambda: addresses(cluster, "job-rank0-ipv6") == [], 60, "the former address is gone")
+    found = {each["metadata"]["name"]: each["addressType"] for each in cluster.api.objects("endpointslices")}
+    assert found == {"job-rank0-ipv4": "IPv4", "job-rank0-ipv6": "IPv6"}
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [("10.1.0.9", {"job-rank0": ["10.1.0.9"]}), ("fd00::7", {"job-rank0": [], "job-rank0-ipv6": ["fd00::7"]})],
+)
+async def test_slice_of_an_earlier_release_is_taken_over(
+    cluster: Cluster,  # noqa: F811
+    address: str,
+    expected: dict[str, list[str]],
+) -> None:
+    """It has no family in its name, and its addressType is IPv4."""
+    job = met(cluster, address)
+    async with KubeClient(KubeConfig(cluster.api.url)) as client:
+        services = RendezvousServices(client, EventRecorder(client, "here"))
+        await services.look([replace(job, pod=None)], NOW)
+        service = cluster.api.get("services", SERVICE, "ml")
+        made = plan.endpoint_slice(service, {"metadata": {"namespace": "ml", "name": "p", "uid": "1"}, "status": OLD})
+        assert made is not None
+        cluster.api.create({**made, "metadata": {**made["metadata"], "name": SERVICE}})
+        await services.look([job], NOW + datetime.timedelta(seconds=1))
+    assert {
+        each["metadata"]["name"]: addresses(cluster, each["metadata"]["name"]) for each in slices(cluster)
+    } == expected
 
 
 async def test_next_controller_writes_nothing(cluster: Cluster) -> None:  # noqa: F811
@@ -119,17 +177,19 @@ async def test_users_service_is_never_changed(cluster: Cluster) -> None:  # noqa
         (text,) = events(cluster, "ServiceNameTaken")
         assert text.startswith("Service ml/job-rank0 exists and is not this workload's, so NEURON_DRA_RANK0_ADDR does")
         cluster.api.delete("services", SERVICE, "ml")
-        await eventually(lambda: addresses(cluster) == [], 60, "the workload has its own Service")
+        await eventually(lambda: cluster.api.find("services", SERVICE, "ml"), 60, "the workload has its own Service")
 
 
 async def test_users_endpointslice_is_never_changed(cluster: Cluster) -> None:  # noqa: F811
     """18.2."""
     kind = {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4"}
-    stored = cluster.api.create({**kind, "metadata": {"name": SERVICE, "namespace": "ml"}, "endpoints": []})
-    async with controlling(cluster):
-        cluster.submit("job")
-        await eventually(lambda: events(cluster, "ServiceNameTaken"), 60, "an Event names the EndpointSlice")
-        assert cluster.api.get("endpointslices", SERVICE, "ml") == stored
+    stored = cluster.api.create({**kind, "metadata": {"name": SLICE, "namespace": "ml"}, "endpoints": []})
+    job = met(cluster)
+    async with KubeClient(KubeConfig(cluster.api.url)) as client:
+        await RendezvousServices(client, EventRecorder(client, "here")).look([job], NOW)
+    (text,) = events(cluster, "ServiceNameTaken")
+    assert text.startswith("EndpointSlice ml/job-rank0-ipv4 exists and is not this workload's")
+    assert cluster.api.get("endpointslices", SLICE, "ml") == stored
 
 
 async def test_service_of_an_earlier_workload_is_awaited(cluster: Cluster) -> None:  # noqa: F811
@@ -155,29 +215,29 @@ def owner(cluster: Cluster) -> dict[str, Any]:  # noqa: F811
 
 async def test_endpointslice_of_an_earlier_service_is_awaited(cluster: Cluster) -> None:  # noqa: F811
     """18.2: the garbage collector deletes it after the Service. No Event asks the user to delete it."""
-    meta = {"name": SERVICE, "namespace": "ml", "ownerReferences": [owner(cluster)]}
+    meta = {"name": SLICE, "namespace": "ml", "ownerReferences": [owner(cluster)]}
     kind = {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4"}
     stored = cluster.api.create({**kind, "metadata": meta, "endpoints": []})
-    job = [Meeting("ml", "job", cluster.submit("job")["metadata"]["uid"], "", None)]
+    job = [met(cluster)]
     async with KubeClient(KubeConfig(cluster.api.url)) as client:
         services = RendezvousServices(client, EventRecorder(client, "here"))
         again = await services.look(job, NOW)
         assert again == NOW + datetime.timedelta(seconds=rendezvous_service.FIRST_S)
-        assert cluster.api.get("endpointslices", SERVICE, "ml") == stored
+        assert cluster.api.get("endpointslices", SLICE, "ml") == stored
         assert events(cluster, "ServiceNameTaken") == []
         cluster.api.delete("services", "old", "ml")
         await eventually(lambda: addresses(cluster) is None, 60, "the old EndpointSlice is gone")
         await services.look(job, again)
-    [made] = cluster.api.get("endpointslices", SERVICE, "ml")["metadata"]["ownerReferences"]
+    [made] = cluster.api.get("endpointslices", SLICE, "ml")["metadata"]["ownerReferences"]
     assert made["uid"] == cluster.api.get("services", SERVICE, "ml")["metadata"]["uid"]
 
 
 async def test_endpointslice_that_another_service_keeps_is_an_event(cluster: Cluster) -> None:  # noqa: F811
     """18.2: the garbage collector deletes it only after that Service."""
-    meta = {"name": SERVICE, "namespace": "ml", "ownerReferences": [owner(cluster)]}
+    meta = {"name": SLICE, "namespace": "ml", "ownerReferences": [owner(cluster)]}
     kind = {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4"}
     stored = cluster.api.create({**kind, "metadata": meta, "endpoints": []})
-    job = [Meeting("ml", "job", cluster.submit("job")["metadata"]["uid"], "", None)]
+    job = [met(cluster)]
     async with KubeClient(KubeConfig(cluster.api.url)) as client:
         services, now = RendezvousServices(client, EventRecorder(client, "here")), NOW
         for _ in range(rendezvous_service.PATIENCE):
@@ -187,8 +247,8 @@ async def test_endpointslice_that_another_service_keeps_is_an_event(cluster: Clu
             assert again < now + datetime.timedelta(minutes=1)
             now = again
     (text,) = events(cluster, "ServiceNameTaken")
-    assert text == rendezvous_service.taken(job[0], "EndpointSlice")
-    assert cluster.api.get("endpointslices", SERVICE, "ml") == stored
+    assert text == rendezvous_service.taken("EndpointSlice", "ml", SLICE)
+    assert cluster.api.get("endpointslices", SLICE, "ml") == stored
 
 
 async def test_missing_rights_are_logged_once(
@@ -203,7 +263,7 @@ async def test_missing_rights_are_logged_once(
         await eventually(lambda: refused.hits >= 3, 60, "the Service is tried again")
         assert [each.get("rendezvous") for each in cluster.allocations()] == [None] * 2
         cluster.api.faults.clear()
-        await eventually(lambda: addresses(cluster) == [], 60, "the Service exists")
+        await eventually(lambda: cluster.api.find("services", SERVICE, "ml"), 60, "the Service exists")
         expected = [{"address": "job-rank0.ml.svc"}] * 2
         await eventually(lambda: [each.get("rendezvous") for each in cluster.allocations()] == expected, 60, "a name")
     lines = [each for each in caplog.records if each.message.startswith("workloads have no Service for rank 0")]
@@ -220,7 +280,7 @@ async def test_quota_of_one_namespace_concerns_no_other(cluster: Cluster) -> Non
         both = [Meeting(name, "job", f"uid-{name}", "", None) for name in ("ml", "default")]
         await services.look(both, NOW)
     assert not services.forbidden
-    assert created(cluster, "endpointslices") == ["default"]
+    assert sorted(created(cluster, "services")) == ["default", "ml"]
     (text,) = events(cluster, "ServiceRejected")
     assert text.startswith("the Service for rank 0 was rejected: ")
 
