@@ -55,10 +55,12 @@ def allocate(context: PlanningContext, workload: Workload) -> Verdict:
         return restart
     if workload.strategy == "RestartAll":
         broken = set()  # the restart waits; until then the workload keeps its slots
+    opened = queue.opened(context.holdings.of(workload.uid))
     dropped, leaving = _drop_unusable(context, workload, broken)
-    shortage = _reserve(context, workload)
+    shortage = _reserve(context, workload, opened)
     spare, closing = _replace(context, workload, broken)
-    context.holdings.set_world_size(workload, rendezvous.wanted(context, workload), grown=shortage is None)
+    groups = min(opened, workload.count)
+    context.holdings.set_world_size(workload, rendezvous.wanted(context, workload), groups)
     waiting = _bind(context, workload, closing)
     skipped = "; ".join(f"skipped: {text}" for text in dropped)
     verdict = _verdict(context, workload, shortage, spare, leaving, waiting, skipped)
@@ -192,8 +194,8 @@ def _give_up_late(context: PlanningContext, one: Reservation) -> str:
     return f"no tag within {seconds} from {shortened(late)}"
 
 
-def _reserve(context: PlanningContext, workload: Workload) -> placement.Shortage | None:
-    """Reserve all missing slots, or none of them; return why none."""
+def _reserve(context: PlanningContext, workload: Workload, opened: int) -> placement.Shortage | None:
+    """Reserve all missing slots, or none of them; return why none. `opened`: see `queue.opened`."""
     holdings = context.holdings
     live = holdings.live(workload.uid)
     missing = [index for index in range(workload.count) if index not in live]
@@ -210,7 +212,7 @@ def _reserve(context: PlanningContext, workload: Workload) -> placement.Shortage
         return over  # it does not wait for nodes, so it holds back no other workload
     free = context.free_slots.free(workload.instance_type, workload.size)
     kind = _kind(context, workload, live)
-    repairs = missing[-1] < queue.grown_to(workload, live)
+    repairs = missing[-1] < opened
     first = None if repairs else queue.starving_workload(context, workload)
     if first is None:
         chosen = placement.choose(free, len(missing), kind=kind, near=_near(context, live, workload))

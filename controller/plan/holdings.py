@@ -318,16 +318,16 @@ class Holdings(Container[str]):
             self._of[uid] = self._index.held(uid)
         return self._held[one.ultraserver], self._of[uid]
 
-    def set_world_size(self, workload: Workload, rendezvous: Rendezvous | None = None, *, grown: bool) -> None:
+    def set_world_size(self, workload: Workload, rendezvous: Rendezvous | None, groups: int) -> None:
         """Write into every slot the number of nodes of the workload, which node has rank 0, and its address.
 
-        Without `grown` the number stays as stored, because requested slots are not reserved yet.
+        The number covers the groups that are reserved, and those below `groups`, which are open or being repaired:
+        never ranks that only the spec requests.
         """
         live = self.live(workload.uid)
         if 0 not in live:
             return
-        stored = [each.allocation.world_size for each in live.values() if each.allocation.world_size]
-        size = max(stored) if stored and not grown else workload.count * workload.size
+        size = max(groups, max(live) + 1) * workload.size
         first = live[0].allocation.nodes[0]
         for each in list(live.values()):
             has = (each.allocation.world_size, each.allocation.rank0_node, each.allocation.rendezvous)

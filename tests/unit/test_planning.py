@@ -10,7 +10,7 @@ from ultraserver_world import World
 
 from controller.observe import decode
 from controller.plan.actions import Evict, SetUltraServerFinalizers, WriteWorkloadStatus
-from controller.plan.planning import Limits, plan
+from controller.plan.planning import DEFAULT_LIMITS, Limits, plan
 from neuron_dra.api import config
 from neuron_dra.core.ultraserver import NAMESPACE
 from tests.support.ultraservers import ultraserver
@@ -802,6 +802,29 @@ def test_growth_keeps_ranks_and_is_all_or_nothing():
     assert world.state("job")[0] == "Allocated"
     assert world.reserved("job")[0] == before[0]
     assert [kind for kind in kinds(world.log) if "Template" in kind] == ["CreateTemplate"]
+
+
+def world_sizes(world: World) -> dict[int, int]:
+    """Return the number of nodes that each group publishes, by index, without groups that are released."""
+    entries = [e for u in world.all("NeuronUltraServer") for e in u.get("status", {}).get("allocations", [])]
+    return {e["ultraserverIndex"]: e["worldSize"] for e in entries if e["phase"] != "Draining"}
+
+
+def test_failed_growth_publishes_no_ranks_that_do_not_exist():
+    """A pod that starts again would wait for them."""
+    world = fleet(2)
+    world.submit("job", size=4)
+    world.settle()
+    nodes = {item["metadata"]["name"] for item in world.all("Node")}
+    world.silent = nodes - {*world.reserved("job")[0]}
+    item = world.workload("job")
+    item["spec"]["serverCount"] = 2
+    world.put(item)
+    world.step()
+    assert world_sizes(world) == {0: 8, 1: 8}
+    world.later(DEFAULT_LIMITS.tag_timeout.total_seconds() + 1)
+    world.step()
+    assert world_sizes(world) == {0: 4}
 
 
 def test_reason_of_a_stopped_controller_is_written_once():
