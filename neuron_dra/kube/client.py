@@ -54,8 +54,10 @@ class KubeClient:
         *,
         user_agent: str = f"neuron-dra/{__version__}",
         timing: ClientTiming = DEFAULT_CLIENT_TIMING,
+        page_size: int = PAGE_SIZE,
     ) -> None:
         self.timing = timing
+        self._page_size = page_size
         self._config = config
         self._user_agent = user_agent
         self._session: aiohttp.ClientSession | None = None
@@ -92,7 +94,7 @@ class KubeClient:
         """Yield the pages of a list; `selectors` are `labelSelector` and `fieldSelector`. Raises ApiError."""
         token = ""
         while True:
-            params = {**selectors, "limit": str(PAGE_SIZE), **({"continue": token} if token else {})}
+            params = {**selectors, "limit": str(self._page_size), **({"continue": token} if token else {})}
             page = await self.request("GET", resource.path(namespace), params=params)
             token = _continue(page)
             yield page

@@ -16,9 +16,10 @@ from neuron_dra.emulation.objects import allocated_claim
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from neuron_dra.node import version
 from neuron_dra.node.plugin import Plugin
-from neuron_dra.node.prepare import orphan_release
+from neuron_dra.node.timing import DEFAULT_TIMING, Timing
 from tests.support.plugin_host import PluginHost
 from tests.support.pod_resources import PodResources
+from tests.support.timings import quicker
 from tests.support.waiting import always, eventually
 
 DRIVER = "neuron.aws.com"
@@ -44,11 +45,9 @@ class Running:
             self.claims[namespace, claim] = {DRIVER: (handed_out,)}
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(orphan_release, "LOOK_S", 0.05)
-    monkeypatch.setattr(orphan_release, "ABSENT_S", 0.2)
-    monkeypatch.setattr(orphan_release, "ASK_AGAIN_S", (0.1, 0.2))
+@pytest.fixture
+def timing() -> Timing:
+    return quicker(DEFAULT_TIMING, orphans={"look_s": 0.05, "absent_s": 0.2, "ask_again_s": (0.1, 0.2)})
 
 
 @pytest.fixture

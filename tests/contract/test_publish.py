@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from neuron_dra.core import publication
 from neuron_dra.core.claims import ClaimRef
 from neuron_dra.core.slices import Pool
 from neuron_dra.core.wire import Wire
@@ -22,9 +21,10 @@ from neuron_dra.kube.publish import SlicePublisher
 from neuron_dra.kube.reflector import Reflector
 from neuron_dra.kube.requests import RESOURCE_SLICES
 from neuron_dra.node.plugin import Plugin
-from neuron_dra.node.publish import loop as publishing
+from neuron_dra.node.timing import DEFAULT_TIMING, Timing
 from tests.support.faulty_files import DISK_ERRORS, FaultyFiles, disk_error
 from tests.support.plugin_host import PluginHost
+from tests.support.timings import QUICK, quicker, with_timing
 from tests.support.waiting import always, eventually
 
 NAME = "node-a-neuron.aws.com-00"
@@ -276,10 +276,12 @@ async def test_partial_publish_is_completed(api: EmbeddedApi, publisher: Publish
 # The whole loop, in a plugin without a kubelet
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publishing, "GATHER_S", 0.02)
-    monkeypatch.setattr(publishing, "RETRY_S", (0.05, 0.5))
+HURRIED = quicker(DEFAULT_TIMING, publish={"gather_s": 0.02, "retry_s": (0.05, 0.5)})
+
+
+@pytest.fixture
+def timing() -> Timing:
+    return HURRIED
 
 
 async def published(api: EmbeddedApi, count: int = 16) -> dict[str, Any]:
@@ -342,10 +344,8 @@ async def test_deleted_slices_are_recreated(api: EmbeddedApi, host: PluginHost) 
 
 
 @pytest.mark.contract("S6")
-async def test_next_compare_restores_a_deleted_slice(
-    api: EmbeddedApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(publishing, "COMPARE_S", 0.5)
+@with_timing(HURRIED, publish={"compare_s": 0.5})
+async def test_next_compare_restores_a_deleted_slice(api: EmbeddedApi, host: PluginHost) -> None:
     async with host.running() as plugin:
         await settled(api, plugin)
         await eventually(lambda: api.watches.count("resourceslices") == 1)
@@ -354,12 +354,7 @@ async def test_next_compare_restores_a_deleted_slice(
         await eventually(lambda: hang.hits > 0)
         api.delete("resourceslices", NAME)
         # The loop is woken more often than it compares, as by a busy Node.
-        for _ in range(40):
-            plugin.dirty.notify()
-            await asyncio.sleep(0.1)
-            if api.find("resourceslices", NAME):
-                break
-        assert api.find("resourceslices", NAME)
+        await eventually(lambda: plugin.dirty.notify() or api.find("resourceslices", NAME), what="the slice")
 
 
 @pytest.mark.contract("S8")
@@ -466,11 +461,8 @@ async def test_missing_node_object_is_reported(api: EmbeddedApi, host: PluginHos
 
 
 @pytest.mark.contract("S20")
-async def test_removed_device_in_use_stays_published(
-    api: EmbeddedApi, host: PluginHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("neuron_dra.node.plugin.HARDWARE_PERIOD_S", 0.1)
-    monkeypatch.setattr(publication, "CLAIMED_S", (0.1, 0.1))
+@with_timing(QUICK)
+async def test_removed_device_in_use_stays_published(api: EmbeddedApi, host: PluginHost) -> None:
     meta = api.create(allocated_claim("job", "node-a", [3]))["metadata"]
     async with host.running() as plugin:
         await settled(api, plugin)

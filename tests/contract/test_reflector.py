@@ -15,7 +15,6 @@ from neuron_dra.core.slices import Pool, desired
 from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, Fault
 from neuron_dra.emulation.objects import node_object
 from neuron_dra.errors import Unavailable
-from neuron_dra.kube import client as client_module
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.reflector import Reflector
@@ -322,15 +321,13 @@ async def test_failed_list_on_request_raises(api: EmbeddedApi, client: KubeClien
     assert names(nodes) == {"a"}
 
 
-async def test_changes_during_a_relist_are_kept(
-    api: EmbeddedApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(client_module, "PAGE_SIZE", 2)
+async def test_changes_during_a_relist_are_kept(api: EmbeddedApi) -> None:
     for name in ("b", "c"):
         api.create(node_object(name))
-    async with running(Reflector(client, NODES)) as nodes:
+    paged = KubeClient(KubeConfig(api.url), timing=QUICK_CLIENT, page_size=2)
+    async with paged as client, running(Reflector(client, NODES)) as nodes:
         await eventually(lambda: api.watches.count("nodes") == 1)
-        second = api.faults.add(Fault(Do.DELAY, verb="list", nth=2, delay_s=0.5))
+        second = api.faults.add(Fault(Do.ANSWER_LATE, verb="list", nth=2))
         listing = asyncio.create_task(nodes.relist())
         await eventually(lambda: second.hits == 1, what="the first page is read")
         api.patch("nodes", "a", {"metadata": {"labels": {"x": "y"}}})
@@ -338,6 +335,7 @@ async def test_changes_during_a_relist_are_kept(
         ours = await client.patch(NODES, "", "c", {"metadata": {"labels": {"of": "ours"}}})
         nodes.remember(ours)
         await eventually(lambda: names(nodes) == {"a", "c"}, what="the watch brings it")
+        second.release()
         await listing
         assert names(nodes) == {"a", "c"}
         assert [nodes.items[f"/{name}"]["metadata"].get("labels") for name in "ac"] == [{"x": "y"}, {"of": "ours"}]

@@ -40,6 +40,7 @@ from tests.support.faulty_files import (
     disk_error,
 )
 from tests.support.single_store import SingleStore
+from tests.support.timings import IMPATIENT, quicker
 
 NODE = healthy_node("trn2.48xlarge")
 METADATA = metadata.Source("/var/run/cdi", "1.2.3")
@@ -669,7 +670,7 @@ def unmarked(claims: Sequence[Claim]) -> list[tuple[Claim, None]]:
 
 
 async def transactions(disk: Disk, api: Api, files: Files | None = None, *, device_wait_s: float = 0.0) -> Transactions:
-    made = Transactions(PreparedClaims(disk.store(files)), api, device_wait_s)
+    made = Transactions(PreparedClaims(disk.store(files)), api, device_wait_s, IMPATIENT)
     await made.prepared.open()
     return made
 
@@ -909,9 +910,10 @@ async def test_full_disk_fails_then_retry_succeeds(disk: Disk) -> None:
     assert disk.is_clean("new")
 
 
-async def test_lock_of_another_process_is_reported(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("neuron_dra.node.prepare.store.LOCK_TIMEOUT_S", 0.05)
-    made = await transactions(disk, Api(NEW))
+async def test_lock_of_another_process_is_reported(disk: Disk) -> None:
+    store = SingleStore(disk.folder, disk.cdi_root, "boot-1", Files(), lock_s=0.05)
+    made = Transactions(PreparedClaims(store), Api(NEW), timing=IMPATIENT)
+    await made.prepared.open()
     with locked(disk.folder / "serialize.lock", timeout_s=1):
         with pytest.raises(TimeoutError, match="locked by another process"):
             await made.prepare(NEW.ref)
@@ -936,7 +938,7 @@ async def test_finish_is_bounded_and_leaves_no_task(disk: Disk) -> None:
 @pytest.mark.contract("P20")
 async def test_damaged_checkpoint_rejects_all_calls(used: Disk) -> None:
     (used.folder / "checkpoint.json").write_text("{")
-    made = Transactions(PreparedClaims(used.store()), Api(NEW))
+    made = Transactions(PreparedClaims(used.store()), Api(NEW), timing=IMPATIENT)
     await made.prepared.open()
     for call in (made.prepare(NEW.ref), made.prepare(OLD.ref), made.unprepare(OLD.ref)):
         with pytest.raises(ClaimError, match="checkpoint was damaged and is being rebuilt"):
@@ -1067,7 +1069,7 @@ class Away:
 
 async def asking(disk: Disk, away: Away) -> tuple[Transactions, asyncio.Task[PreparedClaim]]:
     """Return a prepare that retries its request."""
-    made = Transactions(PreparedClaims(disk.store()), away, fetch_patience_s=600)
+    made = Transactions(PreparedClaims(disk.store()), away, timing=quicker(IMPATIENT, fetch_patience_s=600.0))
     await made.prepared.open()
     return made, asyncio.create_task(made.prepare(NEW.ref))
 
@@ -1093,7 +1095,7 @@ async def test_permanent_api_error_is_not_retried(disk: Disk, error: Exception) 
 
 async def test_retry_after_beyond_the_deadline_fails(disk: Disk) -> None:
     away = Away(TooManyRequests("wait", status=429, retry_after_s=3600.0))
-    made = Transactions(PreparedClaims(disk.store()), away, fetch_patience_s=1)
+    made = Transactions(PreparedClaims(disk.store()), away, timing=quicker(IMPATIENT, fetch_patience_s=600.0))
     await made.prepared.open()
     with pytest.raises(TooManyRequests):
         await made.prepare(NEW.ref)
