@@ -28,7 +28,8 @@ class LeavingTiming:
     )
     shape_s: float = seconds(60.0, "the same, while a change of the shape waits for the node's claims")
     withdraw_s: float = seconds(
-        30.0, "between the taint of a connected set that leaves, and the list of claims that decides"
+        30.0,
+        "between the taint of a device that leaves a node with connected sets, and the list of claims that decides",
     )
 
 

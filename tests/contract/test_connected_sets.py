@@ -42,8 +42,8 @@ async def api() -> AsyncIterator[EmbeddedApi]:
 
 
 @pytest.fixture
-async def host(api: EmbeddedApi, short_path: Path) -> AsyncIterator[PluginHost]:
-    made = PluginHost(short_path, api.url, instance_type="inf2.48xlarge")
+async def host(api: EmbeddedApi, short_path: Path, timing: Timing) -> AsyncIterator[PluginHost]:
+    made = PluginHost(short_path, api.url, instance_type="inf2.48xlarge", timing=timing)
     yield made
     await made.close()
 

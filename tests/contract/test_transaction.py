@@ -1095,7 +1095,7 @@ async def test_permanent_api_error_is_not_retried(disk: Disk, error: Exception) 
 
 async def test_retry_after_beyond_the_deadline_fails(disk: Disk) -> None:
     away = Away(TooManyRequests("wait", status=429, retry_after_s=3600.0))
-    made = Transactions(PreparedClaims(disk.store()), away, timing=quicker(IMPATIENT, fetch_patience_s=600.0))
+    made = Transactions(PreparedClaims(disk.store()), away, timing=quicker(IMPATIENT, fetch_patience_s=1.0))
     await made.prepared.open()
     with pytest.raises(TooManyRequests):
         await made.prepare(NEW.ref)
