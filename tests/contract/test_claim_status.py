@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -129,7 +128,8 @@ async def test_rejected_write_fails_no_prepare(status: int, host: PluginHost, ap
         await prepared(kubelet, other)
         await eventually(lambda: entries(api, "other"), what="the entry of the other claim")
         if status == 422:
-            await asyncio.sleep(0.2)
+            await prepared(kubelet, api.create(allocated_claim("third", "node-a", [3])))
+            await eventually(lambda: entries(api, "third"), what="the entry of a later claim")
             assert fault.hits == 1
         else:
             await eventually(lambda: len(entries(api)) == 3, what="three entries after the faults")
