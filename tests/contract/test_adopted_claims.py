@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -211,12 +210,12 @@ async def test_inconclusive_list_releases_nothing(
 
 
 async def test_kubelet_before_1_34_is_not_called(
-    adopted: Plugin, api: EmbeddedApi, pod_resources: PodResources
+    adopted: Plugin, api: EmbeddedApi, pod_resources: PodResources, caplog: pytest.LogCaptureFixture
 ) -> None:
     api.patch("nodes", "node-a", {"status": {"nodeInfo": {"kubeletVersion": "v1.33.9-eks-1234"}}})
     await eventually(lambda: version.kubelet(adopted.node.object) == "v1.33.9-eks-1234")
     api.delete("resourceclaims", "old", "default")
-    await asyncio.sleep(0.1)
+    await eventually(lambda: "orphaned claims cannot be found" in caplog.text, what="a look that knows the version")
     asked = pod_resources.asked
     await always(lambda: held(adopted) == {"old"} and pod_resources.asked == asked, 1.0)
 

@@ -401,14 +401,16 @@ async def test_recreated_claim_is_another_claim(plugin: Plugin, kubelet: Scripte
 
 @pytest.mark.contract("N8")
 async def test_claim_is_prepared_when_its_device_is_freed(
-    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi
+    host: PluginHost, kubelet: ScriptedKubelet, api: EmbeddedApi, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO")
     old, new = (api.create(allocated_claim(name, "node-a", [5])) for name in ("old", "new"))
-    async with host.running("pod-1", device_wait_seconds=30):
+    async with host.running("pod-1", device_wait_seconds=3600):
         await kubelet.registered(DRIVER)
         await kubelet.prepare([old])
         waiting = asyncio.create_task(kubelet.prepare([new]))
-        await always(lambda: not waiting.done(), 0.3)
+        await eventually(lambda: "waiting for a device" in caplog.text, what="the wait")
+        assert not waiting.done()
         await kubelet.unprepare([old])
         answer = (await waiting)[new["metadata"]["uid"]]
     assert (answer.error, [d.device_name for d in answer.devices]) == ("", ["neuron-device-5"])

@@ -781,12 +781,12 @@ async def test_unprepare_by_another_process_frees_the_device(used: Disk) -> None
 
 async def test_one_of_many_waiting_claims_gets_the_device(used: Disk) -> None:
     heirs = [claim(0, f"heir-{number}") for number in range(4)]
-    made = await transactions(used, Api(*heirs), device_wait_s=60)
+    made = await transactions(used, Api(*heirs), device_wait_s=3600)
     calls = {asyncio.create_task(made.prepare(heir.ref)) for heir in heirs}
     before = OLD.ref
     while calls:
         await made.unprepare(before)
-        done, calls = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED, timeout=30)
+        done, calls = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED, timeout=120)
         [first] = done
         before = first.result().ref
         assert used.is_clean(before.name)
