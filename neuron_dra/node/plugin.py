@@ -242,9 +242,9 @@ class Plugin:
             if self.settings.claim_status:
                 loops["write claim status"] = ClaimStatus(self.client, self.prepared, self._timing).run()
             if self.settings.healthcheck_port:
-                loops["serve health"] = self._tcp_health.run()
+                loops["serve health"] = self._tcp_health.run(self._timing.port_retry_s)
             if self.settings.metrics_bind_address:
-                loops["serve metrics"] = self.http.run(self.settings.metrics_bind_address)
+                loops["serve metrics"] = self.http.run(self.settings.metrics_bind_address, self._timing.port_retry_s)
             running = [reading, *(tasks.create_task(loop, name=name) for name, loop in loops.items())]
             supervisor = tasks.create_task(self._supervise(), name="supervise sockets")
             await self._stop.wait()
@@ -252,8 +252,9 @@ class Plugin:
             self.health.close()
             self.transactions.hurry()
             await supervisor  # or it would restore the sockets that are closed next
-            await asyncio.gather(self._reg.stop(1.0), self._dra.stop(self._timing.kubelet.call_grace_s))
-            await self.transactions.finish(self._timing.kubelet.transaction_grace_s)
+            graces = self._timing.kubelet
+            await asyncio.gather(self._reg.stop(graces.registration_grace_s), self._dra.stop(graces.call_grace_s))
+            await self.transactions.finish(graces.transaction_grace_s)
             for task in running:
                 task.cancel()
 

@@ -95,6 +95,7 @@ class OrphanTiming:
     )
     report_s: float = seconds(3600.0, "between searches")
     look_s: float = seconds(30.0, "between lists of the kubelet, while a claim may be orphaned")
+    list_s: float = seconds(10.0, "limit of such a list")
     absent_s: float = seconds(
         300.0,
         "how long the kubelet must not list a claim: it does not list a force-deleted pod while its containers end",
@@ -113,6 +114,7 @@ class KubeletTiming:
     health_timeout_s: int = seconds(60, "without an update for this long, the kubelet reports Unknown")
     health_s: float = seconds(20.0, "between updates; less than half of health_timeout_s")
     supervise_s: float = seconds(1.0, "between looks at the sockets and the publisher lock")
+    registration_grace_s: float = seconds(1.0, "for calls of the registration when the plugin stops")
     call_grace_s: float = seconds(5.0, "for running calls when the plugin stops")
     transaction_grace_s: float = seconds(
         20.0, "for running transactions; together with call_grace_s below the pod's 30 s"
@@ -152,6 +154,7 @@ class Timing:
     kubelet: KubeletTiming = KubeletTiming()
     liveness: LivenessTiming = LivenessTiming()
     counters: CounterTiming = CounterTiming()
+    port_retry_s: float = seconds(2.0, "between attempts to bind a TCP port that is in use, as by an earlier plugin")
     version_retry_s: tuple[float, float] = seconds((1.0, 30.0), "first and longest wait for the API server's version")
 
 

@@ -86,7 +86,7 @@ class OrphanRelease:
             self._log_once("kubelets before 1.34 do not list claims", len(claims))
             return {}
         try:
-            pods = await pod_resources.listed(self._socket)
+            pods = await pod_resources.listed(self._socket, self._timing.list_s)
         except ConnectionError as err:
             self._log_once(f"the kubelet's pod-resources API is unavailable ({self._socket}): {err}", len(claims))
             return {}
