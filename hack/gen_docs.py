@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from prometheus_client.metrics import MetricWrapperBase
 
@@ -17,8 +18,10 @@ from controller import metrics as controller_metrics
 from controller.settings import ControllerSettings, WatcherSettings
 from neuron_dra.core import catalogue, devices, groups, limits, metadata, names, vocabulary
 from neuron_dra.core.catalogue import GIB
+from neuron_dra.core.timing import rows as timing_rows
 from neuron_dra.node.endpoints import telemetry
 from neuron_dra.node.metrics import Metrics
+from neuron_dra.node.timing import DEFAULT_TIMING
 from neuron_dra.setting_table import Setting, settings_of
 from neuron_dra.settings import PluginSettings
 
@@ -154,7 +157,18 @@ the start.
 These are the flags of `neuron-ultraserver-controller run` and of `k8s-neuron-ultraserver-operator`.
 `neuron-ultraserver-controller watch-limits` has {watcher}.
 
-{table(["flag", "default", "meaning"], operator)}"""
+{table(["flag", "default", "meaning"], operator)}
+## Timing of the plugin
+
+No flag sets these waits, periods and deadlines. All are in seconds, except shares.
+
+{timings(DEFAULT_TIMING)}"""
+
+
+def timings(timing: Any) -> str:
+    """Return the table of a program's timing."""
+    rows = [(f"`{row.name}`", row.default, row.text) for row in timing_rows(timing)]
+    return table(["name", "default", "meaning"], rows)
 
 
 def choices(setting: Setting) -> str:

@@ -12,6 +12,7 @@ import pytest
 
 from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.emulation.objects import node_object
+from neuron_dra.node.timing import DEFAULT_TIMING, Timing
 from tests.support.plugin_host import PluginHost
 
 # A busy machine must not fail a test: no limit on the time of an example.
@@ -51,8 +52,14 @@ async def api() -> AsyncIterator[EmbeddedApi]:
 
 
 @pytest.fixture
-async def host(api: EmbeddedApi, short_path: Path) -> AsyncIterator[PluginHost]:
+def timing() -> Timing:
+    """The timing of plugins in this process; modules and tests have their own."""
+    return DEFAULT_TIMING
+
+
+@pytest.fixture
+async def host(api: EmbeddedApi, short_path: Path, timing: Timing) -> AsyncIterator[PluginHost]:
     """The files of `node-a`, a trn2.48xlarge."""
-    made = PluginHost(short_path, api.url)
+    made = PluginHost(short_path, api.url, timing=timing)
     yield made
     await made.close()

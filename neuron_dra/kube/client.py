@@ -22,8 +22,8 @@ from neuron_dra import __version__
 from neuron_dra.errors import ApiError, Forbidden, Unavailable, api_error
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.requests import Resource
+from neuron_dra.kube.timing import DEFAULT_CLIENT_TIMING, ClientTiming
 
-REQUEST_TIMEOUT_S: Final = 10.0
 PAGE_SIZE: Final = 250  # objects: of the largest Nodes, 16 KB each, a page is 4 MB
 MAX_WATCH_LINE_BYTES: Final = 8 * 1024 * 1024  # a ResourceSlice of 128 devices can have 1 MiB
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024  # a page of the largest Nodes has 4 MB
@@ -43,9 +43,21 @@ class _PageHead(msgspec.Struct):
 
 
 class KubeClient:
-    """Requests to one API server over persistent connections; use it as an async context manager."""
+    """Requests to one API server over persistent connections; use it as an async context manager.
 
-    def __init__(self, config: KubeConfig, *, user_agent: str = f"neuron-dra/{__version__}") -> None:
+    `timing` also has the waits of those who use the client, such as Reflector and EventRecorder.
+    """
+
+    def __init__(
+        self,
+        config: KubeConfig,
+        *,
+        user_agent: str = f"neuron-dra/{__version__}",
+        timing: ClientTiming = DEFAULT_CLIENT_TIMING,
+        page_size: int = PAGE_SIZE,
+    ) -> None:
+        self.timing = timing
+        self._page_size = page_size
         self._config = config
         self._user_agent = user_agent
         self._session: aiohttp.ClientSession | None = None
@@ -74,9 +86,7 @@ class KubeClient:
         if self._session is not None:
             await self._session.close()
 
-    async def get(
-        self, resource: Resource, namespace: str, name: str, *, timeout_s: float = REQUEST_TIMEOUT_S
-    ) -> bytes:
+    async def get(self, resource: Resource, namespace: str, name: str, *, timeout_s: float | None = None) -> bytes:
         """Return one object as JSON. Raises NotFound or another ApiError."""
         return await self.request("GET", resource.path(namespace, name), timeout_s=timeout_s)
 
@@ -84,7 +94,7 @@ class KubeClient:
         """Yield the pages of a list; `selectors` are `labelSelector` and `fieldSelector`. Raises ApiError."""
         token = ""
         while True:
-            params = {**selectors, "limit": str(PAGE_SIZE), **({"continue": token} if token else {})}
+            params = {**selectors, "limit": str(self._page_size), **({"continue": token} if token else {})}
             page = await self.request("GET", resource.path(namespace), params=params)
             token = _continue(page)
             yield page
@@ -131,17 +141,20 @@ class KubeClient:
         params: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
         content_type: str = JSON,
-        timeout_s: float = REQUEST_TIMEOUT_S,
+        timeout_s: float | None = None,
     ) -> bytes:
         """Send one request and return the body of the response. Raises ApiError; without a response, Unavailable.
+
+        `timeout_s` is by default that of the client's timing.
 
         A request that gets a 401 is sent once more, with new credentials if there are any: the old ones may have
         expired, or the token on disk may just have been rotated.
         """
+        limit_s = self.timing.request_s if timeout_s is None else timeout_s
         for attempt in (1, 2):
             number = self._credentials_number
             try:
-                return await self._send(method, path, params, body, content_type, timeout_s)
+                return await self._send(method, path, params, body, content_type, limit_s)
             except Forbidden as err:
                 if err.status != 401 or attempt == 2 or not await self._may_try_again(number):
                     raise
@@ -209,7 +222,7 @@ class KubeClient:
                 self._url(path),
                 params={**params, "watch": "true", "allowWatchBookmarks": "true"},
                 headers=self._headers(),
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_TIMEOUT_S, sock_read=idle_timeout_s),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=self.timing.request_s, sock_read=idle_timeout_s),
                 ssl=self._tls,
                 allow_redirects=False,
             ) as response:
@@ -234,13 +247,13 @@ class KubeClient:
                 headers={**self._headers(), "Accept": "*/*"},  # the API server answers JSON with 406
                 ssl=self._tls,
                 max_msg_size=MAX_ANSWER_BYTES,
-                timeout=aiohttp.ClientWSTimeout(ws_close=REQUEST_TIMEOUT_S),
+                timeout=aiohttp.ClientWSTimeout(ws_close=self.timing.request_s),
             ) as socket:
                 yield _messages(socket)
         except aiohttp.WSServerHandshakeError as err:
             raise api_error(err.status, "", f"GET {path}: {err.status}: {err.message}", None, ()) from err
         except (aiohttp.ClientError, TimeoutError, OSError) as err:
-            raise Unavailable(f"GET {path}: the connection broke ({_reason(err, REQUEST_TIMEOUT_S)})") from err
+            raise Unavailable(f"GET {path}: the connection broke ({_reason(err, self.timing.request_s)})") from err
 
     @property
     def _http(self) -> aiohttp.ClientSession:

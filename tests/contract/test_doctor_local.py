@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import os
 from collections.abc import Sequence
@@ -21,7 +22,8 @@ from neuron_dra.emulation.objects import allocated_claim
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from neuron_dra.inspect import inspect_command
 from neuron_dra.kube.config import KubeConfig
-from neuron_dra.node.endpoints import liveness
+from neuron_dra.node.endpoints.liveness import Liveness
+from neuron_dra.node.timing import LivenessTiming
 from tests.support.plugin_host import PluginHost
 from tests.support.waiting import eventually
 
@@ -43,7 +45,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Deadlines that a busy machine keeps."""
     monkeypatch.setattr(local, "DEADLINE_S", 100)
     monkeypatch.setattr(local, "READ_S", 100)
-    monkeypatch.setattr(liveness, "LIVENESS_TIMEOUT_S", 100)
+    monkeypatch.setattr(local, "Liveness", functools.partial(Liveness, timing=LivenessTiming(call_s=100.0)))
     monkeypatch.setattr(inspect_command, "TIMEOUT_S", 100)
 
 

@@ -22,10 +22,11 @@ from neuron_dra.emulation.kubelet_wire import PreparedDevice
 from neuron_dra.emulation.objects import allocated_claim
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from neuron_dra.inspect import usage
-from neuron_dra.node.endpoints import telemetry
 from neuron_dra.node.plugin import Plugin
+from neuron_dra.node.timing import DEFAULT_TIMING, Timing
 from tests.support.plugin_host import PluginHost
 from tests.support.pod_resources import PodResources
+from tests.support.timings import quicker
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,9 +35,9 @@ DRIVER = "neuron.aws.com"
 NAMESPACE = "neuron-dra-driver"
 
 
-@pytest.fixture(autouse=True)
-def always_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(telemetry, "FRESH_S", 0.0)
+@pytest.fixture
+def timing() -> Timing:
+    return quicker(DEFAULT_TIMING, counters={"fresh_s": 0.0})
 
 
 @pytest.fixture

@@ -38,6 +38,7 @@ from neuron_dra.errors import CheckpointDamaged, ClaimError, Gone, Unavailable
 from neuron_dra.kube import client
 from neuron_dra.kube.reflector import Reflector
 from neuron_dra.kube.requests import NODES
+from neuron_dra.kube.timing import DEFAULT_CLIENT_TIMING
 from neuron_dra.node.publish import sysfs, sysfs_helper
 from tests.support.ultraservers import ultraserver
 
@@ -376,6 +377,8 @@ class _Loop(asyncio.SelectorEventLoop):
 
 class _Server:
     """Serves one list and one watch from the input, then the real object."""
+
+    timing = DEFAULT_CLIENT_TIMING
 
     def __init__(self, source: Bytes) -> None:
         self._source = source

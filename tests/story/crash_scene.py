@@ -27,7 +27,6 @@ from neuron_dra.emulation.objects import DEVICE_CLASSES, allocated_claim, neuron
 from neuron_dra.errors import CheckpointDamaged
 from neuron_dra.gen.kubelet.dra.v1 import dra_pb2, dra_pb2_grpc
 from neuron_dra.node.files import Files
-from neuron_dra.node.publish import connected
 from tests.support.crash_points import Life, Lives, Point
 from tests.support.plugin_host import PluginHost
 from tests.support.waiting import eventually
@@ -40,11 +39,6 @@ CALL_S = 45.0  # the kubelet's own limit
 PLAIN, WITH_SETS = (1, 16), (4, 167)  # slices, devices
 
 Sabotage = Callable[[], None]
-
-
-def check_sets_often() -> None:
-    """Try again soon if the plugin could not record that it publishes connected sets."""
-    connected.RECHECK_S = 0.2  # type: ignore[misc]
 
 
 class Scene:
@@ -62,7 +56,7 @@ class Scene:
         for each in DEVICE_CLASSES:
             api.create(each)
         api.create(node_object("node-a", labels={"topology.k8s.aws/capacity-block-id": BLOCK}))
-        self.api, self.lives, self._sabotage = api, lives, check_sets_often if sets else sabotage
+        self.api, self.lives, self._sabotage = api, lives, None if sets else sabotage
         self.sets = sets
         self.host = PluginHost(root, api.url, instance_type="trn2u.48xlarge", node_id=0, server_id="00000000deadbeef")
         self.life: Life | None = None

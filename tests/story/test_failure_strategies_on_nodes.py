@@ -23,22 +23,17 @@ from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.emulation.objects import allocated_claim, node_object
 from neuron_dra.errors import ClaimError
 from neuron_dra.kube.config import KubeConfig
-from neuron_dra.node import plugin as plugin_module
-from neuron_dra.node.ultraserver import reservation_gate, tag_keeper, watch
 from tests.support.plugin_host import PluginHost
+from tests.support.timings import QUICK_RESERVATIONS, quicker
 from tests.support.waiting import eventually
 
 TYPE, BLOCK, HARDWARE_ID = "trn2u.48xlarge", "cr-1", "00000000deadbeef"
 NODES = ("n0", "n1", "n2", "n3")
+TIMING = quicker(QUICK_RESERVATIONS, hardware={"period_s": 0.1})
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "PROBE_S", 0.2)
-    monkeypatch.setattr(reservation_gate, "REFUSAL_WAIT_S", 0.4)
-    monkeypatch.setattr(reservation_gate, "REFRESH_S", 0.1)
-    monkeypatch.setattr(tag_keeper, "RECHECK_S", 0.1)
-    monkeypatch.setattr(plugin_module, "HARDWARE_PERIOD_S", 0.1)
     monkeypatch.setattr(write_backoff, "FIRST_EVICTION_S", 0.2)
     monkeypatch.setattr(write_backoff, "LONGEST_S", 1.0)
 
@@ -195,9 +190,8 @@ async def cluster(short_path: Path) -> AsyncIterator[Cluster]:
             node["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
             api.create(node)
             (short_path / name).mkdir()
-            hosts[name] = PluginHost(
-                short_path / name, api.url, node_name=name, instance_type=TYPE, node_id=number, server_id=HARDWARE_ID
-            )
+            hardware = {"instance_type": TYPE, "node_id": number, "server_id": HARDWARE_ID}
+            hosts[name] = PluginHost(short_path / name, api.url, node_name=name, timing=TIMING, **hardware)
             stack.push_async_callback(hosts[name].close)
         made = Cluster(api, hosts)
         for name in NODES:

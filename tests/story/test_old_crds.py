@@ -26,10 +26,11 @@ from neuron_dra.arguments import Parser
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import EmbeddedApi, Fault, Request
-from neuron_dra.kube import reflector as reflector_module
+from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.events import EventRecorder
 from neuron_dra.kube.requests import NEURON_ULTRASERVERS
+from tests.support.timings import QUICK_CLIENT
 from tests.support.waiting import always, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,7 +40,6 @@ KINDS = ("neuronultraservers", "neuronultraserverworkloads")
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reflector_module, "RETRY_S", (0.01, 0.1))
     monkeypatch.setattr(reconcile_module, "RETRY_S", (0.01, 0.1))
 
 
@@ -70,7 +70,9 @@ async def controlling(cluster: Cluster) -> AsyncIterator[Controller]:
     words = ["--kube-api-server", cluster.api.url, "--health-probe-bind-address", "0"]
     parsed = parser.parse_args([*words, "--metrics-bind-address", "0", "--grpc-address", "0"])
     loaded = controller_settings.load(parsed, {}, "here")
-    controller = Controller(loaded, KubeConfig(loaded.kube_api_server))
+    kube = KubeConfig(loaded.kube_api_server)
+    client = KubeClient(kube, user_agent=NAME, timing=QUICK_CLIENT)
+    controller = Controller(loaded, kube, client=client)
     task = asyncio.create_task(controller.run())
     try:
         yield controller

@@ -28,8 +28,9 @@ from neuron_dra.emulation.embedded_api import (
     Request,
 )
 from neuron_dra.emulation.objects import allocated_claim
-from neuron_dra.kube import reflector as reflector_module
+from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
+from tests.support.timings import QUICK_CLIENT
 from tests.support.waiting import eventually
 
 STATUS = "neuronultraserverworkloads/status"
@@ -37,7 +38,6 @@ STATUS = "neuronultraserverworkloads/status"
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reflector_module, "RETRY_S", (0.01, 0.1))
     monkeypatch.setattr(reconcile_module, "RETRY_S", (0.01, 0.1))
     monkeypatch.setattr(backoff_module, "FIRST_EVICTION_S", 0.1)
     monkeypatch.setattr(backoff_module, "LONGEST_S", 1.0)
@@ -98,7 +98,9 @@ async def controlling(
     words = ["--kube-api-server", cluster.api.url, "--health-probe-bind-address", "127.0.0.1:0"]
     parsed = parser.parse_args([*words, "--metrics-bind-address", "0", "--grpc-address", "0", *flags])
     loaded = controller_settings.load(parsed, {}, "here")
-    controller = Controller(loaded, KubeConfig(loaded.kube_api_server), clock=clock)
+    kube = KubeConfig(loaded.kube_api_server)
+    client = KubeClient(kube, user_agent=NAME, timing=QUICK_CLIENT)
+    controller = Controller(loaded, kube, client=client, clock=clock)
     task = asyncio.create_task(controller.run())
     try:
         yield controller
