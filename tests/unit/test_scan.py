@@ -64,7 +64,9 @@ def test_msgspec_reads_none_of_the_poison(poison: bytes) -> None:
         msgspec.json.decode(b'{"a":%s}' % poison)
 
 
-@pytest.mark.parametrize("raw", [b"", b"{", b'{"a"', b'{"a":', b'{"a":1', b'{"a" 1}', b'{"a":1 "b":2}', b'{"a":"', b'"'])
+@pytest.mark.parametrize(
+    "raw", [b"", b"{", b'{"a"', b'{"a":', b'{"a":1', b'{"a" 1}', b'{"a":1 "b":2}', b'{"a":"', b'"']
+)
 def test_truncated_text_is_an_error(raw: bytes) -> None:
     with pytest.raises(scan.NotJson):
         list(scan.members(raw)) or list(scan.find(raw, ()))

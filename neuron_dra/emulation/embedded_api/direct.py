@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 from multidict import MultiDict
 
+from neuron_dra.emulation.embedded_api import bodies
 from neuron_dra.emulation.embedded_api.errors import ApiError
 from neuron_dra.emulation.embedded_api.http import Handler
 from neuron_dra.errors import api_error
@@ -58,7 +59,7 @@ class DirectClient(KubeClient):
     ) -> bytes:
         call = Call(method, path, MultiDict(params or {}), content_type=content_type, headers=self._sent)
         # The caller keeps its object; over HTTP the server would decode a copy.
-        copied = msgspec.json.decode(msgspec.json.encode(body)) if body is not None else {}
+        copied = bodies.copied(body) if body is not None else {}
         try:
             return msgspec.json.encode(self._handler.respond(call, copied))
         except ApiError as err:

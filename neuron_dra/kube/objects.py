@@ -1,0 +1,178 @@
+"""Decodes what the API server returns object by object, so that one that cannot be decoded costs no other.
+
+The API server passes opaque values through as their author wrote them. A value that no decoder reads is replaced by
+UNREADABLE; the rest of its object is decoded as always.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+
+from neuron_dra.kube import scan
+from neuron_dra.kube.scan import EACH, Span
+
+T = TypeVar("T")
+
+PASSED_THROUGH: Final = (
+    ("spec", "devices", "config", EACH, "opaque", "parameters"),
+    ("status", "allocation", "devices", "config", EACH, "opaque", "parameters"),
+    ("status", "devices", EACH, "data"),
+    ("spec", "spec", "devices", "config", EACH, "opaque", "parameters"),
+    ("spec", "config", EACH, "opaque", "parameters"),
+)
+"""The paths of opaque values in ResourceClaims, ResourceClaimTemplates and DeviceClasses: the API server only requires
+JSON objects there.
+"""
+UNREADABLE: Final = "(a value that cannot be decoded)"
+MALFORMED: Final = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+"""The errors of decoding a malformed response, such as a proxy's page or that of a broken server."""
+_NESTING: Final = 64
+"""Room for the brackets around a value: decoders limit the nesting of the whole text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """An object with values that cannot be decoded: those at `paths`, or the whole object if there are none."""
+
+    namespace: str
+    name: str
+    paths: tuple[str, ...] = ()
+    why: str = ""
+
+    @property
+    def key(self) -> str:
+        """namespace/name."""
+        return f"{self.namespace}/{self.name}"
+
+
+class _Meta(msgspec.Struct, rename="camel"):
+    resource_version: str = ""
+    token: str = msgspec.field(default="", name="continue")
+
+
+class _Head(msgspec.Struct):
+    metadata: _Meta | None = None
+
+
+class _Items(msgspec.Struct):
+    items: list[msgspec.Raw] | None = None
+
+
+class _Identity(msgspec.Struct):
+    name: str
+    namespace: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of a list. `token` is for the next page, empty on the last; `version` is the list's resourceVersion."""
+
+    raw: bytes
+    version: str
+    token: str
+
+    @property
+    def items(self) -> Sequence[bytes | msgspec.Raw]:
+        """The text of each object. Raises ValueError if this is no list."""
+        try:
+            return msgspec.json.decode(self.raw, type=_Items).items or ()
+        except (ValueError, RecursionError):
+            return [self.raw[begin:end] for begin, end in scan.find(self.raw, ("items", EACH))]
+
+    def decoded(self, kind: type[T]) -> Decoded[T]:
+        """Return the objects, and those that are damaged. Raises one of MALFORMED if this is no list."""
+        found: list[T] = []
+        damaged: list[Damaged] = []
+        for raw in self.items:
+            one = decode(raw, kind)
+            found += one.objects
+            damaged += one.damaged
+        return Decoded(found, damaged)
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded(Generic[T]):
+    """Decoded objects. `damaged` has those of which values or the whole could not be decoded."""
+
+    objects: list[T]
+    damaged: list[Damaged]
+
+
+def page(raw: bytes) -> Page:
+    """Return a page of a list. Raises ValueError if it is not one."""
+    try:
+        head = msgspec.json.decode(raw, type=_Head)
+    except (ValueError, RecursionError):
+        begin, end = next(scan.find(raw, ("metadata",)), (0, 0))
+        head = _Head(msgspec.json.decode(raw[begin:end], type=_Meta))
+    meta = head.metadata or _Meta()
+    return Page(raw, meta.resource_version, meta.token)
+
+
+def decode(raw: bytes | msgspec.Raw, kind: type[T]) -> Decoded[T]:
+    """Return an object of this type without the values that cannot be decoded, or what is known of one that cannot.
+
+    Raises one of MALFORMED if it has no name.
+    """
+    try:
+        return Decoded([msgspec.json.decode(raw, type=kind)], [])
+    except (ValueError, RecursionError):
+        text = bytes(raw)
+    who = identity(text)
+    try:
+        rest, paths = without_unreadable(text)
+        return Decoded([msgspec.json.decode(rest, type=kind)], [Damaged(who.namespace, who.name, paths)])
+    except (ValueError, RecursionError) as err:
+        return Decoded([], [Damaged(who.namespace, who.name, why=str(err) or repr(err))])
+
+
+def readable(raw: bytes) -> bytes:
+    """Return the text of an object without the values that cannot be decoded; unchanged if the rest cannot be."""
+    if is_readable(raw):
+        return raw
+    try:
+        rest, _ = without_unreadable(raw)
+    except ValueError:
+        return raw
+    return rest if is_readable(rest) else raw
+
+
+def is_readable(raw: bytes | msgspec.Raw) -> bool:
+    """Return True if the text can be decoded."""
+    try:
+        msgspec.json.decode(raw)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def without_unreadable(raw: bytes) -> tuple[bytes, tuple[str, ...]]:
+    """Return an object with UNREADABLE in place of each opaque value that cannot be decoded, and their paths.
+
+    Raises NotJson.
+    """
+    parts, paths, position = [], [], 0
+    for (begin, end), path in opaque_values(raw):
+        if not is_readable(b"[" * _NESTING + raw[begin:end] + b"]" * _NESTING):
+            parts += [raw[position:begin], msgspec.json.encode(UNREADABLE)]
+            paths.append(path)
+            position = end
+    return b"".join([*parts, raw[position:]]), tuple(paths)
+
+
+def opaque_values(raw: bytes) -> list[tuple[Span, str]]:
+    """Return where the values are that the API server passes through, in order, and their paths. Raises NotJson."""
+    return sorted((span, ".".join(path)) for path in PASSED_THROUGH for span in scan.find(raw, path))
+
+
+def identity(raw: bytes) -> Damaged:
+    """Return namespace and name of an object of which nothing else may be readable. Raises one of MALFORMED."""
+    found: dict[str, Any] = {}
+    for field in ("namespace", "name"):
+        for begin, end in scan.find(raw, ("metadata", field)):
+            found[field] = msgspec.json.decode(raw[begin:end], type=str)
+    return Damaged(found.get("namespace", ""), found["name"])
