@@ -18,7 +18,8 @@ from neuron_dra.core import names
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.errors import ApiError, Forbidden, NotFound, Unavailable
 from neuron_dra.kube.client import KubeClient
-from neuron_dra.kube.reflector import MALFORMED, Reflector
+from neuron_dra.kube.objects import MALFORMED
+from neuron_dra.kube.reflector import Reflector
 from neuron_dra.kube.requests import (
     CLAIM_TEMPLATES,
     DEVICE_CLASSES,
@@ -219,7 +220,7 @@ class Caches(Generic[IndexT]):
         names: set[tuple[str, str]] = set()
         async with some:
             async for page in self._client.list(PODS, fieldSelector=f"spec.nodeName={node}"):
-                for pod in msgspec.json.decode(page, type=projections.Pods).items or ():
+                for pod in page.decoded(projections.Pod).objects:
                     names |= {(pod.metadata.namespace, name) for name in pod.claims}
             for namespace, name in sorted(names):
                 have = self.claims.items.get(f"{namespace}/{name}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import msgspec
 
@@ -55,16 +55,34 @@ class _Meta(msgspec.Struct, rename="camel"):
 
 
 class _Head(msgspec.Struct):
-    metadata: _Meta | None = None
+    metadata: _Meta
 
 
 class _Items(msgspec.Struct):
-    items: list[msgspec.Raw] | None = None
+    items: list[msgspec.Raw] | None
 
 
-class _Identity(msgspec.Struct):
+class Identity(msgspec.Struct, rename="camel", omit_defaults=True):
+    """The part of an object's metadata that identifies it and its version."""
+
     name: str
     namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+
+    @property
+    def key(self) -> str:
+        """namespace/name."""
+        return f"{self.namespace}/{self.name}"
+
+
+class _Identified(msgspec.Struct):
+    metadata: Identity
+
+
+class _Event(msgspec.Struct):
+    type: str
+    object: msgspec.Raw
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +99,10 @@ class Page:
         try:
             return msgspec.json.decode(self.raw, type=_Items).items or ()
         except (ValueError, RecursionError):
-            return [self.raw[begin:end] for begin, end in scan.find(self.raw, ("items", EACH))]
+            [(begin, _)] = scan.find(self.raw, ("items",))
+            if self.raw[begin : begin + 1] != b"[":
+                raise ValueError("items is not a list") from None
+            return [self.raw[slice(*span)] for span in scan.elements(self.raw, begin)]
 
     def decoded(self, kind: type[T]) -> Decoded[T]:
         """Return the objects, and those that are damaged. Raises one of MALFORMED if this is no list."""
@@ -105,11 +126,10 @@ class Decoded(Generic[T]):
 def page(raw: bytes) -> Page:
     """Return a page of a list. Raises ValueError if it is not one."""
     try:
-        head = msgspec.json.decode(raw, type=_Head)
+        meta = msgspec.json.decode(raw, type=_Head).metadata
     except (ValueError, RecursionError):
-        begin, end = next(scan.find(raw, ("metadata",)), (0, 0))
-        head = _Head(msgspec.json.decode(raw[begin:end], type=_Meta))
-    meta = head.metadata or _Meta()
+        [(begin, end)] = scan.find(raw, ("metadata",))
+        meta = msgspec.json.decode(raw[begin:end], type=_Meta)
     return Page(raw, meta.resource_version, meta.token)
 
 
@@ -169,10 +189,36 @@ def opaque_values(raw: bytes) -> list[tuple[Span, str]]:
     return sorted((span, ".".join(path)) for path in PASSED_THROUGH for span in scan.find(raw, path))
 
 
-def identity(raw: bytes) -> Damaged:
-    """Return namespace and name of an object of which nothing else may be readable. Raises one of MALFORMED."""
-    found: dict[str, Any] = {}
-    for field in ("namespace", "name"):
-        for begin, end in scan.find(raw, ("metadata", field)):
-            found[field] = msgspec.json.decode(raw[begin:end], type=str)
-    return Damaged(found.get("namespace", ""), found["name"])
+def identity(raw: bytes | msgspec.Raw) -> Identity:
+    """Return the identity of an object of which nothing else may be readable. Raises one of MALFORMED."""
+    try:
+        return msgspec.json.decode(raw, type=_Identified).metadata
+    except (ValueError, RecursionError):
+        text = bytes(raw)
+    found = {}
+    for field in ("name", "namespace", "uid", "resourceVersion"):
+        for begin, end in scan.find(text, ("metadata", field)):
+            found[field] = msgspec.json.decode(text[begin:end], type=str)
+    return msgspec.convert(found, Identity)
+
+
+def event(line: bytes) -> tuple[str, bytes | msgspec.Raw]:
+    """Return type and object of an event of a watch. Raises one of MALFORMED if it is not one."""
+    try:
+        found = msgspec.json.decode(line, type=_Event)
+        return found.type, found.object
+    except (ValueError, RecursionError):
+        [(begin, end)] = scan.find(line, ("type",))
+        kind = msgspec.json.decode(line[begin:end], type=str)
+        [(begin, end)] = scan.find(line, ("object",))
+        return kind, line[begin:end]
+
+
+def value_at(raw: bytes | msgspec.Raw, path: tuple[str, ...], kind: type[T]) -> T | None:
+    """Return one value of an object of which the rest may not be readable; None if it has none.
+
+    Raises one of MALFORMED if the value cannot be decoded.
+    """
+    text = bytes(raw)
+    span = next(scan.find(text, path), None)
+    return None if span is None else msgspec.json.decode(text[slice(*span)], type=kind)

@@ -200,7 +200,7 @@ async def test_long_list_is_read_in_pages(
     monkeypatch.setattr(client_module, "PAGE_SIZE", 4)
     for number in range(10):
         api.create(allocated_claim(f"job-{number}", "a", [number]))
-    pages = [json.loads(page)["items"] async for page in client.list(RESOURCE_CLAIMS)]
+    pages = [page.decoded(dict).objects async for page in client.list(RESOURCE_CLAIMS)]
     assert [len(page) for page in pages] == [4, 4, 2]
     assert {item["metadata"]["name"] for page in pages for item in page} == {f"job-{n}" for n in range(10)}
 

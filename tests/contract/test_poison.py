@@ -96,7 +96,6 @@ async def running(reflector: Reflector) -> AsyncIterator[Reflector]:
         await asyncio.wait([task])
 
 
-@pytest.mark.xfail(strict=True, reason="mend 1: object by object")
 async def test_list_keeps_every_object(api: EmbeddedApi, client: KubeClient, poison: bytes) -> None:
     api.apply(claim("c1"))
     api.apply(claim("c2", msgspec.Raw(poison)))
@@ -107,7 +106,6 @@ async def test_list_keeps_every_object(api: EmbeddedApi, client: KubeClient, poi
     assert claims.items["default/c2"]["status"]["allocation"]["devices"]["results"][0]["device"] == "neuron-device-2"
 
 
-@pytest.mark.xfail(strict=True, reason="mend 1: object by object")
 async def test_watch_keeps_every_object(api: EmbeddedApi, client: KubeClient, poison: bytes) -> None:
     """ADDED, MODIFIED there and back, and DELETED, which frees."""
     api.apply(claim("c1"))
@@ -125,7 +123,6 @@ async def test_watch_keeps_every_object(api: EmbeddedApi, client: KubeClient, po
     assert len(api.requests("list", "resourceclaims")) == 1
 
 
-@pytest.mark.xfail(strict=True, reason="mend 1: object by object")
 async def test_controller_reads_templates_and_claims(api: EmbeddedApi, client: KubeClient, poison: bytes) -> None:
     api.apply(claim("c2", msgspec.Raw(poison)))
     api.apply(claim("c3", msgspec.Raw(poison), driver="neuron.aws.com"))
@@ -135,10 +132,9 @@ async def test_controller_reads_templates_and_claims(api: EmbeddedApi, client: K
     await caches.templates.relist()
     index = caches.index({})
     assert [(use.name, use.nodes) for use in index.claims] == [("c2", ("node-a",)), ("c3", ("node-a",))]
-    assert [key for key in caches.templates.items] == ["default/t"]
+    assert list(caches.templates.items) == ["default/t"]
 
 
-@pytest.mark.xfail(strict=True, reason="mend 1: object by object")
 async def test_plugin_reads_its_claims(api: EmbeddedApi, client: KubeClient, poison: bytes) -> None:
     api.apply(claim("c1"))
     stored = api.apply(claim("c2", msgspec.Raw(poison)))
@@ -146,11 +142,11 @@ async def test_plugin_reads_its_claims(api: EmbeddedApi, client: KubeClient, poi
     ref = ClaimRef("default", "c2", stored["metadata"]["uid"])
     assert [each.device for each in (await reader.fetch(ref)).devices] == ["neuron-device-2"]
     found = await reader.find(ref)
-    assert found is not None and wire.first_pod(found) == "pod-c2"
+    assert found is not None
+    assert wire.first_pod(found) == "pod-c2"
     assert [each.ref.name async for each in reader.allocated()] == ["c1", "c2"]
 
 
-@pytest.mark.xfail(strict=True, reason="mend 1: object by object")
 async def test_command_line_reads_and_names_it(api: EmbeddedApi, client: KubeClient, poison: bytes) -> None:
     api.apply(claim("c1"))
     api.apply(claim("c2", msgspec.Raw(poison)))
@@ -163,7 +159,6 @@ async def test_command_line_reads_and_names_it(api: EmbeddedApi, client: KubeCli
     ]
 
 
-@pytest.mark.xfail(strict=True, reason="mend 1: object by object")
 async def test_page_that_is_too_large_is_read_in_parts(
     api: EmbeddedApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,7 +171,6 @@ async def test_page_that_is_too_large_is_read_in_parts(
     assert all(len(page.raw) <= 100_000 for page in pages)
 
 
-@pytest.mark.xfail(strict=True, reason="mend 1: object by object")
 async def test_one_object_above_the_size_of_a_page_is_read(
     api: EmbeddedApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,7 @@
 """Reads bodies as the API server does, which is written in Go.
 
-Opaque values pass through byte by byte. Elsewhere, bytes that are not UTF-8 and halves of surrogate pairs become U+FFFD.
+Opaque values pass through byte by byte. Elsewhere, bytes that are not UTF-8 and halves of surrogate pairs become
+U+FFFD.
 """
 
 from __future__ import annotations
