@@ -54,6 +54,8 @@ LEAVING = (
 WORKLOAD_CLASS = names.WORKLOAD_CLASS
 _KIND = re.compile(r"resourceType == '(neuron_node|neuron_device)'")
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+LATEST = datetime.datetime(9000, 1, 1, tzinfo=datetime.UTC)
+"""The API server stores the years 1 to 9999. Between EPOCH and LATEST no sum with a duration overflows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +68,14 @@ class PublishedSlice:
 
 
 def time(text: object) -> datetime.datetime:
-    """Return an API time; the epoch if the text is not a time."""
+    """Return an API time, at least EPOCH and at most LATEST; EPOCH if the text is not a time."""
     try:
-        return datetime.datetime.fromisoformat(str(text).replace("Z", "+00:00")).astimezone(datetime.UTC)
+        found = datetime.datetime.fromisoformat(str(text).replace("Z", "+00:00"))
     except ValueError:
         return EPOCH
+    if found.year < EPOCH.year or found.year >= LATEST.year:  # a change of time zone could overflow
+        return EPOCH if found.year < EPOCH.year else LATEST
+    return found.astimezone(datetime.UTC)
 
 
 def published_slice(item: Wire) -> PublishedSlice | None:
