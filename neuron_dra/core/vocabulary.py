@@ -60,6 +60,7 @@ _WAITS: Final = {
     "UnreadableReservation": "a reservation was written by another release and cannot be read; its nodes stay reserved",
     "CustomResourcesOutdated": "the API server drops fields that the controller writes: upgrade the CRDs",
     "ReservationNotStored": "the API server rejects the status of a NeuronUltraServer with reservations of it",
+    "InternalError": "the controller cannot plan this workload; its nodes stay as they are; see the message",
     "NoSpareGroup": "a group has a fault, and no free group can replace it; nothing is evicted",
     "Migrating": "a group with a fault is being replaced",
     "Releasing": "the reservation is being released",
@@ -84,6 +85,7 @@ _FAULTS: Final = {
     "ForeignClaim": "another workload's claim is allocated on a reserved node",
     "PodsUnschedulable": "pods of the workload cannot be scheduled, although nodes of it are idle",
     "ReservationNotStored": "the API server rejects the status of a NeuronUltraServer with reservations of it",
+    "InternalError": "the controller cannot plan this workload; its nodes stay as they are; see the message",
     "RestartLimitExceeded": "RestartAll has restarted the workload as often as it may; nothing more is evicted",
     "Restarting": "the fault in the message made the workload restart",
 }
@@ -100,6 +102,7 @@ _OF_ULTRASERVERS: Final = {
     "DuplicateNodeId": "several nodes publish the same number in this UltraServer",
     "IdentityMismatch": "a node's label and driver differ in the capacity block, or a block has several UltraServers",
     "Quarantined": "nodes stay reserved, because a node of their group is dead and may still run pods",
+    "InternalError": "the controller cannot handle the object, and reserves no node of it; see the message",
     "DeletionWaits": "the object is being deleted, and its reservations keep it",
     "UnreadableReservation": "reservations that this release cannot read keep their nodes",
 }
