@@ -27,6 +27,7 @@ SHORT_WATCH_S: Final = 1.0  # a watch that ends sooner counts as a failure, so t
 
 Raw = bytes | msgspec.Raw
 Item = dict[str, Any]
+Salvage = Callable[[Raw, Item | None], Item | None]
 
 
 def keep_last(raw: Raw, have: Item | None) -> Item | None:
@@ -60,7 +61,7 @@ class Reflector:
         project: Callable[[Item], Item] | None = None,
         fields: type[msgspec.Struct] | None = None,
         gather_s: float = 0.0,
-        salvage: Callable[[Raw, Item | None], Item | None] = keep_last,
+        salvage: Salvage = keep_last,
     ) -> None:
         self._client = client
         self._resource = resource
@@ -98,6 +99,22 @@ class Reflector:
             self.items[key] = self._project(dict(item))
             self._touched.add(key)
         self._note(lambda: self.remember(item))
+
+    def remember_raw(self, raw: Raw) -> None:
+        """Add an object that was read alone, unless the watch has already shown a newer one. Raises MALFORMED."""
+        who = objects.identity(raw)
+        have = self.items.get(who.key)
+        meta = {"metadata": msgspec.to_builtins(who)}
+        is_news = _version_of(meta) not in _seen(self._version) if have is None else _is_older(have, meta)
+        item = self._read(who, raw, have) if is_news else None
+        if item is not None:
+            self.put(who.key, item)
+        self._note(lambda: self.remember_raw(raw))
+
+    def put(self, key: str, item: Item) -> None:
+        """Replace what is kept of an object."""
+        self.items[key] = item
+        self._touched.add(key)
 
     def forget(self, item: Mapping[str, Any]) -> None:
         """Remove an object that this process deleted, unless a new object has the same name."""
