@@ -16,6 +16,7 @@ from controller.plan.actions import Plan
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.states import STATES
 from neuron_dra.core import vocabulary
+from neuron_dra.kube.objects import Damaged
 
 PREFIX = "neuron_ultraserver"
 
@@ -38,6 +39,12 @@ class Metrics:
             f"{PREFIX}_crd_outdated",
             "1 while the API server drops or rejects writes of this kind, because its CRD is another release's",
             ["crd"],
+            registry=r,
+        )
+        self._unreadable = Gauge(
+            f"{PREFIX}_unreadable_objects",
+            "Objects of which values (part) or the whole (all) cannot be decoded, by resource; the log names them",
+            ["resource", "extent"],
             registry=r,
         )
         self._writes = Counter(f"{PREFIX}_writes", "Writes, by action and result", ["action", "result"], registry=r)
@@ -128,7 +135,15 @@ class Metrics:
         """This replica is the leader, or not. A follower reports no figures of the cluster, so that sums stay right."""
         self._leader.set(1 if leads else 0)
         if self._leads and not leads:
-            gauges = (self._workloads, self._servers, self._nodes, self._free, self._degraded_now, self._outdated)
+            gauges = (
+                self._workloads,
+                self._servers,
+                self._nodes,
+                self._free,
+                self._degraded_now,
+                self._outdated,
+                self._unreadable,
+            )
             for gauge in gauges:
                 gauge.clear()
             for single in (self._held, self._idle, self._oldest):
@@ -137,6 +152,13 @@ class Metrics:
             for crd, outdated in self._outdated_crds.items():
                 self.crd_outdated(crd, outdated)
         self._leads = leads
+
+    def unreadable(self, damaged: Mapping[str, Mapping[str, Damaged]]) -> None:
+        """Set the numbers of objects that cannot be decoded, by the plural of the resource."""
+        for resource, found in damaged.items():
+            part = sum(bool(each.paths) for each in found.values())
+            self._unreadable.labels(resource, "part").set(part)
+            self._unreadable.labels(resource, "all").set(len(found) - part)
 
     def held(self, number: int) -> None:
         """Set the number of writes that wait because they were rejected or had no effect."""

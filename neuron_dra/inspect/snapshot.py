@@ -144,11 +144,6 @@ class Damaged:
         """namespace/name, or the name alone."""
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
-    def __str__(self) -> str:
-        if self.paths:
-            return f"{self.kind} {self.key} has values that cannot be decoded and are left out: {', '.join(self.paths)}"
-        return f"{self.kind} {self.key} cannot be read and is left out: {self.why}"
-
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:

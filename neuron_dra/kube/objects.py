@@ -181,7 +181,7 @@ def without_unreadable(raw: bytes) -> tuple[bytes, tuple[str, ...]]:
             parts += [raw[position:begin], msgspec.json.encode(UNREADABLE)]
             paths.append(path)
             position = end
-    return b"".join([*parts, raw[position:]]), tuple(paths)
+    return b"".join([*parts, raw[position:]]), tuple(dict.fromkeys(paths))
 
 
 def opaque_values(raw: bytes) -> list[tuple[Span, str]]:
