@@ -16,7 +16,6 @@ from controller.plan.actions import Plan
 from controller.plan.fleet_index import FleetIndex
 from controller.plan.states import STATES
 from neuron_dra.core import vocabulary
-from neuron_dra.kube.objects import Damaged
 
 PREFIX = "neuron_ultraserver"
 
@@ -153,12 +152,11 @@ class Metrics:
                 self.crd_outdated(crd, outdated)
         self._leads = leads
 
-    def unreadable(self, damaged: Mapping[str, Mapping[str, Damaged]]) -> None:
-        """Set the numbers of objects that cannot be decoded, by the plural of the resource."""
-        for resource, found in damaged.items():
-            part = sum(bool(each.paths) for each in found.values())
+    def unreadable(self, objects: Mapping[str, tuple[int, int]]) -> None:
+        """Set the numbers of objects of which values, and of which the whole cannot be decoded, by resource."""
+        for resource, (part, whole) in objects.items():
             self._unreadable.labels(resource, "part").set(part)
-            self._unreadable.labels(resource, "all").set(len(found) - part)
+            self._unreadable.labels(resource, "all").set(whole)
 
     def held(self, number: int) -> None:
         """Set the number of writes that wait because they were rejected or had no effect."""

@@ -177,7 +177,7 @@ class Reconciler:
         plan = planning.plan_of(index, now, self._limits)
         index.settle(plan.settled, plan.settled_nodes)
         self._report_errors(plan)
-        self._metrics.unreadable(self._caches.damaged)
+        self._metrics.unreadable(self._caches.unreadable)
         self._metrics.planned(time.perf_counter() - started, index, plan, now)
         return plan
 

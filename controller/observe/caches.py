@@ -185,6 +185,15 @@ class Caches(Generic[IndexT]):
         """The objects that cannot be read, or not all of them, by the plural of the resource and namespace/name."""
         return {name: each.damaged for name, each in self.by_name.items()}
 
+    @property
+    def unreadable(self) -> dict[str, tuple[int, int]]:
+        """The numbers of objects of which values, and of which the whole cannot be read, by the plural."""
+        found = {}
+        for name, damaged in self.damaged.items():
+            part = sum(bool(each.paths) for each in damaged.values())
+            found[name] = part, len(damaged) - part
+        return found
+
     async def _watch_namespaces(self) -> None:
         """Watch Namespaces. The ClusterRoles of AWS and of releases without limits do not allow it."""
         while True:
